@@ -1,0 +1,160 @@
+"""The built-in task `arithmetic`: seeded, unlimited sums and differences with disjoint train and held-out problems.
+
+A problem belongs to the held-out split when a hash of its canonical form says so, whatever the seed, the size or the
+difficulty asked for. So no two calls can ever disagree about which problems are held out, and the starter model's cold
+start, which asks for train problems only, has not seen a single held-out one. `a + b` and `b + a` are one problem.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from covey.errors import DataError
+
+Split = Literal["train", "test"]
+
+OPERATORS = ("+", "-", "*")
+HELD_OUT_SHARE = 1 / 8
+"""Share of all problems that the hash puts into the held-out split."""
+
+_MAX_MISSES = 10_000  # draws in a row that bring nothing new before the problem space counts as exhausted
+
+
+@dataclass(frozen=True, slots=True)
+class Difficulty:
+    """What problems look like. Operand lengths are drawn evenly from `min_digits..max_digits`, each on its own.
+
+    The fields are those of the config's `dataset.difficulty` and `dataset.hard_difficulty`.
+    """
+
+    min_digits: int = 2
+    max_digits: int = 4
+    min_operands: int = 2
+    max_operands: int = 2
+    operators: tuple[str, ...] = ("+", "-")
+    allow_negative: bool = False
+    """Whether an answer may be below zero. If not, such draws are thrown away."""
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.min_digits <= self.max_digits <= 18:
+            raise DataError(
+                f"min_digits={self.min_digits} and max_digits={self.max_digits} do not fit together: arithmetic needs "
+                "1 <= min_digits <= max_digits <= 18."
+            )
+        if not 2 <= self.min_operands <= self.max_operands <= 16:
+            raise DataError(
+                f"min_operands={self.min_operands} and max_operands={self.max_operands} do not fit together: "
+                "arithmetic needs 2 <= min_operands <= max_operands <= 16."
+            )
+        unknown = [op for op in self.operators if op not in OPERATORS]
+        if unknown or not self.operators:
+            raise DataError(
+                f"operators={list(self.operators)} is not a list of arithmetic operators: use one or more of "
+                f"{', '.join(OPERATORS)}."
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One problem: `operands[0] operators[0] operands[1] operators[1] …` with `*` binding tighter."""
+
+    operands: tuple[int, ...]
+    operators: tuple[str, ...]
+
+    @property
+    def expression(self) -> str:
+        parts = [str(self.operands[0])]
+        for operator, operand in zip(self.operators, self.operands[1:], strict=True):
+            parts += [operator, str(operand)]
+        return " ".join(parts)
+
+    @property
+    def text(self) -> str:
+        """The question as the model reads it."""
+        return f"What is {self.expression}?"
+
+    @property
+    def answer(self) -> int:
+        total, term, sign = 0, self.operands[0], 1
+        for operator, operand in zip(self.operators, self.operands[1:], strict=True):
+            if operator == "*":
+                term *= operand
+            else:
+                total += sign * term
+                term, sign = operand, 1 if operator == "+" else -1
+        return total + sign * term
+
+    @property
+    def split(self) -> Split:
+        """`test` for about one problem in eight, decided by the canonical form alone."""
+        digest = hashlib.blake2b(self._canonical().encode(), digest_size=8).digest()
+        return "test" if int.from_bytes(digest, "big") < HELD_OUT_SHARE * 2**64 else "train"
+
+    def _canonical(self) -> str:
+        if len(set(self.operators)) == 1 and self.operators[0] in "+*":
+            return self.operators[0].join(map(str, sorted(self.operands)))
+        return self.expression.replace(" ", "")
+
+
+def problems(difficulty: Difficulty, split: Split, seed: int, *, unique: bool = False) -> Iterator[Problem]:
+    """Yield problems of one split without end, the same ones for the same arguments.
+
+    Args:
+        difficulty: lengths, number of operands and operators.
+        split: `train` or `test`; the two never share a problem.
+        seed: fixes the order.
+        unique: never yield a problem twice (evaluation sets); the iterator ends when it finds no more.
+    """
+    rng = random.Random(f"covey-arithmetic-{split}-{seed}")
+    seen: set[str] = set()
+    misses = 0
+    while misses < _MAX_MISSES:
+        problem = _draw(difficulty, rng)
+        misses += 1
+        if problem.split != split or (problem.answer < 0 and not difficulty.allow_negative):
+            continue
+        if unique:
+            key = problem._canonical()
+            if key in seen:
+                continue
+            seen.add(key)
+        misses = 0
+        yield problem
+
+
+def take(difficulty: Difficulty, split: Split, seed: int, count: int, *, unique: bool = False) -> list[Problem]:
+    """The first `count` problems of `problems(...)`.
+
+    Raises:
+        DataError: when this difficulty does not have that many different problems.
+    """
+    found: list[Problem] = []
+    for problem in problems(difficulty, split, seed, unique=unique):
+        if len(found) == count:
+            break
+        found.append(problem)
+    if len(found) < count:
+        raise DataError(
+            f"arithmetic with {difficulty.min_digits} to {difficulty.max_digits} digits, {difficulty.min_operands} to "
+            f"{difficulty.max_operands} operands and operators {' '.join(difficulty.operators)} gives only {len(found)} "
+            f"different {split} problems, but {count} were asked for. Ask for fewer, or widen the difficulty (max_digits, "
+            "max_operands, operators)."
+        )
+    return found
+
+
+def _draw(difficulty: Difficulty, rng: random.Random) -> Problem:
+    count = rng.randint(difficulty.min_operands, difficulty.max_operands)
+    operands = tuple(_number(rng.randint(difficulty.min_digits, difficulty.max_digits), rng) for _ in range(count))
+    operators = tuple(rng.choice(difficulty.operators) for _ in range(count - 1))
+    if count == 2 and operators == ("-",) and not difficulty.allow_negative:
+        operands = (max(operands), min(operands))
+    return Problem(operands, operators)
+
+
+def _number(digits: int, rng: random.Random) -> int:
+    return rng.randint(0 if digits == 1 else 10 ** (digits - 1), 10**digits - 1)

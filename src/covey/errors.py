@@ -1,0 +1,35 @@
+"""The exception tree. Every message is one paragraph that says what is wrong, where, and what would be right.
+
+The command line prints a `CoveyError` without a traceback and exits with `exit_code`; anything else is a bug and keeps
+its traceback.
+"""
+
+from __future__ import annotations
+
+
+class CoveyError(Exception):
+    """A mistake the user can mend, or a condition outside of the program (a full disk, say)."""
+
+    exit_code = 1
+
+
+class ConfigError(CoveyError):
+    """A key, a value or a combination of values that cannot be run."""
+
+    exit_code = 2
+
+
+class DataError(CoveyError):
+    """Data that cannot be found, read, or used as it is."""
+
+
+class ModelError(CoveyError):
+    """A model or tokenizer that cannot be found or loaded."""
+
+
+class RewardError(CoveyError):
+    """A reward function that cannot be found or does not keep to its contract."""
+
+
+class RunDirectoryError(CoveyError):
+    """A run directory that belongs to another run, is not whole, or cannot be written."""

@@ -1,0 +1,1 @@
+"""Models: loading, and the starter model that ships with the package."""

@@ -1,0 +1,69 @@
+"""The starter model's tokenizer: byte-level BPE, small, one token per digit, with a chat template.
+
+It reads any text (every byte is a token), so the starter can be pointed at real data. The four reasoning tags are added
+tokens but not *special* ones: they survive `decode(..., skip_special_tokens=True)`, which is what rewards see.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import PreTrainedTokenizerFast
+
+VOCAB_SIZE = 512
+
+PAD_TOKEN = "<|endoftext|>"
+TURN_START = "<|im_start|>"
+TURN_END = "<|im_end|>"
+TAGS = ("<think>", "</think>", "<answer>", "</answer>")
+
+CHAT_TEMPLATE = (
+    "{% for message in messages %}"
+    "{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n' }}"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+
+# Ordinary prose, so that the merges are of some use on word problems too. Written for this purpose.
+_PROSE = """
+Anna has three baskets of apples and each basket holds the same number of apples. How many apples does she have in total?
+A train leaves the station in the morning and travels for several hours. How far does it travel if its speed does not change?
+The shop sells pencils and notebooks. Each notebook costs more than a pencil. How much money does the customer pay for all of them?
+There are students in the class. Half of them play football, and the rest of them read books after school every day.
+If the farmer sells some of the eggs at the market for two dollars each, how much will he make every week?
+Tom earned money by washing cars. He spent part of it on a book and saved what was left. How much did he save this month?
+First find the number of boxes, then multiply by the price of one box. The total cost is the sum of the two amounts.
+She gave her friend a quarter of the cookies and ate two more. What is the number of cookies that she still has now?
+Let the unknown number be x. Then the equation says that twice x is equal to the sum of the other numbers, so we solve for x.
+The answer is the difference between the first value and the second value. Therefore there are that many days in a year.
+"""
+
+
+def build_tokenizer(documents: Iterable[str]) -> PreTrainedTokenizerFast:
+    """Train the tokenizer on `documents` (conversation texts) and a page of ordinary prose. Deterministic."""
+    core = Tokenizer(models.BPE())
+    core.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+    )
+    core.decoder = decoders.ByteLevel()
+    special = [AddedToken(t, special=True, normalized=False) for t in (PAD_TOKEN, TURN_START, TURN_END)]
+    tags = [AddedToken(t, special=False, normalized=False) for t in TAGS]
+    trainer = trainers.BpeTrainer(
+        vocab_size=VOCAB_SIZE - len(TAGS),
+        special_tokens=special,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    core.train_from_iterator([*documents, *(_PROSE.splitlines() * 20)], trainer)
+    core.add_tokens(tags)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=core,
+        pad_token=PAD_TOKEN,
+        eos_token=TURN_END,
+        additional_special_tokens=[TURN_START],
+        chat_template=CHAT_TEMPLATE,
+        padding_side="left",
+        clean_up_tokenization_spaces=False,
+        model_max_length=2048,
+    )
