@@ -1,0 +1,52 @@
+"""`covey`: the entry point. Parses, dispatches, and turns a `CoveyError` into one paragraph and an exit code."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+
+from covey import __version__
+from covey.cli import config, starter, train
+from covey.errors import CoveyError
+
+_DESCRIPTION = "Group-relative policy optimisation of language models on answers that can be checked."
+_EPILOGUE = """examples:
+  covey train                                       train the starter model on arithmetic
+  covey train dataset=gsm8k dataset.path=FILE       train on GSM8K's own JSONL
+  covey train my_recipe.yaml training.max_steps=50  train a recipe, one key overridden
+  covey config training.learning_rate=1e-5          print what a command would run
+"""
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The parser of all commands."""
+    parser = argparse.ArgumentParser(
+        prog="covey", description=_DESCRIPTION, epilog=_EPILOGUE, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--version", action="version", version=f"covey {__version__}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for command in (train, config, starter):
+        command.add_parser(commands)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit code."""
+    arguments = build_parser().parse_args(argv)
+    try:
+        return int(arguments.run(arguments))
+    except CoveyError as error:
+        print(f"covey: {error}", file=sys.stderr)
+        return error.exit_code
+    except BrokenPipeError:  # the reader of our output went away (`covey config | head`)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except KeyboardInterrupt:
+        print("covey: interrupted.", file=sys.stderr)
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())

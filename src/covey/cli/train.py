@@ -1,0 +1,69 @@
+"""`covey train`: train, show it as it happens, and say at the end what was gained and where it lies."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from covey.cli import composing
+
+if TYPE_CHECKING:
+    from covey.config import Config
+    from covey.training.run import RunResult
+
+
+def add_parser(commands: Any) -> None:
+    parser = commands.add_parser(
+        "train",
+        help="train a model",
+        description="Train with GRPO. Without arguments: the starter model on arithmetic, in minutes, without a GPU.",
+    )
+    composing.add_arguments(parser)
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    composed = composing.compose(arguments)
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # workers forked later would only warn about it
+    from rich.console import Console
+
+    console = Console()
+    with console.status("Loading PyTorch …"):
+        from covey.training.run import run_training
+    result = run_training(composed.config, _default_run_name(composed), console)
+    return _report(result, composed.config, console)
+
+
+def _default_run_name(composed: composing.Composed) -> str:
+    """Timestamp and recipe, or model and data where there is no recipe."""
+    config = composed.config
+    what = Path(composed.recipe).stem if composed.recipe else f"{Path(config.model.name).name}-{config.dataset.label}"
+    return f"{time.strftime('%Y%m%d-%H%M%S')}-{what}"
+
+
+def _report(result: RunResult, config: Config, console: Any) -> int:
+    from covey.report.curves import draw_curves
+    from covey.report.summary import before_and_after, summary_line, write_summary
+    from covey.training.display import before_after_table, print_summary
+
+    run = result.run
+    if not result.finished:
+        again = f"covey train --config {run.config} output_dir={config.output_dir} run_name={run.root.name}"
+        console.print(
+            f"Stopped after step {result.step}, with a checkpoint. The same command goes on from it, or: {again}",
+            markup=False,
+            highlight=False,
+            soft_wrap=True,
+        )
+        return 0 if result.signal is None else 128 + result.signal
+    rows = before_and_after(run)
+    write_summary(run, rows, result.training_seconds, result.peak_memory_bytes)
+    paths = [("model", run.final_model), ("metrics", run.metrics), ("completions", run.completions), ("log", run.log)]
+    if run.metrics.stat().st_size:
+        paths.insert(0, ("curves", draw_curves(run.root)))
+    print_summary(console, before_after_table(rows) if rows else None, paths)
+    console.print(summary_line(result.step, result.training_seconds, result.peak_memory_bytes), highlight=False)
+    return 0

@@ -1,0 +1,1 @@
+"""Evaluation: estimators (pure) and the evaluation run. Never imports training."""

@@ -1,0 +1,1 @@
+"""Reports: from a run directory's files to what people look at."""

@@ -1,0 +1,53 @@
+"""Before and after: the held-out figures of a run's first and last evaluation."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from covey.runlog import names
+from covey.runlog.directory import RunDirectory
+from covey.runlog.files import write_atomically
+from covey.runlog.metrics import read_metrics
+
+Triple = tuple[float, float, float]
+"""A value and its 95% interval."""
+
+
+def before_and_after(run: RunDirectory) -> list[tuple[str, Triple, Triple]]:
+    """Held-out accuracy of the first and the last evaluation, one row per held-out set; empty without two of them."""
+    rows = read_metrics(run.metrics)
+    table = []
+    for held_out in names.held_out_sets(rows):
+        evaluated = [row for row in rows if row.get(names.eval_name(held_out, "accuracy")) is not None]
+        if len(evaluated) >= 2:
+            label = "held-out accuracy" if held_out == "test" else f"held-out accuracy, {held_out}"
+            table.append((label, _triple(evaluated[0], held_out), _triple(evaluated[-1], held_out)))
+    return table
+
+
+def write_summary(
+    run: RunDirectory, rows: list[tuple[str, Triple, Triple]], seconds: float, peak_memory_bytes: int
+) -> None:
+    """Write `summary.json`: the same figures for programs."""
+    summary: dict[str, Any] = {
+        "training_seconds": round(seconds, 1),
+        "peak_memory_bytes": peak_memory_bytes,
+        "held_out": [
+            {"name": label, "before": dict(zip(_KEYS, b, strict=True)), "after": dict(zip(_KEYS, a, strict=True))}
+            for label, b, a in rows
+        ],
+    }
+    write_atomically(run.summary, json.dumps(summary, indent=2) + "\n")
+
+
+def summary_line(step: int, seconds: float, peak_memory_bytes: int) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{step} steps, {minutes} min {rest:02d} s of training here, {peak_memory_bytes / 1e9:.1f} GB of memory at most."
+
+
+_KEYS = ("accuracy", "low", "high")
+
+
+def _triple(row: dict[str, Any], held_out: str) -> Triple:
+    return tuple(row[names.eval_name(held_out, key)] for key in ("accuracy", "accuracy_low", "accuracy_high"))  # type: ignore[return-value]

@@ -1,0 +1,5 @@
+"""Rollout: turning prompts into completions."""
+
+from covey.rollout.generate import Generation, SamplingSettings, generate
+
+__all__ = ["Generation", "SamplingSettings", "generate"]

@@ -1,0 +1,131 @@
+"""Sampling completions outside of a training step, with transformers' `generate`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingSettings:
+    """How to draw completions. Temperature 0 is greedy decoding."""
+
+    max_completion_length: int
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """One completion."""
+
+    text: str
+    """Decoded with special tokens left out."""
+    length: int
+    """Tokens, the end-of-sequence token included."""
+    truncated: bool
+    """Whether it ran into the length limit before it ended."""
+
+
+def generate(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    prompts: Sequence[list[dict[str, str]] | str],
+    sampling: SamplingSettings,
+    *,
+    batch_size: int,
+    seed: int,
+    on_progress: Callable[[int], None] | None = None,
+) -> list[Generation]:
+    """Sample one completion per prompt; the caller's random state and the model's mode are left as they were.
+
+    Args:
+        model: a causal language model, not wrapped for distributed training.
+        tokenizer: its tokenizer; conversations are rendered with its chat template.
+        prompts: conversations or plain strings. Repeat a prompt to get several completions of it.
+        batch_size: completions sampled at once.
+        seed: the same seed, prompts and weights give the same completions.
+        on_progress: called with the number of completions done so far.
+    """
+    device = model.device
+    eos = _eos_ids(model, tokenizer)
+    config = _generation_config(sampling, eos, tokenizer)
+    devices = [device] if device.type == "cuda" else []
+    was_training = model.training
+    done: list[Generation] = []
+    model.eval()
+    try:
+        with torch.random.fork_rng(devices=devices), torch.no_grad():
+            torch.manual_seed(seed)
+            for start in range(0, len(prompts), batch_size):
+                inputs = _encode(tokenizer, prompts[start : start + batch_size]).to(device)
+                output = model.generate(**inputs, generation_config=config)
+                completions = output[:, inputs["input_ids"].shape[1] :].tolist()
+                done += [_finish(ids, eos, tokenizer) for ids in completions]
+                if on_progress is not None:
+                    on_progress(len(done))
+    finally:
+        model.train(was_training)
+    return done
+
+
+def render_prompt(tokenizer: PreTrainedTokenizerBase, prompt: list[dict[str, str]] | str) -> str:
+    """The prompt exactly as the model reads it."""
+    if isinstance(prompt, str):
+        return prompt
+    return str(tokenizer.apply_chat_template(prompt, add_generation_prompt=True, tokenize=False))
+
+
+def _encode(tokenizer: PreTrainedTokenizerBase, prompts: Sequence[list[dict[str, str]] | str]) -> Any:
+    rendered = [render_prompt(tokenizer, prompt) for prompt in prompts]
+    # A chat template writes the beginning-of-sequence token itself where a model wants one.
+    conversational = not isinstance(prompts[0], str)
+    return tokenizer(
+        rendered,
+        padding=True,
+        padding_side="left",
+        add_special_tokens=not conversational,
+        return_token_type_ids=False,
+        return_tensors="pt",
+    )
+
+
+def _generation_config(
+    sampling: SamplingSettings, eos: list[int], tokenizer: PreTrainedTokenizerBase
+) -> GenerationConfig:
+    drawn: dict[str, Any] = {"do_sample": False}
+    if sampling.temperature > 0:
+        drawn = {
+            "do_sample": True,
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+            "top_k": sampling.top_k,
+        }
+    pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else eos[0]
+    return GenerationConfig(
+        max_new_tokens=sampling.max_completion_length,
+        eos_token_id=eos,
+        pad_token_id=pad,
+        disable_compile=True,
+        **drawn,
+    )
+
+
+def _eos_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    """All ids that end a completion: the tokenizer's and every one that the model declares."""
+    declared = model.generation_config.eos_token_id if model.generation_config is not None else None
+    ids = [declared] if isinstance(declared, int) else list(declared or [])
+    if tokenizer.eos_token_id is not None and tokenizer.eos_token_id not in ids:
+        ids.insert(0, tokenizer.eos_token_id)
+    return ids
+
+
+def _finish(ids: list[int], eos: list[int], tokenizer: PreTrainedTokenizerBase) -> Generation:
+    end = next((i for i, token in enumerate(ids) if token in eos), None)
+    kept = ids if end is None else ids[: end + 1]
+    return Generation(tokenizer.decode(kept, skip_special_tokens=True), len(kept), truncated=end is None)

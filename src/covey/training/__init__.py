@@ -1,0 +1,1 @@
+"""Training: the trainer, its exact state, callbacks, the live display and the run."""

@@ -1,0 +1,217 @@
+"""What happens around the steps of a run: rows and completions written, held-out problems evaluated, stops obeyed."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from covey.evaluation.run import EvaluationResult, GradedCompletion, last_user_message
+from covey.runlog import names
+from covey.runlog.completions import write_completions
+from covey.runlog.directory import RunDirectory
+from covey.runlog.files import write_atomically
+from covey.runlog.metrics import MetricsWriter
+from covey.training.display import Display
+
+if TYPE_CHECKING:
+    from covey.training.trainer import GRPOTrainer
+
+Evaluate = Callable[[], Mapping[str, EvaluationResult]]
+"""Evaluates the model as it is now on every held-out set, by name."""
+
+
+class RunLogCallback(TrainerCallback):
+    """Writes one row of metrics a step, and the completions, and keeps the display up to date. Main process only."""
+
+    def __init__(
+        self,
+        trainer: GRPOTrainer,
+        run: RunDirectory,
+        writer: MetricsWriter,
+        display: Display,
+        *,
+        completions_every_steps: int,
+        sample_completions: int,
+    ) -> None:
+        self._trainer = trainer
+        self._run = run
+        self._writer = writer
+        self._display = display
+        self._completions_every_steps = completions_every_steps
+        self._sample_completions = sample_completions
+        self._step_began = time.perf_counter()
+
+    def on_step_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        self._step_began = time.perf_counter()
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        if not state.is_world_process_zero or not logs or "train_runtime" in logs:
+            return
+        row = names.train_row(logs)
+        if step_time := logs.get("step_time"):
+            row[names.COMPLETIONS_PER_SECOND] = self._completions_per_step() / step_time
+        self._writer.add(state.global_step, row)
+        self._display.update(state.global_step, row)
+        self._write_completions(state.global_step)
+
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        if state.is_world_process_zero:
+            self._writer.flush()
+
+    def _completions_per_step(self) -> float:
+        """Completions sampled for one optimiser step, on average."""
+        args = self._trainer.args
+        steps = args.steps_per_generation * self._trainer.num_iterations / args.gradient_accumulation_steps
+        return float(args.generation_batch_size / steps)
+
+    def _write_completions(self, step: int) -> None:
+        every = self._completions_every_steps
+        columns = self._trainer.latest_completions
+        if not columns["completion"]:
+            return
+        if every and step % every == 0:
+            write_completions(self._run.completions, step, columns)
+        if not self._display.shows_held_out:
+            self._display.completions(list(_training_samples(columns, self._sample_completions)))
+
+
+class EvaluationCallback(TrainerCallback):
+    """Evaluates before the first step, every `every_steps` steps and after the last one."""
+
+    def __init__(
+        self,
+        evaluate: Evaluate,
+        run: RunDirectory,
+        writer: MetricsWriter,
+        display: Display,
+        *,
+        every_steps: int,
+        sample_completions: int,
+    ) -> None:
+        self._evaluate = evaluate
+        self._run = run
+        self._writer = writer
+        self._display = display
+        self._every_steps = every_steps
+        self._sample_completions = sample_completions
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        if state.global_step == 0:
+            self._run_evaluation(state)
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        if state.global_step % self._every_steps == 0 or state.global_step >= state.max_steps:
+            self._run_evaluation(state)
+
+    def _run_evaluation(self, state: TrainerState) -> None:
+        if not state.is_world_process_zero:
+            return
+        began = time.perf_counter()
+        self._display.status("evaluating on held-out problems")
+        results = self._evaluate()
+        row = {names.EVALUATION_TIME: time.perf_counter() - began}
+        for held_out, result in results.items():
+            row |= {names.eval_name(held_out, metric): value for metric, value in result.metrics().items()}
+            records = "".join(names.json_line(asdict(item)) for item in result.completions)
+            write_atomically(self._run.evaluation / f"{held_out}-step-{state.global_step:06d}.jsonl", records)
+        self._writer.add(state.global_step, row)
+        first = next(iter(results.values()), None)
+        if first is not None:
+            self._display.completions([_held_out_sample(c) for c in first.completions[: self._sample_completions]])
+        self._display.update(state.global_step, row)
+        self._display.status("")
+
+
+class StopCallback(TrainerCallback):
+    """Ends an invocation cleanly, with a checkpoint, after `stop_after_steps` steps or on a signal.
+
+    The schedule of the run is not touched: going on later equals never having stopped.
+    """
+
+    def __init__(self, stop_after_steps: int | None) -> None:
+        self._stop_after_steps = stop_after_steps
+        self._first_step = 0
+        self.signal: int | None = None
+        """The signal that asked for the stop, if one did."""
+        self.stopped = False
+        """Whether the run was ended before its last step."""
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        self._first_step = state.global_step
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        done_here = state.global_step - self._first_step
+        enough = self._stop_after_steps is not None and done_here >= self._stop_after_steps
+        if (enough or self.signal is not None) and state.global_step < state.max_steps:
+            self.stopped = True
+            control.should_save = True
+            control.should_training_stop = True
+
+    @contextmanager
+    def catching_signals(self, display: Display) -> Iterator[None]:
+        """Within, the first Ctrl-C or SIGTERM asks for a clean stop; a second Ctrl-C interrupts at once."""
+
+        def ask_to_stop(number: int, frame: FrameType | None) -> None:
+            if self.signal is not None:
+                raise KeyboardInterrupt
+            self.signal = number
+            display.note(f"{signal.Signals(number).name}: finishing this step, then writing a checkpoint.")
+
+        caught = (signal.SIGINT, signal.SIGTERM)
+        before = [signal.signal(number, ask_to_stop) for number in caught]
+        try:
+            yield
+        finally:
+            for number, handler in zip(caught, before, strict=True):
+                signal.signal(number, handler)
+
+
+def _held_out_sample(item: GradedCompletion) -> dict[str, Any]:
+    return {
+        "prompt": item.prompt,
+        "completion": item.completion,
+        "answer": item.answer,
+        "reward": None,
+        "right": item.outcome == "right",
+    }
+
+
+def _training_samples(columns: Mapping[str, list[Any]], count: int) -> Iterator[dict[str, Any]]:
+    """The first completion of each of the first `count` groups."""
+    rewards = [name for name in columns if name not in ("prompt", "completion", "advantage")]
+    seen: list[Any] = []
+    for row, prompt in enumerate(columns["prompt"]):
+        if prompt in seen:
+            continue
+        seen.append(prompt)
+        if len(seen) > count:
+            return
+        completion = columns["completion"][row]
+        first_reward = columns[rewards[0]][row] if rewards else None
+        yield {
+            "prompt": last_user_message(prompt),
+            "completion": completion if isinstance(completion, str) else str(completion[-1]["content"]),
+            "answer": None,
+            "reward": first_reward,
+            "right": None if first_reward is None else first_reward >= 1.0,
+        }

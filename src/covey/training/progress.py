@@ -1,0 +1,64 @@
+"""What a checkpoint needs beyond what transformers and TRL put into it. Knows nothing of either."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import torch
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """The state between two optimiser steps. One per process, for each generates and learns from its own rows."""
+
+    micro_step: int
+    """Micro-batches (forward and backward passes) done since the run began: the place in the generation cycle."""
+    passes_done: int
+    """Whole passes over the data: as many permutations have been used up."""
+    buffered_inputs: list[dict[str, Any]] | None
+    """The scored generation batch, cut into micro-batches, while it still has steps to give; else None."""
+    pending_metrics: Mapping[str, list[float]]
+    """Metrics gathered since the last logged step."""
+    completion_log: Mapping[str, Any]
+    """Prompts, completions, rewards and advantages of the newest generation batch, for logging."""
+    step_time: float
+    """Seconds spent so far on the optimiser step under way."""
+    loss_since_log: float
+    """Sum of the losses since the last logged step."""
+    loss_total: float
+    """Sum of all losses logged so far."""
+    last_logged_step: int
+    """The optimiser step that was logged last."""
+
+
+def save_progress(checkpoint: Path, process_index: int, progress: Progress) -> None:
+    """Write `progress` into the checkpoint folder. Tensors and plain containers only, so it loads without pickle."""
+    torch.save({f.name: getattr(progress, f.name) for f in fields(progress)}, _file(checkpoint, process_index))
+
+
+def load_progress(checkpoint: Path, process_index: int, device: torch.device) -> Progress | None:
+    """Read back what `save_progress` wrote, with tensors on `device`.
+
+    Returns:
+        None for a checkpoint that stock TRL wrote; a warning says that such a resume is not exact.
+    """
+    file = _file(checkpoint, process_index)
+    if not file.is_file():
+        logger.warning(
+            "%s has no %s: it was not written by Covey with this number of processes. Training goes on from its weights "
+            "and optimiser, but not exactly as if it had never stopped.",
+            checkpoint,
+            file.name,
+        )
+        return None
+    return Progress(**torch.load(file, map_location=device, weights_only=True))
+
+
+def _file(checkpoint: Path, process_index: int) -> Path:
+    return checkpoint / f"progress_{process_index}.pt"

@@ -1,0 +1,310 @@
+"""A training run, from a config to a run directory: what `covey train` does."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import resource
+import shutil
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from covey import data, rewards
+from covey.config import Config, to_yaml
+from covey.errors import ConfigError, ModelError, RunDirectoryError
+from covey.model.loading import check_model, load_tokenizer
+from covey.runlog.directory import RunDirectory
+from covey.runlog.files import guard_disk, write_atomically
+from covey.training.resume import Start, decide_start
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+    from covey.data import LoadedData
+    from covey.evaluation.run import EvaluationResult
+    from covey.training.trainer import GRPOConfig, GRPOTrainer
+
+EVALUATION_SEED_OFFSET = 7919  # any constant: evaluation draws must not be the training's first draws
+"""Evaluations of a run all draw with the same seed, so that they differ by the model only."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunResult:
+    """How an invocation ended."""
+
+    run: RunDirectory
+    finished: bool
+    """Whether the run reached its last step and `final_model/` is there."""
+    step: int
+    signal: int | None = None
+    """The signal that stopped it, if one did."""
+    training_seconds: float = 0.0
+    peak_memory_bytes: int = 0
+
+
+def run_training(config: Config, run_name: str, console: Any) -> RunResult:
+    """Train as `config` says, into `output_dir/run_name/`.
+
+    Everything that can be wrong with the input is found before anything is written; a run that is there goes on or is
+    left alone (see `decide_start`).
+
+    Args:
+        config: the composed config; its own run_name wins.
+        run_name: the run's name where the config gives none.
+        console: a rich console.
+
+    Raises:
+        CoveyError: one paragraph on what is wrong with the input or the machine.
+    """
+    config = dataclasses.replace(config, run_name=config.run_name or run_name)
+    run = RunDirectory(Path(config.output_dir) / str(config.run_name))
+    start = decide_start(config, run)
+    with console.status("Loading data and model …"):
+        source = check_model(config.model)
+        loaded = data.load(config.dataset, config.seed)
+        reward_funcs = rewards.load(config.rewards.funcs)
+        tokenizer = load_tokenizer(config.model)
+        _check_size(config, loaded)
+    for note in (*start.notes, *loaded.notes):
+        console.print(f"· {note}", markup=False, highlight=False)
+    with run.lock(), guard_disk("the run", run.root):
+        _open_run_directory(config, run, start)
+        with _logging_to(run), console.status("Building the trainer …"):
+            args = _grpo_config(config, run, console)
+            trainer = _build_trainer(config, args, source, loaded, reward_funcs, tokenizer)
+            _check_disk_space(trainer, run)
+        with _logging_to(run):
+            return _train(config, run, start, trainer, loaded, tokenizer, console)
+
+
+def _train(
+    config: Config,
+    run: RunDirectory,
+    start: Start,
+    trainer: GRPOTrainer,
+    loaded: LoadedData,
+    tokenizer: PreTrainedTokenizerBase,
+    console: Any,
+) -> RunResult:
+    from covey.runlog.metrics import MetricsWriter
+    from covey.training.callbacks import EvaluationCallback, RunLogCallback, StopCallback
+    from covey.training.display import Display
+
+    total = trainer.total_steps
+    title = f"{config.model.name} on {config.dataset.label} · {run.root}"
+    writer = MetricsWriter(run.metrics, keep_until=start.step if start.checkpoint else None)
+    stop = StopCallback(config.stop_after_steps)
+    began = time.perf_counter()
+    with Display(title, total, start_step=start.step, console=console, log_path=run.log) as display:
+        samples = config.logging.sample_completions
+        if config.evaluation.every_steps:
+            display.shows_held_out = True
+            trainer.add_callback(
+                EvaluationCallback(
+                    lambda: _evaluate(config, trainer, tokenizer, loaded),
+                    run,
+                    writer,
+                    display,
+                    every_steps=config.evaluation.every_steps,
+                    sample_completions=samples,
+                )
+            )
+        trainer.add_callback(
+            RunLogCallback(
+                trainer,
+                run,
+                writer,
+                display,
+                completions_every_steps=config.logging.completions_every_steps,
+                sample_completions=samples,
+            )
+        )
+        trainer.add_callback(stop)
+        with stop.catching_signals(display):
+            if start.step < total:
+                trainer.train(resume_from_checkpoint=str(start.checkpoint) if start.checkpoint else None)
+            else:
+                trainer.load_checkpoint_weights(start.checkpoint)
+        writer.flush()
+        if not stop.stopped:
+            display.status("saving the model")
+            _save_final_model(trainer, run)
+        display.finish()
+    return RunResult(
+        run=run,
+        finished=not stop.stopped,
+        step=max(trainer.state.global_step, start.step),
+        signal=stop.signal if stop.stopped else None,
+        training_seconds=time.perf_counter() - began,
+        peak_memory_bytes=_peak_memory(),
+    )
+
+
+def _evaluate(
+    config: Config, trainer: GRPOTrainer, tokenizer: PreTrainedTokenizerBase, loaded: LoadedData
+) -> Mapping[str, EvaluationResult]:
+    from covey.evaluation.run import evaluate
+    from covey.rollout import SamplingSettings
+
+    settings = config.evaluation
+    sampling = SamplingSettings(
+        max_completion_length=settings.max_completion_length or trainer.args.max_completion_length,
+        temperature=settings.temperature,
+        top_p=settings.top_p,
+        top_k=settings.top_k,
+    )
+    results = {}
+    for name, problems in loaded.evaluation.items():
+        chosen = problems
+        if settings.max_problems is not None:
+            chosen = problems.select(range(min(settings.max_problems, len(problems))))
+        results[name] = evaluate(
+            trainer.accelerator.unwrap_model(trainer.model),
+            tokenizer,
+            chosen,
+            sampling,
+            num_samples=settings.num_samples,
+            batch_size=settings.batch_size,
+            seed=config.seed + EVALUATION_SEED_OFFSET,
+        )
+    return results
+
+
+def _grpo_config(config: Config, run: RunDirectory, console: Any) -> GRPOConfig:
+    """TRL's arguments from ours. Without a GPU, `use_cpu=true` and `bf16=false` are set, and said once."""
+    import torch
+
+    from covey.training.trainer import GRPOConfig
+
+    values: dict[str, Any] = dict(config.training.values)
+    if not torch.accelerator.is_available():
+        values["use_cpu"] = True
+        if not values.get("bf16") and not values.get("fp16"):
+            values["bf16"] = False
+        console.print("· No GPU here: training on the CPU in float32.", markup=False, highlight=False)
+    model_kwargs: dict[str, Any] = dict(values.pop("model_init_kwargs", None) or {})
+    for key in ("revision", "dtype", "attn_implementation"):
+        if getattr(config.model, key) is not None:
+            model_kwargs[key] = getattr(config.model, key)
+    try:
+        return GRPOConfig(
+            **{"report_to": "none", **values},
+            output_dir=str(run.root),
+            run_name=config.run_name,
+            seed=config.seed,
+            model_init_kwargs=model_kwargs or None,
+            trust_remote_code=config.model.trust_remote_code,
+            eval_strategy="no",
+            disable_tqdm=True,
+        )
+    except (ValueError, NotImplementedError) as error:
+        raise ConfigError(f"TRL does not take these training.* settings: {_one_paragraph(error)}") from error
+
+
+def _build_trainer(
+    config: Config,
+    args: GRPOConfig,
+    source: str,
+    loaded: LoadedData,
+    reward_funcs: list[Any],
+    tokenizer: PreTrainedTokenizerBase,
+) -> GRPOTrainer:
+    from transformers import PrinterCallback
+
+    from covey.training.trainer import GRPOTrainer
+
+    try:
+        trainer = GRPOTrainer(
+            model=source,
+            reward_funcs=reward_funcs,
+            args=args,
+            train_dataset=loaded.train,
+            processing_class=tokenizer,
+        )
+    except OSError as error:
+        raise ModelError(
+            f"The weights of model.name={config.model.name} cannot be loaded: {_one_paragraph(error)}"
+        ) from error
+    except ValueError as error:
+        raise ConfigError(f"TRL does not take these settings: {_one_paragraph(error)}") from error
+    trainer.remove_callback(PrinterCallback)  # the display shows it
+    return trainer
+
+
+def _check_size(config: Config, loaded: LoadedData) -> None:
+    prompts = config.training.generation_batch // config.training.num_generations
+    if len(loaded.train) < prompts:
+        raise ConfigError(
+            f"One generation batch takes {prompts} different prompts (training.per_device_train_batch_size × accumulation ÷ "
+            f"training.num_generations), but the training data has only {len(loaded.train)}. Lower "
+            "training.per_device_train_batch_size, raise training.num_generations, or use more data."
+        )
+
+
+def _check_disk_space(trainer: GRPOTrainer, run: RunDirectory) -> None:
+    """A checkpoint holds the weights and the optimiser's two moments of what is trained; two of them lie side by side."""
+    if trainer.args.save_strategy == "no":
+        return
+    stored = sum(p.numel() * p.element_size() for p in trainer.model.parameters())
+    trained = sum(p.numel() * p.element_size() for p in trainer.model.parameters() if p.requires_grad)
+    needed = 2 * (stored + 2 * trained) + 64 * 2**20
+    free = shutil.disk_usage(run.root).free
+    if free < needed:
+        raise RunDirectoryError(
+            f"{run.root} lies on a disk with {free / 1e9:.2f} GB free, but checkpoints of this model need about "
+            f"{needed / 1e9:.2f} GB. Free some space or set output_dir to another disk."
+        )
+
+
+def _open_run_directory(config: Config, run: RunDirectory, start: Start) -> None:
+    if start.clear:
+        run.clear()
+    for folder in (run.root, run.completions, run.evaluation):
+        folder.mkdir(parents=True, exist_ok=True)
+    write_atomically(run.config, to_yaml(config))
+    run.write_environment()
+
+
+@contextmanager
+def _logging_to(run: RunDirectory) -> Iterator[None]:
+    """Send what libraries log and warn to `train.log`; the screen belongs to the display."""
+    import transformers
+
+    transformers.utils.logging.disable_progress_bar()
+    handler = logging.FileHandler(run.log, encoding="utf-8")
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    loggers = [logging.getLogger(name) for name in ("transformers", "trl", "accelerate", "covey", "py.warnings")]
+    before = [(logger.handlers[:], logger.propagate) for logger in loggers]
+    logging.captureWarnings(True)
+    for logger in loggers:
+        logger.handlers, logger.propagate = [handler], False
+    try:
+        yield
+    finally:
+        logging.captureWarnings(False)
+        for logger, (handlers, propagate) in zip(loggers, before, strict=True):
+            logger.handlers, logger.propagate = handlers, propagate
+        handler.close()
+
+
+def _save_final_model(trainer: GRPOTrainer, run: RunDirectory) -> None:
+    beside = run.final_model.with_name("final_model.part")
+    shutil.rmtree(beside, ignore_errors=True)
+    trainer.save_model(str(beside))
+    if trainer.args.should_save:
+        shutil.rmtree(run.final_model, ignore_errors=True)
+        beside.rename(run.final_model)
+
+
+def _peak_memory() -> int:
+    scale = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * scale
+
+
+def _one_paragraph(error: Exception) -> str:
+    return " ".join(str(error).split())
