@@ -140,9 +140,9 @@ def take(difficulty: Difficulty, split: Split, seed: int, count: int, *, unique:
     if len(found) < count:
         raise DataError(
             f"arithmetic with {difficulty.min_digits} to {difficulty.max_digits} digits, {difficulty.min_operands} to "
-            f"{difficulty.max_operands} operands and operators {' '.join(difficulty.operators)} gives only {len(found)} "
-            f"different {split} problems, but {count} were asked for. Ask for fewer, or widen the difficulty (max_digits, "
-            "max_operands, operators)."
+            f"{difficulty.max_operands} operands and operators {' '.join(difficulty.operators)} gives only "
+            f"{len(found)} different {split} problems, but {count} were asked for. Ask for fewer, or widen the "
+            "difficulty (max_digits, max_operands, operators)."
         )
     return found
 
