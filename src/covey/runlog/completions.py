@@ -1,0 +1,112 @@
+"""`completions/step-000010.parquet`: what the model wrote at a step, and how it was scored.
+
+A column of conversations (or of anything else that is not plain text, a number or a truth value) is stored as JSON text
+and read back as what it was.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from covey.errors import RunDirectoryError
+from covey.runlog.directory import RunDirectory
+from covey.runlog.files import write_atomically
+from covey.runlog.names import STEP
+
+_FILE = re.compile(r"step-(\d+)\.parquet")
+_JSON = {b"covey": b"json"}  # marks a column that holds JSON text
+
+
+def write_completions(directory: Path, step: int, columns: Mapping[str, Sequence[Any]]) -> Path:
+    """Write the completions of one step, in place of any that are there for it.
+
+    Args:
+        directory: the run's `completions` folder; made when it is not there.
+        step: the training step that they belong to; becomes a column.
+        columns: equally long columns by name (`runlog.names` has the usual ones).
+
+    Returns:
+        The path of the file.
+
+    Raises:
+        ValueError: when the columns differ in length.
+        RunDirectoryError: when the disk will not have it.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    lengths = {name: len(column) for name, column in columns.items()}
+    if len(set(lengths.values())) > 1:
+        raise ValueError(f"columns of completions differ in length: {lengths}")
+    rows = next(iter(lengths.values()), 0)
+    fields, arrays = [pa.field(STEP, pa.int64())], [pa.array([step] * rows, pa.int64())]
+    for name, column in columns.items():
+        plain = _is_plain(column)
+        arrays.append(pa.array(list(column) if plain else [_to_json(value) for value in column]))
+        fields.append(pa.field(name, arrays[-1].type, metadata=None if plain else _JSON))
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.Table.from_arrays(arrays, schema=pa.schema(fields)), sink, compression="zstd")
+    path = directory / f"step-{step:06d}.parquet"
+    with RunDirectory(directory.parent).guard(f"completions/{path.name}"):
+        write_atomically(path, sink.getvalue().to_pybytes())
+    return path
+
+
+def read_completions(source: Path) -> list[dict[str, Any]]:
+    """Read the completions of one file, or of a whole folder in the order of the steps: one mapping per completion.
+
+    Raises:
+        RunDirectoryError: when there is no such file or folder, or a file is damaged.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    if not source.exists():
+        raise RunDirectoryError(
+            f"{source} does not exist. Completions lie in the folder completions of a run directory; a run with "
+            "logging.completions_every_steps=0 writes none."
+        )
+    rows: list[dict[str, Any]] = []
+    for path in [path for _, path in _files(source)] if source.is_dir() else [source]:
+        try:
+            table = pq.read_table(pa.BufferReader(path.read_bytes()))
+        except pa.ArrowInvalid as error:
+            raise RunDirectoryError(f"{path} is no whole Parquet file ({error}). Delete it and read again.") from error
+        coded = [field.name for field in table.schema if (field.metadata or {}).items() >= _JSON.items()]
+        for row in table.to_pylist():
+            rows.append(row | {name: _from_json(row[name]) for name in coded})
+    return rows
+
+
+def drop_completions_after(directory: Path, step: int) -> None:
+    """Delete the completions of later steps: a run that goes on from `step` makes them again."""
+    for later, path in _files(directory):
+        if later > step:
+            path.unlink()
+
+
+def _files(directory: Path) -> list[tuple[int, Path]]:
+    if not directory.is_dir():
+        return []
+    named = ((_FILE.fullmatch(path.name), path) for path in directory.iterdir())
+    return sorted((int(name.group(1)), path) for name, path in named if name)
+
+
+def _is_plain(column: Sequence[Any]) -> bool:
+    kinds = {type(value) for value in column if value is not None}
+    if kinds <= {int, float}:
+        return all(not isinstance(value, int) or abs(value) < 2**53 for value in column)  # what a column holds exactly
+    return kinds in ({str}, {bool})
+
+
+def _to_json(value: Any) -> str | None:
+    # What JSON has no word for (a date in the user's data, say) is kept as its text: this is a record for reading.
+    return None if value is None else json.dumps(value, ensure_ascii=False, default=str)
+
+
+def _from_json(text: str | None) -> Any:
+    return None if text is None else json.loads(text)

@@ -1,0 +1,131 @@
+"""What every metric and every column of the completions is called. No other module spells one of these names out.
+
+A metric's name is a group and a name: `train/…` for what TRL logs at a step (under TRL's own name), `eval/…` for the
+held-out problems and `eval_<set>/…` for every other evaluation set, `time/…` for seconds and speeds, `grader/…` for
+the counts of grading outcomes. Times are the only metrics in which two runs of one config and seed may differ.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import TypeVar
+
+STEP = "step"
+
+# What TRL logs.
+REWARD = "train/reward"
+REWARD_STD = "train/reward_std"
+FRAC_REWARD_ZERO_STD = "train/frac_reward_zero_std"
+COMPLETION_LENGTH = "train/completions/mean_length"
+CLIPPED_RATIO = "train/completions/clipped_ratio"
+KL = "train/kl"
+LOSS = "train/loss"
+LEARNING_RATE = "train/learning_rate"
+GRAD_NORM = "train/grad_norm"
+ENTROPY = "train/entropy"
+NUM_TOKENS = "train/num_tokens"
+EPOCH = "train/epoch"
+
+# Seconds, and completions generated per second.
+STEP_TIME = "time/step"
+GENERATION_TIME = "time/generation"
+EVALUATION_TIME = "time/evaluation"
+COMPLETIONS_PER_SECOND = "time/completions_per_second"
+
+# The second half of an evaluation metric's name, to be joined by `eval_name`.
+ACCURACY = "accuracy"
+ACCURACY_LOW = "accuracy_low"
+"""Lower end of the 95% interval."""
+ACCURACY_HIGH = "accuracy_high"
+"""Upper end of the 95% interval."""
+FORMAT = "format"
+LENGTH = "completion_length"
+TRUNCATED = "truncated"
+
+TEST_SET = "test"
+"""The held-out problems that a run is judged by; their metrics are plain `eval/…`."""
+HARD_SET = "hard"
+"""Held-out problems harder than anything trained on."""
+
+# The spelled-out names of the two sets that every arithmetic run has.
+EVAL_ACCURACY = "eval/accuracy"
+EVAL_ACCURACY_LOW = "eval/accuracy_low"
+EVAL_ACCURACY_HIGH = "eval/accuracy_high"
+EVAL_FORMAT = "eval/format"
+EVAL_LENGTH = "eval/completion_length"
+EVAL_TRUNCATED = "eval/truncated"
+EVAL_HARD_ACCURACY = "eval_hard/accuracy"
+
+# Columns of the completions. Beside them stand one column per reward function, under its name, and what rewards log.
+COLUMN_PROMPT = "prompt"
+COLUMN_COMPLETION = "completion"
+COLUMN_ANSWER = "answer"
+COLUMN_ADVANTAGE = "advantage"
+
+_OURS = re.compile(r"(train|eval|eval_\w+|time|grader)/")
+_COMPONENT = re.compile(r"train/rewards/(.+)/mean")
+_ACCURACY = re.compile(r"eval(?:_(\w+))?/accuracy")
+_PROFILED = "profiling/Time taken: "
+_CLOSING = ("train_runtime", "train_loss", "total_flos")
+
+T = TypeVar("T")
+
+
+def eval_name(set_name: str, metric: str) -> str:
+    """The name of an evaluation metric: `eval/accuracy` for the set `test`, `eval_hard/accuracy` for `hard`."""
+    return f"eval/{metric}" if set_name == TEST_SET else f"eval_{set_name}/{metric}"
+
+
+def evaluated_set(name: str) -> str | None:
+    """The evaluation set whose accuracy bears this name; None for any other metric."""
+    found = _ACCURACY.fullmatch(name)
+    return (found.group(1) or TEST_SET) if found else None
+
+
+def held_out_sets(rows: Iterable[Mapping[str, object]]) -> list[str]:
+    """The evaluation sets in these rows: the one that the run is judged by first, the others as they come."""
+    found = dict.fromkeys(name for row in rows for metric in row if (name := evaluated_set(metric)))
+    return sorted(found, key=lambda name: name != TEST_SET)
+
+
+def reward_mean(reward: str) -> str:
+    """The name of the mean of one reward function."""
+    return f"train/rewards/{reward}/mean"
+
+
+def rewarded(name: str) -> str | None:
+    """The reward function whose mean bears this name; None for any other metric."""
+    found = _COMPONENT.fullmatch(name)
+    return found.group(1) if found else None
+
+
+def train_row(logs: Mapping[str, T]) -> dict[str, T]:
+    """Give what TRL logged at a step our names.
+
+    Step time and profiled functions go under `time/`, TRL's own evaluation under `eval/`, all else under `train/`. A
+    name that is one of ours already stays. What the trainer says once, after the last step, about the whole run is left
+    out: it belongs to no step, and would differ between a straight run and a resumed one.
+    """
+    row = {}
+    for name, value in logs.items():
+        if name in _CLOSING:
+            continue
+        if name.endswith(("_runtime", "_per_second")) and not _OURS.match(name):
+            if not name.startswith("train_"):
+                row[f"time/{name}"] = value
+            continue
+        row[_our_name(name)] = value
+    return row
+
+
+def _our_name(name: str) -> str:
+    if _OURS.match(name):
+        return name
+    if name == "step_time":
+        return STEP_TIME
+    if name.startswith(_PROFILED):
+        return "time/" + name.removeprefix(_PROFILED).partition(".")[2]  # drops the trainer's class
+    if name.startswith("eval_"):
+        return eval_name(TEST_SET, name.removeprefix("eval_"))
+    return f"train/{name}"
