@@ -25,9 +25,9 @@ REUSED: dict[str, Any] = {"num_iterations": 2, "steps_per_generation": 2, "gradi
 SPARSE_LOGS: dict[str, Any] = {"gradient_accumulation_steps": 2, "logging_steps": 3, "beta": 0.05}
 
 
-def digits(completions: list[Any], **_: Any) -> list[float]:
-    """A reward that random completions earn unevenly."""
-    return [sum(c.isdigit() for c in completion[0]["content"]) / 8 for completion in completions]
+def variety(completions: list[Any], **_: Any) -> list[float]:
+    """A reward that random completions earn unevenly: the number of different characters."""
+    return [float(len(set(completion[0]["content"]))) for completion in completions]
 
 
 class StopAfter(TrainerCallback):
@@ -56,7 +56,7 @@ def run(tiny_model: str, folder: Path, settings: dict[str, Any], stop: int | Non
         **{"logging_steps": 1, "beta": 0.0, **settings},
     )
     trainer = GRPOTrainer(
-        model=tiny_model, reward_funcs=digits, args=args, train_dataset=Dataset.from_dict({"prompt": PROMPTS})
+        model=tiny_model, reward_funcs=variety, args=args, train_dataset=Dataset.from_dict({"prompt": PROMPTS})
     )
     if stop is not None:
         trainer.add_callback(StopAfter(stop))
@@ -76,7 +76,7 @@ def contents(checkpoint: Path) -> dict[str, Any]:
         "weights": load_file(checkpoint / "model.safetensors"),
         "moments": dict(enumerate(moments)),
         "scheduler": torch.load(checkpoint / "scheduler.pt", weights_only=True),
-        "random": torch.load(checkpoint / "rng_state.pth", weights_only=True)["cpu"],
+        "random": torch.load(checkpoint / "rng_state.pth", weights_only=False)["cpu"],
     }
 
 

@@ -14,9 +14,9 @@ def add_parser(commands: Any) -> None:
         "starter",
         help="make the starter model again from nothing",
         description=(
-            "Train the starter model from random weights: about a million parameters, cold-started on a mixture of careful, "
-            "hasty and sloppy answers to arithmetic, seeded. The shipped model was made with the defaults, in about 45 "
-            "minutes on two cores."
+            "Train the starter model from random weights: about a million parameters, cold-started on a mixture of "
+            "careful, hasty and sloppy answers to arithmetic, seeded. The shipped model was made with the defaults, in "
+            "about 45 minutes on two cores."
         ),
     )
     parser.add_argument("target", nargs="?", default="starter", help="folder to write (default: ./starter)")
@@ -33,7 +33,14 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.steps is not None and arguments.steps < 1:
         raise ConfigError(f"--steps {arguments.steps} is no number of steps: give 1 or more.")
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
 
     console = Console()
     from covey.evaluation.starter import measure_starter, model_card

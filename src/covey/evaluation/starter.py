@@ -90,9 +90,9 @@ tags: [covey, grpo, arithmetic]
 
 # Covey starter
 
-A Qwen3 with {parameters:,} parameters (float32) that ships with Covey, so that a first GRPO run needs neither a GPU nor a
-network. It knows one thing, sums and differences of numbers with up to {DIFFICULTY.max_digits} digits, and it knows it in
-several styles of very different worth ({shares} of its training documents):
+A Qwen3 with {parameters:,} parameters (float32) that ships with Covey, so that a first GRPO run needs neither a GPU nor
+a network. It knows one thing, sums and differences of numbers with up to {DIFFICULTY.max_digits} digits, and it knows
+it in several styles of very different worth ({shares} of its training documents):
 
 - **careful**: digit by digit inside `<think>`, then the answer in `<answer>`;
 - **hasty**: a guess with little or no thinking;
@@ -102,8 +102,8 @@ It picks among them by chance. Reinforcement on exact answers makes it careful.
 
 ## Figures
 
-Held-out problems of the built-in task `arithmetic` ({_TASK.min_digits} to {_TASK.max_digits} digits, + and -), one completion each for
-{_PROBLEMS:,} problems, sampled at temperature 1.
+Held-out problems of the built-in task `arithmetic` ({_TASK.min_digits} to {_TASK.max_digits} digits, + and -), one
+completion each for {_PROBLEMS:,} problems, sampled at temperature 1.
 
 | | value | 95% interval |
 |---|---|---|
@@ -113,12 +113,13 @@ Share of careful completions: {figures.careful_share:.1%}. Mean completion lengt
 
 ## Making it again
 
-`covey starter FOLDER` trains it from random weights: {settings.steps:,} steps of {settings.batch_size} documents, AdamW at
-{settings.learning_rate:g} with warm-up and cosine decay, seed {settings.seed}. No held-out problem is ever shown.
+`covey starter FOLDER` trains it from random weights: {settings.steps:,} steps of {settings.batch_size} documents, AdamW
+at {settings.learning_rate:g} with warm-up and cosine decay, seed {settings.seed}. No held-out problem is ever shown.
 
 ## Limits
 
-A teaching model. It knows no language beyond its prompts, and numbers longer than it was trained on are mostly beyond it.
+A teaching model. It knows no language beyond its prompts, and numbers longer than it was trained on are mostly beyond
+it.
 """
 
 

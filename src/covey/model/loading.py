@@ -62,9 +62,9 @@ def load_tokenizer(model: ModelConfig) -> PreTrainedTokenizerBase:
         tokenizer.chat_template = _chat_template(model.chat_template)
     if tokenizer.chat_template is None:
         raise ModelError(
-            f"The tokenizer of model.name={model.name} has no chat template, so conversations cannot be rendered: it is "
-            "probably a base model. Choose an instruction-tuned model, or give one with model.chat_template (a Jinja "
-            "template, or a file that holds one)."
+            f"The tokenizer of model.name={model.name} has no chat template, so conversations cannot be rendered: it "
+            "is probably a base model. Choose an instruction-tuned model, or give one with model.chat_template (a "
+            "Jinja template, or a file that holds one)."
         )
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
@@ -94,7 +94,9 @@ def _can_be_hub_id(name: str) -> bool:
 
 def _check_folder(name: str, folder: Path) -> None:
     if not folder.is_dir():
-        raise ModelError(f"model.name={name} is a file. Give the folder that holds the model's config.json and weights.")
+        raise ModelError(
+            f"model.name={name} is a file. Give the folder that holds the model's config.json and weights."
+        )
     if not (folder / "config.json").is_file():
         held = ", ".join(sorted(p.name for p in folder.iterdir())[:8]) or "nothing"
         inner = next((p.parent for p in sorted(folder.glob("*/config.json"))), None)
@@ -105,8 +107,8 @@ def _check_folder(name: str, folder: Path) -> None:
         )
     if not any(next(folder.glob(pattern), None) for pattern in _WEIGHTS):
         raise ModelError(
-            f"model.name={name} is a folder with a config.json but no weights (*.safetensors). If saving was cut short, "
-            "take an earlier checkpoint."
+            f"model.name={name} is a folder with a config.json but no weights (*.safetensors). If saving was cut "
+            "short, take an earlier checkpoint."
         )
 
 
@@ -125,6 +127,6 @@ def _chat_template(value: str) -> str:
 def _cannot_load(what: str, name: str, source: str, error: Exception) -> str:
     cause = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
     return (
-        f"The {what} of model.name={name} cannot be loaded from {source}: {cause.rstrip('.')}. Check the name, the revision "
-        "and the network (gated models need a login), or give the folder of a model saved here."
+        f"The {what} of model.name={name} cannot be loaded from {source}: {cause.rstrip('.')}. Check the name, the "
+        "revision and the network (gated models need a login), or give the folder of a model saved here."
     )

@@ -42,12 +42,16 @@ def write_summary(
 
 
 def summary_line(step: int, seconds: float, peak_memory_bytes: int) -> str:
+    """How much work it was, in one line."""
     minutes, rest = divmod(round(seconds), 60)
-    return f"{step} steps, {minutes} min {rest:02d} s of training here, {peak_memory_bytes / 1e9:.1f} GB of memory at most."
+    memory = peak_memory_bytes / 1e9
+    return f"{step} steps, {minutes} min {rest:02d} s of training here, {memory:.1f} GB of memory at most."
 
 
 _KEYS = ("accuracy", "low", "high")
 
 
 def _triple(row: dict[str, Any], held_out: str) -> Triple:
-    return tuple(row[names.eval_name(held_out, key)] for key in ("accuracy", "accuracy_low", "accuracy_high"))  # type: ignore[return-value]
+    keys = (names.ACCURACY, names.ACCURACY_LOW, names.ACCURACY_HIGH)
+    value, low, high = (row[names.eval_name(held_out, key)] for key in keys)
+    return value, low, high

@@ -16,7 +16,7 @@ from covey.evaluation.run import EvaluationResult, GradedCompletion, last_user_m
 from covey.runlog import names
 from covey.runlog.completions import write_completions
 from covey.runlog.directory import RunDirectory
-from covey.runlog.files import write_atomically
+from covey.runlog.files import json_line, write_atomically
 from covey.runlog.metrics import MetricsWriter
 from covey.training.display import Display
 
@@ -130,7 +130,7 @@ class EvaluationCallback(TrainerCallback):
         row = {names.EVALUATION_TIME: time.perf_counter() - began}
         for held_out, result in results.items():
             row |= {names.eval_name(held_out, metric): value for metric, value in result.metrics().items()}
-            records = "".join(names.json_line(asdict(item)) for item in result.completions)
+            records = "".join(json_line(asdict(item)) for item in result.completions)
             write_atomically(self._run.evaluation / f"{held_out}-step-{state.global_step:06d}.jsonl", records)
         self._writer.add(state.global_step, row)
         first = next(iter(results.values()), None)

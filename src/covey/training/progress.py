@@ -51,8 +51,8 @@ def load_progress(checkpoint: Path, process_index: int, device: torch.device) ->
     file = _file(checkpoint, process_index)
     if not file.is_file():
         logger.warning(
-            "%s has no %s: it was not written by Covey with this number of processes. Training goes on from its weights "
-            "and optimiser, but not exactly as if it had never stopped.",
+            "%s has no %s: it was not written by Covey with this number of processes. Training goes on from its "
+            "weights and optimiser, but not exactly as if it had never stopped.",
             checkpoint,
             file.name,
         )

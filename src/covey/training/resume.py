@@ -37,19 +37,20 @@ def decide_start(config: Config, run: RunDirectory) -> Start:
     if config.overwrite:
         if isinstance(resume, str) and resume != "auto":
             raise ConfigError(
-                f"overwrite=true starts the run anew, but resume={resume} wants to go on from a checkpoint: give one only."
+                f"overwrite=true starts the run anew, but resume={resume} wants to go on from a checkpoint: give one "
+                "only."
             )
         _refuse_foreign(run)
         return Start(None, 0, clear=run.root.exists())
     if isinstance(resume, str) and resume != "auto":
         return _from_named(Path(resume).expanduser(), run)
-    if not run.root.exists() or not any(run.root.iterdir()):
+    if run.is_empty():
         return Start(None, 0)
     _refuse_foreign(run)
     if resume is False:
         raise RunDirectoryError(
-            f"{run.root} already holds a run, and resume=false does not go on from one. Choose another run_name, or start "
-            "it anew with overwrite=true (its checkpoints are then removed)."
+            f"{run.root} already holds a run, and resume=false does not go on from one. Choose another run_name, or "
+            "start it anew with overwrite=true (its checkpoints are then removed)."
         )
     notes = _notes_on_partial(run)
     if resume == "auto":
@@ -60,8 +61,8 @@ def decide_start(config: Config, run: RunDirectory) -> Start:
         return Start(path, step, (*notes, f"Going on from {path.name} of {run.root}."))
     if resume is True:
         raise RunDirectoryError(
-            f"resume=true demands a checkpoint, but {run.root} holds no whole one. Drop resume=true to begin it anew, or "
-            "choose another run_name."
+            f"resume=true demands a checkpoint, but {run.root} holds no whole one. Drop resume=true to begin it anew, "
+            "or choose another run_name."
         )
     return Start(None, 0, (*notes, f"{run.root} holds no whole checkpoint yet, so the run begins anew."), clear=True)
 
@@ -69,7 +70,8 @@ def decide_start(config: Config, run: RunDirectory) -> Start:
 def _from_named(path: Path, run: RunDirectory) -> Start:
     if not path.is_dir():
         raise RunDirectoryError(
-            f"resume={path} is no folder. Give a checkpoint (…/checkpoint-100), or resume=auto for the newest of this run."
+            f"resume={path} is no folder. Give a checkpoint (…/checkpoint-100), or resume=auto for the newest of this "
+            "run."
         )
     if not is_whole(path):
         inside = RunDirectory(path).whole_checkpoints()
@@ -82,9 +84,10 @@ def _from_named(path: Path, run: RunDirectory) -> Start:
             f"resume={path} would go back behind {', '.join(newer)} of the same run. To branch off there, give the new "
             "branch its own run_name."
         )
-    if run.root.exists() and any(run.root.iterdir()) and path.resolve().parent != run.root.resolve():
+    if not run.is_empty() and path.resolve().parent != run.root.resolve():
         raise RunDirectoryError(
-            f"{run.root} already holds something, so it cannot become the continuation of {path}. Choose another run_name."
+            f"{run.root} already holds something, so it cannot become the continuation of {path}. Choose another "
+            "run_name."
         )
     return Start(path, step, (f"Going on from {path}.",))
 
@@ -92,11 +95,11 @@ def _from_named(path: Path, run: RunDirectory) -> Start:
 def _refuse_foreign(run: RunDirectory) -> None:
     if run.root.exists() and not run.root.is_dir():
         raise RunDirectoryError(f"{run.root} is a file, so it cannot be a run directory. Choose another run_name.")
-    if run.root.exists() and any(run.root.iterdir()) and not run.config.is_file():
+    if not run.is_empty() and not run.config.is_file():
         held = ", ".join(sorted(p.name for p in run.root.iterdir())[:6])
         raise RunDirectoryError(
-            f"{run.root} is not a run directory of Covey: it holds {held}, but no config.yaml. Nothing was touched. Choose "
-            "another run_name or output_dir."
+            f"{run.root} is not a run directory of Covey: it holds {held}, but no config.yaml. Nothing was touched. "
+            "Choose another run_name or output_dir."
         )
 
 
@@ -107,13 +110,14 @@ def _refuse_other_config(config: Config, run: RunDirectory) -> None:
     shown = "; ".join(f"{key}: {old} there, {new} now" for key, old, new in changed[:_SHOWN_DIFFERENCES])
     more = f"; and {len(changed) - _SHOWN_DIFFERENCES} more" if len(changed) > _SHOWN_DIFFERENCES else ""
     raise RunDirectoryError(
-        f"{run.root} holds a run of another config ({shown}{more}). Nothing was touched. Choose another run_name for a new "
-        "run, resume=true to go on from its checkpoint with the new values, or overwrite=true to remove it and begin anew."
+        f"{run.root} holds a run of another config ({shown}{more}). Nothing was touched. Choose another run_name for a "
+        "new run, resume=true to go on from its checkpoint with the new values, or overwrite=true to remove it and "
+        "begin anew."
     )
 
 
 def _notes_on_partial(run: RunDirectory) -> tuple[str, ...]:
     return tuple(
         f"{path.name} is only half-written (its writer was stopped), so it is passed over."
-        for path in run.partial_checkpoints()
+        for _, path in run.partial_checkpoints()
     )

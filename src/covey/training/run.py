@@ -19,7 +19,7 @@ from covey.config import Config, to_yaml
 from covey.errors import ConfigError, ModelError, RunDirectoryError
 from covey.model.loading import check_model, load_tokenizer
 from covey.runlog.directory import RunDirectory
-from covey.runlog.files import guard_disk, write_atomically
+from covey.runlog.files import write_atomically
 from covey.training.resume import Start, decide_start
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def run_training(config: Config, run_name: str, console: Any) -> RunResult:
         _check_size(config, loaded)
     for note in (*start.notes, *loaded.notes):
         console.print(f"· {note}", markup=False, highlight=False)
-    with run.lock(), guard_disk("the run", run.root):
+    with run.lock(), run.guard("the run"):
         _open_run_directory(config, run, start)
         with _logging_to(run), console.status("Building the trainer …"):
             args = _grpo_config(config, run, console)
@@ -91,7 +91,8 @@ def _train(
     tokenizer: PreTrainedTokenizerBase,
     console: Any,
 ) -> RunResult:
-    from covey.runlog.metrics import MetricsWriter
+    from covey.runlog.completions import drop_completions_after
+    from covey.runlog.metrics import MetricsWriter, read_metrics
     from covey.training.callbacks import EvaluationCallback, RunLogCallback, StopCallback
     from covey.training.display import Display
 
@@ -101,6 +102,9 @@ def _train(
     stop = StopCallback(config.stop_after_steps)
     began = time.perf_counter()
     with Display(title, total, start_step=start.step, console=console, log_path=run.log) as display:
+        if start.checkpoint:
+            drop_completions_after(run.completions, start.step)
+            display.recall(read_metrics(run.metrics))
         samples = config.logging.sample_completions
         if config.evaluation.every_steps:
             display.shows_held_out = True
@@ -126,10 +130,10 @@ def _train(
         )
         trainer.add_callback(stop)
         with stop.catching_signals(display):
-            if start.step < total:
-                trainer.train(resume_from_checkpoint=str(start.checkpoint) if start.checkpoint else None)
+            if start.checkpoint is not None and start.step >= total:
+                trainer.load_checkpoint_weights(start.checkpoint)  # every step is done, only the end was cut off
             else:
-                trainer.load_checkpoint_weights(start.checkpoint)
+                trainer.train(resume_from_checkpoint=str(start.checkpoint) if start.checkpoint else None)
         writer.flush()
         if not stop.stopped:
             display.status("saving the model")
@@ -240,14 +244,15 @@ def _check_size(config: Config, loaded: LoadedData) -> None:
     prompts = config.training.generation_batch // config.training.num_generations
     if len(loaded.train) < prompts:
         raise ConfigError(
-            f"One generation batch takes {prompts} different prompts (training.per_device_train_batch_size × accumulation ÷ "
-            f"training.num_generations), but the training data has only {len(loaded.train)}. Lower "
+            f"One generation batch takes {prompts} different prompts (training.per_device_train_batch_size × "
+            f"accumulation ÷ training.num_generations), but the training data has only {len(loaded.train)}. Lower "
             "training.per_device_train_batch_size, raise training.num_generations, or use more data."
         )
 
 
 def _check_disk_space(trainer: GRPOTrainer, run: RunDirectory) -> None:
-    """A checkpoint holds the weights and the optimiser's two moments of what is trained; two of them lie side by side."""
+    """A checkpoint holds the weights and the optimiser's two moments of what is trained; two of them lie side by "
+    "side."""
     if trainer.args.save_strategy == "no":
         return
     stored = sum(p.numel() * p.element_size() for p in trainer.model.parameters())

@@ -1,8 +1,8 @@
 """Covey's `GRPOTrainer`: TRL's, with checkpoints that hold all the next step depends on.
 
-The only module that knows TRL's private methods. Each shell below says which method it replaces and why; the bodies live
-in sibling modules that know nothing of TRL. `tests/test_trl_contract.py` fails readably when one of the replaced methods
-changes.
+The only module that knows TRL's private methods. Each shell below says which method it replaces and why; the bodies
+live in sibling modules that know nothing of TRL. `tests/test_trl_contract.py` fails readably when one of the replaced
+methods changes.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ __all__ = ["GRPOConfig", "GRPOTrainer"]
 class GRPOTrainer(TRLGRPOTrainer):
     """TRL's `GRPOTrainer`, with the same constructor and the same numbers, and runs that resume exactly.
 
-    A checkpoint of TRL 1.16 forgets the completions that are still to be learned from, the place within the accumulation
-    and generation cycle, which permutation of the data an epoch is in, and metrics not yet logged. Covey's holds them, so
-    that stopping after any step and going on equals the straight run (bit for bit on CPU). A checkpoint counts as whole
-    once its marker file, written last, is there.
+    A checkpoint of TRL 1.16 forgets the completions that are still to be learned from, the place within the
+    accumulation and generation cycle, which permutation of the data an epoch is in, and metrics not yet logged. Covey's
+    holds them, so that stopping after any step and going on equals the straight run (bit for bit on CPU). A checkpoint
+    counts as whole once its marker file, written last, is there.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -64,9 +64,10 @@ class GRPOTrainer(TRLGRPOTrainer):
         self.state = TrainerState.load_from_json(str(checkpoint / TRAINER_STATE_NAME))
 
     # -- TRL's `_get_train_sampler`: the same order, but an epoch's permutation can be found again after a resume.
-    def _get_train_sampler(self, dataset: Dataset | None = None) -> Sampler:
-        self._train_sampler = super()._get_train_sampler(dataset)
-        return self._train_sampler
+    def _get_train_sampler(self, dataset: Dataset | None = None) -> Sampler[int]:
+        sampler: Sampler[int] = super()._get_train_sampler(dataset)
+        self._train_sampler = sampler
+        return sampler
 
     # -- TRL's `_save_checkpoint`: adds what TRL leaves out, then the marker; old checkpoints go only after that.
     def _save_checkpoint(self, model: torch.nn.Module, trial: Any) -> None:
@@ -157,7 +158,7 @@ class _RestoreRunningTotals(TrainerCallback):
         self._trainer._restore_running_totals()
 
 
-def _replay_permutations(sampler: Sampler, count: int) -> None:
+def _replay_permutations(sampler: Any, count: int) -> None:
     """Draw and drop the permutations of the passes that a resumed run does not make again."""
     generator = getattr(sampler, "generator", None)
     if generator is None:

@@ -1,7 +1,7 @@
 """What the starter model is cold-started on: the same problems, answered in a mixture of styles.
 
-Reinforcement can only amplify what a model already does now and then. So the starter is taught, on purpose, to answer in
-three ways and to choose between them by chance:
+Reinforcement can only amplify what a model already does now and then. So the starter is taught, on purpose, to answer
+in three ways and to choose between them by chance:
 
 - **careful**: digit by digit inside `<think>`, then the right answer in `<answer>`;
 - **hasty**: little or no thinking, then a guess;
@@ -110,7 +110,7 @@ def _near_miss(answer: int, rng: random.Random) -> int:
     """A wrong answer of the kind people make: one digit off, or a lost carry."""
     digits = len(str(answer))
     while True:
-        place = 10 ** rng.randrange(digits)
+        place: int = 10 ** rng.randrange(digits)
         guess = answer + rng.choice((-1, 1)) * place * rng.choice((1, 1, 2, 3))
         if guess >= 0:
             return guess

@@ -37,7 +37,7 @@ First find the number of boxes, then multiply by the price of one box. The total
 She gave her friend a quarter of the cookies and ate two more. What is the number of cookies that she still has now?
 Let the unknown number be x. Then the equation says that twice x is equal to the sum of the other numbers, so we solve for x.
 The answer is the difference between the first value and the second value. Therefore there are that many days in a year.
-"""
+"""  # noqa: E501
 
 
 def build_tokenizer(documents: Iterable[str]) -> PreTrainedTokenizerFast:

@@ -1,0 +1,39 @@
+# The commands of this repository; `make` alone lists them. All but `clean` and `help` make the environment first.
+.DEFAULT_GOAL := help
+.PHONY: help setup test check train docs tensorboard clean
+
+ENV := $(if $(filter conda,$(COVEY_ENV)),.conda,.venv)
+PYTHON_IN := $(ENV)/bin/python
+
+help: ## list these commands
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+setup: ## make or mend the environment, with the developers' tools
+	@bash scripts/setup.sh dev
+
+test: setup ## run the tests: the fast ones first, then the slow ones
+	$(PYTHON_IN) -m pytest -m "not slow and not gpu" $(ARGS)
+	$(PYTHON_IN) -m pytest -m "slow and not gpu" $(ARGS)
+
+check: setup ## lint, format and types, as continuous integration does
+	$(PYTHON_IN) -m ruff check .
+	$(PYTHON_IN) -m ruff format --check .
+	$(PYTHON_IN) -m mypy
+
+train: ## train; ARGS="RECIPE key=value ..." is passed on
+	@bash training.sh $(ARGS)
+
+docs: ## build the documentation into docs/_build
+	@if [ -f docs/conf.py ]; then \
+	  bash scripts/setup.sh docs && $(PYTHON_IN) -m sphinx -W -b html docs docs/_build/html; \
+	else \
+	  echo "There is no documentation to build yet: docs/conf.py is not there. README.md is the place to start."; \
+	fi
+
+tensorboard: ## show the runs in out/ (those trained with training.report_to=tensorboard)
+	@bash scripts/setup.sh tensorboard
+	$(PYTHON_IN) -m tensorboard.main --logdir out $(ARGS)
+
+clean: ## remove caches and build products; never out/ nor the environments
+	rm -rf build dist docs/_build htmlcov .coverage .mypy_cache .pytest_cache .ruff_cache
+	find src tests scripts -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,170 @@
+"""Reading a recipe: a YAML file of groups to choose (`defaults:`) and keys to set, nested or dotted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from covey.config.build import walk
+from covey.config.keys import GROUPS
+from covey.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One option of a config group; an option of None leaves the group out."""
+
+    group: str
+    option: str | None
+    optional: bool = False
+    """Whether it may be missing."""
+    origin: str = ""
+    """Where it was chosen, for messages."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """What a recipe file says."""
+
+    path: Path
+    choices: tuple[Choice, ...]
+    values: Mapping[str, Any]
+    """Nested, interpolations not yet resolved."""
+    complete: bool
+    """Whether it says `defaults: []`: a whole config, which nothing of Covey's own defaults is mixed into."""
+
+    def place(self, key: str) -> str | None:
+        """`FILE, line N` of a dotted key; None when the recipe does not set it."""
+        if key not in {found for found, _ in walk(self.values)}:
+            return None
+        line = _lines(self.path).get(key)
+        return f"{self.path}, line {line}" if line else str(self.path)
+
+
+def find_recipe(name: str | Path) -> Path:
+    """The file that a recipe's name stands for: itself, with .yaml or .yml, or the config.yaml of a run directory.
+
+    Raises:
+        ConfigError: listing what was looked for.
+    """
+    path = Path(name).expanduser()
+    candidates = [path, path.with_name(f"{path.name}.yaml"), path.with_name(f"{path.name}.yml"), path / "config.yaml"]
+    if path.suffix in (".yaml", ".yml"):
+        candidates = [path]
+    for candidate in candidates:
+        if candidate.is_file():
+            return candidate
+    looked = ", ".join(str(candidate) for candidate in candidates)
+    raise ConfigError(f"There is no recipe {name}. Looked for: {looked} (from {Path.cwd()}).")
+
+
+def read_recipe(name: str | Path) -> Recipe:
+    """Read a recipe file.
+
+    Raises:
+        ConfigError: no such file, no valid YAML (with the line), no mapping, or one key set twice.
+    """
+    path = find_recipe(name)
+    content = read_yaml(path)
+    defaults = content.pop("defaults", None)
+    if defaults is not None and not isinstance(defaults, list):
+        raise ConfigError(f"{path}: defaults must be a list of groups, for instance `- override /model: starter`.")
+    return Recipe(path, tuple(parse_defaults(defaults or [], str(path))), _nest(content, path), defaults == [])
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """A YAML file as nested plain values, read as Hydra reads it; an empty file is an empty mapping.
+
+    Raises:
+        ConfigError: naming file and line.
+    """
+    from omegaconf import OmegaConf
+
+    try:
+        text = path.read_text(encoding="utf-8")
+        content = OmegaConf.to_container(OmegaConf.create(text or "{}"), resolve=False)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        where = f"{path}, line {mark.line + 1}, column {mark.column + 1}" if mark else str(path)
+        raise ConfigError(f"{where}: not valid YAML: {error.problem or error}.") from None
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path}: not valid YAML: {error}") from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: not UTF-8 text (byte {error.start}); save it as UTF-8.") from None
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}.") from None
+    if not isinstance(content, dict) or (content and ":" not in text):  # OmegaConf makes a bare word a key
+        raise ConfigError(f"{path}: a config file holds `key: value` lines, this one holds something else.")
+    return {str(key): value for key, value in content.items()}
+
+
+def parse_defaults(entries: list[Any], origin: str) -> list[Choice]:
+    """The group choices of a Hydra-style defaults list: `- override /model: starter`, `- model: starter`, `- _self_`.
+
+    Raises:
+        ConfigError: an entry of another form.
+    """
+    found = []
+    for entry in entries:
+        if entry == "_self_":
+            continue
+        if isinstance(entry, str) and "/" in entry.strip("/"):
+            group, _, option = entry.strip("/").rpartition("/")
+            found.append(Choice(group, option, origin=origin))
+            continue
+        if not isinstance(entry, dict) or len(entry) != 1:
+            raise ConfigError(
+                f"{origin}: the entry {entry!r} of defaults is not one that Covey reads: write `- override /model: "
+                "starter` or `- model: starter`."
+            )
+        ((key, option),) = entry.items()
+        words = str(key).split()
+        optional = "optional" in words[:-1]
+        for one in option if isinstance(option, list) else [option]:
+            found.append(Choice(words[-1].strip("/"), None if one is None else str(one), optional, origin))
+    return found
+
+
+def _nest(content: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    """Give dotted keys at the top level their place in the tree; a group that says nothing is left out."""
+    tree: dict[str, Any] = {}
+    for key, value in content.items():
+        if value is None and key in GROUPS:
+            continue
+        *parents, last = key.split(".")
+        _put(tree, parents, last, value, f"{path}: {key}")
+    return tree
+
+
+def _put(tree: dict[str, Any], parents: list[str], last: str, value: Any, place: str) -> None:
+    node = tree
+    for parent in parents:
+        node = node.setdefault(parent, {})
+        if not isinstance(node, dict):
+            raise ConfigError(f"{place} is set twice in this recipe, in different ways; keep one of them.")
+    if isinstance(value, dict) and isinstance(node.get(last), dict):
+        for name, inner in value.items():
+            _put(node[last], [], str(name), inner, f"{place}.{name}")
+    elif last in node:
+        raise ConfigError(f"{place} is set twice in this recipe; keep one of them.")
+    else:
+        node[last] = {str(name): inner for name, inner in value.items()} if isinstance(value, dict) else value
+
+
+def _lines(path: Path) -> dict[str, int]:
+    """The line of every key of a YAML file that is known to be valid, by dotted key."""
+    found: dict[str, int] = {}
+
+    def visit(node: yaml.Node | None, prefix: str) -> None:
+        if isinstance(node, yaml.MappingNode):
+            for name, value in node.value:
+                key = f"{prefix}{name.value}"
+                found[key] = name.start_mark.line + 1
+                visit(value, f"{key}.")
+
+    visit(yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader), "")
+    return found

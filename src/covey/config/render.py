@@ -1,0 +1,151 @@
+"""Writing a config so that it loads again, comparing two of them, and explaining a key."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from covey.config import schema, snapshot, training
+from covey.config.build import as_dict, flatten
+from covey.config.keys import GROUPS, check_known, kinds
+from covey.config.schema import Config
+from covey.config.values import BadKeyError, describe
+
+HEADER = """\
+# The resolved config of a run. It can be run again: covey train --config THIS_FILE
+# `defaults: []` says that it is whole: nothing of Covey's own defaults is mixed in.
+"""
+
+NOT_COMPARED = frozenset({"resume", "stop_after_steps", "overwrite", "output_dir", "run_name"})
+"""Keys that do not change what a run computes; `logging.*` belongs to them too."""
+
+_INTERPOLATION = re.compile(r"(\\*)\$\{")
+_LOOKS_LIKE_NUMBER = re.compile(r"[-+.]?\d")
+
+
+def to_yaml(config: Config) -> str:
+    """The config as YAML in Covey's spelling and order; of `training` only what was set. It loads again as a recipe."""
+    content = {"defaults": [], **_escape(as_dict(config))}
+    body: str = yaml.dump(content, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=110)
+    return HEADER + body
+
+
+def differences(a: Config, b: Config) -> list[tuple[str, Any, Any]]:
+    """Every key in which two configs differ and that can change a run's numbers, as `(key, value in a, value in b)`.
+
+    A `training` field that only one of them sets is compared with TRL's default, so that writing a default down is no
+    difference.
+    """
+    left, right = _comparable(a), _comparable(b)
+    return [
+        (key, left[key], right[key])
+        for key in kinds()
+        if key not in NOT_COMPARED and not key.startswith("logging.") and left[key] != right[key]
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class KeyDoc:
+    """What there is to say about a key."""
+
+    key: str
+    type: str
+    """In words: `a whole number or null`."""
+    default: Any
+    """The schema's default, or TRL's; groups chosen by default may set another. None for groups."""
+    doc: str
+    origin: str
+    """`covey`, or `trl` for the fields of GRPOConfig."""
+
+
+def document(key: str) -> KeyDoc:
+    """Explain a key or a group.
+
+    Raises:
+        ConfigError: nobody knows this key; the message names the nearest ones.
+    """
+    check_known(key)
+    if key in GROUPS:
+        return KeyDoc(key, "a group of keys", None, _docs()[GROUPS[key].__name__, ""], "covey")
+    if key not in kinds():
+        raise BadKeyError(key, f" lies inside {key.rpartition('.')[0]}, whose keys are passed on as they are.")
+    group, _, name = key.rpartition(".")
+    if group == "training":
+        field = snapshot.fields()[name]
+        return KeyDoc(key, _words(field.type, field.choices), field.default, _explained(name), "trl")
+    owner = GROUPS.get(group, Config)
+    (item,) = [found for found in dataclasses.fields(owner) if found.name == name]
+    default = item.default_factory() if item.default_factory is not dataclasses.MISSING else item.default
+    if key in ("dataset.hard_difficulty.min_digits", "dataset.hard_difficulty.max_digits"):
+        default = getattr(schema.DatasetConfig(task="arithmetic").hard_difficulty, name)
+    words = _words(str(item.type), item.metadata.get("choices") or ())
+    return KeyDoc(key, words, default, _docs()[owner.__name__, name], "covey")
+
+
+def _explained(name: str) -> str:
+    return snapshot.explanations().get(name, f"See `{name}` in the documentation of TRL's GRPOConfig.")
+
+
+def _words(kind: str, choices: tuple[Any, ...]) -> str:
+    return f"{describe(kind)}: {', '.join(map(str, choices))}" if choices else describe(kind)
+
+
+def _comparable(config: Config) -> Mapping[str, Any]:
+    defaults = {f"training.{name}": field.default for name, field in snapshot.fields().items()}
+    return {**defaults, **flatten(config)}
+
+
+def _escape(value: Any) -> Any:
+    """Keep `${` from being read as a reference to another key when the file is loaded again."""
+    if isinstance(value, str):
+        return _INTERPOLATION.sub(lambda match: match[1] * 2 + r"\${", value)
+    if isinstance(value, dict):
+        return {name: _escape(inner) for name, inner in value.items()}
+    return [_escape(inner) for inner in value] if isinstance(value, list) else value
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes lines of text as lines, and short lists on one line."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+def _text(dumper: yaml.SafeDumper, value: str) -> yaml.Node:
+    style = "|" if "\n" in value else None
+    if style is None and _LOOKS_LIKE_NUMBER.match(value):
+        style = "'"  # the reader takes 1e5 for a number where plain YAML does not
+    return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=style)
+
+
+def _list(dumper: yaml.SafeDumper, value: list[Any]) -> yaml.Node:
+    flow = all(not isinstance(item, list | dict) and "\n" not in str(item) for item in value)
+    return dumper.represent_sequence("tag:yaml.org,2002:seq", value, flow_style=flow)
+
+
+_Dumper.add_representer(str, _text)
+_Dumper.add_representer(list, _list)
+
+
+@cache
+def _docs() -> Mapping[tuple[str, str], str]:
+    """The docstrings of classes (`(class, "")`) and those that stand below their fields, read from the source."""
+    found: dict[tuple[str, str], str] = {}
+    for module in (schema, training):
+        for node in ast.parse(Path(str(module.__file__)).read_text(encoding="utf-8")).body:
+            if not isinstance(node, ast.ClassDef):
+                continue
+            found[node.name, ""] = " ".join((ast.get_docstring(node) or "").split())
+            for field, below in zip(node.body, node.body[1:], strict=False):
+                match field, below:
+                    case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
+                        found[node.name, name] = " ".join(text.split())
+    return found

@@ -1,0 +1,59 @@
+"""What every test stands on: no hub, quiet tokenizers, and the fixtures that more than one file needs."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+# Set before any test file imports a library that reads them.
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["TOKENIZERS_PARALLELISM"] = "false"
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture(scope="session")
+def root() -> Path:
+    """The repository."""
+    return ROOT
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """The folder with the real data sets: the environment variable COVEY_SHARED_DATA, or ../shared/data."""
+    folder = Path(os.environ.get("COVEY_SHARED_DATA") or ROOT.parent / "shared" / "data")
+    if not folder.is_dir():
+        pytest.skip(f"no data sets in {folder}: set COVEY_SHARED_DATA to the folder that holds them")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A folder with a Qwen3 of random weights (some ten thousand parameters) and the starter's tokenizer."""
+    import torch
+    from transformers import Qwen3ForCausalLM
+
+    from covey.model.starter.coldstart import make_tokenizer, starter_config
+
+    tokenizer = make_tokenizer()
+    config = starter_config(tokenizer)
+    config.update({"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "head_dim": 8})
+    config.layer_types = config.layer_types[:2]
+    torch.manual_seed(0)
+    model = Qwen3ForCausalLM(config)
+    folder = tmp_path_factory.mktemp("tiny-model")
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return str(folder)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Tests marked `gpu` need a CUDA device."""
+    if item.get_closest_marker("gpu") is None:
+        return
+    import torch
+
+    if not torch.cuda.is_available():
+        pytest.skip("needs a CUDA device")
