@@ -60,10 +60,12 @@ def _report(result: RunResult, config: Config, console: Any) -> int:
         )
         return 0 if result.signal is None else 128 + result.signal
     rows = before_and_after(run)
-    write_summary(run, rows, result.training_seconds, result.peak_memory_bytes)
+    if result.trained:
+        write_summary(run, rows, result.training_seconds, result.peak_memory_bytes)
     paths = [("model", run.final_model), ("metrics", run.metrics), ("completions", run.completions), ("log", run.log)]
     if run.metrics.stat().st_size:
         paths.insert(0, ("curves", draw_curves(run.root)))
     print_summary(console, before_after_table(rows) if rows else None, paths)
-    console.print(summary_line(result.step, result.training_seconds, result.peak_memory_bytes), highlight=False)
+    if result.trained:
+        console.print(summary_line(result.step, result.training_seconds, result.peak_memory_bytes), highlight=False)
     return 0

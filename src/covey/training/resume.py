@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from covey.config import Config, differences, load
 from covey.errors import ConfigError, RunDirectoryError
@@ -22,6 +23,8 @@ class Start:
     """Optimiser steps already done."""
     notes: tuple[str, ...] = ()
     """What the user should be told about this."""
+    finished: bool = False
+    """Whether this very run has been here already and reached its end."""
     clear: bool = False
     """Whether what the run directory holds is to be removed first (`overwrite=true`)."""
 
@@ -52,10 +55,15 @@ def decide_start(config: Config, run: RunDirectory) -> Start:
             f"{run.root} already holds a run, and resume=false does not go on from one. Choose another run_name, or "
             "start it anew with overwrite=true (its checkpoints are then removed)."
         )
-    notes = _notes_on_partial(run)
+    changed = differences(load(recipe=run.config), config)
     if resume == "auto":
-        _refuse_other_config(config, run)
+        _refuse_other_config(changed, run)
+    notes = _notes_on_partial(run)
     whole = run.whole_checkpoints()
+    if not changed and whole and run.summary.is_file() and run.final_model.is_dir():
+        again = "overwrite=true trains it anew; a larger training.max_steps with resume=true goes on from its end."
+        step, path = whole[-1]
+        return Start(path, step, (f"{run.root} is finished: there is nothing left to do. {again}",), finished=True)
     if whole:
         step, path = whole[-1]
         return Start(path, step, (*notes, f"Going on from {path.name} of {run.root}."))
@@ -103,8 +111,7 @@ def _refuse_foreign(run: RunDirectory) -> None:
         )
 
 
-def _refuse_other_config(config: Config, run: RunDirectory) -> None:
-    changed = differences(load(recipe=run.config), config)
+def _refuse_other_config(changed: list[tuple[str, Any, Any]], run: RunDirectory) -> None:
     if not changed:
         return
     shown = "; ".join(f"{key}: {old} there, {new} now" for key, old, new in changed[:_SHOWN_DIFFERENCES])

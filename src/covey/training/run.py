@@ -8,7 +8,7 @@ import resource
 import shutil
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,6 +41,8 @@ class RunResult:
     finished: bool
     """Whether the run reached its last step and `final_model/` is there."""
     step: int
+    trained: bool = True
+    """Whether this invocation trained; False for a run that was finished before."""
     signal: int | None = None
     """The signal that stopped it, if one did."""
     training_seconds: float = 0.0
@@ -64,14 +66,16 @@ def run_training(config: Config, run_name: str, console: Any) -> RunResult:
     config = dataclasses.replace(config, run_name=config.run_name or run_name)
     run = RunDirectory(Path(config.output_dir) / str(config.run_name))
     start = decide_start(config, run)
+    if start.finished:
+        _say(console, start.notes)
+        return RunResult(run, finished=True, step=start.step, trained=False)
     with console.status("Loading data and model …"):
         source = check_model(config.model)
         loaded = data.load(config.dataset, config.seed)
         reward_funcs = rewards.load(config.rewards.funcs)
         tokenizer = load_tokenizer(config.model)
         _check_size(config, loaded)
-    for note in (*start.notes, *loaded.notes):
-        console.print(f"· {note}", markup=False, highlight=False)
+    _say(console, (*start.notes, *loaded.notes))
     with run.lock(), run.guard("the run"):
         _open_run_directory(config, run, start)
         with _logging_to(run), console.status("Building the trainer …"):
@@ -190,7 +194,7 @@ def _grpo_config(config: Config, run: RunDirectory, console: Any) -> GRPOConfig:
         values["use_cpu"] = True
         if not values.get("bf16") and not values.get("fp16"):
             values["bf16"] = False
-        console.print("· No GPU here: training on the CPU in float32.", markup=False, highlight=False)
+        _say(console, ("No GPU here: training on the CPU in float32 (use_cpu=true, bf16=false).",))
     model_kwargs: dict[str, Any] = dict(values.pop("model_init_kwargs", None) or {})
     for key in ("revision", "dtype", "attn_implementation"):
         if getattr(config.model, key) is not None:
@@ -271,7 +275,10 @@ def _open_run_directory(config: Config, run: RunDirectory, start: Start) -> None
         run.clear()
     for folder in (run.root, run.completions, run.evaluation):
         folder.mkdir(parents=True, exist_ok=True)
-    write_atomically(run.config, to_yaml(config))
+    run.summary.unlink(missing_ok=True)  # it marks a finished run, and this one goes on
+    # What belongs to this invocation alone stays out: the file, run again, makes a whole new run.
+    again = dataclasses.replace(config, run_name=None, resume="auto", overwrite=False, stop_after_steps=None)
+    write_atomically(run.config, to_yaml(again))
     run.write_environment()
 
 
@@ -304,6 +311,11 @@ def _save_final_model(trainer: GRPOTrainer, run: RunDirectory) -> None:
     if trainer.args.should_save:
         shutil.rmtree(run.final_model, ignore_errors=True)
         beside.rename(run.final_model)
+
+
+def _say(console: Any, notes: Iterable[str]) -> None:
+    for note in notes:
+        console.print(f"· {note}", markup=False, highlight=False)
 
 
 def _peak_memory() -> int:
