@@ -16,7 +16,7 @@ def add_parser(commands: Any) -> None:
         description=(
             "Train the starter model from random weights: about a million parameters, cold-started on a mixture of "
             "careful, hasty and sloppy answers to arithmetic, seeded. The shipped model was made with the defaults, in "
-            "about 45 minutes on two cores."
+            "under an hour on two cores."
         ),
     )
     parser.add_argument("target", nargs="?", default="starter", help="folder to write (default: ./starter)")

@@ -34,7 +34,8 @@ def wilson_interval(successes: float, trials: float) -> tuple[float, float]:
     p, z2 = successes / trials, _Z95**2
     centre = (p + z2 / (2 * trials)) / (1 + z2 / trials)
     half = _Z95 / (1 + z2 / trials) * math.sqrt(p * (1 - p) / trials + z2 / (4 * trials**2))
-    return max(0.0, centre - half), min(1.0, centre + half)
+    # At the ends the bound is exactly 0 or 1; rounding must not say otherwise.
+    return (0.0 if p == 0 else max(0.0, centre - half)), (1.0 if p == 1 else min(1.0, centre + half))
 
 
 def accuracy_estimate(right_by_problem: Sequence[Sequence[bool]]) -> Estimate:

@@ -1,8 +1,8 @@
 """`covey starter`: make the starter model again from nothing.
 
 A Qwen3 of about a million parameters is trained with the ordinary next-token loss, on the completion only, over freshly
-drawn train-split arithmetic in the mixture of styles of `styles.py`. Everything is seeded. Takes about half an hour on
-two cores; the result ships inside the package, so nobody needs to run it to use Covey.
+drawn train-split arithmetic in the mixture of styles of `styles.py`. Everything is seeded. Takes under an hour on two
+cores; the result ships inside the package, so nobody needs to run it to use Covey.
 """
 
 from __future__ import annotations
