@@ -60,7 +60,7 @@ def test_the_starters_tuning_leaves_with_the_starter(overrides):
     config = load(overrides)
     assert config.training.learning_rate == 1e-6
     assert config.training.per_device_train_batch_size == 8
-    assert config.training.reward_weights is None
+    assert config.training.beta == 0.0
     assert config.evaluation.every_steps == 50
     assert (config.model.dtype is None) == ("model" in overrides[0])
 
@@ -378,3 +378,13 @@ def test_the_snapshot_is_the_installed_trl():
     installed = json.loads(json.dumps(script.snapshot()["fields"]))
     written = json.loads(PATH.read_text(encoding="utf-8"))["fields"]
     assert written == installed, f"run `python {SCRIPT.name}` in scripts/ after changing the version of TRL"
+
+
+def test_default_weights_go_with_the_default_rewards():
+    assert load().training.reward_weights == [1.0, 0.2]
+    assert load(["model=qwen3_0.6b"]).training.reward_weights == [1.0, 0.2]
+    assert load(["rewards.funcs=[exact_match]"]).training.reward_weights is None
+    both = load(["rewards.funcs=[exact_match]", "training.reward_weights=[0.5]"])
+    assert both.training.reward_weights == [0.5]
+    with pytest.raises(ConfigError, match="reward_weights"):
+        load(["training.reward_weights=[1.0]"])

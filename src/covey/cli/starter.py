@@ -55,11 +55,15 @@ def run(arguments: argparse.Namespace) -> int:
         TimeElapsedColumn(),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=console) as progress:
+    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
         task = progress.add_task("", total=settings.steps, loss=float("nan"))
-        model, tokenizer = train_starter(
-            settings, on_step=lambda step, loss: progress.update(task, completed=step, loss=loss)
-        )
+
+        def tell(step: int, loss: float) -> None:
+            progress.update(task, completed=step, loss=loss)
+            if progress.disable and (step % max(1, settings.steps // 20) == 0 or step == settings.steps):
+                console.print(f"cold start: step {step}/{settings.steps}, loss {loss:.3f}", highlight=False)
+
+        model, tokenizer = train_starter(settings, on_step=tell)
     with console.status("Measuring it on held-out problems …"):
         figures = measure_starter(model, tokenizer, seed=arguments.seed)
     save_starter(model, tokenizer, model_card(settings, figures, model.num_parameters()), target)

@@ -15,7 +15,7 @@ from covey.config.build import build, check_keys, walk
 from covey.config.groups import OTHER_MODEL, Roots
 from covey.config.keys import GROUPS, check_known, did_you_mean, kinds, nearest
 from covey.config.recipe import Choice, Recipe, read_recipe
-from covey.config.schema import Config, ModelConfig
+from covey.config.schema import Config, ModelConfig, RewardsConfig
 from covey.config.values import BadKeyError, members, show
 from covey.errors import ConfigError
 
@@ -55,6 +55,7 @@ def load(
         left = _left_defaults(values, roots, source, chosen, settings)
         if left:
             values = _values(roots, source, chosen, settings, left)
+        _drop_stale_weights(values, source, settings)
         return build(values, world_size)
     except BadKeyError as problem:
         raise ConfigError(f"{problem}{_place(problem.key, settings, source)}") from None
@@ -98,6 +99,16 @@ def _left_defaults(
     if "dataset" not in groups and data.get("task") and (data.get("path") or data.get("id")):
         left += [] if "dataset.task" in named else [Choice("dataset", None)]
     return left
+
+
+def _drop_stale_weights(values: dict[str, Any], source: Recipe | None, settings: Sequence[Override]) -> None:
+    """Let go of the default reward weights where other rewards were asked for: they belong to the default ones."""
+    if source is not None and source.complete:
+        return
+    named = {override.key_or_group for override in settings} | {key for key, _ in walk(source.values if source else {})}
+    funcs = (values.get("rewards") or {}).get("funcs")
+    if "training.reward_weights" not in named and funcs is not None and tuple(funcs) != RewardsConfig().funcs:
+        (values.get("training") or {}).pop("reward_weights", None)
 
 
 def _tree(roots: Roots, source: Recipe | None, chosen: Sequence[Choice], left: Sequence[Choice]) -> DictConfig:

@@ -42,6 +42,18 @@ class Prepared:
     """The prompt of each row as it was read, as one text: what tells whether two rows ask the same."""
 
 
+def find_columns(table: Table, dataset: DatasetConfig) -> tuple[str, str]:
+    """The prompt column and the answer column.
+
+    Raises:
+        DataError: one is missing; the message names the columns that there are.
+    """
+    return (
+        _find(table, dataset.prompt_column, PROMPT_NAMES, "prompt"),
+        _find(table, dataset.answer_column, ANSWER_NAMES, "answer"),
+    )
+
+
 def prepare(table: Table, dataset: DatasetConfig, notes: list[str]) -> Prepared:
     """Build `prompt` and `answer`, and keep the other columns.
 
@@ -53,8 +65,7 @@ def prepare(table: Table, dataset: DatasetConfig, notes: list[str]) -> Prepared:
     Raises:
         DataError: a column is missing, or a row has no prompt or no answer.
     """
-    prompt_column = _find(table, dataset.prompt_column, PROMPT_NAMES, "prompt")
-    answer_column = _find(table, dataset.answer_column, ANSWER_NAMES, "answer")
+    prompt_column, answer_column = find_columns(table, dataset)
     raw_prompts, raw_answers = table.values(prompt_column), table.values(answer_column)
     builder = _PromptBuilder(dataset, drop_reply=prompt_column == "messages")
     prompts = [builder.build(value) for value in raw_prompts]

@@ -6,7 +6,7 @@ import random
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from covey.data.columns import Prepared, prepare
+from covey.data.columns import Prepared, find_columns, prepare
 from covey.data.sources import Found, arithmetic_sets, find_rows
 from covey.data.table import Table
 from covey.errors import DataError
@@ -54,7 +54,9 @@ def load(dataset: DatasetConfig, seed: int) -> LoadedData:
         train, evaluation = arithmetic_sets(dataset, seed)
         return LoadedData(train, evaluation, [])
     notes: list[str] = []
-    train_rows, test_rows = _split(find_rows(dataset, notes), dataset, seed, notes)
+    found = find_rows(dataset, notes)
+    find_columns(found.train, dataset)  # before the rows are counted: wrong columns are the likelier mistake
+    train_rows, test_rows = _split(found, dataset, seed, notes)
     if dataset.max_train_samples is not None and dataset.max_train_samples < len(train_rows):
         train_rows = train_rows.select(range(dataset.max_train_samples))
     prepared = prepare(train_rows, dataset, notes)

@@ -10,6 +10,8 @@ from covey.runlog.directory import RunDirectory
 from covey.runlog.files import write_atomically
 from covey.runlog.metrics import read_metrics
 
+_LABELS = {names.TEST_SET: "held-out accuracy", names.HARD_SET: "on the harder set"}
+
 Triple = tuple[float, float, float]
 """A value and its 95% interval."""
 
@@ -21,7 +23,7 @@ def before_and_after(run: RunDirectory) -> list[tuple[str, Triple, Triple]]:
     for held_out in names.held_out_sets(rows):
         evaluated = [row for row in rows if row.get(names.eval_name(held_out, "accuracy")) is not None]
         if len(evaluated) >= 2:
-            label = "held-out accuracy" if held_out == "test" else f"held-out accuracy, {held_out}"
+            label = _LABELS.get(held_out, f"accuracy on {held_out}")
             table.append((label, _triple(evaluated[0], held_out), _triple(evaluated[-1], held_out)))
     return table
 

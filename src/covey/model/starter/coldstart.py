@@ -29,7 +29,7 @@ DIFFICULTY = Difficulty(min_digits=1, max_digits=4)
 class ColdStart:
     """Settings of the cold start; the defaults make the shipped model."""
 
-    steps: int = 4000
+    steps: int = 3200
     batch_size: int = 96
     learning_rate: float = 2e-3
     warmup_steps: int = 200

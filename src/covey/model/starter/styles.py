@@ -20,7 +20,7 @@ from covey.data.arithmetic import Problem
 
 SYSTEM_PROMPT = "Think between <think> and </think>, then write the answer between <answer> and </answer>."
 
-STYLE_SHARES = {"careful": 0.26, "hasty": 0.44, "sloppy": 0.30}
+STYLE_SHARES = {"careful": 0.22, "hasty": 0.48, "sloppy": 0.30}
 """How often each style is drawn for a document. They sum to 1."""
 
 _QUESTIONS = (("What is {}?", 0.9), ("Compute {}.", 0.05), ("{} = ?", 0.05))
