@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -97,6 +98,35 @@ def test_stopping_and_going_on_is_the_straight_run(train: Train, tmp_path: Path)
     assert (pieces / weights).read_bytes() == (straight / weights).read_bytes()
     assert snapshot(pieces / "completions") == snapshot(straight / "completions")
     assert snapshot(pieces / "evaluation") == snapshot(straight / "evaluation")
+
+
+SIGNALLING_REWARD = """
+import os, signal
+from pathlib import Path
+
+def variety(completions, **columns):
+    calls = Path(__file__).with_suffix(".calls")
+    calls.write_text(calls.read_text() + "." if calls.exists() else ".")
+    if len(calls.read_text()) == 2:
+        os.kill(os.getpid(), signal.SIGTERM)
+    return [float(len(set(c[-1]["content"]))) for c in completions]
+"""
+
+
+def test_a_signal_ends_the_step_and_leaves_a_checkpoint(train: Train, tmp_path: Path) -> None:
+    reward = tmp_path / "mine" / "reward.py"
+    reward.parent.mkdir()
+    reward.write_text(SIGNALLING_REWARD)
+    funcs = f"rewards.funcs=[exact_match,{reward}:variety]"
+    code, out, _ = train(funcs)
+    assert code == 128 + signal.SIGTERM
+    assert "SIGTERM" in out
+    assert "Stopped after step 2" in out
+    assert train(funcs)[0] == 0  # goes on
+    assert train(funcs, "run_name=straight")[0] == 0
+    found, expected = (without_times(tmp_path / name / "metrics.jsonl") for name in ("run", "straight"))
+    assert found == expected
+    assert len({row["train/reward"] for row in found[1:]}) > 1
 
 
 def test_evaluation_leaves_training_alone(train: Train, tmp_path: Path) -> None:
