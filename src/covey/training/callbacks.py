@@ -175,7 +175,8 @@ class StopCallback(TrainerCallback):
             if self.signal is not None:
                 raise KeyboardInterrupt
             self.signal = number
-            display.note(f"{signal.Signals(number).name}: finishing this step, then writing a checkpoint.")
+            # A status, not a note: printing above the panel from within a handler could cut into a redraw.
+            display.status(f"{signal.Signals(number).name}: finishing this step, then writing a checkpoint")
 
         caught = (signal.SIGINT, signal.SIGTERM)
         before = [signal.signal(number, ask_to_stop) for number in caught]
