@@ -201,7 +201,7 @@ def test_the_table_of_before_and_after_and_where_things_lie() -> None:
     console = Console(file=io.StringIO(), width=100, record=True)
     print_summary(console, before_after_table(rows), [("model", Path("/a/" * 60)), ("log", Path("/b/train.log"))])
     lines = [" ".join(line.split()) for line in console.export_text().splitlines()]
-    assert "held-out [b] 30.1% [25.0 to 36.0] 88.3% [83.8 to 91.7] +58.2 points" in lines
+    assert "held-out [b] 30.1% [25.0 to 36.0] 88.3% [83.8 to 91.7] +58.2" in lines
     assert "harder n/a 10.0% [0.0 to 20.0] n/a" in lines
     assert f"model {Path('/a/' * 60)}" in lines
     assert "log /b/train.log" in lines

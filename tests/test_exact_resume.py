@@ -11,23 +11,17 @@ from typing import Any
 
 import pytest
 import torch
-from datasets import Dataset
 from safetensors.torch import load_file
 from transformers import TrainerCallback
 
-from covey import GRPOConfig, GRPOTrainer
+from covey import GRPOTrainer
+from trainers import build_trainer
 
-PROMPTS = [[{"role": "user", "content": f"What is {n} + {n}?"}] for n in range(6)]
 STEPS = 7  # six prompts, two a generation batch: the run goes through several passes over the data
 
 PLAIN: dict[str, Any] = {"gradient_accumulation_steps": 2}
 REUSED: dict[str, Any] = {"num_iterations": 2, "steps_per_generation": 2, "gradient_accumulation_steps": 1}
 SPARSE_LOGS: dict[str, Any] = {"gradient_accumulation_steps": 2, "logging_steps": 3, "beta": 0.05}
-
-
-def variety(completions: list[Any], **_: Any) -> list[float]:
-    """A reward that random completions earn unevenly: the number of different characters."""
-    return [float(len(set(completion[0]["content"]))) for completion in completions]
 
 
 class StopAfter(TrainerCallback):
@@ -40,23 +34,8 @@ class StopAfter(TrainerCallback):
 
 
 def run(tiny_model: str, folder: Path, settings: dict[str, Any], stop: int | None, resume: Path | None) -> GRPOTrainer:
-    args = GRPOConfig(
-        output_dir=str(folder),
-        per_device_train_batch_size=4,
-        num_generations=4,
-        max_completion_length=6,
-        max_steps=STEPS,
-        learning_rate=1e-2,
-        save_steps=100,
-        report_to="none",
-        use_cpu=True,
-        bf16=False,
-        disable_tqdm=True,
-        gradient_checkpointing=False,
-        **{"logging_steps": 1, "beta": 0.0, **settings},
-    )
-    trainer = GRPOTrainer(
-        model=tiny_model, reward_funcs=variety, args=args, train_dataset=Dataset.from_dict({"prompt": PROMPTS})
+    trainer = build_trainer(
+        GRPOTrainer, tiny_model, folder, prompts=6, **{"max_steps": STEPS, "save_steps": 100, **settings}
     )
     if stop is not None:
         trainer.add_callback(StopAfter(stop))

@@ -9,37 +9,16 @@ from typing import Any
 
 import pytest
 import torch
-from datasets import Dataset
 from trl import GRPOTrainer as TRLGRPOTrainer
 
-from covey import GRPOConfig, GRPOTrainer
+from covey import GRPOTrainer
 from covey.runlog.directory import is_whole
-
-PROMPTS = [[{"role": "user", "content": f"What is {n} + {n}?"}] for n in range(8)]
-
-
-def variety(completions: list[Any], **_: Any) -> list[float]:
-    return [float(len(set(completion[0]["content"]))) for completion in completions]
+from trainers import build_trainer
 
 
 def build(kind: type[TRLGRPOTrainer], tiny_model: str, folder: Path, **settings: Any) -> TRLGRPOTrainer:
-    args = GRPOConfig(
-        output_dir=str(folder),
-        per_device_train_batch_size=4,
-        num_generations=4,
-        gradient_accumulation_steps=2,
-        max_completion_length=6,
-        learning_rate=1e-2,
-        logging_steps=1,
-        report_to="none",
-        use_cpu=True,
-        bf16=False,
-        disable_tqdm=True,
-        gradient_checkpointing=False,
-        **{"max_steps": 3, "save_strategy": "no", **settings},
-    )
-    data = Dataset.from_dict({"prompt": PROMPTS})
-    return kind(model=tiny_model, reward_funcs=variety, args=args, train_dataset=data)
+    defaults = {"gradient_accumulation_steps": 2, "max_steps": 3, "save_strategy": "no"}
+    return build_trainer(kind, tiny_model, folder, prompts=8, **{**defaults, **settings})
 
 
 def test_the_same_numbers_as_stock_trl(tiny_model: str, tmp_path: Path) -> None:

@@ -318,11 +318,11 @@ def before_after_table(rows: Sequence[tuple[str, Estimate, Estimate]]) -> Table:
     """The table that a run ends with: each measure before and after, its 95% interval, and the change in points."""
     table = Table(box=SIMPLE_HEAD, caption="in brackets: 95% interval", caption_justify="left")
     table.add_column("")
-    for heading in ("before", "after", "change"):
+    for heading in ("before", "after", "points"):
         table.add_column(heading, justify="right", no_wrap=True)
     for label, before, after in rows:
         gain = 100 * (after[0] - before[0])
-        change = Text("n/a") if math.isnan(gain) else Text(f"{gain:+.1f} points", style="green" if gain > 0 else "red")
+        change = Text("n/a") if math.isnan(gain) else Text(f"{gain:+.1f}", style="green" if gain > 0 else "red")
         table.add_row(Text(label), Text(_estimate(before)), Text(_estimate(after), style="bold"), change)
     return table
 

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
     from covey.data import LoadedData
     from covey.evaluation.run import EvaluationResult
+    from covey.runlog.metrics import MetricsWriter
+    from covey.training.callbacks import Evaluate
+    from covey.training.display import Display
     from covey.training.trainer import GRPOConfig, GRPOTrainer
 
 EVALUATION_SEED_OFFSET = 7919  # any constant: evaluation draws must not be the training's first draws
@@ -97,7 +100,7 @@ def _train(
 ) -> RunResult:
     from covey.runlog.completions import drop_completions_after
     from covey.runlog.metrics import MetricsWriter, read_metrics
-    from covey.training.callbacks import EvaluationCallback, RunLogCallback, StopCallback
+    from covey.training.callbacks import StopCallback
     from covey.training.display import Display
 
     total = trainer.total_steps
@@ -109,29 +112,7 @@ def _train(
         if start.checkpoint:
             drop_completions_after(run.completions, start.step)
             display.recall(read_metrics(run.metrics))
-        samples = config.logging.sample_completions
-        if config.evaluation.every_steps:
-            display.shows_held_out = True
-            trainer.add_callback(
-                EvaluationCallback(
-                    lambda: _evaluate(config, trainer, tokenizer, loaded),
-                    run,
-                    writer,
-                    display,
-                    every_steps=config.evaluation.every_steps,
-                    sample_completions=samples,
-                )
-            )
-        trainer.add_callback(
-            RunLogCallback(
-                trainer,
-                run,
-                writer,
-                display,
-                completions_every_steps=config.logging.completions_every_steps,
-                sample_completions=samples,
-            )
-        )
+        _watch(trainer, config, run, writer, display, lambda: _evaluate(config, trainer, tokenizer, loaded))
         trainer.add_callback(stop)
         with stop.catching_signals(display):
             if start.checkpoint is not None and start.step >= total:
@@ -151,6 +132,36 @@ def _train(
         training_seconds=time.perf_counter() - began,
         peak_memory_bytes=_peak_memory(),
     )
+
+
+def _watch(
+    trainer: GRPOTrainer,
+    config: Config,
+    run: RunDirectory,
+    writer: MetricsWriter,
+    display: Display,
+    evaluate: Evaluate,
+) -> None:
+    """Let the trainer evaluate and tell: metrics and completions into the run directory, figures onto the display."""
+    from covey.training.callbacks import EvaluationCallback, RunLogCallback
+
+    samples = config.logging.sample_completions
+    every_steps = config.evaluation.every_steps
+    if every_steps:
+        display.shows_held_out = True
+        evaluation = EvaluationCallback(
+            evaluate, run, writer, display, every_steps=every_steps, sample_completions=samples
+        )
+        trainer.add_callback(evaluation)  # before the log: an evaluation's figures join the row of its step
+    log = RunLogCallback(
+        trainer,
+        run,
+        writer,
+        display,
+        completions_every_steps=config.logging.completions_every_steps,
+        sample_completions=samples,
+    )
+    trainer.add_callback(log)
 
 
 def _evaluate(
