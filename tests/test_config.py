@@ -47,7 +47,8 @@ def test_defaults_train_the_starter_with_its_own_tuning():
     config = load()
     assert (config.model.name, config.dataset.task, config.objective.name) == ("starter", "arithmetic", "grpo")
     assert config.training.max_steps == 100
-    assert config.training.per_device_train_batch_size == 128
+    assert config.training.per_device_train_batch_size == 32
+    assert config.training.gradient_accumulation_steps == 4
     assert config.evaluation.every_steps == 10
     assert config.dataset.hard_difficulty.min_digits == 5
     assert config.rewards.funcs == ("exact_match", "format")

@@ -29,6 +29,7 @@ def train(tiny_model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
             "model=starter",
             f"model.name={tiny_model}",
             "training.per_device_train_batch_size=8",
+            "training.gradient_accumulation_steps=1",
             "training.num_generations=4",
             "training.max_completion_length=8",
             "training.max_steps=4",
@@ -267,7 +268,7 @@ def test_the_starter_learns(tmp_path: Path) -> None:
         [
             "train",
             "training.max_steps=16",
-            "training.per_device_train_batch_size=64",
+            "training.gradient_accumulation_steps=2",
             "evaluation.every_steps=16",
             f"output_dir={tmp_path}",
             "run_name=run",
