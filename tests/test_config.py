@@ -241,7 +241,7 @@ def test_a_missing_recipe_or_folder_says_what_was_looked_for(tmp_path):
 
 def test_geometry_names_values_that_work(monkeypatch):
     with pytest.raises(ConfigError) as caught:
-        load(["training.per_device_train_batch_size=12"])
+        load(["training.per_device_train_batch_size=12", "training.gradient_accumulation_steps=1"])
     assert "num_generations=4 or 6" in str(caught.value)
     assert "per_device_train_batch_size=8 or 16" in str(caught.value)
     # three batches of a multiple of 4 make whole groups of 12
