@@ -156,7 +156,8 @@ def test_checkpoints_are_whole_by_their_marker(tmp_path: Path) -> None:
         (run.checkpoint(step) / "deep" / "weights").write_bytes(b"1")
         if step != 20:
             mark_whole(run.checkpoint(step), step)
-    assert json.loads((run.checkpoint(5) / CHECKPOINT_MARKER).read_text()) == {"step": 5, "format": 1}
+    marker = json.loads((run.checkpoint(5) / CHECKPOINT_MARKER).read_text())
+    assert marker == {"step": 5, "format": 1, "bytes": {"deep/weights": 1}}
     assert run.whole_checkpoints() == [(5, run.root / "checkpoint-5"), (100, run.root / "checkpoint-100")]
     assert run.partial_checkpoints() == [(20, run.root / "checkpoint-20")]
     assert run.exists()
@@ -167,6 +168,21 @@ def test_checkpoints_are_whole_by_their_marker(tmp_path: Path) -> None:
     assert run.newest_checkpoint() == run.checkpoint(5)
     run.checkpoint(5).rename(run.checkpoint(7))  # a marker that tells of another step
     assert not is_whole(run.checkpoint(7))
+
+
+def test_a_checkpoint_that_lost_something_is_not_whole(tmp_path: Path) -> None:
+    checkpoint = tmp_path / "checkpoint-4"
+    write_atomically(checkpoint / "weights", "12345")
+    write_atomically(checkpoint / "optimizer", "12")
+    mark_whole(checkpoint, 4)
+    write_atomically(checkpoint / "a note of somebody's", "x")
+    assert is_whole(checkpoint)
+    write_atomically(checkpoint / "weights", "1234")
+    assert not is_whole(checkpoint)
+    write_atomically(checkpoint / "weights", "12345")
+    (checkpoint / "optimizer").unlink()
+    assert not is_whole(checkpoint)
+    assert RunDirectory(tmp_path).partial_checkpoints() == [(4, checkpoint)]
 
 
 def test_a_checkpoint_of_a_later_format_is_not_passed_over(tmp_path: Path) -> None:

@@ -166,13 +166,15 @@ class RunDirectory:
 
 
 def mark_whole(checkpoint: Path, step: int) -> None:
-    """Declare a checkpoint whole. Everything in it reaches the disk before the marker does."""
+    """Declare a checkpoint whole. Everything in it reaches the disk before the marker, which lists it, does."""
+    unmark(checkpoint)
     for folder, _, files in os.walk(checkpoint):
         for name in files:
             sync(Path(folder) / name)
         sync(Path(folder))
     sync(checkpoint.parent)
-    write_atomically(checkpoint / CHECKPOINT_MARKER, json.dumps({"step": step, "format": CHECKPOINT_FORMAT}) + "\n")
+    content = {"step": step, "format": CHECKPOINT_FORMAT, "bytes": _sizes(checkpoint)}
+    write_atomically(checkpoint / CHECKPOINT_MARKER, json.dumps(content, indent=1) + "\n")
 
 
 def unmark(checkpoint: Path) -> None:
@@ -184,7 +186,10 @@ def unmark(checkpoint: Path) -> None:
 
 
 def is_whole(checkpoint: Path) -> bool:
-    """Whether this is a folder `checkpoint-<step>` whose marker was written, for that step.
+    """Whether this is a folder `checkpoint-<step>` whose marker was written, for that step, and nothing was lost since.
+
+    Files that were cut short or taken away after the marker was written (a disk that failed, a copy that was stopped)
+    are noticed by their sizes.
 
     Raises:
         RunDirectoryError: when it was written by a version of Covey whose checkpoints this one cannot read.
@@ -204,7 +209,14 @@ def is_whole(checkpoint: Path) -> bool:
             f"format {CHECKPOINT_FORMAT}. Go on with the version that began the run (see environment.json), or start "
             "anew under another run_name."
         )
-    return True
+    sizes = _sizes(checkpoint)
+    return all(sizes.get(file) == size for file, size in content.get("bytes", {}).items())
+
+
+def _sizes(checkpoint: Path) -> dict[str, int]:
+    """The size of every file in a checkpoint, by its path from there."""
+    files = (path for path in sorted(checkpoint.rglob("*")) if path.is_file())
+    return {path.relative_to(checkpoint).as_posix(): path.stat().st_size for path in files}
 
 
 def _take_lock(path: Path) -> int:

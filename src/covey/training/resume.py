@@ -125,6 +125,6 @@ def _refuse_other_config(changed: list[tuple[str, Any, Any]], run: RunDirectory)
 
 def _notes_on_partial(run: RunDirectory) -> tuple[str, ...]:
     return tuple(
-        f"{path.name} is only half-written (its writer was stopped), so it is passed over."
+        f"{path.name} is only half-written, or has lost something since, so it is passed over."
         for _, path in run.partial_checkpoints()
     )
