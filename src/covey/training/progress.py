@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from accelerate.utils import send_to_device
 
 logger = logging.getLogger(__name__)
 
@@ -43,7 +44,7 @@ def save_progress(checkpoint: Path, process_index: int, progress: Progress) -> N
 
 
 def load_progress(checkpoint: Path, process_index: int, device: torch.device) -> Progress | None:
-    """Read back what `save_progress` wrote, with tensors on `device`.
+    """Read back what `save_progress` wrote, with the buffered inputs on `device`.
 
     Returns:
         None for a checkpoint that stock TRL wrote; a warning says that such a resume is not exact.
@@ -57,7 +58,9 @@ def load_progress(checkpoint: Path, process_index: int, device: torch.device) ->
             file.name,
         )
         return None
-    return Progress(**torch.load(file, map_location=device, weights_only=True))
+    stored = torch.load(file, map_location="cpu", weights_only=True)
+    stored["buffered_inputs"] = send_to_device(stored["buffered_inputs"], device)
+    return Progress(**stored)
 
 
 def _file(checkpoint: Path, process_index: int) -> Path:
