@@ -68,5 +68,6 @@ def run(arguments: argparse.Namespace) -> int:
         figures = measure_starter(model, tokenizer, seed=arguments.seed)
     save_starter(model, tokenizer, model_card(settings, figures, model.num_parameters()), target)
     console.print(figures.table())
-    console.print(f"Written to {target}. Train it with: covey train model.name={target}", highlight=False)
+    command = f"covey train model=starter model.name={target}"  # with the group comes the starter's own tuning
+    console.print(f"Written to {target}. Train it with: {command}", highlight=False, soft_wrap=True)
     return 0
