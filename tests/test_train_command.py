@@ -88,7 +88,7 @@ def test_stopping_and_going_on_is_the_straight_run(train: Train, tmp_path: Path)
     assert train("run_name=straight")[0] == 0
     code, out, _ = train("run_name=pieces", "stop_after_steps=1")
     assert code == 0
-    assert "Stopped after step 1" in out
+    assert "Stopped after step 1, with a checkpoint. The same command goes on from it." in out
     assert not (tmp_path / "pieces" / "final_model").exists()
     code, out, _ = train("run_name=pieces", "stop_after_steps=2")
     assert "Going on from checkpoint-1" in out

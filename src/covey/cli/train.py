@@ -51,13 +51,12 @@ def _report(result: RunResult, config: Config, console: Any) -> int:
 
     run = result.run
     if not result.finished:
-        again = f"covey train --config {run.config} output_dir={config.output_dir} run_name={run.root.name}"
-        console.print(
-            f"Stopped after step {result.step}, with a checkpoint. The same command goes on from it, or: {again}",
-            markup=False,
-            highlight=False,
-            soft_wrap=True,
-        )
+        on = "The same command goes on from it."
+        if config.run_name is None:  # the same command would take a new timestamp for its name
+            name = f"output_dir={config.output_dir} run_name={run.root.name}"
+            on = f"To go on from it: covey train --config {run.config} {name}"
+        text = f"Stopped after step {result.step}, with a checkpoint. {on}"
+        console.print(text, markup=False, highlight=False, soft_wrap=True)
         return 0 if result.signal is None else 128 + result.signal
     rows = before_and_after(run)
     if result.trained:
