@@ -162,6 +162,29 @@ def test_a_finished_run_is_left_alone(train: Train, tmp_path: Path) -> None:
     assert snapshot(tmp_path / "run" / "final_model") == before
 
 
+def test_a_run_that_lost_only_its_end_is_ended(train: Train, tmp_path: Path) -> None:
+    train()
+    run = tmp_path / "run"
+    before, rows = snapshot(run / "final_model"), read_metrics(run / "metrics.jsonl")
+    shutil.rmtree(run / "final_model")  # as if the process had died between the last checkpoint and the model
+    (run / "summary.json").unlink()
+    assert train()[0] == 0
+    weights = "model.safetensors"
+    assert snapshot(run / "final_model")[weights] == before[weights]
+    assert read_metrics(run / "metrics.jsonl") == rows
+    assert (run / "summary.json").is_file()
+
+
+@pytest.mark.parametrize("way", ["overwrite=true", "resume=true"])
+def test_settings_that_only_trl_refuses_leave_the_old_run(train: Train, tmp_path: Path, way: str) -> None:
+    train("stop_after_steps=1")
+    before = snapshot(tmp_path / "run")
+    code, _, err = train("training.sync_ref_model=true", "training.beta=0.0", way)
+    assert code == 2
+    assert "sync_ref_model" in err
+    assert snapshot(tmp_path / "run") == before
+
+
 def test_a_finished_run_goes_on_with_more_steps(train: Train, tmp_path: Path) -> None:
     train("training.max_steps=2")
     assert train("training.max_steps=3", "resume=true")[0] == 0

@@ -84,7 +84,9 @@ def _from_named(path: Path, run: RunDirectory) -> Start:
     if not is_whole(path):
         inside = RunDirectory(path).whole_checkpoints()
         hint = f" The newest whole checkpoint in it is {inside[-1][1]}." if inside else ""
-        raise RunDirectoryError(f"resume={path} is not a whole checkpoint: it has no completion marker.{hint}")
+        raise RunDirectoryError(
+            f"resume={path} is not a whole checkpoint: it was never finished, or lost files since.{hint}"
+        )
     step = int(path.name.rpartition("-")[2])
     newer = [p.name for s, p in run.whole_checkpoints() if s > step]
     if newer and path.resolve().parent == run.root.resolve():

@@ -7,6 +7,7 @@ import logging
 import resource
 import shutil
 import sys
+import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -80,12 +81,16 @@ def run_training(config: Config, run_name: str, console: Any) -> RunResult:
         _check_size(config, loaded)
     _say(console, (*start.notes, *loaded.notes))
     with run.lock(), run.guard("the run"):
-        _open_run_directory(config, run, start)
-        with _logging_to(run), console.status("Building the trainer …"):
-            args = _grpo_config(config, run, console)
-            trainer = _build_trainer(config, args, source, loaded, reward_funcs, tokenizer)
-            _check_disk_space(trainer, run)
-        with _logging_to(run):
+        with tempfile.TemporaryDirectory() as aside:
+            said = Path(aside) / run.log.name  # what libraries say while it is not yet sure that the run can begin
+            with _logging_to(said), console.status("Building the trainer …"):
+                args = _grpo_config(config, run, console)
+                trainer = _build_trainer(config, args, source, loaded, reward_funcs, tokenizer)
+                _check_disk_space(trainer, run)
+            _open_run_directory(config, run, start)
+            with run.log.open("ab") as log:
+                log.write(said.read_bytes())
+        with _logging_to(run.log):
             return _train(config, run, start, trainer, loaded, tokenizer, console)
 
 
@@ -294,12 +299,12 @@ def _open_run_directory(config: Config, run: RunDirectory, start: Start) -> None
 
 
 @contextmanager
-def _logging_to(run: RunDirectory) -> Iterator[None]:
-    """Send what libraries log and warn to `train.log`; the screen belongs to the display."""
+def _logging_to(file: Path) -> Iterator[None]:
+    """Send what libraries log and warn to a file; the screen belongs to the display."""
     import transformers
 
     transformers.utils.logging.disable_progress_bar()
-    handler = logging.FileHandler(run.log, encoding="utf-8")
+    handler = logging.FileHandler(file, encoding="utf-8")
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     loggers = [logging.getLogger(name) for name in ("transformers", "trl", "accelerate", "covey", "py.warnings")]
     before = [(logger.handlers[:], logger.propagate) for logger in loggers]
