@@ -14,7 +14,7 @@ import pyarrow.parquet
 import pytest
 
 from covey import data
-from covey.config.schema import DatasetConfig, DifficultyConfig
+from covey.config import DatasetConfig, DifficultyConfig
 from covey.errors import DataError
 
 QA = [{"question": f"What is {i} + {i}?", "answer": f"It is\n#### {2 * i}", "level": i} for i in range(20)]

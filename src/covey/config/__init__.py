@@ -7,16 +7,16 @@ from __future__ import annotations
 
 from covey.config.build import build
 from covey.config.compose import load
+from covey.config.dataset import DatasetConfig, DifficultyConfig, MixtureConfig, MixtureSource
 from covey.config.keys import known_keys
+from covey.config.model import LoraConfig, ModelConfig
 from covey.config.render import KeyDoc, differences, document, to_yaml
 from covey.config.schema import (
     Config,
-    DatasetConfig,
-    DifficultyConfig,
     EvaluationConfig,
+    KLConfig,
     LaunchConfig,
     LoggingConfig,
-    ModelConfig,
     ObjectiveConfig,
     RewardsConfig,
     SpeedConfig,
@@ -28,9 +28,13 @@ __all__ = [
     "DatasetConfig",
     "DifficultyConfig",
     "EvaluationConfig",
+    "KLConfig",
     "KeyDoc",
     "LaunchConfig",
     "LoggingConfig",
+    "LoraConfig",
+    "MixtureConfig",
+    "MixtureSource",
     "ModelConfig",
     "ObjectiveConfig",
     "RewardsConfig",

@@ -7,8 +7,9 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar
 
+from covey.config.dataset import DifficultyConfig
 from covey.config.keys import GROUPS, check_known
-from covey.config.schema import Config, DatasetConfig, DifficultyConfig
+from covey.config.schema import Config
 from covey.config.training import TrainingConfig, check_geometry
 from covey.config.values import BadKeyError, show
 from covey.errors import ConfigError
@@ -34,10 +35,8 @@ def build(values: Mapping[str, Any], world_size: int | None = None) -> Config:
         inside = values.get(name) or {}
         if name == "training":
             groups[name] = TrainingConfig(inside)
-        elif name == "dataset":
-            groups[name] = _dataset(inside)
         elif "." not in name:
-            groups[name] = group(**inside)
+            groups[name] = group(**_with_inner_groups(name, inside))
     config = Config(**top, **groups)
     check_geometry(config.training, _world_size() if world_size is None else world_size)
     return config
@@ -92,11 +91,15 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _dataset(values: Mapping[str, Any]) -> DatasetConfig:
-    inside = dict(values)
-    for name in ("difficulty", "hard_difficulty"):
-        inside[name] = _difficulty(name, inside.get(name) or {})
-    return DatasetConfig(**inside)
+def _with_inner_groups(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of a group, those of the groups inside it made into their own objects."""
+    found = dict(values)
+    for key, group in GROUPS.items():
+        outer, _, inner = key.rpartition(".")
+        if outer == name:
+            inside = found.get(inner) or {}
+            found[inner] = _difficulty(inner, inside) if group is DifficultyConfig else group(**inside)
+    return found
 
 
 def _difficulty(name: str, values: Mapping[str, Any]) -> DifficultyConfig:

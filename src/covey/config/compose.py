@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 from covey.config.build import build, check_keys, walk
 from covey.config.groups import OTHER_MODEL, Roots
 from covey.config.keys import GROUPS, check_known, did_you_mean, kinds, nearest
+from covey.config.model import ModelConfig
 from covey.config.recipe import Choice, Recipe, read_recipe
-from covey.config.schema import Config, ModelConfig, RewardsConfig
+from covey.config.schema import Config, RewardsConfig
 from covey.config.values import BadKeyError, members, show
 from covey.errors import ConfigError
 

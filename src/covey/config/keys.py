@@ -9,14 +9,14 @@ from functools import cache
 from types import MappingProxyType
 
 from covey.config import snapshot
+from covey.config.dataset import DatasetConfig, DifficultyConfig, MixtureConfig
+from covey.config.model import LoraConfig, ModelConfig
 from covey.config.schema import (
     Config,
-    DatasetConfig,
-    DifficultyConfig,
     EvaluationConfig,
+    KLConfig,
     LaunchConfig,
     LoggingConfig,
-    ModelConfig,
     ObjectiveConfig,
     RewardsConfig,
     SpeedConfig,
@@ -27,11 +27,14 @@ from covey.config.values import BadKeyError, is_mapping_kind
 GROUPS: Mapping[str, type] = MappingProxyType(
     {
         "model": ModelConfig,
+        "model.lora": LoraConfig,
         "dataset": DatasetConfig,
+        "dataset.mixture": MixtureConfig,
         "dataset.difficulty": DifficultyConfig,
         "dataset.hard_difficulty": DifficultyConfig,
         "rewards": RewardsConfig,
         "objective": ObjectiveConfig,
+        "objective.kl": KLConfig,
         "training": TrainingConfig,
         "speed": SpeedConfig,
         "evaluation": EvaluationConfig,
@@ -89,7 +92,7 @@ def nearest(key: str) -> list[str]:
     scored = []
     for known in (*kinds(), *GROUPS):
         home, _, name = known.rpartition(".")
-        score = _alike(last, name) + (0.1 if home == group else 0.0)
+        score = _alike(last, name) + (0.15 if home == group else 0.0)
         whole = _alike(key, known)  # alone it says little, since a long group name makes any two keys alike
         scored.append((max(score, whole) if whole > 0.9 else score, known))
     scored.sort(key=lambda pair: -pair[0])

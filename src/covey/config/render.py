@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from covey.config import schema, snapshot, training
+from covey.config import dataset, model, schema, snapshot, training
 from covey.config.build import as_dict, flatten
 from covey.config.keys import GROUPS, check_known, kinds
 from covey.config.schema import Config
@@ -85,7 +85,7 @@ def document(key: str) -> KeyDoc:
     (item,) = [found for found in dataclasses.fields(owner) if found.name == name]
     default = item.default_factory() if item.default_factory is not dataclasses.MISSING else item.default
     if key in ("dataset.hard_difficulty.min_digits", "dataset.hard_difficulty.max_digits"):
-        default = getattr(schema.DatasetConfig(task="arithmetic").hard_difficulty, name)
+        default = getattr(dataset.DatasetConfig(task="arithmetic").hard_difficulty, name)
     words = _words(str(item.type), item.metadata.get("choices") or ())
     return KeyDoc(key, words, default, _docs()[owner.__name__, name], "covey")
 
@@ -139,7 +139,7 @@ _Dumper.add_representer(list, _list)
 def _docs() -> Mapping[tuple[str, str], str]:
     """The docstrings of classes (`(class, "")`) and those that stand below their fields, read from the source."""
     found: dict[tuple[str, str], str] = {}
-    for module in (schema, training):
+    for module in (schema, model, dataset, training):
         for node in ast.parse(Path(str(module.__file__)).read_text(encoding="utf-8")).body:
             if not isinstance(node, ast.ClassDef):
                 continue

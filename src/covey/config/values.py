@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -20,13 +21,16 @@ class BadKeyError(ConfigError):
         """The message behind the key."""
 
 
+_UNION = re.compile(r"\|(?![^\[]*\])")  # a bar that no bracket encloses
+
+
 class _MisfitError(Exception):
     """The value is not of this type; the next member of the union may fit."""
 
 
 def members(kind: str) -> list[str]:
     """The members of a union written as text: `"dict[str, int] | None"` gives `["dict[str, int]", "None"]`."""
-    return [part.strip() for part in kind.split("|")]
+    return [part.strip() for part in _UNION.split(kind)]
 
 
 def is_mapping_kind(kind: str) -> bool:
@@ -49,11 +53,10 @@ def coerce(key: str, value: Any, kind: str) -> Any:
     if value is None and "None" in found:
         return None
     for exact in (True, False):  # an exact fit of any member comes before a converted one
-        for member in found:
-            try:
-                return _as(value, member, exact)
-            except _MisfitError:
-                continue
+        try:
+            return _as_one_of(value, found, exact)
+        except _MisfitError:
+            continue
     raise BadKeyError(key, f"={show(value)} has the wrong type: it must be {describe(kind)}.{_hint(value, found)}")
 
 
@@ -103,6 +106,8 @@ def describe(kind: str) -> str:
         "list[str]": "a list of texts",
         "tuple[str, ...]": "a list of texts",
         "list[float]": "a list of numbers",
+        "list[dict]": "a list of mappings",
+        "list[list[int | str]]": "a list of two lists",
     }
     found = []
     for member in members(kind):
@@ -127,9 +132,18 @@ def _as(value: Any, member: str, exact: bool) -> Any:
         return dict(value)
     head, _, inside = member.partition("[")
     if head in ("list", "tuple") and isinstance(value, list | tuple):
-        item_kind = inside.rstrip("]").removesuffix(", ...")
-        items = [_as(item, item_kind, exact) for item in value]
+        item_kind = inside.removesuffix("]").removesuffix(", ...")
+        items = [_as_one_of(item, members(item_kind), exact) for item in value]
         return items if head == "list" else tuple(items)
+    raise _MisfitError
+
+
+def _as_one_of(value: Any, found: list[str], exact: bool) -> Any:
+    for member in found:
+        try:
+            return _as(value, member, exact)
+        except _MisfitError:
+            continue
     raise _MisfitError
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import datasets
     import pyarrow as pa
 
-    from covey.config.schema import DatasetConfig
+    from covey.config import DatasetConfig
 
 PROMPT_NAMES = ("prompt", "problem", "question", "query", "instruction", "input", "messages")
 ANSWER_NAMES = ("answer", "solution", "ground_truth", "final_answer", "target", "label", "expected_answer")

@@ -14,7 +14,7 @@ from covey.errors import DataError
 if TYPE_CHECKING:
     import datasets
 
-    from covey.config.schema import DatasetConfig
+    from covey.config import DatasetConfig
 
 TASKS = ("arithmetic",)
 

@@ -16,7 +16,7 @@ from covey.errors import DataError
 if TYPE_CHECKING:
     import datasets
 
-    from covey.config.schema import DatasetConfig, DifficultyConfig
+    from covey.config import DatasetConfig, DifficultyConfig
 
 
 @dataclass(frozen=True, slots=True)

@@ -92,7 +92,7 @@ class RunLogCallback(TrainerCallback):
 
 
 class EvaluationCallback(TrainerCallback):
-    """Evaluates before the first step, every `every_steps` steps and after the last one."""
+    """Evaluates before the first step (if asked to), every `every_steps` steps and after the last one."""
 
     def __init__(
         self,
@@ -102,6 +102,7 @@ class EvaluationCallback(TrainerCallback):
         display: Display,
         *,
         every_steps: int,
+        before_training: bool,
         sample_completions: int,
     ) -> None:
         self._evaluate = evaluate
@@ -109,12 +110,13 @@ class EvaluationCallback(TrainerCallback):
         self._writer = writer
         self._display = display
         self._every_steps = every_steps
+        self._before_training = before_training
         self._sample_completions = sample_completions
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        if state.global_step == 0:
+        if state.global_step == 0 and self._before_training:
             self._run_evaluation(state)
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:

@@ -151,11 +151,18 @@ def _watch(
     from covey.training.callbacks import EvaluationCallback, RunLogCallback
 
     samples = config.logging.sample_completions
-    every_steps = config.evaluation.every_steps
+    every = config.evaluation.every_steps
+    every_steps = trainer.steps_per_epoch if isinstance(every, str) else every
     if every_steps:
         display.shows_held_out = True
         evaluation = EvaluationCallback(
-            evaluate, run, writer, display, every_steps=every_steps, sample_completions=samples
+            evaluate,
+            run,
+            writer,
+            display,
+            every_steps=every_steps,
+            before_training=config.evaluation.before_training,
+            sample_completions=samples,
         )
         trainer.add_callback(evaluation)  # before the log: an evaluation's figures join the row of its step
     log = RunLogCallback(

@@ -58,6 +58,11 @@ class GRPOTrainer(TRLGRPOTrainer):
         """Optimiser steps of the whole run, by `max_steps` or by the epochs over the data."""
         return int(self.set_initial_training_values(self.args, self.get_train_dataloader())[-1])
 
+    @property
+    def steps_per_epoch(self) -> int:
+        """Optimiser steps of one pass over the data."""
+        return int(self.set_initial_training_values(self.args, self.get_train_dataloader())[1])
+
     def load_checkpoint_weights(self, checkpoint: Path) -> None:
         """Put a checkpoint's weights and trainer state in place, without training on."""
         self._load_from_checkpoint(str(checkpoint))

@@ -1,0 +1,115 @@
+"""The group `model`: which model is trained, how it is loaded, and what of it is trained."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from covey.config.fields import Group, option
+from covey.config.values import BadKeyError, show
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoraConfig(Group):
+    """Low-rank adapters (LoRA): a small trained addition to weights that stay as they are."""
+
+    PREFIX: ClassVar[str] = "model.lora."
+
+    enabled: bool | None = None
+    """Whether adapters are trained instead of the whole model; null means yes when `rank` is set."""
+    rank: int | None = option(None, low=1)
+    """Rank of the adapters; null means 16 when they are enabled."""
+    alpha: float = option(32, above=0)
+    """Scale of the adapters: what they add is multiplied by alpha / rank."""
+    dropout: float = option(0.05, low=0, high=1)
+    """Share of the adapters' inputs that is dropped while training; the run's `disable_dropout` beats it."""
+    target_modules: str | tuple[str, ...] | None = None
+    """Names of the layers that get adapters, a regular expression, or `all-linear`; null leaves it to peft."""
+    modules_to_save: tuple[str, ...] | None = None
+    """Names of further layers that are trained whole and saved with the adapters."""
+    use_rslora: bool = False
+    """Whether to scale by alpha / sqrt(rank), which keeps high ranks stable (rsLoRA)."""
+    use_dora: bool = False
+    """Whether to train magnitude and direction apart (DoRA)."""
+    merge: bool = False
+    """Whether `final_model/` holds whole weights with the adapters added in, instead of the adapters alone."""
+
+    @property
+    def active(self) -> bool:
+        """Whether adapters are trained."""
+        return self.rank is not None if self.enabled is None else self.enabled
+
+    @property
+    def effective_rank(self) -> int:
+        """The rank that is used when adapters are trained."""
+        return 16 if self.rank is None else self.rank
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelConfig(Group):
+    """Which model is trained and how it is loaded."""
+
+    PREFIX: ClassVar[str] = "model."
+
+    name: str = "starter"
+    """A name on the Hugging Face hub, a local folder, or `starter` for the small model that comes with Covey."""
+    revision: str | None = None
+    """Branch, tag or commit of a hub model; null means its main branch."""
+    dtype: str | None = option(None, choices=("float32", "bfloat16", "float16", "auto"))
+    """Number type the weights are loaded in; `auto` takes the one they were saved in, null leaves it to the run."""
+    attn_implementation: str | None = None
+    """Attention code, as transformers names it (`sdpa`, `eager`, `flash_attention_2`, ...); null lets it choose."""
+    trust_remote_code: bool = False
+    """Whether a hub model may run Python code of its own on this machine."""
+    chat_template: str | None = None
+    """A chat template, or the file that holds one, in place of the tokenizer's own."""
+    load_in_8bit: bool = False
+    """Whether to load the weights in 8 bits (bitsandbytes); only adapters can be trained then."""
+    load_in_4bit: bool = False
+    """Whether to load the weights in 4 bits (bitsandbytes); only adapters can be trained then."""
+    bnb_4bit_quant_type: str = option("nf4", choices=("nf4", "fp4"))
+    """Number format of 4-bit weights."""
+    use_bnb_nested_quant: bool = False
+    """Whether the scales of 4-bit weights are stored in 8 bits themselves."""
+    lora: LoraConfig = field(default_factory=LoraConfig)
+    """Low-rank adapters."""
+    mesh_shape: list[list[int | str]] | None = None
+    """Layout of the devices, for instance `[[2, 2], ["fsdp", "tp"]]`: sizes, then what each axis is for."""
+    reasoning_vocab_size: int | str = 0
+    """How many extra tokens there are for use between the thinking tags only; `full` copies the whole vocabulary."""
+    reasoning_token_ids: str | None = None
+    """Which tokens are copied: a file of token ids, or a range such as `0-9999`; null starts at id 0."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.load_in_8bit and self.load_in_4bit:
+            raise BadKeyError("model.load_in_8bit", "=true and model.load_in_4bit=true exclude each other: set one.")
+        if (self.load_in_8bit or self.load_in_4bit) and not self.lora.active:
+            bits = "load_in_8bit" if self.load_in_8bit else "load_in_4bit"
+            raise BadKeyError(
+                f"model.{bits}",
+                "=true leaves nothing to train: quantised weights need adapters, so set model.lora.rank=16.",
+            )
+        size = self.reasoning_vocab_size
+        if (isinstance(size, str) and size != "full") or (isinstance(size, int) and size < 0):
+            raise BadKeyError(
+                "model.reasoning_vocab_size",
+                f"={show(size)} is not possible: it must be 0, a number of tokens, or full.",
+            )
+        if self.mesh_shape is not None:
+            _check_mesh(self.mesh_shape)
+
+
+def _check_mesh(mesh: list[list[int | str]]) -> None:
+    sizes, axes = (mesh[0], mesh[1]) if len(mesh) == 2 else ([], [])
+    whole = all(isinstance(size, int) and size > 0 for size in sizes)
+    if not sizes or len(sizes) != len(axes) or not whole or not all(isinstance(axis, str) for axis in axes):
+        raise BadKeyError(
+            "model.mesh_shape",
+            f'={show(mesh)} is not a mesh: write the sizes and then the axes, such as [[2, 2], ["fsdp", "tp"]].',
+        )
+    unknown = [str(axis) for axis in axes if axis not in ("dp", "fsdp", "tp")]
+    if unknown or len(set(axes)) != len(axes):
+        raise BadKeyError(
+            "model.mesh_shape", f"={show(mesh)}: the axes must be different ones of dp, fsdp and tp, not {axes}."
+        )
