@@ -20,6 +20,7 @@ import pytest
 FLOORS = {
     "_version": 0,
     "errors": 0,
+    "importing": 1,
     "config": 1,
     "answers": 2,
     "data": 3,
@@ -36,7 +37,14 @@ FLOORS = {
     "__main__": 9,
     "__init__": 9,  # `import covey`: the front door, which hands out the public names
 }
-WITHOUT_TORCH = {"_version", "errors", "config", "answers", "data", "rewards", "runlog", "report", "launch"}
+WITHOUT_TORCH = {"_version", "errors", "importing", "config"} | {
+    "answers",
+    "data",
+    "rewards",
+    "runlog",
+    "report",
+    "launch",
+}
 TORCH_FAMILY = {"torch", "transformers", "trl", "accelerate", "peft", "vllm", "bitsandbytes", "deepspeed"}
 ONLY_IN = {"vllm": "rollout", "trl": "training"}
 NEVER_SEES = {"objective": {"config"}}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import logging
 import resource
-import shutil
 import sys
 import tempfile
 import time
@@ -17,11 +16,19 @@ from typing import TYPE_CHECKING, Any
 
 from covey import data, rewards
 from covey.config import Config, to_yaml
-from covey.errors import ConfigError, ModelError, RunDirectoryError
 from covey.model.loading import check_model, load_tokenizer
 from covey.runlog.directory import RunDirectory
 from covey.runlog.files import write_atomically
+from covey.training.build import (
+    build_trainer,
+    check_disk_space,
+    check_size,
+    check_supported,
+    grpo_config,
+    save_final_model,
+)
 from covey.training.resume import Start, decide_start
+from covey.training.trackers import tracker_environment, trackers
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -31,7 +38,7 @@ if TYPE_CHECKING:
     from covey.runlog.metrics import MetricsWriter
     from covey.training.callbacks import Evaluate
     from covey.training.display import Display
-    from covey.training.trainer import GRPOConfig, GRPOTrainer
+    from covey.training.trainer import GRPOTrainer
 
 EVALUATION_SEED_OFFSET = 7919  # any constant: evaluation draws must not be the training's first draws
 """Evaluations of a run all draw with the same seed, so that they differ by the model only."""
@@ -73,20 +80,23 @@ def run_training(config: Config, run_name: str, console: Any) -> RunResult:
     if start.finished:
         _say(console, start.notes)
         return RunResult(run, finished=True, step=start.step, trained=False)
+    notes = check_supported(config)
+    trackers(config)
     with console.status("Loading data and model …"):
         source = check_model(config.model)
         loaded = data.load(config.dataset, config.seed)
         reward_funcs = rewards.load(config.rewards.funcs)
         tokenizer = load_tokenizer(config.model)
-        _check_size(config, loaded)
-    _say(console, (*start.notes, *loaded.notes))
-    with run.lock(), run.guard("the run"):
+        check_size(config, loaded)
+    _say(console, (*start.notes, *notes, *loaded.notes))
+    with run.lock(), run.guard("the run"), tracker_environment(config):
         with tempfile.TemporaryDirectory() as aside:
             said = Path(aside) / run.log.name  # what libraries say while it is not yet sure that the run can begin
             with _logging_to(said), console.status("Building the trainer …"):
-                args = _grpo_config(config, run, console)
-                trainer = _build_trainer(config, args, source, loaded, reward_funcs, tokenizer)
-                _check_disk_space(trainer, run)
+                args, notes = grpo_config(config, run)
+                trainer = build_trainer(config, args, source, loaded, reward_funcs, tokenizer)
+                check_disk_space(trainer, run)
+            _say(console, notes)
             _open_run_directory(config, run, start)
             with run.log.open("ab") as log:
                 log.write(said.read_bytes())
@@ -127,7 +137,7 @@ def _train(
         writer.flush()
         if not stop.stopped:
             display.status("saving the model")
-            _save_final_model(trainer, run)
+            save_final_model(trainer, run, merge=config.model.lora.active and config.model.lora.merge)
         display.finish()
     return RunResult(
         run=run,
@@ -206,93 +216,6 @@ def _evaluate(
     return results
 
 
-def _grpo_config(config: Config, run: RunDirectory, console: Any) -> GRPOConfig:
-    """TRL's arguments from ours. Without a GPU, `use_cpu=true` and `bf16=false` are set, and said once."""
-    import torch
-
-    from covey.training.trainer import GRPOConfig
-
-    values: dict[str, Any] = dict(config.training.values)
-    if not torch.accelerator.is_available():
-        values["use_cpu"] = True
-        if not values.get("bf16") and not values.get("fp16"):
-            values["bf16"] = False
-        _say(console, ("No GPU here: training on the CPU in float32 (use_cpu=true, bf16=false).",))
-    model_kwargs: dict[str, Any] = dict(values.pop("model_init_kwargs", None) or {})
-    for key in ("revision", "dtype", "attn_implementation"):
-        if getattr(config.model, key) is not None:
-            model_kwargs[key] = getattr(config.model, key)
-    try:
-        return GRPOConfig(
-            **{"report_to": "none", **values},
-            output_dir=str(run.root),
-            run_name=config.run_name,
-            seed=config.seed,
-            model_init_kwargs=model_kwargs or None,
-            trust_remote_code=config.model.trust_remote_code,
-            eval_strategy="no",
-            disable_tqdm=True,
-        )
-    except (ValueError, NotImplementedError) as error:
-        raise ConfigError(f"TRL does not take these training.* settings: {_one_paragraph(error)}") from error
-
-
-def _build_trainer(
-    config: Config,
-    args: GRPOConfig,
-    source: str,
-    loaded: LoadedData,
-    reward_funcs: list[Any],
-    tokenizer: PreTrainedTokenizerBase,
-) -> GRPOTrainer:
-    from transformers import PrinterCallback
-
-    from covey.training.trainer import GRPOTrainer
-
-    try:
-        trainer = GRPOTrainer(
-            model=source,
-            reward_funcs=reward_funcs,
-            args=args,
-            train_dataset=loaded.train,
-            processing_class=tokenizer,
-        )
-    except OSError as error:
-        raise ModelError(
-            f"The weights of model.name={config.model.name} cannot be loaded: {_one_paragraph(error)}"
-        ) from error
-    except ValueError as error:
-        raise ConfigError(f"TRL does not take these settings: {_one_paragraph(error)}") from error
-    trainer.remove_callback(PrinterCallback)  # the display shows it
-    return trainer
-
-
-def _check_size(config: Config, loaded: LoadedData) -> None:
-    prompts = config.training.generation_batch // config.training.num_generations
-    if len(loaded.train) < prompts:
-        raise ConfigError(
-            f"One generation batch takes {prompts} different prompts (training.per_device_train_batch_size × "
-            f"accumulation ÷ training.num_generations), but the training data has only {len(loaded.train)}. Lower "
-            "training.per_device_train_batch_size, raise training.num_generations, or use more data."
-        )
-
-
-def _check_disk_space(trainer: GRPOTrainer, run: RunDirectory) -> None:
-    """A checkpoint holds the weights and the optimiser's two moments of what is trained; two of them lie side by "
-    "side."""
-    if trainer.args.save_strategy == "no":
-        return
-    stored = sum(p.numel() * p.element_size() for p in trainer.model.parameters())
-    trained = sum(p.numel() * p.element_size() for p in trainer.model.parameters() if p.requires_grad)
-    needed = 2 * (stored + 2 * trained) + 64 * 2**20
-    free = shutil.disk_usage(run.root).free
-    if free < needed:
-        raise RunDirectoryError(
-            f"{run.root} lies on a disk with {free / 1e9:.2f} GB free, but checkpoints of this model need about "
-            f"{needed / 1e9:.2f} GB. Free some space or set output_dir to another disk."
-        )
-
-
 def _open_run_directory(config: Config, run: RunDirectory, start: Start) -> None:
     if start.clear:
         run.clear()
@@ -327,15 +250,6 @@ def _logging_to(file: Path) -> Iterator[None]:
         handler.close()
 
 
-def _save_final_model(trainer: GRPOTrainer, run: RunDirectory) -> None:
-    beside = run.final_model.with_name("final_model.part")
-    shutil.rmtree(beside, ignore_errors=True)
-    trainer.save_model(str(beside))
-    if trainer.args.should_save:
-        shutil.rmtree(run.final_model, ignore_errors=True)
-        beside.rename(run.final_model)
-
-
 def _say(console: Any, notes: Iterable[str]) -> None:
     for note in notes:
         console.print(f"· {note}", markup=False, highlight=False)
@@ -344,7 +258,3 @@ def _say(console: Any, notes: Iterable[str]) -> None:
 def _peak_memory() -> int:
     scale = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * scale
-
-
-def _one_paragraph(error: Exception) -> str:
-    return " ".join(str(error).split())

@@ -1,0 +1,94 @@
+"""Finding an object of the user's own: `file.py:name` or `package.module:name`."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import importlib
+import importlib.util
+import inspect
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from covey.errors import CoveyError
+
+
+def import_object(name: str, key: str, error: type[CoveyError]) -> Any:
+    """The object that `name` stands for.
+
+    A file's folder, or the folder we are in, is put at the end of the search path, so that the user's modules can
+    import their neighbours as a script could, and nothing else is shadowed.
+
+    Args:
+        name: `file.py:name` or `package.module:name`.
+        key: the config key that named it, for the message.
+        error: the kind of error to raise.
+
+    Raises:
+        CoveyError: the file or module is not there or fails to import, or has nothing of this name.
+    """
+    source, _, attribute = name.rpartition(":")
+    try:
+        module = _import_file(Path(source)) if source.endswith(".py") else _import_module(source)
+    except _ImportFailed as problem:
+        raise error(f"{key}: {name} {problem}") from problem.__cause__
+    if hasattr(module, attribute):
+        return getattr(module, attribute)
+    own = [k for k, v in vars(module).items() if getattr(v, "__module__", None) == module.__name__]
+    shown = ", ".join(difflib.get_close_matches(attribute, own, n=5, cutoff=0.0)) or "nothing of its own"
+    raise error(f"{key}: {name}: {source} has no {attribute or 'name after the colon'}; it has {shown}.")
+
+
+class _ImportFailed(Exception):  # noqa: N818  it never leaves this module
+    """What went wrong, to be put behind the name."""
+
+
+def _import_file(file: Path) -> ModuleType:
+    path = file.expanduser().resolve()
+    if not path.is_file():
+        near = difflib.get_close_matches(path.name, (p.name for p in path.parent.glob("*.py")), n=1)
+        guess = f" Did you mean {near[0]}?" if near else ""
+        raise _ImportFailed(f"names the file {path}, which does not exist.{guess}")
+    key = f"covey_user_{path.stem}_{hashlib.blake2b(str(path).encode(), digest_size=4).hexdigest()}"
+    if key in sys.modules:  # two objects of one file
+        return sys.modules[key]
+    _make_importable(path.parent)
+    spec = importlib.util.spec_from_file_location(key, path)
+    if spec is None or spec.loader is None:
+        raise _ImportFailed(f"names {path}, which Python cannot load as a module.")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[key] = module
+    try:
+        spec.loader.exec_module(module)
+    except Exception as cause:  # the user's own code, which may raise anything
+        del sys.modules[key]
+        raise _ImportFailed(_why(cause)) from cause
+    return module
+
+
+def _import_module(module: str) -> ModuleType:
+    if not module:
+        raise _ImportFailed("names no module: write file.py:name or package.module:name.")
+    _make_importable(Path.cwd())
+    try:
+        return importlib.import_module(module)
+    except Exception as cause:  # the user's own code, which may raise anything
+        raise _ImportFailed(_why(cause)) from cause
+
+
+def _make_importable(folder: Path) -> None:
+    if str(folder) not in sys.path:
+        sys.path.append(str(folder))
+
+
+def _why(cause: Exception) -> str:
+    trace = cause.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    where = f" ({inspect.getfile(trace.tb_frame)}, line {trace.tb_lineno})" if trace else ""
+    if isinstance(cause, ImportError | SyntaxError):  # their text says it all; the last frame is Python's own
+        where = ""
+    text = " ".join(str(cause).split())
+    return f"cannot be imported: {type(cause).__name__}: {text}{where}."

@@ -1,0 +1,41 @@
+"""Trainer callbacks of the user's own, by name."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+
+from transformers import TrainerCallback
+
+from covey.errors import ConfigError
+from covey.importing import import_object
+
+
+def load_callbacks(names: Sequence[str]) -> list[TrainerCallback]:
+    """Make one object of every class, or take the object itself.
+
+    Args:
+        names: `file.py:Class` or `package.module:Class`, each a `transformers.TrainerCallback`.
+
+    Raises:
+        ConfigError: there is no such class, it is no callback, or it cannot be made without arguments.
+    """
+    return [_load(name) for name in names]
+
+
+def _load(name: str) -> TrainerCallback:
+    if ":" not in name:
+        raise ConfigError(
+            f"callbacks: there is no callback called {name}. Name one of your own as file.py:Class or "
+            "package.module:Class."
+        )
+    found = import_object(name, "callbacks", ConfigError)
+    if inspect.isclass(found) and issubclass(found, TrainerCallback):
+        try:
+            return found()
+        except TypeError as error:
+            raise ConfigError(f"callbacks: {name} cannot be made without arguments: {error}.") from error
+    if not isinstance(found, TrainerCallback):
+        kind = found.__name__ if inspect.isclass(found) else type(found).__name__
+        raise ConfigError(f"callbacks: {name} is no transformers.TrainerCallback, but {kind}.")
+    return found

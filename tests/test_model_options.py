@@ -1,0 +1,169 @@
+"""What recipes ask of the model beside its name: adapters, quantised weights, trackers, callbacks of one's own.
+
+Pinned here: which weights train and which are saved with LoRA; that merged weights answer as the adapted model does;
+and that what cannot work here is refused in one paragraph before anything is written.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from peft import PeftModel
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from covey.cli.main import main
+from covey.config import LoraConfig, ModelConfig, build
+from covey.errors import ConfigError, ModelError
+from covey.model.adapters import lora_config, quantization_config
+from covey.training.trackers import tracker_environment, trackers
+from covey.training.user_callbacks import load_callbacks
+
+Train = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture
+def train(tiny_model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Train:
+    """Run two steps of `covey train` into tmp_path/run; returns exit code and what was printed, on one line."""
+
+    (tmp_path / "uneven.py").write_text(  # a random model earns nothing with real rewards, and then nothing moves
+        "def uneven(prompts, completions, **kwargs):\n"
+        "    return [float(len(c[-1]['content']) % 3) for c in completions]\n"
+    )
+
+    def call(*overrides: str) -> tuple[int, str]:
+        defaults = (
+            "model=starter",
+            f"model.name={tiny_model}",
+            "training.per_device_train_batch_size=8",
+            "training.gradient_accumulation_steps=1",
+            "training.num_generations=4",
+            "training.max_completion_length=8",
+            "training.max_steps=2",
+            "training.learning_rate=0.01",
+            "evaluation.every_steps=0",
+            "dataset.train_size=12",
+            f"rewards.funcs=['{tmp_path / 'uneven.py'}:uneven']",
+            f"output_dir={tmp_path}",
+            "run_name=run",
+        )
+        code = main(["train", *defaults, *overrides])
+        captured = capsys.readouterr()
+        return code, " ".join((captured.out + captured.err).split())
+
+    return call
+
+
+def config(**groups: object) -> object:
+    return build({"dataset": {"task": "arithmetic"}, **groups})
+
+
+def test_lora_settings_reach_peft() -> None:
+    assert lora_config(LoraConfig()) is None
+    assert lora_config(LoraConfig(rank=8, enabled=False)) is None
+    made = lora_config(LoraConfig(rank=8, alpha=24, dropout=0.1, target_modules=("q_proj", "v_proj"), use_rslora=True))
+    assert made is not None
+    assert (made.r, made.lora_alpha, made.lora_dropout, made.use_rslora) == (8, 24, 0.1, True)
+    assert made.target_modules == {"q_proj", "v_proj"}
+    by_default = lora_config(LoraConfig(enabled=True, target_modules=("all-linear",)))
+    assert by_default is not None
+    assert (by_default.r, by_default.target_modules) == (16, "all-linear")
+
+
+def test_quantised_weights_are_refused_where_they_cannot_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert quantization_config(ModelConfig()) is None
+    model = ModelConfig(load_in_4bit=True, lora=LoraConfig(rank=8))
+    monkeypatch.setattr("covey.model.adapters.find_spec", lambda name: None)
+    with pytest.raises(ModelError, match=r"model\.load_in_4bit=true needs bitsandbytes.*covey\[quantization\]"):
+        quantization_config(model)
+    if not torch.accelerator.is_available():
+        monkeypatch.setattr("covey.model.adapters.find_spec", lambda name: object())
+        with pytest.raises(ModelError, match="needs a GPU"):
+            quantization_config(model)
+
+
+def test_trackers_are_checked_and_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = config(training={"report_to": ["wandb"]}, logging={"project": "p", "tags": ["a", "b"], "mode": "offline"})
+    monkeypatch.setattr("covey.training.trackers.find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=r"report_to=wandb needs the package wandb.*covey\[wandb\]"):
+        trackers(asked)
+    monkeypatch.setattr("covey.training.trackers.find_spec", lambda name: object())
+    assert trackers(asked) == ["wandb"]
+    assert trackers(config(training={"report_to": ["wandb"]}, logging={"mode": "disabled"})) == []
+    monkeypatch.setenv("WANDB_PROJECT", "mine")
+    monkeypatch.delenv("WANDB_TAGS", raising=False)
+    monkeypatch.delenv("WANDB_MODE", raising=False)
+    with tracker_environment(asked):
+        assert (os.environ["WANDB_PROJECT"], os.environ["WANDB_TAGS"], os.environ["WANDB_MODE"]) == (
+            "mine",
+            "a,b",
+            "offline",
+        )
+    assert "WANDB_TAGS" not in os.environ
+    assert os.environ["WANDB_PROJECT"] == "mine"
+
+
+def test_adapters_alone_are_trained_and_saved(train: Train, tiny_model: str, tmp_path: Path) -> None:
+    code, out = train("model.lora.rank=4", "model.lora.target_modules=all-linear")
+    assert code == 0, out
+    final = tmp_path / "run" / "final_model"
+    assert (final / "adapter_model.safetensors").is_file()
+    assert not (final / "model.safetensors").exists()
+    assert json.loads((final / "adapter_config.json").read_text())["r"] == 4
+    base = AutoModelForCausalLM.from_pretrained(tiny_model)
+    adapted = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(tiny_model), str(final))
+    ids = AutoTokenizer.from_pretrained(final)("12 + 34", return_tensors="pt").input_ids
+    with torch.no_grad():
+        assert not torch.allclose(base(ids).logits, adapted(ids).logits)
+
+
+def test_merged_weights_answer_as_the_adapted_model(train: Train, tiny_model: str, tmp_path: Path) -> None:
+    code, out = train("model.lora.rank=4", "model.lora.merge=true", "training.save_steps=2")
+    assert code == 0, out
+    run = tmp_path / "run"
+    assert not (run / "final_model" / "adapter_model.safetensors").exists()
+    adapted = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(tiny_model), str(run / "checkpoint-2"))
+    merged = AutoModelForCausalLM.from_pretrained(run / "final_model")
+    ids = AutoTokenizer.from_pretrained(run / "final_model")("12 + 34", return_tensors="pt").input_ids
+    with torch.no_grad():
+        torch.testing.assert_close(merged(ids).logits, adapted(ids).logits, rtol=1e-4, atol=1e-5)
+
+
+def test_callbacks_of_ones_own(train: Train, tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "from pathlib import Path\n"
+        "from transformers import TrainerCallback\n"
+        "class Count(TrainerCallback):\n"
+        "    def on_step_end(self, args, state, control, **kwargs):\n"
+        f"        Path({str(tmp_path / 'steps')!r}).write_text(str(state.global_step))\n"
+        "def plain(): pass\n"
+    )
+    code, out = train(f"callbacks=['{file}:Count']")
+    assert code == 0, out
+    assert (tmp_path / "steps").read_text() == "2"
+    for name, says in (("Count", "file.py:Class"), (f"{file}:Cuont", "Count"), (f"{file}:plain", "no transformers")):
+        with pytest.raises(ConfigError, match=says):
+            load_callbacks([name])
+
+
+@pytest.mark.parametrize(
+    ("override", "says"),
+    [
+        ("model.reasoning_vocab_size=8", "cannot train with a reasoning vocabulary yet"),
+        ("model.mesh_shape=[[2,2],[fsdp,tp]]", "cannot split a model over a device mesh yet"),
+        ("model.lora.target_modules=[no_such_layer]", "no_such_layer"),
+        ("training.use_vllm=true", "vLLM"),
+    ],
+)
+def test_what_cannot_be_done_is_refused_before_anything_is_written(
+    train: Train, tmp_path: Path, override: str, says: str
+) -> None:
+    code, out = train("model.lora.rank=4", override)
+    assert code == 2, out
+    assert says in out
+    assert not (tmp_path / "run" / "config.yaml").exists()
