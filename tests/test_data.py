@@ -1,45 +1,19 @@
-"""Reading data: what comes out row by row, and one clear paragraph for everything that cannot be read."""
+"""Data: what comes out row by row, what is held out, and one clear paragraph for everything that cannot be used."""
 
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
+import re
 from pathlib import Path
 from typing import Any
 
-import datasets
-import pyarrow as pa
-import pyarrow.parquet
 import pytest
 
 from covey import data
 from covey.config import DatasetConfig, DifficultyConfig
+from covey.config import load as load_config
 from covey.errors import DataError
-
-QA = [{"question": f"What is {i} + {i}?", "answer": f"It is\n#### {2 * i}", "level": i} for i in range(20)]
-
-
-def write_jsonl(path: Path, rows: list[Any]) -> Path:
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return path
-
-
-def load_file(path: Path, seed: int = 0, **options: Any) -> data.LoadedData:
-    return data.load(DatasetConfig(path=str(path), **options), seed)
-
-
-def error_of(path: Path, **options: Any) -> str:
-    """The message with which loading fails; it must be one paragraph."""
-    with pytest.raises(DataError) as caught:
-        load_file(path, **options)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
-
-
-def question(row: dict[str, Any]) -> str:
-    return str(row["prompt"][-1]["content"])
-
+from data_files import QA, error_of, load_file, question, write_jsonl
 
 # The built-in task
 
@@ -138,37 +112,119 @@ def test_a_test_file_is_shuffled_and_repeats_are_said(tmp_path: Path) -> None:
     assert sorted(levels) == list(range(8, 20))
     assert levels != sorted(levels)
     assert loaded.notes == [
-        "2 of the 12 held-out problems also stand in the training rows, word for word: the model may know them by heart"
+        "2 of the 12 held-out problems (test) also stand in the training rows, white space and case aside: the model "
+        'may know them by heart. For example "What is 9 + 9?" (held out: line 2; training: line 10)'
     ]
     assert "are the same" in error_of(train, test_path=str(train))
 
 
-def test_gsm8k_file(shared_data: Path) -> None:
-    loaded = load_file(
-        shared_data / "gsm8k_train.jsonl",
-        test_path=str(shared_data / "gsm8k_test.jsonl"),
-        prompt_column="question",
-        answer_column="answer",
-        answer_extractor="gsm8k",
-        config="main",
-        test_size=100,
+def test_repeats_are_found_whatever_the_white_space_the_case_and_the_form(tmp_path: Path) -> None:
+    train = write_jsonl(
+        tmp_path / "a.jsonl", [{"prompt": "What  is\n1 + 1?", "answer": 2}, {"prompt": "b", "answer": 1}]
     )
-    assert len(loaded.train) == 7473
-    assert len(loaded.evaluation["test"]) == 100
-    assert loaded.train[0]["answer"] == "72"
-    assert loaded.train[0]["prompt"][0]["content"].startswith("Natalia sold clips")
-    assert all(float(answer) == float(answer) for answer in loaded.train["answer"])
+    asked = [{"role": "system", "content": "Reason."}, {"role": "user", "content": "what is 1 + 1? "}]
+    test = write_jsonl(tmp_path / "b.jsonl", [{"prompt": asked, "answer": 2}])
+    note = load_file(train, test_path=str(test)).notes[-1]
+    assert note.startswith("1 of the 1 held-out problems (test) also stand in the training rows")
+    assert "(held out: line 1; training: line 1)" in note
+
+
+def levels(rows: Any) -> list[int]:
+    return [row["level"] for row in rows]
+
+
+def test_validation_and_fractions(tmp_path: Path) -> None:
+    path = write_jsonl(tmp_path / "qa.jsonl", [{**row, "level": i} for i, row in enumerate(QA * 5)])
+    keys = {"test_fraction": 0.29, "validation_fraction": 0.25}
+    loaded = load_file(path, **keys)
+    test, validation = levels(loaded.evaluation["test"]), levels(loaded.evaluation["validation"])
+    train = levels(loaded.train)
+    assert (len(test), len(validation), len(train)) == (29, 17, 54)  # a quarter of the 71 rows that are not `test`
+    assert sorted(test + validation + train) == list(range(100))
+    assert train == sorted(train)
+    assert levels(load_file(path, **keys).evaluation["validation"]) == validation
+    assert levels(load_file(path, seed=1, **keys).evaluation["validation"]) != validation
+    half = load_file(path, **keys, train_fraction=0.5)
+    small = load_file(path, **keys, train_fraction=0.25, max_train_samples=10)
+    assert levels(half.evaluation["validation"]) == validation
+    assert len(half.train) == 27
+    assert levels(half.train) == sorted(levels(half.train))
+    assert set(levels(half.train)) < set(train)
+    assert len(small.train) == 10
+    assert set(levels(small.train)) < set(levels(half.train))
+
+
+def test_fractions_of_a_built_in_task() -> None:
+    tiny = DifficultyConfig(min_digits=1, max_digits=1, operators=("+",))
+    config = DatasetConfig(
+        task="arithmetic", train_size=200, test_size=3, validation_fraction=0.1, train_fraction=0.5, difficulty=tiny
+    )
+    loaded = data.load(config, seed=0)
+    assert len(loaded.evaluation["validation"]) == 20
+    assert len(loaded.train) <= 90
+
+    def sums(rows: Any) -> set[tuple[str, ...]]:
+        return {tuple(sorted(question(row).removesuffix("?").split()[2::2])) for row in rows}
+
+    assert sums(loaded.train)
+    assert not sums(loaded.train) & sums(loaded.evaluation["validation"])  # copies left, whatever their order
     assert loaded.notes == []
 
 
-@pytest.mark.parametrize("name", ["math500_test.jsonl", "deepscaler_10k.jsonl", "amc23.jsonl", "aime24.jsonl"])
-def test_other_real_files_need_no_column_names(shared_data: Path, name: str) -> None:
-    loaded = load_file(shared_data / name)
-    rows = [json.loads(line) for line in (shared_data / name).read_text(encoding="utf-8").splitlines()]
-    answers = {row["problem"]: row["answer"] for row in rows}
-    row = loaded.train[0]
-    expected = answers[question(row)]
-    assert row["answer"] == (str(int(expected)) if isinstance(expected, float) else str(expected))
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"train_fraction": 0.01}, r"dataset.train_fraction=0.01 of the 16 training rows of .* is less than one row"),
+        ({"validation_fraction": 0.05}, r"dataset.validation_fraction=0.05 of the 16 rows of .* leaves no row to meas"),
+        ({"test_fraction": 0.01}, r"dataset.test_fraction=0.01 of the 20 rows of .* leaves no row to measure on"),
+    ],
+)
+def test_fractions_that_leave_nothing(tmp_path: Path, keys: dict[str, Any], message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        load_file(write_jsonl(tmp_path / "qa.jsonl", QA), **keys)
+
+
+# The presets on real files
+
+
+PRESETS = [
+    ("gsm8k", "gsm8k_train.jsonl", 7473, ["72", "10", "5"]),
+    ("gsm8k", "gsm8k_test.jsonl", 1319, ["18", "3", "70000"]),
+    ("deepscaler", "deepscaler_10k.jsonl", 9998, [r"\frac{3}{7}", "124", "432"]),
+    ("openr1_math", "deepscaler_10k.jsonl", 9998, [r"\frac{3}{7}", "124", "432"]),
+    ("math500", "math500_test.jsonl", 500, [r"\left( 3, \frac{\pi}{2} \right)", "p - q", r"\frac{14}{3}"]),
+    ("aime24", "aime24.jsonl", 30, ["204", "113", "371"]),
+    ("amc23", "amc23.jsonl", 40, ["27", "36", "45"]),
+    (
+        "countdown",
+        "countdown_tinyzero_test.jsonl",
+        2001,
+        ['{"numbers": [96, 7, 37, 74], "target": 55}', '{"numbers": [40, 74, 58], "target": 56}'],
+    ),
+]
+
+
+@pytest.mark.parametrize(("preset", "file", "rows", "answers"), PRESETS)
+def test_presets_read_real_files(shared_data: Path, preset: str, file: str, rows: int, answers: list[str]) -> None:
+    path = shared_data / file
+    config = load_config([f"dataset={preset}", f"dataset.path={path}", "dataset.test_size=0"]).dataset
+    loaded = data.load(config, seed=0)
+    assert len(loaded.train) == rows
+    assert loaded.train["answer"][: len(answers)] == answers
+    assert all(answer.strip() for answer in loaded.train["answer"])
+    first = json.loads(path.read_text(encoding="utf-8").splitlines()[0])
+    assert question(loaded.train[0]) == first.get("problem", first.get("question"))
+    assert loaded.train[0]["prompt"][0]["role"] == "system"
+    assert loaded.notes == []
+
+
+def test_gsm8k_with_its_test_file(shared_data: Path) -> None:
+    path, test_path = (str(shared_data / f"gsm8k_{split}.jsonl") for split in ("train", "test"))
+    loaded = data.load(DatasetConfig(path=path, test_path=test_path, answer_extractor="gsm8k", test_size=1319), seed=0)
+    assert (len(loaded.train), len(loaded.evaluation["test"])) == (7473, 1319)
+    answers = [*loaded.train["answer"], *loaded.evaluation["test"]["answer"]]
+    assert [answer for answer in answers if not re.fullmatch(r"-?\d+(\.\d+)?", answer)] == []
+    assert loaded.notes == []
 
 
 # Columns
@@ -260,157 +316,74 @@ def test_columns_of_several_kinds(tmp_path: Path) -> None:
     assert "holds a list and text in different rows" in error_of(path, prompt_column="extra")
 
 
-# Files
+def test_short_answers_are_found_before_worked_solutions_whatever_the_case(tmp_path: Path) -> None:
+    rows = [{"Problem": "p", "Solution": "long", "Expected_Answer": 3}] * 2
+    found = load_file(write_jsonl(tmp_path / "x.jsonl", rows)).train[0]
+    assert (question(found), found["answer"]) == ("p", "3")
 
 
-def test_all_formats_give_the_same_rows(tmp_path: Path) -> None:
-    rows = [{"question": f'a "{i}", b\nc', "answer": f"0{i}"} for i in range(6)]
-    write_jsonl(tmp_path / "x.jsonl", rows)
-    (tmp_path / "list.json").write_text("\ufeff" + json.dumps(rows, indent=1))
-    write_jsonl(tmp_path / "lines.json", rows)
-    table = pa.Table.from_pylist(rows)
-    pyarrow.parquet.write_table(table, tmp_path / "x.parquet")
-    lines = ["question,answer", *(f'"a ""{i}"", b\nc",0{i}' for i in range(6))]
-    (tmp_path / "x.csv").write_text("\n".join(lines) + "\n")
-    expected = load_file(tmp_path / "x.jsonl").train.to_list()
-    assert all(row["answer"].startswith("0") for row in expected)
-    for name in ("list.json", "lines.json", "x.parquet", "x.csv"):
-        assert load_file(tmp_path / name).train.to_list() == expected, name
+def test_the_answer_inside_an_object(tmp_path: Path) -> None:
+    """The form of verl's files: messages in `prompt`, the answer in `reward_model`."""
+    asked = [{"role": "user", "content": "1 + 1?"}]
+    rows = [{"prompt": asked, "reward_model": {"style": "rule", "ground_truth": "2"}, "data_source": "x"}] * 2
+    path = write_jsonl(tmp_path / "x.jsonl", rows)
+    row = load_file(path).train[0]
+    assert (row["prompt"], row["answer"], row["data_source"]) == (asked, "2", "x")
+    assert row["reward_model"]["style"] == "rule"
+    assert load_file(path, answer_column="reward_model.style").train[0]["answer"] == "rule"
+    message = error_of(path, answer_column="reward_model.ground_thruth")
+    assert "no column 'reward_model.ground_thruth'" in message
+    assert message.endswith("Did you mean reward_model.ground_truth?")
 
 
-def test_folders(tmp_path: Path) -> None:
-    folder = tmp_path / "set" / "main"
-    folder.mkdir(parents=True)
-    (tmp_path / "set" / "README.md").write_text("about")
-    for part in range(2):
-        rows = pa.Table.from_pylist(QA[part * 8 : part * 8 + 8])
-        pyarrow.parquet.write_table(rows, folder / f"train-0000{part}-of-00002.parquet")
-    write_jsonl(folder / "test.jsonl", QA[16:])
-    write_jsonl(folder / "validation.jsonl", QA[:1])
-    loaded = load_file(tmp_path / "set", config="main")
-    assert [row["level"] for row in loaded.train] == list(range(16))
-    assert sorted(row["level"] for row in loaded.evaluation["test"]) == list(range(16, 20))
-    assert len(loaded.notes) == 1
-    assert "validation.jsonl" in loaded.notes[0]
-    message = error_of(tmp_path / "set")
-    assert "no data file" in message
-    assert "README.md, main/" in message
-    assert ".jsonl, .json, .csv, .parquet" in message
+def test_the_reply_is_the_answer_where_no_column_is(tmp_path: Path) -> None:
+    turns = [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "Hello"},
+        {"role": "assistant", "content": "Hi"},
+        {"role": "user", "content": "1 + 1?"},
+        {"role": "assistant", "content": "It is \\boxed{2}."},
+    ]
+    loaded = load_file(write_jsonl(tmp_path / "x.jsonl", [{"messages": turns}] * 2), answer_extractor="boxed")
+    row = loaded.train[0]
+    assert (row["prompt"], row["answer"], row["messages"]) == (turns[:-1], "2", turns)
+    assert any("the answer is the assistant's reply that ends 'messages'" in note for note in loaded.notes)
+    unanswered = write_jsonl(tmp_path / "y.jsonl", [{"messages": turns}, {"messages": turns[:-1]}])
+    message = error_of(unanswered, test_size=0)
+    assert "1 of 2 rows" in message
+    assert "read from the reply that ends column 'messages' (line 2: [{" in message
 
 
-def test_a_row_of_one_of_several_files_is_named_with_its_file(tmp_path: Path) -> None:
-    write_jsonl(tmp_path / "a.jsonl", QA[:2])
-    write_jsonl(tmp_path / "b.jsonl", [{"question": "q", "answer": None}])
-    message = error_of(tmp_path, test_size=0)
-    assert "1 of 3 rows" in message
-    assert f"{tmp_path / 'b.jsonl'}, line 1: null" in message
-
-
-def test_missing_files_name_what_is_near(tmp_path: Path) -> None:
-    write_jsonl(tmp_path / "gsm8k_train.jsonl", QA)
-    (tmp_path / "notes.txt").write_text("x")
-    message = error_of(tmp_path / "gsm8k_trian.jsonl")
-    assert message.startswith(f"dataset.path={tmp_path / 'gsm8k_trian.jsonl'}: there is no such file")
-    assert "Did you mean gsm8k_train.jsonl?" in message
-    assert "which holds gsm8k_train.jsonl." in error_of(tmp_path / "qqq")
-    assert "its folder" in error_of(tmp_path / "none" / "x.jsonl")
-    assert error_of(tmp_path / "gsm8k_train.jsonl", test_path=str(tmp_path / "t")).startswith("dataset.test_path=")
+def test_messages_with_from_and_value(tmp_path: Path) -> None:
+    turns = [{"from": "human", "value": "1 + 1?"}, {"from": "gpt", "value": "2"}]
+    row = load_file(write_jsonl(tmp_path / "x.jsonl", [{"conversations": turns}] * 2)).train[0]
+    assert row["prompt"] == [{"role": "user", "content": "1 + 1?"}]
+    assert row["answer"] == "2"
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "message"),
+    ("text", "extractor", "answer"),
     [
-        ("x.jsonl", b"", "the file is empty"),
-        ("x.jsonl", b"\n \n", "holds no rows"),
-        ("x.csv", b"question,answer\n", "holds no rows"),
-        ("x.json", b"[]", "holds no rows"),
-        ("x.txt", b"hello", "one of the endings .jsonl, .json, .csv, .parquet"),
-        ("x.jsonl", b'{"a": 1}\n\nhello\n', "line 3 is not JSON: Expecting value at character 1. The line starts"),
-        ("x.jsonl", b'{"a": 1}\n{"a": \n', "line 2 is not JSON"),
-        ("x.jsonl", b'{"a": 1}\n[1, 2]\n', "line 2 is not an object of columns but a list: [1, 2]"),
-        ("x.jsonl", b'{"a": 1}\n7\n', "line 2 is not an object of columns but a number: 7"),
-        ("x.jsonl", b'{"a": 1}\n{"a": "\xff"}\n', "line 2 is not UTF-8 text"),
-        ("x.jsonl", b'{"a": "\\ud83d"}\n', "line 1 holds half of a character"),
-        ("x.json", b'[{"a": 1},\n {"a": x}]', "line 2 is not JSON: Expecting value at character 8. The line starts"),
-        ("x.json", b'[{"a": 1}, 2]', "item 2 is not an object of columns but a number: 2"),
-        ("x.json", b'{"rows":\n [{"a": 1}]}', "holds one JSON object, not rows"),
-        ("x.csv", b"q,a\na,1\nb,c,2\n", "line 3: this row has 3 fields, but the header has 2 (q, a)"),
-        ("x.csv", b'question,answer\na,"1\n', "is not CSV: unexpected end of data"),
-        ("x.csv", b"a,a\n1,2\n", "the column 'a' more than once"),
-        ("x.parquet", b"PAR1 but not really", "is not a Parquet file"),
-        ("x.jsonl", b'{"question": "q", "answer": "1"}\n', "has only one row"),
+        ("so x = 3, y = 4", r"regex:= (\d+)", "4"),
+        ("so x = 3, y = 4", r"regex:[xy] = \d", "y = 4"),
+        (r"thus \boxed{\frac{1}{2}}.", "boxed", r"\frac{1}{2}"),
+        ("<answer> 5 </answer>", "answer_tag", "5"),
     ],
-)  # fmt: skip
-def test_files_that_cannot_be_read(tmp_path: Path, name: str, content: bytes, message: str) -> None:
-    path = tmp_path / name
-    path.write_bytes(content)
-    found = error_of(path)
-    assert message in found
-    assert str(path) in found
+)
+def test_extractors(tmp_path: Path, text: str, extractor: str, answer: str) -> None:
+    path = write_jsonl(tmp_path / "x.jsonl", [{"question": "q", "solution": text}] * 2)
+    assert load_file(path, answer_extractor=extractor).train[0]["answer"] == answer
+    write_jsonl(path, [{"question": "q", "solution": "none"}] * 2)
+    assert f"dataset.answer_extractor={extractor} takes" in error_of(path, answer_extractor=extractor, test_size=0)
 
 
-# The hub
+def test_an_answer_of_numbers_and_a_target_becomes_json_text(tmp_path: Path) -> None:
+    rows = [{"question": "q", "answer": {"target": 98, "numbers": [44, 19, 35]}}] * 2
+    row = load_file(write_jsonl(tmp_path / "x.jsonl", rows)).train[0]
+    assert json.loads(row["answer"]) == {"numbers": [44, 19, 35], "target": 98}
 
 
-def fake_hub(monkeypatch: pytest.MonkeyPatch, **splits: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    calls: list[dict[str, Any]] = []
-    whole = datasets.DatasetDict({name: datasets.Dataset.from_list(rows) for name, rows in splits.items()})
-
-    def load_dataset(path: str, **options: Any) -> Any:
-        calls.append({"path": path, **options})
-        return whole if options["split"] is None else whole["train"].select(range(2))
-
-    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
-    return calls
-
-
-def test_hub(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls = fake_hub(monkeypatch, train=QA[:12], test=QA[12:])
-    config = DatasetConfig(id="a/b", config="main", revision="v1", answer_extractor="gsm8k", test_size=5)
-    loaded = data.load(config, seed=0)
-    assert calls == [{"path": "a/b", "name": "main", "revision": "v1", "split": None}]
-    assert len(loaded.train) == 12
-    assert len({row["level"] for row in loaded.evaluation["test"]} - set(range(12))) == 5
-    assert loaded.notes == []
-
-
-def test_hub_splits(monkeypatch: pytest.MonkeyPatch) -> None:
-    fake_hub(monkeypatch, train=QA)
-    loaded = data.load(DatasetConfig(id="a/b"), seed=0)
-    assert (len(loaded.train), len(loaded.evaluation["test"])) == (16, 4)
-    assert "a/b has no split 'test' (it has train)" in loaded.notes[0]
-    assert len(data.load(DatasetConfig(id="a/b", train_split="train[:2]", test_size=0), seed=0).train) == 2
-    with pytest.raises(
-        DataError, match=r"dataset\.train_split=trian: a/b has no such split; it has train\. Did you mean"
-    ):
-        data.load(DatasetConfig(id="a/b", train_split="trian"), seed=0)
-    with pytest.raises(DataError, match=r"dataset\.test_split=validation: a/b has no such split"):
-        data.load(DatasetConfig(id="a/b", test_split="validation"), seed=0)
-    with pytest.raises(DataError, match="are both 'train'"):
-        data.load(DatasetConfig(id="a/b", test_split="train"), seed=0)
-
-
-def test_path_beats_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls = fake_hub(monkeypatch, train=QA)
-    loaded = data.load(DatasetConfig(id="a/b", path=str(write_jsonl(tmp_path / "x.jsonl", QA[:5]))), seed=0)
-    assert len(loaded.train) == 4
-    assert not calls
-
-
-def test_a_hub_that_cannot_be_reached() -> None:
-    """The real library, offline as all tests are."""
-    with pytest.raises(DataError) as caught:
-        data.load(DatasetConfig(id="covey-test/no-such-set", config="main"), seed=0)
-    message = str(caught.value)
-    assert message.startswith(
-        "The data set dataset.id=covey-test/no-such-set config=main could not be loaded from the hub: "
-    )
-    assert "dataset.path=FILE" in message
-    assert "\n" not in message
-
-
-def test_importing_covey_data_is_cheap() -> None:
-    heavy = "[name for name in ('torch', 'datasets', 'pyarrow') if name in sys.modules]"
-    code = f"import sys, covey.data, covey.rewards; print({heavy})"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+def test_the_nearest_column_is_named(tmp_path: Path) -> None:
+    path = write_jsonl(tmp_path / "x.jsonl", [{"problm": "p", "answer": "1"}] * 2)
+    assert error_of(path).endswith("Did you mean problm?")
+    assert error_of(path, prompt_column="problem").endswith("Did you mean problm?")

@@ -50,7 +50,7 @@ class MixtureSource(Group):
     id: str | None = None
     """A data set on the Hugging Face hub."""
     path: str | None = None
-    """A local file or folder, in place of `id`."""
+    """A local file or folder, or `kaggle://owner/name[/file]`, in place of `id`."""
     config: str | None = None
     """Configuration of the hub data set, where it has several."""
     revision: str | None = None
@@ -59,8 +59,8 @@ class MixtureSource(Group):
     """The split that is taken."""
     columns: tuple[str, ...] | dict[str, str] | None = None
     """Columns to keep, or `{old name: new name}` to keep and rename them; null keeps all."""
-    weight: float | None = option(None, above=0)
-    """Its share, as `dataset.mixture.weights` says; null means 1."""
+    weight: float | None = option(None, above=0, high=1e9)
+    """Its share or fraction, as `dataset.mixture.weights` says; null means 1."""
     answer_extractor: str | None = None
     """Where its answers stand, when not where `dataset.answer_extractor` says."""
 
@@ -74,11 +74,13 @@ class MixtureConfig(Group):
     datasets: list[dict] = field(default_factory=list)  # type: ignore[type-arg]
     """The data sets: each `{id or path, config, split, columns, weight}`."""
     weights: str = option("share", choices=("share", "fraction"))
-    """What a weight is: a set's share of the rows drawn (`share`), or the fraction of it that is kept (`fraction`)."""
+    """What a weight is: a set's share of the rows of an epoch, which has as many as all sets together (`share`; with no
+    weight at all every set is taken whole, once), or the fraction of the set that is kept (`fraction`)."""
     seed: int = option(0, low=0)
     """Fixes which rows are drawn and how they are shuffled."""
     test_split_size: float | None = option(None, above=0)
-    """Rows of the blend that are held out: a share below 1, or a number of rows; null holds out `dataset.test_size`."""
+    """Rows of the blend that are held out: a share below 1, or a number of rows; null holds out rows as from any set,
+    by `dataset.test_fraction` or `dataset.test_size`."""
 
     @property
     def sources(self) -> tuple[MixtureSource, ...]:
@@ -97,6 +99,16 @@ class MixtureConfig(Group):
                     f"={show(source.weight)} is out of range: with dataset.mixture.weights=fraction it "
                     "is the fraction of the set that is kept, at most 1.",
                 )
+            if source.columns is not None and not source.columns:
+                raise BadKeyError(f"{key}.columns", " is empty: name the columns to keep, or null to keep all.")
+            if source.answer_extractor is not None:
+                _check_extractor(source.answer_extractor, f"{key}.answer_extractor")
+        size = self.test_split_size
+        if size is not None and size >= 1 and size != int(size):
+            raise BadKeyError(
+                "dataset.mixture.test_split_size",
+                f"={show(size)} is neither a share of the rows (below 1) nor a whole number of them.",
+            )
 
 
 def _source(number: int, values: Mapping[str, Any]) -> MixtureSource:
@@ -116,7 +128,8 @@ def _source(number: int, values: Mapping[str, Any]) -> MixtureSource:
 class DatasetConfig(Group):
     """Which problems are trained on and held out.
 
-    The source is one of `task`, `id`, `path` and `mixture`; `path` beats `id`.
+    The source is one of `task`, `id`, `path` and `mixture`; `path` beats `id`, and beats `task=countdown` too, whose
+    problems can as well come from a file.
     """
 
     PREFIX: ClassVar[str] = "dataset."
@@ -126,13 +139,15 @@ class DatasetConfig(Group):
     id: str | None = None
     """A data set on the Hugging Face hub."""
     path: str | None = None
-    """A local json, jsonl, csv or parquet file, or a folder of such files; read in place of `id` when both are set."""
+    """A local json, jsonl, csv or parquet file, a folder of such files, a folder that the datasets library saved, or
+    `kaggle://owner/name[/file]`; read in place of `id` when both are set."""
     mixture: MixtureConfig = field(default_factory=MixtureConfig)
     """Several data sets blended into one, in place of the other sources."""
     streaming: bool = False
-    """Whether to read a hub data set row by row instead of downloading all of it; `max_train_samples` bounds it."""
+    """Whether to read a hub data set row by row instead of downloading all of it; `max_train_samples` bounds it and
+    must be set."""
     test_path: str | None = None
-    """A local file with the held-out problems that belong to `path`."""
+    """A local file or folder with the held-out problems that belong to `path`."""
     config: str | None = None
     """Configuration of the hub data set (its subset), where it has several."""
     revision: str | None = None
@@ -180,7 +195,9 @@ class DatasetConfig(Group):
         """A short name of the source, without slashes: for titles and run names."""
         if self.mixture.datasets:
             return "mixture"
-        return self.task or (Path(self.path).stem if self.path else str(self.id).rpartition("/")[2])
+        if self.path:
+            return Path(self.path).stem
+        return self.task or str(self.id).rpartition("/")[2]
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -197,7 +214,7 @@ class DatasetConfig(Group):
                 " has no source: set dataset.task (built in: arithmetic, countdown), dataset.id (a name on the hub), "
                 "dataset.path (a local file) or dataset.mixture.datasets.",
             )
-        if self.task and (self.path or self.id):
+        if self.task and (self.id or (self.path and self.task != "countdown")):
             raise BadKeyError(
                 f"dataset.{other}",
                 f"={getattr(self, other)} and dataset.task={self.task} both name a source: to use dataset.{other}, set "
@@ -211,22 +228,22 @@ class DatasetConfig(Group):
             share = getattr(self, name)
             if share is not None and share >= 1:
                 raise BadKeyError(f"dataset.{name}", f"={show(share)} is out of range: it must be below 1.")
-        _check_extractor(self.answer_extractor)
+        _check_extractor(self.answer_extractor, "dataset.answer_extractor")
 
 
 EXTRACTORS = ("none", "gsm8k", "boxed", "answer_tag")
 """Where an answer can stand, besides `regex:...`."""
 
 
-def _check_extractor(name: str) -> None:
+def _check_extractor(name: str, key: str) -> None:
     if name in EXTRACTORS:
         return
     if not name.startswith("regex:"):
         raise BadKeyError(
-            "dataset.answer_extractor",
+            key,
             f"={show(name)} is not possible: it must be one of {', '.join(EXTRACTORS)} or regex:PATTERN.",
         )
     try:
         re.compile(name.removeprefix("regex:"))
     except re.error as error:
-        raise BadKeyError("dataset.answer_extractor", f"={show(name)} is no regular expression: {error}.") from None
+        raise BadKeyError(key, f"={show(name)} is no regular expression: {error}.") from None

@@ -91,13 +91,20 @@ class Problem:
     @property
     def split(self) -> Split:
         """`test` for about one problem in eight, decided by the canonical form alone."""
-        digest = hashlib.blake2b(self._canonical().encode(), digest_size=8).digest()
-        return "test" if int.from_bytes(digest, "big") < HELD_OUT_SHARE * 2**64 else "train"
+        return split_of(self.canonical)
 
-    def _canonical(self) -> str:
+    @property
+    def canonical(self) -> str:
+        """The same for two problems that differ in nothing but the order of a sum or of a product."""
         if len(set(self.operators)) == 1 and self.operators[0] in "+*":
             return self.operators[0].join(map(str, sorted(self.operands)))
         return self.expression.replace(" ", "")
+
+
+def split_of(canonical: str) -> Split:
+    """The split of a problem, from its canonical form and nothing else."""
+    digest = hashlib.blake2b(canonical.encode(), digest_size=8).digest()
+    return "test" if int.from_bytes(digest, "big") < HELD_OUT_SHARE * 2**64 else "train"
 
 
 def problems(difficulty: Difficulty, split: Split, seed: int, *, unique: bool = False) -> Iterator[Problem]:
@@ -118,7 +125,7 @@ def problems(difficulty: Difficulty, split: Split, seed: int, *, unique: bool = 
         if problem.split != split or (problem.answer < 0 and not difficulty.allow_negative):
             continue
         if unique:
-            key = problem._canonical()
+            key = problem.canonical
             if key in seen:
                 continue
             seen.add(key)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import difflib
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from covey.answers import EXTRACTORS
+from covey.answers import extractor
+from covey.data.prompts import Conversation, PromptBuilder, prompt_type, question, reply
 from covey.data.table import Table
 from covey.errors import DataError
 
@@ -17,9 +19,19 @@ if TYPE_CHECKING:
 
     from covey.config import DatasetConfig
 
-PROMPT_NAMES = ("prompt", "problem", "question", "query", "instruction", "input", "messages")
-ANSWER_NAMES = ("answer", "solution", "ground_truth", "final_answer", "target", "label", "expected_answer")
-"""Where to look, in this order, when the config names no column."""
+CONVERSATION_NAMES = ("messages", "conversations", "conversation")
+"""Columns that hold whole conversations: a reply at their end is no part of the prompt."""
+
+PROMPT_NAMES = (
+    *("prompt", "problem", "question", "query", "instruction", "input", "problem_statement"),
+    *CONVERSATION_NAMES,
+)
+ANSWER_NAMES = (
+    *("answer", "final_answer", "expected_answer", "correct_answer", "ground_truth", "reward_model.ground_truth"),
+    *("solution", "target", "label", "gold"),
+)
+"""Where to look, in this order and whatever the case, when the config names no column: short answers before worked
+solutions. `a.b` is the field `b` of objects in the column `a`."""
 
 TAKEN_NAMES = (
     *("prompts", "completions", "completion", "completion_ids", "trainer_state", "log_extra", "log_metric"),
@@ -30,44 +42,55 @@ TAKEN_NAMES = (
 _SHOWN_ROWS = 3
 _SHOWN_CHARACTERS = 60
 
-Conversation = list[dict[str, str]]
-
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
     """Rows that are ready for training or evaluation."""
 
     data: datasets.Dataset
-    questions: list[str]
-    """The prompt of each row as it was read, as one text: what tells whether two rows ask the same."""
+    questions: Sequence[str]
+    """What each row asks, as one text and without the system prompt: what tells whether two rows ask the same."""
+    place: Callable[[int], str]
+    """Where a row was read."""
+
+    def __len__(self) -> int:
+        return len(self.questions)
+
+    def select(self, indices: Sequence[int]) -> Prepared:
+        """The rows at `indices`, in that order."""
+        kept = list(indices)
+        return Prepared(self.data.select(kept), [self.questions[i] for i in kept], lambda i: self.place(kept[i]))
 
 
-def find_columns(table: Table, dataset: DatasetConfig) -> tuple[str, str]:
-    """The prompt column and the answer column.
+def find_columns(table: Table, dataset: DatasetConfig) -> tuple[str, str | None]:
+    """The prompt column and the answer column; None for an answer that is the reply which ends each conversation.
 
     Raises:
         DataError: one is missing; the message names the columns that there are.
     """
-    return (
-        _find(table, dataset.prompt_column, PROMPT_NAMES, "prompt"),
-        _find(table, dataset.answer_column, ANSWER_NAMES, "answer"),
-    )
+    prompt = _find(table, dataset.prompt_column, PROMPT_NAMES, "prompt")
+    if dataset.answer_column is None and table.is_conversations(prompt) and _usual(table, ANSWER_NAMES) is None:
+        return prompt, None
+    return prompt, _find(table, dataset.answer_column, ANSWER_NAMES, "answer")
 
 
-def prepare(table: Table, dataset: DatasetConfig, notes: list[str]) -> Prepared:
+def prepare(table: Table, dataset: DatasetConfig, notes: list[str], extractor_name: str | None = None) -> Prepared:
     """Build `prompt` and `answer`, and keep the other columns.
 
     Args:
         table: the rows that are wanted, and no others: every one of them is checked.
         dataset: column names, answer extractor, system prompt and prompt template.
         notes: what the user should know is added to it.
+        extractor_name: in place of the config's `answer_extractor`.
 
     Raises:
         DataError: a column is missing, or a row has no prompt or no answer.
     """
     prompt_column, answer_column = find_columns(table, dataset)
-    raw_prompts, raw_answers = table.values(prompt_column), table.values(answer_column)
-    builder = _PromptBuilder(dataset, drop_reply=prompt_column == "messages")
+    raw_prompts = table.values(prompt_column)
+    raw_answers = [reply(value) for value in raw_prompts] if answer_column is None else table.values(answer_column)
+    drop_reply = answer_column is None or prompt_column.lower() in CONVERSATION_NAMES
+    builder = PromptBuilder(dataset, drop_reply=drop_reply)
     prompts = [builder.build(value) for value in raw_prompts]
     bad = [i for i, prompt in enumerate(prompts) if prompt is None]
     if bad:
@@ -76,40 +99,36 @@ def prepare(table: Table, dataset: DatasetConfig, notes: list[str]) -> Prepared:
             f"({_shown(table, bad, raw_prompts)}). A prompt is text, or a list of "
             '{"role": …, "content": …} messages with text in them.'
         )
-    extract = EXTRACTORS[dataset.answer_extractor]
+    name = extractor_name or dataset.answer_extractor
+    extract = extractor(name)
     answers = [None if text is None else extract(text) for text in map(answer_text, raw_answers)]
     bad = [i for i, answer in enumerate(answers) if answer is None]
     if bad:
+        where = f"column '{answer_column}'" if answer_column else f"the reply that ends column '{prompt_column}'"
+        shown = raw_answers if answer_column else raw_prompts
         raise DataError(
-            f"{len(bad)} of {len(table)} rows of {table.name} have no answer that can be read from column "
-            f"'{answer_column}' ({_shown(table, bad, raw_answers)}). {_EXTRACTOR_WANTS[dataset.answer_extractor]} "
+            f"{len(bad)} of {len(table)} rows of {table.name} have no answer that can be read from {where} "
+            f"({_shown(table, bad, shown)}). {_extractor_wants(name)} "
             "Mend or remove these rows, or choose another dataset.answer_column or dataset.answer_extractor."
         )
     notes += [f"{table.name}: {note}" for note in builder.notes()]
-    return Prepared(_assemble(table, prompts, answers, notes), [_question(value) for value in raw_prompts])
-
-
-def conversation(text: str, dataset: DatasetConfig) -> Conversation:
-    """The messages that put one question to the model."""
-    messages = [{"role": "user", "content": _fill(dataset.user_prompt_template, text)}]
-    if dataset.system_prompt:
-        messages.insert(0, {"role": "system", "content": dataset.system_prompt})
-    return messages
-
-
-def prompt_type() -> Any:
-    """The Arrow type of `prompt`."""
-    import pyarrow as pa
-
-    return pa.list_(pa.struct([("role", pa.string()), ("content", pa.string())]))
+    if answer_column is None:
+        notes.append(f"{table.name}: the answer is the assistant's reply that ends '{prompt_column}'")
+    questions = [question(value, drop_reply=drop_reply) for value in raw_prompts]
+    return Prepared(_assemble(table, prompts, answers, notes), questions, table.place)
 
 
 def answer_text(value: Any) -> str | None:
-    """A raw answer as text: `27.0` as `27`; None for what is no text and no number."""
+    """A raw answer as text; None for what is no answer.
+
+    `27.0` becomes `27`, and an object with `numbers` and `target` (a countdown problem) JSON text with these two.
+    """
     if isinstance(value, bool | int | str):
         return str(value)
     if isinstance(value, float) and value == value:
         return str(int(value)) if value.is_integer() else str(value)
+    if isinstance(value, Mapping) and value.get("numbers") and value.get("target") is not None:
+        return json.dumps({"numbers": value["numbers"], "target": value["target"]})
     return None
 
 
@@ -121,63 +140,42 @@ _EXTRACTOR_WANTS = {
 }
 
 
-class _PromptBuilder:
-    """Builds conversations and counts what it had to change in those that the data brings."""
+def _extractor_wants(name: str) -> str:
+    return _EXTRACTOR_WANTS.get(name) or f"dataset.answer_extractor={name} takes what that pattern finds."
 
-    def __init__(self, dataset: DatasetConfig, *, drop_reply: bool) -> None:
-        self._dataset = dataset
-        self._drop_reply = drop_reply
-        self._replies = self._systems = 0
-        self._keys: set[str] = set()
 
-    def build(self, value: Any) -> Conversation | None:
-        """The conversation of one raw prompt; None when there is no prompt in it."""
-        if isinstance(value, str):
-            return conversation(value, self._dataset) if value.strip() else None
-        if not isinstance(value, list) or not all(_is_message(message) for message in value):
-            return None
-        messages: Conversation = [{"role": m["role"], "content": m["content"]} for m in value]
-        self._keys |= {key for m in value for key, held in m.items() if held is not None} - {"role", "content"}
-        if self._drop_reply and messages and messages[-1]["role"] == "assistant":
-            messages.pop()
-            self._replies += 1
-        if not any(message["role"] == "user" for message in messages):
-            return None
-        if self._dataset.system_prompt:
-            kept = [message for message in messages if message["role"] != "system"]
-            self._systems += len(kept) < len(messages)
-            messages = [{"role": "system", "content": self._dataset.system_prompt}, *kept]
-        asked = next(message for message in reversed(messages) if message["role"] == "user")
-        asked["content"] = _fill(self._dataset.user_prompt_template, asked["content"])
-        return messages
-
-    def notes(self) -> list[str]:
-        found = []
-        if self._replies:
-            found.append(f"the assistant's reply at the end of {self._replies} conversations is not part of the prompt")
-        if self._systems:
-            found.append(f"dataset.system_prompt replaces the system message of {self._systems} rows")
-        if self._keys:
-            found.append(f"of messages only role and content are used, not {', '.join(sorted(self._keys))}")
-        return found
+def _usual(table: Table, names: Sequence[str]) -> str | None:
+    """The first of the usual names that the table has, as the table spells it."""
+    there = {column.lower(): column for column in reversed([*table.columns, *table.inner_columns])}
+    return next((there[name] for name in names if name in there), None)
 
 
 def _find(table: Table, named: str | None, usual: Sequence[str], what: str) -> str:
     key = f"dataset.{what}_column"
-    column = named or next((name for name in usual if name in table.columns), None)
+    column = named or _usual(table, usual)
     if column is None:
         raise DataError(
             f"{table.name} has no column that looks like the {what} (one of {', '.join(usual)}); it has "
-            f"{', '.join(table.columns)}. Say which one it is with {key}=NAME."
+            f"{', '.join(table.columns)}. Say which one it is with {key}=NAME.{_nearest(table, usual)}"
         )
-    if column not in table.columns:
-        raise DataError(f"{table.name} has no column '{column}', which {key} names; it has {', '.join(table.columns)}.")
+    if not table.has(column):
+        raise DataError(
+            f"{table.name} has no column '{column}', which {key} names; it has {', '.join(table.columns)}."
+            f"{_nearest(table, [column])}"
+        )
     if column in table.mixed:
         raise DataError(
             f"Column '{column}' of {table.name} holds {table.mixed[column]} in different rows, so it cannot be the "
             f"{what}. Make all rows alike, or name another column with {key}=NAME."
         )
     return column
+
+
+def _nearest(table: Table, wanted: Sequence[str]) -> str:
+    """A question that names the column most like one of those wanted; empty when none is."""
+    there = {column.lower(): column for column in [*table.columns, *table.inner_columns]}
+    near = [found for name in wanted for found in difflib.get_close_matches(name.lower(), there, n=1, cutoff=0.7)]
+    return f" Did you mean {there[near[0]]}?" if near else ""
 
 
 def _assemble(
@@ -213,23 +211,11 @@ def _same(name: str, old: pa.ChunkedArray, new: pa.Array) -> bool:
 
 def _shown(table: Table, bad: Sequence[int], values: Sequence[Any]) -> str:
     """Where the first few bad rows stand, and how their values begin."""
-    shown = "; ".join(f"{table.place(i)}: {_beginning(values[i])}" for i in bad[:_SHOWN_ROWS])
+    shown = "; ".join(f"{table.place(i)}: {beginning(values[i])}" for i in bad[:_SHOWN_ROWS])
     return shown + (f"; and {len(bad) - _SHOWN_ROWS} more" if len(bad) > _SHOWN_ROWS else "")
 
 
-def _beginning(value: Any) -> str:
+def beginning(value: Any) -> str:
+    """How a value begins, for a message."""
     text = json.dumps(value, ensure_ascii=False, default=str)
     return text if len(text) <= _SHOWN_CHARACTERS else text[:_SHOWN_CHARACTERS] + "…"
-
-
-def _fill(template: str | None, text: str) -> str:
-    """Put the prompt into its template. Not `str.format`: mathematics is full of braces."""
-    return text if template is None else template.replace("{prompt}", text)
-
-
-def _is_message(value: Any) -> bool:
-    return isinstance(value, dict) and isinstance(value.get("role"), str) and isinstance(value.get("content"), str)
-
-
-def _question(value: Any) -> str:
-    return value.strip() if isinstance(value, str) else json.dumps(value, sort_keys=True)

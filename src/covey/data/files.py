@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 Row = dict[str, Any]
 
 _HUB_METADATA = ("dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json")
+_USUAL_SPLITS = ("train", "test")
 _SHOWN = 60  # characters of a faulty line that an error repeats
 _LISTED = 12  # names of a folder that an error repeats
 
@@ -96,7 +97,8 @@ def scan_folder(folder: Path, key: str, *, train: str, test: str | None, config:
     """Find the data files of a folder: directly in it, else in its subfolder `config`, else in `data`.
 
     A file belongs to a split when its name holds the split's name as a word (`train-00000-of-00002.parquet`). Where no
-    name does, all files are training data.
+    name does, all files are training data; but a split other than `train` and `test` was asked for on purpose and must
+    be there.
 
     Raises:
         DataError: there are none.
@@ -111,14 +113,17 @@ def scan_folder(folder: Path, key: str, *, train: str, test: str | None, config:
             f"{key}={folder}: no data file is in this folder, which holds {_listing(names)}. Covey reads "
             f"{', '.join(_READERS)}."
         )
-    for_test = [file for file in files if test is not None and test in _words(file)]
+    for_test = [file for file in files if test is not None and _is_of(file, test)]
     rest = [file for file in files if file not in for_test]
-    for_train = [file for file in rest if train in _words(file)] or ([] if for_test else rest)
-    if not for_train:
+    for_train = [file for file in rest if _is_of(file, train)]
+    if not for_train and not for_test and train in _USUAL_SPLITS:
+        for_train = rest
+    missing = train if not for_train else test if test not in (*_USUAL_SPLITS, None) and not for_test else None
+    if missing is not None:
         names_found = _listing([file.name for file in files])
         raise DataError(
-            f"{key}={folder}: none of its files is training data by its name ({names_found}). Put dataset.train_split="
-            f"'{train}' into the name of one, or let dataset.path name the file itself."
+            f"{key}={folder}: none of its files is of the split '{missing}' by its name ({names_found}). Put "
+            f"'{missing}' into the name of one, name another split, or let {key} name the file itself."
         )
     return Folder(for_train, for_test, [file for file in rest if file not in for_train])
 
@@ -310,8 +315,13 @@ def _is_data(path: Path) -> bool:
     return not hidden and path.suffix.lower() in _READERS and path.is_file()
 
 
-def _words(path: Path) -> list[str]:
-    return [word for word in re.split(r"[^a-z0-9]+", path.stem.lower()) if word]
+def _is_of(path: Path, split: str) -> bool:
+    """Whether a file's name holds the words of a split's name (`train_prefs` has two), one after the other."""
+    return f" {_words(split)} " in f" {_words(path.stem)} "
+
+
+def _words(name: str) -> str:
+    return " ".join(re.findall(r"[a-z0-9]+", name.lower()))
 
 
 def _start(text: str) -> str:

@@ -45,9 +45,36 @@ class Table:
     def columns(self) -> list[str]:
         return list(self.data.column_names)
 
+    @property
+    def inner_columns(self) -> list[str]:
+        """Fields of columns that hold objects, as `column.field`."""
+        import pyarrow as pa
+
+        schema = self.data.data.schema
+        objects = [entry for entry in schema if pa.types.is_struct(entry.type)]
+        return [f"{entry.name}.{entry.type.field(i).name}" for entry in objects for i in range(entry.type.num_fields)]
+
+    def has(self, column: str) -> bool:
+        """Whether there is such a column, or such a field of a column (`reward_model.ground_truth`)."""
+        return column in self.columns or column in self.inner_columns
+
     def values(self, column: str) -> list[Any]:
-        """All values of one column as Python objects."""
-        return list(self.data[column])
+        """All values of one column, or of one field of a column, as Python objects."""
+        if column in self.columns:
+            return list(self.data[column])
+        outer = next(name for name in self.columns if column.startswith(name + "."))
+        key = column[len(outer) + 1 :]
+        return [None if value is None else value.get(key) for value in self.data[outer]]
+
+    def is_conversations(self, column: str) -> bool:
+        """Whether a column holds lists of objects, which is what messages are."""
+        import pyarrow as pa
+
+        if column not in self.columns:
+            return False
+        kind = self.data.data.schema.field(column).type
+        listed = pa.types.is_list(kind) or pa.types.is_large_list(kind)
+        return bool(listed and pa.types.is_struct(kind.value_type))
 
     def place(self, index: int) -> str:
         """Where a row was read: `line 7`, after the name of its file when there are several."""
@@ -63,3 +90,26 @@ class Table:
         """The rows at `indices`, in that order."""
         rows = [i if self.rows is None else self.rows[i] for i in indices]
         return Table(self.data.select(indices), self.origins, self.mixed, rows)
+
+    def project(self, columns: Mapping[str, str]) -> Table:
+        """Only the columns named, under their new names; each of them must be there."""
+        import datasets
+        import pyarrow as pa
+
+        arrow: pa.Table = self.data.with_format("arrow")[:]
+        chosen = {
+            new: arrow.column(old) if old in arrow.column_names else pa.array(self.values(old))
+            for old, new in columns.items()
+        }
+        mixed = {new: self.mixed[old] for old, new in columns.items() if old in self.mixed}
+        return Table(datasets.Dataset(pa.table(chosen)), self.origins, mixed, self.rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Rows as a source gives them."""
+
+    train: Table
+    test: Table | None
+    """None: the source has no held-out rows, they must be cut from `train`."""
+    why_no_test: str = ""

@@ -1,0 +1,261 @@
+"""Several data sets blended into one.
+
+What a weight means, and how long an epoch is, `dataset.mixture.weights` says:
+
+- `share`: an epoch has as many rows as all the sets together, whatever the weights; each set fills its share of them.
+  A set with too few rows for its share comes round again (each row as often as the next, give or take once), one with
+  more gives a part that is drawn with the seed. So weights change what an epoch is made of and not what it costs, and a
+  small set cannot shrink the blend to its own size. Where no set has a weight, each is taken whole, once.
+- `fraction`: the fraction of each set that is kept. No row comes twice. Row for row what the mixtures of open-r1 give:
+  each set is shuffled and cut, all are joined and shuffled, then `test_split_size` is held out, all with one seed.
+
+Rows are held out before any is repeated, so that no held-out row is trained on.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from covey.data.columns import Prepared, find_columns, prepare
+from covey.data.holdout import cut_validation, part, test_rows, thin_out
+from covey.data.sources import read_source
+from covey.data.table import Table
+from covey.errors import DataError
+
+if TYPE_CHECKING:
+    import datasets
+    import pyarrow as pa
+
+    from covey.config import DatasetConfig, MixtureConfig, MixtureSource
+
+Pick = tuple[int, int]
+"""A row: the number of its set, and its index in that set."""
+
+_NAME = "the mixture"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Which rows go where, in their order."""
+
+    train: list[Pick]
+    test: list[Pick]
+    validation: list[Pick]
+
+
+def blend(dataset: DatasetConfig, seed: int, notes: list[str]) -> tuple[Prepared, dict[str, Prepared]]:
+    """Read the data sets of `dataset.mixture` and blend them.
+
+    Args:
+        dataset: the mixture, and how rows are made ready and held out.
+        seed: chooses the validation rows and those of `train_fraction`; all else goes by `dataset.mixture.seed`.
+        notes: what the user should know is added to it.
+
+    Returns:
+        Training rows, and held-out rows by name (`test`, `validation`).
+
+    Raises:
+        DataError: a set cannot be read, the columns do not fit together, or a set is left without rows.
+    """
+    sources = dataset.mixture.sources
+    tables = []
+    for number, source in enumerate(sources):
+        key = f"dataset.mixture.datasets[{number}]"
+        table = _project(read_source(source, key, dataset, notes), source, key)
+        find_columns(table, dataset)
+        tables.append(table)
+    _check_columns(tables)
+    names = [table.name for table in tables]
+    plan = make_plan([len(table) for table in tables], names, dataset, seed)
+    _note_shares(plan.train, tables, notes)
+    rows, index = _prepare(tables, sources, [*plan.train, *plan.test, *plan.validation], dataset, notes)
+    if plan.test and dataset.mixture.test_split_size is None:
+        notes.append(f"{len(plan.test)} rows of the mixture are held out for measuring")
+    held_out = {name: picks for name, picks in (("test", plan.test), ("validation", plan.validation)) if picks}
+    evaluation = {name: rows.select([index[pick] for pick in picks]) for name, picks in held_out.items()}
+    return rows.select([index[pick] for pick in plan.train]), evaluation
+
+
+def make_plan(sizes: Sequence[int], names: Sequence[str], dataset: DatasetConfig, seed: int) -> Plan:
+    """Choose rows; see the head of this module for the rules.
+
+    Args:
+        sizes: rows of each set.
+        names: what each set is called in messages.
+        dataset: the mixture's weights and seed, and what is held out.
+        seed: of the run.
+
+    Raises:
+        DataError: a weight leaves a set without rows, or nothing is left to train or to measure on.
+    """
+    mixture = dataset.mixture
+    weights = [source.weight for source in mixture.sources]
+    pool: list[Pick] = []
+    for number, (size, weight) in enumerate(zip(sizes, weights, strict=True)):
+        pool += [(number, row) for row in _kept(size, weight, mixture, names[number])]
+    pool = [pool[i] for i in _permuted(len(pool), mixture.seed)]
+    rest, test = _cut_test(pool, dataset)
+    stay, chosen = cut_validation(len(rest), dataset, seed, _NAME)
+    validation = [rest[i] for i in chosen]
+    train = [rest[i] for i in stay]
+    if mixture.weights == "share" and any(weight is not None for weight in weights):
+        train = _fill_shares(train, [1.0 if weight is None else weight for weight in weights], names, mixture.seed)
+    return Plan([train[i] for i in thin_out(len(train), dataset, seed, _NAME)], test, validation)
+
+
+def _kept(size: int, weight: float | None, mixture: MixtureConfig, name: str) -> Sequence[int]:
+    """The rows of one set that are in the blend at all: the fraction that its weight says, or every one."""
+    if mixture.weights != "fraction":
+        return range(size)
+    weight = 1.0 if weight is None else weight
+    count = int(size * weight)  # rounded as open-r1 rounds it
+    if count == 0:
+        raise DataError(
+            f"The weight {weight:g} of {name} keeps none of its {size} rows: with dataset.mixture.weights=fraction a "
+            f"weight is the fraction of a set that is kept. One row is {1 / size:.3g}."
+        )
+    return _permuted(size, mixture.seed)[:count]
+
+
+def _cut_test(pool: list[Pick], dataset: DatasetConfig) -> tuple[list[Pick], list[Pick]]:
+    """Training rows and held-out rows of the shuffled pool."""
+    size = dataset.mixture.test_split_size
+    if size is None:
+        count = test_rows(len(pool), dataset, _NAME)
+        return pool[count:], pool[:count]
+    if (size < 1 and part(len(pool), size) == 0) or size >= len(pool):
+        left = "no row to measure on" if size < 1 else "no row to train on"
+        raise DataError(
+            f"dataset.mixture.test_split_size={size:g} of the {len(pool)} rows of the mixture leaves {left}."
+        )
+    split = _numbered(len(pool)).train_test_split(test_size=size if size < 1 else int(size), seed=dataset.mixture.seed)
+    train, test = ([pool[i] for i in split[name]["row"]] for name in ("train", "test"))
+    return train, test
+
+
+def _fill_shares(rows: list[Pick], weights: Sequence[float], names: Sequence[str], seed: int) -> list[Pick]:
+    """As many rows again, of which each set fills its share, repeated where it must be; in an order of their own."""
+    filled: list[Pick] = []
+    for number, count in enumerate(_apportion(len(rows), weights)):
+        own = [pick for pick in rows if pick[0] == number]
+        if not own:
+            raise DataError(f"All rows of {names[number]} are held out, so none is left for its share of the mixture.")
+        if count == 0:
+            raise DataError(
+                f"The weight {weights[number]:g} of {names[number]} is less than one of the {len(rows)} training rows "
+                f"of the mixture. One row is a weight of {sum(weights) / len(rows):.3g}."
+            )
+        times, more = divmod(count, len(own))
+        filled += own * times + own[:more]
+    return [filled[i] for i in _permuted(len(filled), seed)]
+
+
+def _apportion(total: int, weights: Sequence[float]) -> list[int]:
+    """Whole numbers in proportion to the weights that sum to `total`: the largest remainders are rounded up."""
+    exact = [total * weight / sum(weights) for weight in weights]
+    counts = [int(value) for value in exact]
+    order = sorted(range(len(weights)), key=lambda i: (counts[i] - exact[i], i))
+    for i in order[: total - sum(counts)]:
+        counts[i] += 1
+    return counts
+
+
+def _project(table: Table, source: MixtureSource, key: str) -> Table:
+    """Only the columns that `columns` names, under their new names."""
+    if source.columns is None:
+        return table
+    columns = source.columns if isinstance(source.columns, dict) else {name: name for name in source.columns}
+    missing = [name for name in columns if not table.has(name)]
+    if missing:
+        raise DataError(
+            f"{key}.columns names {', '.join(map(repr, missing))}, but {table.name} has {', '.join(table.columns)}."
+        )
+    twice = [name for name, count in Counter(columns.values()).items() if count > 1]
+    if twice:
+        raise DataError(f"{key}.columns gives the name {', '.join(map(repr, twice))} to more than one column.")
+    return table.project(columns)
+
+
+def _check_columns(tables: Sequence[Table]) -> None:
+    first = tables[0]
+    for number, table in enumerate(tables[1:], start=1):
+        if set(table.columns) != set(first.columns):
+            raise DataError(
+                f"The data sets of the mixture have different columns: {first.name} has "
+                f"{', '.join(sorted(first.columns))}; {table.name} has {', '.join(sorted(table.columns))}. Keep and "
+                "rename columns so that they are the same, with `columns` in dataset.mixture.datasets[0] or "
+                f"[{number}]: a list of names, or {{old name: new name}}."
+            )
+
+
+def _prepare(
+    tables: Sequence[Table],
+    sources: Sequence[MixtureSource],
+    picks: Sequence[Pick],
+    dataset: DatasetConfig,
+    notes: list[str],
+) -> tuple[Prepared, dict[Pick, int]]:
+    """Every row that is picked, once, and where each stands."""
+    import datasets
+    import pyarrow as pa
+
+    index: dict[Pick, int] = {}
+    sets: dict[str, Prepared] = {}
+    for number, (table, source) in enumerate(zip(tables, sources, strict=True)):
+        chosen = sorted({row for set_number, row in picks if set_number == number})
+        if chosen:  # a small `max_train_samples` can pass a set over
+            index |= {(number, row): len(index) + i for i, row in enumerate(chosen)}
+            sets[f"{number}: {table.name}"] = prepare(table.select(chosen), dataset, notes, source.answer_extractor)
+    arrows = {name: rows.data.with_format("arrow")[:].replace_schema_metadata(None) for name, rows in sets.items()}
+    try:
+        arrow = pa.concat_tables(arrows.values(), promote_options="permissive")
+    except pa.ArrowException as error:
+        raise DataError(_clash(arrows)) from error
+    places = [f"{table.name}, {table.place(row)}" for table, row in ((tables[n], row) for n, row in index)]
+    questions = [question for rows in sets.values() for question in rows.questions]
+    return Prepared(datasets.Dataset(arrow), questions, places.__getitem__), index
+
+
+def _clash(arrows: Mapping[str, pa.Table]) -> str:
+    """Which column is of what type in which set."""
+    import pyarrow as pa
+
+    for column in dict.fromkeys(name for arrow in arrows.values() for name in arrow.column_names):
+        kinds = {name: arrow.schema.field(column) for name, arrow in arrows.items() if column in arrow.column_names}
+        try:
+            pa.unify_schemas([pa.schema([kind]) for kind in kinds.values()], promote_options="permissive")
+        except pa.ArrowException:
+            shown = "; ".join(f"{kind.type} in set {name}" for name, kind in kinds.items())
+            return (
+                f"Column '{column}' is of different types in the data sets of the mixture: {shown}. Leave it out with "
+                "`columns` (a list of the names to keep), or make the types the same."
+            )
+    return "The columns of the data sets of the mixture do not fit together."
+
+
+def _note_shares(train: Sequence[Pick], tables: Sequence[Table], notes: list[str]) -> None:
+    drawn = Counter(number for number, _ in train)
+    distinct = Counter(number for number, _ in set(train))
+    parts = []
+    for number, table in enumerate(tables):
+        times = drawn[number] / distinct[number] if distinct[number] else 1
+        again = f", so each comes {times:.3g} times" if times > 1 else ""
+        parts.append(
+            f"{drawn[number]} of {table.name} ({drawn[number] / len(train):.1%}; {distinct[number]} of its "
+            f"{len(table)} rows{again})"
+        )
+    notes.append(f"an epoch of the mixture has {len(train)} rows: {', '.join(parts)}")
+
+
+def _permuted(count: int, seed: int) -> list[int]:
+    """The order in which `Dataset.shuffle(seed)` puts so many rows."""
+    return list(_numbered(count).shuffle(seed=seed)["row"])
+
+
+def _numbered(count: int) -> datasets.Dataset:
+    import datasets
+
+    return datasets.Dataset.from_dict({"row": range(count)})

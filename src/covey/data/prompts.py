@@ -1,0 +1,108 @@
+"""Prompts: from text or messages as the data has them to the conversation that the model is asked with."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from covey.config import DatasetConfig
+
+Conversation = list[dict[str, str]]
+
+_ROLE_NAMES = {"human": "user", "gpt": "assistant", "model": "assistant"}
+"""Other names of roles, as sets with `from` and `value` (ShareGPT's form) use them."""
+
+
+def conversation(text: str, dataset: DatasetConfig) -> Conversation:
+    """The messages that put one question to the model."""
+    messages = [{"role": "user", "content": _fill(dataset.user_prompt_template, text)}]
+    if dataset.system_prompt:
+        messages.insert(0, {"role": "system", "content": dataset.system_prompt})
+    return messages
+
+
+def prompt_type() -> Any:
+    """The Arrow type of `prompt`."""
+    import pyarrow as pa
+
+    return pa.list_(pa.struct([("role", pa.string()), ("content", pa.string())]))
+
+
+def reply(value: Any) -> str | None:
+    """The text of the assistant's message that ends a conversation; None when it does not end with one."""
+    messages = as_messages(value)
+    return messages[-1]["content"] if messages and messages[-1]["role"] == "assistant" else None
+
+
+def as_messages(value: Any) -> Conversation | None:
+    """A list of messages with `role` and `content`; None when the value is none. `from` and `value` are read too."""
+    if not isinstance(value, list):
+        return None
+    found = []
+    for message in value:
+        if not isinstance(message, dict):
+            return None
+        role = message.get("role") or message.get("from")
+        content = message.get("content") if message.get("content") is not None else message.get("value")
+        if not isinstance(role, str) or not isinstance(content, str):
+            return None
+        found.append({"role": _ROLE_NAMES.get(role, role), "content": content})
+    return found
+
+
+def question(value: Any, *, drop_reply: bool) -> str:
+    """What a raw prompt asks, as one text: the same for a text and for a conversation of that one message."""
+    messages = [message for message in as_messages(value) or [] if message["role"] != "system"]
+    if drop_reply and messages and messages[-1]["role"] == "assistant":
+        messages.pop()
+    if not messages:
+        return str(value).strip()
+    return messages[0]["content"].strip() if len(messages) == 1 else json.dumps(messages, sort_keys=True)
+
+
+class PromptBuilder:
+    """Builds conversations and counts what it had to change in those that the data brings."""
+
+    def __init__(self, dataset: DatasetConfig, *, drop_reply: bool) -> None:
+        self._dataset = dataset
+        self._drop_reply = drop_reply
+        self._replies = self._systems = 0
+        self._keys: set[str] = set()
+
+    def build(self, value: Any) -> Conversation | None:
+        """The conversation of one raw prompt; None when there is no prompt in it."""
+        if isinstance(value, str):
+            return conversation(value, self._dataset) if value.strip() else None
+        messages = as_messages(value)
+        if messages is None:
+            return None
+        held = {key for message in value for key, part in message.items() if part is not None}
+        self._keys |= held - {"role", "content", "from", "value"}
+        if self._drop_reply and messages and messages[-1]["role"] == "assistant":
+            messages.pop()
+            self._replies += 1
+        if not any(message["role"] == "user" for message in messages):
+            return None
+        if self._dataset.system_prompt:
+            kept = [message for message in messages if message["role"] != "system"]
+            self._systems += len(kept) < len(messages)
+            messages = [{"role": "system", "content": self._dataset.system_prompt}, *kept]
+        asked = next(message for message in reversed(messages) if message["role"] == "user")
+        asked["content"] = _fill(self._dataset.user_prompt_template, asked["content"])
+        return messages
+
+    def notes(self) -> list[str]:
+        found = []
+        if self._replies:
+            found.append(f"the assistant's reply at the end of {self._replies} conversations is not part of the prompt")
+        if self._systems:
+            found.append(f"dataset.system_prompt replaces the system message of {self._systems} rows")
+        if self._keys:
+            found.append(f"of messages only role and content are used, not {', '.join(sorted(self._keys))}")
+        return found
+
+
+def _fill(template: str | None, text: str) -> str:
+    """Put the prompt into its template. Not `str.format`: mathematics is full of braces."""
+    return text if template is None else template.replace("{prompt}", text)
