@@ -8,6 +8,7 @@ from typing import ClassVar
 from covey.config.dataset import DatasetConfig
 from covey.config.fields import Group, option
 from covey.config.model import ModelConfig
+from covey.config.objective_checks import check_objective
 from covey.config.training import TrainingConfig
 from covey.config.values import BadKeyError, show
 
@@ -37,15 +38,15 @@ class RewardsConfig(Group):
     answer_tag: str = "answer"
     """Tag of the final answer."""
     cosine_min_value_wrong: float = 0.0
-    """`cosine_scaled`: reward of a wrong completion as long as `cosine_max_len`."""
+    """`cosine_scaled`: reward of the shortest wrong completion, as open-r1 and TRL use the name."""
     cosine_max_value_wrong: float = -0.5
-    """`cosine_scaled`: reward of the shortest wrong completion."""
+    """`cosine_scaled`: reward of a wrong completion as long as `cosine_max_len`."""
     cosine_min_value_correct: float = 0.5
     """`cosine_scaled`: reward of a right completion as long as `cosine_max_len`."""
     cosine_max_value_correct: float = 1.0
     """`cosine_scaled`: reward of the shortest right completion."""
     cosine_max_len: int = option(1000, low=1)
-    """`cosine_scaled`: length of a completion at which the cosine ends."""
+    """`cosine_scaled`: length of a completion, in characters, at which the cosine ends."""
     repetition_n_grams: int = option(3, low=1)
     """`repetition_penalty`: how many words make one n-gram."""
     repetition_max_penalty: float = option(-1.0, high=0)
@@ -244,3 +245,4 @@ class Config(Group):
                 f"({', '.join(self.rewards.funcs)}): set one weight for each, or take them "
                 "away with ~training.reward_weights.",
             )
+        check_objective(self.objective, self.training)

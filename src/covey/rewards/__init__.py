@@ -1,5 +1,7 @@
 """Rewards: plain functions that score completions, and the registry that finds them by name."""
 
-from covey.rewards.registry import RewardFunction, get_reward, load
+from covey.rewards.registry import find, get_reward, load
+from covey.rewards.reward import Graded, Reward, RewardFunction, completion_text
+from covey.rewards.settings import RewardSettings
 
-__all__ = ["RewardFunction", "get_reward", "load"]
+__all__ = ["Graded", "Reward", "RewardFunction", "RewardSettings", "completion_text", "find", "get_reward", "load"]

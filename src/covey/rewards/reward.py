@@ -1,0 +1,165 @@
+"""What a reward is made of, and the two usual ways to make one: from a text's score, or from a completion's grade."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from covey.answers import Outcome, gold_answer
+from covey.errors import RewardError
+from covey.rewards.settings import RewardSettings
+
+RewardFunction = Callable[..., Any]
+"""TRL's signature: `(prompts, completions, **columns) -> list[float | None]`, or a coroutine of that list."""
+
+
+@dataclass(frozen=True, slots=True)
+class Graded:
+    """What became of one completion."""
+
+    value: float | None
+    """Its reward; None when the reward does not apply to it, as with a gold answer that nobody can read."""
+    outcome: Outcome | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Reward:
+    """A reward that was found by its name. It does not travel between processes: its name and settings do."""
+
+    name: str
+    """The metric's name, also `batch.__name__`."""
+    batch: RewardFunction
+    """Scores a whole batch, in this process. A function of the user's own may be async."""
+    sample: Callable[[str, Mapping[str, Any]], Graded] | None = None
+    """Graders only: grades one completion's text by its row (`answer` or `solution`, `prompt`), so that each completion
+    can have a deadline of its own."""
+    cache_key: Callable[[str, Mapping[str, Any]], Hashable | None] | None = None
+    """What the result of `sample` depends on, with the reward's name in it; None where it had better be computed anew.
+    Takes linear time and never raises."""
+    graded_by: str | None = None
+    """The registered grader whose grades `from_grades` needs. It is another way to what `batch` gives, for a caller
+    that grades every completion under a deadline."""
+    from_grades: Callable[[Sequence[Any], Sequence[Any], Sequence[Graded]], list[float | None]] | None = None
+    """`(prompts, completions, grades of graded_by) -> rewards`, cheap and pure."""
+
+
+_GOLD_COLUMNS = {"answer", "solution"}
+
+Builder = Callable[[RewardSettings], Reward]
+Score = Callable[[str, RewardSettings], float]
+Grade = Callable[[str, Mapping[str, Any], RewardSettings], Graded]
+Key = Callable[[str, Mapping[str, Any], RewardSettings], Hashable | None]
+
+
+def scored(name: str, score: Score) -> Builder:
+    """A reward that looks at nothing but a completion's text."""
+
+    def build(settings: RewardSettings) -> Reward:
+        def batch(
+            prompts: Sequence[Any] | None = None, completions: Sequence[Any] | None = None, **columns: Any
+        ) -> list[float | None]:
+            return [score(text, settings) for text in texts_of(name, completions)]
+
+        return Reward(name, named(batch, name, score))
+
+    return build
+
+
+def graded(name: str, grade: Grade, key: Key | None = None) -> Builder:
+    """A reward that compares each completion with its row's gold answer."""
+
+    def build(settings: RewardSettings) -> Reward:
+        def sample(text: str, row: Mapping[str, Any]) -> Graded:
+            if not row.keys() & _GOLD_COLUMNS:
+                raise RewardError(_no_gold(name))
+            return grade(text, row, settings)
+
+        def batch(
+            prompts: Sequence[Any] | None = None,
+            completions: Sequence[Any] | None = None,
+            answer: Sequence[Any] | None = None,
+            solution: Sequence[Any] | None = None,
+            **columns: Any,
+        ) -> list[float | None]:
+            texts = texts_of(name, completions)
+            rows = rows_of(name, len(texts), answer, solution)
+            return [sample(text, row).value for text, row in zip(texts, rows, strict=True)]
+
+        def cache_key(text: str, row: Mapping[str, Any]) -> Hashable | None:
+            found = key(text, row, settings) if key else None
+            return None if found is None else (name, found)
+
+        return Reward(name, named(batch, name, grade), sample, cache_key if key else None)
+
+    return build
+
+
+def named(batch: RewardFunction, name: str, described_by: Callable[..., Any]) -> RewardFunction:
+    """Give a function the name under which TRL logs it, and the description of what it does."""
+    batch.__name__ = batch.__qualname__ = name
+    batch.__doc__ = described_by.__doc__
+    return batch
+
+
+def completion_text(completion: Any) -> str:
+    """The text of a completion: itself, or the content of the last message of a conversational one."""
+    if isinstance(completion, str):
+        return completion
+    content = completion[-1]["content"] if completion else ""
+    if isinstance(content, list):  # parts, as multimodal templates have them
+        return "".join(part.get("text") or "" for part in content)
+    return content or ""  # a message that only calls a tool has no content
+
+
+def texts_of(name: str, completions: Sequence[Any] | None) -> list[str]:
+    """The texts of a batch of completions.
+
+    Raises:
+        RewardError: there is no batch, or it is a single text, whose characters would be taken for completions.
+    """
+    if completions is None or isinstance(completions, str):
+        raise RewardError(
+            f"The reward {name} takes a list in completions (texts, or conversations as lists of messages), not "
+            f"{'one text' if completions is not None else 'nothing'}."
+        )
+    return [completion_text(completion) for completion in completions]
+
+
+def rows_of(
+    name: str, count: int, answer: Sequence[Any] | None, solution: Sequence[Any] | None
+) -> list[dict[str, Any]]:
+    """The gold answers of a batch, as the rows that graders read.
+
+    Raises:
+        RewardError: neither column is there, or one is not as long as the batch.
+    """
+    given = {key: column for key, column in (("answer", answer), ("solution", solution)) if column is not None}
+    if not given:
+        raise RewardError(_no_gold(name))
+    for key, column in given.items():
+        if isinstance(column, str) or len(column) != count:
+            what = "one text" if isinstance(column, str) else f"{len(column)} values"
+            raise RewardError(f"The reward {name} takes one {key} per completion: {count} values, not {what}.")
+    return [{key: column[i] for key, column in given.items()} for i in range(count)]
+
+
+def gold_value(row: Mapping[str, Any]) -> Any:
+    """A row's gold answer as it stands: `answer`, or `solution` where that is missing; None without both."""
+    answer = row.get("answer")
+    return row.get("solution") if answer is None else answer
+
+
+def gold_text(row: Mapping[str, Any]) -> str | None:
+    r"""A row's gold answer as text. Of a `solution`, which is often a worked one, the answer that it marks, if any."""
+    gold = gold_value(row)
+    if gold is None:
+        return None
+    return gold_answer(str(gold)) if row.get("answer") is None else str(gold)
+
+
+def _no_gold(name: str) -> str:
+    return (
+        f"The reward {name} needs the gold answers: the data must have a column answer (or solution), with one value "
+        "per completion."
+    )

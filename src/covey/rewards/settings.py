@@ -1,0 +1,55 @@
+"""What the rewards are set to: small, frozen and picklable, so that a worker process can be told in one message."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Self
+
+from covey.answers import Tags
+from covey.errors import RewardError
+
+if TYPE_CHECKING:
+    from covey.config.schema import RewardsConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RewardSettings:
+    """The parameters of the rewards that come with Covey; the defaults are those of the keys `rewards.*`."""
+
+    tags: Tags = field(default_factory=Tags)
+    """Names of the thinking and answer tags (`rewards.think_tag`, `rewards.answer_tag`)."""
+    max_completion_length: int | None = 512
+    """`training.max_completion_length`, in tokens; the default is TRL's."""
+    cosine_min_value_wrong: float = 0.0
+    cosine_max_value_wrong: float = -0.5
+    cosine_min_value_correct: float = 0.5
+    cosine_max_value_correct: float = 1.0
+    cosine_max_len: int = 1000
+    repetition_n_grams: int = 3
+    repetition_max_penalty: float = -1.0
+    soft_overlong_max_length: int | None = None
+    soft_overlong_cache: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.cosine_max_len < 1:
+            raise RewardError(f"rewards.cosine_max_len={self.cosine_max_len} must be at least 1.")
+        if self.repetition_n_grams < 1:
+            raise RewardError(f"rewards.repetition_n_grams={self.repetition_n_grams} must be at least 1.")
+        if self.repetition_max_penalty > 0:
+            raise RewardError(
+                f"rewards.repetition_max_penalty={self.repetition_max_penalty} must be 0 or less, because it is a "
+                "penalty."
+            )
+
+    @classmethod
+    def of(cls, config: RewardsConfig, max_completion_length: int | None) -> Self:
+        """The settings of a run.
+
+        Args:
+            config: the group `rewards`.
+            max_completion_length: `training.max_completion_length`, in tokens; None where it is unlimited.
+        """
+        own = {"tags", "max_completion_length"}
+        parameters = {item.name: getattr(config, item.name) for item in fields(cls) if item.name not in own}
+        tags = Tags(think=config.think_tag, answer=config.answer_tag)
+        return cls(tags=tags, max_completion_length=max_completion_length, **parameters)
