@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,13 @@ def variety(completions: list[Any], **_: Any) -> list[float]:
 
 
 def build_trainer(
-    kind: type[TRLGRPOTrainer], model: str, folder: Path, *, prompts: int, **settings: Any
+    kind: type[TRLGRPOTrainer],
+    model: str,
+    folder: Path,
+    *,
+    prompts: int,
+    more: Mapping[str, Any] | None = None,
+    **settings: Any,
 ) -> TRLGRPOTrainer:
     """A trainer of the given class that takes a second for a few steps on the CPU.
 
@@ -26,6 +33,7 @@ def build_trainer(
         model: the folder of the model.
         folder: where checkpoints go.
         prompts: how many different prompts there are.
+        more: further arguments of the trainer, such as an objective.
         settings: more of GRPOConfig, over the settings here.
     """
     defaults: dict[str, Any] = {
@@ -43,4 +51,4 @@ def build_trainer(
     args = GRPOConfig(output_dir=str(folder), **{**defaults, **settings})
     questions = [[{"role": "user", "content": f"What is {n} + {n}?"}] for n in range(prompts)]
     data = Dataset.from_dict({"prompt": questions})
-    return kind(model=model, reward_funcs=variety, args=args, train_dataset=data)
+    return kind(model=model, reward_funcs=variety, args=args, train_dataset=data, **(more or {}))

@@ -33,3 +33,7 @@ class RewardError(CoveyError):
 
 class RunDirectoryError(CoveyError):
     """A run directory that belongs to another run, is not whole, or cannot be written."""
+
+
+class TrainingError(CoveyError):
+    """A run that was ended because going on would be of no use."""

@@ -36,6 +36,8 @@ class Progress:
     """Sum of all losses logged so far."""
     last_logged_step: int
     """The optimiser step that was logged last."""
+    beta: float | None = None
+    """Weight of the KL divergence for the next step: the state of a KL controller. None in older checkpoints."""
 
 
 def save_progress(checkpoint: Path, process_index: int, progress: Progress) -> None:

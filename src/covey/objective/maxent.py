@@ -1,0 +1,134 @@
+"""MaxEnt-GRPO: the policy is fitted to a maximum-entropy target over the completions of each group."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Self
+
+import torch
+from torch import Tensor
+
+from covey.errors import ConfigError
+from covey.objective.interface import Metrics, Objective
+from covey.objective.weights import check_settings, log_softmax_over, maxent_log_weights, widest_dtype
+
+LengthForm = Literal["sum", "mean"]
+
+LENGTH_FORMS: dict[str, LengthForm] = {"luspo": "sum", "dr_grpo": "sum", "dapo": "sum", "grpo": "mean"}
+"""The losses that carry this objective, and what they make of the tokens of a completion: with weights alike on all
+completions, `sum` losses follow the gradient of Σ_t log π, and `mean` losses that of Σ_t log π / |o|. The others divide
+by something that depends on the micro-batch, or weigh positive and negative advantages differently."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MaxEnt(Objective):
+    """Fits the policy to the target w of `maxent_weights`, by advantages for TRL's loss.
+
+    - `fit="mle"` minimises -Σ_i w_i s_i by the advantages G·w_i;
+    - `fit="listwise"` minimises the cross-entropy -Σ_i w_i log p_i between the target and the policy's own distribution
+      over the group, p = softmax(s), by the advantages G·(w_i - p_i);
+
+    where s_i is the log-probability of completion i under the policy in the loss's own length form (`LENGTH_FORMS`).
+    The gradients are exact while a generation batch is used for one optimiser step (probability ratios of 1); after
+    that, the loss is a clipped surrogate with w and p as they were at generation.
+    """
+
+    tau: float = 0.3
+    """Entropy weight τ."""
+    q_temperature: float = 1.0
+    """Temperature of the softmax that turns rewards into q."""
+    q_epsilon: float = 1e-6
+    """Floor ε under q."""
+    length_normalize_ref: bool = True
+    """Whether π_ref enters by the mean log-probability per token; else by the sum."""
+    fit: str = "listwise"
+    """`mle` or `listwise`."""
+    length_form: LengthForm = "mean"
+    """What the loss makes of the tokens of a completion; `for_run` sets it."""
+
+    def __post_init__(self) -> None:
+        check_settings(self.tau, 0.0, self.q_temperature, self.q_epsilon, group_size=1)
+        if self.fit not in ("mle", "listwise"):
+            raise ConfigError(f"MaxEnt: fit={self.fit} is not known; there are mle and listwise.")
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """The policy's log-probabilities are needed for p only; without them, metrics on the policy are left out."""
+        return frozenset({"reference", "correct"} | ({"policy"} if self.fit == "listwise" else set()))
+
+    def for_run(self, *, loss_type: str, num_generations: int) -> Self:
+        """With the length form of the loss, once it is known that the loss can carry this objective."""
+        if loss_type not in LENGTH_FORMS:
+            raise ConfigError(
+                f"The loss {loss_type} cannot carry the MaxEnt objective: choose loss_type=grpo (completions count by "
+                "their mean per token) or luspo, dr_grpo or dapo (by their sum)."
+            )
+        check_settings(self.tau, 0.0, self.q_temperature, self.q_epsilon, num_generations)
+        return replace(self, length_form=LENGTH_FORMS[loss_type])
+
+    def advantages(
+        self,
+        rewards_PG: Tensor,
+        mask_PG: Tensor,
+        *,
+        ref_logps_PG: Tensor | None,
+        policy_logps_PG: Tensor | None,
+        lengths_PG: Tensor,
+        beta: float,
+        correct_PG: Tensor | None = None,
+        **_: Any,
+    ) -> tuple[Tensor, Metrics]:
+        """G·w, or G·(w - p); 0 where the mask is false. See the class."""
+        mask_PG = mask_PG.bool() & ~torch.isnan(rewards_PG)
+        lengths_PG = lengths_PG.clamp(min=1)
+        if ref_logps_PG is not None and self.length_normalize_ref:
+            ref_logps_PG = ref_logps_PG / lengths_PG
+        log_w_PG = maxent_log_weights(
+            rewards_PG.to(widest_dtype(rewards_PG)),
+            ref_logps_PG,
+            tau=self.tau,
+            beta=beta,
+            q_temperature=self.q_temperature,
+            q_epsilon=self.q_epsilon,
+            mask_PG=mask_PG,
+        )
+        log_p_PG = None
+        if policy_logps_PG is not None:
+            policy_logps_PG = policy_logps_PG / lengths_PG if self.length_form == "mean" else policy_logps_PG
+            log_p_PG = log_softmax_over(policy_logps_PG.to(log_w_PG.dtype), mask_PG)
+        elif self.fit == "listwise":
+            raise ConfigError("MaxEnt with fit=listwise needs the policy's log-probabilities: hand them over.")
+
+        fitted_PG = log_w_PG.exp()
+        if self.fit == "listwise" and log_p_PG is not None:
+            fitted_PG = fitted_PG - log_p_PG.exp()
+        return rewards_PG.shape[-1] * fitted_PG, _metrics(log_w_PG, log_p_PG, mask_PG, correct_PG)
+
+
+def _metrics(log_w_PG: Tensor, log_p_PG: Tensor | None, mask_PG: Tensor, correct_PG: Tensor | None) -> Metrics:
+    """Means over the groups that have a completion that counts; empty when there is no such group. Entropies in nats.
+
+    - `target_entropy`: H(w);
+    - `effective_completions`: 1 / Σ w_i², how many completions of equal weight would be as concentrated;
+    - `weight_on_correct`: the part of the weight that lies on right completions, 0 in a group without any;
+    - `policy_entropy_group`: H(p), and `target_policy_kl`: KL(w ‖ p), where p is known.
+    """
+    alive_P = mask_PG.any(dim=-1)
+    if not alive_P.any():
+        return {}
+    w_PG = log_w_PG.exp()
+    values_P = {
+        "target_entropy": -_expectation(w_PG, log_w_PG),
+        "effective_completions": 1 / w_PG.square().sum(dim=-1),
+    }
+    if correct_PG is not None:
+        values_P["weight_on_correct"] = (w_PG * correct_PG).sum(dim=-1)
+    if log_p_PG is not None:
+        values_P["policy_entropy_group"] = -_expectation(log_p_PG.exp(), log_p_PG)
+        values_P["target_policy_kl"] = _expectation(w_PG, log_w_PG) - _expectation(w_PG, log_p_PG)
+    return {f"objective/{name}": float(value_P[alive_P].mean()) for name, value_P in values_P.items()}
+
+
+def _expectation(weights_PG: Tensor, values_PG: Tensor) -> Tensor:
+    """Σ_i weight_i · value_i, where 0 · -inf is 0."""
+    return (weights_PG * values_PG.masked_fill(weights_PG == 0, 0.0)).sum(dim=-1)

@@ -1,0 +1,107 @@
+"""A trainer whose completions and rewards are fixed beforehand, so that its gradient can be compared.
+
+Completions depend on the prompt and on the place within the group only: however a generation batch is cut into
+micro-batches or spread over processes, it is the same batch.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from datasets import Dataset
+from transformers import TrainerCallback
+
+from covey import GRPOConfig, GRPOTrainer
+
+TOTAL = 24
+MAX_LENGTH = 7
+
+
+def scripted_completion(prompt_ids: list[int], place: int, eos: int) -> list[int]:
+    """One to seven tokens; those of full length are truncated ones, without an end."""
+    generator = torch.Generator().manual_seed(sum(prompt_ids) * 31 + place)
+    length = int(torch.randint(1, MAX_LENGTH + 1, (), generator=generator))
+    ids: list[int] = torch.randint(5, 30, (length,), generator=generator).tolist()
+    return ids if length == MAX_LENGTH else [*ids[:-1], eos]
+
+
+def scripted_reward(completion_ids: list[int]) -> float | None:
+    """0, 1/2, 1, or nothing for every seventh sum."""
+    total = sum(completion_ids)
+    return None if total % 7 == 0 else (total % 3) / 2
+
+
+def reward(completion_ids: list[list[int]], **_: Any) -> list[float | None]:
+    return [scripted_reward(ids) for ids in completion_ids]
+
+
+class ScriptedTrainer(GRPOTrainer):
+    """Records the generation batch (prompt and completion ids, of this process) and the gradient of the first step."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.written: list[tuple[list[int], list[int]]] = []
+        self.gradient: dict[str, torch.Tensor] = {}
+        self.add_callback(_KeepGradient(self))
+
+    def _generate_single_turn(
+        self, prompt_ids: list[list[int]], images: Any, multimodal_fields: Any, num_generations: int, *_: Any
+    ) -> tuple[list[list[int]], None]:
+        first = self.accelerator.process_index * len(prompt_ids)
+        completions = [
+            scripted_completion(ids, (first + row) % num_generations, self.eos_token_ids[0])
+            for row, ids in enumerate(prompt_ids)
+        ]
+        self.written = list(zip(prompt_ids, completions, strict=True))
+        return completions, None
+
+
+class _KeepGradient(TrainerCallback):
+    def __init__(self, trainer: ScriptedTrainer) -> None:
+        self.trainer = trainer
+
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        model = self.trainer.accelerator.unwrap_model(self.trainer.model)
+        if not self.trainer.gradient:
+            self.trainer.gradient = {
+                name: p.grad.detach().clone() for name, p in model.named_parameters() if p.grad is not None
+            }
+
+
+def scripted_trainer(
+    model: str, folder: Path, *, more: dict[str, Any] | None = None, **settings: Any
+) -> ScriptedTrainer:
+    """A trainer of one step over three groups of eight, whose policy is no longer the reference.
+
+    Args:
+        model: the folder of the model.
+        folder: where output goes.
+        more: what Covey's trainer takes beyond TRL's, and TRL's beyond the arguments.
+        settings: more of GRPOConfig.
+    """
+    defaults: dict[str, Any] = {
+        "per_device_train_batch_size": TOTAL,
+        "num_generations": 8,
+        "max_completion_length": MAX_LENGTH,
+        "max_steps": 1,
+        "max_grad_norm": 0.0,  # no clipping
+        "learning_rate": 1e-3,
+        "save_strategy": "no",
+        "logging_steps": 1,
+        "report_to": "none",
+        "use_cpu": True,
+        "bf16": False,
+        "disable_tqdm": True,
+        "gradient_checkpointing": False,
+    }
+    args = GRPOConfig(output_dir=str(folder), **{**defaults, **settings})
+    data = Dataset.from_dict({"prompt": [[{"role": "user", "content": f"What is {n} + {n}?"}] for n in range(6)]})
+    trainer = ScriptedTrainer(model=model, reward_funcs=reward, args=args, train_dataset=data, **(more or {}))
+    generator = torch.Generator().manual_seed(5)
+    with torch.no_grad():
+        for parameter in trainer.model.parameters():
+            if parameter.requires_grad:
+                parameter.add_(0.1 * torch.randn(parameter.shape, generator=generator))
+    return trainer
