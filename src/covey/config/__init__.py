@@ -1,13 +1,14 @@
 """The config: one schema, composed from groups, recipes and overrides, checked before anything heavy loads.
 
-`load(overrides, recipe)` is the way in. Nothing here imports torch, transformers or trl.
+`compose(overrides, recipe)` is the way in, and `load` its thin form. Nothing here imports torch, transformers or trl.
 """
 
 from __future__ import annotations
 
 from covey.config.build import build
-from covey.config.compose import load
+from covey.config.compose import Composed, compose, load
 from covey.config.dataset import DatasetConfig, DifficultyConfig, MixtureConfig, MixtureSource
+from covey.config.flags import Flag, Words, split
 from covey.config.keys import known_keys
 from covey.config.model import LoraConfig, ModelConfig
 from covey.config.render import KeyDoc, differences, document, to_yaml
@@ -24,10 +25,12 @@ from covey.config.schema import (
 from covey.config.training import TrainingConfig, check_geometry
 
 __all__ = [
+    "Composed",
     "Config",
     "DatasetConfig",
     "DifficultyConfig",
     "EvaluationConfig",
+    "Flag",
     "KLConfig",
     "KeyDoc",
     "LaunchConfig",
@@ -40,11 +43,14 @@ __all__ = [
     "RewardsConfig",
     "SpeedConfig",
     "TrainingConfig",
+    "Words",
     "build",
     "check_geometry",
+    "compose",
     "differences",
     "document",
     "known_keys",
     "load",
+    "split",
     "to_yaml",
 ]

@@ -79,8 +79,7 @@ class Roots:
         if not self.is_group(choice.group):
             similar = did_you_mean(self.nearest_groups(choice.group))
             raise ConfigError(f"There is no config group {choice.group}{where}.{similar}")
-        options = self.options(choice.group)
-        near = difflib.get_close_matches(str(choice.option), options, n=max(len(options), 1), cutoff=0.0)
+        near = sorted(self.options(choice.group), key=lambda option: -_likeness(option, str(choice.option)))
         also = {
             "model": f" To train another model, set model.name={choice.option}.",
             "dataset": " To use other data, set dataset.task=null with dataset.path=FILE or dataset.id=NAME.",
@@ -96,6 +95,21 @@ class Roots:
         from hydra.errors import HydraException
         from omegaconf import OmegaConf
 
+        overrides = self.spell(choices)
+        try:
+            with initialize_config_dir(version_base="1.3", config_dir=str(self.folders[0])):
+                composed = compose("config", overrides=overrides)
+        except HydraException as error:
+            raise ConfigError(f"The config groups cannot be composed: {' '.join(str(error).split())}") from None
+        OmegaConf.set_struct(composed, False)
+        return composed
+
+    def spell(self, choices: Iterable[Choice]) -> list[str]:
+        """These choices, and the user's folders, as overrides for Hydra on Covey's primary config.
+
+        Raises:
+            ConfigError: an option that is not there, or that is no valid YAML.
+        """
         last: dict[str, Choice] = {}
         for choice in choices:
             file = self.file(choice) if choice.option is not None else None
@@ -110,16 +124,14 @@ class Roots:
         more = ",".join(f"'file://{folder}'" for folder in self.folders[1:])
         if more:
             overrides.append(f"hydra.searchpath=[{more}]")
-        try:
-            with initialize_config_dir(version_base="1.3", config_dir=str(self.folders[0])):
-                composed = compose("config", overrides=[text for text in overrides if text])
-        except HydraException as error:
-            raise ConfigError(f"The config groups cannot be composed: {' '.join(str(error).split())}") from None
-        OmegaConf.set_struct(composed, False)
-        return composed
+        return [text for text in overrides if text]
 
     def replaced_by(self, choices: Sequence[Choice]) -> list[str]:
-        """The groups whose whole content these choices decide, those an experiment overrides among them."""
+        """The groups whose whole content these choices decide, those an experiment overrides among them.
+
+        An option that reaches over several groups decides its own group if it says anything of it (`objective=dapo`),
+        and else leaves that group as it was (`logging=wandb`, which only sets `training.report_to`).
+        """
         found: dict[str, None] = {}
         for choice in choices:
             file = self.file(choice) if choice.option is not None else None
@@ -127,6 +139,7 @@ class Roots:
                 found[choice.group] = None
             else:
                 found |= dict.fromkeys(self.replaced_by(_defaults_of(file, choice.group)))
+                found |= {choice.group: None} if choice.group in read_yaml(file) else {}
         return [group for group in found if group not in ("tuning", "experiment")]
 
     def bodies_of(self, choices: Sequence[Choice]) -> list[DictConfig]:
@@ -140,6 +153,16 @@ class Roots:
                 found += self.bodies_of(_defaults_of(file, choice.group))
                 found.append(OmegaConf.create({k: v for k, v in read_yaml(file).items() if k != "defaults"}))
         return found
+
+    def says(self, choices: Sequence[Choice], key: str) -> bool:
+        """Whether one of the chosen options that reach over several groups sets this key itself."""
+        from omegaconf import OmegaConf
+
+        return any(OmegaConf.select(body, key) is not None for body in self.bodies_of(choices))
+
+
+def _likeness(a: str, b: str) -> float:
+    return difflib.SequenceMatcher(None, a, b).ratio()
 
 
 def _is_global(file: Path) -> bool:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from covey.config.build import walk
 from covey.config.keys import GROUPS
+from covey.config.translate import Said, leaves
+from covey.config.values import BadKeyError
 from covey.errors import ConfigError
 
 
@@ -32,17 +34,14 @@ class Recipe:
 
     path: Path
     choices: tuple[Choice, ...]
-    values: Mapping[str, Any]
-    """Nested, interpolations not yet resolved."""
+    said: tuple[Said, ...]
+    """Every key it sets, in any spelling, in order; interpolations not yet resolved."""
     complete: bool
     """Whether it says `defaults: []`: a whole config, which nothing of Covey's own defaults is mixed into."""
 
-    def place(self, key: str) -> str | None:
-        """`FILE, line N` of a dotted key; None when the recipe does not set it."""
-        if key not in {found for found, _ in walk(self.values)}:
-            return None
-        line = _lines(self.path).get(key)
-        return f"{self.path}, line {line}" if line else str(self.path)
+    def place(self, spelling: str) -> str:
+        """`FILE, line N` of a dotted key as it is spelled there."""
+        return _at(self.path, spelling)
 
 
 def find_recipe(name: str | Path) -> Path:
@@ -73,7 +72,12 @@ def read_recipe(name: str | Path) -> Recipe:
     defaults = content.pop("defaults", None)
     if defaults is not None and not isinstance(defaults, list):
         raise ConfigError(f"{path}: defaults must be a list of groups, for instance `- override /model: starter`.")
-    return Recipe(path, tuple(parse_defaults(defaults or [], str(path))), _nest(content, path), defaults == [])
+    choices = tuple(parse_defaults(defaults or [], str(path)))
+    try:
+        said = tuple(leaves(_nest(content, path)))
+    except BadKeyError as problem:
+        raise ConfigError(f"{problem} (Set in {_at(path, problem.key)}.)") from None
+    return Recipe(path, choices, said, defaults == [])
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
@@ -155,7 +159,13 @@ def _put(tree: dict[str, Any], parents: list[str], last: str, value: Any, place:
         node[last] = {str(name): inner for name, inner in value.items()} if isinstance(value, dict) else value
 
 
-def _lines(path: Path) -> dict[str, int]:
+def _at(path: Path, key: str) -> str:
+    line = _lines_of(path.read_text(encoding="utf-8")).get(key)
+    return f"{path}, line {line}" if line else str(path)
+
+
+@lru_cache(maxsize=8)
+def _lines_of(text: str) -> dict[str, int]:
     """The line of every key of a YAML file that is known to be valid, by dotted key."""
     found: dict[str, int] = {}
 
@@ -166,5 +176,5 @@ def _lines(path: Path) -> dict[str, int]:
                 found[key] = name.start_mark.line + 1
                 visit(value, f"{key}.")
 
-    visit(yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader), "")
+    visit(yaml.compose(text, Loader=yaml.SafeLoader), "")
     return found

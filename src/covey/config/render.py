@@ -33,7 +33,7 @@ _LOOKS_LIKE_NUMBER = re.compile(r"[-+.]?\d")
 
 def to_yaml(config: Config) -> str:
     """The config as YAML in Covey's spelling and order; of `training` only what was set. It loads again as a recipe."""
-    content = {"defaults": [], **_escape(as_dict(config))}
+    content = {"defaults": [], **escape(as_dict(config))}
     body: str = yaml.dump(content, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=110)
     return HEADER + body
 
@@ -103,13 +103,13 @@ def _comparable(config: Config) -> Mapping[str, Any]:
     return {**defaults, **flatten(config)}
 
 
-def _escape(value: Any) -> Any:
+def escape(value: Any) -> Any:
     """Keep `${` from being read as a reference to another key when the file is loaded again."""
     if isinstance(value, str):
         return _INTERPOLATION.sub(lambda match: match[1] * 2 + r"\${", value)
     if isinstance(value, dict):
-        return {name: _escape(inner) for name, inner in value.items()}
-    return [_escape(inner) for inner in value] if isinstance(value, list) else value
+        return {name: escape(inner) for name, inner in value.items()}
+    return [escape(inner) for inner in value] if isinstance(value, list) else value
 
 
 class _Dumper(yaml.SafeDumper):
