@@ -5,11 +5,17 @@
 #   bash training.sh RECIPE [key=value …]        a recipe, with changes
 #   bash training.sh dataset=gsm8k dataset.path=FILE
 #
-# Everything after `training.sh` goes to `covey train`; files and folders are looked for from where you are.
+# Everything after `training.sh` goes to `covey train`; files and folders are looked for from where you are. It comes
+# after what the environment variables say, so it wins.
 #
 # Environment variables:
 #   CONFIG=RECIPE      the recipe, in place of the first argument
 #   RUN_NAME=NAME      the run's name, as run_name=NAME
+#   MAXENT=1           the maximum-entropy objective, as objective=maxent
+#   VLLM_MODEL, VLLM_PORT, VLLM_TP_SIZE, VLLM_MAX_LEN, VLLM_MEM_UTIL
+#                      launch.vllm_model and training.vllm_{server_port, tensor_parallel_size, max_model_length,
+#                      gpu_memory_utilization}
+#   TRAIN_ENTRYPOINT=FILE   a Python script that is run in place of `covey train`, with the same arguments
 #   PYTHON, COVEY_ENV, COVEY_TORCH_INDEX   how the environment is made: see scripts/setup.sh
 set -euo pipefail
 
@@ -34,24 +40,59 @@ if [[ ! -f $root/scripts/setup.sh ]]; then
   exit 2
 fi
 
+fail() {
+  echo "covey: $*" >&2
+  exit 2
+}
+
+recipe=()
 case ${1:-} in
   '' | *=* | [-+~]*) ;; # no recipe among the arguments
   *)
     if [[ -n ${CONFIG:-} ]]; then
-      echo "covey: the recipe is named twice: '$CONFIG' in the environment variable CONFIG, and '$1' on the command" \
-        "line. Leave one of them out." >&2
-      exit 2
+      fail "the recipe is named twice: '$CONFIG' in the environment variable CONFIG, and '$1' on the command line." \
+        "Leave one of them out."
     fi
+    recipe=("$1")
+    shift
     ;;
 esac
-if [[ -n ${RUN_NAME:-} ]]; then # quoted, so that 007 stays a name; the command line comes later and wins
-  set -- "run_name='${RUN_NAME//\'/\\\'}'" "$@"
-fi
-if [[ -n ${CONFIG:-} ]]; then
-  set -- "$CONFIG" "$@"
+if [[ -n ${CONFIG:-} ]]; then recipe=("$CONFIG"); fi
+
+# What the environment variables ask for, as overrides.
+asked=()
+set_text() { # key, value; quoted, so that 007 stays a name
+  local value=$2
+  if [[ -z $value ]]; then return; fi
+  value=${value//\\\'/\\\\\'} # within Hydra's quotes a backslash means itself, but not before a quote
+  if [[ $value == *\\ ]]; then value+=\\; fi
+  asked+=("$1='${value//\'/\\\'}'")
+}
+set_number() { # key, environment variable
+  local value=${!2:-}
+  if [[ -z $value ]]; then return; fi
+  if [[ ! $value =~ ^[0-9]*\.?[0-9]+$ ]]; then fail "the environment variable $2 is '$value', which is no number."; fi
+  asked+=("$1=$value")
+}
+set_text run_name "${RUN_NAME:-}"
+case ${MAXENT:-0} in
+  0) ;;
+  1) asked+=(objective=maxent) ;;
+  *) fail "the environment variable MAXENT is '$MAXENT'; it can be 1, for the maximum-entropy objective, or 0." ;;
+esac
+set_text launch.vllm_model "${VLLM_MODEL:-}"
+set_number training.vllm_server_port VLLM_PORT
+set_number training.vllm_tensor_parallel_size VLLM_TP_SIZE
+set_number training.vllm_max_model_length VLLM_MAX_LEN
+set_number training.vllm_gpu_memory_utilization VLLM_MEM_UTIL
+set -- ${recipe[@]+"${recipe[@]}"} ${asked[@]+"${asked[@]}"} "$@" # `set -u` of old bash takes an empty list for unset
+
+if [[ -n ${TRAIN_ENTRYPOINT:-} && ! -f $TRAIN_ENTRYPOINT ]]; then
+  fail "the environment variable TRAIN_ENTRYPOINT names '$TRAIN_ENTRYPOINT', and there is no such file (seen from $PWD)."
 fi
 
 bash "$root/scripts/setup.sh"
 environment=.venv
 if [[ ${COVEY_ENV:-} == conda ]]; then environment=.conda; fi
+if [[ -n ${TRAIN_ENTRYPOINT:-} ]]; then exec "$root/$environment/bin/python" "$TRAIN_ENTRYPOINT" "$@"; fi
 exec "$root/$environment/bin/covey" train "$@"

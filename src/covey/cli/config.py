@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from typing import Any
 
 from covey.cli import composing
+from covey.cli.composing import Request, value_of
+from covey.config import Config, differences, known_keys
+from covey.config.render import NOT_COMPARED
+
+_DEFAULTS = ""
+"""What --diff without a recipe compares with."""
 
 
 def add_parser(commands: Any) -> None:
@@ -14,17 +21,71 @@ def add_parser(commands: Any) -> None:
         help="print the resolved config",
         description="Print the config that `covey train` would run with the same arguments, as a recipe.",
     )
-    composing.add_arguments(parser)
-    parser.add_argument("--doc", metavar="KEY", help="explain one key instead: its type, default and meaning")
+    composing.add_arguments(parser, "config")
+    parser.add_argument("--doc", metavar="KEY", help="explain one key instead: its type, default, meaning and origin")
+    parser.add_argument(
+        "--diff",
+        nargs="?",
+        const=_DEFAULTS,
+        metavar="RECIPE",
+        help="print only what differs from a run without arguments, or from another recipe",
+    )
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from covey.config import document, to_yaml
+    from covey.config import to_yaml
 
+    request = composing.request(arguments)
     if arguments.doc:
-        doc = document(arguments.doc)
-        print(f"{doc.key}\n  type     {doc.type}\n  default  {doc.default}\n\n{doc.doc}")
+        from covey.cli.explain import explain
+
+        print(explain(arguments.doc, request), end="")
         return 0
-    print(to_yaml(composing.compose(arguments).config), end="")
+    if arguments.cfg or arguments.info:
+        from covey.cli.hydra_views import show
+
+        return show(request, arguments.cfg, arguments.info)
+    if arguments.diff is not None:
+        return _compare(arguments.diff, request)
+    composed = request.compose()
+    composing.print_notes(composed)
+    print(to_yaml(composed.config), end="")
     return 0
+
+
+def _compare(other: str, request: Request) -> int:
+    """Print a table of the keys that differ. With one recipe in all, that one is compared with the defaults."""
+    if other and request.recipe is None:
+        request, other = request.with_recipe(other), _DEFAULTS
+    base = Request(other or None, (), (), request.config_dirs).compose()
+    here = request.compose()
+    composing.print_notes(here)
+    rows = _differences(base.config, here.config)
+    if not rows:
+        print(f"Nothing differs from {other or 'the defaults'}.", file=sys.stderr)
+        return 0
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+    from rich.text import Text
+
+    from covey.config.values import show
+
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for heading in ("key", other or "default", "here"):
+        table.add_column(heading, overflow="fold")
+    for key, before, after in rows:
+        table.add_row(Text(key), Text(show(before)), Text(show(after)))
+    composing.make_console().print(table)
+    return 0
+
+
+def _differences(base: Config, here: Config) -> list[tuple[str, Any, Any]]:
+    """Every key that differs, those that do not change a run's numbers (names, folders, logging) among them."""
+    found = {key: (before, after) for key, before, after in differences(base, here)}
+    for key in known_keys():
+        if key in NOT_COMPARED or key.startswith("logging."):
+            before, after = value_of(base, key), value_of(here, key)
+            if before != after:
+                found[key] = (before, after)
+    return [(key, *found[key]) for key in known_keys() if key in found]

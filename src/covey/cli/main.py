@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from covey import __version__
-from covey.cli import config, starter, train
+from covey.cli import composing, config, starter, train
 from covey.errors import CoveyError
 
 _DESCRIPTION = "Group-relative policy optimisation of language models on answers that can be checked."
@@ -16,6 +16,7 @@ _EPILOGUE = """examples:
   covey train                                       train the starter model on arithmetic
   covey train dataset=gsm8k dataset.path=FILE       train on GSM8K's own JSONL
   covey train my_recipe.yaml training.max_steps=50  train a recipe, one key overridden
+  covey train --multirun seed=1,2,3                 train once for each seed, and compare
   covey config training.learning_rate=1e-5          print what a command would run
 """
 
@@ -32,9 +33,18 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
+def parse(words: Sequence[str]) -> argparse.Namespace:
+    """Read a command line. Recipe, overrides and flags stay as they are, in `words`; all that was given, in `given`."""
+    command, *rest = words or [""]
+    own, others = composing.part(command, rest) if command in composing.OPTIONS else (rest, [])
+    arguments = build_parser().parse_args([command, *own] if words else [])
+    arguments.words, arguments.given = others, rest
+    return arguments
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code."""
-    arguments = build_parser().parse_args(argv)
+    arguments = parse(sys.argv[1:] if argv is None else argv)
     try:
         return int(arguments.run(arguments))
     except CoveyError as error:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from covey.cli import composing
@@ -21,27 +19,38 @@ def add_parser(commands: Any) -> None:
         help="train a model",
         description="Train with GRPO. Without arguments: the starter model on arithmetic, in minutes, without a GPU.",
     )
-    composing.add_arguments(parser)
+    composing.add_arguments(parser, "train")
+    parser.add_argument(
+        *("--multirun", "-m"),
+        action="store_true",
+        help="a sweep: key=a,b or group=a,b or key=range(1,4) runs every combination, one after the other or where "
+        "hydra/launcher=… sends them, and compares them at the end",
+    )
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    composed = composing.compose(arguments)
+    request = composing.request(arguments)
+    sweep = arguments.multirun or request.asks_for_sweep
+    if arguments.cfg or arguments.info:
+        from covey.cli.hydra_views import show
+
+        return show(request, arguments.cfg, arguments.info, sweep=sweep)
+    if sweep:
+        from covey.cli.sweep import run_sweep
+
+        return run_sweep(request, arguments.given)
+    composed = request.compose()
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # workers forked later would only warn about it
     from rich.console import Console
 
     console = Console()
+    for note in composed.notes:
+        console.print(f"· {note}", markup=False, highlight=False, soft_wrap=True)
     with console.status("Loading PyTorch …"):
         from covey.training.run import run_training
-    result = run_training(composed.config, _default_run_name(composed), console)
-    return _report(result, composed.config, console)
-
-
-def _default_run_name(composed: composing.Composed) -> str:
-    """Timestamp and recipe, or model and data where there is no recipe."""
-    config = composed.config
-    what = Path(composed.recipe).stem if composed.recipe else f"{Path(config.model.name).name}-{config.dataset.label}"
-    return f"{time.strftime('%Y%m%d-%H%M%S')}-{what}"
+    name = composing.default_name(request.recipe, [composed.config])
+    return _report(run_training(composed.config, name, console), composed.config, console)
 
 
 def _report(result: RunResult, config: Config, console: Any) -> int:

@@ -1,0 +1,47 @@
+"""Hydra, set up on Covey's groups, for what its compose API does not offer: its views and its launchers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from hydra import initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from hydra.errors import HydraException
+
+from covey.config.groups import CONF
+from covey.errors import ConfigError
+
+
+@contextmanager
+def hydra_app(words: Sequence[str]) -> Iterator[Any]:
+    """Hydra's application object on Covey's primary config.
+
+    Args:
+        words: overrides of Hydra's own settings; what it objects to is told as a mistake in them.
+
+    Raises:
+        ConfigError: a setting that Hydra does not know, or a plug-in that is not installed.
+    """
+    with initialize_config_dir(version_base="1.3", config_dir=str(CONF), job_name="covey"):
+        try:
+            yield GlobalHydra.instance().hydra
+        except (HydraException, ImportError) as error:
+            raise ConfigError(_objection(error, words)) from error
+
+
+def one_line(error: BaseException) -> str:
+    """What an error of somebody else's says, in one line of bearable length."""
+    return " ".join(str(error).split())[:600]
+
+
+def _objection(error: Exception, words: Sequence[str]) -> str:
+    text = one_line(error).partition(" Config search path:")[0]
+    name = next((word.partition("=")[2] for word in words if "hydra/launcher=" in word), "")
+    if name.startswith("submitit") and name in text:
+        return (
+            f"hydra/launcher={name} needs the package hydra-submitit-launcher, which is not installed here. Install "
+            "Covey with the extra slurm: pip install 'covey[slurm]'."
+        )
+    return f"Hydra does not take these settings: {text}"

@@ -1,0 +1,153 @@
+"""`covey train --multirun`, from the command line to the tables at the end."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import shlex
+import signal
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from rich.console import Console
+
+from covey.cli.composing import Request, make_console
+from covey.cli.sweep.display import SweepDisplay, as_table
+from covey.cli.sweep.launch import LaunchError, check_hydra, check_launcher, is_default_launcher, launch
+from covey.cli.sweep.plan import Plan, make_plan
+from covey.cli.sweep.runner import COMMAND, JobRunner, describe_end
+from covey.config import to_yaml
+from covey.errors import ConfigError
+from covey.report.sweep import JobResult, read_results, write_tables
+from covey.runlog.directory import RunDirectory
+from covey.runlog.files import guard_disk, write_atomically
+from covey.runlog.sweep import FAILED, FINISHED, RUNNING, WAITING
+
+
+def run_sweep(request: Request, given: Sequence[str], command: Sequence[str] = COMMAND) -> int:
+    """Run every job of a sweep that has not finished yet, and compare them all.
+
+    Args:
+        request: what the command line asks for.
+        given: the words of the command line, to say how to go on.
+        command: what runs one config; `--config FILE` is appended.
+
+    Returns:
+        The exit code: 1 when a job failed, 128 and the signal when one ended the sweep.
+
+    Raises:
+        CoveyError: a job that cannot be run; then none was started.
+    """
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise ConfigError(
+            "--multirun starts processes of its own, but WORLD_SIZE says that this is one of several that were "
+            "launched together. Start the sweep with plain `covey train --multirun`."
+        )
+    check_hydra(request.hydra)
+    check_launcher(request.hydra, request.config_dirs)
+    plan = make_plan(request)
+    console = make_console()
+    for note in plan.notes:
+        _say(console, f"· {note}")
+    runner = JobRunner(plan.directory.root, command)
+    trouble: LaunchError | None = None
+    with RunDirectory(plan.directory.root).lock():
+        _write(plan)
+        _announce(plan, console)
+        try:
+            with _stopping(runner), SweepDisplay(plan.directory, plan.sweep, list(plan.configs), console):
+                if plan.to_run:
+                    launch(runner, plan.to_run, plan.directory.launcher, request.hydra, request.config_dirs)
+        except LaunchError as error:
+            trouble = error
+        except KeyboardInterrupt:
+            runner.stopped_by = runner.stopped_by or signal.SIGINT
+        results = read_results(plan.directory, plan.sweep)
+        for sheet in write_tables(plan.directory, plan.sweep, results):
+            console.print(f"\n{sheet.title}", style="bold", highlight=False)
+            console.print(as_table(sheet))
+    return _close(plan, results, request, given, runner.stopped_by, trouble, console)
+
+
+def _write(plan: Plan) -> None:
+    """Write the table of the jobs and each job's config, and what is known of those that need not run."""
+    directory = plan.directory
+    with guard_disk("the sweep", directory.root):
+        for job in plan.sweep.jobs:
+            if job.number not in plan.configs:
+                continue
+            write_atomically(directory.config(job), to_yaml(plan.configs[job.number]))
+            state = directory.state(job)
+            if job.number in plan.finished and state.state != FINISHED:
+                directory.write_state(job, state.ended(FINISHED, 0))
+            elif job.number not in plan.finished:  # also one that was left "running" by a process that is gone
+                directory.write_state(job, dataclasses.replace(state, state=WAITING, since=None))
+    directory.write(plan.sweep)
+
+
+def _announce(plan: Plan, console: Console) -> None:
+    count = len(plan.configs)
+    done = f", {len(plan.finished)} of them finished before" if plan.finished else ""
+    over = f" over {', '.join(plan.sweep.keys)}" if plan.sweep.keys else ""
+    _say(console, f"{count} {'job' if count == 1 else 'jobs'}{over}{done} · {plan.directory.root}")
+
+
+def _close(
+    plan: Plan,
+    results: Sequence[JobResult],
+    request: Request,
+    given: Sequence[str],
+    stopped_by: int | None,
+    trouble: LaunchError | None,
+    console: Console,
+) -> int:
+    """Say which jobs failed and why, where everything lies, and how to go on; returns the exit code."""
+    ours = sorted((one for one in results if one.job.number in plan.configs), key=lambda one: one.job.number)
+    failed = [one for one in ours if one.state.state == FAILED]
+    for one in failed:
+        output = plan.directory.output(one.job)
+        _say(console, f"{one.job.name} {describe_end(one.state)}: {_last_line(output)}\n  output: {output}")
+    if trouble is not None:
+        _say(console, str(trouble))
+    _say(console, f"Written: {plan.directory.markdown}, {plan.directory.csv}")
+    away = [one.job.name for one in ours if one.state.state in (WAITING, RUNNING)]
+    if stopped_by is not None and away and not is_default_launcher(request.hydra):
+        _say(console, f"Jobs that were handed to the launcher stay with it; cancel them there: {', '.join(away)}.")
+    if stopped_by is not None or any(one.state.state != FINISHED for one in ours):
+        _say(console, f"To go on with what is not finished: {_again(plan, given)}")
+    if stopped_by is not None:
+        return 128 + stopped_by
+    return 1 if failed or trouble is not None else 0
+
+
+def _again(plan: Plan, given: Sequence[str]) -> str:
+    """The command that goes on with this sweep: the same one, with the sweep's name where that was a timestamp."""
+    words = list(given)
+    name = plan.directory.root.name
+    if not any(name in word for word in words):
+        words.append(f"run_name={name}")
+    return shlex.join(["covey", "train", *words])
+
+
+def _last_line(output: Path) -> str:
+    """The last line that says something: of a mistake of the user's, the paragraph that explains it."""
+    text = output.read_text(encoding="utf-8", errors="replace") if output.is_file() else ""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1][:1000] if lines else "it printed nothing"
+
+
+def _say(console: Console, text: str) -> None:
+    console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+@contextmanager
+def _stopping(runner: JobRunner) -> Iterator[None]:
+    """Within, Ctrl-C and SIGTERM end the running job with a checkpoint, and the sweep with it."""
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.signal(number, runner.stop) for number in numbers]
+    try:
+        yield
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)

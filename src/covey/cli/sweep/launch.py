@@ -1,0 +1,109 @@
+"""Handing jobs to Hydra's launcher: one after the other here, or wherever a launcher plug-in sends them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from hydra.errors import HydraException
+from hydra.types import RunMode
+
+from covey.cli.hydra_app import hydra_app, one_line
+from covey.errors import ConfigError, CoveyError
+
+_ALLOWED = ("hydra/launcher", "hydra.launcher.", "hydra.job.env_set.", "hydra.job.env_copy")
+_ELSEWHERE = {
+    "hydra/sweeper": "Covey tries every combination of the values given, so other sweepers have no place here",
+    "hydra.sweeper.": "write what is to be swept as key=a,b on the command line",
+    "hydra.sweep.": "the sweep's folder is output_dir/run_name",
+    "hydra.run.": "the sweep's folder is output_dir/run_name",
+}
+
+
+class LaunchError(CoveyError):
+    """A launcher that could not start the jobs, or that lost one."""
+
+
+def check_hydra(words: Sequence[str]) -> None:
+    """Refuse settings of Hydra that a sweep of Covey's does not follow.
+
+    Raises:
+        ConfigError: naming what is followed.
+    """
+    for word in words:
+        name = word.lstrip("+~").partition("=")[0]
+        if name == "hydra.mode" or name.startswith(_ALLOWED):
+            continue
+        why = next((why for start, why in _ELSEWHERE.items() if name.startswith(start)), "Covey does not follow it")
+        raise ConfigError(
+            f"`{word}`: {why}. Of Hydra's own settings hydra/launcher, hydra.launcher.* and hydra.job.env_set.* are "
+            "followed."
+        )
+
+
+def is_default_launcher(words: Sequence[str]) -> bool:
+    """Whether the jobs run here, one after the other."""
+    chosen = [word.partition("=")[2] for word in words if word.lstrip("+").startswith("hydra/launcher=")]
+    return not chosen or chosen[-1] == "basic"
+
+
+def check_launcher(hydra_words: Sequence[str], config_dirs: Sequence[str]) -> None:
+    """Check that the launcher is there and takes its settings.
+
+    Raises:
+        ConfigError: it is not installed, or a setting is none of its own.
+    """
+    with hydra_app(hydra_words) as hydra:
+        hydra.compose_config(None, _overrides(hydra_words, config_dirs), run_mode=RunMode.MULTIRUN)
+
+
+def launch(
+    task: Callable[[Any], Any],
+    numbers: Sequence[int],
+    folder: Path,
+    hydra_words: Sequence[str],
+    config_dirs: Sequence[str],
+) -> None:
+    """Call `task` with a config that holds `job`, once for every number, through Hydra's launcher; wait for all.
+
+    Args:
+        task: what runs a job; plug-ins pickle it.
+        numbers: the numbers of the jobs.
+        folder: where Hydra and the launcher may write.
+        hydra_words: `hydra/launcher=…`, `hydra.launcher.…=…`.
+        config_dirs: folders in which more launchers may be described (`hydra/launcher/NAME.yaml`).
+
+    Raises:
+        CoveyError: the launcher is not installed, or could not start or follow the jobs.
+    """
+    swept = [f"+job={','.join(map(str, numbers))}", f"hydra.sweep.dir={_quoted(str(folder.absolute()))}"]
+    with hydra_app(hydra_words) as hydra:
+        try:
+            hydra.multirun(None, task, [*_overrides(hydra_words, config_dirs), *swept], with_log_configuration=False)
+        except (HydraException, ImportError):
+            raise
+        except Exception as error:  # whatever a plug-in raises; Hydra's own launcher raises only bugs of ours
+            if is_default_launcher(hydra_words):
+                raise
+            raise LaunchError(f"The launcher ended with an error: {type(error).__name__}: {one_line(error)}") from error
+
+
+def _overrides(words: Sequence[str], config_dirs: Sequence[str]) -> list[str]:
+    found = [
+        *(word for word in words if not word.lstrip("+").startswith("hydra.mode=")),
+        "hydra.sweep.subdir=.",
+        "hydra.output_subdir=null",
+        "hydra.job.chdir=false",
+        "hydra/hydra_logging=disabled",
+        "hydra/job_logging=disabled",
+    ]
+    if config_dirs:
+        places = ",".join(_quoted(f"file://{Path(name).expanduser().absolute()}") for name in config_dirs)
+        found.append(f"hydra.searchpath=[{places}]")
+    return found
+
+
+def _quoted(text: str) -> str:
+    escaped = text.replace("'", "\\'")
+    return f"'{escaped}'"

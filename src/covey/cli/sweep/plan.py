@@ -1,0 +1,174 @@
+"""What a sweep will do, settled before any of it is done: every job's config, name, run directory and start."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from covey.cli.composing import Request, default_name
+from covey.cli.sweep.expand import Variant, expand
+from covey.config import Composed, Config, compose
+from covey.config.groups import Roots
+from covey.errors import ConfigError, CoveyError, RunDirectoryError
+from covey.runlog.directory import RunDirectory
+from covey.runlog.sweep import Sweep, SweepDirectory, SweepJob
+from covey.training.resume import decide_start
+
+_MAX_NAME = 80  # leaves room for a folder's name to be read in a table
+_MAX_VALUE = 24
+_NOT_IN_NAMES = re.compile(r"[^\w.+-]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A sweep, checked and ready to be launched."""
+
+    directory: SweepDirectory
+    sweep: Sweep
+    """All its jobs, those of an earlier invocation among them."""
+    configs: dict[int, Config]
+    """The jobs of this invocation by number: what each runs."""
+    finished: tuple[int, ...]
+    """The jobs among them that need not run: they have reached their end before."""
+    notes: tuple[str, ...]
+    """What is to be said about how the configs came about."""
+
+    @property
+    def to_run(self) -> list[int]:
+        return [number for number in self.configs if number not in self.finished]
+
+
+def make_plan(request: Request) -> Plan:
+    """Expand the jobs and check every one. Writes nothing.
+
+    Raises:
+        CoveyError: a job that cannot be run, jobs that are the same, or a folder that holds something else.
+    """
+    variants = expand(request.overrides, Roots.of(request.config_dirs))
+    composed = [_compose(request, number, variant) for number, variant in enumerate(variants)]
+    _refuse_twins(variants, composed)
+    configs = [one.config for one in composed]
+    directory = SweepDirectory(Path(_one(configs, "output_dir", variants)) / _sweep_name(request, configs, variants))
+    keys = tuple(variants[0].swept)
+    known = _known_jobs(directory, keys)
+    jobs = _numbered(variants, known, configs)
+    settled = {
+        job.number: dataclasses.replace(config, output_dir=str(directory.root), run_name=job.name)
+        for job, config in zip(jobs, configs, strict=True)
+    }
+    finished = tuple(job.number for job in jobs if _is_finished(job, settled[job.number], directory))
+    others = [job for job in known if job.number not in settled]
+    return Plan(
+        directory=directory,
+        sweep=Sweep(keys, tuple(sorted([*jobs, *others], key=lambda job: job.number)), str(Path.cwd())),
+        configs=settled,
+        finished=finished,
+        notes=tuple(dict.fromkeys(note for one in composed for note in one.notes)),
+    )
+
+
+def _compose(request: Request, number: int, variant: Variant) -> Composed:
+    try:
+        return compose(variant.overrides, request.recipe, request.config_dirs)
+    except CoveyError as error:
+        raise _in_job(error, number, variant.text) from None
+
+
+def _in_job(error: CoveyError, number: int, text: str) -> CoveyError:
+    """The same error, saying which job it is about when there are several."""
+    kind = ConfigError if isinstance(error, ConfigError) else type(error)
+    return kind(f"Job {number} ({text}): {error}") if text else error
+
+
+def _refuse_twins(variants: Sequence[Variant], composed: Sequence[Composed]) -> None:
+    for number, (variant, one) in enumerate(zip(variants, composed, strict=True)):
+        for other in range(number):
+            if composed[other].config == one.config:
+                raise ConfigError(
+                    f"Two jobs of this sweep are the same run: {variants[other].text} and {variant.text}. A value is "
+                    "there twice, or something later on the command line sets a swept key again."
+                )
+
+
+def _one(configs: Sequence[Config], key: str, variants: Sequence[Variant]) -> str:
+    """A value that all jobs must share, since it names the folder of the whole sweep."""
+    values = {getattr(config, key) for config in configs}
+    if len(values) > 1:
+        raise ConfigError(
+            f"{key} names the folder of the whole sweep, but its jobs disagree on it "
+            f"({', '.join(sorted(map(str, values)))}). Give it once; each job gets a folder of its own inside."
+        )
+    return str(values.pop())
+
+
+def _sweep_name(request: Request, configs: Sequence[Config], variants: Sequence[Variant]) -> str:
+    if any(config.run_name is not None for config in configs):
+        return _one(configs, "run_name", variants)
+    return default_name(request.recipe, configs)
+
+
+def _known_jobs(directory: SweepDirectory, keys: tuple[str, ...]) -> tuple[SweepJob, ...]:
+    """The jobs that the folder holds already.
+
+    Raises:
+        RunDirectoryError: it holds something else than a sweep over these keys.
+    """
+    if directory.table.is_file():
+        there = directory.read()
+        if set(there.keys) != set(keys):
+            raise RunDirectoryError(
+                f"{directory.root} holds a sweep over {_and(there.keys)}, and this one is over {_and(keys)}. Nothing "
+                "was touched. Choose another run_name."
+            )
+        return there.jobs
+    if not RunDirectory(directory.root).is_empty():
+        raise RunDirectoryError(
+            f"{directory.root} is there already and is no sweep. Nothing was touched. Choose another run_name."
+        )
+    return ()
+
+
+def _and(keys: Sequence[str]) -> str:
+    return " and ".join(keys) or "nothing"
+
+
+def _numbered(variants: Sequence[Variant], known: Sequence[SweepJob], configs: Sequence[Config]) -> list[SweepJob]:
+    """Number and name the jobs; one that was there before keeps its own, so that its run directory is found again."""
+    before = {frozenset(job.swept.items()): job for job in known}
+    free = max((job.number for job in known), default=-1) + 1
+    jobs = []
+    for variant, config in zip(variants, configs, strict=True):
+        steps = config.training.max_steps if config.training.max_steps > 0 else None
+        job = before.get(frozenset(variant.swept.items()))
+        if job is None:
+            job = SweepJob(free, job_name(free, variant.swept), variant.swept)
+            free += 1
+        jobs.append(dataclasses.replace(job, max_steps=steps))
+    return jobs
+
+
+def job_name(number: int, swept: dict[str, str]) -> str:
+    """A job's run name: its number, then each swept key (as short as is clear) and value, in plain characters."""
+    parts = [f"{short}-{_plain(swept[key])}" for key, short in zip(swept, _short_keys(list(swept)), strict=True)]
+    return "_".join([str(number), *parts])[:_MAX_NAME].rstrip("._-")
+
+
+def _short_keys(keys: Sequence[str]) -> list[str]:
+    """The last part of each key; two that end alike keep their whole names."""
+    last = [re.split(r"[./]", key)[-1] for key in keys]
+    return [_plain(key) if last.count(short) > 1 else short for key, short in zip(keys, last, strict=True)]
+
+
+def _plain(text: str) -> str:
+    kept = _NOT_IN_NAMES.sub("-", text).strip("-.") if not text.startswith("-") else _NOT_IN_NAMES.sub("-", text)
+    return kept[-_MAX_VALUE:] or "empty"
+
+
+def _is_finished(job: SweepJob, config: Config, directory: SweepDirectory) -> bool:
+    try:
+        return decide_start(config, directory.run(job)).finished
+    except CoveyError as error:
+        raise _in_job(error, job.number, " ".join(f"{k}={v}" for k, v in job.swept.items())) from None
