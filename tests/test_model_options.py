@@ -20,6 +20,8 @@ from covey.cli.main import main
 from covey.config import LoraConfig, ModelConfig, build
 from covey.errors import ConfigError, ModelError
 from covey.model.adapters import lora_config, quantization_config
+from covey.model.loading import load_tokenizer
+from covey.model.prompts import cut_left, prompt_lengths, render
 from covey.training.trackers import tracker_environment, trackers
 from covey.training.user_callbacks import load_callbacks
 
@@ -167,3 +169,28 @@ def test_what_cannot_be_done_is_refused_before_anything_is_written(
     assert code == 2, out
     assert says in out
     assert not (tmp_path / "run" / "config.yaml").exists()
+
+
+def test_prompts_are_measured_and_cut_as_the_model_sees_them(tiny_model: str) -> None:
+    tokenizer = load_tokenizer(ModelConfig(name=tiny_model))
+    prompt = [{"role": "user", "content": "What is 12 + 34?"}]
+    text = render(tokenizer, prompt)
+    assert "What is 12 + 34?" in text
+    ids = tokenizer.apply_chat_template(prompt, add_generation_prompt=True, return_dict=True)["input_ids"]
+    assert prompt_lengths(tokenizer)([prompt, prompt]) == [len(ids), len(ids)]
+    cut = cut_left(tokenizer)
+    whole = "seventy – 12 + 34"
+    pieces = tokenizer(whole, add_special_tokens=False).input_ids
+    for count in range(len(pieces) + 1):
+        assert whole.endswith(cut(whole, count))
+    assert cut(whole, 0) == whole
+    assert cut(whole, len(pieces)) == ""
+    assert len(cut(whole, 3)) < len(cut(whole, 1))
+
+
+def test_long_prompts_are_dropped_and_counted(train: Train) -> None:
+    code, out = train("dataset.max_prompt_length=2")
+    assert code != 0
+    assert "max_prompt_length" in out
+    code, out = train("dataset.max_prompt_length=2000")
+    assert code == 0, out

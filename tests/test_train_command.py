@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import signal
 from collections.abc import Callable
@@ -109,7 +110,7 @@ def variety(completions, **columns):
     calls = Path(__file__).with_suffix(".calls")
     calls.write_text(calls.read_text() + "." if calls.exists() else ".")
     if len(calls.read_text()) == 2:
-        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(TRAINER, signal.SIGTERM)  # rewards by name run in a worker process, not in the trainer's
     return [float(len(set(c[-1]["content"]))) for c in completions]
 """
 
@@ -117,10 +118,10 @@ def variety(completions, **columns):
 def test_a_signal_ends_the_step_and_leaves_a_checkpoint(train: Train, tmp_path: Path) -> None:
     reward = tmp_path / "mine" / "reward.py"
     reward.parent.mkdir()
-    reward.write_text(SIGNALLING_REWARD)
+    reward.write_text(f"TRAINER = {os.getpid()}\n{SIGNALLING_REWARD}")
     funcs = f"rewards.funcs=[exact_match,{reward}:variety]"
-    code, out, _ = train(funcs)
-    assert code == 128 + signal.SIGTERM
+    code, out, err = train(funcs)
+    assert code == 128 + signal.SIGTERM, err
     assert "SIGTERM" in out
     assert "Stopped after step 2" in out
     assert train(funcs)[0] == 0  # goes on

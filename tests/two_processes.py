@@ -8,9 +8,12 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import torch
+
 from test_exact_resume import REUSED, run
 
 if __name__ == "__main__":
     model, folder, stop, checkpoint = sys.argv[1:]
     resume = None if checkpoint == "-" else Path(checkpoint)
     run(model, Path(folder), {**REUSED, "beta": 0.05}, int(stop) or None, resume)
+    torch.distributed.destroy_process_group()

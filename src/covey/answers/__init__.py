@@ -1,15 +1,34 @@
 """Extracting and grading answers: pure functions, the same for data, rewards and evaluation."""
 
-from covey.answers.extract import EXTRACTORS, extract_answer_tag, extract_boxed, extract_gsm8k, has_reasoning_format
-from covey.answers.grade import Outcome, canonical_number, grade_exact
+from covey.answers.extract import (
+    EXTRACTORS,
+    Tags,
+    extract_answer_tag,
+    extract_boxed,
+    extract_gsm8k,
+    extractor,
+    has_reasoning_format,
+    has_think_format,
+)
+from covey.answers.grade import answers_agree, gold_answer, grade_exact, grade_math
+from covey.answers.numbers import canonical_number
+from covey.answers.outcome import Outcome
+from covey.answers.statement import extract_prediction
 
 __all__ = [
     "EXTRACTORS",
     "Outcome",
+    "Tags",
+    "answers_agree",
     "canonical_number",
     "extract_answer_tag",
     "extract_boxed",
     "extract_gsm8k",
+    "extract_prediction",
+    "extractor",
+    "gold_answer",
     "grade_exact",
+    "grade_math",
     "has_reasoning_format",
+    "has_think_format",
 ]

@@ -1,29 +1,40 @@
-"""Finding the answer inside a text: a data row's solution, or what a model wrote. None means that there is none."""
+"""Finding the answer inside a text by its marks: a data row's solution, or what a model wrote. None: there is none."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
 
-_ANSWER_OPEN, _ANSWER_CLOSE = "<answer>", "</answer>"
-_REASONING = re.compile(
-    r"\s*<think>((?:(?!</?think>|</?answer>).)*)</think>\s*<answer>((?:(?!</?think>|</?answer>).)*)</answer>\s*",
-    re.DOTALL,
-)
+from covey.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class Tags:
+    """The names of the tags around the two parts of a reasoned answer."""
+
+    think: str = "think"
+    answer: str = "answer"
+
+
 _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)  # an escaped character, whatever it is, or a brace
 _GSM8K_MARK = "####"
+_REGEX = "regex:"
+_SEARCHED = 20_000  # characters that a pattern of the user's own gets to see: it may take longer than linear time
 
 
-def extract_answer_tag(text: str) -> str | None:
+def extract_answer_tag(text: str, tag: str = "answer") -> str | None:
     """The text inside the last closed `<answer>…</answer>`, stripped; None without one, or when it is empty.
 
     Searched by position, not by a pattern: a runaway completion that only repeats `<answer>` costs linear time.
     """
-    start = text.rfind(_ANSWER_OPEN, 0, max(0, text.rfind(_ANSWER_CLOSE)))
+    opening, closing = f"<{tag}>", f"</{tag}>"
+    start = text.rfind(opening, 0, max(0, text.rfind(closing)))
     if start < 0:
         return None
-    begin = start + len(_ANSWER_OPEN)
-    return text[begin : text.index(_ANSWER_CLOSE, begin)].strip() or None
+    begin = start + len(opening)
+    return text[begin : text.index(closing, begin)].strip() or None
 
 
 def extract_gsm8k(text: str) -> str | None:
@@ -41,17 +52,39 @@ def extract_boxed(text: str) -> str | None:
     if start < 0:
         return None
     begin = text.index("{", start) + 1
+    end = closing_brace(text, begin)
+    return None if end is None else text[begin:end].strip() or None
+
+
+def closing_brace(text: str, begin: int) -> int | None:
+    """Where the brace that was opened just before `begin` closes; None when it never does."""
     depth = 1
     for mark in _BRACE.finditer(text, begin):
         depth += {"{": 1, "}": -1}.get(mark.group(), 0)
         if depth == 0:
-            return text[begin : mark.start()].strip() or None
+            return mark.start()
     return None
 
 
-def has_reasoning_format(text: str) -> bool:
+def has_reasoning_format(text: str, tags: Tags = Tags()) -> bool:
     """Whether the whole text is one `<think>…</think>` followed by one `<answer>…</answer>`, white space aside."""
-    return _REASONING.fullmatch(text) is not None
+    return _reasoning(tags).fullmatch(text) is not None
+
+
+def has_think_format(text: str, tags: Tags = Tags()) -> bool:
+    """Whether the text begins with the only `<think>…</think>` in it; whatever follows is free.
+
+    The form that models with a thinking mode keep to, and that TRL's `think_format_reward` asks for.
+    """
+    opening, closing = f"<{tags.think}>", f"</{tags.think}>"
+    return text.lstrip().startswith(opening) and text.count(opening) == 1 == text.count(closing)
+
+
+@lru_cache(maxsize=16)
+def _reasoning(tags: Tags) -> re.Pattern[str]:
+    think, answer = re.escape(tags.think), re.escape(tags.answer)
+    inside = rf"((?:(?!</?{think}>|</?{answer}>).)*)"
+    return re.compile(rf"\s*<{think}>{inside}</{think}>\s*<{answer}>{inside}</{answer}>\s*", re.DOTALL)
 
 
 def _whole(text: str) -> str | None:
@@ -64,4 +97,36 @@ EXTRACTORS: dict[str, Callable[[str], str | None]] = {
     "boxed": extract_boxed,
     "answer_tag": extract_answer_tag,
 }
-"""The values of `dataset.answer_extractor`."""
+"""The values of `dataset.answer_extractor`, besides `regex:PATTERN`."""
+
+
+def extractor(name: str) -> Callable[[str], str | None]:
+    """The function that finds an answer: one of `EXTRACTORS`, or for `regex:PATTERN` the pattern's last match.
+
+    Of a match counts its first group, or all of it when it has no group; of a text only the last 20,000 characters.
+
+    Raises:
+        ConfigError: there is no extractor of that name, or the pattern is no regular expression.
+    """
+    if name in EXTRACTORS:
+        return EXTRACTORS[name]
+    if not name.startswith(_REGEX):
+        known = ", ".join(EXTRACTORS)
+        raise ConfigError(
+            f"dataset.answer_extractor={name} is not possible: it must be one of {known}, or {_REGEX}PATTERN."
+        )
+    try:
+        pattern = re.compile(name.removeprefix(_REGEX))
+    except re.error as error:
+        raise ConfigError(f"dataset.answer_extractor={name} holds no regular expression: {error}.") from None
+
+    def search(text: str) -> str | None:
+        found = None
+        for found in pattern.finditer(text[-_SEARCHED:]):
+            pass
+        if found is None:
+            return None
+        answer = found.group(1) if pattern.groups else found.group()
+        return (answer or "").strip() or None
+
+    return search

@@ -1,44 +1,65 @@
-"""Deciding whether a prediction answers the gold answer, as a typed outcome."""
+"""Deciding whether a completion answers the gold answer, as a typed outcome."""
 
 from __future__ import annotations
 
-import re
-from decimal import Decimal
-from enum import StrEnum
-
-from covey.answers.extract import extract_answer_tag
-
-_NUMBER = re.compile(r"[+-]?(?:\d{1,3}(?:,\d{3})+|\d+)?(?:\.\d*)?", re.ASCII)
-_DOLLAR = re.compile(r"^([+-]?)\$ ?")  # `$5`, `-$5`; a sign after the dollar is the number's own
-_MAX_LENGTH = 200  # a longer "number" is a runaway completion; comparing it as text is enough
+from covey.answers.agreement import agree, is_readable
+from covey.answers.extract import Tags, closing_brace, extract_answer_tag, has_reasoning_format
+from covey.answers.latex import MAX_LENGTH
+from covey.answers.numbers import canonical_number
+from covey.answers.outcome import Outcome
+from covey.answers.statement import extract_prediction, marked
 
 
-class Outcome(StrEnum):
-    """What became of one completion's grading."""
+def grade_exact(completion: str, gold: str, tags: Tags = Tags(), strict: bool = False) -> Outcome:
+    """Compare the last `<answer>…</answer>` of a completion with the gold answer, numbers in canonical form.
 
-    RIGHT = "right"
-    WRONG = "wrong"
-    UNPARSABLE_PREDICTION = "unparsable_prediction"
-
-
-def canonical_number(text: str) -> str:
-    """A spelling-independent form: `1,334`, `+1334`, `1334.0`, `1334.` and `$1334` all become `1334`.
-
-    Text that is not one plain decimal number is returned with its white space folded, otherwise as it is.
+    Args:
+        strict: the whole completion must be `<think>…</think><answer>…</answer>`, or it states no answer.
     """
-    folded = " ".join(text.split())
-    bare = _DOLLAR.sub(r"\1", folded.replace("\N{MINUS SIGN}", "-"))
-    if len(bare) > _MAX_LENGTH or not any(c.isdigit() for c in bare) or not _NUMBER.fullmatch(bare):
-        return folded
-    plain = format(Decimal(bare.replace(",", "")), "f")
-    if "." in plain:
-        plain = plain.rstrip("0").rstrip(".")
-    return "0" if plain in ("-0", "") else plain
-
-
-def grade_exact(completion: str, gold: str) -> Outcome:
-    """Compare the last `<answer>…</answer>` of a completion with the gold answer, numbers in canonical form."""
-    predicted = extract_answer_tag(completion)
+    if strict and not has_reasoning_format(completion, tags):
+        return Outcome.UNPARSABLE_PREDICTION
+    predicted = extract_answer_tag(completion, tags.answer)
     if predicted is None:
         return Outcome.UNPARSABLE_PREDICTION
     return Outcome.RIGHT if canonical_number(predicted) == canonical_number(gold) else Outcome.WRONG
+
+
+def grade_math(completion: str, gold: str, tags: Tags = Tags()) -> Outcome:
+    """Compare the answer that a completion states with the gold answer, as mathematics.
+
+    The grader of the reward `accuracy`. It depends on `extract_prediction(completion, tags)` and `gold` alone, so that
+    equal pairs of these can share one grading. There is no timer in it: run it where a deadline is kept.
+
+    Args:
+        completion: what the model wrote; where its answer is looked for is told in `covey.answers.statement`.
+        gold: the right answer, bare or as a worked solution that marks it with tags, a box or `####`.
+
+    Returns:
+        RIGHT or WRONG; UNPARSABLE_PREDICTION where the completion states no answer that can be read; and
+        UNPARSABLE_GOLD where the gold answer cannot be read and the prediction is not the same text.
+    """
+    prediction = extract_prediction(completion, tags)
+    if prediction is None:
+        return Outcome.UNPARSABLE_PREDICTION
+    return answers_agree(prediction, gold, tags)
+
+
+def answers_agree(prediction: str, gold: str, tags: Tags = Tags()) -> Outcome:
+    """Compare two answers with nothing around them. The outcomes are those of `grade_math`."""
+    target = gold_answer(gold, tags)
+    if canonical_number(prediction) == canonical_number(target) != "" or agree(target, prediction):
+        return Outcome.RIGHT
+    if not is_readable(target):
+        return Outcome.UNPARSABLE_GOLD
+    return Outcome.WRONG if is_readable(prediction) else Outcome.UNPARSABLE_PREDICTION
+
+
+def gold_answer(gold: str, tags: Tags = Tags()) -> str:
+    r"""The answer that the data's text holds: inside answer tags, in `\boxed{…}`, after `####`, or all of it."""
+    inside = extract_answer_tag(gold, tags.answer)
+    if inside is not None:
+        gold = inside
+    if found := marked(gold):
+        return found
+    _, mark, rest = gold.rpartition(r"\boxed{")  # one that never closes
+    return rest.strip() if mark and len(rest) <= MAX_LENGTH and closing_brace(rest, 0) is None else gold.strip()

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from datasets import Dataset
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from covey.answers import Outcome, grade_exact, has_reasoning_format
+from covey.answers import Outcome, Tags, grade_exact, has_reasoning_format
 from covey.evaluation.estimators import Estimate, accuracy_estimate, mean
 from covey.rollout import SamplingSettings, generate
+
+Grade = Callable[[Sequence[str], Sequence[Mapping[str, Any]]], Sequence[Outcome]]
+"""Completions and the rows of their problems to outcomes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +67,8 @@ def evaluate(
     num_samples: int = 1,
     batch_size: int,
     seed: int,
+    grade: Grade | None = None,
+    tags: Tags | None = None,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> EvaluationResult:
     """Sample `num_samples` completions of every problem and grade them.
@@ -73,6 +78,9 @@ def evaluate(
 
     Args:
         problems: rows with `prompt` (conversation or string) and `answer`.
+        grade: grades completions against their rows; None compares the last answer tag with the answer, numbers in
+            any spelling.
+        tags: what a well-formed completion is tagged with; None means `<think>` and `<answer>`.
         on_progress: called with (completions done, completions in all).
     """
     rows = [(index, row) for index, row in enumerate(problems) for _ in range(num_samples)]
@@ -85,20 +93,25 @@ def evaluate(
         seed=seed,
         on_progress=None if on_progress is None else lambda done: on_progress(done, len(rows)),
     )
+    outcomes = (grade or _grade_exact)([generation.text for generation in generations], [row for _, row in rows])
     graded = [
         GradedCompletion(
             problem=index,
             prompt=last_user_message(row["prompt"]),
             answer=row["answer"],
             completion=generation.text,
-            outcome=grade_exact(generation.text, row["answer"]),
-            well_formed=has_reasoning_format(generation.text),
+            outcome=outcome,
+            well_formed=has_reasoning_format(generation.text, tags or Tags()),
             length=generation.length,
             truncated=generation.truncated,
         )
-        for (index, row), generation in zip(rows, generations, strict=True)
+        for (index, row), generation, outcome in zip(rows, generations, outcomes, strict=True)
     ]
     return summarise(graded)
+
+
+def _grade_exact(texts: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> list[Outcome]:
+    return [grade_exact(text, row["answer"]) for text, row in zip(texts, rows, strict=True)]
 
 
 def summarise(graded: list[GradedCompletion]) -> EvaluationResult:

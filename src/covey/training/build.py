@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 from covey.config import Config
 from covey.errors import ConfigError, ModelError, RunDirectoryError
 from covey.model.adapters import lora_config, quantization_config
+from covey.rewards import RewardSettings, find
+from covey.rewards.custom import check_columns
 from covey.runlog.directory import RunDirectory
 from covey.training.trackers import trackers
 
@@ -93,8 +95,13 @@ def build_trainer(
     loaded: LoadedData,
     reward_funcs: list[Any],
     tokenizer: PreTrainedTokenizerBase,
+    objective: dict[str, Any],
 ) -> GRPOTrainer:
     """The trainer, its model and adapters loaded.
+
+    Args:
+        source: what `from_pretrained` takes.
+        objective: what `objectives.build` gave.
 
     Raises:
         ModelError: the weights cannot be loaded.
@@ -117,6 +124,7 @@ def build_trainer(
             callbacks=callbacks,
             peft_config=lora_config(config.model.lora),
             quantization_config=quantization,
+            **objective,
         )
     except OSError as error:
         raise ModelError(
@@ -126,6 +134,17 @@ def build_trainer(
         raise ConfigError(f"TRL does not take these settings: {one_paragraph(error)}") from error
     trainer.remove_callback(PrinterCallback)  # the display shows it
     return trainer
+
+
+def check_rewards(config: Config, loaded: LoadedData) -> None:
+    """Check that every reward can be called with the columns that the data has.
+
+    Raises:
+        RewardError: it cannot be found, or needs a column that is not there.
+    """
+    settings = RewardSettings.of(config.rewards, config.training.max_completion_length)
+    for name in config.rewards.funcs:
+        check_columns(find(name, settings).batch, name, loaded.train.column_names)
 
 
 def check_size(config: Config, loaded: LoadedData) -> None:

@@ -8,20 +8,26 @@ import resource
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from covey import data, rewards
+from covey import data
+from covey.answers import Outcome, Tags, grade_exact
 from covey.config import Config, to_yaml
 from covey.model.loading import check_model, load_tokenizer
+from covey.model.prompts import cut_left, prompt_lengths
+from covey.rewards.execution import RewardRunner
+from covey.rewards.registry import canonical_name
 from covey.runlog.directory import RunDirectory
 from covey.runlog.files import write_atomically
+from covey.training import objectives
 from covey.training.build import (
     build_trainer,
     check_disk_space,
+    check_rewards,
     check_size,
     check_supported,
     grpo_config,
@@ -34,9 +40,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from covey.data import LoadedData
-    from covey.evaluation.run import EvaluationResult
+    from covey.evaluation.run import EvaluationResult, Grade
     from covey.runlog.metrics import MetricsWriter
-    from covey.training.callbacks import Evaluate
     from covey.training.display import Display
     from covey.training.trainer import GRPOTrainer
 
@@ -82,42 +87,53 @@ def run_training(config: Config, run_name: str, console: Any) -> RunResult:
         return RunResult(run, finished=True, step=start.step, trained=False)
     notes = check_supported(config)
     trackers(config)
+    objective = objectives.build(config)
+    runner = RewardRunner.of(config.rewards, max_completion_length=config.training.max_completion_length)
     with console.status("Loading data and model …"):
         source = check_model(config.model)
         loaded = data.load(config.dataset, config.seed)
-        reward_funcs = rewards.load(config.rewards.funcs)
+        check_rewards(config, loaded)
         tokenizer = load_tokenizer(config.model)
+        loaded = data.filter_by_length(loaded, prompt_lengths(tokenizer), cut_left(tokenizer), config.dataset)
         check_size(config, loaded)
     _say(console, (*start.notes, *notes, *loaded.notes))
-    with run.lock(), run.guard("the run"), tracker_environment(config):
+    with run.lock(), run.guard("the run"), tracker_environment(config), runner:
         with tempfile.TemporaryDirectory() as aside:
             said = Path(aside) / run.log.name  # what libraries say while it is not yet sure that the run can begin
             with _logging_to(said), console.status("Building the trainer …"):
                 args, notes = grpo_config(config, run)
-                trainer = build_trainer(config, args, source, loaded, reward_funcs, tokenizer)
+                trainer = build_trainer(config, args, source, loaded, runner.functions, tokenizer, objective)
                 check_disk_space(trainer, run)
             _say(console, notes)
             _open_run_directory(config, run, start)
             with run.log.open("ab") as log:
                 log.write(said.read_bytes())
         with _logging_to(run.log):
-            return _train(config, run, start, trainer, loaded, tokenizer, console)
+            runner.start()
+            job = _Job(config, run, start, trainer, loaded, tokenizer, runner)
+            return _train(job, console)
 
 
-def _train(
-    config: Config,
-    run: RunDirectory,
-    start: Start,
-    trainer: GRPOTrainer,
-    loaded: LoadedData,
-    tokenizer: PreTrainedTokenizerBase,
-    console: Any,
-) -> RunResult:
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """All that an invocation trains and evaluates with."""
+
+    config: Config
+    run: RunDirectory
+    start: Start
+    trainer: GRPOTrainer
+    loaded: LoadedData
+    tokenizer: PreTrainedTokenizerBase
+    rewards: RewardRunner
+
+
+def _train(job: _Job, console: Any) -> RunResult:
     from covey.runlog.completions import drop_completions_after
     from covey.runlog.metrics import MetricsWriter, read_metrics
     from covey.training.callbacks import StopCallback
     from covey.training.display import Display
 
+    config, run, start, trainer = job.config, job.run, job.start, job.trainer
     total = trainer.total_steps
     title = f"{config.model.name} on {config.dataset.label} · {run.root}"
     writer = MetricsWriter(run.metrics, keep_until=start.step if start.checkpoint else None)
@@ -127,14 +143,16 @@ def _train(
         if start.checkpoint:
             drop_completions_after(run.completions, start.step)
             display.recall(read_metrics(run.metrics))
-        _watch(trainer, config, run, writer, display, lambda: _evaluate(config, trainer, tokenizer, loaded))
+        _watch(job, writer, display)
         trainer.add_callback(stop)
         with stop.catching_signals(display):
-            if start.checkpoint is not None and start.step >= total:
-                trainer.load_checkpoint_weights(start.checkpoint)  # every step is done, only the end was cut off
-            else:
-                trainer.train(resume_from_checkpoint=str(start.checkpoint) if start.checkpoint else None)
-        writer.flush()
+            try:
+                if start.checkpoint is not None and start.step >= total:
+                    trainer.load_checkpoint_weights(start.checkpoint)  # every step is done, only the end was cut off
+                else:
+                    trainer.train(resume_from_checkpoint=str(start.checkpoint) if start.checkpoint else None)
+            finally:
+                writer.flush()
         if not stop.stopped:
             display.status("saving the model")
             save_final_model(trainer, run, merge=config.model.lora.active and config.model.lora.merge)
@@ -149,24 +167,18 @@ def _train(
     )
 
 
-def _watch(
-    trainer: GRPOTrainer,
-    config: Config,
-    run: RunDirectory,
-    writer: MetricsWriter,
-    display: Display,
-    evaluate: Evaluate,
-) -> None:
+def _watch(job: _Job, writer: MetricsWriter, display: Display) -> None:
     """Let the trainer evaluate and tell: metrics and completions into the run directory, figures onto the display."""
     from covey.training.callbacks import EvaluationCallback, RunLogCallback
 
+    config, run, trainer = job.config, job.run, job.trainer
     samples = config.logging.sample_completions
     every = config.evaluation.every_steps
     every_steps = trainer.steps_per_epoch if isinstance(every, str) else every
     if every_steps:
         display.shows_held_out = True
         evaluation = EvaluationCallback(
-            evaluate,
+            lambda: _evaluate(job),
             run,
             writer,
             display,
@@ -186,12 +198,11 @@ def _watch(
     trainer.add_callback(log)
 
 
-def _evaluate(
-    config: Config, trainer: GRPOTrainer, tokenizer: PreTrainedTokenizerBase, loaded: LoadedData
-) -> Mapping[str, EvaluationResult]:
+def _evaluate(job: _Job) -> Mapping[str, EvaluationResult]:
     from covey.evaluation.run import evaluate
     from covey.rollout import SamplingSettings
 
+    config, trainer = job.config, job.trainer
     settings = config.evaluation
     sampling = SamplingSettings(
         max_completion_length=settings.max_completion_length or trainer.args.max_completion_length,
@@ -200,20 +211,40 @@ def _evaluate(
         top_k=settings.top_k,
     )
     results = {}
-    for name, problems in loaded.evaluation.items():
+    for name, problems in job.loaded.evaluation.items():
         chosen = problems
         if settings.max_problems is not None:
             chosen = problems.select(range(min(settings.max_problems, len(problems))))
         results[name] = evaluate(
             trainer.accelerator.unwrap_model(trainer.model),
-            tokenizer,
+            job.tokenizer,
             chosen,
             sampling,
+            grade=_grader(config, job.rewards),
+            tags=Tags(config.rewards.think_tag, config.rewards.answer_tag),
             num_samples=settings.num_samples,
             batch_size=settings.batch_size,
             seed=config.seed + EVALUATION_SEED_OFFSET,
         )
     return results
+
+
+def _grader(config: Config, runner: RewardRunner) -> Grade:
+    """How completions of held-out problems are graded: as the rewards of the run grade, form aside.
+
+    With `exact_match` that is the last answer tag alone, so that the share of well-formed completions, which is
+    reported beside it, says something of its own.
+    """
+    names = {canonical_name(name) for name in config.rewards.funcs if ":" not in name}
+    if "exact_match" in names and "countdown" not in names:
+        tags = Tags(config.rewards.think_tag, config.rewards.answer_tag)
+        return lambda texts, rows: [grade_exact(t, r["answer"], tags) for t, r in zip(texts, rows, strict=True)]
+    grader = "countdown" if "countdown" in names else "accuracy"
+
+    def grade(texts: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> list[Outcome]:
+        return [graded.outcome or Outcome.CRASHED for graded in runner.pool.grade(grader, texts, rows)]
+
+    return grade
 
 
 def _open_run_directory(config: Config, run: RunDirectory, start: Start) -> None:

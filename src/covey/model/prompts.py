@@ -1,0 +1,43 @@
+"""Prompts as a tokenizer sees them: rendered, measured and cut."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+
+def render(tokenizer: PreTrainedTokenizerBase, prompt: Any) -> str:
+    """A prompt exactly as the model will see it: a conversation through the chat template, up to where it answers."""
+    if isinstance(prompt, str):
+        return prompt
+    return str(tokenizer.apply_chat_template(prompt, tokenize=False, add_generation_prompt=True))
+
+
+def prompt_lengths(tokenizer: PreTrainedTokenizerBase) -> Callable[[list[Any]], list[int]]:
+    """A function from prompts to their lengths in tokens, chat template included."""
+
+    def measure(prompts: list[Any]) -> list[int]:
+        texts = [render(tokenizer, prompt) for prompt in prompts]
+        return [len(ids) for ids in tokenizer(texts, add_special_tokens=False).input_ids] if texts else []
+
+    return measure
+
+
+def cut_left(tokenizer: PreTrainedTokenizerBase) -> Callable[[str, int], str]:
+    """A function that takes the first so many tokens off a text.
+
+    It cuts the text at a token's place in it where the tokenizer knows that, so that no character is torn.
+    """
+
+    def cut(text: str, count: int) -> str:
+        if count <= 0:
+            return text
+        if not tokenizer.is_fast:
+            return str(tokenizer.decode(tokenizer(text, add_special_tokens=False).input_ids[count:]))
+        offsets = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True).offset_mapping
+        return text[offsets[count][0] :] if count < len(offsets) else ""
+
+    return cut

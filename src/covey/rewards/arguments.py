@@ -1,0 +1,94 @@
+"""What a trainer passes to a reward, made ready for another process: plain values, and data rows for graders."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import pickle
+from collections.abc import Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+from covey.rewards.judging import LOGS
+from covey.rewards.reward import Reward
+
+_log = logging.getLogger("covey.rewards")
+_NOT_FOR_GRADERS = {"completion_ids", *LOGS}
+_STATE = "trainer_state"
+_LATEST_LOGS = 100
+
+
+def rows_for_grading(prompts: Sequence[Any], columns: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """One data row per completion: its prompt and its value of every column."""
+    count = len(prompts)
+    usable = {
+        name: values
+        for name, values in columns.items()
+        if name not in _NOT_FOR_GRADERS and isinstance(values, list | tuple) and len(values) == count
+    }
+    return [{"prompt": prompts[i], **{name: values[i] for name, values in usable.items()}} for i in range(count)]
+
+
+def arguments_for_call(
+    reward: Reward, registered: bool, prompts: Sequence[Any], completions: Sequence[Any], columns: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The keyword arguments of a batch function. One of Covey's own gets only what it names, to send less."""
+    arguments = dict(columns)
+    if registered:
+        named = inspect.signature(reward.batch).parameters
+        arguments = {name: value for name, value in columns.items() if name in named}
+    for name in LOGS:
+        if name in arguments:
+            arguments[name] = None  # the worker puts its recorder there
+    if _STATE in arguments:
+        arguments[_STATE] = plain_state(arguments[_STATE])
+    return {"prompts": prompts, "completions": completions, **arguments}
+
+
+def plain_state(state: Any) -> SimpleNamespace:
+    """A copy of the trainer's state that needs no library: its plain values, with the newest 100 log entries."""
+    values = {name: value for name, value in vars(state).items() if not name.startswith("_")}
+    if isinstance(values.get("log_history"), list):
+        values["log_history"] = values["log_history"][-_LATEST_LOGS:]
+    return SimpleNamespace(**{name: _plain(value) for name, value in values.items()})
+
+
+def _plain(value: Any) -> Any:
+    """The value without what is not plain: objects become None."""
+    if value is None or isinstance(value, bool | str):
+        return value
+    for kind in (int, float):  # those of numpy too
+        if isinstance(value, kind):
+            return kind(value)
+    if isinstance(value, list | tuple | set):
+        return [_plain(item) for item in value]
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    return None
+
+
+class PortableColumns:
+    """Leaves out the columns that cannot be sent to another process, and says so once for each."""
+
+    def __init__(self) -> None:
+        self._said: set[str] = set()
+
+    def of(self, columns: Mapping[str, Any]) -> dict[str, Any]:
+        """The columns that can be sent."""
+        kept = {}
+        for name, values in columns.items():
+            try:
+                if name not in LOGS and name != _STATE:
+                    pickle.dumps(values)
+            except (pickle.PicklingError, TypeError, AttributeError) as error:
+                if name not in self._said:
+                    self._said.add(name)
+                    _log.warning(
+                        "Rewards in worker processes do not get %s, which cannot be sent to another process (%s). A "
+                        "reward that needs it can be given as a Python function, which runs in this process.",
+                        name,
+                        error,
+                    )
+                continue
+            kept[name] = values
+        return kept

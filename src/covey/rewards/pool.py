@@ -1,0 +1,216 @@
+"""`WorkerPool`: graders and batch functions run by name, in processes that can be killed."""
+
+from __future__ import annotations
+
+import atexit
+import importlib
+import os
+import pickle
+import sys
+import threading
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any, Self
+
+from covey.errors import RewardError
+from covey.rewards.judging import Called, Sampled
+from covey.rewards.messages import Start
+from covey.rewards.reward import Graded, Reward
+from covey.rewards.settings import RewardSettings
+from covey.rewards.supervisor import Supervisor
+from covey.rewards.tasks import Job, ResultCache, Task
+
+FINDER = "covey.rewards.registry:find"
+WORKER_MEMORY = 4 << 30
+"""Bytes of address space that a worker may use while it grades samples (on Linux); a grader that asks for more crashes
+on that sample. Batch functions are not bounded, because whole libraries may come with them."""
+_MOST_WORKERS = 16
+
+
+class NotPortableError(RewardError):
+    """Something that is to be sent to a worker process does not pickle."""
+
+
+def default_workers() -> int:
+    """Workers of one training process: the cores it may use, shared with the other processes of this machine."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    share = cores // max(1, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+    return max(1, min(share, _MOST_WORKERS))
+
+
+class WorkerPool:
+    """Runs graders and reward functions, by name, in worker processes.
+
+    Started by the first work or by `start()`, usable from any thread, closed by `close()`, the end of a `with` block,
+    or the end of the program. After a fork of this process the child gets a pool of its own.
+
+    Args:
+        workers: tasks that may use a core at once; None goes by the number of cores. While tasks sleep there are more
+            workers (see `supervisor.py`).
+        settings: parameters of the rewards.
+        timeout: seconds that grading one sample may take: its own time, from when it begins in a worker, without
+            waiting for a free core.
+        batch_timeout: the same, for one call of a batch function.
+        cache_size: results of graders that are kept; 0 grades every sample anew, equal ones of a batch too.
+        preload: rewards to have ready before the first worker is made.
+        finder: `module:function` that turns a name and the settings into a `Reward`, here and in the workers.
+    """
+
+    def __init__(
+        self,
+        workers: int | None,
+        settings: RewardSettings,
+        timeout: float = 5.0,
+        batch_timeout: float = 60.0,
+        *,
+        cache_size: int = 100_000,
+        preload: Sequence[str] = (),
+        finder: str = FINDER,
+    ) -> None:
+        self.workers = default_workers() if workers is None else workers
+        self._settings = settings
+        self._timeout = timeout
+        self._batch_timeout = batch_timeout
+        self._preload = tuple(preload)
+        self._finder = finder
+        self._found: dict[str, Reward] = {}
+        self._cache = ResultCache(cache_size)
+        self._cache_size = cache_size
+        self._from_cache = 0
+        self._lock = threading.Lock()
+        self._supervisor: Supervisor | None = None
+        self._closed = False
+        self._pid = os.getpid()
+
+    def start(self) -> None:
+        """Begin to start the processes, in the background."""
+        self._running().submit([])
+
+    def grade(self, name: str, completions: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> list[Graded]:
+        """Grade completions, each under a deadline of its own.
+
+        Args:
+            name: a grader's name.
+            completions: texts.
+            rows: for every text its data row: `answer`, `prompt`, and whatever else the grader reads.
+
+        Raises:
+            RewardError: there is no such grader, or it cannot grade a row for want of a column.
+        """
+        results = self.submit_grading(name, completions, rows).result()
+        for result in results:
+            if result.refused:
+                raise RewardError(result.cause)
+        return [Graded(result.value, result.outcome) for result in results]
+
+    def submit_grading(
+        self, name: str, completions: Sequence[str], rows: Sequence[Mapping[str, Any]]
+    ) -> Future[list[Sampled]]:
+        """As `grade`, without waiting; the results also say why, and which rows the grader refused."""
+        reward = self._find(name)
+        if reward.sample is None:
+            raise RewardError(f"{name} does not grade single completions: call it on whole batches.")
+        job = Job(len(completions))
+        tasks = []
+        for index, (text, row) in enumerate(zip(completions, rows, strict=True)):
+            key = reward.cache_key(text, row) if reward.cache_key and self._cache_size else None
+            known = self._cache.get(key)
+            if known is not None:
+                self._from_cache += 1
+                job.put(index, known)
+                continue
+            payload = _pickled((text, row), f"Row {index} for {name}")
+            tasks.append(Task(name, payload, self._timeout, is_call=False, key=key, waiting=[(job, index)]))
+        if tasks:
+            self._running().submit(tasks)
+        return job.future
+
+    def call(self, name: str, kwargs: Mapping[str, Any]) -> list[float | None]:
+        """Call a batch function, with `prompts`, `completions` and the columns.
+
+        Raises:
+            RewardError: it raised, took too long, crashed, or returned something else than one number or None per
+                completion.
+        """
+        (called,) = self.submit_call(name, kwargs).result()
+        for row, why in called.bad[:1]:
+            raise RewardError(f"The reward {name}: row {row}: {why}.")
+        if called.failure:
+            raise RewardError(f"The reward {name}: {called.failure}.")
+        return called.values
+
+    def submit_call(self, name: str, kwargs: Mapping[str, Any]) -> Future[list[Called]]:
+        """As `call`, without waiting; the one result also says what went wrong and what was logged."""
+        job = Job(1)
+        payload = _pickled(dict(kwargs), f"An argument of {name}")
+        self._running().submit([Task(name, payload, self._batch_timeout, is_call=True, waiting=[(job, 0)])])
+        return job.future
+
+    @property
+    def counts(self) -> Counter[str]:
+        """How often, so far: `graded`, `calls`, `from_cache`, `timed_out`, `crashed` (workers)."""
+        counts = Counter(self._supervisor.counts if self._supervisor else {})
+        counts["from_cache"] += self._from_cache
+        return counts
+
+    @property
+    def pids(self) -> list[int]:
+        """The processes there are: the home first, then the workers."""
+        return self._supervisor.pids if self._supervisor else []
+
+    def close(self) -> None:
+        """End all processes and reap them; work that is not done fails."""
+        with self._lock:
+            self._closed = True
+            supervisor, self._supervisor = self._supervisor, None
+        atexit.unregister(self.close)
+        if supervisor is None:
+            return
+        if self._pid == os.getpid():
+            supervisor.close()
+        else:
+            supervisor.forget()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def _find(self, name: str) -> Reward:
+        if name not in self._found:
+            module, _, function = self._finder.partition(":")
+            self._found[name] = getattr(importlib.import_module(module), function)(name, self._settings)
+        return self._found[name]
+
+    def _running(self) -> Supervisor:
+        with self._lock:
+            if self._closed:
+                raise RewardError("The reward workers were closed: make a new pool.")
+            if self._pid != os.getpid() and self._supervisor is not None:
+                self._supervisor.forget()
+                self._supervisor = None
+            if self._supervisor is None:
+                start = Start(self._settings, self._finder, list(sys.path), self._preload, WORKER_MEMORY)
+                shortest = min(self._timeout, self._batch_timeout)
+                self._supervisor = Supervisor(start, self.workers, shortest, self._finished)
+                self._pid = os.getpid()
+                atexit.register(self.close)
+            return self._supervisor
+
+    def _finished(self, task: Task, result: Any) -> None:
+        if not task.is_call:
+            self._cache.put(task.key, result)
+        for job, index in task.waiting:
+            job.put(index, result)
+
+
+def _pickled(value: Any, what: str) -> bytes:
+    try:
+        return pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
+    except (pickle.PicklingError, TypeError, AttributeError) as error:
+        raise NotPortableError(
+            f"{what} cannot be sent to a worker process: {error}. Leave such columns out of the data, or give the "
+            "reward as a Python function, which runs in the process of the trainer."
+        ) from error

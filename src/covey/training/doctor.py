@@ -1,0 +1,318 @@
+"""`covey doctor`: what would go wrong in a long run, found before it starts.
+
+Every check returns findings: fine, worth a look, or wrong, each with what was seen and what to do. Nothing here
+changes anything; the cheap checks also run at the start of `covey train`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+from covey import data, rewards
+from covey.answers import Outcome, Tags
+from covey.config import Config
+from covey.errors import CoveyError
+from covey.model.loading import check_model, load_tokenizer
+from covey.model.prompts import prompt_lengths, render
+from covey.rewards.settings import RewardSettings
+from covey.training.build import check_supported
+from covey.training.memory import available_memory, estimate_memory
+from covey.training.trackers import trackers
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+    from transformers import PretrainedConfig, PreTrainedTokenizerBase
+
+    from covey.data import LoadedData
+
+SAMPLE = 1000
+"""How many rows of each set are looked at."""
+
+_SLACK = 1.2  # what an allocator needs on top of what is counted
+
+
+class Mark(StrEnum):
+    """How a check ended."""
+
+    FINE = "✓"
+    LOOK = "!"
+    WRONG = "✗"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line of the doctor's table."""
+
+    mark: Mark
+    check: str
+    """What was looked at, in a word or two."""
+    seen: str
+    """What was seen."""
+    advice: str = ""
+    """What to do about it."""
+
+
+def examine(config: Config, *, show_prompt: Callable[[str], None] | None = None) -> Iterator[Finding]:
+    """Run every check that needs no training; each finding comes as soon as it is known.
+
+    Args:
+        config: the run to look at.
+        show_prompt: called once with a prompt exactly as the model will see it.
+    """
+    yield from _examine_settings(config)
+    try:
+        source = check_model(config.model)
+        tokenizer = load_tokenizer(config.model)
+    except CoveyError as error:
+        yield Finding(Mark.WRONG, "model", str(error))
+        return
+    yield Finding(Mark.FINE, "model", f"{config.model.name}: config and tokenizer load")
+    yield from check_tokens(config, source, tokenizer)
+    try:
+        loaded = data.load(config.dataset, config.seed)
+    except CoveyError as error:
+        yield Finding(Mark.WRONG, "data", str(error))
+        return
+    held_out = ", ".join(f"{name} {len(rows)}" for name, rows in loaded.evaluation.items()) or "none"
+    yield Finding(Mark.FINE, "data", f"{len(loaded.train)} training rows; held out: {held_out}")
+    for note in loaded.notes:
+        yield Finding(Mark.LOOK, "data", note)
+    if show_prompt is not None:
+        show_prompt(render(tokenizer, loaded.train[0]["prompt"]))
+    yield from check_rows(loaded)
+    longest = yield from check_lengths(config, source, tokenizer, loaded.train)
+    yield from check_answers(config, loaded)
+    yield check_batch(config, loaded)
+    yield from check_memory(config, source, longest)
+
+
+def _examine_settings(config: Config) -> Iterator[Finding]:
+    try:
+        notes = check_supported(config)
+        trackers(config)
+    except CoveyError as error:
+        yield Finding(Mark.WRONG, "settings", str(error))
+        return
+    for note in notes:
+        yield Finding(Mark.LOOK, "settings", note)
+    yield Finding(Mark.FINE, "settings", "every key is known, every value in range")
+
+
+def check_tokens(config: Config, source: str, tokenizer: PreTrainedTokenizerBase) -> Iterator[Finding]:
+    """Whether the token that ends an answer in the chat template is one that generation stops at."""
+    stops = _stop_ids(source, config, tokenizer)
+    names = ", ".join(f"{tokenizer.convert_ids_to_tokens(i)} ({i})" for i in sorted(stops)) or "none"
+    end = _turn_end(tokenizer)
+    if not stops:
+        yield Finding(
+            Mark.WRONG,
+            "stop tokens",
+            "neither the model nor its tokenizer names an end-of-sequence token",
+            "Give one in the model's generation_config.json, or take the instruction-tuned model.",
+        )
+    elif end is not None and end not in stops:
+        yield Finding(
+            Mark.WRONG,
+            "stop tokens",
+            f"the chat template ends an answer with {tokenizer.convert_ids_to_tokens(end)} ({end}), but generation "
+            f"stops only at {names}: completions would run on to the length limit",
+            "Add that id to eos_token_id in generation_config.json, or give another model.chat_template.",
+        )
+    else:
+        yield Finding(Mark.FINE, "stop tokens", f"generation stops at {names}")
+    if tokenizer.pad_token_id is not None and tokenizer.pad_token_id in stops:
+        yield Finding(
+            Mark.LOOK,
+            "padding",
+            f"the padding token is the stop token {tokenizer.pad_token}",
+            "Harmless in Covey, which masks by position; a tokenizer with a padding token of its own is cleaner.",
+        )
+
+
+def check_rows(loaded: LoadedData) -> Iterator[Finding]:
+    """Whether problems occur twice, and whether any answer is empty."""
+    rows = loaded.train.select(range(min(SAMPLE, len(loaded.train))))
+    prompts = [_key(prompt) for prompt in rows["prompt"]]
+    twice = len(prompts) - len(set(prompts))
+    if twice:
+        yield Finding(
+            Mark.LOOK,
+            "duplicates",
+            f"{twice} of {len(prompts)} training prompts occur more than once",
+            "Take them out unless that is meant: each is trained on so many times more.",
+        )
+    for name, held_out in loaded.evaluation.items():
+        shared = len(set(prompts) & {_key(prompt) for prompt in held_out["prompt"]})
+        if shared:
+            yield Finding(
+                Mark.LOOK,
+                "leakage",
+                f"{shared} problems of {name} are also trained on",
+                "Held-out accuracy would be too high: take them out of the training data.",
+            )
+    empty = [number for number, answer in enumerate(rows["answer"]) if not str(answer or "").strip()]
+    if empty:
+        yield Finding(
+            Mark.WRONG,
+            "answers",
+            f"{len(empty)} of {len(rows)} training rows have no answer, first row {empty[0]}",
+            "Check dataset.answer_column and dataset.answer_extractor.",
+        )
+
+
+def check_lengths(config: Config, source: str, tokenizer: PreTrainedTokenizerBase, rows: Dataset) -> Iterator[Finding]:
+    """Percentiles of prompt lengths, against the model's context. Returns the length of a long prompt, in tokens."""
+    from transformers import AutoConfig
+
+    sample = rows.select(range(min(SAMPLE, len(rows))))
+    lengths = sorted(prompt_lengths(tokenizer)(sample["prompt"]))
+    middle, high, longest = (lengths[min(len(lengths) - 1, int(q * len(lengths)))] for q in (0.5, 0.95, 1.0))
+    seen = f"prompts have {middle} tokens in the middle, {high} at the 95th percentile, {longest} at most"
+    text = AutoConfig.from_pretrained(
+        source, revision=config.model.revision or "main", trust_remote_code=config.model.trust_remote_code
+    ).get_text_config()
+    context = getattr(text, "max_position_embeddings", None)
+    whole = longest + config.training.max_completion_length
+    limit = config.dataset.max_prompt_length
+    if context is not None and whole > context:
+        yield Finding(
+            Mark.WRONG,
+            "lengths",
+            f"{seen}; with training.max_completion_length={config.training.max_completion_length} that is {whole} "
+            f"tokens, and the model's context holds {context}",
+            f"Set dataset.max_prompt_length={max(1, context - config.training.max_completion_length)} or lower "
+            "training.max_completion_length.",
+        )
+    elif limit is not None and longest > limit:
+        over = sum(length > limit for length in lengths)
+        what = "dropped" if config.dataset.overlong_prompts == "drop" else "cut"
+        yield Finding(Mark.LOOK, "lengths", f"{seen}; {over} of {len(lengths)} will be {what} at {limit}")
+    else:
+        yield Finding(Mark.FINE, "lengths", seen)
+    return min(longest, limit or longest)
+
+
+def check_answers(config: Config, loaded: LoadedData) -> Iterator[Finding]:
+    """Whether each gold answer, put into the expected format, is graded as right by the rewards of the run."""
+    settings = RewardSettings.of(config.rewards, config.training.max_completion_length)
+    tags = Tags(config.rewards.think_tag, config.rewards.answer_tag)
+    graders = [r for r in (rewards.find(name, settings) for name in config.rewards.funcs) if r.sample is not None]
+    for name, rows in {"train": loaded.train, **loaded.evaluation}.items():
+        rows = rows.select(range(min(SAMPLE, len(rows))))
+        for grader in graders:
+            assert grader.sample is not None
+            failed = []
+            for number, row in enumerate(rows):
+                outcome = grader.sample(golden_completion(row, tags, grader.name), row).outcome
+                if outcome is not Outcome.RIGHT:
+                    failed.append((number, str(row["answer"]), outcome))
+            if failed:
+                shown = "; ".join(f"row {n}: {a[:60]!r} is {o}" for n, a, o in failed[:3])
+                share = len(failed) / len(rows)
+                yield Finding(
+                    Mark.WRONG if share > 0.05 else Mark.LOOK,
+                    f"{grader.name} on {name}",
+                    f"{len(failed)} of {len(rows)} gold answers do not score full marks ({shown})",
+                    "Nothing can earn the reward on these rows: mend the answers, or dataset.answer_extractor.",
+                )
+            else:
+                yield Finding(
+                    Mark.FINE, f"{grader.name} on {name}", f"all of {len(rows)} gold answers score full marks"
+                )
+
+
+def golden_completion(row: Any, tags: Tags, grader: str) -> str:
+    """A completion in the expected format that gives the row's own answer."""
+    answer = row["answer"]
+    if grader == "countdown" and row.get("solution"):  # its answer is the task; a solution is what one would write
+        answer = row["solution"]
+    return f"<{tags.think}>\nAs given.\n</{tags.think}>\n<{tags.answer}>{answer}</{tags.answer}>"
+
+
+def check_batch(config: Config, loaded: LoadedData) -> Finding:
+    """What one step is made of. (That groups are not cut is checked when the config is built.)"""
+    training = config.training
+    completions = training.generation_batch
+    prompts = completions // training.num_generations
+    seen = f"a generation batch is {prompts} prompts × {training.num_generations} = {completions} completions a process"
+    if len(loaded.train) < prompts:
+        return Finding(
+            Mark.WRONG,
+            "batch",
+            f"{seen}, but there are only {len(loaded.train)} training rows",
+            "Lower training.per_device_train_batch_size or raise training.num_generations.",
+        )
+    if training.max_steps > 0:
+        return Finding(Mark.FINE, "batch", f"{seen}; {training.max_steps} steps")
+    steps = math.ceil(len(loaded.train) * training.num_generations * training.num_iterations / completions)
+    return Finding(Mark.FINE, "batch", f"{seen}; about {steps} generation batches a pass over the data")
+
+
+def check_memory(config: Config, source: str, prompt_length: int) -> Iterator[Finding]:
+    """The estimate against what this machine has."""
+    from transformers import AutoConfig
+
+    model: PretrainedConfig = AutoConfig.from_pretrained(
+        source, revision=config.model.revision or "main", trust_remote_code=config.model.trust_remote_code
+    )
+    need = estimate_memory(config, model, prompt_length)
+    there, what = available_memory()
+    trained = "" if need.trained == need.parameters else f", {need.trained / 1e6:.1f} M of them trained"
+    seen = (
+        f"{need.parameters / 1e6:.1f} M parameters{trained}; training about {_gigabytes(need.training)} (weights "
+        f"{_gigabytes(need.weights)}, optimiser {_gigabytes(need.optimiser)}, activations "
+        f"{_gigabytes(need.activations)}), sampling about {_gigabytes(need.rollout)}; {what} has {_gigabytes(there)}"
+    )
+    most = max(need.training, need.rollout)
+    if most > there:
+        yield Finding(
+            Mark.WRONG,
+            "memory",
+            seen,
+            "Lower training.per_device_train_batch_size and raise gradient_accumulation_steps, set "
+            "training.gradient_checkpointing=true, train adapters (model.lora.rank=16), or use more devices.",
+        )
+    elif most * _SLACK > there:
+        yield Finding(Mark.LOOK, "memory", seen, "It is tight: allow a fifth more than the estimate.")
+    else:
+        yield Finding(Mark.FINE, "memory", seen)
+
+
+def worst(findings: Sequence[Finding]) -> Mark:
+    """The gravest mark among them."""
+    marks = {finding.mark for finding in findings}
+    return next((mark for mark in (Mark.WRONG, Mark.LOOK) if mark in marks), Mark.FINE)
+
+
+def _stop_ids(source: str, config: Config, tokenizer: PreTrainedTokenizerBase) -> set[int]:
+    from transformers import GenerationConfig
+
+    stops = {tokenizer.eos_token_id} - {None}
+    try:
+        asked = GenerationConfig.from_pretrained(source, revision=config.model.revision or "main").eos_token_id
+    except OSError:  # a model without a generation config stops at its tokenizer's token
+        return stops
+    return stops | set(asked if isinstance(asked, list) else [asked]) - {None}
+
+
+def _turn_end(tokenizer: PreTrainedTokenizerBase) -> int | None:
+    """The special token that the chat template puts behind an assistant's answer; None when it puts none there."""
+    marker = "covey7answer"
+    messages = [{"role": "user", "content": "?"}, {"role": "assistant", "content": marker}]
+    text = str(tokenizer.apply_chat_template(messages, tokenize=False))
+    _, _, tail = text.rpartition(marker)
+    ids = tokenizer(tail, add_special_tokens=False).input_ids
+    return next((int(i) for i in ids if i in set(tokenizer.all_special_ids)), None)
+
+
+def _key(prompt: Any) -> str:
+    text = prompt if isinstance(prompt, str) else "\n".join(f"{m['role']}: {m['content']}" for m in prompt)
+    return " ".join(text.split()).casefold()
+
+
+def _gigabytes(count: int) -> str:
+    return f"{count / 1e9:.1f} GB" if count >= 1e8 else f"{count / 1e6:.0f} MB"
