@@ -255,3 +255,19 @@ def test_references_between_foreign_keys():
 def test_eval_share_rounds_up_as_transformers_does():
     assert math.ceil(45 * 0.1) == 5
     assert by_yaml({"eval_steps": 0.2, "training": {"num_batches": 12}}).config.evaluation.every_steps == 3
+
+
+@pytest.mark.parametrize(
+    ("overrides", "loss"),
+    [
+        (["objective=maxent"], "grpo"),
+        (["objective.name=maxent"], "grpo"),
+        (["maxent_tau=0.3"], "grpo"),
+        (["maxent_tau=0.3", "loss_type=luspo"], "luspo"),
+        (["training.loss_type=luspo", "objective.name=maxent"], "luspo"),
+    ],
+)
+def test_maxent_brings_the_loss_that_carries_it_however_it_is_asked_for(overrides: list[str], loss: str) -> None:
+    made = load([*overrides, "training.beta=0.1"])
+    assert made.objective.name == "maxent"
+    assert made.training.loss_type == loss

@@ -83,6 +83,7 @@ class Merging:
         for setting in self.line.settings:
             self._apply(tree, setting)
         self._imply(tree)
+        self._fit_loss_to_maxent(tree)
         self._leave_out_maxent(tree)
         self._work_out(tree)
         return _resolve(tree) if OmegaConf.is_dict(tree) else {}
@@ -133,6 +134,17 @@ class Merging:
         for implied in applying.values():
             OmegaConf.update(tree, implied.key, implied.value, merge=True, force_add=True)
             self.notes += [implied.note] if implied.note else []
+
+    def _fit_loss_to_maxent(self, tree: DictConfig) -> None:
+        """Give MaxEnt the loss that its group has, where it was asked for by a key alone."""
+        from omegaconf import OmegaConf
+
+        key = "training.loss_type"
+        said = key in self._named or self.roots.says((*self.from_recipe, *self.chosen), key)
+        if self.complete or said or "objective" in self._groups or OmegaConf.select(tree, "objective.name") != "maxent":
+            return
+        OmegaConf.update(tree, key, "grpo", force_add=True)
+        self.notes.append(f"{key}=grpo, the mean per token, as the group objective=maxent has it")
 
     def _leave_out_maxent(self, tree: DictConfig) -> None:
         """Let go of a foreign source's MaxEnt knobs where it, or one after it, says `train_grpo_objective: true`."""

@@ -100,7 +100,6 @@ _RENAMED = {
     "wandb_mode": "logging.mode",
     "tags": "logging.tags",
     "logging.report_to": "training.report_to",
-    "logging.run_name": "run_name",
     "exp_name": "run_name",
     "wandb_run_name": "run_name",
     "checkpoint_dir": "output_dir",
@@ -237,6 +236,7 @@ _CONVERTED = {
     "evaluation.inference_config": _CALLED,
     # generation servers, trackers, the run
     "vllm_url": Spelling("training.vllm_server_base_url", to.vllm_url),
+    "logging.run_name": Spelling("run_name", to.kept_unless((None,), "run_name")),
     "logging.enabled": Spelling("training.report_to", to.logging_enabled, "bool"),
     "wandb_disabled": Spelling("training.report_to", to.wandb_disabled, "bool"),
     "resume_from_checkpoint": Spelling("resume", to.resume, "str | bool | None"),
