@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from covey import __version__
-from covey.cli import composing, config, starter, train
+from covey.cli import composing, config, doctor, starter, train
 from covey.errors import CoveyError
 
 _DESCRIPTION = "Group-relative policy optimisation of language models on answers that can be checked."
@@ -17,6 +17,7 @@ _EPILOGUE = """examples:
   covey train dataset=gsm8k dataset.path=FILE       train on GSM8K's own JSONL
   covey train my_recipe.yaml training.max_steps=50  train a recipe, one key overridden
   covey train --multirun seed=1,2,3                 train once for each seed, and compare
+  covey doctor my_recipe.yaml                       look at a run before it starts
   covey config training.learning_rate=1e-5          print what a command would run
 """
 
@@ -28,7 +29,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"covey {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for command in (train, config, starter):
+    for command in (train, config, doctor, starter):
         command.add_parser(commands)
     return parser
 

@@ -6,19 +6,22 @@ changes anything; the cheap checks also run at the start of `covey train`.
 
 from __future__ import annotations
 
+import dataclasses
 import math
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from covey import data, rewards
+from covey import data
 from covey.answers import Outcome, Tags
-from covey.config import Config
+from covey.config import Config, TrainingConfig
 from covey.errors import CoveyError
 from covey.model.loading import check_model, load_tokenizer
 from covey.model.prompts import prompt_lengths, render
-from covey.rewards.settings import RewardSettings
+from covey.rewards import RewardSettings, find
+from covey.rewards.execution import RewardRunner
 from covey.training.build import check_supported
 from covey.training.memory import available_memory, estimate_memory
 from covey.training.trackers import trackers
@@ -32,6 +35,8 @@ if TYPE_CHECKING:
 SAMPLE = 1000
 """How many rows of each set are looked at."""
 
+_FEW = 0.05  # a share of unscorable rows below which a run may still be worth its while
+_TRIAL_STEPS = 3
 _SLACK = 1.2  # what an allocator needs on top of what is counted
 
 
@@ -88,6 +93,16 @@ def examine(config: Config, *, show_prompt: Callable[[str], None] | None = None)
     yield from check_answers(config, loaded)
     yield check_batch(config, loaded)
     yield from check_memory(config, source, longest)
+
+
+def glance(config: Config, source: str, tokenizer: PreTrainedTokenizerBase, loaded: LoadedData) -> list[str]:
+    """The checks that cost next to nothing, for the start of a training run: what is worth a word, as notes."""
+    findings = [
+        *check_tokens(config, source, tokenizer),
+        *check_rows(loaded),
+        *check_lengths(config, source, tokenizer, loaded.train),
+    ]
+    return [f"{f.check}: {f.seen}. {f.advice}".rstrip() for f in findings if f.mark is not Mark.FINE]
 
 
 def _examine_settings(config: Config) -> Iterator[Finding]:
@@ -178,14 +193,15 @@ def check_lengths(config: Config, source: str, tokenizer: PreTrainedTokenizerBas
     context = getattr(text, "max_position_embeddings", None)
     whole = longest + config.training.max_completion_length
     limit = config.dataset.max_prompt_length
+    room = 0 if context is None else context - config.training.max_completion_length
     if context is not None and whole > context:
         yield Finding(
             Mark.WRONG,
             "lengths",
             f"{seen}; with training.max_completion_length={config.training.max_completion_length} that is {whole} "
             f"tokens, and the model's context holds {context}",
-            f"Set dataset.max_prompt_length={max(1, context - config.training.max_completion_length)} or lower "
-            "training.max_completion_length.",
+            (f"Set dataset.max_prompt_length={room} or lower" if room > 0 else "Lower")
+            + " training.max_completion_length.",
         )
     elif limit is not None and longest > limit:
         over = sum(length > limit for length in lengths)
@@ -200,29 +216,32 @@ def check_answers(config: Config, loaded: LoadedData) -> Iterator[Finding]:
     """Whether each gold answer, put into the expected format, is graded as right by the rewards of the run."""
     settings = RewardSettings.of(config.rewards, config.training.max_completion_length)
     tags = Tags(config.rewards.think_tag, config.rewards.answer_tag)
-    graders = [r for r in (rewards.find(name, settings) for name in config.rewards.funcs) if r.sample is not None]
-    for name, rows in {"train": loaded.train, **loaded.evaluation}.items():
-        rows = rows.select(range(min(SAMPLE, len(rows))))
-        for grader in graders:
-            assert grader.sample is not None
-            failed = []
-            for number, row in enumerate(rows):
-                outcome = grader.sample(golden_completion(row, tags, grader.name), row).outcome
-                if outcome is not Outcome.RIGHT:
-                    failed.append((number, str(row["answer"]), outcome))
-            if failed:
-                shown = "; ".join(f"row {n}: {a[:60]!r} is {o}" for n, a, o in failed[:3])
-                share = len(failed) / len(rows)
-                yield Finding(
-                    Mark.WRONG if share > 0.05 else Mark.LOOK,
-                    f"{grader.name} on {name}",
-                    f"{len(failed)} of {len(rows)} gold answers do not score full marks ({shown})",
-                    "Nothing can earn the reward on these rows: mend the answers, or dataset.answer_extractor.",
-                )
-            else:
-                yield Finding(
-                    Mark.FINE, f"{grader.name} on {name}", f"all of {len(rows)} gold answers score full marks"
-                )
+    try:
+        found = [find(name, settings) for name in config.rewards.funcs]
+    except CoveyError as error:
+        yield Finding(Mark.WRONG, "rewards", str(error))
+        return
+    graders = {reward.graded_by or reward.name for reward in found if reward.sample or reward.graded_by}
+    with RewardRunner.of(config.rewards, max_completion_length=config.training.max_completion_length) as runner:
+        for name, rows in {"train": loaded.train, **loaded.evaluation}.items():
+            sample = list(rows.select(range(min(SAMPLE, len(rows)))))
+            for grader in sorted(graders):
+                texts = [golden_completion(row, tags, grader) for row in sample]
+                outcomes = [graded.outcome for graded in runner.pool.grade(grader, texts, sample)]
+                yield _golden_finding(f"{grader} on {name}", sample, outcomes)
+
+
+def _golden_finding(check: str, rows: Sequence[Any], outcomes: Sequence[Outcome | None]) -> Finding:
+    failed = [(n, o) for n, o in enumerate(outcomes) if o is not Outcome.RIGHT]
+    if not failed:
+        return Finding(Mark.FINE, check, f"all {len(rows)} gold answers score full marks")
+    shown = "; ".join(f"row {n}: {str(rows[n]['answer'])[:60]!r} is {outcome}" for n, outcome in failed[:3])
+    return Finding(
+        Mark.WRONG if len(failed) > _FEW * len(rows) else Mark.LOOK,
+        check,
+        f"{len(failed)} of {len(rows)} gold answers do not score full marks ({shown})",
+        "Nothing can earn the reward on these rows: mend the answers, or dataset.answer_extractor.",
+    )
 
 
 def golden_completion(row: Any, tags: Tags, grader: str) -> str:
@@ -280,6 +299,38 @@ def check_memory(config: Config, source: str, prompt_length: int) -> Iterator[Fi
         yield Finding(Mark.LOOK, "memory", seen, "It is tight: allow a fifth more than the estimate.")
     else:
         yield Finding(Mark.FINE, "memory", seen)
+
+
+def try_steps(config: Config, console: Any) -> Finding:
+    """Run three steps into a folder that is thrown away, and time them."""
+    from covey.runlog import names
+    from covey.runlog.metrics import read_metrics
+    from covey.training.run import run_training
+
+    with tempfile.TemporaryDirectory(prefix="covey-doctor-") as folder:
+        training = TrainingConfig({**config.training.values, "save_strategy": "no", "logging_steps": 1})
+        trial = dataclasses.replace(
+            config,
+            output_dir=folder,
+            run_name="trial",
+            resume=False,
+            stop_after_steps=_TRIAL_STEPS,
+            training=training,
+            evaluation=dataclasses.replace(config.evaluation, every_steps=0),
+        )
+        try:
+            result = run_training(trial, "trial", console)
+        except CoveyError as error:
+            return Finding(Mark.WRONG, "three steps", str(error))
+        times = [row[names.STEP_TIME] for row in read_metrics(result.run.metrics) if names.STEP_TIME in row]
+    later = times[1:] or times  # the first step also warms up
+    seconds = sum(later) / len(later)
+    seen = f"{seconds:.2f} s a step (the first took {times[0]:.2f} s)"
+    if config.training.max_steps > 0:
+        seen += (
+            f"; {config.training.max_steps} steps would take about {seconds * config.training.max_steps / 60:.0f} min"
+        )
+    return Finding(Mark.FINE, "three steps", seen)
 
 
 def worst(findings: Sequence[Finding]) -> Mark:

@@ -33,6 +33,7 @@ from covey.training.build import (
     grpo_config,
     save_final_model,
 )
+from covey.training.doctor import glance
 from covey.training.resume import Start, decide_start
 from covey.training.trackers import tracker_environment, trackers
 
@@ -96,6 +97,7 @@ def run_training(config: Config, run_name: str, console: Any) -> RunResult:
         tokenizer = load_tokenizer(config.model)
         loaded = data.filter_by_length(loaded, prompt_lengths(tokenizer), cut_left(tokenizer), config.dataset)
         check_size(config, loaded)
+        notes += glance(config, source, tokenizer, loaded)
     _say(console, (*start.notes, *notes, *loaded.notes))
     with run.lock(), run.guard("the run"), tracker_environment(config), runner:
         with tempfile.TemporaryDirectory() as aside:

@@ -1,0 +1,101 @@
+"""`covey doctor`: what it finds wrong is wrong, and a sound run passes.
+
+Pinned here: the shipped run has nothing wrong; each kind of trouble (stop tokens, empty or wrong answers, leakage, too
+little context, memory) is found and named; the parameter count and the cache of the estimate are right by hand.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import AutoConfig, AutoModelForCausalLM, Qwen3Config
+
+from covey.answers import Tags
+from covey.cli.main import main
+from covey.config import load
+from covey.model.loading import load_tokenizer
+from covey.model.starter import STARTER_PATH
+from covey.training.doctor import Finding, Mark, check_tokens, examine, golden_completion, worst
+from covey.training.memory import estimate_memory
+
+SMALL = ["dataset.train_size=64", "dataset.test_size=8", "dataset.hard_size=0"]
+
+
+def found(overrides: list[str]) -> dict[str, Finding]:
+    return {finding.check: finding for finding in examine(load([*SMALL, *overrides]))}
+
+
+def test_a_sound_run_passes(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", *SMALL]) == 0
+    out = capsys.readouterr().out
+    assert "a prompt, as the model will see it" in out
+    assert "What is" in out
+    assert "0 wrong" in out
+
+
+def test_wrong_answers_leakage_and_duplicates_are_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [{"problem": f"What is {n} + 1?", "answer": str(n + 1)} for n in range(40)]
+    rows += [rows[0]] * 3
+    (tmp_path / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows[:5]))
+    data = [f"dataset.path={tmp_path / 'train.jsonl'}", f"dataset.test_path={tmp_path / 'test.jsonl'}"]
+    findings = {f.check: f for f in examine(load([*data, "model=starter"]))}
+    assert findings["duplicates"].mark is Mark.LOOK
+    assert findings["duplicates"].seen.startswith("3 of 43")
+    assert findings["leakage"].seen.startswith("5 problems of test")
+    assert worst(list(findings.values())) is Mark.LOOK
+
+    rows = [{"problem": f"What is {n} + 1?", "answer": f"{n}</answer>"} for n in range(40)]  # nothing can match this
+    (tmp_path / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert main(["doctor", data[0], "dataset.test_size=0", "model=starter"]) == 1
+    assert "40 of 40 gold answers do not score full marks" in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_template_that_ends_with_no_stop_token_is_found() -> None:
+    config = load(SMALL)
+    tokenizer = load_tokenizer(config.model)
+    assert [f.mark for f in check_tokens(config, str(STARTER_PATH), tokenizer)] == [Mark.FINE]
+    other = next(token for token in tokenizer.all_special_tokens if token != tokenizer.eos_token)
+    tokenizer.chat_template = str(tokenizer.chat_template).replace(tokenizer.eos_token, other)
+    wrong = list(check_tokens(config, str(STARTER_PATH), tokenizer))
+    assert wrong[0].mark is Mark.WRONG
+    assert other in wrong[0].seen
+
+
+def test_too_little_context_and_too_little_memory_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    findings = found(["training.max_completion_length=2040"])
+    assert findings["lengths"].mark is Mark.WRONG
+    assert "dataset.max_prompt_length=8" in findings["lengths"].advice
+    monkeypatch.setattr("covey.training.doctor.available_memory", lambda: (10**6, "a toaster"))
+    findings = found([])
+    assert findings["memory"].mark is Mark.WRONG
+    assert "a toaster" in findings["memory"].seen
+    assert "cannot train with a reasoning vocabulary" in found(["model.reasoning_vocab_size=4"])["settings"].seen
+
+
+def test_the_estimate_by_hand() -> None:
+    model = Qwen3Config(
+        vocab_size=100, hidden_size=8, intermediate_size=16, num_hidden_layers=2, num_attention_heads=2,
+        num_key_value_heads=1, head_dim=4, tie_word_embeddings=True, max_position_embeddings=64,
+    )  # fmt: skip
+    config = load(["training.max_completion_length=10", "training.beta=0.1", "training.generation_batch_size=null"])
+    need = estimate_memory(config, model, prompt_length=6)
+    # embeddings 100·8; a layer: q 8·8, k and v 8·4 each, o 8·8, their norms 2·4, mlp 3·8·16, two norms; the last norm
+    assert need.parameters == 800 + 2 * (64 + 32 + 32 + 64 + 8 + 384 + 16) + 8
+    assert need.trained == need.parameters
+    assert need.weights == 2 * 4 * need.parameters  # the reference beside the policy, float32
+    assert need.optimiser == 3 * 4 * need.parameters
+    assert need.cache == config.training.generation_batch * 16 * (2 * 2 * 1 * 4 * 4)
+    assert estimate_memory(load(["training.beta=0.0"]), model, 6).weights == 4 * need.parameters
+    starter = AutoConfig.from_pretrained(STARTER_PATH)
+    counted = AutoModelForCausalLM.from_pretrained(STARTER_PATH).num_parameters()
+    assert estimate_memory(load([]), starter, 20).parameters == counted
+
+
+def test_the_golden_completion_is_in_the_runs_own_tags() -> None:
+    row: dict[str, Any] = {"answer": "7", "solution": "3 + 4"}
+    assert golden_completion(row, Tags("reasoning", "final"), "accuracy").endswith("<final>7</final>")
+    assert golden_completion(row, Tags(), "countdown").endswith("<answer>3 + 4</answer>")
