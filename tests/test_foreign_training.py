@@ -19,11 +19,21 @@ FOREIGN = Path(__file__).with_name("foreign")
 
 pytestmark = pytest.mark.slow
 
-SMALL = """
-model=starter dataset=arithmetic dataset.train_size=64 dataset.test_size=4 dataset.hard_size=0 --max_completion_length 12
---max_steps 2 --per_device_train_batch_size 16 --gradient_accumulation_steps 1 --save_steps 100 --logging_steps 1
---report_to none --use_vllm false --push_to_hub false --evaluation_strategy no --run_name two_steps
-""".split()
+OURS = ("model=starter", "dataset=arithmetic", "dataset.train_size=64", "dataset.test_size=4", "dataset.hard_size=0")
+THEIRS = {
+    "max_completion_length": 12,
+    "max_steps": 2,
+    "per_device_train_batch_size": 16,
+    "gradient_accumulation_steps": 1,
+    "save_steps": 100,
+    "logging_steps": 1,
+    "report_to": "none",
+    "use_vllm": "false",
+    "push_to_hub": "false",
+    "evaluation_strategy": "no",
+    "run_name": "two_steps",
+}
+SMALL = (*OURS, *(word for name, value in THEIRS.items() for word in (f"--{name}", str(value))))
 ADAPTERS = ("--use_peft", "--lora_r", "4", "--lora_target_modules", "q_proj", "v_proj")
 
 
