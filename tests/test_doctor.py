@@ -45,7 +45,7 @@ def test_wrong_answers_leakage_and_duplicates_are_found(tmp_path: Path, capsys: 
     findings = {f.check: f for f in examine(load([*data, "model=starter"]))}
     assert findings["duplicates"].mark is Mark.LOOK
     assert findings["duplicates"].seen.startswith("3 of 43")
-    assert findings["leakage"].seen.startswith("5 problems of test")
+    assert "5 of the 5 held-out problems" in findings["data"].seen
     assert worst(list(findings.values())) is Mark.LOOK
 
     rows = [{"problem": f"What is {n} + 1?", "answer": f"{n}</answer>"} for n in range(40)]  # nothing can match this

@@ -149,32 +149,24 @@ def check_tokens(config: Config, source: str, tokenizer: PreTrainedTokenizerBase
 
 
 def check_rows(loaded: LoadedData) -> Iterator[Finding]:
-    """Whether problems occur twice, and whether any answer is empty."""
-    rows = loaded.train.select(range(min(SAMPLE, len(loaded.train))))
-    prompts = [_key(prompt) for prompt in rows["prompt"]]
+    """Whether training problems occur twice, and whether any answer is empty. (Problems of the held-out sets that are
+    trained on too are noted where the data are loaded.)
+    """
+    prompts = [_key(prompt) for prompt in loaded.train["prompt"]]
     twice = len(prompts) - len(set(prompts))
     if twice:
         yield Finding(
             Mark.LOOK,
             "duplicates",
-            f"{twice} of {len(prompts)} training prompts occur more than once",
+            f"{twice} of {len(prompts)} training rows repeat the prompt of another",
             "Take them out unless that is meant: each is trained on so many times more.",
         )
-    for name, held_out in loaded.evaluation.items():
-        shared = len(set(prompts) & {_key(prompt) for prompt in held_out["prompt"]})
-        if shared:
-            yield Finding(
-                Mark.LOOK,
-                "leakage",
-                f"{shared} problems of {name} are also trained on",
-                "Held-out accuracy would be too high: take them out of the training data.",
-            )
-    empty = [number for number, answer in enumerate(rows["answer"]) if not str(answer or "").strip()]
+    empty = [number for number, answer in enumerate(loaded.train["answer"]) if not str(answer or "").strip()]
     if empty:
         yield Finding(
             Mark.WRONG,
             "answers",
-            f"{len(empty)} of {len(rows)} training rows have no answer, first row {empty[0]}",
+            f"{len(empty)} of {len(prompts)} training rows have no answer, first row {empty[0]}",
             "Check dataset.answer_column and dataset.answer_extractor.",
         )
 
@@ -257,7 +249,7 @@ def check_batch(config: Config, loaded: LoadedData) -> Finding:
     training = config.training
     completions = training.generation_batch
     prompts = completions // training.num_generations
-    seen = f"a generation batch is {prompts} prompts × {training.num_generations} = {completions} completions a process"
+    seen = f"a generation batch is {prompts} × {training.num_generations} = {completions} completions a process"
     if len(loaded.train) < prompts:
         return Finding(
             Mark.WRONG,
