@@ -309,8 +309,8 @@ part = functools.partial(short)
     ("name", "message"),
     [
         ("{}/mime.py:short", r"mime\.py, which does not exist\. Did you mean mine\.py\?"),
-        ("{}/mine.py:shirt", r"has no function shirt; it has short, "),
-        ("{}/mine.py:", r"has no function \(none is named\)"),
+        ("{}/mine.py:shirt", r"has no shirt; it has short, "),
+        ("{}/mine.py:", r"has no name after the colon"),
         ("{}/mine.py:strict", r"must take \*\*kwargs.* does not take prompts: def strict\(completions, \*\*kwargs\)"),
         ("{}/mine.py:position", r"takes prompts by position only.*def position\(prompts, completions, \*\*kwargs\)"),
         ("{}/mine.py:NUMBER", "is not a function but of type int"),

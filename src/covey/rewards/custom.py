@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import difflib
 import functools
-import hashlib
-import importlib
-import importlib.util
 import inspect
-import sys
 from collections.abc import Collection
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from covey.errors import RewardError
+from covey.importing import import_object
 from covey.rewards.reward import Reward, RewardFunction
 
 _NOT_PASSED = {"prompt", "completion"}  # columns that TRL passes in its own way
@@ -28,9 +23,7 @@ def find_custom(name: str) -> Reward:
     Raises:
         RewardError: it cannot be imported, or cannot take what a reward is given.
     """
-    source, _, attribute = name.rpartition(":")
-    module = _import_file(Path(source), name) if source.endswith(".py") else _import_module(source, name)
-    function = _function(module, attribute, name)
+    function = _function(name)
     _check_signature(function, name)
     return Reward(function.__name__, _also_solution(function))
 
@@ -64,63 +57,8 @@ def check_columns(function: RewardFunction, name: str, columns: Collection[str])
         raise RewardError(_wants_kwargs(function, name, unwanted[0]))
 
 
-def _import_file(file: Path, name: str) -> ModuleType:
-    path = file.expanduser().resolve()
-    if not path.is_file():
-        near = difflib.get_close_matches(path.name, (p.name for p in path.parent.glob("*.py")), n=1)
-        guess = f" Did you mean {near[0]}?" if near else ""
-        raise RewardError(f"rewards.funcs: {name} names the file {path}, which does not exist.{guess}")
-    key = f"covey_rewards_{path.stem}_{hashlib.blake2b(str(path).encode(), digest_size=4).hexdigest()}"
-    if key in sys.modules:  # two functions of one file
-        return sys.modules[key]
-    _make_importable(path.parent)
-    spec = importlib.util.spec_from_file_location(key, path)
-    if spec is None or spec.loader is None:
-        raise RewardError(f"rewards.funcs: {name}: Python cannot load {path} as a module.")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[key] = module
-    try:
-        spec.loader.exec_module(module)
-    except Exception as error:  # the user's own code, which may raise anything
-        del sys.modules[key]
-        raise RewardError(_failed_import(name, error)) from error
-    return module
-
-
-def _import_module(module: str, name: str) -> ModuleType:
-    _make_importable(Path.cwd())
-    try:
-        return importlib.import_module(module)
-    except Exception as error:  # the user's own code, which may raise anything
-        raise RewardError(_failed_import(name, error)) from error
-
-
-def _make_importable(folder: Path) -> None:
-    """Let the user's modules import their neighbours, as a script could; last, so that nothing else is shadowed."""
-    if str(folder) not in sys.path:
-        sys.path.append(str(folder))
-
-
-def _failed_import(name: str, error: Exception) -> str:
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    where = f" ({trace.tb_frame.f_code.co_filename}, line {trace.tb_lineno})" if trace else ""
-    if isinstance(error, ImportError | SyntaxError):  # their text says it all; the last frame is Python's own
-        where = ""
-    cause = " ".join(str(error).split())
-    return f"rewards.funcs: {name} cannot be imported: {type(error).__name__}: {cause}{where}."
-
-
-def _function(module: ModuleType, attribute: str, name: str) -> RewardFunction:
-    if not hasattr(module, attribute):
-        own = [k for k, v in vars(module).items() if inspect.isfunction(v) and v.__module__ == module.__name__]
-        shown = ", ".join(difflib.get_close_matches(attribute, own, n=5, cutoff=0.0)) or "none of its own"
-        raise RewardError(
-            f"rewards.funcs: {name}: {name.rpartition(':')[0]} has no function {attribute or '(none is named)'}; it "
-            f"has {shown}."
-        )
-    function = getattr(module, attribute)
+def _function(name: str) -> RewardFunction:
+    function = import_object(name, "rewards.funcs", RewardError)
     if not callable(function) or not hasattr(function, "__name__") or inspect.isclass(function):
         raise RewardError(f"rewards.funcs: {name} is not a function but of type {type(function).__name__}.")
     found: RewardFunction = function
