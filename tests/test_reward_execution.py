@@ -46,7 +46,7 @@ def obey(text, row):
     if what == "exit": os._exit(3)
     if what == "abort": os.abort()
     if what == "raise": raise ValueError("no way")
-    if what == "memory": bytearray(1 << 45)
+    if what == "memory": bytearray(1 << (33 if sys.platform == "linux" else 45))
     if what == "print": print("noise " * 1000, flush=True); os.write(1, b"more noise")
     if what == "refuse": raise RewardError("the row has no answer")
     if what == "burn":

@@ -106,7 +106,7 @@ class Inbox:
         """Read what is there, once, and give every whole message; `closed` is set when the other side is gone."""
         try:
             new = self._channel.recv(_AT_ONCE)
-        except (ConnectionError, OSError):  # the worker was killed with bytes of ours unread
+        except OSError:  # the worker was killed with bytes of ours unread
             new = b""
         self.closed = not new
         self._bytes += new

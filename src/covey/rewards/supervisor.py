@@ -28,7 +28,7 @@ from covey.rewards.home import Home, HomeGoneError
 from covey.rewards.messages import PATIENCE, Begun, Call, CallDone, Grade, Inbox, SampleDone, Start, send
 from covey.rewards.tasks import Task
 
-MOST_LENT = 64
+MOST_LENT = 128
 """Further workers, at most, while tasks sleep: each takes some ten megabytes of its own."""
 LOAD_SECONDS = 120.0
 """What importing a reward's module may take in a worker, on top of any deadline."""

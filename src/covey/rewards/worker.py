@@ -47,11 +47,17 @@ _PARENT_CHECK = 1.0  # seconds
 _REAP_CHECK = 0.05
 _WARM_UP = (
     (r"2\sqrt{3}", r"\sqrt{12}"),
+    (r"3\sqrt{5}", r"11\sqrt{5}"),
     (r"\frac{x+1}{2}", "x/2+1/2"),
     ("x^2+3x+2", "(x+1)(x+2)"),
+    ("x^2+5x+6", "(x+1)(x+5)"),
+    ("x^2-1", "x^2+2x"),
+    (r"\frac{\pi}{4}+1", r"\frac{\pi+4}{4}"),
+    (r"\frac{3}{7}", r"\frac{1}{2}"),
     ("[0,1)", r"0 \leq x < 1"),
 )
-"""Gold answers and predictions for which graders must load, and set up, their mathematics."""
+"""Gold answers and predictions, equal and not, for which graders load and set up their mathematics: every worker that
+replaces another one begins with what was learned here."""
 
 
 def main(arguments: list[str]) -> None:
@@ -68,7 +74,9 @@ def main(arguments: list[str]) -> None:
     finder = _finder(start)
     for name in start.preload:
         sample = finder(name).sample
-        for gold, answer in _WARM_UP if sample is not None else ():
+        if sample is None:
+            continue
+        for gold, answer in _WARM_UP:
             judging.grade(sample, f"<answer>{answer}</answer>", {"prompt": "", "answer": gold})
     gc.collect()
     gc.freeze()  # what is there now is shared by all workers and never looked through again
