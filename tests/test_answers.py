@@ -1,22 +1,28 @@
-"""Extracting and grading answers: small cases decided by hand, then every gold answer of the real data sets."""
+"""Extracting and grading answers: small cases decided by hand. The public corpora are in test_grading_corpus.py."""
 
 from __future__ import annotations
 
-import json
+import threading
 from pathlib import Path
 
 import pytest
 
 from covey.answers import (
-    EXTRACTORS,
     Outcome,
+    Tags,
+    answers_agree,
     canonical_number,
     extract_answer_tag,
     extract_boxed,
     extract_gsm8k,
+    extract_prediction,
+    extractor,
     grade_exact,
+    grade_math,
     has_reasoning_format,
+    has_think_format,
 )
+from covey.errors import ConfigError
 
 
 @pytest.mark.parametrize(
@@ -150,27 +156,234 @@ def test_grade_exact(completion: str, gold: str, outcome: Outcome) -> None:
     assert grade_exact(completion, gold) is outcome
 
 
-def _rows(file: Path) -> list[dict[str, str]]:
-    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+def test_exact_grading_takes_other_tags_and_can_ask_for_the_whole_form() -> None:
+    tags = Tags("reasoning", "result")
+    whole = "<reasoning>…</reasoning><result>7</result>"
+    assert grade_exact(whole, "7", tags, strict=True) is Outcome.RIGHT
+    assert grade_exact("so " + whole, "7", tags) is Outcome.RIGHT
+    assert grade_exact("so " + whole, "7", tags, strict=True) is Outcome.UNPARSABLE_PREDICTION
+    assert grade_exact(whole, "7", strict=False) is Outcome.UNPARSABLE_PREDICTION
+    assert has_reasoning_format(whole, tags)
+    assert not has_reasoning_format(whole)
 
 
-@pytest.mark.parametrize("name", ["gsm8k_train.jsonl", "gsm8k_test.jsonl"])
-def test_every_gold_answer_of_gsm8k_scores(shared_data: Path, name: str) -> None:
-    for row in _rows(shared_data / name):
-        gold = EXTRACTORS["gsm8k"](row["answer"])
-        assert gold is not None, row
-        assert float(gold) == float(row["answer"].split("####")[1].replace(",", ""))
-        assert grade_exact(f"<answer>{gold}</answer>", gold) is Outcome.RIGHT
+@pytest.mark.parametrize(
+    ("text", "fits"),
+    [
+        ("<think>a</think> free text", True),
+        ("<think>a</think>", True),
+        ("<think>a", False),
+        ("so <think>a</think>", False),
+        ("<think>a</think><think>b</think>", False),
+        ("</think><think>", False),
+        ("", False),
+    ],
+)
+def test_think_format(text: str, fits: bool) -> None:
+    assert has_think_format(text) is fits
 
 
-def test_boxed_answers_of_math500_are_found(shared_data: Path) -> None:
-    for row in _rows(shared_data / "math500_test.jsonl"):
-        assert extract_boxed(row["solution"]) == row["answer"]
+def test_extractors_by_name() -> None:
+    assert extractor("boxed")(r"\boxed{3}") == "3"
+    assert extractor(r"regex:Answer: (\d+)")("Answer: 1, no: Answer: 2") == "2"
+    assert extractor(r"regex:\d+")("1 and 23") == "23"
+    assert extractor(r"regex:(\d+)?x")("x") is None  # the group took no part in the match
+    assert extractor("regex:z")("x") is None
+    with pytest.raises(ConfigError, match="must be one of none, gsm8k"):
+        extractor("box")
+    with pytest.raises(ConfigError, match="no regular expression"):
+        extractor("regex:(")
 
 
-def test_no_wrong_answer_of_the_grader_cases_passes_as_the_same_number(shared_data: Path) -> None:
-    """Exact match may miss a right answer in an unusual spelling; it must not make a wrong one right."""
-    cases = [case for case in _rows(shared_data / "graders" / "pairs.jsonl") if not case["expected"]]
-    assert len(cases) > 50
-    for case in cases:
-        assert canonical_number(str(case["prediction"])) != canonical_number(str(case["gold"])), case
+@pytest.mark.parametrize(
+    ("completion", "answer"),
+    [
+        ("<think>…</think><answer>7</answer>", "7"),
+        (r"<answer>It is \boxed{7}.</answer> or \boxed{8}", "7"),
+        (r"\boxed{5} hm, \boxed{6}", "6"),
+        (r"\boxed{5} and \boxed{6}", "5, 6"),
+        (r"\boxed{5} and then \boxed{6}", "6"),
+        (r"\boxed{\boxed{5}}", "5"),
+        (r"\boxed{5} \boxed{6", "5"),
+        (r"<think>\boxed{5}</think> It is \boxed{6}", "6"),
+        (r"<think>it is \boxed{5}", None),  # a thought that never ends
+        (r"<think>\boxed{5}</think>", None),  # nothing but a thought
+        ("so 48/2 = 24\n#### 24", "24"),
+        ("7 * 2 = 14\nA: 14", "14"),
+        ("The answer is 42 because it is.", "42"),
+        ("The answer is $x = 3$. I hope it is correct.", "x = 3"),
+        ("Answer: 41, no. Answer: 42", "42"),
+        ("x = 7", "x = 7"),
+        ("So she has 42 apples.", "42"),
+        (r"Therefore it is $\frac{1}{2}$ or $2$.", r"\frac{1}{2}, 2"),
+        ("I cannot tell.", "I cannot tell."),  # may be what the gold answer says, word for word
+        ("", None),
+        ("__import__('os').system('rm') or 0", None),  # a program states no answer
+    ],
+)
+def test_the_answer_that_a_completion_states(completion: str, answer: str | None) -> None:
+    assert extract_prediction(completion) == answer
+
+
+def test_predictions_are_found_between_the_tags_that_were_asked_for() -> None:
+    tags = Tags("reasoning", "result")
+    text = "<reasoning><answer>1</answer></reasoning><result>2</result>"
+    assert extract_prediction(text, tags) == "2"
+    assert grade_math(text, "2", tags) is Outcome.RIGHT
+
+
+SAME = [
+    ("1,334", "1334.0"),
+    ("1000000", "10^6"),
+    ("1.25\\times10^6", "1.25e6"),
+    ("1\\frac{4}{5}", "9/5"),
+    ("2.\\overline{3}", "7/3"),
+    ("\\frac{2}{4}", "0.5"),
+    ("-\\frac12", "\\frac{1}{-2}"),
+    ("\\frac{1}{3}", "0.333"),
+    ("8\\pi", "25.13"),
+    ("2516_8", "2516_{(8)}"),
+    ("2516_8", "2516"),
+    ("50\\%", "0.5"),
+    ("50\\%", "50"),
+    ("0.75", "75%"),
+    ("\\$5.50", "5.5 dollars"),
+    ("12\\text{ cm}^2", "12"),
+    ("10 \\text{ inches}", "10 in"),
+    ("90^\\circ", "90 degrees"),
+    ("\\text{(C)}", "C"),
+    ("C", "C. 12"),
+    ("\\text{Evelyn}", "evelyn"),
+    ("x = 5", "5"),
+    ("5", "x = 2 + 3 = 5"),
+    ("f(n) = n + 1", "f(x) = x + 1"),
+    ("y = 2x + 3", "2x - y + 3 = 0"),
+    ("1, -2", "x = -2 or x = 1"),
+    ("3 \\pm 2\\sqrt2", "3-2\\sqrt{2}, 3+2\\sqrt{2}"),
+    ("\\{1, 2\\}", "2, 1"),
+    ("(1, 2)", "x = 1, y = 2"),
+    ("(0,9)\\cup(9,36)", "(9, 36) \\cup (0, 9)"),
+    ("-1 < x \\le 3", "(-1, 3]"),
+    ("|x| > 3", "x < -3 \\text{ or } x > 3"),
+    ("x < 1", "-x > -1"),
+    ("\\begin{pmatrix} 1 \\\\ 2 \\end{pmatrix}", "(1, 2)"),
+    ("\\begin{pmatrix} 1 & 2 \\\\ 3 & 4 \\end{pmatrix}", "[[1, 2], [3, 4]]"),
+    ("4:40 p.m.", "16:40"),
+    ("1 : 14", "2:28"),
+    ("\\frac{\\sqrt2}{2}", "1/\\sqrt{2}"),
+    ("x^2 - 1", "(x-1)(x+1)"),
+    ("\\tan x", "\\frac{\\sin x}{\\cos x}"),
+    ("\\sin(90^\\circ - x)", "\\cos x"),
+    ("6 - 5i", "-5i + 6"),
+    ("2^{1000}", "4^{500}"),
+]
+DIFFERENT = [
+    ("5", "-5"),
+    ("100000000000", "99999999999"),
+    ("2^{1000}", "2^{1000} - 1"),
+    ("100", "99.99"),
+    ("\\frac{1}{3}", "0.33"),
+    ("\\frac{1}{8}", "0.13"),
+    ("1/4", "25"),
+    ("50\\%", "5"),
+    ("3, 5", "3.5"),
+    ("204_5", "204_6"),
+    ("5 cm", "5 m"),
+    ("2t", "2"),
+    ("0.64N", "0.64"),
+    ("C", "D"),
+    ("15", "(B) 15"),
+    ("\\text{even}", "odd"),
+    ("x = 5", "y = 5"),
+    ("a^2 + b = 0", "0"),
+    ("x^2 + y^2 = 1", "x^2 - y^2 = 1"),
+    ("5", "5 or 6"),
+    ("2, 3", "2"),
+    ("(1, 2)", "(2, 1)"),
+    ("(1, 2)", "[1, 2]"),
+    ("(1, 2]", "(1, 2)"),
+    ("12", "(1, 2)"),
+    ("\\pm 4", "4"),
+    ("x > 5", "x < 5"),
+    ("x > 5", "x \\ge 5"),
+    ("\\begin{pmatrix} 1 & 2 \\\\ 3 & 4 \\end{pmatrix}", "\\begin{pmatrix} 1 & 3 \\\\ 2 & 4 \\end{pmatrix}"),
+    ("12:00", "1:00"),
+    ("|x|", "x"),
+    ("x^2 - 1", "(x-1)^2"),
+    ("p - q", "q - p"),
+    ("6 - 5i", "6 + 5i"),
+    ("0", "getattr(x, 'y') or 0"),
+]
+
+
+@pytest.mark.parametrize(("gold", "prediction"), SAME)
+def test_the_same_answer_in_another_form_is_right(gold: str, prediction: str) -> None:
+    assert answers_agree(prediction, gold) is Outcome.RIGHT
+    assert grade_math(rf"So it is $\boxed{{{prediction}}}$.", gold) is Outcome.RIGHT
+    assert grade_math(f"<think>…</think><answer>{prediction}</answer>", gold) is Outcome.RIGHT
+
+
+@pytest.mark.parametrize(("gold", "prediction"), DIFFERENT)
+def test_another_answer_is_not_right(gold: str, prediction: str) -> None:
+    assert answers_agree(prediction, gold) in (Outcome.WRONG, Outcome.UNPARSABLE_PREDICTION)
+    assert answers_agree(gold, prediction) is not Outcome.RIGHT
+    assert answers_agree(gold, gold) is Outcome.RIGHT
+
+
+def test_gold_answers_may_come_as_worked_solutions() -> None:
+    for gold in (r"We add, so \boxed{7}.", "3 + 4 = 7\n#### 7", "<answer>7</answer>", "$7$", " 7. "):
+        assert grade_math("<answer>7</answer>", gold) is Outcome.RIGHT, gold
+        assert grade_math("<answer>8</answer>", gold) is Outcome.WRONG, gold
+
+
+def test_gold_that_cannot_be_read_gives_no_free_point() -> None:
+    gold = "Answer is forty three."
+    assert grade_math(r"\boxed{43}", gold) is Outcome.UNPARSABLE_GOLD
+    assert grade_math("<answer>answer is  forty three</answer>", "answer is forty three.") is Outcome.RIGHT
+    assert grade_math("", gold) is Outcome.UNPARSABLE_PREDICTION
+    assert grade_math("<answer>7</answer>", "") is Outcome.UNPARSABLE_GOLD
+    assert grade_math("<answer>because I say so</answer>", "43") is Outcome.UNPARSABLE_PREDICTION
+
+
+HOSTILE = {
+    "power tower": "9**9**9**9",
+    "power tower in LaTeX": "2^{2^{2^{49}}}",
+    "factorials": "3!!!!!!",
+    "binomial": "\\binom{100000000}{5000000}",
+    "large exponent": "1e999999999",
+    "long sum": "\\sum_{i=1}^{10^9} i",
+    "deep parentheses": "(" * 5_000 + "1" + ")" * 5_000,
+    "deep roots": "\\sqrt{" * 60 + "2" + "}" * 60,
+    "a million digits": "1" * 1_000_000,
+    "open brackets": "(1," * 20_000,
+    "open mathematics": "\\[" * 40_000,
+    "many boxes": "\\boxed{" * 50_000,
+    "many answers": "the answer is " * 50_000,
+    "long list": ",".join(f"x^{{{i}}}+\\sqrt{{{i}}}" for i in range(60)),
+    "control characters": "\x00\ud800",
+    "Python": "__import__('os').mkdir('evaluated')",
+}
+
+
+@pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
+def test_hostile_text_is_never_evaluated_and_never_right(
+    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without the bounds, each of these would run for minutes or fill the memory."""
+    monkeypatch.chdir(tmp_path)
+    for gold in ("0", "x + 1", "(1, 2)"):
+        for completion in (text, rf"\boxed{{{text}}}", f"<answer>{text}</answer>"):
+            assert grade_math(completion, gold) is not Outcome.RIGHT
+    assert grade_math("<answer>7</answer>", text) is not Outcome.RIGHT
+    assert not list(tmp_path.iterdir())
+
+
+def test_grading_works_in_any_thread() -> None:
+    """math-verify's own timer needs the main thread; without care it scores everything wrong in others."""
+    found: list[Outcome] = []
+    vectors = [rf"\begin{{pmatrix}} {a} \\ {b} \end{{pmatrix}}" for a, b in ((1, 2), (1, 1), (2, 3))]
+    pairs = [(f"{vectors[0]} + {vectors[1]}", vectors[2]), (r"\sqrt{8}", r"2\sqrt2")]
+    work = threading.Thread(target=lambda: found.extend(answers_agree(*pair) for pair in pairs))
+    work.start()
+    work.join()
+    assert found == [Outcome.RIGHT, Outcome.RIGHT]

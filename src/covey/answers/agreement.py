@@ -23,7 +23,9 @@ _WHOLE_TEXT = re.compile(r"\s*(?:\\text\{[^{}]*\}\s*)+")
 _MAX_ITEMS = 64
 _MAX_DEPTH = 6
 T = TypeVar("T")
+_MAX_EXPRESSIONS = 200  # comparisons of mathematics for one pair of answers: what two long lists may cost
 _depth: ContextVar[int] = ContextVar("depth", default=0)
+_compared: ContextVar[int] = ContextVar("compared", default=0)
 
 
 def agree(gold: str, prediction: str) -> bool:
@@ -31,6 +33,7 @@ def agree(gold: str, prediction: str) -> bool:
     first, second = tidy(gold), tidy(prediction)
     if not first or not second or max(len(first), len(second)) > MAX_LENGTH:
         return bool(first) and first == second
+    _compared.set(0)
     if same(first, second):
         return True
     merged = _without_thousands(first), _without_thousands(second)
@@ -101,6 +104,14 @@ def _without_thousands(text: str) -> str:
 def _numbers(gold: str, prediction: str) -> bool | None:
     """Numbers, in whatever spelling, with or without units and percent signs."""
     return quantities_agree(measured(gold), measured(prediction))
+
+
+def _based(gold: str, prediction: str) -> bool | None:
+    """Numbers in another base: the digits must be the same, and the base too where both sides name it."""
+    first, second = structure.read_based(gold), structure.read_based(prediction)
+    if first is None or second is None or not (first[1] or second[1]):
+        return None
+    return first[0] == second[0] and (first[1] == second[1] or "" in (first[1], second[1]))
 
 
 def _choices(gold: str, prediction: str) -> bool | None:
@@ -299,13 +310,14 @@ def _expressions(gold: str, prediction: str) -> bool | None:
     first, second = measured(gold), measured(prediction)
     if units_differ(first, second):
         return False
+    _compared.set(_compared.get() + 1)
+    if _compared.get() > _MAX_EXPRESSIONS:
+        return False
     left, right = symbolic.read(first.core, second.core), symbolic.read(second.core, first.core)
     if left is None or right is None:
         return None
-    for expression, side, number, other in (
-        (left, first, _number(second), second),
-        (right, second, _number(first), first),
-    ):
+    for expression, side, other in ((left, first, second), (right, second, first)):
+        number = read_number(other.core)
         if number is not None and (verdict := _decimal(expression, side, number, other)) is not None:
             return verdict
     return symbolic.expressions_agree(left, right)
@@ -321,12 +333,9 @@ def _decimal(expression: object, side: Measured, number: Number, other: Measured
     return verdict
 
 
-def _number(side: Measured) -> Number | None:
-    return read_number(side.core)
-
-
 RULES: tuple[Callable[[str, str], bool | None], ...] = (
     _clocks,
+    _based,
     _numbers,
     _choices,
     _regions,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -17,6 +18,9 @@ class Tags:
     think: str = "think"
     answer: str = "answer"
 
+
+TAGS = Tags()
+"""The tags that nothing else was said about."""
 
 _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)  # an escaped character, whatever it is, or a brace
 _GSM8K_MARK = "####"
@@ -66,12 +70,12 @@ def closing_brace(text: str, begin: int) -> int | None:
     return None
 
 
-def has_reasoning_format(text: str, tags: Tags = Tags()) -> bool:
+def has_reasoning_format(text: str, tags: Tags = TAGS) -> bool:
     """Whether the whole text is one `<think>…</think>` followed by one `<answer>…</answer>`, white space aside."""
     return _reasoning(tags).fullmatch(text) is not None
 
 
-def has_think_format(text: str, tags: Tags = Tags()) -> bool:
+def has_think_format(text: str, tags: Tags = TAGS) -> bool:
     """Whether the text begins with the only `<think>…</think>` in it; whatever follows is free.
 
     The form that models with a thinking mode keep to, and that TRL's `think_format_reward` asks for.
@@ -121,12 +125,8 @@ def extractor(name: str) -> Callable[[str], str | None]:
         raise ConfigError(f"dataset.answer_extractor={name} holds no regular expression: {error}.") from None
 
     def search(text: str) -> str | None:
-        found = None
-        for found in pattern.finditer(text[-_SEARCHED:]):
-            pass
-        if found is None:
-            return None
-        answer = found.group(1) if pattern.groups else found.group()
+        found = deque(pattern.finditer(text[-_SEARCHED:]), maxlen=1)
+        answer = found[0].group(1 if pattern.groups else 0) if found else None
         return (answer or "").strip() or None
 
     return search

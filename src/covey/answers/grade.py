@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from covey.answers.agreement import agree, is_readable
-from covey.answers.extract import Tags, closing_brace, extract_answer_tag, has_reasoning_format
+from covey.answers.extract import TAGS, Tags, closing_brace, extract_answer_tag, has_reasoning_format
 from covey.answers.latex import MAX_LENGTH
 from covey.answers.numbers import canonical_number
 from covey.answers.outcome import Outcome
 from covey.answers.statement import extract_prediction, marked
 
 
-def grade_exact(completion: str, gold: str, tags: Tags = Tags(), strict: bool = False) -> Outcome:
+def grade_exact(completion: str, gold: str, tags: Tags = TAGS, strict: bool = False) -> Outcome:
     """Compare the last `<answer>…</answer>` of a completion with the gold answer, numbers in canonical form.
 
     Args:
@@ -24,7 +24,7 @@ def grade_exact(completion: str, gold: str, tags: Tags = Tags(), strict: bool = 
     return Outcome.RIGHT if canonical_number(predicted) == canonical_number(gold) else Outcome.WRONG
 
 
-def grade_math(completion: str, gold: str, tags: Tags = Tags()) -> Outcome:
+def grade_math(completion: str, gold: str, tags: Tags = TAGS) -> Outcome:
     """Compare the answer that a completion states with the gold answer, as mathematics.
 
     The grader of the reward `accuracy`. It depends on `extract_prediction(completion, tags)` and `gold` alone, so that
@@ -44,7 +44,7 @@ def grade_math(completion: str, gold: str, tags: Tags = Tags()) -> Outcome:
     return answers_agree(prediction, gold, tags)
 
 
-def answers_agree(prediction: str, gold: str, tags: Tags = Tags()) -> Outcome:
+def answers_agree(prediction: str, gold: str, tags: Tags = TAGS) -> Outcome:
     """Compare two answers with nothing around them. The outcomes are those of `grade_math`."""
     target = gold_answer(gold, tags)
     if canonical_number(prediction) == canonical_number(target) != "" or agree(target, prediction):
@@ -54,7 +54,7 @@ def answers_agree(prediction: str, gold: str, tags: Tags = Tags()) -> Outcome:
     return Outcome.WRONG if is_readable(prediction) else Outcome.UNPARSABLE_PREDICTION
 
 
-def gold_answer(gold: str, tags: Tags = Tags()) -> str:
+def gold_answer(gold: str, tags: Tags = TAGS) -> str:
     r"""The answer that the data's text holds: inside answer tags, in `\boxed{…}`, after `####`, or all of it."""
     inside = extract_answer_tag(gold, tags.answer)
     if inside is not None:

@@ -20,12 +20,13 @@ _UNICODE = str.maketrans(
         "\N{MIDDLE DOT}": r"\cdot ", "\N{DIVISION SIGN}": "/", "\N{DIVISION SLASH}": "/", "\N{FRACTION SLASH}": "/",
         "\N{SQUARE ROOT}": r"\sqrt ", "\N{INFINITY}": r"\infty ", "\N{DEGREE SIGN}": r"^\circ ",
         "\N{LESS-THAN OR EQUAL TO}": r"\le ", "\N{GREATER-THAN OR EQUAL TO}": r"\ge ", "\N{NOT EQUAL TO}": r"\ne ",
-        "\N{ALMOST EQUAL TO}": r"\approx ", "\N{ELEMENT OF}": r"\in ", "\N{UNION}": r"\cup ", "\N{EMPTY SET}": r"\emptyset ",
+        "\N{ALMOST EQUAL TO}": r"\approx ", "\N{ELEMENT OF}": r"\in ", "\N{UNION}": r"\cup ",
+        "\N{EMPTY SET}": r"\emptyset ", "\N{RIGHT SINGLE QUOTATION MARK}": "'",
         "\N{PLUS-MINUS SIGN}": r"\pm ", "\N{SUPERSCRIPT TWO}": "^2", "\N{SUPERSCRIPT THREE}": "^3",
         "\N{GREEK SMALL LETTER PI}": r"\pi ", "\N{GREEK SMALL LETTER THETA}": r"\theta ",
         "\N{DOUBLE-STRUCK CAPITAL R}": r"\mathbb{R}", "\N{VULGAR FRACTION ONE HALF}": r"\frac{1}{2}",
         "\N{VULGAR FRACTION ONE QUARTER}": r"\frac{1}{4}", "\N{VULGAR FRACTION THREE QUARTERS}": r"\frac{3}{4}",
-        "\N{NO-BREAK SPACE}": " ", "\N{THIN SPACE}": " ", "\N{NARROW NO-BREAK SPACE}": " ", "\N{RIGHT SINGLE QUOTATION MARK}": "'",
+        "\N{NO-BREAK SPACE}": " ", "\N{THIN SPACE}": " ", "\N{NARROW NO-BREAK SPACE}": " ",
     }
 )  # fmt: skip
 
@@ -69,9 +70,7 @@ _DOUBLED = re.compile(r"\\\\(?=[a-zA-Z%${}!,;()\[\]])")
 _TEXT = re.compile(
     r"\\(?:text(?:bf|it|rm|sf|normal|tt)?|mbox|hbox|mathrm|mathbf|mathit|mathsf|boldsymbol|bm|operatorname|rm|bf)\s*\{"
 )
-_FUNCTIONS = frozenset(
-    ["sin", "cos", "tan", "cot", "sec", "csc", "log", "ln", "exp", "arcsin", "arccos", "arctan", "sinh", "cosh", "tanh", "gcd", "lcm", "max", "min", "det"]
-)
+_FUNCTIONS = re.compile(r"(?:arc|a)?(?:sin|cos|tan)h?|cot|sec|csc|log|ln|exp|gcd|lcm|max|min|det")
 _SCALES = frozenset(("hundred", "thousand", "million", "billion", "trillion"))
 _JOINING = re.compile(r"[\s,;]*(?:and|or)[\s,;]*", re.IGNORECASE)
 _LEADING = re.compile(r"(?:[\s,;:'\"`]|\.(?!\d))+")
@@ -111,7 +110,10 @@ def unwrap_text(text: str) -> str:
         if end is None:
             break
         inside = text[found.end() : end].strip().strip("$").strip()
-        pieces += [text[begin : found.start()], _upright(inside, found.group()[1:2] in ("t", "m") and "math" not in found.group())]
+        pieces += [
+            text[begin : found.start()],
+            _upright(inside, found.group()[1:2] in ("t", "m") and "math" not in found.group()),
+        ]
         begin = end + 1
     return "".join([*pieces, text[begin:]])
 
@@ -119,12 +121,16 @@ def unwrap_text(text: str) -> str:
 def _upright(inside: str, is_text: bool) -> str:
     if _JOINING.fullmatch(inside):
         return f" {inside.strip(' ,;').lower()} "
-    if inside in _FUNCTIONS:
+    if _FUNCTIONS.fullmatch(inside):
         return f"\\{inside} "
     if inside in _SCALES:
         return f" {inside} "
     letters = sum(character.isalpha() for character in inside)
-    if not letters or (len(inside) == 1 and not (is_text and inside.islower())) or (inside.startswith("\\") and not inside.startswith("\\%")):
+    if (
+        not letters
+        or (len(inside) == 1 and not (is_text and inside.islower()))
+        or (inside.startswith("\\") and not inside.startswith("\\%"))
+    ):
         return inside
     return f" \\text{{{inside}}} "
 

@@ -33,7 +33,7 @@ class Number:
 
     value: Fraction
     places: int | None = None
-    """Digits after the point, of a number written as a decimal; None for whole numbers and fractions: they are exact."""
+    """Digits after the point of what was written as a decimal; None for what is exact: whole numbers and fractions."""
     significant: int = 0
     """Digits of such a decimal from the first that is not zero."""
 

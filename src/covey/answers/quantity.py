@@ -17,33 +17,35 @@ _UNITS = {
     "mm": "millimetre millimeter", "cm": "centimetre centimeter", "m": "metre meter", "km": "kilometre kilometer",
     "in": "inch inche", "ft": "foot feet", "yd": "yard", "mi": "mile", "g": "gram gm", "kg": "kilogram kilo kgs",
     "mg": "milligram", "lb": "pound lbs", "oz": "ounce", "ton": "tonne", "s": "sec second", "min": "minute mins",
-    "h": "hr hour hrs", "day": "", "week": "wk", "month": "", "year": "yr", "l": "litre liter", "ml": "millilitre milliliter",
-    "gal": "gallon", "pt": "pint", "qt": "quart", "cup": "", "dollar": "usd buck", "cent": "", "euro": "eur", "yuan": "rmb",
-    "rupee": "rs", "mph": "", "kmph": "kmh", "unit": "", "degree": "deg", "radian": "rad", "acre": "", "hectare": "ha",
-    "hz": "hertz", "n": "newton", "j": "joule", "w": "watt", "v": "volt", "pa": "pascal", "kw": "kilowatt", "mol": "mole",
+    "h": "hr hour hrs", "day": "", "week": "wk", "month": "", "year": "yr", "l": "litre liter",
+    "ml": "millilitre milliliter", "gal": "gallon", "pt": "pint", "qt": "quart", "cup": "", "dollar": "usd buck",
+    "cent": "", "euro": "eur", "yuan": "rmb", "rupee": "rs", "mph": "", "kmph": "kmh", "unit": "", "degree": "deg",
+    "radian": "rad", "acre": "", "hectare": "ha", "hz": "hertz", "n": "newton", "j": "joule", "w": "watt", "v": "volt",
+    "pa": "pascal", "kw": "kilowatt", "mol": "mole",
 }  # fmt: skip
 _CANONICAL = {name: unit for unit, names in _UNITS.items() for name in (unit, *names.split())}
-_SAFE = sorted(
-    (name for name in _CANONICAL if len(name) > 1 and name not in {"in", "pa", "deg"}), key=len, reverse=True
-)
-_NOT_UNITS = (
-    r"(?!(?:and|or|mod|is|if|for|to|hundred|thousand|million|billion|trillion|percent|percentage|pct|infinity)\b)"
-)
+_AMBIGUOUS = frozenset(("in", "pa", "deg"))  # words, or products of variables, rather than units after an expression
+_SAFE = sorted((name for name in _CANONICAL if len(name) > 1 and name not in _AMBIGUOUS), key=len, reverse=True)
 
 _PERCENT = re.compile(
     r"\s*(?:\\?%|\\text\{\s*(?:percent(?:age)?|pct\.?|\\?%)\s*\}|percent(?:age)?(?:\s+points?)?|pct)\s*$"
 )
 _DEGREES = re.compile(r"\s*\^\\circ\s*(?:\\text\{\s*[CF]\s*\}|[CF])?\s*$")
+_ANGLE = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)(?![a-zA-Z])")  # its degrees are no unit to leave out
 _TEXT_UNIT = re.compile(r"(?<=\S)\s*\\text\{(?P<unit>[^{}]*)\}\s*(?:\^\s*\{?\d\}?)?\s*$")
-_KNOWN = rf"(?:[kcm]?m\s*/\s*(?:s|h|min)|(?:square|cubic|sq\.?|cu\.?)\s+)?(?:{'|'.join(_SAFE)})(?:e?s)?)"
+_KNOWN = rf"(?:[kcm]?m\s*/\s*(?:s|h|min)|(?:(?:square|cubic|sq\.?|cu\.?)\s+)?(?:{'|'.join(_SAFE)})(?:e?s)?)"
 _KNOWN_UNIT = re.compile(
     rf"(?<=[\d}})\s])\s*(?<![a-zA-Z\\])(?P<unit>{_KNOWN}(?:\s*(?:/|per)\s*[a-z]+)?)\s*(?:\^\s*\{{?\d\}}?)?\s*$"
 )
+_COUNTED_WORD = (
+    r"(?!(?:and|or|mod|is|if|for|to|hundred|thousand|million|billion|trillion|percent(?:age)?|pct|infinity)\b)[a-zA-Z]"
+)
 _COUNTED = re.compile(
-    rf"(?P<number>[-+]?[\d.,/]*\d)\s+(?P<unit>{_NOT_UNITS}[a-zA-Z]{{2,}}(?:[\s-]+{_NOT_UNITS}[a-zA-Z]+){{0,4}})\s*$"
+    rf"(?P<number>[-+]?[\d.,/]*\d)\s+(?P<unit>{_COUNTED_WORD}[a-zA-Z]+(?:[\s-]+{_COUNTED_WORD}[a-zA-Z]*){{0,4}})\s*$"
 )
 _LEADING = re.compile(
-    r"^\s*(?:(?:\\text\{\s*)?(?:Rs|USD|EUR|GBP|US|about|approximately|approx|around|exactly|nearly)\.?(?:\s*\})?|\\approx|\\sim)\s*(?=[\d.+\\-])",
+    r"^\s*(?:(?:\\text\{\s*)?(?:Rs|USD|EUR|GBP|US|about|approximately|approx|around|exactly|nearly)\.?(?:\s*\})?"
+    r"|\\approx|\\sim)\s*(?=[\d.+\\-])",
     re.IGNORECASE,
 )
 
@@ -64,7 +66,7 @@ def measured(text: str) -> Measured:
     if found := _PERCENT.search(core):
         core, percent = core[: found.start()], bool(core[: found.start()].strip())
     for _ in range(2):  # `\text{ cm}^2 \text{ of paper}`
-        for pattern in (_DEGREES, _TEXT_UNIT, _KNOWN_UNIT):
+        for pattern in (_TEXT_UNIT, _KNOWN_UNIT) if _ANGLE.search(core) else (_DEGREES, _TEXT_UNIT, _KNOWN_UNIT):
             found = pattern.search(core)
             if found and any(c.isdigit() or c == "\\" for c in core[: found.start()]):
                 unit = found.groupdict().get("unit") or "degree"

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from covey.answers.extract import Tags, closing_brace, extract_answer_tag, extract_gsm8k
+from covey.answers.extract import TAGS, Tags, closing_brace, extract_answer_tag, extract_gsm8k
 
 _LONGEST = 100_000  # characters of a completion that are searched, from its end
 _STATEMENT = 400  # characters after "the answer is" that can hold the answer
@@ -27,27 +27,33 @@ _ANCHOR = re.compile(
     r"|\banswer(?=\s*\*{0,2}\s*(?:\$|\\[(\[]|\n))|^\s*A\s*:)[\s*]*",
     re.IGNORECASE | re.MULTILINE,
 )
-_MATH = re.compile(
-    r"\$\$(?P<double>[^$]+)\$\$|(?<!\\)\$(?P<single>(?:\\\$|[^$])+?)(?<!\\)\$|\\\((?P<round>.+?)\\\)|\\\[(?P<square>.+?)\\\]",
+_MATH = re.compile(  # the bounds keep marks that never close from costing more than linear time
+    r"\$\$(?P<double>[^$]{1,1000})\$\$|(?<!\\)\$(?P<single>(?:\\\$|[^$]){1,500}?)(?<!\\)\$"
+    r"|\\\((?P<round>.{1,300}?)\\\)|\\\[(?P<square>.{1,1000}?)\\\]",
     re.DOTALL,
 )
 _JOIN = re.compile(r"\s*(?:,?\s*(?:and|or)\b|,|;)\s*", re.IGNORECASE)
 _NUMBER = re.compile(
-    r"(?<![\w.\\])[-+\N{MINUS SIGN}]?\s?[$€£]?\s?(?:\d{1,3}(?:,\d{3})+|\d{1,3}(?: \d{3})+(?!\d)|\d+)?(?:[.,]\d+|(?<=\d))(?:\s*/\s*\d+)?(?:\s*\\?%)?",
+    r"(?<![\w.\\])[-+\N{MINUS SIGN}]?\s?[$€£]?\s?"
+    r"(?:\d{1,3}(?:,\d{3})+|\d{1,3}(?: \d{3})+(?!\d)|\d+)?(?:[.,]\d+|(?<=\d))(?:\s*/\s*\d+)?(?:\s*\\?%)?",
     re.ASCII,
 )
 _SENTENCE_END = re.compile(r"[.!?](?=\s|$)|\n|\bbecause\b|\bsince\b|,\s+(?:so|which|because|as)\b")
 _SENTENCES = re.compile(r"(?<=[.!?])\s+|\n+")
 _IS = re.compile(r"\b(?:is|are|was|equals|equal to|be)\b|=", re.IGNORECASE)
-_SENTENCE_WORDS = frozenset(
-    ["is", "are", "was", "were", "the", "this", "that", "these", "therefore", "thus", "hence", "so", "we", "i", "you", "it", "they", "have", "has", "had", "get", "gets", "find", "need", "needs", "because", "since", "there", "then", "which", "must", "let", "and/or", "but", "not", "will", "can", "would", "should"]
+_SENTENCE_WORD = re.compile(
+    r"(?:is|are|was|were|the|this|that|these|therefore|thus|hence|so|we|you|it|they|ha(?:ve|s|d)|gets?|finds?|needs?"
+    r"|because|since|there|then|which|must|let|but|not|will|can|would|should)",
+    re.IGNORECASE,
 )
+_PLAIN_MATH = re.compile(r"and|or|sqrt|pi|sin|cos|tan|log|ln", re.IGNORECASE)
 _WORD = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{2,}")
 _TEXT_COMMAND = re.compile(r"\\[a-zA-Z]+\s*\{[^{}]*\}|\\[a-zA-Z]+")
+_QUOTES = re.compile(r"^(?:[\s:*'\"`]|\\(?=[\"']))+")
 _LABEL = re.compile(r"[A-Za-z][A-Za-z ]{2,30}:\s+(?=\S)")
 
 
-def extract_prediction(completion: str, tags: Tags = Tags()) -> str | None:
+def extract_prediction(completion: str, tags: Tags = TAGS) -> str | None:
     """The answer that a completion states, as text; None when it states none.
 
     It is found by its marks where there are any, else as a reader would find it (see the module's docstring for the
@@ -140,9 +146,7 @@ def _predicate(text: str) -> str | None:
 
 def _at(rest: str) -> str | None:
     """The answer at the beginning of what follows "the answer is"."""
-    rest = rest.lstrip(
-        " \t\n:*\"'\\`" if not rest.lstrip(" \t\n:*\"'").startswith(("\\(", "\\[", "\\")) else " \t\n:*\"'"
-    )
+    rest = _QUOTES.sub("", rest)
     if environment := _MATH.match(rest):
         return _joined(rest, environment)
     end = _SENTENCE_END.search(rest)
@@ -186,15 +190,13 @@ def _is_bare(text: str) -> bool:
     """Whether a text is an answer and nothing else: short, and with no sentence in it."""
     if len(text) > 300 or "\n\n" in text:
         return False
-    words = [word.lower() for word in _WORD.findall(_TEXT_COMMAND.sub(" ", _LABEL.sub("", text, count=1)))]
-    if any(word in _SENTENCE_WORDS for word in words):
+    words = _WORD.findall(_TEXT_COMMAND.sub(" ", _LABEL.sub("", text, count=1)))
+    if any(_SENTENCE_WORD.fullmatch(word) for word in words):
         return False
-    plain = [word for word in words if word not in ("and", "or", "sqrt", "pi", "sin", "cos", "tan", "log", "ln")]
-    return (
-        len(plain) <= (2 if _MATH.search(text) is None or len(text) < 25 else 1)
-        or (not any(c.isdigit() for c in text)
-        and len(text) <= 60)
-    )
+    if len(text) <= 60 and not any(character.isdigit() for character in text):
+        return True  # "no solution"
+    few = 2 if len(text) < 25 or _MATH.search(text) is None else 1
+    return sum(_PLAIN_MATH.fullmatch(word) is None for word in words) <= few
 
 
 def _last(text: str) -> str | None:

@@ -174,7 +174,7 @@ _MINUS_INFINITY, _INFINITY = r"-\infty", r"\infty"
 
 
 def read_region(text: str) -> tuple[str, list[Interval]] | None:
-    r"""Intervals from `(0,1]`, `x \in [0,1]`, `0 < x \le 1`, or several with `\cup`, "or" or commas; and the variable."""
+    r"""The variable and the intervals of `(0,1]`, `x \in [0,1]`, `0 < x \le 1`, or several joined by `\cup` or "or"."""
     name = ""
     parts = split(text, r"\in")
     if len(parts) == 2:
@@ -251,8 +251,8 @@ def read_matrix(text: str) -> tuple[str, list[list[str]]] | None:
     if inside is not None and inside[1].startswith(r"\begin"):
         text = inside[1]
     if inside is not None and inside[0] == inside[1][:1] == "[":
-        rows = [bracketed(row) for row in split(inside[1], ",")]
-        return "matrix", [split(row[1], ",") for row in rows if row is not None]
+        lists = [bracketed(row) for row in split(inside[1], ",")]
+        return "matrix", [split(row[1], ",") for row in lists if row is not None]
     found = _MATRIX.fullmatch(text)
     if found is None or r"\begin" in found["body"]:
         return None
@@ -280,6 +280,17 @@ def read_ratio(text: str) -> list[str] | None:
     """The parts of `7 : 32`."""
     parts = split(text, ":", r"\colon")
     return parts if len(parts) > 1 else None
+
+
+_BASED = re.compile(r"\(?([0-9A-Z]+)\)?_\s*(?:\{\s*)?\(?(\d+)\)?(?:\s*\})?", re.ASCII)
+
+
+def read_based(text: str) -> tuple[str, str] | None:
+    """The digits and the base of `204_5`, `204_{(5)}` and `(3B)_{12}`; the base is empty where only digits stand."""
+    if text.isascii() and text.isalnum() and text.upper() == text and text[:1].isdigit():
+        return text, ""
+    found = _BASED.fullmatch(text)
+    return (found[1], found[2]) if found and any(c.isdigit() for c in found[1]) else None
 
 
 _CHOICE = re.compile(r"\(?\s*(?:\\text\{)?\s*\(?\s*([A-Ja-j])\s*\)?\s*\}?\s*\)?[.:)]?")

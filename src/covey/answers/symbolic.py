@@ -22,11 +22,14 @@ _MAX_NODES = 250
 _MAX_DIGITS = 20_000  # of a number while it is computed
 _POINTS = ((0.62, 1.37, 2.21), (1.71, 0.43, 3.13), (-0.83, 1.19, -2.47), (2.59, -1.63, 0.37))
 _SAME = 1e-10
+_LARGEST_FLOAT = 10**300
 _DIGIT_RUN = re.compile(r"\d{60}", re.ASCII)
-_LARGE_BINOMIAL = re.compile(
+_LARGE_BINOMIAL = re.compile(  # the parser computes these at once
     r"\\(?:[dt]?binom|choose|gcd|lcm|operatorname|det)(?![a-zA-Z]).*\d{4}", re.ASCII | re.DOTALL
 )
-_WORDS = re.compile(r"(?<![\\a-zA-Z])[a-zA-Z]{3,}\s+[a-zA-Z]{3,}")
+_WORDS = re.compile(
+    r"(?<![\\a-zA-Z])[a-zA-Z]{2,}\s+[a-zA-Z]{2,}(?![a-zA-Z])"
+)  # prose, which would be read as a product
 _COMPLEX = re.compile(
     r"(?<![a-zA-Z\\])i(?![a-zA-Z])|(?<=\d)i(?![a-zA-Z])|\\imath|\\mathbb\{C\}|\\operatorname\{(?:Re|Im)\}|\\arg"
 )
@@ -88,6 +91,7 @@ def _depth(text: str) -> int:
 def expressions_agree(gold: Any, prediction: Any) -> bool:
     """Whether two sympy objects are equal: in numbers, at several points if they have variables, or by math-verify."""
     import sympy
+    from sympy.core.relational import Relational
 
     if isinstance(gold, sympy.Expr) and isinstance(prediction, sympy.Expr):
         if gold == prediction:
@@ -97,22 +101,49 @@ def expressions_agree(gold: Any, prediction: Any) -> bool:
         verdict = _agree_in_numbers(gold, prediction)
         if verdict is not None:
             return verdict
+    if isinstance(gold, Relational) and isinstance(prediction, Relational):
+        return _relations_agree(gold, prediction)
     return _verify(gold, prediction)
+
+
+def _relations_agree(gold: Any, prediction: Any) -> bool:
+    """Whether two (in)equalities say the same: `left - right` differ by a constant factor, whose sign turns them."""
+    first, second = _SIGNS.get(gold.rel_op), _SIGNS.get(prediction.rel_op)
+    ratio = _ratio((gold.lhs, gold.rhs), (prediction.lhs, prediction.rhs))
+    if ratio is None or first is None or second is None or first[0] != second[0]:
+        return False
+    return first[1] == 0 or (ratio.real > 0) == (first[1] == second[1])
+
+
+_SIGNS = {
+    "<": ("strict", -1),
+    ">": ("strict", 1),
+    "<=": ("weak", -1),
+    ">=": ("weak", 1),
+    "==": ("=", 0),
+    "!=": ("!", 0),
+}
 
 
 def equations_agree(gold: tuple[Any, Any], prediction: tuple[Any, Any]) -> bool:
     """Whether two equations, each as its two sides, say the same: `left - right` differ by a constant factor."""
+    return _ratio(gold, prediction) is not None
+
+
+def _ratio(gold: tuple[Any, Any], prediction: tuple[Any, Any]) -> complex | None:
+    """What `left - right` of one relation is times that of another, if that is the same everywhere and not zero."""
     import sympy
 
     if not all(isinstance(side, sympy.Expr) and _is_computable(side) for side in (*gold, *prediction)):
-        return False
+        return None
     first, second = gold[0] - gold[1], prediction[0] - prediction[1]
     if first.free_symbols != second.free_symbols or not first.free_symbols:
-        return False
+        return None
     symbols = sorted(first.free_symbols, key=str)
     pairs = [pair for pair in (_values((first, second), symbols, point) for point in _POINTS) if pair is not None]
     ratios = [a / b for a, b in pairs if abs(b) > _SAME]
-    return len(ratios) >= 2 and abs(ratios[0]) > _SAME and all(_close(ratio, ratios[0]) for ratio in ratios)
+    constant = len(ratios) >= 2 and abs(ratios[0]) > _SAME and all(_close(ratio, ratios[0]) for ratio in ratios)
+    return ratios[0] if constant else None
 
 
 def matches_decimal(expression: Any, number: Number) -> bool | None:
@@ -127,7 +158,7 @@ def matches_decimal(expression: Any, number: Number) -> bool | None:
     if expression.free_symbols or not _is_computable(expression):
         return None
     values = _values((expression,), [], ())
-    if values is None or abs(values[0].imag) > _SAME:
+    if values is None or abs(values[0].imag) > _SAME or abs(number.value) > _LARGEST_FLOAT:
         return None
     gap, size = abs(values[0].real - float(number.value)), abs(float(number.value))
     if gap <= 1e-12 * size:
@@ -250,7 +281,8 @@ def _magnitude(node: Any, digits: float) -> float:
         return math.inf
     if not node.free_symbols and _is_computable(node):
         try:
-            return max(1.0, abs(complex(node.evalf(6))))
+            value: complex = complex(node.evalf(6))
         except (TypeError, ValueError, ArithmeticError, NotImplementedError):
             return math.inf
-    return max(1.0, 10.0**digits)
+        return max(1.0, abs(value))
+    return max(1.0, math.pow(10.0, digits))
