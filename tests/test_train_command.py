@@ -305,3 +305,13 @@ def test_the_starter_learns(tmp_path: Path) -> None:
     assert rows[-1]["eval/completion_length"] > rows[0]["eval/completion_length"]
     rewards = [row["train/reward"] for row in rows[1:]]
     assert sum(rewards[-4:]) > sum(rewards[:4])
+
+
+def test_rewards_in_the_trainers_own_process_grade_held_out_problems_too(train: Train, tmp_path: Path) -> None:
+    reward = tmp_path / "mine.py"
+    reward.write_text("def spread(completions, **columns):\n    return [len(c[-1]['content']) for c in completions]\n")
+    assert train(f"rewards.funcs=[{reward}:spread]", "rewards.workers=0", "training.max_steps=2")[0] == 0
+    in_process = without_times(tmp_path / "run" / "metrics.jsonl")
+    assert train(f"rewards.funcs=[{reward}:spread]", "training.max_steps=2", "run_name=pool")[0] == 0
+    assert in_process == without_times(tmp_path / "pool" / "metrics.jsonl")
+    assert "eval/accuracy" in in_process[-1]

@@ -6,6 +6,7 @@ import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 from covey.answers import Outcome
@@ -84,8 +85,7 @@ class RewardRunner:
         self._lock = threading.Lock()
         self.pool: WorkerPool | InProcess
         if workers == 0:
-            named = dict(self._rewards.values()) | {name: find(name, settings) for name in graders if ":" not in name}
-            self.pool = InProcess(named)
+            self.pool = InProcess(dict(self._rewards.values()), partial(find, settings=settings))
         else:
             self.pool = WorkerPool(workers, settings, timeout, batch_timeout, preload=sorted(graders))
         self._say_what_runs_here(funcs, workers)
@@ -110,6 +110,18 @@ class RewardRunner:
     def close(self) -> None:
         """End the worker processes."""
         self.pool.close()
+
+    def grade(self, name: str, completions: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> list[Graded]:
+        """Grade completions outside a training step, by the name of a grader, whether or not it is a reward of the run.
+
+        Raises:
+            RewardError: there is no such grader, or it cannot grade a row for want of a column.
+        """
+        results = self.pool.submit_grading(name, completions, rows).result()
+        refused = next((result for result in results if result.refused), None)
+        if refused is not None:
+            raise RewardError(refused.cause)
+        return [Graded(result.value, result.outcome) for result in results]
 
     def __enter__(self) -> Self:
         return self

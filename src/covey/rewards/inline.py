@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
 
@@ -16,11 +16,13 @@ class InProcess:
     """Does the work at once, in the calling thread.
 
     Args:
-        rewards: those that may be asked for, by the names they are asked for by.
+        rewards: those of the run, by the names they are asked for by.
+        finder: finds any other by its name.
     """
 
-    def __init__(self, rewards: Mapping[str, Reward]) -> None:
+    def __init__(self, rewards: Mapping[str, Reward], finder: Callable[[str], Reward]) -> None:
         self._rewards = rewards
+        self._finder = finder
 
     def start(self) -> None:
         """Nothing is to be started."""
@@ -32,7 +34,7 @@ class InProcess:
         self, name: str, completions: Sequence[str], rows: Sequence[Mapping[str, Any]]
     ) -> Future[list[Sampled]]:
         """As `WorkerPool.submit_grading`."""
-        sample = self._rewards[name].sample
+        sample = (self._rewards.get(name) or self._finder(name)).sample
         if sample is None:
             raise RewardError(f"{name} does not grade single completions: call it on whole batches.")
         future: Future[list[Sampled]] = Future()

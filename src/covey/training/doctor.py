@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
@@ -171,7 +171,7 @@ def check_rows(loaded: LoadedData) -> Iterator[Finding]:
         )
 
 
-def check_lengths(config: Config, source: str, tokenizer: PreTrainedTokenizerBase, rows: Dataset) -> Iterator[Finding]:
+def check_lengths(config: Config, source: str, tokenizer: PreTrainedTokenizerBase, rows: Dataset) -> Generator[Finding, None, int]:
     """Percentiles of prompt lengths, against the model's context. Returns the length of a long prompt, in tokens."""
     from transformers import AutoConfig
 
@@ -219,7 +219,7 @@ def check_answers(config: Config, loaded: LoadedData) -> Iterator[Finding]:
             sample = list(rows.select(range(min(SAMPLE, len(rows)))))
             for grader in sorted(graders):
                 texts = [golden_completion(row, tags, grader) for row in sample]
-                outcomes = [graded.outcome for graded in runner.pool.grade(grader, texts, sample)]
+                outcomes = [graded.outcome for graded in runner.grade(grader, texts, sample)]
                 yield _golden_finding(f"{grader} on {name}", sample, outcomes)
 
 

@@ -244,7 +244,7 @@ def _grader(config: Config, runner: RewardRunner) -> Grade:
     grader = "countdown" if "countdown" in names else "accuracy"
 
     def grade(texts: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> list[Outcome]:
-        return [graded.outcome or Outcome.CRASHED for graded in runner.pool.grade(grader, texts, rows)]
+        return [graded.outcome or Outcome.CRASHED for graded in runner.grade(grader, texts, rows)]
 
     return grade
 
