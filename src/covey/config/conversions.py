@@ -301,6 +301,18 @@ def prompt_template(value: Any) -> Landing:
     return Landing({"dataset.user_prompt_template": value})
 
 
+def named_template(value: Any) -> Landing:
+    """A template of the user's message; a mere name stands for one that only another project has."""
+    if value is None or (isinstance(value, str) and "{" not in value):
+        return Landing(ignored=True) if value is None else Landing(not_done=True)
+    return prompt_template(value)
+
+
+def top_k(value: Any) -> Landing:
+    """vLLM's -1 means all tokens, for which TRL has 0."""
+    return Landing({"training.top_k": 0 if value in (-1, "-1") else value})
+
+
 def kept_unless(off: tuple[Any, ...], key: str) -> Convert:
     """A value for a key, except for those that another tool uses to say nothing."""
 

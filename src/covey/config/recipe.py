@@ -87,10 +87,17 @@ def read_yaml(path: Path) -> dict[str, Any]:
         ConfigError: naming file and line.
     """
     from omegaconf import OmegaConf
+    from omegaconf.errors import GrammarParseError
 
     try:
         text = path.read_text(encoding="utf-8")
-        content = OmegaConf.to_container(OmegaConf.create(text or "{}"), resolve=False)
+        content = OmegaConf.to_container(_parse(text or "{}"), resolve=False)
+    except GrammarParseError as error:
+        key = str(error.full_key or "A value")
+        raise ConfigError(
+            f"{_at(path, key)}: {key} holds ${{, which begins a reference to another key, and cannot be read: "
+            f"{str(error).splitlines()[0]}. Write \\${{ for the characters themselves."
+        ) from None
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = f"{path}, line {mark.line + 1}, column {mark.column + 1}" if mark else str(path)
@@ -104,6 +111,34 @@ def read_yaml(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict) or (content and ":" not in text):  # OmegaConf makes a bare word a key
         raise ConfigError(f"{path}: a config file holds `key: value` lines, this one holds something else.")
     return {str(key): value for key, value in content.items()}
+
+
+def _parse(text: str) -> Any:
+    """The YAML as OmegaConf reads it, which takes a key once only; some public recipes say the same thing twice."""
+    from omegaconf import OmegaConf
+
+    try:
+        return OmegaConf.create(text)
+    except yaml.constructor.ConstructorError:
+        tree = yaml.compose(text, Loader=yaml.SafeLoader)
+        if tree is None or not _drop_repeats(tree):
+            raise
+        return OmegaConf.create(yaml.serialize(tree))
+
+
+def _drop_repeats(node: yaml.Node) -> bool:
+    """Take away keys that stand there again with the same value; whether every key is there once then."""
+    if isinstance(node, yaml.SequenceNode):
+        return all([_drop_repeats(item) for item in node.value])
+    if not isinstance(node, yaml.MappingNode):
+        return True
+    kept: dict[str, tuple[yaml.Node, yaml.Node]] = {}
+    for name, value in node.value:
+        before = kept.setdefault(str(name.value), (name, value))
+        if before[1] is not value and yaml.serialize(before[1]) != yaml.serialize(value):
+            return False
+    node.value = list(kept.values())
+    return all([_drop_repeats(value) for _, value in node.value])
 
 
 def parse_defaults(entries: list[Any], origin: str) -> list[Choice]:

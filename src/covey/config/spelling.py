@@ -67,8 +67,6 @@ _RENAMED = {
     # sampling
     "gen_temperature": "training.temperature",
     "gen_top_p": "training.top_p",
-    "gen_top_k": "training.top_k",
-    "vllm_top_k": "training.top_k",
     "max_generation_steps": "training.max_completion_length",
     "max_new_tokens": "training.max_completion_length",
     # names that TRL has changed
@@ -175,6 +173,7 @@ _CONVERTED = {
     "datasets": Spelling("dataset.mixture.datasets", to.trl_datasets),
     "eval_dataset_name": Spelling("dataset.test_path", to.eval_dataset),
     "dataset.prompt_template": Spelling("dataset.user_prompt_template", to.prompt_template),
+    "prompt_template": Spelling("dataset.user_prompt_template", to.named_template),
     "max_prompt_length": Spelling("dataset.max_prompt_length", to.max_prompt_length),
     "data_source": Spelling("", to.data_source, "str"),
     # rewards
@@ -182,7 +181,10 @@ _CONVERTED = {
     "reward_weights": Spelling("training.reward_weights", to.listed("training.reward_weights", None)),
     "max_completion_len": Spelling("rewards.soft_overlong_max_length", to.positive("rewards.soft_overlong_max_length")),
     "soft_punish_cache": Spelling("rewards.soft_overlong_cache", to.positive("rewards.soft_overlong_cache")),
+    # sampling
+    **{name: Spelling("training.top_k", to.top_k) for name in ("top_k", "gen_top_k", "vllm_top_k")},
     # the objective
+    "objective": Spelling("objective.name", to.chosen(_GRPO_OR_MAXENT), own=True),
     **{
         name: Spelling(f"objective.maxent_{knob}", to.maxent(f"objective.maxent_{knob}"))
         for knob in ("tau", "q_temperature", "q_epsilon", "length_normalize_ref", "fit")
@@ -277,7 +279,7 @@ _IGNORED = """
     num_processes overwrite_hub_revision log_like_grpo disable_distributed_sampler log_grad_norm_after_clip
     log_kl_per_token max_reason_tokens return_reason zero3_save_16bit_model behavior_logprobs_source
     eval_dataset_split eval_dataset_config eval_dataset_prompt_column eval_dataset_solution_column code_language
-    code_eval_test_batch_size code_provider parallel_code_exec_per_proc e2b_router_url morph_router_url ioi_provider
+    code_eval_test_batch_size code_eval_scoring_mode piston_router_url code_provider parallel_code_exec_per_proc e2b_router_url morph_router_url ioi_provider
     dataset.ignore_sufficient_disk_space_check dataset.val_split reference_model_revision
     maxent_logprob_chunk_size maxent_reference_logprobs_source maxent_trl_reference_scoring
     maxent_allow_stale_reference_logprobs maxent_score_tail_tokens maxent_policy_entropy maxent_policy_entropy_mode
@@ -295,7 +297,7 @@ _IGNORED = """
     model.model_kwargs.low_cpu_mem_usage model.model_kwargs.use_cache model.generation_kwargs.do_sample
     model.generation_kwargs.pad_token_id
 """
-_IGNORED_BELOW = ("hydra.", "hydra/", "info_seed_", "controller_", "span_kl_")
+_IGNORED_BELOW = ("hydra.", "hydra/", "info_seed_", "controller_", "span_kl_", "maxent_alpha_", "seed_paper_")
 
 _NOT_DONE = """
     policy_entropy_bonus_coef info_seed_enabled controller_meta_enabled maxent_target_weight_entropy

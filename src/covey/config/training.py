@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 from covey.config import snapshot
@@ -31,9 +32,13 @@ _CHOICES: dict[str, tuple[Any, ...]] = {
     "vllm_mode": ("server", "colocate"),
     "vllm_model_impl": ("vllm", "transformers"),
     "vllm_importance_sampling_mode": ("token_truncate", "token_mask", "sequence_truncate", "sequence_mask"),
+    "report_to": (
+        *("all", "none", "azure_ml", "clearml", "codecarbon", "comet_ml", "dagshub", "dvclive", "flyte", "kubeflow"),
+        *("mlflow", "neptune", "swanlab", "tensorboard", "trackio", "wandb"),
+    ),
     "train_sampling_strategy": ("random", "sequential", "group_by_length", "batch_rebalance"),
 }
-"""What TRL takes for its plain `str` fields; enums bring their choices in the snapshot."""
+"""What TRL and transformers take for their plain `str` fields; enums bring their choices in the snapshot."""
 
 _AT_LEAST: dict[str, float] = {
     **dict.fromkeys(
@@ -164,8 +169,7 @@ def check_geometry(training: TrainingConfig, world_size: int = 1) -> None:
         made_of = f"{_product(training, world_size)} x {name} {repeats}"
     if batch % group == 0:
         return
-    divisors = [n for n in range(2, batch + 1) if batch % n == 0]
-    nearest = sorted(sorted(divisors, key=lambda n: (abs(n - group), n))[:2])
+    nearest = _divisors_near(batch, group)
     choices = [f"training.num_generations={_either(nearest)}"] if nearest else []
     if factor is not None:
         near = _multiples_near(training.per_device_train_batch_size, group // math.gcd(group, factor))
@@ -193,6 +197,8 @@ def _check(name: str, value: Any) -> Any:
     high = 1 if name in _SHARES else None
     above = 0 if name in _ABOVE_ZERO else None
     check_range(key, value, _AT_LEAST.get(name, 0 if name in _SHARES and above is None else None), high, above)
+    if name in ("adam_beta1", "adam_beta2") and not 0 <= value < 1:
+        raise BadKeyError(key, f"={show(value)} is out of range: it must be at least 0 and below 1.")
     if name == "max_steps" and value < 1 and value != -1:
         raise BadKeyError(
             key, f"={value} is out of range: it must be at least 1, or -1 to go by training.num_train_epochs."
@@ -242,6 +248,13 @@ def _product(training: TrainingConfig, world_size: int) -> str:
 def _multiples_near(value: int, step: int) -> list[int]:
     below = value // step * step
     return [n for n in (below, below + step) if n > 0]
+
+
+def _divisors_near(batch: int, group: int) -> list[int]:
+    """The two sizes of a group, from 2, nearest to this one that divide the batch; fewer when they are far away."""
+    start = min(group, batch)
+    near = (n for away in range(10_000) for n in dict.fromkeys((start - away, start + away)) if 2 <= n <= batch)
+    return sorted(islice((n for n in near if batch % n == 0), 2))
 
 
 def _either(values: list[int]) -> str:

@@ -82,8 +82,15 @@ def leaves(values: Mapping[str, Any], prefix: str = "") -> Iterator[Said]:
                 continue
             known = look_up(key)
             if known is None or known.convert is None:
-                raise BadKeyError(key, f"={show(value)} is no mapping: {key} is a group and holds keys.")
+                raise BadKeyError(key, f"={show(value)} is no mapping: {key} is a group and holds keys.{_how(key, value)}")
         yield Said(key, value)
+
+
+def _how(group: str, value: Any) -> str:
+    """How an option of a group is chosen, for somebody who wrote its name in the group's place."""
+    if not isinstance(value, str) or "." in group or group in FOREIGN_GROUPS:
+        return ""
+    return f" An option is chosen with `{group}=NAME` on the command line, or `defaults: [override /{group}: NAME]`."
 
 
 def translate(said: Sequence[Said], earlier: Mapping[str, Any], label: str, strict: bool) -> Translation:

@@ -23,6 +23,8 @@ class BadKeyError(ConfigError):
 
 _UNION = re.compile(r"\|(?![^\[]*\])")  # a bar that no bracket encloses
 
+_MAY_BE_INFINITE = ("training.max_grad_norm", "training.vllm_importance_sampling_clip_max")  # no limit at all
+
 
 class _MisfitError(Exception):
     """The value is not of this type; the next member of the union may fit."""
@@ -54,9 +56,12 @@ def coerce(key: str, value: Any, kind: str) -> Any:
         return None
     for exact in (True, False):  # an exact fit of any member comes before a converted one
         try:
-            return _as_one_of(value, found, exact)
+            fit = _as_one_of(value, found, exact)
         except _MisfitError:
             continue
+        if key not in _MAY_BE_INFINITE and _is_infinite(fit):
+            raise BadKeyError(key, f"={show(value)} is out of range: it must be finite.")
+        return fit
     raise BadKeyError(key, f"={show(value)} has the wrong type: it must be {describe(kind)}.{_hint(value, found)}")
 
 
@@ -165,6 +170,12 @@ def _as_float(value: Any, exact: bool) -> float:
     if isinstance(value, int | float) and not math.isnan(value):
         return value
     raise _MisfitError
+
+
+def _is_infinite(value: Any) -> bool:
+    if isinstance(value, list | tuple):
+        return any(_is_infinite(item) for item in value)
+    return isinstance(value, float) and math.isinf(value)
 
 
 def _hint(value: Any, found: list[str]) -> str:

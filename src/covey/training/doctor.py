@@ -171,7 +171,9 @@ def check_rows(loaded: LoadedData) -> Iterator[Finding]:
         )
 
 
-def check_lengths(config: Config, source: str, tokenizer: PreTrainedTokenizerBase, rows: Dataset) -> Generator[Finding, None, int]:
+def check_lengths(
+    config: Config, source: str, tokenizer: PreTrainedTokenizerBase, rows: Dataset
+) -> Generator[Finding, None, int]:
     """Percentiles of prompt lengths, against the model's context. Returns the length of a long prompt, in tokens."""
     from transformers import AutoConfig
 

@@ -95,8 +95,8 @@ def _overrides(words: Sequence[str], config_dirs: Sequence[str]) -> list[str]:
         "hydra.sweep.subdir=.",
         "hydra.output_subdir=null",
         "hydra.job.chdir=false",
-        "hydra/hydra_logging=disabled",
-        "hydra/job_logging=disabled",
+        "hydra/hydra_logging=none",
+        "hydra/job_logging=none",
     ]
     if config_dirs:
         places = ",".join(_quoted(f"file://{Path(name).expanduser().absolute()}") for name in config_dirs)
