@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+from covey.data.difficulty import check_bounds
 from covey.errors import DataError
 
 Split = Literal["train", "test"]
@@ -40,22 +41,7 @@ class Difficulty:
     """Whether an answer may be below zero. If not, such draws are thrown away."""
 
     def __post_init__(self) -> None:
-        if not 1 <= self.min_digits <= self.max_digits <= 18:
-            raise DataError(
-                f"min_digits={self.min_digits} and max_digits={self.max_digits} do not fit together: arithmetic needs "
-                "1 <= min_digits <= max_digits <= 18."
-            )
-        if not 2 <= self.min_operands <= self.max_operands <= 16:
-            raise DataError(
-                f"min_operands={self.min_operands} and max_operands={self.max_operands} do not fit together: "
-                "arithmetic needs 2 <= min_operands <= max_operands <= 16."
-            )
-        unknown = [op for op in self.operators if op not in OPERATORS]
-        if unknown or not self.operators:
-            raise DataError(
-                f"operators={list(self.operators)} is not a list of arithmetic operators: use one or more of "
-                f"{', '.join(OPERATORS)}."
-            )
+        check_bounds("arithmetic", self, most_digits=18, most_operands=16, operators=OPERATORS)
 
 
 @dataclass(frozen=True, slots=True)

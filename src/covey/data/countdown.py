@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from covey.data.arithmetic import Split, split_of
+from covey.data.difficulty import check_bounds
 from covey.errors import DataError
 
 OPERATORS = ("+", "-", "*", "/")
@@ -38,22 +39,7 @@ class Difficulty:
     """Whether the target, and what the known solution meets on its way, may be below zero."""
 
     def __post_init__(self) -> None:
-        if not 1 <= self.min_digits <= self.max_digits <= 6:
-            raise DataError(
-                f"min_digits={self.min_digits} and max_digits={self.max_digits} do not fit together: countdown needs "
-                "1 <= min_digits <= max_digits <= 6."
-            )
-        if not 2 <= self.min_operands <= self.max_operands <= 8:
-            raise DataError(
-                f"min_operands={self.min_operands} and max_operands={self.max_operands} do not fit together: "
-                "countdown needs 2 <= min_operands <= max_operands <= 8."
-            )
-        unknown = [op for op in self.operators if op not in OPERATORS]
-        if unknown or not self.operators:
-            raise DataError(
-                f"operators={list(self.operators)} is not a list of arithmetic operators: use one or more of "
-                f"{', '.join(OPERATORS)}."
-            )
+        check_bounds("countdown", self, most_digits=6, most_operands=8, operators=OPERATORS)
 
     @property
     def max_target(self) -> int:
