@@ -19,7 +19,7 @@ from covey.answers import Outcome, Tags
 from covey.config import Config, TrainingConfig
 from covey.errors import CoveyError
 from covey.model.loading import check_model, load_tokenizer
-from covey.model.prompts import prompt_lengths, render
+from covey.model.prompts import opened_thinking, prompt_lengths, render
 from covey.rewards import RewardSettings, find
 from covey.rewards.execution import RewardRunner
 from covey.training.build import check_supported
@@ -36,6 +36,7 @@ SAMPLE = 1000
 """How many rows of each set are looked at."""
 
 _FEW = 0.05  # a share of unscorable rows below which a run may still be worth its while
+_FEW_REPEATED = 0.01  # a share that does no harm
 _TRIAL_STEPS = 3
 _SLACK = 1.2  # what an allocator needs on top of what is counted
 
@@ -88,6 +89,7 @@ def examine(config: Config, *, show_prompt: Callable[[str], None] | None = None)
         yield Finding(Mark.LOOK, "data", note)
     if show_prompt is not None:
         show_prompt(render(tokenizer, loaded.train[0]["prompt"]))
+    yield from check_opening(config, tokenizer, loaded)
     yield from check_rows(loaded)
     longest = yield from check_lengths(config, source, tokenizer, loaded.train)
     yield from check_answers(config, loaded)
@@ -99,6 +101,7 @@ def glance(config: Config, source: str, tokenizer: PreTrainedTokenizerBase, load
     """The checks that cost next to nothing, for the start of a training run: what is worth a word, as notes."""
     findings = [
         *check_tokens(config, source, tokenizer),
+        *check_opening(config, tokenizer, loaded),
         *check_rows(loaded),
         *check_lengths(config, source, tokenizer, loaded.train),
     ]
@@ -148,19 +151,29 @@ def check_tokens(config: Config, source: str, tokenizer: PreTrainedTokenizerBase
         )
 
 
+def check_opening(config: Config, tokenizer: PreTrainedTokenizerBase, loaded: LoadedData) -> Iterator[Finding]:
+    """Whether the prompt opens the thinking tag for the model, so that completions lack it."""
+    if opened_thinking(tokenizer, loaded.train[0]["prompt"], config.rewards.think_tag):
+        yield Finding(
+            Mark.LOOK,
+            "thinking",
+            f"the prompt ends inside an opened <{config.rewards.think_tag}>, so that completions begin behind it",
+            "Rewards given by name and evaluations get completions with the tag in front.",
+        )
+
+
 def check_rows(loaded: LoadedData) -> Iterator[Finding]:
     """Whether training problems occur twice, and whether any answer is empty. (Problems of the held-out sets that are
     trained on too are noted where the data are loaded.)
     """
     prompts = [_key(prompt) for prompt in loaded.train["prompt"]]
     twice = len(prompts) - len(set(prompts))
-    if twice:
-        yield Finding(
-            Mark.LOOK,
-            "duplicates",
-            f"{twice} of {len(prompts)} training rows repeat the prompt of another",
-            "Take them out unless that is meant: each is trained on so many times more.",
-        )
+    seen = f"{twice} of {len(prompts)} training rows repeat the prompt of another"
+    if twice > _FEW_REPEATED * len(prompts):
+        advice = "Take them out unless that is meant: each is trained on so many times more."
+        yield Finding(Mark.LOOK, "duplicates", seen, advice)
+    elif twice:
+        yield Finding(Mark.FINE, "duplicates", seen)
     empty = [number for number, answer in enumerate(loaded.train["answer"]) if not str(answer or "").strip()]
     if empty:
         yield Finding(
