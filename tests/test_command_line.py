@@ -230,6 +230,8 @@ def test_a_sweep_without_multirun_says_what_to_add(capsys: pytest.CaptureFixture
         (["train", "--multirun", "seed=1,zebra"], 2),
         (["train", "modle=starter"], 2),
         (["train", "missing.yaml"], 2),
+        (["train", "rewards.funcs=[acuracy]"], 1),
+        (["train", "--multirun", "rewards.funcs=[accuracy],[acuracy]"], 1),
     ],
 )
 def test_nothing_heavy_is_loaded_before_it_is_needed(words: list[str], code: int, root: Path, tmp_path: Path) -> None:

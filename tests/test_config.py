@@ -276,7 +276,22 @@ def test_a_written_config_loads_as_the_same_config(recipe, overrides):
     [
         "Think first, then: a=1, b=2 # no comment\n\n  \"quoted\" and 'quoted' {prompt} [1]\n",
         "cost ${model.name} \\${x} \\\\${y} ${",
-        *("yes", "null", "", "1e5", "007", "1_000", "1:30", "2024-01-01", "  a", "- a", "...\nb", "\ttab", "\u2028ü"),
+        *(
+            "yes",
+            "null",
+            "",
+            "1e5",
+            "007",
+            "1_000",
+            "1:30",
+            "2024-01-01",
+            "  a",
+            "- a",
+            "...\nb",
+            "\ttab",
+            "\u2028ü",
+            "\x85a\nb\u2029",
+        ),
     ],
 )
 def test_any_text_survives(recipe, text):

@@ -271,3 +271,38 @@ def test_maxent_brings_the_loss_that_carries_it_however_it_is_asked_for(override
     made = load([*overrides, "training.beta=0.1"])
     assert made.objective.name == "maxent"
     assert made.training.loss_type == loss
+
+
+def test_a_recipe_names_its_objective():
+    listwise = by_yaml("objective: maxent_listwise\nmaxent_tau: 0.2\n").config.objective
+    assert (listwise.name, listwise.maxent_fit, listwise.maxent_tau) == ("maxent", "listwise", 0.2)
+    plain = by_yaml("objective: grpo\nmaxent_tau: 0.2\nmaxent_length_normalize_ref: false\n")
+    assert plain.config.objective.name == "grpo"
+    assert any("left out: maxent_tau, maxent_length_normalize_ref" in note for note in plain.notes)
+    with pytest.raises(ConfigError, match=r"objective\.maxent_tau=0\.2 belongs to objective=maxent"):
+        by_words("objective.name=grpo", "--maxent_tau", "0.2")
+
+
+def test_a_switch_keeps_kl_control_off():
+    recipe = "kl_target: 0.07\nkl_horizon: 500\nkl_ctl_step_size: 1.0\n"
+    assert by_yaml(recipe).config.objective.kl.controller == "adaptive"
+    for name in ("grpo_beta_controller_enabled", "maxent_beta_controller_enabled"):
+        assert by_yaml(f"{recipe}{name}: false\n").config.objective.kl.controller == "fixed"
+        assert by_yaml(f"{recipe}{name}: true\n").config.objective.kl.controller == "adaptive"
+
+
+def test_values_that_other_tools_write_in_their_own_way():
+    for name in ("gen_top_k", "vllm_top_k", "top_k"):
+        assert by_words(f"--{name}", "-1").config.training.top_k == 0  # vLLM's word for all tokens
+        assert by_words(f"--{name}", "7").config.training.top_k == 7
+    assert by_yaml("log_level: 20\n").config.training.log_level == "info"
+    assert by_yaml("log_level: debug\n").config.training.log_level == "debug"
+    funcs = by_words("--reward_funcs", "accuracy_reward", "my_lib.rewards.mine", "a/b.c.py:f").config.rewards.funcs
+    assert funcs == ("accuracy", "my_lib.rewards:mine", "a/b.c.py:f")
+    assert by_yaml("use_liger_loss: false\nuse_liger_kernel: true\n").config.training.use_liger_kernel
+    assert by_yaml("use_liger_loss: true\n").config.training.use_liger_kernel
+    template = by_yaml('prompt_template: "Solve: {problem}"\n').config.dataset.user_prompt_template
+    assert template == "Solve: {prompt}"
+    named = by_yaml("prompt_template: r1\nenv: {CUDA_VISIBLE_DEVICES: 0}\n")
+    assert named.config.dataset.user_prompt_template is None
+    assert any("prompt_template=r1" in note and "env=" in note for note in named.notes)

@@ -336,7 +336,9 @@ def test_what_has_no_effect_is_said_once_and_changes_nothing():
             r"eval_steps=5.*evaluation\.every_steps=6|every_steps=6 and eval_steps",
         ),
         ("exp_name: a\nrun_name: b\n", r"run_name=b and exp_name=a"),
-        ("baseline: {recipe: x.yaml}\n", r"baseline\.recipe is not a key"),
+        ("baseline: {recipe: x.yaml}\n", r"line 1: there is no recipe x\.yaml, which this one builds on"),
+        ("objective: maxent_entropy\n", r"objective=maxent_entropy must be one of grpo, maxent, maxent_listwise"),
+        ("model: starter\n", r"model is a group.*`model=NAME` on the command line, or `defaults: \[override /model"),
     ],
 )
 def test_recipes_that_are_wrong(text, message):

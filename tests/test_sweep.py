@@ -107,6 +107,10 @@ def texts(*words: str) -> list[str]:
     return [variant.text for variant in expand(words, Roots.of([]))]
 
 
+def test_values_read_as_they_were_typed():
+    assert texts("rewards.funcs=[mine.py:fn],[accuracy]") == ["rewards.funcs=[mine.py:fn]", "rewards.funcs=[accuracy]"]
+
+
 def test_every_combination_the_last_key_fastest():
     assert texts("training.learning_rate=1e-6,1e-5", "training.beta=0", "seed=1,2") == [
         "training.learning_rate=1e-06 seed=1",

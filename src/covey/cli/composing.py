@@ -161,6 +161,19 @@ def print_notes(composed: Composed) -> None:
         print(f"· {note}", file=sys.stderr)
 
 
+def check_rewards(config: Config) -> None:
+    """Check that rewards given by name exist, which is known at once; functions of the user's own load later.
+
+    Raises:
+        RewardError: there is none of that name.
+    """
+    from covey.rewards.registry import canonical_name
+
+    for name in config.rewards.funcs:
+        if ":" not in name:
+            canonical_name(name)
+
+
 def value_of(config: Config, key: str) -> Any:
     """The value of a dotted key."""
     value: Any = config

@@ -20,7 +20,7 @@ from covey.config.groups import Roots
 from covey.config.keys import GROUPS
 from covey.config.merging import Merging
 from covey.config.overrides import read_overrides
-from covey.config.recipe import Choice, Recipe, read_recipe
+from covey.config.recipe import Choice, Recipe, line_of, read_recipe
 from covey.config.schema import Config
 from covey.config.spelling import FOREIGN_GROUPS
 from covey.config.translate import Said, Translation, translate
@@ -84,6 +84,7 @@ def compose(
             first,
             second,
         )
+        places.merging = merging
         config = build(merging.values(), world_size)
     except BadKeyError as problem:
         raise ConfigError(f"{problem}{places.sentence(problem.key)}") from None
@@ -112,6 +113,7 @@ class _Places:
     def __init__(self, source: Recipe | None, line: Sequence[Said]) -> None:
         self.source, self.line = source, line
         self.translated: tuple[Translation, Translation] | None = None
+        self.merging: Merging | None = None
 
     def sentence(self, key: str) -> str:
         """Where a key was set, the last place first; nothing when a default is at fault."""
@@ -123,13 +125,29 @@ class _Places:
             if found.key == key or (key in GROUPS and found.key.startswith(f"{key}.")):
                 return f" (Set by {found.said.text}.)"
         if self.source is None:
-            return ""
+            return self._in_groups(key)
         for found in reversed(recipe.settings):
             if found.key == key:
                 name = found.said.spelling
                 return f" (Set in {self.source.place(name)}{f', as {name}' if name != key else ''}.)"
         written = {item.spelling for item in self.source.said}
-        return f" (Set in {self.source.place(key)}.)" if key in written else ""
+        return f" (Set in {self.source.place(key)}.)" if key in written else self._in_groups(key)
+
+    def _in_groups(self, key: str) -> str:
+        """Where an option in the user's own folders sets a key; nothing when none does."""
+        if self.merging is None:
+            return ""
+        spellings = [key, *(found.said.spelling for found in self.merging.groups.settings if found.key == key)]
+        for choice in reversed(self.merging.choices):
+            file = self.merging.roots.file(choice) if choice.option is not None else None
+            if file is None or self.merging.roots.is_own(file):
+                continue
+            for name in (
+                part for spelling in spellings for part in (spelling, spelling.removeprefix(f"{choice.group}."))
+            ):
+                if (line := line_of(file, name)) is not None:
+                    return f" (Set in {file}, line {line}.)"
+        return ""
 
     def origins(self) -> Mapping[str, str]:
         """The place of every key that was set."""

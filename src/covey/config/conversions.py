@@ -123,7 +123,14 @@ def reward_funcs(value: Any) -> Landing:
     if _OVERLONG in names:  # TRL's script calls it with these two
         implied = (Implied("rewards.soft_overlong_max_length", 1280), Implied("rewards.soft_overlong_cache", 256))
     names = ["soft_overlong" if name == _OVERLONG else _REWARDS.get(name, name) for name in names]
+    names = [_importable(name) if isinstance(name, str) else name for name in names]
     return Landing({"rewards.funcs": names}, implied)
+
+
+def _importable(name: str) -> str:
+    """A function by its dotted path, as TRL's script takes it: here the module comes before a colon."""
+    module, dot, function = name.rpartition(".")
+    return f"{module}:{function}" if dot and all(part.isidentifier() for part in name.split(".")) else name
 
 
 def max_prompt_length(value: Any) -> Landing:
@@ -311,6 +318,12 @@ def named_template(value: Any) -> Landing:
 def top_k(value: Any) -> Landing:
     """vLLM's -1 means all tokens, for which TRL has 0."""
     return Landing({"training.top_k": 0 if value in (-1, "-1") else value})
+
+
+def log_level(value: Any) -> Landing:
+    """Python's numbers for levels, under the names that transformers takes."""
+    names = {10: "debug", 20: "info", 30: "warning", 40: "error", 50: "critical"}
+    return Landing({"training.log_level": names.get(value, value) if isinstance(value, int) else value})
 
 
 def kept_unless(off: tuple[Any, ...], key: str) -> Convert:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from covey.config.keys import did_you_mean
 from covey.config.recipe import Choice, parse_defaults, read_yaml
@@ -50,6 +50,10 @@ class Roots:
     def is_group(self, group: str) -> bool:
         """Whether there is a group of this name."""
         return bool(group) and any((folder / group).is_dir() for folder in self.folders)
+
+    def is_own(self, file: Path) -> bool:
+        """Whether a file of an option is Covey's own rather than the user's."""
+        return file.is_relative_to(self.folders[0])
 
     def options(self, group: str) -> list[str]:
         """The options of a group, sorted."""
@@ -152,6 +156,15 @@ class Roots:
             if file is not None and _is_global(file):
                 found += self.bodies_of(_defaults_of(file, choice.group))
                 found.append(OmegaConf.create({k: v for k, v in read_yaml(file).items() if k != "defaults"}))
+        return found
+
+    def users_options(self, choices: Sequence[Choice]) -> list[tuple[str, dict[str, Any]]]:
+        """Group and content of the chosen options that lie in the user's folders and fill only their own group."""
+        found = []
+        for choice in choices:
+            file = self.file(choice) if choice.option is not None else None
+            if file is not None and not self.is_own(file) and not _is_global(file):
+                found.append((choice.group, {k: v for k, v in read_yaml(file).items() if k != "defaults"}))
         return found
 
     def says(self, choices: Sequence[Choice], key: str) -> bool:

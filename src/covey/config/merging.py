@@ -14,9 +14,10 @@ from covey.config.groups import OTHER_MODEL, Roots
 from covey.config.keys import kinds
 from covey.config.landing import Implied, Later, UnfitError
 from covey.config.model import ModelConfig
-from covey.config.recipe import Choice, Recipe
+from covey.config.recipe import Choice, Recipe, unreadable_reference
 from covey.config.schema import RewardsConfig
-from covey.config.translate import Setting, Translation
+from covey.config.spelling import look_up
+from covey.config.translate import Setting, Translation, leaves, translate
 from covey.config.values import BadKeyError, coerce, show
 from covey.errors import ConfigError
 
@@ -40,6 +41,8 @@ class Merging:
     line: Translation
     notes: list[str] = field(default_factory=list)
     """What was worked out or left out in the merging."""
+    groups: Translation = field(default_factory=Translation)
+    """What the options in the user's own folders say in other spellings."""
     choices: tuple[Choice, ...] = ()
     """The group choices that were composed, in order, those that follow from keys among them."""
 
@@ -93,7 +96,9 @@ class Merging:
         from omegaconf import DictConfig, OmegaConf
 
         self.choices = (*first, *self.from_recipe, *self.chosen)
+        self.groups = Translation()
         composed = _composed(self.roots, self.choices)
+        composed = self._in_our_spelling(self._over_tuning(composed))
         if self.source is None:
             return composed
         tree = OmegaConf.create({}) if self.complete else OmegaConf.create(composed)
@@ -104,20 +109,66 @@ class Merging:
             part = OmegaConf.select(composed, path)
             OmegaConf.update(tree, path, {} if part is None else part, merge=False, force_add=True)
         for body in self.roots.bodies_of(self.chosen):
-            merged = OmegaConf.merge(tree, body)
+            merged = OmegaConf.merge(tree, self._in_our_spelling(body))
             assert isinstance(merged, DictConfig)
             tree = merged
         return tree
 
+    def _over_tuning(self, tree: DictConfig) -> DictConfig:
+        """Let an option of the user's own win over the tuning of a default model, which Hydra merges after it."""
+        from omegaconf import OmegaConf
+
+        later = self.roots.bodies_of(self.choices)
+        for group, values in self.roots.users_options(self.choices):
+            for name, value in values.items():
+                key = f"{group.replace('/', '.')}.{name}"
+                if all(OmegaConf.select(body, key) is None for body in later):
+                    OmegaConf.update(tree, key, value, merge=True, force_add=True)
+        return tree
+
+    def _in_our_spelling(self, tree: DictConfig) -> DictConfig:
+        """What the groups say, the spellings of other tools translated; only the user's own folders can hold those."""
+        from omegaconf import DictConfig, OmegaConf
+
+        if len(self.roots.folders) == 1:
+            return tree
+        values = OmegaConf.to_container(tree, resolve=False)
+        assert isinstance(values, dict)
+        found = {str(name): inner for name, inner in values.items()}
+        said = list(leaves(found))
+        foreign = [item for item in said if not (known := look_up(item.spelling)) or known.convert or not known.own]
+        if not foreign:
+            return tree
+        part = translate(foreign, {}, "config groups", strict=False)
+        if part.choices:
+            ((group, option), *_) = part.choices
+            raise ConfigError(
+                f"A config group of yours asks for {group}={option} by a key. Choose it in the group's `defaults:`, as "
+                f"`- override /{group}: {option}`, or on the command line."
+            )
+        names = {item.spelling for item in foreign}
+        kept = OmegaConf.create(_without(found, names))
+        assert isinstance(kept, DictConfig)
+        for setting in part.settings:
+            self._apply(kept, setting)
+        for name in ("settings", "implied", "implied_choices", "notes"):
+            getattr(self.groups, name).extend(getattr(part, name))
+        self.notes += part.notes
+        return kept
+
     def _apply(self, tree: DictConfig, setting: Setting) -> None:
         """Set, or take away, one key."""
         from omegaconf import OmegaConf
+        from omegaconf.errors import GrammarParseError
 
         if setting.said.delete:
             _take_away(tree, setting)
             return
         value = _marker(setting) if isinstance(setting.value, Later) else setting.value
-        OmegaConf.update(tree, setting.key, value, merge=True, force_add=True)
+        try:
+            OmegaConf.update(tree, setting.key, value, merge=True, force_add=True)
+        except GrammarParseError as error:
+            raise BadKeyError(setting.key, unreadable_reference(error)) from None
 
     def _imply(self, tree: DictConfig) -> None:
         """Set what follows from the user's keys where the user says nothing of it."""
@@ -126,9 +177,9 @@ class Merging:
         groups = self._groups
         replaced = set(self.roots.replaced_by(self.chosen))
         applying: dict[str, Implied] = {}
-        for part, gone in ((self.recipe, replaced), (self.line, set[str]())):
+        for part, gone in ((self.groups, set[str]()), (self.recipe, replaced), (self.line, set[str]())):
             for implied in part.implied:
-                said = implied.key in self._named or implied.unless_group in groups
+                said = implied.key in self._named | self.groups.keys or implied.unless_group in groups
                 if not said and implied.key.partition(".")[0] not in gone:
                     applying[implied.key] = implied
         for implied in applying.values():
@@ -147,12 +198,11 @@ class Merging:
         self.notes.append(f"{key}=grpo, the mean per token, as the group objective=maxent has it")
 
     def _leave_out_maxent(self, tree: DictConfig) -> None:
-        """Let go of a foreign source's MaxEnt knobs where it, or one after it, says `train_grpo_objective: true`."""
+        """Let go of a foreign source's MaxEnt knobs where it, or one after it, asks for plain GRPO in so many words."""
         from omegaconf import OmegaConf
 
         parts = (self.recipe, self.line)
-        word = "train_grpo_objective"
-        asked = [number for number, part in enumerate(parts) if word in part.now and flag(part.facts[word])]
+        asked = [number for number, part in enumerate(parts) if _plain_grpo(part)]
         if not asked or OmegaConf.select(tree, "objective.name") != "grpo":
             return
         idle = []
@@ -163,7 +213,7 @@ class Merging:
                 del tree["objective"][name]
                 idle.append(setters[-1][1].said.spelling)
         if idle:
-            self.notes.append(f"train_grpo_objective=true trains plain GRPO, so these are left out: {', '.join(idle)}")
+            self.notes.append(f"plain GRPO was asked for, so these are left out: {', '.join(idle)}")
 
     def _work_out(self, tree: DictConfig) -> None:
         """Put the values that depend on other keys in place of their markers."""
@@ -171,7 +221,7 @@ class Merging:
 
         waiting = {
             (found.key, _marker(found)): found
-            for part in (self.recipe, self.line)
+            for part in (self.groups, self.recipe, self.line)
             for found in part.settings
             if isinstance(found.value, Later)
         }
@@ -233,6 +283,13 @@ class Merging:
             (values.get("training") or {}).pop("reward_weights", None)
 
 
+def _plain_grpo(part: Translation) -> bool:
+    """Whether one source asks for plain GRPO in another tool's words."""
+    switch, name = "train_grpo_objective", "objective"
+    off = switch in part.now and flag(part.facts[switch])
+    return off or (name in part.now and str(part.facts[name]).lower() == "grpo")
+
+
 def _composed(roots: Roots, choices: tuple[Choice, ...]) -> DictConfig:
     """The groups composed; Hydra takes its time, and Covey's own folder stays as it is, so that is done once."""
     return copy.deepcopy(_of_own_folder(roots, choices)) if len(roots.folders) == 1 else roots.compose(choices)
@@ -251,6 +308,17 @@ def _marker(setting: Setting) -> str:
 def _default(key: str) -> Any:
     group, _, name = key.partition(".")
     return snapshot.fields()[name].default if group == "training" else 1.0
+
+
+def _without(values: dict[str, Any], names: set[str], prefix: str = "") -> dict[str, Any]:
+    """The nested values less the keys of these dotted names, and less what is empty then."""
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        key = f"{prefix}{name}"
+        inside = _without(value, names, f"{key}.") if isinstance(value, dict) else value
+        if key not in names and (inside or not value):
+            found[name] = inside
+    return found
 
 
 def _take_away(tree: DictConfig, setting: Setting) -> None:

@@ -11,9 +11,12 @@ from typing import Any
 import yaml
 
 from covey.config.keys import GROUPS
+from covey.config.spelling import look_up
 from covey.config.translate import Said, leaves
 from covey.config.values import BadKeyError
 from covey.errors import ConfigError
+
+_BASES = ("maxent.recipe", "baseline.recipe", "script.recipe")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +41,13 @@ class Recipe:
     """Every key it sets, in any spelling, in order; interpolations not yet resolved."""
     complete: bool
     """Whether it says `defaults: []`: a whole config, which nothing of Covey's own defaults is mixed into."""
+    base: Recipe | None = None
+    """The recipe it builds on, as the MaxEnt-GRPO project's do."""
 
     def place(self, spelling: str) -> str:
         """`FILE, line N` of a dotted key as it is spelled there."""
-        return _at(self.path, spelling)
+        there = self.base is None or line_of(self.path, spelling) is not None
+        return _at(self.path, spelling) if there or self.base is None else self.base.place(spelling)
 
 
 def find_recipe(name: str | Path) -> Path:
@@ -77,7 +83,36 @@ def read_recipe(name: str | Path) -> Recipe:
         said = tuple(leaves(_nest(content, path)))
     except BadKeyError as problem:
         raise ConfigError(f"{problem} (Set in {_at(path, problem.key)}.)") from None
-    return Recipe(path, choices, said, defaults == [])
+    bases = [item for item in said if item.spelling in _BASES and item.value]
+    if not bases:
+        return Recipe(path, choices, tuple(item for item in said if item.spelling not in _BASES), defaults == [])
+    base = read_recipe(_find_base(bases[0], path))
+    own = [item for item in said if item.spelling not in _BASES]
+    facts = {_fact(item) for item in own}
+    under = [item for item in base.said if _fact(item) not in facts]
+    return Recipe(path, (*base.choices, *choices), (*under, *own), base.complete and not choices, base)
+
+
+def _find_base(item: Said, path: Path) -> Path:
+    """The recipe that another one builds on, seen from where we are or from a folder above that other one."""
+    name = Path(str(item.value)).expanduser()
+    folders = [Path.cwd(), *path.absolute().parents]
+    for folder in folders:
+        if (folder / name).is_file() and not (folder / name).samefile(path):
+            return folder / name
+    raise ConfigError(
+        f"{_at(path, item.spelling)}: there is no recipe {name}, which this one builds on: it is looked for from "
+        f"{folders[0]} and from the folders above {path}."
+    )
+
+
+def _fact(item: Said) -> str:
+    """What a key is about, however it is spelled."""
+    known = look_up(item.spelling)
+    if known is None:
+        return item.spelling
+    name = known.key if known.key == "objective.name" else known.fact or known.key
+    return name or item.spelling.rpartition(".")[2]
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
@@ -94,10 +129,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
         content = OmegaConf.to_container(_parse(text or "{}"), resolve=False)
     except GrammarParseError as error:
         key = str(error.full_key or "A value")
-        raise ConfigError(
-            f"{_at(path, key)}: {key} holds ${{, which begins a reference to another key, and cannot be read: "
-            f"{str(error).splitlines()[0]}. Write \\${{ for the characters themselves."
-        ) from None
+        raise ConfigError(f"{_at(path, key)}: {key}{unreadable_reference(error)}") from None
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = f"{path}, line {mark.line + 1}, column {mark.column + 1}" if mark else str(path)
@@ -121,24 +153,35 @@ def _parse(text: str) -> Any:
         return OmegaConf.create(text)
     except yaml.constructor.ConstructorError:
         tree = yaml.compose(text, Loader=yaml.SafeLoader)
-        if tree is None or not _drop_repeats(tree):
+        if tree is None:
             raise
+        _drop_repeats(tree)
         return OmegaConf.create(yaml.serialize(tree))
 
 
-def _drop_repeats(node: yaml.Node) -> bool:
-    """Take away keys that stand there again with the same value; whether every key is there once then."""
+def _drop_repeats(node: yaml.Node) -> None:
+    """Take away keys that stand there again with the same value; the error about one with another value is YAML's."""
     if isinstance(node, yaml.SequenceNode):
-        return all([_drop_repeats(item) for item in node.value])
+        for item in node.value:
+            _drop_repeats(item)
     if not isinstance(node, yaml.MappingNode):
-        return True
+        return
     kept: dict[str, tuple[yaml.Node, yaml.Node]] = {}
     for name, value in node.value:
-        before = kept.setdefault(str(name.value), (name, value))
-        if before[1] is not value and yaml.serialize(before[1]) != yaml.serialize(value):
-            return False
+        _, before = kept.setdefault(str(name.value), (name, value))
+        if before is not value and yaml.serialize(before) != yaml.serialize(value):
+            raise yaml.constructor.ConstructorError(None, None, f"found duplicate key {name.value}", name.start_mark)
     node.value = list(kept.values())
-    return all([_drop_repeats(value) for _, value in node.value])
+    for _, value in node.value:
+        _drop_repeats(value)
+
+
+def unreadable_reference(error: Exception) -> str:
+    """What is wrong with a text that holds `${` and no whole reference, behind the key."""
+    return (
+        f" holds ${{, which begins a reference to another key, and cannot be read: {str(error).splitlines()[0]}. Write "
+        "\\${ for the characters themselves."
+    )
 
 
 def parse_defaults(entries: list[Any], origin: str) -> list[Choice]:
@@ -194,8 +237,13 @@ def _put(tree: dict[str, Any], parents: list[str], last: str, value: Any, place:
         node[last] = {str(name): inner for name, inner in value.items()} if isinstance(value, dict) else value
 
 
+def line_of(path: Path, key: str) -> int | None:
+    """The line of a YAML file on which a dotted key stands; None when it does not."""
+    return _lines_of(path.read_text(encoding="utf-8")).get(key)
+
+
 def _at(path: Path, key: str) -> str:
-    line = _lines_of(path.read_text(encoding="utf-8")).get(key)
+    line = line_of(path, key)
     return f"{path}, line {line}" if line else str(path)
 
 

@@ -28,6 +28,7 @@ NOT_COMPARED = frozenset({"resume", "stop_after_steps", "overwrite", "output_dir
 """Keys that do not change what a run computes; `logging.*` belongs to them too."""
 
 _INTERPOLATION = re.compile(r"(\\*)\$\{")
+_OTHER_LINE_ENDS = re.compile("[\x85\u2028\u2029]")
 _LOOKS_LIKE_NUMBER = re.compile(r"[-+.]?\d")
 
 
@@ -123,6 +124,8 @@ def _text(dumper: yaml.SafeDumper, value: str) -> yaml.Node:
     style = "|" if "\n" in value else None
     if style is None and _LOOKS_LIKE_NUMBER.match(value):
         style = "'"  # the reader takes 1e5 for a number where plain YAML does not
+    if _OTHER_LINE_ENDS.search(value):
+        style = '"'  # which escapes them; elsewhere the reader takes them for plain line ends
     return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=style)
 
 

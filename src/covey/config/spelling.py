@@ -12,6 +12,7 @@ from covey.config import conversions as to
 from covey.config import snapshot
 from covey.config.keys import GROUPS, kinds
 from covey.config.landing import Landing, Spelling
+from covey.config.together import KL_SWITCHES
 from covey.config.training import OWNED_ELSEWHERE
 from covey.config.values import is_mapping_kind
 
@@ -72,7 +73,6 @@ _RENAMED = {
     # names that TRL has changed
     "vllm_max_model_len": "training.vllm_max_model_length",
     "vllm_guided_decoding_regex": "training.vllm_structured_outputs_regex",
-    "use_liger_loss": "training.use_liger_kernel",
     "use_liger": "training.use_liger_kernel",
     "wandb_log_unique_prompts": "training.log_unique_prompts",
     "gradient_checkpointing_use_reentrant": "training.gradient_checkpointing_kwargs.use_reentrant",
@@ -184,7 +184,7 @@ _CONVERTED = {
     # sampling
     **{name: Spelling("training.top_k", to.top_k) for name in ("top_k", "gen_top_k", "vllm_top_k")},
     # the objective
-    "objective": Spelling("objective.name", to.chosen(_GRPO_OR_MAXENT), own=True),
+    "objective": Spelling("objective.name", to.chosen(_GRPO_OR_MAXENT), fact="objective", own=True),
     **{
         name: Spelling(f"objective.maxent_{knob}", to.maxent(f"objective.maxent_{knob}"))
         for knob in ("tau", "q_temperature", "q_epsilon", "length_normalize_ref", "fit")
@@ -195,13 +195,14 @@ _CONVERTED = {
         for part in ("kl_target", "kl_horizon", "kl_ctl_step_size")
         for name in (part, f"objective.{part}")
     },
+    **{name: Spelling("objective.kl.controller", to.nothing, "bool", name) for name in KL_SWITCHES},
     "train_grpo_objective": Spelling(
         "objective.name",
         to.chosen({True: {"objective.name": "grpo"}, False: {"objective.name": "maxent"}}),
         "bool",
         fact="train_grpo_objective",
     ),
-    "training.objective": Spelling("objective.name", to.chosen(_GRPO_OR_MAXENT)),
+    "training.objective": Spelling("objective.name", to.chosen(_GRPO_OR_MAXENT), fact="objective"),
     "adap_kl_ctrl": Spelling(
         "objective.kl.controller",
         to.chosen({True: _CONTROLLER["adaptive"], False: _CONTROLLER["fixed"]}),
@@ -226,6 +227,8 @@ _CONVERTED = {
             }
         ),
     ),
+    "use_liger_loss": Spelling("", to.when_true("training.use_liger_kernel", True), "bool"),
+    "log_level": Spelling("training.log_level", to.log_level, "int | str"),
     "adafactor": Spelling("", to.when_true("training.optim", "adafactor"), "bool"),
     "group_by_length": Spelling("", to.when_true("training.train_sampling_strategy", "group_by_length"), "bool"),
     "debug": Spelling("training.debug", to.kept_unless((True, False), "training.debug"), "str | list[str] | bool"),
@@ -279,13 +282,14 @@ _IGNORED = """
     num_processes overwrite_hub_revision log_like_grpo disable_distributed_sampler log_grad_norm_after_clip
     log_kl_per_token max_reason_tokens return_reason zero3_save_16bit_model behavior_logprobs_source
     eval_dataset_split eval_dataset_config eval_dataset_prompt_column eval_dataset_solution_column code_language
-    code_eval_test_batch_size code_eval_scoring_mode piston_router_url code_provider parallel_code_exec_per_proc e2b_router_url morph_router_url ioi_provider
+    code_eval_scoring_mode piston_router_url
+    code_eval_test_batch_size code_provider parallel_code_exec_per_proc e2b_router_url morph_router_url ioi_provider
     dataset.ignore_sufficient_disk_space_check dataset.val_split reference_model_revision
     maxent_logprob_chunk_size maxent_reference_logprobs_source maxent_trl_reference_scoring
     maxent_allow_stale_reference_logprobs maxent_score_tail_tokens maxent_policy_entropy maxent_policy_entropy_mode
     maxent_score_slice_prefetch maxent_prompt_cache_size maxent_share_reference_model maxent_tau_lr maxent_tau_min
     maxent_tau_max maxent_tau_warmup_steps maxent_clip_objective_coef maxent_clip_adv_baseline maxent_clip_range
-    maxent_allow_empty_weight_fallback maxent_target_weight_entropy_horizon maxent_beta_controller_enabled
+    maxent_allow_empty_weight_fallback maxent_target_weight_entropy_horizon
     maxent_length_normalize_policy maxent_reference_ema_enabled maxent_alpha
     vllm_max_completion_rounds vllm_retry_sleep vllm_backfill_with_model vllm_backfill_local vllm_return_logprobs
     vllm_request_logprobs vllm_force_logprobs vllm_logprob_fail_after vllm_logprob_fallback vllm_client_tag_fail_fast
@@ -297,7 +301,16 @@ _IGNORED = """
     model.model_kwargs.low_cpu_mem_usage model.model_kwargs.use_cache model.generation_kwargs.do_sample
     model.generation_kwargs.pad_token_id
 """
-_IGNORED_BELOW = ("hydra.", "hydra/", "info_seed_", "controller_", "span_kl_", "maxent_alpha_", "seed_paper_")
+_IGNORED_BELOW = (
+    "hydra.",
+    "hydra/",
+    "info_seed_",
+    "controller_",
+    "span_kl_",
+    "maxent_alpha_",
+    "seed_paper_",
+    "seed_grpo_",
+)
 
 _NOT_DONE = """
     policy_entropy_bonus_coef info_seed_enabled controller_meta_enabled maxent_target_weight_entropy
@@ -306,7 +319,8 @@ _NOT_DONE = """
     vllm_frequency_penalty vllm_presence_penalty eval_reward_funcs eval_reward_weights reference_model_name_or_path
     init_from_checkpoint lora_target_parameters bnb_4bit_quant_storage lora_module_path reward_model_name_or_path
     push_to_hub_organization dataset_validation_split fsdp_min_num_params fsdp_transformer_layer_cls_to_wrap
-    model_code_revision base_model_revision
+    model_code_revision base_model_revision env seed_grpo_enabled truncate_completions_at_first_boxed_answer
+    missing_boxed_answer_penalty greedy_eval_enabled eval_greedy_only_enabled dr_grpo_denominator_mode
 """
 
 FOREIGN_GROUPS = frozenset(

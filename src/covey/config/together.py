@@ -17,6 +17,9 @@ from covey.config.landing import Implied, Landing, Later, UnfitError
 Facts = Mapping[str, Any]
 Together = Callable[[Facts, frozenset[str]], Landing]
 
+KL_SWITCHES = ("grpo_beta_controller_enabled", "maxent_beta_controller_enabled")
+"""Switches of the MaxEnt-GRPO project, each for one of its objectives."""
+
 _SIZES = ("270m", "1b", "4b", "12b", "27b")
 
 
@@ -80,7 +83,10 @@ def adapters(said: Facts, now: frozenset[str]) -> Landing:
 
 
 def kl_control(said: Facts, now: frozenset[str]) -> Landing:
-    """A target asks for the adaptive controller, unless one of its parts is 0, which means no control."""
+    """A target asks for the adaptive controller, unless one of its parts is 0 or its switch is off: then no control."""
+    switches = [flag(said[name]) for name in KL_SWITCHES if name in said]
+    if switches and not any(switches):
+        return Landing()
     parts = [number(said[name]) for name in ("kl_target", "kl_horizon", "kl_ctl_step_size") if name in said]
     if "kl_target" not in said or not all(parts):
         return Landing()
@@ -99,6 +105,7 @@ TOGETHER: Mapping[str, Together] = MappingProxyType(
         "kl_target": kl_control,
         "kl_horizon": kl_control,
         "kl_ctl_step_size": kl_control,
+        **dict.fromkeys(KL_SWITCHES, kl_control),
     }
 )
 """The names of the facts, with the function that puts them together."""

@@ -82,7 +82,9 @@ def leaves(values: Mapping[str, Any], prefix: str = "") -> Iterator[Said]:
                 continue
             known = look_up(key)
             if known is None or known.convert is None:
-                raise BadKeyError(key, f"={show(value)} is no mapping: {key} is a group and holds keys.{_how(key, value)}")
+                raise BadKeyError(
+                    key, f"={show(value)} is no mapping: {key} is a group and holds keys.{_how(key, value)}"
+                )
         yield Said(key, value)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,8 @@ from covey.errors import ConfigError
 
 if TYPE_CHECKING:
     from hydra.core.override_parser.types import Override
+
+_ESCAPED = re.compile(r"\\([\\:,=()\[\]{} \t])")
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,4 +98,7 @@ def _values(parsed: Override, roots: Roots) -> list[str]:
 
 
 def _unquoted(value: str) -> str:
-    return value[1:-1] if len(value) > 1 and value[0] == value[-1] and value[0] in "'\"" else value
+    """A value to be read by people: without its quotes, or without the backslashes that Hydra puts before signs."""
+    if len(value) > 1 and value[0] == value[-1] and value[0] in "'\"":
+        return value[1:-1]
+    return _ESCAPED.sub(r"\1", value)
