@@ -354,6 +354,16 @@ def test_the_reply_is_the_answer_where_no_column_is(tmp_path: Path) -> None:
     assert "read from the reply that ends column 'messages' (line 2: [{" in message
 
 
+def test_messages_in_parts_of_text_are_joined(tmp_path: Path) -> None:
+    parts = [{"type": "text", "text": "1 + "}, {"type": "text", "text": "1?"}]
+    row = {"prompt": [{"role": "user", "content": parts}], "answer": "2"}
+    loaded = load_file(write_jsonl(tmp_path / "x.jsonl", [row]), test_size=0)
+    assert loaded.train[0]["prompt"] == [{"role": "user", "content": "1 + 1?"}]
+    assert loaded.train[0]["original_prompt"] == row["prompt"]
+    row["prompt"] = [{"role": "user", "content": [*parts, {"type": "image", "text": None}]}]
+    assert "1 of 1 rows" in error_of(write_jsonl(tmp_path / "x.jsonl", [row]), test_size=0)
+
+
 def test_messages_with_from_and_value(tmp_path: Path) -> None:
     turns = [{"from": "human", "value": "1 + 1?"}, {"from": "gpt", "value": "2"}]
     row = load_file(write_jsonl(tmp_path / "x.jsonl", [{"conversations": turns}] * 2)).train[0]

@@ -51,7 +51,20 @@ def test_wrong_answers_leakage_and_duplicates_are_found(tmp_path: Path, capsys: 
     rows = [{"problem": f"What is {n} + 1?", "answer": f"{n}</answer>"} for n in range(40)]  # nothing can match this
     (tmp_path / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     assert main(["doctor", data[0], "dataset.test_size=0", "model=starter"]) == 1
-    assert "40 of 40 gold answers do not score full marks" in " ".join(capsys.readouterr().out.split())
+    out = " ".join(capsys.readouterr().out.split())
+    assert "40 of 40 gold answers do not score full marks" in out
+    assert "also rows 3, 4," in out
+    assert "28, 29 and more" in out
+
+
+def test_gold_answers_that_nobody_can_read_are_listed(tmp_path: Path) -> None:
+    rows = [{"problem": f"What is {n} + 1?", "answer": str(n + 1)} for n in range(40)]
+    rows[7]["answer"] = "see the figure below, please"
+    (tmp_path / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    data = [f"dataset.path={tmp_path / 'train.jsonl'}", "dataset.test_size=0", "model=starter"]
+    findings = [f for f in examine(load([*data, "rewards=math"])) if f.check == "accuracy on train"]
+    assert [f.mark for f in findings] == [Mark.FINE, Mark.LOOK]
+    assert "1 of 40 gold answers cannot be read as mathematics (row 7: 'see the figure" in findings[1].seen
 
 
 def test_a_template_that_ends_with_no_stop_token_is_found() -> None:

@@ -19,6 +19,7 @@ from covey.answers import Outcome, Tags
 from covey.config.schema import RewardsConfig
 from covey.errors import RewardError
 from covey.rewards import RewardSettings
+from covey.rewards.execution import RewardRunner
 from covey.rewards.registry import ALIASES, REGISTRY
 
 WHOLE = "<think>1+1</think><answer>2</answer>"
@@ -348,3 +349,30 @@ def test_two_rewards_of_one_name(tmp_path: Path) -> None:
         rewards.load(["format", f"{tmp_path}/mine.py:format"])
     with pytest.raises(RewardError, match=r"cosine and cosine_scaled_reward are both called cosine_scaled"):
         rewards.load(["cosine", "cosine_scaled_reward"])
+
+
+def test_a_gold_number_that_was_stored_with_a_fraction_and_gold_without_text() -> None:
+    """27.0 is 27, as some tools store it; an answer of white space is none, and no free point."""
+    whole = "<think>a</think><answer>27</answer>"
+    blank = "<think>a</think><answer> </answer>"
+    for name, most in (("accuracy", 1.0), ("exact_match", 1.0), ("check_answer", 3.0), ("check_numbers", 1.5)):
+        assert rewards.get_reward(name)(prompts=["p"], completions=[whole], answer=[27.0]) == [most]
+        assert rewards.get_reward(name)(prompts=["p"] * 2, completions=[whole, blank], answer=["", "  "]) == [
+            None,
+            None,
+        ]
+
+
+def test_what_rewards_print_goes_where_it_is_sent(tmp_path: Path) -> None:
+    file = tmp_path / "loud.py"
+    file.write_text(
+        "import os\ndef loud(prompts, completions, **kwargs):\n"
+        "    print('from python', flush=True)\n    os.system('echo from a child >&2')\n    return [1.0]\n",
+        encoding="utf-8",
+    )
+    log = tmp_path / "run.log"
+    log.write_text("before\n", encoding="utf-8")
+    with RewardRunner([f"{file}:loud"], workers=1, batch_timeout=30) as runner:
+        runner.start(output=log)
+        assert runner.functions[0](prompts=["p"], completions=["c"]) == [1.0]
+    assert log.read_text(encoding="utf-8") == "before\nfrom python\nfrom a child\n"

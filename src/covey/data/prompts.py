@@ -44,11 +44,19 @@ def as_messages(value: Any) -> Conversation | None:
         if not isinstance(message, dict):
             return None
         role = message.get("role") or message.get("from")
-        content = message.get("content") if message.get("content") is not None else message.get("value")
+        content = _text(message.get("content") if message.get("content") is not None else message.get("value"))
         if not isinstance(role, str) or not isinstance(content, str):
             return None
         found.append({"role": _ROLE_NAMES.get(role, role), "content": content})
     return found
+
+
+def _text(content: Any) -> Any:
+    """The text of a message that comes in parts, as sets for models with pictures have it; else the content itself."""
+    if isinstance(content, list) and content and all(isinstance(p, dict) and p.get("type") == "text" for p in content):
+        texts = [part.get("text") for part in content]
+        return "".join(texts) if all(isinstance(text, str) for text in texts) else content
+    return content
 
 
 def question(value: Any, *, drop_reply: bool) -> str:

@@ -11,6 +11,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from covey.answers import Outcome, Tags, grade_exact, has_reasoning_format
 from covey.evaluation.estimators import Estimate, accuracy_estimate, mean
+from covey.rewards.reward import with_opening
 from covey.rollout import SamplingSettings, generate
 
 Grade = Callable[[Sequence[str], Sequence[Mapping[str, Any]]], Sequence[Outcome]]
@@ -69,6 +70,7 @@ def evaluate(
     seed: int,
     grade: Grade | None = None,
     tags: Tags | None = None,
+    opened: str = "",
     on_progress: Callable[[int, int], None] | None = None,
 ) -> EvaluationResult:
     """Sample `num_samples` completions of every problem and grade them.
@@ -81,6 +83,7 @@ def evaluate(
         grade: grades completions against their rows; None compares the last answer tag with the answer, numbers in
             any spelling.
         tags: what a well-formed completion is tagged with; None means `<think>` and `<answer>`.
+        opened: what the prompts open for the model, such as `<think>`; it belongs to what is graded, and to the form.
         on_progress: called with (completions done, completions in all).
     """
     rows = [(index, row) for index, row in enumerate(problems) for _ in range(num_samples)]
@@ -93,7 +96,9 @@ def evaluate(
         seed=seed,
         on_progress=None if on_progress is None else lambda done: on_progress(done, len(rows)),
     )
-    outcomes = (grade or _grade_exact)([generation.text for generation in generations], [row for _, row in rows])
+    texts = [generation.text for generation in generations]
+    wholes = [with_opening(text, opened) for text in texts]
+    outcomes = (grade or _grade_exact)(wholes, [row for _, row in rows])
     graded = [
         GradedCompletion(
             problem=index,
@@ -101,11 +106,11 @@ def evaluate(
             answer=row["answer"],
             completion=generation.text,
             outcome=outcome,
-            well_formed=has_reasoning_format(generation.text, tags or Tags()),
+            well_formed=has_reasoning_format(whole, tags or Tags()),
             length=generation.length,
             truncated=generation.truncated,
         )
-        for (index, row), generation, outcome in zip(rows, generations, outcomes, strict=True)
+        for (index, row), generation, whole, outcome in zip(rows, generations, wholes, outcomes, strict=True)
     ]
     return summarise(graded)
 

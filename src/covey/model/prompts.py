@@ -16,6 +16,23 @@ def render(tokenizer: PreTrainedTokenizerBase, prompt: Any) -> str:
     return str(tokenizer.apply_chat_template(prompt, tokenize=False, add_generation_prompt=True))
 
 
+def opened_thinking(tokenizer: PreTrainedTokenizerBase, prompt: Any, tag: str) -> str:
+    """The thinking tag that a rendered prompt opens for the model, with what follows it; empty where it opens none.
+
+    The chat template of DeepSeek-R1, and many a prompt for base models, begin the answer with `<think>`, so that the
+    completion itself lacks the tag. A tag that a message only speaks of opens nothing.
+    """
+    text = render(tokenizer, prompt)
+    start = text.rfind(f"<{tag}>")
+    if start < 0 or f"</{tag}>" in text[start:]:
+        return ""
+    begun = text[start:]
+    if begun.rstrip() == f"<{tag}>" or isinstance(prompt, str):
+        return begun if begun.rstrip() == f"<{tag}>" else ""
+    before = str(tokenizer.apply_chat_template(prompt, tokenize=False, add_generation_prompt=False))
+    return begun if text.startswith(before) and start >= len(before) else ""
+
+
 def prompt_lengths(tokenizer: PreTrainedTokenizerBase) -> Callable[[list[Any]], list[int]]:
     """A function from prompts to their lengths in tokens, chat template included."""
 

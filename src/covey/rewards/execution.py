@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from covey.answers import Outcome
@@ -17,7 +18,7 @@ from covey.rewards.inline import InProcess
 from covey.rewards.judging import Called, Sampled
 from covey.rewards.pool import NotPortableError, WorkerPool
 from covey.rewards.registry import find
-from covey.rewards.reward import Graded, Reward, RewardFunction, completion_text
+from covey.rewards.reward import Graded, Reward, RewardFunction, completion_text, with_opening
 from covey.rewards.settings import RewardSettings
 
 if TYPE_CHECKING:
@@ -30,8 +31,9 @@ _MOST_BATCHES = 4  # that are submitted and not collected: more only pile up whe
 class _Batch:
     """One batch of completions whose rewards are being computed."""
 
-    def __init__(self, completions: Sequence[Any]) -> None:
-        self.completions = completions  # held on to, so that no other list can have its identity
+    def __init__(self, given: Sequence[Any], opened: str) -> None:
+        self.given = given  # held on to, so that no other list can have its identity
+        self.completions = [with_opening(completion, opened) for completion in given] if opened else given
         self.grades: dict[str, Future[list[Sampled]]] = {}
         self.calls: dict[int, Future[list[Called]]] = {}
         self.collected: set[int] = set()
@@ -82,6 +84,9 @@ class RewardRunner:
         self._findings = Findings(on_error)
         self._portable = PortableColumns()
         self._batches: list[_Batch] = []
+        self.opened = ""
+        """What the prompts open for the model, such as `<think>`: it is put in front of every completion before that is
+        scored, so that rewards see the whole answer."""
         self._lock = threading.Lock()
         self.pool: WorkerPool | InProcess
         if workers == 0:
@@ -102,10 +107,14 @@ class RewardRunner:
             batch_timeout=config.batch_timeout,
         )
 
-    def start(self) -> None:
-        """Begin to start the worker processes, in the background, while something else is done."""
+    def start(self, output: Path | None = None) -> None:
+        """Begin to start the worker processes, in the background, while something else is done.
+
+        Args:
+            output: the file to which what rewards print there is added; None lets it go to standard error.
+        """
         if self._rewards:
-            self.pool.start()
+            self.pool.start(output)
 
     def close(self) -> None:
         """End the worker processes."""
@@ -144,7 +153,7 @@ class RewardRunner:
         """The batch that holds these very completions, submitted anew unless this function's part still waits there."""
         with self._lock:
             for batch in self._batches:
-                if batch.completions is completions and position not in batch.collected:
+                if batch.given is completions and position not in batch.collected:
                     break
             else:
                 batch = self._submit(prompts, completions, columns)
@@ -161,7 +170,8 @@ class RewardRunner:
             return self._submit_all(prompts, completions, self._portable.of(columns))
 
     def _submit_all(self, prompts: Sequence[Any], completions: Sequence[Any], columns: Mapping[str, Any]) -> _Batch:
-        batch = _Batch(completions)
+        batch = _Batch(completions, self.opened)
+        completions = batch.completions
         for position, (name, reward) in self._rewards.items():
             if not _grader(name, reward):  # calls first: they take longest
                 arguments = arguments_for_call(reward, ":" not in name, prompts, completions, columns)

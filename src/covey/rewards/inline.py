@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from pathlib import Path
 from typing import Any
 
 from covey.errors import RewardError
@@ -24,8 +25,8 @@ class InProcess:
         self._rewards = rewards
         self._finder = finder
 
-    def start(self) -> None:
-        """Nothing is to be started."""
+    def start(self, output: Path | None = None) -> None:
+        """Nothing is to be started, and what is printed goes where the trainer's own output goes."""
 
     def close(self) -> None:
         """Nothing is to be ended."""

@@ -33,6 +33,7 @@ class Start(NamedTuple):
     path: list[str]  # the trainer's sys.path, so that the same modules are found
     preload: tuple[str, ...]  # rewards to have ready before the first worker is made
     memory: int  # bytes of address space that a worker may use while it grades samples
+    output: str | None = None  # the file that gets what rewards print; None: standard error
 
 
 class Grade(NamedTuple):

@@ -11,6 +11,7 @@ import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
+from pathlib import Path
 from typing import Any, Self
 
 from covey.errors import RewardError
@@ -73,6 +74,7 @@ class WorkerPool:
         self._timeout = timeout
         self._batch_timeout = batch_timeout
         self._preload = tuple(preload)
+        self._output: str | None = None
         self._finder = finder
         self._found: dict[str, Reward] = {}
         self._cache = ResultCache(cache_size)
@@ -83,8 +85,13 @@ class WorkerPool:
         self._closed = False
         self._pid = os.getpid()
 
-    def start(self) -> None:
-        """Begin to start the processes, in the background."""
+    def start(self, output: Path | None = None) -> None:
+        """Begin to start the processes, in the background.
+
+        Args:
+            output: the file to which what rewards print is added; None lets it go to standard error.
+        """
+        self._output = None if output is None else str(output.resolve())
         self._running().submit([])
 
     def grade(self, name: str, completions: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> list[Graded]:
@@ -192,7 +199,9 @@ class WorkerPool:
                 self._supervisor.forget()
                 self._supervisor = None
             if self._supervisor is None:
-                start = Start(self._settings, self._finder, list(sys.path), self._preload, WORKER_MEMORY)
+                start = Start(
+                    *(self._settings, self._finder, list(sys.path), self._preload, WORKER_MEMORY, self._output)
+                )
                 shortest = min(self._timeout, self._batch_timeout)
                 self._supervisor = Supervisor(start, self.workers, shortest, self._finished)
                 self._pid = os.getpid()

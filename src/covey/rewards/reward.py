@@ -112,6 +112,21 @@ def completion_text(completion: Any) -> str:
     return content or ""  # a message that only calls a tool has no content
 
 
+def with_opening(completion: Any, opened: str) -> Any:
+    """A completion with what its prompt opened for it (`<think>`) in front; as it is where it opens that anew.
+
+    Of a conversational one every message of the assistant, for each was begun in the same way.
+    """
+    if isinstance(completion, str):
+        return completion if completion.lstrip().startswith(opened.strip()) else opened + completion
+    return [
+        {**message, "content": with_opening(message["content"], opened)}
+        if message.get("role") == "assistant" and isinstance(message.get("content"), str)
+        else message
+        for message in completion
+    ]
+
+
 def texts_of(name: str, completions: Sequence[Any] | None) -> list[str]:
     """The texts of a batch of completions.
 
@@ -151,9 +166,12 @@ def gold_value(row: Mapping[str, Any]) -> Any:
 
 
 def gold_text(row: Mapping[str, Any]) -> str | None:
-    r"""A row's gold answer as text. Of a `solution`, which is often a worked one, the answer that it marks, if any."""
+    r"""A row's gold answer as text, None where there is none. Of a `solution`, which is often a worked one, the answer
+    that it marks, if any."""
     gold = gold_value(row)
-    if gold is None:
+    if isinstance(gold, float) and gold.is_integer():
+        gold = int(gold)  # 27.0 is how some tools store 27
+    if gold is None or not str(gold).strip():
         return None
     return gold_answer(str(gold)) if row.get("answer") is None else str(gold)
 

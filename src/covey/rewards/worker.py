@@ -65,11 +65,16 @@ def main(arguments: list[str]) -> None:
     parent = os.getppid()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: None)  # a handler, which programs that a reward starts do not inherit
-    os.dup2(2, 1)  # what rewards print goes to the log
+    os.dup2(2, 1)
     control = socket.socket(fileno=int(arguments[0]))
     start: Start | None = receive(control)
     if start is None:
         return
+    if start.output is not None:  # what rewards print would tear the display
+        log = os.open(start.output, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+        for stream in (1, 2):
+            os.dup2(log, stream)
+        os.close(log)
     sys.path[:] = start.path
     finder = _finder(start)
     for name in start.preload:

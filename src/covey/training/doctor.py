@@ -37,6 +37,8 @@ SAMPLE = 1000
 
 _FEW = 0.05  # a share of unscorable rows below which a run may still be worth its while
 _FEW_REPEATED = 0.01  # a share that does no harm
+_UNLIKELY = "-9786.13451"  # as an answer
+_LISTED = 30  # rows that one finding names
 _TRIAL_STEPS = 3
 _SLACK = 1.2  # what an allocator needs on top of what is counted
 
@@ -236,6 +238,10 @@ def check_answers(config: Config, loaded: LoadedData) -> Iterator[Finding]:
                 texts = [golden_completion(row, tags, grader) for row in sample]
                 outcomes = [graded.outcome for graded in runner.grade(grader, texts, sample)]
                 yield _golden_finding(f"{grader} on {name}", sample, outcomes)
+                if grader == "accuracy":
+                    other = golden_completion({"answer": _UNLIKELY}, tags, grader)
+                    outcomes = [graded.outcome for graded in runner.grade(grader, [other] * len(sample), sample)]
+                    yield from _unreadable_finding(f"{grader} on {name}", sample, outcomes)
 
 
 def _golden_finding(check: str, rows: Sequence[Any], outcomes: Sequence[Outcome | None]) -> Finding:
@@ -243,11 +249,31 @@ def _golden_finding(check: str, rows: Sequence[Any], outcomes: Sequence[Outcome 
     if not failed:
         return Finding(Mark.FINE, check, f"all {len(rows)} gold answers score full marks")
     shown = "; ".join(f"row {n}: {str(rows[n]['answer'])[:60]!r} is {outcome}" for n, outcome in failed[:3])
+    shown += _further_rows([n for n, _ in failed])
     return Finding(
         Mark.WRONG if len(failed) > _FEW * len(rows) else Mark.LOOK,
         check,
         f"{len(failed)} of {len(rows)} gold answers do not score full marks ({shown})",
         "Nothing can earn the reward on these rows: mend the answers, or dataset.answer_extractor.",
+    )
+
+
+def _further_rows(rows: Sequence[int]) -> str:
+    others = ", ".join(map(str, rows[3:_LISTED]))
+    return f"; also rows {others}{' and more' if len(rows) > _LISTED else ''}" if others else ""
+
+
+def _unreadable_finding(check: str, rows: Sequence[Any], outcomes: Sequence[Outcome | None]) -> Iterator[Finding]:
+    """The rows on which a wrong answer cannot be told to be wrong, because the gold answer is not understood."""
+    found = [n for n, outcome in enumerate(outcomes) if outcome is Outcome.UNPARSABLE_GOLD]
+    if not found:
+        return
+    shown = "; ".join(f"row {n}: {str(rows[n]['answer'])[:60]!r}" for n in found[:3])
+    yield Finding(
+        Mark.LOOK,
+        check,
+        f"{len(found)} of {len(rows)} gold answers cannot be read as mathematics ({shown}{_further_rows(found)})",
+        "Only the very same text earns the reward on these rows, any other completion of them gets none: mend them.",
     )
 
 

@@ -18,7 +18,7 @@ from covey import data
 from covey.answers import Outcome, Tags, grade_exact
 from covey.config import Config, to_yaml
 from covey.model.loading import check_model, load_tokenizer
-from covey.model.prompts import cut_left, prompt_lengths
+from covey.model.prompts import cut_left, opened_thinking, prompt_lengths
 from covey.rewards.execution import RewardRunner
 from covey.rewards.registry import canonical_name
 from covey.runlog.directory import RunDirectory
@@ -97,6 +97,7 @@ def run_training(config: Config, run_name: str, console: Any) -> RunResult:
         tokenizer = load_tokenizer(config.model)
         loaded = data.filter_by_length(loaded, prompt_lengths(tokenizer), cut_left(tokenizer), config.dataset)
         check_size(config, loaded)
+        runner.opened = opened_thinking(tokenizer, loaded.train[0]["prompt"], config.rewards.think_tag)
         notes += glance(config, source, tokenizer, loaded)
     _say(console, (*start.notes, *notes, *loaded.notes))
     with run.lock(), run.guard("the run"), tracker_environment(config), runner:
@@ -111,7 +112,7 @@ def run_training(config: Config, run_name: str, console: Any) -> RunResult:
             with run.log.open("ab") as log:
                 log.write(said.read_bytes())
         with _logging_to(run.log):
-            runner.start()
+            runner.start(output=run.log)
             job = _Job(config, run, start, trainer, loaded, tokenizer, runner)
             return _train(job, console)
 
@@ -226,6 +227,7 @@ def _evaluate(job: _Job) -> Mapping[str, EvaluationResult]:
             tags=Tags(config.rewards.think_tag, config.rewards.answer_tag),
             num_samples=settings.num_samples,
             batch_size=settings.batch_size,
+            opened=job.rewards.opened,
             seed=config.seed + EVALUATION_SEED_OFFSET,
         )
     return results
