@@ -9,6 +9,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from covey.rollout import SamplingSettings, generate
+from covey.rollout.generate import render_prompt
 
 PROMPTS = [[{"role": "user", "content": text}] for text in ("What is 3 + 4?", "What is 120 + 4567?", "hello")]
 
@@ -59,3 +60,17 @@ def test_the_seed_decides_and_the_callers_state_stays(model_and_tokenizer: tuple
     assert model.training
     assert generate(model, tokenizer, PROMPTS, SamplingSettings(8), batch_size=3, seed=5) == first
     assert generate(model, tokenizer, PROMPTS, SamplingSettings(8), batch_size=3, seed=6) != first
+
+
+def test_the_chat_template_gets_the_runs_arguments(tiny_model: str) -> None:
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(tiny_model), AutoTokenizer.from_pretrained(tiny_model)
+    tokenizer.chat_template += "{% if brief %}Be brief.{% endif %}"
+    prompt = [{"role": "user", "content": "2 + 2?"}]
+    greedy = {"max_completion_length": 8, "temperature": 0.0}
+    plain, brief = SamplingSettings(**greedy), SamplingSettings(**greedy, chat_template_kwargs={"brief": True})
+    text = tokenizer.apply_chat_template(prompt, tokenize=False, add_generation_prompt=True)
+    by_hand = [text, text + "Be brief."]
+    rendered = [render_prompt(tokenizer, prompt, settings.chat_template_kwargs) for settings in (plain, brief)]
+    assert rendered == by_hand
+    first, second = (generate(model, tokenizer, [prompt], s, batch_size=1, seed=0) for s in (plain, brief))
+    assert first != second

@@ -178,6 +178,9 @@ def test_prompts_are_measured_and_cut_as_the_model_sees_them(tiny_model: str) ->
     assert "What is 12 + 34?" in text
     ids = tokenizer.apply_chat_template(prompt, add_generation_prompt=True, return_dict=True)["input_ids"]
     assert prompt_lengths(tokenizer)([prompt, prompt]) == [len(ids), len(ids)]
+    tokenizer.chat_template += "{% if brief %}Be brief.{% endif %}"
+    assert render(tokenizer, prompt, {"brief": True}) == text + "Be brief."
+    assert prompt_lengths(tokenizer, {"brief": True})([prompt])[0] > len(ids)
     cut = cut_left(tokenizer)
     whole = "seventy – 12 + 34"
     pieces = tokenizer(whole, add_special_tokens=False).input_ids

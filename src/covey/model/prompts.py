@@ -2,42 +2,57 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 
-def render(tokenizer: PreTrainedTokenizerBase, prompt: Any) -> str:
-    """A prompt exactly as the model will see it: a conversation through the chat template, up to where it answers."""
+TemplateArguments = Mapping[str, Any] | None
+"""What the chat template is given besides the messages: `training.chat_template_kwargs`."""
+
+
+def render(
+    tokenizer: PreTrainedTokenizerBase, prompt: Any, arguments: TemplateArguments = None, *, answering: bool = True
+) -> str:
+    """A prompt exactly as the model will see it: a conversation through the chat template, up to where it answers.
+
+    Args:
+        answering: whether what the template puts in front of the answer is there too.
+    """
     if isinstance(prompt, str):
         return prompt
-    return str(tokenizer.apply_chat_template(prompt, tokenize=False, add_generation_prompt=True))
+    more = dict(arguments or {})
+    return str(tokenizer.apply_chat_template(prompt, tokenize=False, add_generation_prompt=answering, **more))
 
 
-def opened_thinking(tokenizer: PreTrainedTokenizerBase, prompt: Any, tag: str) -> str:
+def opened_thinking(
+    tokenizer: PreTrainedTokenizerBase, prompt: Any, tag: str, arguments: TemplateArguments = None
+) -> str:
     """The thinking tag that a rendered prompt opens for the model, with what follows it; empty where it opens none.
 
     The chat template of DeepSeek-R1, and many a prompt for base models, begin the answer with `<think>`, so that the
     completion itself lacks the tag. A tag that a message only speaks of opens nothing.
     """
-    text = render(tokenizer, prompt)
+    text = render(tokenizer, prompt, arguments)
     start = text.rfind(f"<{tag}>")
     if start < 0 or f"</{tag}>" in text[start:]:
         return ""
     begun = text[start:]
     if begun.rstrip() == f"<{tag}>" or isinstance(prompt, str):
         return begun if begun.rstrip() == f"<{tag}>" else ""
-    before = str(tokenizer.apply_chat_template(prompt, tokenize=False, add_generation_prompt=False))
+    before = render(tokenizer, prompt, arguments, answering=False)
     return begun if text.startswith(before) and start >= len(before) else ""
 
 
-def prompt_lengths(tokenizer: PreTrainedTokenizerBase) -> Callable[[list[Any]], list[int]]:
+def prompt_lengths(
+    tokenizer: PreTrainedTokenizerBase, arguments: TemplateArguments = None
+) -> Callable[[list[Any]], list[int]]:
     """A function from prompts to their lengths in tokens, chat template included."""
 
     def measure(prompts: list[Any]) -> list[int]:
-        texts = [render(tokenizer, prompt) for prompt in prompts]
+        texts = [render(tokenizer, prompt, arguments) for prompt in prompts]
         return [len(ids) for ids in tokenizer(texts, add_special_tokens=False).input_ids] if texts else []
 
     return measure

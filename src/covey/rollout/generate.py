@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -18,6 +18,8 @@ class SamplingSettings:
     temperature: float = 1.0
     top_p: float = 1.0
     top_k: int = 0
+    chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    """What the chat template is given besides the messages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +65,8 @@ def generate(
         with torch.random.fork_rng(devices=devices), torch.no_grad():
             torch.manual_seed(seed)
             for start in range(0, len(prompts), batch_size):
-                inputs = _encode(tokenizer, prompts[start : start + batch_size]).to(device)
+                batch = prompts[start : start + batch_size]
+                inputs = _encode(tokenizer, batch, sampling.chat_template_kwargs).to(device)
                 output = model.generate(**inputs, generation_config=config)
                 completions = output[:, inputs["input_ids"].shape[1] :].tolist()
                 done += [_finish(ids, eos, tokenizer) for ids in completions]
@@ -74,15 +77,19 @@ def generate(
     return done
 
 
-def render_prompt(tokenizer: PreTrainedTokenizerBase, prompt: list[dict[str, str]] | str) -> str:
+def render_prompt(
+    tokenizer: PreTrainedTokenizerBase, prompt: list[dict[str, str]] | str, arguments: Mapping[str, Any]
+) -> str:
     """The prompt exactly as the model reads it."""
     if isinstance(prompt, str):
         return prompt
-    return str(tokenizer.apply_chat_template(prompt, add_generation_prompt=True, tokenize=False))
+    return str(tokenizer.apply_chat_template(prompt, add_generation_prompt=True, tokenize=False, **arguments))
 
 
-def _encode(tokenizer: PreTrainedTokenizerBase, prompts: Sequence[list[dict[str, str]] | str]) -> Any:
-    rendered = [render_prompt(tokenizer, prompt) for prompt in prompts]
+def _encode(
+    tokenizer: PreTrainedTokenizerBase, prompts: Sequence[list[dict[str, str]] | str], arguments: Mapping[str, Any]
+) -> Any:
+    rendered = [render_prompt(tokenizer, prompt, arguments) for prompt in prompts]
     # A chat template writes the beginning-of-sequence token itself where a model wants one.
     conversational = not isinstance(prompts[0], str)
     return tokenizer(

@@ -90,7 +90,7 @@ def examine(config: Config, *, show_prompt: Callable[[str], None] | None = None)
     for note in loaded.notes:
         yield Finding(Mark.LOOK, "data", note)
     if show_prompt is not None:
-        show_prompt(render(tokenizer, loaded.train[0]["prompt"]))
+        show_prompt(render(tokenizer, loaded.train[0]["prompt"], config.training.chat_template_kwargs))
     yield from check_opening(config, tokenizer, loaded)
     yield from check_rows(loaded)
     longest = yield from check_lengths(config, source, tokenizer, loaded.train)
@@ -155,7 +155,9 @@ def check_tokens(config: Config, source: str, tokenizer: PreTrainedTokenizerBase
 
 def check_opening(config: Config, tokenizer: PreTrainedTokenizerBase, loaded: LoadedData) -> Iterator[Finding]:
     """Whether the prompt opens the thinking tag for the model, so that completions lack it."""
-    if opened_thinking(tokenizer, loaded.train[0]["prompt"], config.rewards.think_tag):
+    if opened_thinking(
+        tokenizer, loaded.train[0]["prompt"], config.rewards.think_tag, config.training.chat_template_kwargs
+    ):
         yield Finding(
             Mark.LOOK,
             "thinking",
@@ -193,7 +195,7 @@ def check_lengths(
     from transformers import AutoConfig
 
     sample = rows.select(range(min(SAMPLE, len(rows))))
-    lengths = sorted(prompt_lengths(tokenizer)(sample["prompt"]))
+    lengths = sorted(prompt_lengths(tokenizer, config.training.chat_template_kwargs)(sample["prompt"]))
     middle, high, longest = (lengths[min(len(lengths) - 1, int(q * len(lengths)))] for q in (0.5, 0.95, 1.0))
     seen = f"prompts have {middle} tokens in the middle, {high} at the 95th percentile, {longest} at most"
     text = AutoConfig.from_pretrained(

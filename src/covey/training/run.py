@@ -95,9 +95,11 @@ def run_training(config: Config, run_name: str, console: Any) -> RunResult:
         loaded = data.load(config.dataset, config.seed)
         check_rewards(config, loaded)
         tokenizer = load_tokenizer(config.model)
-        loaded = data.filter_by_length(loaded, prompt_lengths(tokenizer), cut_left(tokenizer), config.dataset)
+        template = config.training.chat_template_kwargs
+        measure, cut = prompt_lengths(tokenizer, template), cut_left(tokenizer)
+        loaded = data.filter_by_length(loaded, measure, cut, config.dataset)
         check_size(config, loaded)
-        runner.opened = opened_thinking(tokenizer, loaded.train[0]["prompt"], config.rewards.think_tag)
+        runner.opened = opened_thinking(tokenizer, loaded.train[0]["prompt"], config.rewards.think_tag, template)
         notes += glance(config, source, tokenizer, loaded)
     _say(console, (*start.notes, *notes, *loaded.notes))
     with run.lock(), run.guard("the run"), tracker_environment(config), runner:
@@ -212,6 +214,7 @@ def _evaluate(job: _Job) -> Mapping[str, EvaluationResult]:
         temperature=settings.temperature,
         top_p=settings.top_p,
         top_k=settings.top_k,
+        chat_template_kwargs=config.training.chat_template_kwargs or {},
     )
     results = {}
     for name, problems in job.loaded.evaluation.items():
