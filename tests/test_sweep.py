@@ -371,6 +371,9 @@ def test_seeds_are_pooled_only_where_they_were_swept_and_jobs_have_finished(tmp_
     assert pooled[1].accuracy.value == pytest.approx(0.1)
     assert math.isnan(pooled[1].accuracy.low)
     assert pool_seeds(Sweep(("model",), jobs, ""), results) == []
+    directory.write_state(jobs[1], JobState(FINISHED, seconds=60.0))  # 0.1 and 0.2: t alone would reach below nothing
+    both = pool_seeds(sweep, read_results(directory, sweep))[1].accuracy
+    assert (both.value, both.low, both.high) == pytest.approx((0.15, 0.0, 0.15 + 12.7062 * 0.05), abs=1e-5)
 
 
 # --- for real -----------------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ import csv
 import io
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from covey.evaluation.estimators import Estimate, mean
@@ -127,12 +127,19 @@ def pool_seeds(sweep: Sweep, results: Sequence[JobResult]) -> list[SeedsResult]:
             SeedsResult(
                 swept=dict(others),
                 seeds=len(figures),
-                accuracy=mean_interval(accuracies),
+                accuracy=_share(mean_interval(accuracies)),
                 length=mean([one.length for one in figures]),
                 reward=mean([one.reward for one in figures]),
             )
         )
     return sorted(pooled, key=lambda one: _descending(one.accuracy.value))
+
+
+def _share(estimate: Estimate) -> Estimate:
+    """The interval without what no share can be: with two or three seeds t reaches far."""
+    if math.isnan(estimate.low):
+        return estimate
+    return replace(estimate, low=max(0.0, estimate.low), high=min(1.0, estimate.high))
 
 
 def jobs_sheet(sweep: Sweep, results: Sequence[JobResult]) -> Sheet:
