@@ -232,6 +232,9 @@ def test_a_sweep_without_multirun_says_what_to_add(capsys: pytest.CaptureFixture
         (["train", "missing.yaml"], 2),
         (["train", "rewards.funcs=[acuracy]"], 1),
         (["train", "--multirun", "rewards.funcs=[accuracy],[acuracy]"], 1),
+        (["train", "dataset.path=missing.jsonl"], 1),
+        (["train", "dataset.mixture.datasets=[{path: missing.jsonl}]"], 1),
+        (["train", "--multirun", "model.name=./a,./b"], 1),
     ],
 )
 def test_nothing_heavy_is_loaded_before_it_is_needed(words: list[str], code: int, root: Path, tmp_path: Path) -> None:

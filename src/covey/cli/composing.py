@@ -161,17 +161,27 @@ def print_notes(composed: Composed) -> None:
         print(f"· {note}", file=sys.stderr)
 
 
-def check_rewards(config: Config) -> None:
-    """Check that rewards given by name exist, which is known at once; functions of the user's own load later.
+def check_names(config: Config) -> None:
+    """Check that what the config names is there, as far as that is known at once, before PyTorch is loaded.
 
     Raises:
-        RewardError: there is none of that name.
+        CoveyError: no such reward (functions of the user's own are loaded later), data file, or model folder.
     """
+    from covey.data.files import find_path
+    from covey.data.kaggle import PREFIX
+    from covey.model.loading import resolve_model
     from covey.rewards.registry import canonical_name
 
     for name in config.rewards.funcs:
         if ":" not in name:
             canonical_name(name)
+    paths = {"dataset.path": config.dataset.path, "dataset.test_path": config.dataset.test_path}
+    for number, source in enumerate(config.dataset.mixture.sources):
+        paths[f"dataset.mixture.datasets[{number}].path"] = source.path
+    for key, path in paths.items():
+        if path is not None and not path.startswith(PREFIX):
+            find_path(path, key)
+    resolve_model(config.model.name)
 
 
 def value_of(config: Config, key: str) -> Any:

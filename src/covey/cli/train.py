@@ -41,7 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
 
         return run_sweep(request, arguments.given)
     composed = request.compose()
-    composing.check_rewards(composed.config)
+    composing.check_names(composed.config)
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # workers forked later would only warn about it
     from rich.console import Console
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from covey.cli.composing import Request, check_rewards, default_name
+from covey.cli.composing import Request, check_names, default_name
 from covey.cli.sweep.expand import Variant, expand
 from covey.config import Composed, Config, compose
 from covey.config.groups import Roots
@@ -73,7 +73,7 @@ def make_plan(request: Request) -> Plan:
 def _compose(request: Request, number: int, variant: Variant) -> Composed:
     try:
         composed = compose(variant.overrides, request.recipe, request.config_dirs)
-        check_rewards(composed.config)
+        check_names(composed.config)
     except CoveyError as error:
         raise _in_job(error, number, variant.text) from None
     return composed
