@@ -18,7 +18,9 @@ from covey.cli.main import main
 from covey.config import load
 from covey.model.loading import load_tokenizer
 from covey.model.starter import STARTER_PATH
-from covey.training.doctor import Finding, Mark, check_tokens, examine, golden_completion, worst
+from covey.training.doctor import check_tokens, examine
+from covey.training.findings import Finding, Mark, worst
+from covey.training.gold import golden_completion
 from covey.training.memory import estimate_memory
 
 SMALL = ["dataset.train_size=64", "dataset.test_size=8", "dataset.hard_size=0"]

@@ -18,7 +18,8 @@ from covey.model.loading import load_tokenizer
 from covey.model.prompts import opened_thinking
 from covey.rewards.execution import RewardRunner
 from covey.rollout import Generation, SamplingSettings
-from covey.training.doctor import Mark, check_opening
+from covey.training.doctor import check_opening
+from covey.training.findings import Mark
 
 MESSAGES = "{%- for m in messages %}<|im_start|>{{ m.role + '\n' + m.content }}<|im_end|>\n{%- endfor %}"
 PLAIN = MESSAGES + "{%- if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from covey.cli import composing
 
 if TYPE_CHECKING:
-    from covey.training.doctor import Finding
+    from covey.training.findings import Finding
 
 _COLOURS = {"✓": "green", "!": "yellow", "✗": "red"}
 
@@ -34,7 +34,8 @@ def run(arguments: argparse.Namespace) -> int:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     console = composing.make_console()
     with console.status("Loading PyTorch …"):
-        from covey.training.doctor import Finding, Mark, examine, try_steps, worst
+        from covey.training.doctor import examine, try_steps
+        from covey.training.findings import Finding, Mark, worst
     prompts: list[str] = []
     findings = [Finding(Mark.LOOK, "config", note) for note in composed.notes]
     with console.status("Looking …") as status:

@@ -9,20 +9,17 @@ from __future__ import annotations
 import dataclasses
 import math
 import tempfile
-from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import dataclass
-from enum import StrEnum
+from collections.abc import Callable, Generator, Iterator
 from typing import TYPE_CHECKING, Any
 
 from covey import data
-from covey.answers import Outcome, Tags
 from covey.config import Config, TrainingConfig
 from covey.errors import CoveyError
 from covey.model.loading import check_model, load_tokenizer
 from covey.model.prompts import opened_thinking, prompt_lengths, render
-from covey.rewards import RewardSettings, find
-from covey.rewards.execution import RewardRunner
 from covey.training.build import check_supported
+from covey.training.findings import SAMPLE, Finding, Mark
+from covey.training.gold import check_answers
 from covey.training.memory import available_memory, estimate_memory
 from covey.training.trackers import trackers
 
@@ -32,36 +29,9 @@ if TYPE_CHECKING:
 
     from covey.data import LoadedData
 
-SAMPLE = 1000
-"""How many rows of each set are looked at."""
-
-_FEW = 0.05  # a share of unscorable rows below which a run may still be worth its while
 _FEW_REPEATED = 0.01  # a share that does no harm
-_UNLIKELY = "-9786.13451"  # as an answer
-_LISTED = 30  # rows that one finding names
 _TRIAL_STEPS = 3
 _SLACK = 1.2  # what an allocator needs on top of what is counted
-
-
-class Mark(StrEnum):
-    """How a check ended."""
-
-    FINE = "✓"
-    LOOK = "!"
-    WRONG = "✗"
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One line of the doctor's table."""
-
-    mark: Mark
-    check: str
-    """What was looked at, in a word or two."""
-    seen: str
-    """What was seen."""
-    advice: str = ""
-    """What to do about it."""
 
 
 def examine(config: Config, *, show_prompt: Callable[[str], None] | None = None) -> Iterator[Finding]:
@@ -223,70 +193,6 @@ def check_lengths(
     return min(longest, limit or longest)
 
 
-def check_answers(config: Config, loaded: LoadedData) -> Iterator[Finding]:
-    """Whether each gold answer, put into the expected format, is graded as right by the rewards of the run."""
-    settings = RewardSettings.of(config.rewards, config.training.max_completion_length)
-    tags = Tags(config.rewards.think_tag, config.rewards.answer_tag)
-    try:
-        found = [find(name, settings) for name in config.rewards.funcs]
-    except CoveyError as error:
-        yield Finding(Mark.WRONG, "rewards", str(error))
-        return
-    graders = {reward.graded_by or reward.name for reward in found if reward.sample or reward.graded_by}
-    with RewardRunner.of(config.rewards, max_completion_length=config.training.max_completion_length) as runner:
-        for name, rows in {"train": loaded.train, **loaded.evaluation}.items():
-            sample = list(rows.select(range(min(SAMPLE, len(rows)))))
-            for grader in sorted(graders):
-                texts = [golden_completion(row, tags, grader) for row in sample]
-                outcomes = [graded.outcome for graded in runner.grade(grader, texts, sample)]
-                yield _golden_finding(f"{grader} on {name}", sample, outcomes)
-                if grader == "accuracy":
-                    other = golden_completion({"answer": _UNLIKELY}, tags, grader)
-                    outcomes = [graded.outcome for graded in runner.grade(grader, [other] * len(sample), sample)]
-                    yield from _unreadable_finding(f"{grader} on {name}", sample, outcomes)
-
-
-def _golden_finding(check: str, rows: Sequence[Any], outcomes: Sequence[Outcome | None]) -> Finding:
-    failed = [(n, o) for n, o in enumerate(outcomes) if o is not Outcome.RIGHT]
-    if not failed:
-        return Finding(Mark.FINE, check, f"all {len(rows)} gold answers score full marks")
-    shown = "; ".join(f"row {n}: {str(rows[n]['answer'])[:60]!r} is {outcome}" for n, outcome in failed[:3])
-    shown += _further_rows([n for n, _ in failed])
-    return Finding(
-        Mark.WRONG if len(failed) > _FEW * len(rows) else Mark.LOOK,
-        check,
-        f"{len(failed)} of {len(rows)} gold answers do not score full marks ({shown})",
-        "Nothing can earn the reward on these rows: mend the answers, or dataset.answer_extractor.",
-    )
-
-
-def _further_rows(rows: Sequence[int]) -> str:
-    others = ", ".join(map(str, rows[3:_LISTED]))
-    return f"; also rows {others}{' and more' if len(rows) > _LISTED else ''}" if others else ""
-
-
-def _unreadable_finding(check: str, rows: Sequence[Any], outcomes: Sequence[Outcome | None]) -> Iterator[Finding]:
-    """The rows on which a wrong answer cannot be told to be wrong, because the gold answer is not understood."""
-    found = [n for n, outcome in enumerate(outcomes) if outcome is Outcome.UNPARSABLE_GOLD]
-    if not found:
-        return
-    shown = "; ".join(f"row {n}: {str(rows[n]['answer'])[:60]!r}" for n in found[:3])
-    yield Finding(
-        Mark.LOOK,
-        check,
-        f"{len(found)} of {len(rows)} gold answers cannot be read as mathematics ({shown}{_further_rows(found)})",
-        "Only the very same text earns the reward on these rows, any other completion of them gets none: mend them.",
-    )
-
-
-def golden_completion(row: Any, tags: Tags, grader: str) -> str:
-    """A completion in the expected format that gives the row's own answer."""
-    answer = row["answer"]
-    if grader == "countdown" and row.get("solution"):  # its answer is the task; a solution is what one would write
-        answer = row["solution"]
-    return f"<{tags.think}>\nAs given.\n</{tags.think}>\n<{tags.answer}>{answer}</{tags.answer}>"
-
-
 def check_batch(config: Config, loaded: LoadedData) -> Finding:
     """What one step is made of. (That groups are not cut is checked when the config is built.)"""
     training = config.training
@@ -366,12 +272,6 @@ def try_steps(config: Config, console: Any) -> Finding:
             f"; {config.training.max_steps} steps would take about {seconds * config.training.max_steps / 60:.0f} min"
         )
     return Finding(Mark.FINE, "three steps", seen)
-
-
-def worst(findings: Sequence[Finding]) -> Mark:
-    """The gravest mark among them."""
-    marks = {finding.mark for finding in findings}
-    return next((mark for mark in (Mark.WRONG, Mark.LOOK) if mark in marks), Mark.FINE)
 
 
 def _stop_ids(source: str, config: Config, tokenizer: PreTrainedTokenizerBase) -> set[int]:
