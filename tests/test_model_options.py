@@ -197,3 +197,10 @@ def test_long_prompts_are_dropped_and_counted(train: Train) -> None:
     assert "max_prompt_length" in out
     code, out = train("dataset.max_prompt_length=2000")
     assert code == 0, out
+
+
+@pytest.mark.skipif(torch.accelerator.is_available(), reason="there is a GPU here")
+def test_a_run_without_a_gpu_says_what_it_trains_in(train: Train) -> None:
+    code, out = train("model.dtype=bfloat16", "training.bf16=true")
+    assert code == 0, out
+    assert "training on the CPU in bfloat16 (use_cpu=true, bf16=false, in place of bf16=true)" in out

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
@@ -17,7 +17,7 @@ from covey.rewards.findings import Findings, Problem
 from covey.rewards.inline import InProcess
 from covey.rewards.judging import Called, Sampled
 from covey.rewards.pool import NotPortableError, WorkerPool
-from covey.rewards.registry import find
+from covey.rewards.registry import find, refuse_equal_names
 from covey.rewards.reward import Graded, Reward, RewardFunction, completion_text, with_opening
 from covey.rewards.settings import RewardSettings
 
@@ -79,7 +79,8 @@ class RewardRunner:
                 self.functions.append(self._function(position, reward))
             else:
                 self.functions.append(func)
-        _refuse_equal_names(funcs, self.functions)
+        names = [getattr(function, "__name__", repr(function)) for function in self.functions]
+        refuse_equal_names([f if isinstance(f, str) else n for f, n in zip(funcs, names, strict=True)], names)
         graders = {_grader(name, reward) for name, reward in self._rewards.values()} - {""}
         self._findings = Findings(on_error)
         self._portable = PortableColumns()
@@ -241,16 +242,3 @@ def _grading_problems(results: Sequence[Sampled]) -> list[Problem]:
     if not problems and results and all(result.outcome is Outcome.CRASHED for result in results):
         return [Problem(None, f"it crashed on every completion of the batch; on the first: {results[0].cause}")]
     return problems
-
-
-def _refuse_equal_names(funcs: Sequence[str | RewardFunction], functions: Sequence[Callable[..., Any]]) -> None:
-    seen: dict[str, str] = {}
-    for func, function in zip(funcs, functions, strict=True):
-        name = getattr(function, "__name__", repr(function))
-        spelled = func if isinstance(func, str) else name
-        if name in seen:
-            raise RewardError(
-                f"rewards.funcs: {seen[name]} and {spelled} are both called {name}, so their metrics could not be told "
-                "apart. Name each reward once, or rename a function."
-            )
-        seen[name] = spelled

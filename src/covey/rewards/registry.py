@@ -26,6 +26,7 @@ __all__ = [
     "find",
     "get_reward",
     "load",
+    "refuse_equal_names",
 ]
 
 
@@ -90,17 +91,29 @@ def load(
         RewardError: one cannot be found or used, or two go by the same name, under which TRL would log both.
     """
     functions = [get_reward(name, settings) for name in funcs]
-    names = [function.__name__ for function in functions]
-    for position, name in enumerate(names):
-        if name in names[:position]:
-            raise RewardError(
-                f"rewards.funcs: {funcs[names.index(name)]} and {funcs[position]} are both called {name}, so their "
-                "metrics could not be told apart. Name each reward once, or rename a function."
-            )
+    refuse_equal_names(funcs, [function.__name__ for function in functions])
     if columns is not None:
         for function, name in zip(functions, funcs, strict=True):
             check_columns(function, name, columns)
     return functions
+
+
+def refuse_equal_names(spelled: Sequence[str], names: Sequence[str]) -> None:
+    """Check that no two rewards go by the same name, under which TRL would log both.
+
+    Args:
+        spelled: what the user wrote.
+        names: what the rewards are called.
+
+    Raises:
+        RewardError: two do.
+    """
+    for position, name in enumerate(names):
+        if name in names[:position]:
+            raise RewardError(
+                f"rewards.funcs: {spelled[names.index(name)]} and {spelled[position]} are both called {name}, so their "
+                "metrics could not be told apart. Name each reward once, or rename a function."
+            )
 
 
 def get_reward(name: str, settings: RewardSettings = _DEFAULT) -> RewardFunction:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import shutil
 from typing import TYPE_CHECKING, Any
 
+from covey import rewards
 from covey.config import Config
 from covey.errors import ConfigError, ModelError, RunDirectoryError
 from covey.model.adapters import lora_config, quantization_config
-from covey.rewards import RewardSettings, find
-from covey.rewards.custom import check_columns
+from covey.rewards import RewardSettings
 from covey.runlog.directory import RunDirectory
 from covey.training.trackers import trackers
 
@@ -26,7 +26,7 @@ def check_supported(config: Config) -> list[str]:
     Raises:
         ConfigError: training would not be what was asked for.
     """
-    if config.model.reasoning_vocab_size not in (0, "0"):
+    if config.model.reasoning_vocab_size != 0:
         raise ConfigError(
             f"model.reasoning_vocab_size={config.model.reasoning_vocab_size}: this version of Covey cannot train with "
             "a reasoning vocabulary yet. Set it to 0 for the baseline."
@@ -65,7 +65,10 @@ def grpo_config(config: Config, run: RunDirectory) -> tuple[GRPOConfig, list[str
         asked = [name for name in ("bf16", "fp16") if values.get(name)]
         values |= {"use_cpu": True, "bf16": False, "fp16": False}
         instead = f", in place of {asked[0]}=true" if asked else ""
-        notes.append(f"No GPU here: training on the CPU in float32 (use_cpu=true, bf16=false{instead}).")
+        kind = {None: "float32", "auto": "the number type of the saved weights"}.get(
+            config.model.dtype, config.model.dtype
+        )
+        notes.append(f"No GPU here: training on the CPU in {kind} (use_cpu=true, bf16=false{instead}).")
     if config.logging.project is not None and "project" not in values:
         values["project"] = config.logging.project
     model_kwargs: dict[str, Any] = dict(values.pop("model_init_kwargs", None) or {})
@@ -143,8 +146,7 @@ def check_rewards(config: Config, loaded: LoadedData) -> None:
         RewardError: it cannot be found, or needs a column that is not there.
     """
     settings = RewardSettings.of(config.rewards, config.training.max_completion_length)
-    for name in config.rewards.funcs:
-        check_columns(find(name, settings).batch, name, loaded.train.column_names)
+    rewards.load(config.rewards.funcs, settings, loaded.train.column_names)
 
 
 def check_size(config: Config, loaded: LoadedData) -> None:
