@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 from covey._version import __version__
 
 if TYPE_CHECKING:
+    from covey.config import SpeedConfig
     from covey.training.trainer import GRPOConfig, GRPOTrainer
 
-__all__ = ["GRPOConfig", "GRPOTrainer", "__version__"]
+__all__ = ["GRPOConfig", "GRPOTrainer", "SpeedConfig", "__version__"]
 
 
 def __getattr__(name: str) -> Any:
@@ -21,4 +22,8 @@ def __getattr__(name: str) -> Any:
         from covey.training import trainer
 
         return getattr(trainer, name)
+    if name == "SpeedConfig":
+        from covey.config import SpeedConfig
+
+        return SpeedConfig
     raise AttributeError(f"module 'covey' has no attribute {name!r}")

@@ -116,9 +116,22 @@ class ObjectiveConfig(Group):
 
 @dataclass(frozen=True, kw_only=True)
 class SpeedConfig(Group):
-    """Which repeated work is done once only."""
+    """Which repeated work is done once only. Nothing here changes the numbers."""
 
     PREFIX: ClassVar[str] = "speed."
+
+    shared_prefill: bool = True
+    """Whether sampling reads the prompt of a group once and drops completions that have ended; false takes
+    transformers' own `generate`. Has no effect with vLLM."""
+    shared_scoring: bool = True
+    """Whether log-probabilities and gradients compute the prompt of a group once, and no padding at all."""
+    trim: bool = True
+    """Whether micro-batches hold whole groups where the sizes allow it, and are cut to their own longest row."""
+    skip_zero: bool = True
+    """Whether completions whose gradient is exactly zero skip the forward and backward pass of the loss."""
+    max_tokens: int | None = option(None, low=1)
+    """Most tokens in one forward and backward pass, padding included; a micro-batch above it is cut into several, and
+    the gradient stays the same. null cuts by rows only."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -127,6 +127,7 @@ def build_trainer(
             callbacks=callbacks,
             peft_config=lora_config(config.model.lora),
             quantization_config=quantization,
+            speed=config.speed,
             **objective,
         )
     except OSError as error:

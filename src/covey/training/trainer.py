@@ -21,6 +21,7 @@ from trl import GRPOConfig
 from trl import GRPOTrainer as TRLGRPOTrainer
 from trl.models.utils import disable_gradient_checkpointing
 
+from covey.config import SpeedConfig
 from covey.objective import GRPO, KLController, Objective
 from covey.runlog.directory import is_whole, mark_whole, unmark
 from covey.training.kl_control import KLWatch
@@ -62,6 +63,7 @@ class GRPOTrainer(TRLGRPOTrainer):
         objective: Objective | None = None,
         kl_controller: KLController | None = None,
         stop_above_kl: float | None = None,
+        speed: SpeedConfig | None = None,
         **kwargs: Any,
     ) -> None:
         """Take all that TRL's trainer takes, and what Covey adds; by default, training is TRL's.
@@ -72,6 +74,7 @@ class GRPOTrainer(TRLGRPOTrainer):
             kl_controller: moves β after each step, such as `covey.objective.AdaptiveKL(target=0.07)`: the weight of the
                 KL term in the loss, or of the reference in an objective that uses it; None keeps β.
             stop_above_kl: a KL, in nats per token; a step above it ends the run with a `TrainingError`.
+            speed: which repeated work is done once only; None does all that applies. The numbers stay the same.
             kwargs: TRL's arguments by keyword.
 
         Raises:
@@ -80,6 +83,7 @@ class GRPOTrainer(TRLGRPOTrainer):
         if objective is not None:
             check_objective(objective)
         super().__init__(*args, **kwargs)
+        self._speed = speed if speed is not None else SpeedConfig()
         if objective is not None and hasattr(objective, "for_run"):
             objective = objective.for_run(loss_type=self.loss_type, num_generations=self.num_generations)
         self._objective = None if isinstance(objective, GRPO) else objective
