@@ -23,8 +23,8 @@ import pytest
 
 from covey.answers import Outcome
 from covey.errors import RewardError
-from covey.rewards import clock, judging
-from covey.rewards.clock import Use, WorkClock, read_use
+from covey.rewards import judging
+from covey.rewards.clock import Gauge
 from covey.rewards.execution import RewardRunner
 from covey.rewards.pool import WorkerPool
 from covey.rewards.registry import Graded
@@ -52,6 +52,8 @@ def obey(text, row):
     if what == "burn":
         end = time.process_time() + float(rest)
         while time.process_time() < end: pass
+    if what == "busy":
+        while not Path(rest).exists(): pass
     if what == "touch": Path(rest).touch()
     if what == "wait":
         while not Path(rest).exists(): time.sleep(0.01)
@@ -160,34 +162,29 @@ def test_samples_that_sleep_lend_their_slot(pool_of: Callable[..., WorkerPool], 
     assert grade(pool_of(workers=1), waits + touches) == [Outcome.RIGHT] * 6
 
 
+@pytest.mark.skipif(Gauge(os.getpid()).read() is None, reason="this system does not say whether a process sleeps")
+def test_a_spare_stands_by_once_a_sample_hangs(pool_of: Callable[..., WorkerPool], tmp_path: Path) -> None:
+    pool = pool_of(workers=1)
+    texts = [f"wait {tmp_path / 'go'}", f"busy {tmp_path / 'go'}", "a"]
+    graded = pool.submit_grading("obey", texts, [{}] * 3)
+    give_up = time.monotonic() + 30
+    while len(pool.pids) < 4 and time.monotonic() < give_up:  # the home, one that sleeps, one that works, the spare
+        time.sleep(0.01)
+    assert len(pool.pids) == 4
+    assert not graded.done()
+    (tmp_path / "go").touch()
+    assert [result.outcome for result in graded.result(30)] == [Outcome.RIGHT] * 3
+    while len(pool.pids) > 2 and time.monotonic() < give_up:  # what is not needed any more is ended
+        time.sleep(0.01)
+    assert len(pool.pids) == 2
+
+
 @pytest.mark.slow
-@pytest.mark.skipif(read_use(os.getpid()) is None, reason="this system does not say how long a process was queued")
+@pytest.mark.skipif(Gauge(os.getpid()).read() is None, reason="this system does not say how long a process was queued")
 def test_waiting_for_a_core_does_not_count(pool_of: Callable[..., WorkerPool]) -> None:
     cores = len(os.sched_getaffinity(0))
     pool = pool_of(workers=5 * cores, timeout=0.5)  # five on a core, of 0.25 s each
     assert set(grade(pool, ["burn 0.25"] * (5 * cores))) == {Outcome.RIGHT}
-
-
-def test_the_clock_counts_running_and_sleeping_but_not_queueing(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = 100.0
-    use: Use | None = Use(3.0, asleep=False)
-    monkeypatch.setattr(clock.time, "monotonic", lambda: now)
-    monkeypatch.setattr(clock, "read_use", lambda pid: use)
-    watch = WorkClock(1)
-    now, use = 110.0, Use(9.0, asleep=True)  # six of ten seconds in the queue
-    watch.look()
-    assert (watch.elapsed, watch.asleep) == (4.0, False)  # it may have dozed off for a moment only
-    now, use = 120.0, Use(9.0, asleep=True)
-    watch.look()
-    assert (watch.elapsed, watch.asleep) == (14.0, True)
-    now, use = 121.0, Use(9.5, asleep=False)
-    watch.look()
-    assert (watch.elapsed, watch.asleep) == (14.5, False)
-    use = None
-    watch = WorkClock(1)
-    now = 122.5
-    watch.look()
-    assert (watch.elapsed, watch.asleep) == (1.5, False)
 
 
 def test_equal_questions_are_answered_once(pool_of: Callable[..., WorkerPool]) -> None:

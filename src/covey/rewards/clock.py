@@ -7,11 +7,11 @@ one; what is left of the wall time, less the queue, is what the work itself took
 
 from __future__ import annotations
 
+import os
 import time
-from pathlib import Path
 from typing import NamedTuple
 
-_ASLEEP = {"S", "D", "I"}  # states of a process that waits for something else than a core
+_ASLEEP = {b"S", b"D", b"I"}  # states of a process that waits for something else than a core
 
 
 class Use(NamedTuple):
@@ -21,38 +21,68 @@ class Use(NamedTuple):
     asleep: bool
 
 
-def read_use(pid: int) -> Use | None:
-    """How the main thread of a process is doing; None where the system does not say (only Linux does)."""
-    try:
-        _, queued, _ = Path(f"/proc/{pid}/schedstat").read_text(encoding="ascii").split()
-        state = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
-    except (OSError, ValueError, IndexError):
-        return None
-    return Use(int(queued) / 1e9, state in _ASLEEP)
+class Gauge:
+    """Reads how the main thread of a process is doing. The files stay open: a reading takes some microseconds."""
+
+    def __init__(self, pid: int) -> None:
+        self._files: list[int] = []
+        try:
+            for name in ("schedstat", "stat"):
+                self._files.append(os.open(f"/proc/{pid}/{name}", os.O_RDONLY))
+        except OSError:  # only Linux has them
+            self.close()
+
+    def queued(self) -> float | None:
+        """Seconds that it has waited for a core so far; None where the system does not say, or it is gone."""
+        try:
+            return int(os.pread(self._files[0], 100, 0).split()[1]) / 1e9
+        except (OSError, ValueError, IndexError):
+            return None
+
+    def read(self) -> Use | None:
+        """The same, and whether it sleeps."""
+        queued = self.queued()
+        if queued is None:
+            return None
+        try:
+            state = os.pread(self._files[1], 200, 0).rpartition(b")")[2].split()[0]
+        except (OSError, IndexError):
+            return None
+        return Use(queued, state in _ASLEEP)
+
+    def close(self) -> None:
+        """Let go of the files."""
+        while self._files:
+            os.close(self._files.pop())
 
 
 class WorkClock:
-    """The time that one piece of work has had; it starts at the first look. Without the kernel's word, wall time.
+    """The time that a process has had for one piece of work after the other. Without the kernel's word, wall time.
 
     Attributes:
-        elapsed: seconds.
-        asleep: whether it slept at the last two looks.
+        elapsed: seconds since the piece of work began, at the last look.
+        asleep: whether the process slept at the last two looks.
+        dozing: whether it slept at the last look.
     """
 
-    def __init__(self, pid: int) -> None:
-        self._pid = pid
+    def __init__(self, gauge: Gauge) -> None:
+        self._gauge = gauge
+        self.restart()
+
+    def restart(self) -> None:
+        """A new piece of work begins."""
         self._start = time.monotonic()
-        self._first = self._last = read_use(pid)
+        self._queued = self._gauge.queued()
         self.elapsed = 0.0
-        self.asleep = False
+        self.asleep = self.dozing = False
 
     def look(self) -> None:
-        """Bring `elapsed` and `asleep` up to date."""
-        now, use = time.monotonic(), read_use(self._pid)
-        if use is None or self._first is None:
+        """Bring the attributes up to date."""
+        now, use = time.monotonic(), self._gauge.read()
+        if use is None or self._queued is None:
             self.elapsed = now - self._start
-            self.asleep = False
-        else:
-            self.elapsed = max(self.elapsed, (now - self._start) - (use.queued - self._first.queued))
-            self.asleep = use.asleep and self._last is not None and self._last.asleep
-        self._last = use
+            self.asleep = self.dozing = False
+            return
+        self.elapsed = max(self.elapsed, (now - self._start) - (use.queued - self._queued))
+        self.asleep = use.asleep and self.dozing
+        self.dozing = use.asleep

@@ -44,7 +44,8 @@ class RewardRunner:
     """Runs the rewards of a run: those given by name in worker processes, callables as they are.
 
     The first function that is called with a new batch submits the work of all named ones, so that they run side by
-    side; each then waits for its own. Functions that need the same grader's grades share them.
+    side; each then waits for its own. `begin` submits it earlier still. Functions that need the same grader's grades
+    share them.
 
     Args:
         funcs: names, as `get_reward` takes them, and callables of TRL's signature.
@@ -117,6 +118,30 @@ class RewardRunner:
         if self._rewards:
             self.pool.start(output)
 
+    def begin(self, prompts: Sequence[Any], completions: Sequence[Any], columns: Mapping[str, Any]) -> None:
+        """Have the workers begin with a batch for whose rewards `functions` will be called later, with these arguments.
+
+        Without workers nothing happens. What is wrong with the batch is said when a function is called.
+        """
+        if not self._rewards or isinstance(self.pool, InProcess):
+            return
+        with self._lock:
+            try:
+                batch = self._submit(prompts, completions, columns)
+            except RewardError:  # the function that is called will meet it again, and raise it
+                return
+            self._batches = [*self._batches[1 - _MOST_BATCHES :], batch]
+
+    def drop(self, completions: Sequence[Any]) -> None:
+        """Let go of a batch that was begun and whose rewards nobody collects; what waits in the queue is not done."""
+        with self._lock:
+            dropped = [batch for batch in self._batches if batch.given is completions]
+            self._batches = [batch for batch in self._batches if batch.given is not completions]
+        for batch in dropped:
+            futures: list[Future[Any]] = [*batch.grades.values(), *batch.calls.values()]
+            for future in futures:
+                future.cancel()
+
     def close(self) -> None:
         """End the worker processes."""
         self.pool.close()
@@ -146,6 +171,7 @@ class RewardRunner:
 
         run.__name__ = run.__qualname__ = reward.name
         run.__doc__ = reward.batch.__doc__
+        run.runner = self  # type: ignore[attr-defined]  # for those who can `begin` early
         return run
 
     def _batch_for(

@@ -202,8 +202,7 @@ class WorkerPool:
                 start = Start(
                     *(self._settings, self._finder, list(sys.path), self._preload, WORKER_MEMORY, self._output)
                 )
-                shortest = min(self._timeout, self._batch_timeout)
-                self._supervisor = Supervisor(start, self.workers, shortest, self._finished)
+                self._supervisor = Supervisor(start, self.workers, self._finished)
                 self._pid = os.getpid()
                 atexit.register(self.close)
             return self._supervisor

@@ -6,7 +6,7 @@ How many workers: a task on a core takes a slot, and there are `workers` slots, 
 sleeps (a grader waiting for something that never comes) uses no core, so its slot is lent to a further worker, up to
 `MOST_LENT` of them. Thus hanging tasks wait side by side, while the cores go on with the rest. A task that hangs on a
 core takes its slot until its deadline: nobody can tell it from one that is about to finish, and it shall get what it
-was promised.
+was promised. Once a task has hung, a spare worker is kept ready for the next one while there is work.
 """
 
 from __future__ import annotations
@@ -23,39 +23,20 @@ from collections import Counter, deque
 from collections.abc import Callable, Hashable
 
 from covey.errors import RewardError
-from covey.rewards.clock import WorkClock
 from covey.rewards.home import Home, HomeGoneError
-from covey.rewards.messages import PATIENCE, Begun, Call, CallDone, Grade, Inbox, SampleDone, Start, send
+from covey.rewards.member import Worker
+from covey.rewards.messages import PATIENCE, Begun, Call, CallDone, Grade, SampleDone, Start, send
 from covey.rewards.tasks import Task
 
 MOST_LENT = 128
 """Further workers, at most, while tasks sleep: each takes some ten megabytes of its own."""
 LOAD_SECONDS = 120.0
 """What importing a reward's module may take in a worker, on top of any deadline."""
-_LOOK_SECONDS = 0.01
-_SLEEPERS_EVERY = 10  # how many looks go by between two at a task that sleeps
 _MOST_TRIES = 3  # workers in a row that may die before they began a task
 _CHUNK_SECONDS = 0.04  # work that is sent to a worker at a time
 _MOST_IN_CHUNK = 64
 _SEND_SECONDS = 60.0
-
-
-class _Worker:
-    """A worker process and what it is doing."""
-
-    def __init__(self, pid: int, channel: socket.socket) -> None:
-        self.pid = pid
-        self.channel = channel
-        self.inbox = Inbox(channel)
-        self.chunk: deque[Task] = deque()  # sent and not answered; the first one is being worked on
-        self.began = False  # the reward is loaded
-        self.since = 0.0  # when the chunk was sent
-        self.clock: WorkClock | None = None  # of the first task, from the first look at it
-        self.loaded: set[str] = set()
-
-    @property
-    def asleep(self) -> bool:
-        return self.clock is not None and self.clock.asleep
+_NO_PROCESS_SECONDS = 0.01  # until the system is asked again for a process that it did not give
 
 
 class Supervisor:
@@ -64,24 +45,21 @@ class Supervisor:
     Args:
         start: what workers are told.
         workers: slots, see above.
-        shortest: the shortest deadline there is, in seconds.
         finished: called in this thread with every task and its result.
     """
 
-    def __init__(self, start: Start, workers: int, shortest: float, finished: Callable[[Task, object], None]) -> None:
+    def __init__(self, start: Start, workers: int, finished: Callable[[Task, object], None]) -> None:
         self._start = start
         self._slots = workers
         self._finished = finished
-        self._look_every = min(_LOOK_SECONDS, shortest / 10)
-        self._next_look = 0.0
-        self._looks = 0
         self._intake: queue.SimpleQueue[list[Task] | None] = queue.SimpleQueue()
         self._wake, self._woken = socket.socketpair()
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._woken, selectors.EVENT_READ)
         self._home: Home | None = None
         self._homes_lost = 0
-        self._workers: list[_Worker] = []
+        self._workers: list[Worker] = []
+        self._spare_wanted = False  # a task has hung since the queue was last empty
         self._queue: deque[Task] = deque()
         self._by_key: dict[Hashable, Task] = {}
         self._tasks: dict[int, Task] = {}  # by ticket: all that are not done
@@ -116,7 +94,7 @@ class Supervisor:
     def forget(self) -> None:
         """In a fork of the trainer, which has neither the thread nor the workers: let go of the sockets."""
         for worker in self._workers:
-            worker.channel.close()
+            worker.close()
         if self._home is not None:
             self._home.forget()
 
@@ -142,16 +120,18 @@ class Supervisor:
                 self._fail(self._intake.get() or [])
 
     def _turn(self) -> None:
-        busy = any(worker.chunk for worker in self._workers)
+        next_look = min((worker.look_at for worker in self._workers if worker.chunk), default=None)
+        if next_look is not None:
+            wait: float | None = max(0.0, next_look - time.monotonic())
+        else:
+            wait = _NO_PROCESS_SECONDS if self._queue else None
         try:
-            for key, _ in self._selector.select(self._look_every if busy or self._queue else None):
+            for key, _ in self._selector.select(wait):
                 if key.data is None:
                     self._take_in()
                 else:
                     self._read(key.data)
-            if busy and time.monotonic() >= self._next_look:
-                self._look()
-                self._next_look = time.monotonic() + self._look_every
+            self._look()
             if not self._closing:
                 self._hand_out()
         except HomeGoneError:
@@ -182,11 +162,11 @@ class Supervisor:
             if not tasks:
                 self._home = self._home or Home(self._start)
 
-    def _read(self, worker: _Worker) -> None:
+    def _read(self, worker: Worker) -> None:
         for message in worker.inbox.messages():
             match message:
                 case Begun():
-                    worker.began = True
+                    worker.begins()
                     worker.loaded.add(worker.chunk[0].name)
                 case SampleDone(ticket, result, more, seconds):
                     task = self._answered(worker, ticket, result)
@@ -199,10 +179,10 @@ class Supervisor:
         if worker.inbox.closed:
             self._lose(worker)
 
-    def _answered(self, worker: _Worker, ticket: int, result: object) -> Task:
+    def _answered(self, worker: Worker, ticket: int, result: object) -> Task:
         task = worker.chunk.popleft()
         assert task.ticket == ticket, "workers answer in order"
-        worker.clock = None
+        worker.begins()  # with the next one, if there is one
         self._homes_lost = 0
         self._finish(task, result)
         return task
@@ -210,44 +190,50 @@ class Supervisor:
     def _finish(self, task: Task, result: object) -> None:
         if task.done:  # it was taken to another worker, and this one was through with it all the same
             return
+        self._strike_off(task)
+        self.counts["calls" if task.is_call else "graded"] += 1
+        self._finished(task, result)
+
+    def _needless(self, task: Task) -> bool:
+        """Whether a task in the queue is done, or nobody waits for it any more."""
+        if not task.done and not task.wanted:
+            self._strike_off(task)
+        return task.done
+
+    def _strike_off(self, task: Task) -> None:
         task.done = True
         del self._tasks[task.ticket]
         if task.key is not None:
             del self._by_key[task.key]
-        self.counts["calls" if task.is_call else "graded"] += 1
-        self._finished(task, result)
 
     def _look(self) -> None:
         """Watch the work that takes long: free what waits behind it, and end it at its deadline."""
-        self._looks += 1
-        for worker in list(self._workers):
-            if not worker.chunk or (worker.asleep and self._looks % _SLEEPERS_EVERY):
-                continue
+        now = time.monotonic()
+        for worker in [worker for worker in self._workers if worker.chunk and worker.look_at <= now]:
             first = worker.chunk[0]
+            worker.look()
             if not worker.began:
-                if time.monotonic() - worker.since > LOAD_SECONDS:
+                if now - worker.since > LOAD_SECONDS:
                     cause = f"was still importing {first.name} after {LOAD_SECONDS:g} s"
                     self._finish(first, first.crashed(cause))
                     self._end(worker)
-            elif worker.clock is None:
-                worker.clock = WorkClock(worker.pid)
-            else:
-                worker.clock.look()
-                if worker.clock.elapsed >= first.limit:
-                    self.counts["timed_out"] += 1
-                    self._finish(first, first.overran(worker.clock.elapsed))
-                    self._end(worker)
-                elif worker.asleep or worker.clock.elapsed >= PATIENCE:
-                    self._give_away(worker, list(worker.chunk)[1:])
+            elif worker.elapsed >= first.limit:
+                self.counts["timed_out"] += 1
+                self._spare_wanted = True
+                self._finish(first, first.overran(worker.elapsed))
+                self._end(worker)
+            elif worker.asleep or worker.elapsed >= PATIENCE:
+                self._spare_wanted |= worker.asleep
+                self._give_away(worker, list(worker.chunk)[1:])
 
-    def _lose(self, worker: _Worker) -> None:
+    def _lose(self, worker: Worker) -> None:
         """A worker died by itself: its first task is to blame, unless it had not begun."""
         assert self._home is not None
         status = self._home.end(worker.pid)
         self._blame(worker, _ended(status), at_once=worker.began)
         self._drop(worker)
 
-    def _blame(self, worker: _Worker, cause: str, at_once: bool) -> None:
+    def _blame(self, worker: Worker, cause: str, at_once: bool) -> None:
         if worker.chunk:
             first = worker.chunk[0]
             first.tries += 1
@@ -255,24 +241,25 @@ class Supervisor:
                 self.counts["crashed"] += 1
                 self._finish(first, first.crashed(cause))
 
-    def _end(self, worker: _Worker) -> None:
+    def _end(self, worker: Worker) -> None:
         """Kill a worker; what it had not answered goes to others."""
         assert self._home is not None
+        worker.stop()
         self._home.kill(worker.pid)
         self._drop(worker)
 
-    def _drop(self, worker: _Worker) -> None:
+    def _drop(self, worker: Worker) -> None:
         self._workers.remove(worker)
         self._selector.unregister(worker.channel)
-        worker.channel.close()
+        worker.close()
         self._requeue(worker)
 
-    def _requeue(self, worker: _Worker) -> None:
+    def _requeue(self, worker: Worker) -> None:
         """Give what the worker still holds to others, for good."""
         self._give_away(worker, list(worker.chunk))
         worker.chunk.clear()
 
-    def _give_away(self, worker: _Worker, tasks: list[Task]) -> None:
+    def _give_away(self, worker: Worker, tasks: list[Task]) -> None:
         """Queue tasks again, in their order; not those that another worker was given already."""
         for task in reversed(tasks):
             if not task.done and task.holder is worker:
@@ -282,7 +269,7 @@ class Supervisor:
     def _hand_out(self) -> None:
         active = sum(bool(worker.chunk) and not worker.asleep for worker in self._workers)
         while self._queue and active < self._slots:
-            if self._queue[0].done:
+            if self._needless(self._queue[0]):
                 self._queue.popleft()
                 continue
             worker = self._free_worker(self._queue[0].name)
@@ -290,15 +277,23 @@ class Supervisor:
                 return
             self._send(worker)
             active += 1
-        if not self._queue and len(self._workers) > self._slots:
-            idle = [worker for worker in self._workers if not worker.chunk]
-            for worker in idle[: len(self._workers) - self._slots]:
-                self._end(worker)
+        if self._queue:
+            if self._spare_wanted and all(worker.chunk for worker in self._workers):
+                self._spare_wanted = self._new_worker() is not None
+            return
+        self._spare_wanted = False
+        idle = [worker for worker in self._workers if not worker.chunk]
+        for worker in idle[self._slots :]:
+            self._end(worker)
 
-    def _free_worker(self, name: str) -> _Worker | None:
+    def _free_worker(self, name: str) -> Worker | None:
         idle = [worker for worker in self._workers if not worker.chunk]
         if idle:
             return next((worker for worker in idle if name in worker.loaded), idle[0])
+        return self._new_worker()
+
+    def _new_worker(self) -> Worker | None:
+        """One more worker; None if there are as many as there may be."""
         if len(self._workers) >= self._slots + MOST_LENT:
             return None
         self._home = self._home or Home(self._start)
@@ -309,12 +304,12 @@ class Supervisor:
                 raise
             return None  # those that are there go on
         channel.settimeout(_SEND_SECONDS)
-        worker = _Worker(pid, channel)
+        worker = Worker(pid, channel)
         self._workers.append(worker)
         self._selector.register(channel, selectors.EVENT_READ, worker)
         return worker
 
-    def _send(self, worker: _Worker) -> None:
+    def _send(self, worker: Worker) -> None:
         task = self._queue.popleft()
         worker.chunk.append(task)
         usual = self._seconds.get(task.name, _CHUNK_SECONDS)
@@ -322,11 +317,11 @@ class Supervisor:
         size = min(size, math.ceil(len(self._queue) / (2 * self._slots)))  # the last ones are shared out
         while len(worker.chunk) < size and self._queue and self._queue[0].name == task.name:
             following = self._queue.popleft()
-            if not following.done:
+            if not self._needless(following):
                 worker.chunk.append(following)
         for one in worker.chunk:
             one.holder = worker
-        worker.began, worker.clock, worker.since = False, None, time.monotonic()
+        worker.sent()
         work = (
             Call(task.ticket, task.name, task.payload)
             if task.is_call
@@ -356,8 +351,7 @@ class Supervisor:
     def _fail(self, tasks: list[Task]) -> None:
         for task in tasks:
             for job, _ in task.waiting:
-                if not job.future.done():
-                    job.future.set_exception(self.failure or RewardError("The reward workers were closed."))
+                job.fail(self.failure or RewardError("The reward workers were closed."))
 
     def _end_all(self) -> None:
         for worker in list(self._workers):

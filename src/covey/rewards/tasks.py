@@ -27,8 +27,12 @@ class Job:
     def put(self, index: int, result: Any) -> None:
         self._results[index] = result
         self._left -= 1
-        if self._left == 0 and not self.future.done():
+        if self._left == 0 and not self.future.done() and self.future.set_running_or_notify_cancel():
             self.future.set_result(self._results)
+
+    def fail(self, error: BaseException) -> None:
+        if not self.future.done() and self.future.set_running_or_notify_cancel():
+            self.future.set_exception(error)
 
 
 @dataclass(slots=True, eq=False)
@@ -45,6 +49,11 @@ class Task:
     tries: int = 0  # workers that died before they began it
     holder: object = None  # the worker that it was sent to last; None while it is in the queue
     done: bool = False
+
+    @property
+    def wanted(self) -> bool:
+        """Whether anybody still waits for the result."""
+        return not all(job.future.cancelled() for job, _ in self.waiting)
 
     def overran(self, elapsed: float) -> Sampled | Called:
         """The result when the deadline has passed."""

@@ -54,6 +54,8 @@ _WARM_UP = (
     ("x^2-1", "x^2+2x"),
     (r"\frac{\pi}{4}+1", r"\frac{\pi+4}{4}"),
     (r"\frac{3}{7}", r"\frac{1}{2}"),
+    ("x^2+1023x+4567", "(x+89)(x+10)"),
+    (r"\sqrt{4567}", r"289\sqrt{103}"),
     ("[0,1)", r"0 \leq x < 1"),
 )
 """Gold answers and predictions, equal and not, for which graders load and set up their mathematics: every worker that
