@@ -24,6 +24,7 @@ from transformers import AutoModelForCausalLM
 from trl import GRPOTrainer as TRLGRPOTrainer
 
 from covey import GRPOTrainer
+from covey.config import SpeedConfig
 from covey.errors import ConfigError, TrainingError
 from covey.objective import GRPO, AdaptiveKL, MaxEnt
 from scripted import MAX_LENGTH, TOTAL, ScriptedTrainer, scripted_reward, scripted_trainer
@@ -392,7 +393,8 @@ def test_trls_metrics_stay_trls(tiny_model: str, tmp_path: Path) -> None:
     """A limit that is never reached changes nothing but the log of β."""
     settings: dict[str, Any] = {"beta": 0.05, "max_steps": 2, "save_strategy": "no", "loss_type": "grpo"}
     runs = []
-    for kind, more in ((GRPOTrainer, {"stop_above_kl": 1e3}), (TRLGRPOTrainer, {})):
+    stock_order = SpeedConfig(shared_prefill=False, shared_scoring=False, trim=False)
+    for kind, more in ((GRPOTrainer, {"stop_above_kl": 1e3, "speed": stock_order}), (TRLGRPOTrainer, {})):
         trainer = build_trainer(kind, tiny_model, tmp_path / kind.__module__, prompts=6, more=more, **settings)
         torch.manual_seed(7)
         trainer.train()

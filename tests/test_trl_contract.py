@@ -7,24 +7,30 @@ the shell that replaces it, then this test.
 from __future__ import annotations
 
 import inspect
+import re
 
 import pytest
 import torch
 from transformers import Trainer
 from trl import GRPOTrainer as TRLGRPOTrainer
-from trl.trainer.utils import RepeatSampler
+from trl.trainer.utils import RepeatSampler, add_fused_lm_head, shuffle_sequence_dict
 
 from covey.training.trainer import FORWARD_KEYS, GRPOTrainer
 
 REPLACED = {
     "_calculate_rewards": ["self", "inputs", "prompts", "completions", "completion_ids_list"],
     "_compute_loss": ["self", "model", "inputs"],
+    "_generate": ["self", "prompts"],
     "_generate_and_score_completions": ["self", "inputs"],
+    "_generate_single_turn": [
+        *["self", "prompt_ids", "images", "multimodal_fields", "num_generations", "has_tool_images"],
+    ],
     "_get_per_token_logps_and_entropies": [
         *["self", "model", "input_ids", "attention_mask", "logits_to_keep", "batch_size"],
         *["compute_entropy", "compute_aux_loss", *FORWARD_KEYS],
     ],
     "_get_train_sampler": ["self", "dataset"],
+    "_prepare_inputs": ["self", "generation_batch"],
     "_save_checkpoint": ["self", "model", "trial"],
     "_load_optimizer_and_scheduler": ["self", "checkpoint"],
 }
@@ -113,6 +119,21 @@ def test_rewards_are_gathered_and_then_made_advantages_of_whole_groups() -> None
         assert part in source, part
 
 
+def test_rewards_that_begin_early_are_given_what_they_are_called_with_later() -> None:
+    written = "".join(inspect.getsource(TRLGRPOTrainer._generate).split())
+    returned = "prompt_ids,completion_ids,tool_mask,completions,logprobs,extra_fields,images,tool_images"
+    assert written.endswith(f"return{returned}")
+    source = inspect.getsource(TRLGRPOTrainer._generate_and_score_completions)
+    between = source[source.index("self._generate(prompts)") : source.index("self._calculate_rewards(")]
+    assert "self._calculate_rewards(inputs, prompts, completions, completion_ids_list)" in source
+    for name in ("prompts", "completions", "completion_ids_list"):  # the same lists, as they were
+        assert f"{name} = " not in between.replace(f"_{name} = ", ""), name
+    rewards = inspect.getsource(TRLGRPOTrainer._calculate_rewards)
+    assert 'if key not in ["prompt", "completion", "completion_ids"]' in rewards
+    given = [line.split('"')[1] for line in rewards.splitlines() if line.strip().startswith('reward_kwargs["')]
+    assert given == ["trainer_state", "log_extra", "log_metric", "environments"]
+
+
 def test_the_divergence_is_estimated_as_covey_estimates_it() -> None:
     source = "".join(inspect.getsource(TRLGRPOTrainer._compute_loss).split())
     assert "torch.exp(ref_per_token_logps-per_token_logps)-(ref_per_token_logps-per_token_logps)-1" in source
@@ -121,3 +142,110 @@ def test_the_divergence_is_estimated_as_covey_estimates_it() -> None:
 def test_the_log_averages_lists_of_numbers_by_name() -> None:
     source = inspect.getsource(TRLGRPOTrainer.log)
     assert "for key, val in self._metrics[mode].items()" in source
+
+
+def test_resampling_finds_the_steps_that_it_goes_through_twice() -> None:
+    """Completions are written and rewarded outside of TRL's method first, which is then given what came of it."""
+    generate = inspect.getsource(TRLGRPOTrainer._generate)
+    assert list(inspect.signature(TRLGRPOTrainer._generate).parameters) == ["self", "prompts"]
+    assert generate.count("completion_ids, logprobs = self._generate_single_turn(") == 1
+    for part in (
+        "return prompt_ids, completion_ids, tool_mask, completions, logprobs, extra_fields, images, tool_images",
+        "self.state.num_input_tokens_seen += (total_prompt_tokens",
+        'self._metrics[mode]["num_tokens"] = [self.state.num_input_tokens_seen]',
+    ):
+        assert part in generate, part
+    source = inspect.getsource(TRLGRPOTrainer._generate_and_score_completions)
+    assert source.count("self._generate(prompts)") == 1
+    for part in (
+        "values = self._pending_extra_logs.get(column, [None] * len(prompts))",
+        "values = self._pending_metrics.get(name, [])",
+        'prompts = [x["prompt"] for x in inputs]',
+    ):
+        assert part in source, part
+
+
+def test_the_sampler_says_which_prompts_come_next() -> None:
+    source = inspect.getsource(TRLGRPOTrainer._get_train_sampler)
+    assert "seed=self.args.seed" in source
+    sampler = RepeatSampler(range(10), mini_repeat_count=2, batch_size=5, seed=3)
+    assert (sampler.data_source, sampler.shuffle, sampler.seed, sampler.batch_size) == (range(10), True, 3, 5)
+
+
+def test_a_generation_batch_is_shuffled_by_one_permutation_and_cut() -> None:
+    source = inspect.getsource(TRLGRPOTrainer._prepare_inputs)
+    steps = (
+        "generation_batch = self._generate_and_score_completions(generation_batch)",
+        "generation_batch = split_pixel_values_by_grid(generation_batch)",
+        "generation_batch = shuffle_sequence_dict(generation_batch)",
+        "generation_batches = split_tensor_dict(generation_batch, self.args.steps_per_generation)",
+        "self._buffered_inputs = [unsplit_pixel_values_by_grid(batch) for batch in generation_batches]",
+        "inputs = self._buffered_inputs[self._step % self.args.steps_per_generation]",
+    )
+    places = [source.index(step) for step in steps]
+    assert places == sorted(places)
+    assert "permutation = torch.randperm(batch_size)" in inspect.getsource(shuffle_sequence_dict)
+
+
+def test_pieces_of_a_micro_batch_add_up_by_the_denominators_that_covey_knows() -> None:
+    source = "".join(inspect.getsource(TRLGRPOTrainer._compute_loss).split())
+    for part in (
+        # a mean over rows, or a sum over the generation batch's tokens
+        "((per_token_loss*mask).sum(-1)/mask.sum(-1).clamp(min=1.0)).mean()",
+        "(per_token_loss*mask).sum()/(per_token_loss.size(0)*self.max_completion_length)",
+        'normalizer=inputs["num_items_in_batch"].clamp(min=1.0)/self.accelerator.num_processes',
+        "loss=(per_token_loss*mask).sum(-1).mean()",
+        "loss=(per_token_loss*mask).sum()/mask.sum().clamp(min=1.0)",
+        # a stand-in's only token is masked by the tool mask
+        'mask=completion_maskif"tool_mask"notininputselsecompletion_mask*inputs["tool_mask"]',
+        # one number per row is gathered over processes, and NaN is none
+        "self.accelerator.gather(masked_seq_mean(is_low_clipped.float()))",
+        "nanmin(gathered_low_clip).item()",
+    ):
+        assert part in source, part
+    assert source.count("self.accelerator.gather(") == 3  # with the policy loss, under an entropy bonus
+    names = set(re.findall(r"_metrics\[mode\]\[\"([^\"]+)\"\]\.append", source))
+    assert names == {
+        *("kl", "entropy", "clip_ratio/low_mean", "clip_ratio/high_mean", "clip_ratio/region_mean"),
+        *("clip_ratio/low_min", "clip_ratio/high_max", "cispo_clip_ratio", "vespo/phi_seq_mean"),
+        *("policy_loss", "entropy_coef", "aux_loss"),  # these not in pieces
+    }
+
+
+def test_a_loss_goes_backward_as_the_pieces_do() -> None:
+    assert TRLGRPOTrainer.loss_is_scaled_for_ga is True
+    source = inspect.getsource(Trainer.training_step)
+    assert 'kwargs["scale_wrt_gas"] = False' in source
+    assert "self.accelerator.backward(loss, **kwargs)" in source
+    assert "self._compute_loss(model, inputs)" in inspect.getsource(TRLGRPOTrainer.compute_loss)
+    assert "_set_sync_gradients(do_sync_step)" in inspect.getsource(Trainer._run_epoch)
+
+
+def test_the_head_scores_the_states_that_leave_the_backbone_against_labels_in_place() -> None:
+    """Covey lets only the states that predict a completion token leave the backbone, and passes shifted labels."""
+    head = "".join(inspect.getsource(add_fused_lm_head).split())
+    for part in (
+        'backbone_attr="base_model"',
+        "backbone_outputs=getattr(self,backbone_attr)(*args,**kwargs)",
+        "else:hidden_states=backbone_outputs.last_hidden_statelabels=shift_labels",
+    ):
+        assert part in head, part
+    scoring = inspect.getsource(TRLGRPOTrainer._get_per_token_logps_and_entropies)
+    assert "outputs = model(**model_inputs, labels=labels, fused_lm_head=True)" in scoring
+    assert scoring.rstrip().endswith("return logps, entropies, aux_loss")
+
+
+def test_sampling_is_given_token_ids_and_gives_token_ids_up_to_the_end() -> None:
+    source = inspect.getsource(TRLGRPOTrainer._generate_single_turn)
+    regular = "".join(source[source.index("# Regular generation path") :].split())
+    for part in (
+        "unwrap_model_for_generation(self.model_wrapped,self.accelerator,",
+        "gather_deepspeed3_params=self.args.ds3_gather_for_generation",
+        "gradient_checkpointing_kwargs=self.args.gradient_checkpointing_kwargs",
+        "self._dist.summon_full_params(self.model_wrapped,recurse=False)",
+        "unwrapped_model.generate(**generate_inputs,generation_config=self.generation_config)",
+        "torch.isin(completion_ids,torch.tensor(self.eos_token_ids,device=device))",
+        "logprobs=None#notusedinthiscase",
+    ):
+        assert part in regular, part
+    assert regular.endswith("returncompletion_ids,logprobs")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ def build_trainer(
     folder: Path,
     *,
     prompts: int,
+    reward: Callable[..., Any] = variety,
     more: Mapping[str, Any] | None = None,
     **settings: Any,
 ) -> TRLGRPOTrainer:
@@ -33,6 +34,7 @@ def build_trainer(
         model: the folder of the model.
         folder: where checkpoints go.
         prompts: how many different prompts there are.
+        reward: the reward function.
         more: further arguments of the trainer, such as an objective.
         settings: more of GRPOConfig, over the settings here.
     """
@@ -51,4 +53,4 @@ def build_trainer(
     args = GRPOConfig(output_dir=str(folder), **{**defaults, **settings})
     questions = [[{"role": "user", "content": f"What is {n} + {n}?"}] for n in range(prompts)]
     data = Dataset.from_dict({"prompt": questions})
-    return kind(model=model, reward_funcs=variety, args=args, train_dataset=data, **(more or {}))
+    return kind(model=model, reward_funcs=reward, args=args, train_dataset=data, **(more or {}))

@@ -9,6 +9,7 @@ from covey.config.dataset import DatasetConfig
 from covey.config.fields import Group, option
 from covey.config.model import ModelConfig
 from covey.config.objective_checks import check_objective
+from covey.config.speed_checks import check_speed
 from covey.config.training import TrainingConfig
 from covey.config.values import BadKeyError, show
 
@@ -99,6 +100,9 @@ class ObjectiveConfig(Group):
     maxent_fit: str = option("listwise", choices=("mle", "listwise"))
     """How the target is fitted: weighted maximum likelihood (`mle`), or cross-entropy with the policy's own
     distribution over the group (`listwise`)."""
+    resample_groups: int = option(0, low=0)
+    """Most further prompts drawn for one generation batch to replace groups whose rewards are all alike, which teach
+    nothing (DAPO's dynamic sampling); 0 keeps every group."""
     kl: KLConfig = field(default_factory=KLConfig)
     """How the weight β of the KL divergence behaves; where it starts is `training.beta`."""
 
@@ -128,10 +132,11 @@ class SpeedConfig(Group):
     trim: bool = True
     """Whether micro-batches hold whole groups where the sizes allow it, and are cut to their own longest row."""
     skip_zero: bool = True
-    """Whether completions whose gradient is exactly zero skip the forward and backward pass of the loss."""
+    """Whether completions whose gradient is exactly zero skip the forward and backward pass of the loss. The logged
+    `entropy` is then that of the others."""
     max_tokens: int | None = option(None, low=1)
-    """Most tokens in one forward and backward pass, padding included; a micro-batch above it is cut into several, and
-    the gradient stays the same. null cuts by rows only."""
+    """Most tokens in one forward and backward pass, padding included where the model reads it; a micro-batch above it
+    is cut into several, and the gradient stays the same. null cuts by rows only."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -259,3 +264,4 @@ class Config(Group):
                 "away with ~training.reward_weights.",
             )
         check_objective(self.objective, self.training)
+        check_speed(self.speed, self.training)

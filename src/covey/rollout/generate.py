@@ -1,13 +1,17 @@
-"""Sampling completions outside of a training step, with transformers' `generate`."""
+"""Sampling completions outside of a training step."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
+
+from covey.rollout.applies import obstacle, read_settings, say_once
+from covey.rollout.local import sample
+from covey.rollout.prompt_cache import NotSharedError
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +46,7 @@ def generate(
     *,
     batch_size: int,
     seed: int,
+    shared_prefill: bool = True,
     on_progress: Callable[[int], None] | None = None,
 ) -> list[Generation]:
     """Sample one completion per prompt; the caller's random state and the model's mode are left as they were.
@@ -52,6 +57,8 @@ def generate(
         prompts: conversations or plain strings. Repeat a prompt to get several completions of it.
         batch_size: completions sampled at once.
         seed: the same seed, prompts and weights give the same completions.
+        shared_prefill: whether equal prompts that follow one another are read once, and completions that have ended
+            leave the batch; false takes transformers' `generate`, which with a seed draws other tokens.
         on_progress: called with the number of completions done so far.
     """
     device = model.device
@@ -65,16 +72,45 @@ def generate(
         with torch.random.fork_rng(devices=devices), torch.no_grad():
             torch.manual_seed(seed)
             for start in range(0, len(prompts), batch_size):
-                batch = prompts[start : start + batch_size]
-                inputs = _encode(tokenizer, batch, sampling.chat_template_kwargs).to(device)
-                output = model.generate(**inputs, generation_config=config)
-                completions = output[:, inputs["input_ids"].shape[1] :].tolist()
+                batch = _encode(tokenizer, prompts[start : start + batch_size], sampling.chat_template_kwargs)
+                completions = sample_or_none(model, batch, config) if shared_prefill else None
+                if completions is None:
+                    inputs = tokenizer.pad({"input_ids": batch}, padding_side="left", return_tensors="pt").to(device)
+                    output = model.generate(**inputs, generation_config=config)
+                    completions = output[:, inputs["input_ids"].shape[1] :].tolist()
                 done += [_finish(ids, eos, tokenizer) for ids in completions]
                 if on_progress is not None:
                     on_progress(len(done))
     finally:
         model.train(was_training)
     return done
+
+
+def sample_or_none(
+    model: Any,
+    prompt_ids: Sequence[Sequence[int]],
+    config: GenerationConfig,
+    more_eos_token_ids: Collection[int] = (),
+    **more: Any,
+) -> list[list[int]] | None:
+    """What `covey.rollout.sample` draws under a generation config; None, with a line in the log, if it cannot be used.
+
+    Args:
+        model: a causal language model, in the mode in which it is to be used.
+        prompt_ids: token ids of the prompts.
+        config: the settings, as for `generate`.
+        more_eos_token_ids: tokens that end a completion, besides those of the config.
+        more: further arguments of `sample`.
+    """
+    try:
+        sampling, ends = read_settings(model, config, more_eos_token_ids)
+        reason = obstacle(model)
+    except NotSharedError as refusal:
+        reason = str(refusal)
+    if reason is not None:
+        say_once(reason)
+        return None
+    return [found.ids for found in sample(model, prompt_ids, sampling=sampling, ends=ends, **more)]
 
 
 def render_prompt(
@@ -88,18 +124,12 @@ def render_prompt(
 
 def _encode(
     tokenizer: PreTrainedTokenizerBase, prompts: Sequence[list[dict[str, str]] | str], arguments: Mapping[str, Any]
-) -> Any:
+) -> list[list[int]]:
     rendered = [render_prompt(tokenizer, prompt, arguments) for prompt in prompts]
     # A chat template writes the beginning-of-sequence token itself where a model wants one.
     conversational = not isinstance(prompts[0], str)
-    return tokenizer(
-        rendered,
-        padding=True,
-        padding_side="left",
-        add_special_tokens=not conversational,
-        return_token_type_ids=False,
-        return_tensors="pt",
-    )
+    encoded: list[list[int]] = tokenizer(rendered, add_special_tokens=not conversational)["input_ids"]
+    return encoded
 
 
 def _generation_config(

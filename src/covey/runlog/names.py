@@ -2,7 +2,8 @@
 
 A metric's name is a group and a name: `train/…` for what TRL logs at a step (under TRL's own name), `eval/…` for the
 held-out problems and `eval_<set>/…` for every other evaluation set, `time/…` for seconds and speeds, `grader/…` for
-the counts of grading outcomes. Times are the only metrics in which two runs of one config and seed may differ.
+the shares of grading outcomes, `memory/…` for bytes. Times and memory are the only metrics in which two runs of one
+config and seed may differ.
 """
 
 from __future__ import annotations
@@ -26,12 +27,32 @@ GRAD_NORM = "train/grad_norm"
 ENTROPY = "train/entropy"
 NUM_TOKENS = "train/num_tokens"
 EPOCH = "train/epoch"
+CLIP_LOW = "train/clip_ratio/low_mean"
+CLIP_HIGH = "train/clip_ratio/high_mean"
+CLIP_REGION = "train/clip_ratio/region_mean"
+
+# What Covey's trainer adds.
+BETA = "train/objective/beta"
+TARGET_ENTROPY = "train/objective/target_entropy"
+EFFECTIVE_COMPLETIONS = "train/objective/effective_completions"
+WEIGHT_ON_CORRECT = "train/objective/weight_on_correct"
 
 # Seconds, and completions generated per second.
 STEP_TIME = "time/step"
 GENERATION_TIME = "time/generation"
 EVALUATION_TIME = "time/evaluation"
+RESAMPLING_TIME = "time/resampling"
+REWARDS_TIME = "time/rewards"
+SCORING_TIME = "time/scoring"
+"""Log-probabilities under the policy that wrote the completions and under the reference; and what else comes before the
+loss."""
+FORWARD_TIME = "time/forward"
+BACKWARD_TIME = "time/backward"
 COMPLETIONS_PER_SECOND = "time/completions_per_second"
+
+# Bytes, at most since the run was started.
+PROCESS_MEMORY = "memory/process"
+DEVICE_MEMORY = "memory/device"
 
 # The second half of an evaluation metric's name, to be joined by `eval_name`.
 ACCURACY = "accuracy"
@@ -62,8 +83,19 @@ COLUMN_PROMPT = "prompt"
 COLUMN_COMPLETION = "completion"
 COLUMN_ANSWER = "answer"
 COLUMN_ADVANTAGE = "advantage"
+COLUMN_RENDERED = "rendered_prompt"
+"""The prompt through the chat template, exactly as the model saw it."""
+COLUMN_GROUP = "group"
+"""The number of the completion's group within its step."""
+COLUMN_OUTCOME = "outcome"
+"""What the grader made of it."""
+COLUMN_LENGTH = "length"
+"""In tokens."""
+COLUMN_TRUNCATED = "truncated"
+COLUMN_WEIGHT = "maxent_weight"
+"""The completion's weight in the MaxEnt target of its group."""
 
-_OURS = re.compile(r"(train|eval|eval_\w+|time|grader)/")
+_OURS = re.compile(r"(train|eval|eval_\w+|time|memory|grader)/")
 _COMPONENT = re.compile(r"train/rewards/(.+)/mean")
 _ACCURACY = re.compile(r"eval(?:_(\w+))?/accuracy")
 _PROFILED = "profiling/Time taken: "
@@ -98,6 +130,11 @@ def rewarded(name: str) -> str | None:
     """The reward function whose mean bears this name; None for any other metric."""
     found = _COMPONENT.fullmatch(name)
     return found.group(1) if found else None
+
+
+def grader_name(outcome: str) -> str:
+    """The name of the share of all gradings that ended so."""
+    return f"grader/{outcome}"
 
 
 def train_row(logs: Mapping[str, T]) -> dict[str, T]:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
+from functools import partial
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 
 from covey.evaluation.run import EvaluationResult, GradedCompletion, last_user_message
 from covey.runlog import names
+from covey.runlog.background import InBackground
 from covey.runlog.completions import write_completions
 from covey.runlog.directory import RunDirectory
 from covey.runlog.files import json_line, write_atomically
@@ -28,7 +30,10 @@ Evaluate = Callable[[], Mapping[str, EvaluationResult]]
 
 
 class RunLogCallback(TrainerCallback):
-    """Writes one row of metrics a step, and the completions, and keeps the display up to date. Main process only."""
+    """Writes one row of metrics a step, and the completions, and keeps the display up to date. Main process only.
+
+    Completions are written while training goes on; before a checkpoint is, they are on the disk.
+    """
 
     def __init__(
         self,
@@ -47,6 +52,7 @@ class RunLogCallback(TrainerCallback):
         self._completions_every_steps = completions_every_steps
         self._sample_completions = sample_completions
         self._step_began = time.perf_counter()
+        self._writes = InBackground()
 
     def on_step_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -69,10 +75,17 @@ class RunLogCallback(TrainerCallback):
         self._writer.add(state.global_step, row)
         self._display.update(state.global_step, row)
         self._write_completions(state.global_step)
+        if control.should_save:
+            self._writes.wait()
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         if state.is_world_process_zero:
             self._writer.flush()
+
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        self._writes.wait()
 
     def _completions_per_step(self) -> float:
         """Completions sampled for one optimiser step, on average."""
@@ -86,7 +99,7 @@ class RunLogCallback(TrainerCallback):
         if not columns["completion"]:
             return
         if every and step % every == 0:
-            write_completions(self._run.completions, step, columns)
+            self._writes.add(partial(write_completions, self._run.completions, step, columns))
         if not self._display.shows_held_out:
             self._display.completions(list(_training_samples(columns, self._sample_completions)))
 

@@ -30,4 +30,9 @@ def build(config: Config) -> dict[str, Any]:
     controller = None
     if kl.controller == "adaptive":
         controller = AdaptiveKL(target=kl.kl_target, horizon=kl.kl_horizon, step_size=kl.kl_ctl_step_size)
-    return {"objective": objective, "kl_controller": controller, "stop_above_kl": kl.stop_above}
+    return {
+        "objective": objective,
+        "kl_controller": controller,
+        "stop_above_kl": kl.stop_above,
+        "resample_groups": chosen.resample_groups,
+    }

@@ -38,6 +38,8 @@ class Progress:
     """The optimiser step that was logged last."""
     beta: float | None = None
     """Weight of the KL divergence for the next step: the state of a KL controller. None in older checkpoints."""
+    prompt_cursor: tuple[int, int] | None = None
+    """The place in the data after the prompts drawn so far; None without resampling, where the steps tell it."""
 
 
 def save_progress(checkpoint: Path, process_index: int, progress: Progress) -> None:
@@ -63,6 +65,23 @@ def load_progress(checkpoint: Path, process_index: int, device: torch.device) ->
     stored = torch.load(file, map_location="cpu", weights_only=True)
     stored["buffered_inputs"] = send_to_device(stored["buffered_inputs"], device)
     return Progress(**stored)
+
+
+def copy_log(log: Mapping[str, Any]) -> dict[str, Any]:
+    """The prompts, completions, rewards and advantages in the trainer's log, as plain lists."""
+    copied: dict[str, Any] = {name: list(log[name]) for name in ("prompt", "completion", "advantages")}
+    for name in ("rewards", "extra"):
+        copied[name] = {column: list(values) for column, values in log[name].items()}
+    return copied
+
+
+def extend_log(log: Mapping[str, Any], stored: Mapping[str, Any]) -> None:
+    """Put what `copy_log` gave back into the trainer's log."""
+    for name in ("prompt", "completion", "advantages"):
+        log[name].extend(stored[name])
+    for name in ("rewards", "extra"):
+        for column, values in stored[name].items():
+            log[name][column].extend(values)
 
 
 def _file(checkpoint: Path, process_index: int) -> Path:
