@@ -1,6 +1,6 @@
 # The commands of this repository; `make` alone lists them. All but `clean` and `help` make the environment first.
 .DEFAULT_GOAL := help
-.PHONY: help setup test check train docs tensorboard clean
+.PHONY: help setup test check train bench docs tensorboard clean
 
 ENV := $(if $(filter conda,$(COVEY_ENV)),.conda,.venv)
 PYTHON_IN := $(ENV)/bin/python
@@ -22,6 +22,9 @@ check: setup ## lint, format and types, as continuous integration does
 
 train: ## train; ARGS="RECIPE key=value ..." is passed on
 	@bash training.sh $(ARGS)
+
+bench: setup ## measure a training step beside stock TRL: an hour or two; ARGS="--steps 5 --only 5m-256+512" passed on
+	$(PYTHON_IN) benchmarks/step_report.py $(ARGS)
 
 docs: ## build the documentation into docs/_build
 	@if [ -f docs/conf.py ]; then \
