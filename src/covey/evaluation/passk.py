@@ -1,0 +1,92 @@
+"""pass@k and maj@k of one problem: pure functions of its completions. Undefined is NaN."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import Counter
+from collections.abc import Sequence
+from itertools import combinations
+
+from covey.errors import ConfigError
+
+_MOST_SUBSETS = 2000
+"""Subsets that are counted one by one; of more than that, so many are drawn."""
+
+
+def pass_at_k(samples: int, right: int, k: int) -> float:
+    """The chance that at least one of k completions, drawn without replacement, is right.
+
+    `1 - C(n-c, k) / C(n, k)`, the unbiased estimate of Chen et al. (2021, equation 1), as a product of ratios so that
+    no binomial coefficient overflows.
+
+    Args:
+        samples: completions of the problem, n.
+        right: how many of them are right, c.
+        k: how many are drawn.
+
+    Raises:
+        ConfigError: k is below 1 or above the samples.
+    """
+    check_k(samples, k)
+    if samples - right < k:
+        return 1.0
+    return 1.0 - math.prod(1.0 - k / n for n in range(samples - right + 1, samples + 1))
+
+
+def majority_at_k(answers: Sequence[str | None], right: Sequence[bool], k: int, seed: int = 0) -> float:
+    """The chance that the commonest answer among k completions, drawn without replacement, is right.
+
+    Ties are broken by chance, and the value is the mean over the ways to break them. Completions without an answer do
+    not vote; where nobody votes, the majority is wrong. Up to 2,000 subsets are all counted; else 2,000 are drawn.
+
+    Args:
+        answers: the answer of each completion, equal texts being one vote; None for none.
+        right: whether each is right. Equal answers that were graded differently count by their share.
+        k: how many are drawn.
+        seed: fixes the subsets that are drawn.
+
+    Raises:
+        ConfigError: k is below 1 or above the samples.
+    """
+    n = len(answers)
+    check_k(n, k)
+    votes = Counter(answer for answer in answers if answer is not None)
+    credit = {
+        answer: sum(ok for given, ok in zip(answers, right, strict=True) if given == answer) / count
+        for answer, count in votes.items()
+    }
+    if math.comb(n, k) <= _MOST_SUBSETS:
+        subsets = [list(subset) for subset in combinations(answers, k)]
+    else:
+        rng = random.Random(seed)
+        subsets = [rng.sample(answers, k) for _ in range(_MOST_SUBSETS)]
+    return math.fsum(_majority(subset, credit) for subset in subsets) / len(subsets)
+
+
+def powers_up_to(samples: int) -> list[int]:
+    """1, 2, 4, … and the number of samples itself."""
+    ks = [1 << power for power in range(samples.bit_length()) if 1 << power <= samples]
+    return ks if ks and ks[-1] == samples else [*ks, samples]
+
+
+def check_k(samples: int, k: int) -> None:
+    """Check that k completions can be drawn.
+
+    Raises:
+        ConfigError: they cannot.
+    """
+    if not 1 <= k <= samples:
+        raise ConfigError(
+            f"k={k} is not possible for pass@k and maj@k with {samples} completions of a problem: k must be between 1 "
+            f"and {samples}. Sample more with evaluation.num_samples={max(k, 1)}."
+        )
+
+
+def _majority(subset: Sequence[str | None], credit: dict[str, float]) -> float:
+    votes = Counter(answer for answer in subset if answer is not None)
+    if not votes:
+        return 0.0
+    most = max(votes.values())
+    first = [answer for answer, count in votes.items() if count == most]
+    return math.fsum(credit[answer] for answer in first) / len(first)

@@ -1,0 +1,96 @@
+"""What a trained model is judged by: accuracy, pass@8, and how many different right answers it has for a problem."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from expressions import canonical
+from task import SEED, held_out
+
+from covey.answers import Outcome, extract_answer_tag
+from covey.evaluation.estimators import mean
+from covey.evaluation.passk import pass_at_k
+
+SAMPLES = 16
+"""Completions of each problem."""
+K = 8
+MAX_LENGTH = 48
+"""Longest completion in tokens, here and in training."""
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """How a model does on the held-out problems, at temperature 1."""
+
+    accuracy: float
+    """Share of completions that are right."""
+    pass_at_8: float
+    """Share of problems that one of eight completions solves."""
+    distinct: float
+    """How many different right answers `SAMPLES` completions of a problem give; mean over problems."""
+    truncated: float
+    """Share of completions that were cut off."""
+
+
+def distinct_right(completions: Sequence[str], outcomes: Sequence[Outcome]) -> int:
+    """How many different answers the right completions of one problem give; see `expressions.canonical`."""
+    answers = set()
+    for completion, outcome in zip(completions, outcomes, strict=True):
+        expression = extract_answer_tag(completion)
+        if outcome is Outcome.RIGHT and expression is not None:
+            answers.add(canonical(expression))
+    return len(answers)
+
+
+def summarise(graded: Sequence[Any]) -> Figures:
+    """Figures over graded completions (`covey.evaluation.run.GradedCompletion`), as many for every problem."""
+    by_problem: dict[int, list[Any]] = {}
+    for item in graded:
+        by_problem.setdefault(item.problem, []).append(item)
+    right = {problem: sum(one.outcome is Outcome.RIGHT for one in items) for problem, items in by_problem.items()}
+    return Figures(
+        accuracy=mean([right[problem] / len(items) for problem, items in by_problem.items()]),
+        pass_at_8=mean([pass_at_k(len(items), right[problem], K) for problem, items in by_problem.items()]),
+        distinct=mean(
+            [
+                float(distinct_right([one.completion for one in items], [one.outcome for one in items]))
+                for items in by_problem.values()
+            ]
+        ),
+        truncated=mean([float(item.truncated) for item in graded]),
+    )
+
+
+def measure(model_path: Path) -> Figures:
+    """Answer the held-out problems with a saved model, and judge the answers."""
+    from datasets import Dataset
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    from covey.evaluation.run import evaluate
+    from covey.rollout import SamplingSettings
+
+    model = AutoModelForCausalLM.from_pretrained(model_path)
+    tokenizer = AutoTokenizer.from_pretrained(model_path)
+    rows = [{"prompt": [{"role": "user", "content": one.text}], "answer": one.answer} for one in held_out()]
+    result = evaluate(
+        model,
+        tokenizer,
+        Dataset.from_list(rows),
+        SamplingSettings(max_completion_length=MAX_LENGTH),
+        num_samples=SAMPLES,
+        batch_size=512,
+        seed=SEED,
+        grade=_grade,
+    )
+    return summarise(result.completions)
+
+
+def _grade(texts: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> list[Outcome]:
+    from covey.rewards import RewardSettings
+    from covey.rewards.countdown import countdown
+
+    settings = RewardSettings()
+    return [countdown(text, row, settings).outcome or Outcome.CRASHED for text, row in zip(texts, rows, strict=True)]
