@@ -214,6 +214,9 @@ What holds, and what cannot:
   them, so the hanging ones wait side by side. It is found out after some 4 ms; a spare worker is ready to go on. What
   remains per hang is that worker: making and ending a process, and its empty caches. (The symbolic cases repeat a few
   hundred expressions, whose parsed forms a worker that lives long has by heart; a new one begins again.)
+- After the first batch in which a worker is lost, the process that makes workers learns some hundred further kinds of
+  answers, once, while nothing is graded. That helps data of many kinds in the batches that follow; the figures above
+  are of one batch each, of few kinds, and owe nothing to it.
 - The last of the hanging samples is met when nearly all the rest is done, and then has its deadline before it. So the
   batch takes at least the *bound*, and stays below twice the time of the rest only where that time is well above the
   deadline: at 5 s, not with a rest of 5 s.

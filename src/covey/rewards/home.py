@@ -36,6 +36,7 @@ class Home:
                 command, stdin=subprocess.DEVNULL, env=_environment(), pass_fds=[theirs.fileno()]
             )
         self.pid = self._process.pid
+        self._learns = False
         try:
             send(self._control, start)
         except OSError as error:
@@ -76,6 +77,16 @@ class Home:
         try:
             self._control.sendall(ORDER.pack(b"E", pid))
             return self._answer()
+        except OSError as error:
+            raise HomeGoneError from error
+
+    def learn(self) -> None:
+        """Have it use its idle time to make later workers faster; once is enough."""
+        if self._learns:
+            return
+        self._learns = True
+        try:
+            self._control.sendall(ORDER.pack(b"L", 0))
         except OSError as error:
             raise HomeGoneError from error
 

@@ -16,7 +16,7 @@ from covey.rewards.judging import Called, Sampled
 
 ORDER = struct.Struct("!cq")
 """An order to the home, with a process id: `F` forks a worker (the socket comes along), `K` kills one with its process
-group, `E` does so too and waits for its end."""
+group, `E` does so too and waits for its end. `L`, without an id, has the home learn in its idle time."""
 ANSWER = struct.Struct("!q")
 """The answer to `F` is the new process id, or a negative errno; to `E`, the status as `waitpid` gives it."""
 PATIENCE = 0.1

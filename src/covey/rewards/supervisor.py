@@ -6,7 +6,8 @@ How many workers: a task on a core takes a slot, and there are `workers` slots, 
 sleeps (a grader waiting for something that never comes) uses no core, so its slot is lent to a further worker, up to
 `MOST_LENT` of them. Thus hanging tasks wait side by side, while the cores go on with the rest. A task that hangs on a
 core takes its slot until its deadline: nobody can tell it from one that is about to finish, and it shall get what it
-was promised. Once a task has hung, a spare worker is kept ready for the next one while there is work.
+was promised. Once a task has hung, a spare worker is kept ready for the next one while there is work. When that work is
+done, the home learns what will make later workers faster.
 """
 
 from __future__ import annotations
@@ -60,6 +61,7 @@ class Supervisor:
         self._homes_lost = 0
         self._workers: list[Worker] = []
         self._spare_wanted = False  # a task has hung since the queue was last empty
+        self._has_lost = False  # a worker, to a task
         self._queue: deque[Task] = deque()
         self._by_key: dict[Hashable, Task] = {}
         self._tasks: dict[int, Task] = {}  # by ticket: all that are not done
@@ -219,7 +221,7 @@ class Supervisor:
                     self._end(worker)
             elif worker.elapsed >= first.limit:
                 self.counts["timed_out"] += 1
-                self._spare_wanted = True
+                self._spare_wanted = self._has_lost = True
                 self._finish(first, first.overran(worker.elapsed))
                 self._end(worker)
             elif worker.asleep or worker.elapsed >= PATIENCE:
@@ -229,6 +231,7 @@ class Supervisor:
     def _lose(self, worker: Worker) -> None:
         """A worker died by itself: its first task is to blame, unless it had not begun."""
         assert self._home is not None
+        self._has_lost = True
         status = self._home.end(worker.pid)
         self._blame(worker, _ended(status), at_once=worker.began)
         self._drop(worker)
@@ -285,6 +288,8 @@ class Supervisor:
         idle = [worker for worker in self._workers if not worker.chunk]
         for worker in idle[self._slots :]:
             self._end(worker)
+        if self._has_lost and self._home is not None and len(idle) == len(self._workers):
+            self._home.learn()
 
     def _free_worker(self, name: str) -> Worker | None:
         idle = [worker for worker in self._workers if not worker.chunk]

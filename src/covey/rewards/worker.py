@@ -3,7 +3,8 @@
 Two kinds of process. The *home* is a fresh interpreter that has imported what graders need (math-verify takes half a
 second) and then only makes and ends *workers*, which are forks of it: a worker costs some milliseconds and some ten
 megabytes, so one that hangs or crashes is replaced at once. The home is no fork of the trainer and holds no threads, no
-torch, and none of the user's code: a worker imports that on first use.
+torch, and nothing of the user's: a worker imports the user's code on first use. Once a worker was lost, the home spends
+the time between two batches on learning more for those that will replace others (`warm_up.py`).
 
 Nobody is left behind. The home ends when its socket closes or its parent changes, and takes its workers along. Each
 worker leads a process group of its own, so that what a reward starts goes with it, and the kernel (on Linux) ends a
@@ -24,10 +25,11 @@ import socket
 import sys
 import time
 import traceback
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from covey.rewards import judging
+from covey.rewards import judging, warm_up
 from covey.rewards.messages import (
     ANSWER,
     ORDER,
@@ -45,21 +47,6 @@ from covey.rewards.reward import Reward
 
 _PARENT_CHECK = 1.0  # seconds
 _REAP_CHECK = 0.05
-_WARM_UP = (
-    (r"2\sqrt{3}", r"\sqrt{12}"),
-    (r"3\sqrt{5}", r"11\sqrt{5}"),
-    (r"\frac{x+1}{2}", "x/2+1/2"),
-    ("x^2+3x+2", "(x+1)(x+2)"),
-    ("x^2+5x+6", "(x+1)(x+5)"),
-    ("x^2-1", "x^2+2x"),
-    (r"\frac{\pi}{4}+1", r"\frac{\pi+4}{4}"),
-    (r"\frac{3}{7}", r"\frac{1}{2}"),
-    ("x^2+1023x+4567", "(x+89)(x+10)"),
-    (r"\sqrt{4567}", r"289\sqrt{103}"),
-    ("[0,1)", r"0 \leq x < 1"),
-)
-"""Gold answers and predictions, equal and not, for which graders load and set up their mathematics: every worker that
-replaces another one begins with what was learned here."""
 
 
 def main(arguments: list[str]) -> None:
@@ -79,15 +66,17 @@ def main(arguments: list[str]) -> None:
         os.close(log)
     sys.path[:] = start.path
     finder = _finder(start)
-    for name in start.preload:
-        sample = finder(name).sample
-        if sample is None:
-            continue
-        for gold, answer in _WARM_UP:
-            judging.grade(sample, f"<answer>{answer}</answer>", {"prompt": "", "answer": gold})
+    graders = [sample for name in start.preload if (sample := finder(name).sample) is not None]
+    for lesson in warm_up.lessons(graders, warm_up.FIRST):
+        judging.grade(*lesson)
+    _share()
+    _Home(control, parent, finder, start.memory, graders).follow_orders()
+
+
+def _share() -> None:
+    """What is there now is shared by all workers, and never looked through again."""
     gc.collect()
-    gc.freeze()  # what is there now is shared by all workers and never looked through again
-    _Home(control, parent, finder, start.memory).follow_orders()
+    gc.freeze()
 
 
 def _finder(start: Start) -> Callable[[str], Reward]:
@@ -97,24 +86,35 @@ def _finder(start: Start) -> Callable[[str], Reward]:
 
 
 class _Home:
-    """Makes and ends workers. Single-threaded, and never busy: it runs nothing of a reward."""
+    """Makes and ends workers. Single-threaded; nothing that the user or a model wrote is ever graded here."""
 
-    def __init__(self, control: socket.socket, parent: int, finder: Callable[[str], Reward], memory: int) -> None:
+    def __init__(
+        self,
+        control: socket.socket,
+        parent: int,
+        finder: Callable[[str], Reward],
+        memory: int,
+        graders: list[warm_up.Grader],
+    ) -> None:
         self._control = control
         self._parent = parent
         self._finder = finder
         self._memory = memory
+        self._graders = graders
+        self._lessons: deque[warm_up.Lesson] = deque()
         self._children: set[int] = set()
         self._killed: set[int] = set()  # and not reaped yet
         self._libc = ctypes.CDLL(None) if sys.platform == "linux" else None
 
     def follow_orders(self) -> None:
         while os.getppid() == self._parent:
-            wait = _REAP_CHECK if self._killed else _PARENT_CHECK
+            wait = 0.0 if self._lessons else _REAP_CHECK if self._killed else _PARENT_CHECK
             ready = select.select([self._control], [], [], wait)[0]
             self._reap()
             if ready and not self._follow_one():
                 break
+            if self._lessons and not ready:  # an order waits for one lesson at most
+                self._learn_one()
         for pid in list(self._children):
             self._kill(pid)
         for pid in self._killed:
@@ -129,6 +129,8 @@ class _Home:
             order, pid = ORDER.unpack(data)
             if order == b"F":
                 self._control.sendall(ANSWER.pack(self._fork(socket.socket(fileno=sockets[0]))))
+            elif order == b"L":
+                self._lessons.extend(warm_up.lessons(self._graders, warm_up.MORE))
             elif pid in self._children:
                 self._kill(pid)
                 if order == b"E":
@@ -137,6 +139,11 @@ class _Home:
         except ConnectionError:
             return False
         return True
+
+    def _learn_one(self) -> None:
+        judging.grade(*self._lessons.popleft())
+        if not self._lessons:
+            _share()
 
     def _kill(self, pid: int) -> None:
         self._children.remove(pid)
