@@ -50,7 +50,7 @@ def train(tiny_model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
 
 
 def without_times(file: Path) -> list[dict[str, Any]]:
-    return [{k: v for k, v in row.items() if not k.startswith("time/")} for row in read_metrics(file)]
+    return [{k: v for k, v in row.items() if not k.startswith(("time/", "memory/"))} for row in read_metrics(file)]
 
 
 def snapshot(folder: Path) -> dict[str, bytes]:

@@ -36,6 +36,7 @@ _OPTIONS = {
 OPTIONS = {
     "train": {**_OPTIONS, "--multirun": _NOTHING, "-m": _NOTHING},
     "doctor": {**_OPTIONS, "--try": _NOTHING},
+    "eval": {**_OPTIONS, "--out": _VALUE, "--path": _VALUE},
     "config": {**_OPTIONS, "--doc": _VALUE, "--diff": _RECIPE},
 }
 """The commands that take overrides, and the options of each."""

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from covey import __version__
-from covey.cli import composing, config, doctor, starter, train
+from covey.cli import chat, compare, composing, config, doctor, eval, generate, report, starter, train
 from covey.errors import CoveyError
 
 _DESCRIPTION = "Group-relative policy optimisation of language models on answers that can be checked."
@@ -18,6 +18,9 @@ _EPILOGUE = """examples:
   covey train my_recipe.yaml training.max_steps=50  train a recipe, one key overridden
   covey train --multirun seed=1,2,3                 train once for each seed, and compare
   covey doctor my_recipe.yaml                       look at a run before it starts
+  covey report out/my-run                           make a page of a run
+  covey eval out/my-run evaluation=greedy           evaluate its final model
+  covey compare out/first out/second                compare two runs problem by problem
   covey config training.learning_rate=1e-5          print what a command would run
 """
 
@@ -29,7 +32,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"covey {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for command in (train, config, doctor, starter):
+    for command in (train, eval, compare, report, generate, chat, config, doctor, starter):
         command.add_parser(commands)
     return parser
 

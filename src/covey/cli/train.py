@@ -56,11 +56,14 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _report(result: RunResult, config: Config, console: Any) -> int:
     from covey.report.curves import draw_curves
+    from covey.report.page import write_report
     from covey.report.summary import before_and_after, summary_line, write_summary
     from covey.training.display import before_after_table, print_summary
 
     run = result.run
     if not result.finished:
+        if run.metrics.stat().st_size:
+            write_report(run.root)
         on = "The same command goes on from it."
         if config.run_name is None:  # the same command would take a new timestamp for its name
             name = f"output_dir={config.output_dir} run_name={run.root.name}"
@@ -73,7 +76,7 @@ def _report(result: RunResult, config: Config, console: Any) -> int:
         write_summary(run, rows, result.training_seconds, result.peak_memory_bytes)
     paths = [("model", run.final_model), ("metrics", run.metrics), ("completions", run.completions), ("log", run.log)]
     if run.metrics.stat().st_size:
-        paths.insert(0, ("curves", draw_curves(run.root)))
+        paths[:0] = [("report", write_report(run.root)), ("curves", draw_curves(run.root))]
     print_summary(console, before_after_table(rows) if rows else None, paths)
     if result.trained:
         console.print(summary_line(result.step, result.training_seconds, result.peak_memory_bytes), highlight=False)

@@ -6,7 +6,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-_Z95 = 1.959963984540054  # two-sided 95% point of the standard normal
+Z95 = 1.959963984540054  # two-sided 95% point of the standard normal
+
+
+_PRIOR = 0.5
+"""Spread that is added to what the problems show. Where hardly any problem is right (or wrong) they show too little of
+how alike the completions of one problem are; this errs towards all alike, and fades where there is more to see."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +36,9 @@ def wilson_interval(successes: float, trials: float) -> tuple[float, float]:
     """
     if trials <= 0:
         return math.nan, math.nan
-    p, z2 = successes / trials, _Z95**2
+    p, z2 = successes / trials, Z95**2
     centre = (p + z2 / (2 * trials)) / (1 + z2 / trials)
-    half = _Z95 / (1 + z2 / trials) * math.sqrt(p * (1 - p) / trials + z2 / (4 * trials**2))
+    half = Z95 / (1 + z2 / trials) * math.sqrt(p * (1 - p) / trials + z2 / (4 * trials**2))
     # At the ends the bound is exactly 0 or 1; rounding must not say otherwise.
     return (0.0 if p == 0 else max(0.0, centre - half)), (1.0 if p == 1 else min(1.0, centre + half))
 
@@ -41,25 +46,68 @@ def wilson_interval(successes: float, trials: float) -> tuple[float, float]:
 def accuracy_estimate(right_by_problem: Sequence[Sequence[bool]]) -> Estimate:
     """Accuracy over problems with one or more completions each, and its 95% interval clustered by problem.
 
-    Every problem counts alike. Completions of one problem are not independent, so Wilson's interval is taken at the
-    effective sample size `p(1-p) / var(mean)` (Kish's design effect), with the variance of the mean estimated between
-    problems; with one completion per problem that is Wilson's interval over the problems. The effective size is kept
-    between the number of problems and the number of completions.
+    Every problem counts alike. Completions of one problem are not independent: see `share_estimate`.
 
     Args:
         right_by_problem: for each problem, whether each of its completions was right. Problems without a completion are
             left out.
     """
     shares = [mean([float(right) for right in problem]) for problem in right_by_problem if problem]
+    return share_estimate(shares, sum(map(len, right_by_problem)))
+
+
+def t_quantile(degrees: int) -> float:
+    """The two-sided 95% point of Student's t, by its expansion in 1/degrees (Abramowitz & Stegun 26.7.5).
+
+    Within 0.002 from 5 degrees on; infinite below 1. The first two are put in by hand, where the expansion fails.
+    """
+    if degrees < 1:
+        return math.inf
+    if degrees <= 4:
+        return (12.7062, 4.3027, 3.1824, 2.7764)[degrees - 1]
+    z, v = Z95, float(degrees)
+    terms = (
+        (z**3 + z) / 4,
+        (5 * z**5 + 16 * z**3 + 3 * z) / 96,
+        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
+        (79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / 92160,
+    )
+    return z + math.fsum(term / v ** (power + 1) for power, term in enumerate(terms))
+
+
+def share_estimate(shares: Sequence[float], completions: int) -> Estimate:
+    """The mean of one value in [0, 1] per problem, and its interval over problems.
+
+    With one completion per problem that is Wilson's interval. Else it is Wilson's at the effective number of
+    completions `p(1-p) / var(mean)` (Kish 1965), made smaller by `(z / t)²` because the variance is itself estimated
+    from the problems (Korn & Graubard 1998), and kept between the problems and the completions. Near 0 and 1 the
+    variance leans towards that of completions that are all alike.
+
+    Args:
+        shares: a value for each problem.
+        completions: how many completions they come from.
+    """
     n = len(shares)
     if n == 0:
         return Estimate(math.nan, math.nan, math.nan)
-    p = mean(shares)
-    completions = sum(map(len, right_by_problem))
+    p = min(1.0, max(0.0, mean(shares)))
     effective = float(n)
     if completions > n > 1:
-        variance_of_mean = math.fsum((share - p) ** 2 for share in shares) / (n - 1) / n
-        effective = p * (1 - p) / variance_of_mean if variance_of_mean > 0 else float(n)
+        most = n * p * (1 - p)  # the spread of shares that are all 0 or 1
+        spread = math.fsum((share - p) ** 2 for share in shares) * n / (n - 1)
+        if most > 0:
+            effective = n * (most + _PRIOR) / (spread + _PRIOR) * (Z95 / t_quantile(n - 1)) ** 2
         effective = min(max(effective, float(n)), float(completions))
-    low, high = wilson_interval(p * effective, effective)
-    return Estimate(p, low, high)
+    return Estimate(p, *wilson_interval(p * effective, effective))
+
+
+def mean_estimate(values: Sequence[float]) -> Estimate:
+    """The mean of one value per problem, and Student's t interval over problems; no interval for a single problem."""
+    n = len(values)
+    if n == 0:
+        return Estimate(math.nan, math.nan, math.nan)
+    centre = mean(values)
+    if n == 1:
+        return Estimate(centre, math.nan, math.nan)
+    half = t_quantile(n - 1) * math.sqrt(math.fsum((value - centre) ** 2 for value in values) / (n - 1) / n)
+    return Estimate(centre, centre - half, centre + half)

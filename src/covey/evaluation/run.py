@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from datasets import Dataset
@@ -11,11 +12,9 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from covey.answers import Outcome, Tags, grade_exact, has_reasoning_format
 from covey.evaluation.estimators import Estimate, accuracy_estimate, mean
+from covey.evaluation.grading import Grade, is_near, stated_answer
 from covey.rewards.reward import with_opening
-from covey.rollout import SamplingSettings, generate
-
-Grade = Callable[[Sequence[str], Sequence[Mapping[str, Any]]], Sequence[Outcome]]
-"""Completions and the rows of their problems to outcomes."""
+from covey.rollout import Generation, SamplingSettings, generate
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +31,12 @@ class GradedCompletion:
     well_formed: bool
     length: int
     truncated: bool
+    sample: int = 0
+    """Which of the problem's completions this is."""
+    extracted: str | None = None
+    """The answer that it states, numbers in one spelling."""
+    partial: bool = False
+    """Right, or a number within 10% of the answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +77,14 @@ def evaluate(
     tags: Tags | None = None,
     opened: str = "",
     on_progress: Callable[[int, int], None] | None = None,
+    on_batch: Callable[[Sequence[GradedCompletion]], None] | None = None,
+    done: Sequence[GradedCompletion] = (),
 ) -> EvaluationResult:
     """Sample `num_samples` completions of every problem and grade them.
 
     The caller's random state is untouched, and the same seed always draws with the same random numbers, so that two
-    evaluations differ by the model only.
+    evaluations differ by the model only. Every batch has a seed of its own, so that an evaluation that was stopped goes
+    on to the same completions.
 
     Args:
         problems: rows with `prompt` (conversation or string) and `answer`.
@@ -85,34 +93,62 @@ def evaluate(
         tags: what a well-formed completion is tagged with; None means `<think>` and `<answer>`.
         opened: what the prompts open for the model, such as `<think>`; it belongs to what is graded, and to the form.
         on_progress: called with (completions done, completions in all).
+        on_batch: called with every batch once it is graded.
+        done: completions that are there already, from the beginning of the same evaluation; whole batches of them
+            count, and the others are made again.
     """
-    rows = [(index, row) for index, row in enumerate(problems) for _ in range(num_samples)]
-    generations = generate(
-        model,
-        tokenizer,
-        [row["prompt"] for _, row in rows],
-        sampling,
-        batch_size=batch_size,
-        seed=seed,
-        on_progress=None if on_progress is None else lambda done: on_progress(done, len(rows)),
-    )
-    texts = [generation.text for generation in generations]
-    wholes = [with_opening(text, opened) for text in texts]
-    outcomes = (grade or _grade_exact)(wholes, [row for _, row in rows])
-    graded = [
-        GradedCompletion(
-            problem=index,
-            prompt=last_user_message(row["prompt"]),
-            answer=row["answer"],
-            completion=generation.text,
-            outcome=outcome,
-            well_formed=has_reasoning_format(whole, tags or Tags()),
-            length=generation.length,
-            truncated=generation.truncated,
+    total = len(problems) * num_samples
+    kept = len(done) if len(done) == total else len(done) // batch_size * batch_size
+    graded = list(done[:kept])
+    every = ((index, sample, row) for index, row in enumerate(problems) for sample in range(num_samples))
+    rows = islice(every, kept, None)
+    while batch := list(islice(rows, batch_size)):
+        start = len(graded)
+        texts = generate(
+            model,
+            tokenizer,
+            [row["prompt"] for _, _, row in batch],
+            sampling,
+            batch_size=batch_size,
+            seed=seed + start,
         )
-        for (index, row), generation, whole, outcome in zip(rows, generations, wholes, outcomes, strict=True)
-    ]
+        fresh = _graded(batch, texts, grade or _grade_exact, tags or Tags(), opened)
+        graded += fresh
+        if on_batch is not None:
+            on_batch(fresh)
+        if on_progress is not None:
+            on_progress(len(graded), total)
     return summarise(graded)
+
+
+def _graded(
+    batch: Sequence[tuple[int, int, Mapping[str, Any]]],
+    generations: Sequence[Generation],
+    grade: Grade,
+    tags: Tags,
+    opened: str,
+) -> list[GradedCompletion]:
+    wholes = [with_opening(generation.text, opened) for generation in generations]
+    outcomes = grade(wholes, [row for _, _, row in batch])
+    graded = []
+    for (index, sample, row), generation, whole, outcome in zip(batch, generations, wholes, outcomes, strict=True):
+        stated = stated_answer(whole, tags)
+        graded.append(
+            GradedCompletion(
+                problem=index,
+                prompt=last_user_message(row["prompt"]),
+                answer=row["answer"],
+                completion=generation.text,
+                outcome=outcome,
+                well_formed=has_reasoning_format(whole, tags),
+                length=generation.length,
+                truncated=generation.truncated,
+                sample=sample,
+                extracted=stated,
+                partial=is_near(stated, row["answer"], outcome),
+            )
+        )
+    return graded
 
 
 def _grade_exact(texts: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> list[Outcome]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Self
 
 import torch
@@ -45,6 +46,8 @@ class MaxEnt(Objective):
     """`mle` or `listwise`."""
     length_form: LengthForm = "mean"
     """What the loss makes of the tokens of a completion; `for_run` sets it."""
+    on_weights: Callable[[Tensor], object] | None = field(default=None, repr=False, compare=False)
+    """Told the target's weights, `[P, G]`, of every batch: for those who write them down."""
 
     def __post_init__(self) -> None:
         check_settings(self.tau, 0.0, self.q_temperature, self.q_epsilon, group_size=1)
@@ -100,6 +103,8 @@ class MaxEnt(Objective):
             raise ConfigError("MaxEnt with fit=listwise needs the policy's log-probabilities: hand them over.")
 
         fitted_PG = log_w_PG.exp()
+        if self.on_weights is not None:
+            self.on_weights(fitted_PG)
         if self.fit == "listwise" and log_p_PG is not None:
             fitted_PG = fitted_PG - log_p_PG.exp()
         return rewards_PG.shape[-1] * fitted_PG, _metrics(log_w_PG, log_p_PG, mask_PG, correct_PG)

@@ -20,6 +20,8 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from covey.errors import RunDirectoryError
+from covey.report.series import Point, running_mean
+from covey.report.series import window as window_of
 from covey.runlog import RunDirectory, names, read_metrics, series, write_atomically
 from covey.runlog.metrics import Row
 
@@ -27,11 +29,6 @@ INK, GREY, PALE = "#1f2933", "#6b7785", "#e3e8ed"
 TEAL, ORANGE, VIOLET, BLUE, ROSE = "#0b7a75", "#d9730d", "#6d4fc2", "#2f6fb7", "#b8336a"
 LINES = (ORANGE, BLUE, ROSE, VIOLET, GREY)
 """Colours of the lines beside a panel's first one, in order."""
-
-SMOOTH_FROM = 30
-"""From how many points on a line is drawn as its running mean, over a pale one of every step."""
-
-Point = tuple[int, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +165,7 @@ def _draw(
         axes.text(0.5, 0.5, missing, transform=axes.transAxes, ha="center", va="center", color=GREY, fontsize=12)
         axes.set_yticks([])
         return 0
-    window = _window(max(len(line.points) for line in lines if line.smooth)) if lines[0].smooth else 0
+    window = window_of(max(len(line.points) for line in lines if line.smooth)) if lines[0].smooth else 0
     ends = [_draw_line(axes, line, window) for line in reversed(lines)][::-1]  # the first line lies on top
     if axes.get_autoscaley_on():
         axes.margins(y=0.08)
@@ -190,16 +187,6 @@ def _draw_line(axes: Axes, line: _Line, window: int) -> float:
     marker = "o" if len(values) <= 20 else ""
     axes.plot(steps, values, color=line.colour, linewidth=line.width, marker=marker, markersize=4.5)
     return values[-1]
-
-
-def _window(count: int) -> int:
-    return 0 if count < SMOOTH_FROM else max(5, count // 25 * 2 + 1)
-
-
-def running_mean(values: Sequence[float], window: int) -> list[float]:
-    """The mean of the `window` (odd) values around every value; at the two ends, of as many of them as there are."""
-    reach = window // 2
-    return [fmean(values[max(0, at - reach) : at + reach + 1]) for at in range(len(values))]
 
 
 def _label(axes: Axes, lines: Sequence[_Line], ends: Sequence[float], number: str) -> None:

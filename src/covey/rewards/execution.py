@@ -229,7 +229,10 @@ class RewardRunner:
         results = batch.grades[grader].result()
         with self._lock:
             first = grader not in batch.reported
+            foremost = not batch.reported
             batch.reported.add(grader)
+        if foremost and callable(log_extra := columns.get("log_extra")):
+            log_extra("outcome", [result.outcome and result.outcome.value for result in results])
         if first:
             self._findings.outcomes(grader, results, prompts, log_metric)
         values = _values(reward, prompts, batch.completions, results)

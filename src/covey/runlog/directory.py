@@ -30,6 +30,9 @@ CHECKPOINT_MARKER = "complete.json"
 CHECKPOINT_FORMAT = 1
 """Changes when a checkpoint of an older Covey can no longer be gone on from."""
 
+RUN_FORMAT = 1
+"""Changes when an older Covey can no longer read a run directory: its report would be wrong."""
+
 PACKAGES = ("covey", "torch", "transformers", "trl", "accelerate", "peft", "datasets")
 
 logger = logging.getLogger(__name__)
@@ -137,6 +140,22 @@ class RunDirectory:
         finally:
             self._lock.unlink(missing_ok=True)  # before it is given back, so that nobody takes a lock that goes away
             os.close(descriptor)
+
+    def is_locked(self) -> bool:
+        """Whether a process is writing here, as far as the file system can tell."""
+        try:
+            descriptor = os.open(self._lock, os.O_RDWR)
+        except OSError:
+            return False
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+        finally:
+            os.close(descriptor)
+        return False
 
     def clear(self) -> None:
         """Delete what a run has written here, so that it can begin anew; files of anybody else stay.
@@ -251,6 +270,7 @@ def _is_open_at(descriptor: int, path: Path) -> bool:
 def describe_environment() -> dict[str, object]:
     """The facts about machine and software that bear on a run's numbers and speed; None where one is not known."""
     return {
+        "format": RUN_FORMAT,
         "command": shlex.join(sys.argv),
         "python": platform.python_version(),
         "platform": platform.platform(),

@@ -40,7 +40,9 @@ def check_supported(config: Config) -> list[str]:
     notes = []
     if config.evaluation.benchmarks:
         listed = ", ".join(config.evaluation.benchmarks)
-        notes.append(f"evaluation.benchmarks ({listed}) are not run: this version evaluates on held-out problems only.")
+        notes.append(
+            f"evaluation.benchmarks ({listed}) are not run by training: `covey eval` runs them on the finished run."
+        )
     if config.launch.vllm_model and not config.training.use_vllm:
         notes.append(f"launch.vllm_model={config.launch.vllm_model} has no effect without training.use_vllm=true.")
     return notes

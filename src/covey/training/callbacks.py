@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from covey.evaluation.run import EvaluationResult, GradedCompletion, last_user_message
+from covey.report.live import LiveReport
 from covey.runlog import names
 from covey.runlog.background import InBackground
 from covey.runlog.completions import write_completions
@@ -21,6 +22,10 @@ from covey.runlog.directory import RunDirectory
 from covey.runlog.files import json_line, write_atomically
 from covey.runlog.metrics import MetricsWriter
 from covey.training.display import Display
+from covey.training.memory_in_use import memory_in_use
+from covey.training.recording import Recorder
+from covey.training.stages import StageClock
+from covey.training.trackers import tell_trackers
 
 if TYPE_CHECKING:
     from covey.training.trainer import GRPOTrainer
@@ -44,7 +49,13 @@ class RunLogCallback(TrainerCallback):
         *,
         completions_every_steps: int,
         sample_completions: int,
+        recorder: Recorder | None = None,
+        stages: StageClock | None = None,
+        report: LiveReport | None = None,
     ) -> None:
+        self._recorder = recorder or Recorder()
+        self._stages = stages or StageClock()
+        self._report = report
         self._trainer = trainer
         self._run = run
         self._writer = writer
@@ -72,6 +83,9 @@ class RunLogCallback(TrainerCallback):
         row = names.train_row(logs)
         if step_time := logs.get("step_time"):
             row[names.COMPLETIONS_PER_SECOND] = self._completions_per_step() / step_time
+        measured = self._stages.take() | memory_in_use()
+        row |= measured
+        tell_trackers(self._trainer, measured)
         self._writer.add(state.global_step, row)
         self._display.update(state.global_step, row)
         self._write_completions(state.global_step)
@@ -81,6 +95,8 @@ class RunLogCallback(TrainerCallback):
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         if state.is_world_process_zero:
             self._writer.flush()
+            if self._report:
+                self._report.refresh()
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -99,7 +115,10 @@ class RunLogCallback(TrainerCallback):
         if not columns["completion"]:
             return
         if every and step % every == 0:
-            self._writes.add(partial(write_completions, self._run.completions, step, columns))
+            trainer = self._trainer
+            template, size = trainer.args.chat_template_kwargs, trainer.num_generations
+            recorded = self._recorder.columns(columns, trainer.processing_class, template, size)
+            self._writes.add(partial(write_completions, self._run.completions, step, recorded))
         if not self._display.shows_held_out:
             self._display.completions(list(_training_samples(columns, self._sample_completions)))
 
@@ -117,7 +136,9 @@ class EvaluationCallback(TrainerCallback):
         every_steps: int,
         before_training: bool,
         sample_completions: int,
+        tell: Callable[[Mapping[str, Any]], None] | None = None,
     ) -> None:
+        self._tell = tell  # the trackers: this callback's figures do not pass through the trainer's own log
         self._evaluate = evaluate
         self._run = run
         self._writer = writer
@@ -148,6 +169,8 @@ class EvaluationCallback(TrainerCallback):
             records = "".join(json_line(asdict(item)) for item in result.completions)
             write_atomically(self._run.evaluation / f"{held_out}-step-{state.global_step:06d}.jsonl", records)
         self._writer.add(state.global_step, row)
+        if self._tell:
+            self._tell(row)
         first = next(iter(results.values()), None)
         if first is not None:
             self._display.completions([_held_out_sample(c) for c in first.completions[: self._sample_completions]])

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from collections.abc import Callable
+from dataclasses import fields, replace
 from typing import Any
 
+from torch import Tensor
+
 from covey.config import Config
-from covey.objective import AdaptiveKL, make
+from covey.objective import AdaptiveKL, MaxEnt, make
 
 
-def build(config: Config) -> dict[str, Any]:
+def build(config: Config, *, on_weights: Callable[[Tensor], object] | None = None) -> dict[str, Any]:
     """The keyword arguments of `GRPOTrainer` that `objective.*` stands for. Needs no model, so call it early.
+
+    Args:
+        on_weights: told the target's weights of every batch, by an objective that has such.
 
     Every key `objective.<name>_<setting>` is a setting of the objective `<name>`.
 
@@ -27,6 +33,8 @@ def build(config: Config) -> dict[str, Any]:
     objective = make(chosen.name, **settings).for_run(
         loss_type=config.training.loss_type, num_generations=config.training.num_generations
     )
+    if isinstance(objective, MaxEnt):
+        objective = replace(objective, on_weights=on_weights)
     controller = None
     if kl.controller == "adaptive":
         controller = AdaptiveKL(target=kl.kl_target, horizon=kl.kl_horizon, step_size=kl.kl_ctl_step_size)

@@ -8,19 +8,20 @@ import resource
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from covey import data
-from covey.answers import Outcome, Tags, grade_exact
+from covey.answers import Tags
 from covey.config import Config, to_yaml
 from covey.model.loading import check_model, load_tokenizer
 from covey.model.prompts import cut_left, opened_thinking, prompt_lengths
+from covey.report.live import LiveReport
 from covey.rewards.execution import RewardRunner
-from covey.rewards.registry import canonical_name
 from covey.runlog.directory import RunDirectory
 from covey.runlog.files import write_atomically
 from covey.training import objectives
@@ -34,20 +35,19 @@ from covey.training.build import (
     save_final_model,
 )
 from covey.training.doctor import glance
+from covey.training.recording import Recorder
 from covey.training.resume import Start, decide_start
-from covey.training.trackers import tracker_environment, trackers
+from covey.training.stages import StageClock
+from covey.training.trackers import tell_trackers, tracker_environment, trackers
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from covey.data import LoadedData
-    from covey.evaluation.run import EvaluationResult, Grade
+    from covey.evaluation.run import EvaluationResult
     from covey.runlog.metrics import MetricsWriter
     from covey.training.display import Display
     from covey.training.trainer import GRPOTrainer
-
-EVALUATION_SEED_OFFSET = 7919  # any constant: evaluation draws must not be the training's first draws
-"""Evaluations of a run all draw with the same seed, so that they differ by the model only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,8 @@ def run_training(config: Config, run_name: str, console: Any) -> RunResult:
         return RunResult(run, finished=True, step=start.step, trained=False)
     notes = check_supported(config)
     trackers(config)
-    objective = objectives.build(config)
+    recorder = Recorder()
+    objective = objectives.build(config, on_weights=recorder.weights)
     runner = RewardRunner.of(config.rewards, max_completion_length=config.training.max_completion_length)
     with console.status("Loading data and model …"):
         source = check_model(config.model)
@@ -107,7 +108,9 @@ def run_training(config: Config, run_name: str, console: Any) -> RunResult:
             said = Path(aside) / run.log.name  # what libraries say while it is not yet sure that the run can begin
             with _logging_to(said), console.status("Building the trainer …"):
                 args, notes = grpo_config(config, run)
-                trainer = build_trainer(config, args, source, loaded, runner.functions, tokenizer, objective)
+                functions = recorder.around(runner.functions)
+                trainer = build_trainer(config, args, source, loaded, functions, tokenizer, objective)
+                recorder.ends = {*trainer.eos_token_ids, tokenizer.pad_token_id}
                 check_disk_space(trainer, run)
             _say(console, notes)
             _open_run_directory(config, run, start)
@@ -115,7 +118,7 @@ def run_training(config: Config, run_name: str, console: Any) -> RunResult:
                 log.write(said.read_bytes())
         with _logging_to(run.log):
             runner.start(output=run.log)
-            job = _Job(config, run, start, trainer, loaded, tokenizer, runner)
+            job = _Job(config, run, start, trainer, loaded, tokenizer, runner, recorder, LiveReport(run))
             return _train(job, console)
 
 
@@ -130,6 +133,9 @@ class _Job:
     loaded: LoadedData
     tokenizer: PreTrainedTokenizerBase
     rewards: RewardRunner
+    recorder: Recorder
+    report: LiveReport
+    stages: StageClock = dataclasses.field(default_factory=StageClock)
 
 
 def _train(job: _Job, console: Any) -> RunResult:
@@ -150,7 +156,7 @@ def _train(job: _Job, console: Any) -> RunResult:
             display.recall(read_metrics(run.metrics))
         _watch(job, writer, display)
         trainer.add_callback(stop)
-        with stop.catching_signals(display):
+        with stop.catching_signals(display), job.stages.watching(trainer):
             try:
                 if start.checkpoint is not None and start.step >= total:
                     trainer.load_checkpoint_weights(start.checkpoint)  # every step is done, only the end was cut off
@@ -158,6 +164,7 @@ def _train(job: _Job, console: Any) -> RunResult:
                     trainer.train(resume_from_checkpoint=str(start.checkpoint) if start.checkpoint else None)
             finally:
                 writer.flush()
+                job.report.close()
         if not stop.stopped:
             display.status("saving the model")
             save_final_model(trainer, run, merge=config.model.lora.active and config.model.lora.merge)
@@ -190,6 +197,7 @@ def _watch(job: _Job, writer: MetricsWriter, display: Display) -> None:
             every_steps=every_steps,
             before_training=config.evaluation.before_training,
             sample_completions=samples,
+            tell=partial(tell_trackers, trainer),
         )
         trainer.add_callback(evaluation)  # before the log: an evaluation's figures join the row of its step
     log = RunLogCallback(
@@ -199,11 +207,15 @@ def _watch(job: _Job, writer: MetricsWriter, display: Display) -> None:
         display,
         completions_every_steps=config.logging.completions_every_steps,
         sample_completions=samples,
+        recorder=job.recorder,
+        stages=job.stages,
+        report=job.report,
     )
     trainer.add_callback(log)
 
 
 def _evaluate(job: _Job) -> Mapping[str, EvaluationResult]:
+    from covey.evaluation.grading import SEED_OFFSET, grader_name, grader_of
     from covey.evaluation.run import evaluate
     from covey.rollout import SamplingSettings
 
@@ -226,32 +238,14 @@ def _evaluate(job: _Job) -> Mapping[str, EvaluationResult]:
             job.tokenizer,
             chosen,
             sampling,
-            grade=_grader(config, job.rewards),
+            grade=grader_of(grader_name(config), config, job.rewards),
             tags=Tags(config.rewards.think_tag, config.rewards.answer_tag),
             num_samples=settings.num_samples,
             batch_size=settings.batch_size,
             opened=job.rewards.opened,
-            seed=config.seed + EVALUATION_SEED_OFFSET,
+            seed=config.seed + SEED_OFFSET,
         )
     return results
-
-
-def _grader(config: Config, runner: RewardRunner) -> Grade:
-    """How completions of held-out problems are graded: as the rewards of the run grade, form aside.
-
-    With `exact_match` that is the last answer tag alone, so that the share of well-formed completions, which is
-    reported beside it, says something of its own.
-    """
-    names = {canonical_name(name) for name in config.rewards.funcs if ":" not in name}
-    if "exact_match" in names and "countdown" not in names:
-        tags = Tags(config.rewards.think_tag, config.rewards.answer_tag)
-        return lambda texts, rows: [grade_exact(t, r["answer"], tags) for t, r in zip(texts, rows, strict=True)]
-    grader = "countdown" if "countdown" in names else "accuracy"
-
-    def grade(texts: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> list[Outcome]:
-        return [graded.outcome or Outcome.CRASHED for graded in runner.grade(grader, texts, rows)]
-
-    return grade
 
 
 def _open_run_directory(config: Config, run: RunDirectory, start: Start) -> None:

@@ -7,12 +7,16 @@ time of the run.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
 
 from covey.config import Config
 from covey.errors import ConfigError
+
+if TYPE_CHECKING:
+    from covey.training.trainer import GRPOTrainer
 
 _NEEDS = {
     "wandb": ("wandb", "covey[wandb]"),
@@ -45,6 +49,23 @@ def trackers(config: Config) -> list[str]:
                 f"'{install}', or choose logging=none."
             )
     return names
+
+
+def tell_trackers(trainer: GRPOTrainer, row: Mapping[str, Any]) -> None:
+    """Hand figures that are not in the trainer's own log to the trackers, under the names they give those of the log:
+    `eval/accuracy`, and `train/` before all that is neither training's nor an evaluation's."""
+    from transformers.integrations import INTEGRATION_TO_CALLBACK
+
+    named = {_for_tracker(name): value for name, value in row.items() if value is not None}
+    kinds = tuple(set(INTEGRATION_TO_CALLBACK.values()))
+    for callback in trainer.callback_handler.callbacks:
+        if isinstance(callback, kinds):
+            callback.on_log(trainer.args, trainer.state, trainer.control, model=trainer.model, logs=dict(named))
+
+
+def _for_tracker(name: str) -> str:
+    """Trackers put `train/` before every name, except that a beginning `eval_` becomes `eval/`."""
+    return "eval_" + name.removeprefix("eval/") if name.startswith("eval/") else name
 
 
 @contextmanager

@@ -1,0 +1,102 @@
+"""`covey eval`: a model on held-out problems or benchmarks, with intervals."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from covey.cli import composing
+from covey.config import Flag
+from covey.errors import ConfigError
+
+if TYPE_CHECKING:
+    from covey.runlog.evaluations import StoredEvaluation
+
+
+def add_parser(commands: Any) -> None:
+    parser = commands.add_parser(
+        "eval",
+        help="evaluate a model, a run or a checkpoint",
+        description=(
+            "Sample answers to held-out problems (dataset=…) or benchmarks (benchmarks=[gsm8k,math500,aime24,amc23,"
+            "minerva,olympiadbench]), grade them, and give every figure with its 95% interval. A run brings its own "
+            "settings. evaluation=greedy, standard or liberal chooses the sampling. What was stopped goes on."
+        ),
+    )
+    composing.add_arguments(parser, "eval")
+    parser.usage = "covey eval [options] MODEL|RUN|CHECKPOINT [key=value | group=option | --flag value] …"
+    parser.add_argument("--out", metavar="DIR", help="folder for the results, in place of the usual one")
+    parser.add_argument(
+        "--path",
+        metavar="NAME=FILE",
+        action="append",
+        default=[],
+        help="read a benchmark from a local file; may be repeated",
+    )
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    request = composing.request(arguments)
+    if request.recipe is None:
+        raise ConfigError("covey eval wants what is to be evaluated first: a model, a run directory or a checkpoint.")
+    from covey.evaluation.target import find_target
+
+    target = find_target(str(request.recipe))
+    source = Flag("model.name", (target.source,))
+    recipe = None if target.run is None else target.run
+    composed = dataclasses.replace(request, recipe=recipe, overrides=(*request.overrides, source)).compose()
+    config = composed.config
+    paths = _paths(arguments.path)
+    from covey.evaluation.benchmarks import check_benchmarks
+
+    check_benchmarks(config.evaluation.benchmarks, "evaluation.benchmarks")
+    check_benchmarks(paths, "--path")
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    composing.print_notes(composed)
+    console = composing.make_console()
+    with console.status("Loading PyTorch …"):
+        from covey.evaluation.job import run_evaluations
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    out = None if arguments.out is None else Path(arguments.out)
+    with Progress(*columns, console=console, transient=True) as bar:
+        tasks: dict[str, Any] = {}
+
+        def show(name: str, done: int, total: int) -> None:
+            if name not in tasks:
+                tasks[name] = bar.add_task(name, total=total)
+            bar.update(tasks[name], completed=done)
+
+        found = run_evaluations(config, target, paths, out, show)
+    for evaluation in found:
+        _print(console, evaluation)
+    return 0
+
+
+def _paths(words: list[str]) -> dict[str, str]:
+    parted = [word.partition("=") for word in words]
+    for word, (_, _, file) in zip(words, parted, strict=True):
+        if not file:
+            raise ConfigError(f"--path {word}: give the name of a benchmark and its file, as in --path gsm8k=FILE.")
+    return {name: file for name, _, file in parted}
+
+
+def _print(console: Any, evaluation: StoredEvaluation) -> None:
+    from rich.table import Table
+
+    problems, samples = evaluation.settings["data"]["problems"], evaluation.settings["num_samples"]
+    title = f"{evaluation.settings['name']}: {problems} problems, {samples} each"
+    table = Table(title, "value", "95% interval")
+    for name, figure in evaluation.summary.items():
+        if name.startswith("grader/") and figure["value"] == 0:
+            continue
+        form = "{:.1f}" if name == "completion_length" else "{:.1%}"
+        low, high = form.format(figure["low"]), form.format(figure["high"])
+        table.add_row(name, form.format(figure["value"]), f"{low} – {high}")
+    console.print(table)
+    console.print(str(evaluation.folder), markup=False, highlight=False, soft_wrap=True)

@@ -1,0 +1,71 @@
+"""The benchmarks that are known by name: where they lie on the hub, and which columns they have."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from covey.config import DatasetConfig
+from covey.errors import ConfigError
+
+_SYSTEM_PROMPT = (
+    "Solve the problem step by step. Put your reasoning between <think> and </think>, and then only the final answer, "
+    "in its simplest exact form, between <answer> and </answer>."
+)
+
+
+def _benchmark(id: str, prompt: str, answer: str, split: str, **more: str) -> DatasetConfig:
+    return DatasetConfig(
+        id=id,
+        prompt_column=prompt,
+        answer_column=answer,
+        train_split=split,
+        test_split=None,
+        test_size=0,
+        system_prompt=_SYSTEM_PROMPT,
+        **more,  # type: ignore[arg-type]
+    )
+
+
+BENCHMARKS: Mapping[str, DatasetConfig] = {
+    "gsm8k": _benchmark("openai/gsm8k", "question", "answer", "test", config="main", answer_extractor="gsm8k"),
+    "math500": _benchmark("HuggingFaceH4/MATH-500", "problem", "answer", "test"),
+    "aime24": _benchmark("HuggingFaceH4/aime_2024", "problem", "answer", "train"),
+    "amc23": _benchmark("math-ai/amc23", "question", "answer", "test"),
+    "minerva": _benchmark("math-ai/minervamath", "question", "answer", "test"),
+    "olympiadbench": _benchmark("knoveleng/OlympiadBench", "question", "answer", "train"),
+}
+"""Each is read as a training split from which no row is held out: it stays whole and in its own order."""
+
+
+def check_benchmarks(names: Iterable[str], key: str) -> None:
+    """Check that all these benchmarks are known.
+
+    Raises:
+        ConfigError: one is not.
+    """
+    for name in names:
+        if name not in BENCHMARKS:
+            near = difflib.get_close_matches(name, BENCHMARKS, n=1)
+            guess = f" Did you mean {near[0]}?" if near else ""
+            raise ConfigError(f"{key}: there is no benchmark {name}; there are {', '.join(BENCHMARKS)}.{guess}")
+
+
+def benchmark(name: str, path: str | None, system_prompt: str | None) -> DatasetConfig:
+    """The data set of a benchmark.
+
+    Args:
+        name: see `BENCHMARKS`.
+        path: a local file in place of the hub.
+        system_prompt: in place of the usual one.
+
+    Raises:
+        ConfigError: there is no such benchmark.
+    """
+    check_benchmarks([name], "evaluation.benchmarks")
+    found = BENCHMARKS[name]
+    if path is not None:  # a single file has one split, whatever the hub calls it
+        found = dataclasses.replace(found, path=str(Path(path).expanduser()), train_split="train")
+    return found if system_prompt is None else dataclasses.replace(found, system_prompt=system_prompt)

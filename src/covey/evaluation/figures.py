@@ -1,0 +1,48 @@
+"""From graded completions to figures, each with a 95% interval over problems. Needs no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from covey.answers import Outcome
+from covey.evaluation.estimators import Estimate, mean, mean_estimate, share_estimate
+from covey.evaluation.passk import majority_at_k, pass_at_k, powers_up_to
+
+
+def figures(completions: Iterable[Mapping[str, Any]], seed: int = 0) -> dict[str, Estimate]:
+    """All metrics of an evaluation by name.
+
+    Args:
+        completions: with `problem`, `outcome`, `partial`, `well_formed`, `truncated`, `length` and `extracted`.
+        seed: fixes what is drawn where not all subsets are counted.
+    """
+    by_problem: dict[int, list[Mapping[str, Any]]] = {}
+    for item in completions:
+        by_problem.setdefault(item["problem"], []).append(item)
+    problems = list(by_problem.values())
+    right = [[item["outcome"] == Outcome.RIGHT for item in problem] for problem in problems]
+    found = {
+        "accuracy": _share(right),
+        "partial_accuracy": _share([[item["partial"] for item in problem] for problem in problems]),
+        "format": _share([[item["well_formed"] for item in problem] for problem in problems]),
+        "truncated": _share([[item["truncated"] for item in problem] for problem in problems]),
+        "completion_length": mean_estimate([mean([p["length"] for p in problem]) for problem in problems]),
+    }
+    for outcome in Outcome:
+        found[f"grader/{outcome}"] = _share([[item["outcome"] == outcome for item in p] for p in problems])
+    samples = min(map(len, right), default=0)
+    if samples > 1:
+        answers = [[item["extracted"] for item in problem] for problem in problems]
+        found[f"avg@{samples}"] = found["accuracy"]
+        for k in powers_up_to(samples):
+            passed = [pass_at_k(len(problem), sum(problem), k) for problem in right]
+            found[f"pass@{k}"] = share_estimate(passed, sum(map(len, right)) // k)
+        for k in powers_up_to(samples)[1:]:
+            voted = [majority_at_k(a, r, k, seed + i) for i, (a, r) in enumerate(zip(answers, right, strict=True))]
+            found[f"maj@{k}"] = share_estimate(voted, sum(map(len, right)) // k)
+    return found
+
+
+def _share(flags: Sequence[Sequence[bool]]) -> Estimate:
+    return share_estimate([mean([float(flag) for flag in problem]) for problem in flags], sum(map(len, flags)))

@@ -1,0 +1,237 @@
+"""`covey eval`: a model, a run or a checkpoint on held-out problems or benchmarks, stored so that it can go on."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from datasets import Dataset
+
+from covey import data
+from covey.answers import Outcome, Tags
+from covey.config import Config
+from covey.errors import ConfigError, ModelError
+from covey.evaluation.benchmarks import benchmark
+from covey.evaluation.figures import figures
+from covey.evaluation.grading import SEED_OFFSET, grader_name, grader_of
+from covey.evaluation.run import GradedCompletion, evaluate
+from covey.evaluation.target import Target
+from covey.model.loading import check_model, load_tokenizer
+from covey.model.prompts import cut_left, opened_thinking, prompt_lengths, render
+from covey.rewards.execution import RewardRunner
+from covey.rollout import SamplingSettings
+from covey.runlog.directory import describe_environment
+from covey.runlog.evaluations import (
+    StoredEvaluation,
+    append_completions,
+    begin_evaluation,
+    finish_evaluation,
+    read_evaluation,
+)
+
+Progress = Callable[[str, int, int], None]
+"""Told which set is being evaluated, completions done, and completions in all."""
+
+_PRESETS = {(0.7, 50, 0.95): "standard", (0.85, 2000, 1.0): "liberal", (1.0, 0, 1.0): "sampled"}
+_BLOCK = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class _Set:
+    """Problems that are evaluated together."""
+
+    name: str
+    rows: Dataset
+    grader: str
+
+
+def run_evaluations(
+    config: Config, target: Target, paths: Mapping[str, str], out: Path | None, progress: Progress
+) -> list[StoredEvaluation]:
+    """Evaluate on the benchmarks that the config names, or else on the held-out sets of its data.
+
+    Args:
+        config: `model.name` is what `target.source` says; how to sample is `evaluation.*`.
+        target: what is evaluated, and where results of it go.
+        paths: local files of benchmarks by name.
+        out: the folder for the results, in place of the usual one; one folder per set inside where there are several.
+        progress: see `Progress`.
+
+    Raises:
+        CoveyError: the model, the data or the settings cannot be used, or other results are in the folder.
+    """
+    tokenizer = load_tokenizer(config.model)
+    sets = list(_sets(config, paths, tokenizer))
+    if not sets:
+        raise ConfigError("There are no held-out problems to evaluate on: dataset.test_size=0. Set it above 0.")
+    model = load_policy(config, target)
+    found = []
+    runner = RewardRunner.of(config.rewards, max_completion_length=config.training.max_completion_length)
+    with runner:
+        runner.start()
+        for part in sets:
+            folder = _folder(config, target, part.name, out, several=len(sets) > 1)
+            found.append(_evaluate_set(config, target, part, folder, model, tokenizer, runner, progress))
+    return found
+
+
+def load_policy(config: Config, target: Target) -> Any:
+    """The model with its weights, in the number type of a run; adapters stay beside the weights they belong to.
+
+    Raises:
+        ModelError: it cannot be loaded.
+    """
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    source = check_model(config.model)
+    more = {"attn_implementation": config.model.attn_implementation} if config.model.attn_implementation else {}
+    try:
+        model = AutoModelForCausalLM.from_pretrained(
+            source,
+            revision=config.model.revision or "main",
+            trust_remote_code=config.model.trust_remote_code,
+            dtype=config.model.dtype or "float32",
+            **more,
+        )
+        if target.adapter is not None:
+            from peft import PeftModel
+
+            model = PeftModel.from_pretrained(model, str(target.adapter))
+    except (OSError, ValueError, RuntimeError) as error:
+        raise ModelError(f"The weights of {target.source} cannot be loaded: {' '.join(str(error).split())}") from error
+    device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    return model if device is None else model.to(device)
+
+
+def sampling_of(config: Config) -> SamplingSettings:
+    """How evaluations of this config sample."""
+    settings = config.evaluation
+    return SamplingSettings(
+        max_completion_length=settings.max_completion_length or config.training.max_completion_length or 256,
+        temperature=settings.temperature,
+        top_p=settings.top_p,
+        top_k=settings.top_k,
+        chat_template_kwargs=config.training.chat_template_kwargs or {},
+    )
+
+
+def _sets(config: Config, paths: Mapping[str, str], tokenizer: Any) -> Iterator[_Set]:
+    most = config.evaluation.max_problems
+    if config.evaluation.benchmarks:
+        for name in config.evaluation.benchmarks:
+            chosen = benchmark(name, paths.get(name), None)
+            rows = data.load(chosen, config.seed).train
+            yield _Set(name, rows.select(range(min(most or len(rows), len(rows)))), "accuracy")
+        return
+    template = config.training.chat_template_kwargs
+    loaded = data.load(config.dataset, config.seed)
+    loaded = data.filter_by_length(loaded, prompt_lengths(tokenizer, template), cut_left(tokenizer), config.dataset)
+    for name, rows in loaded.evaluation.items():
+        yield _Set(name, rows.select(range(min(most or len(rows), len(rows)))), grader_name(config))
+
+
+def _evaluate_set(
+    config: Config,
+    target: Target,
+    part: _Set,
+    folder: Path,
+    model: Any,
+    tokenizer: Any,
+    runner: RewardRunner,
+    progress: Progress,
+) -> StoredEvaluation:
+    settings = config.evaluation
+    sampling = sampling_of(config)
+    prompts = [render(tokenizer, prompt, sampling.chat_template_kwargs) for prompt in part.rows["prompt"]]
+    seed = config.seed + SEED_OFFSET
+    described = {
+        "name": part.name,
+        "model": {"id": target.label, "fingerprint": _weights(target, model)},
+        "data": {
+            "problems": len(part.rows),
+            "problems_fingerprint": _digest(zip(map(str, part.rows["prompt"]), part.rows["answer"], strict=True)),
+            "prompts_fingerprint": _digest((prompt,) for prompt in prompts),
+        },
+        "sampling": asdict(sampling),
+        "num_samples": settings.num_samples,
+        "batch_size": settings.batch_size,
+        "seed": seed,
+        "grader": part.grader,
+        "environment": describe_environment(),
+    }
+    before = [_restored(item) for item in begin_evaluation(folder, described)]
+    tag = config.rewards.think_tag
+    opened = opened_thinking(tokenizer, part.rows[0]["prompt"], tag, sampling.chat_template_kwargs)
+    done = len(before)
+
+    def store(batch: Any) -> None:
+        nonlocal done
+        again = max(0, done - store_from[0])  # the part of this batch that lies on the disk from before
+        append_completions(folder, [asdict(item) for item in batch[again:]])
+        store_from[0] += len(batch)
+        done = max(done, store_from[0])
+
+    total = len(part.rows) * settings.num_samples
+    store_from = [done if done == total else done // settings.batch_size * settings.batch_size]
+    progress(part.name, store_from[0], total)
+    result = evaluate(
+        model,
+        tokenizer,
+        part.rows,
+        sampling,
+        num_samples=settings.num_samples,
+        batch_size=settings.batch_size,
+        seed=seed,
+        grade=grader_of(part.grader, config, runner),
+        tags=Tags(tag, config.rewards.answer_tag),
+        opened=opened,
+        on_progress=lambda count, of: progress(part.name, count, of),
+        on_batch=store,
+        done=before,
+    )
+    estimates = figures([asdict(item) for item in result.completions], config.seed)
+    finish_evaluation(folder, {name: (e.value, e.low, e.high) for name, e in estimates.items()})
+    return read_evaluation(folder)
+
+
+def _restored(item: Mapping[str, Any]) -> GradedCompletion:
+    return GradedCompletion(**{**item, "outcome": Outcome(item["outcome"])})
+
+
+def _folder(config: Config, target: Target, name: str, out: Path | None, *, several: bool) -> Path:
+    settings = config.evaluation
+    key = (settings.temperature, settings.top_k, settings.top_p)
+    how = "greedy" if settings.temperature == 0 else _PRESETS.get(key, f"t{key[0]:g}-k{key[1]}-p{key[2]:g}")
+    samples = f"-x{settings.num_samples}" if settings.num_samples > 1 else ""
+    if out is not None:
+        return out / name if several else out
+    if target.run is not None:
+        return target.run / "evaluation" / f"{name}-{target.state}-{how}{samples}"
+    data_name = name if config.evaluation.benchmarks else f"{config.dataset.label}-{name}"
+    model_name = target.label.rstrip("/").rpartition("/")[2]
+    return Path(config.output_dir) / "evaluations" / f"{model_name}-{data_name}-{how}{samples}".replace("/", "_")
+
+
+def _weights(target: Target, model: Any) -> str:
+    """What tells one set of weights from another: a hash of the files, or the commit of a hub model."""
+    folder = target.adapter or (Path(target.source) if Path(target.source).is_dir() else None)
+    if folder is None:
+        return str(getattr(model.config, "_commit_hash", None) or target.source)
+    digest = hashlib.sha256()
+    for file in sorted([*folder.glob("*.safetensors"), *folder.glob("pytorch_model*.bin")]):
+        with file.open("rb") as opened:
+            while block := opened.read(_BLOCK):
+                digest.update(block)
+    return digest.hexdigest()
+
+
+def _digest(items: Any) -> str:
+    digest = hashlib.sha256()
+    for item in items:
+        digest.update(json.dumps(item, ensure_ascii=True).encode() + b"\n")
+    return digest.hexdigest()

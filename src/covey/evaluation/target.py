@@ -1,0 +1,64 @@
+"""What a person may name to be evaluated: a run, a checkpoint of one, a folder with a model, or a model on the hub."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from covey.errors import ModelError, RunDirectoryError
+from covey.runlog.directory import RunDirectory, is_whole
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What is evaluated."""
+
+    label: str
+    """As the user named it."""
+    source: str
+    """What `model.name` is set to: a folder or a hub id."""
+    adapter: Path | None = None
+    """A folder with adapters that go on top of it."""
+    run: Path | None = None
+    """The run that it belongs to, whose config gives the defaults."""
+    state: str = "final"
+    """`final`, or `checkpoint-N`."""
+
+
+def find_target(name: str) -> Target:
+    """What `name` is.
+
+    Raises:
+        RunDirectoryError: it is a run without a final model, or a checkpoint that is not whole.
+        ModelError: adapters that do not say which model they belong to.
+    """
+    folder = Path(name).expanduser()
+    if (folder / "config.yaml").is_file():
+        run = RunDirectory(folder)
+        if not run.final_model.is_dir():
+            newest = run.newest_checkpoint()
+            instead = f"evaluate {newest}, or let" if newest else "let"
+            raise RunDirectoryError(
+                f"{folder} has no final_model: the run has not finished. Either {instead} `covey train` finish it."
+            )
+        return _with_adapters(name, run.final_model, folder, "final")
+    parent = folder.resolve().parent
+    if folder.is_dir() and folder.name.startswith("checkpoint-") and (parent / "config.yaml").is_file():
+        if not is_whole(folder):
+            raise RunDirectoryError(f"{folder} is not whole: writing it was cut short. Take another checkpoint.")
+        return _with_adapters(name, folder, folder.parent, folder.name)
+    return _with_adapters(name, folder, None, "final") if folder.is_dir() else Target(name, name)
+
+
+def _with_adapters(name: str, folder: Path, run: Path | None, state: str) -> Target:
+    described = folder / "adapter_config.json"
+    if not described.is_file():
+        return Target(name, str(folder), None, run, state)
+    try:
+        base = json.loads(described.read_bytes())["base_model_name_or_path"]
+    except (ValueError, KeyError):
+        base = None
+    if not base:
+        raise ModelError(f"{described} does not say which model its adapters belong to (base_model_name_or_path).")
+    return Target(name, str(base), folder, run, state)

@@ -1,0 +1,118 @@
+"""The report of one run as a page: one file that needs no network."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import yaml
+from jinja2 import Environment, StrictUndefined
+
+from covey.report.browser import Packed, pack_completions
+from covey.report.curves_html import colour, draw, geometry, values
+from covey.report.findings import findings
+from covey.report.headline import facts, gains, how_it_ended
+from covey.report.load import RunRecord, load_run
+from covey.report.panels import Sections, make_sections
+from covey.report.series import Panel, written
+from covey.runlog import names, write_atomically
+
+Shown = list[tuple[str, list[dict[str, Any]]]]
+
+
+def write_report(root: Path, target: Path | None = None) -> Path:
+    """Write the report of a run, running or done.
+
+    Args:
+        root: the run directory.
+        target: the page; by default `report.html` in the run directory.
+
+    Returns:
+        The path of the page.
+
+    Raises:
+        ConfigError: it is no run directory, or not one that can be read.
+        RunDirectoryError: a file of completions is damaged, or the disk will not have the page.
+    """
+    record = load_run(root)
+    target = target or record.run.report
+    page = render_report(record, pack_completions(record))
+    with record.run.guard(target.name):
+        write_atomically(target, page)
+    return target
+
+
+def render_report(record: RunRecord, packed: Packed) -> str:
+    """The page as text."""
+    sections = make_sections(record.rows, record.config)
+    reach = int(record.rows[0][names.STEP]), record.step
+    shown, data = draw_sections(sections, *reach)
+    return render(
+        "report.html",
+        title=record.title,
+        name=record.name,
+        ended=how_it_ended(record),
+        gains=gains(record.rows),
+        facts=facts(record),
+        findings=findings(record.rows, record.config),
+        sections=shown,
+        config=yaml.safe_dump(record.config, sort_keys=False, allow_unicode=True) if record.config else "",
+        packed=packed,
+        data=as_json({"panels": data, "geometry": geometry(*reach)}),
+        scripts=("panels.js", "browser.js") if packed.text else ("panels.js",),
+    )
+
+
+def draw_sections(sections: Sections, first: int, last: int) -> tuple[Shown, list[dict[str, Any]]]:
+    """Every panel drawn, and the values that the page tells of it."""
+    data: list[dict[str, Any]] = []
+    shown: Shown = []
+    for heading, panels in sections:
+        here = []
+        for panel in panels:
+            here.append(_panel(panel, draw(panel, first, last)))
+            data.append(values(panel))
+        shown.append((heading, here))
+    return shown, data
+
+
+def _panel(panel: Panel, svg: str) -> dict[str, Any]:
+    legend = [
+        {"label": one.label, "colour": colour(one), "last": written(one.points[-1][1], panel.unit)}
+        for one in panel.series
+    ]
+    return {"key": panel.key, "title": panel.title, "note": panel.note, "legend": legend, "svg": svg}
+
+
+def as_json(content: Mapping[str, Any] | Sequence[Any]) -> str:
+    """JSON that can stand in a script tag: nothing in it ends the tag or opens a comment."""
+    text = json.dumps(content, ensure_ascii=True, separators=(",", ":"), allow_nan=False)
+    return text.replace("<", "\\u003c")
+
+
+def render(template: str, *, scripts: Sequence[str], **values: Any) -> str:
+    """A page from its template. Every value is escaped but what the template calls safe; only our own scripts run."""
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    figure = environment.from_string(_asset("panel.html"))
+    environment.globals.update(style=_asset("report.css"), drawn=lambda panel: figure.render(panel=panel).strip())
+    # The newlines of the template belong to what is hashed.
+    code = [f"\n{_asset(name)}" for name in ("theme.js", *scripts)]
+    page = environment.from_string(_asset(template)).render(
+        scripts=code,
+        hashes=" ".join(f"'sha256-{_digest(text)}'" for text in code),
+        **values,
+    )
+    return page.encode("utf-8", "replace").decode()
+
+
+def _digest(text: str) -> str:
+    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+
+def _asset(name: str) -> str:
+    return (files("covey.report") / "assets" / name).read_text(encoding="utf-8")

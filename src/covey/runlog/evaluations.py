@@ -1,0 +1,164 @@
+"""How an evaluation lies on the disk: `settings.json`, `completions.jsonl` and, once it is done, `summary.json`.
+
+In a run each has its folder in `evaluation/`; others may lie anywhere. `completions.jsonl` grows as they come, so that
+an evaluation that was stopped can go on.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from covey.errors import RunDirectoryError
+from covey.runlog.directory import RunDirectory
+from covey.runlog.files import guard_disk, json_line, write_atomically
+
+EVALUATION_FORMAT = 1
+"""Changes when an older Covey can no longer read an evaluation."""
+
+SETTINGS, COMPLETIONS, SUMMARY = "settings.json", "completions.jsonl", "summary.json"
+
+
+@dataclass(frozen=True, slots=True)
+class StoredEvaluation:
+    """One evaluation on the disk."""
+
+    folder: Path
+    settings: dict[str, Any]
+    """The model, the problems, how it was sampled, the seed and the versions."""
+    summary: dict[str, dict[str, float]]
+    """Metric to `value`, `low` and `high`, NaN where undefined; empty for one that is not done."""
+
+    @property
+    def name(self) -> str:
+        return self.folder.name
+
+    @property
+    def done(self) -> bool:
+        """Whether all completions are there, and the figures."""
+        return bool(self.summary)
+
+    def completions(self) -> Iterator[dict[str, Any]]:
+        """Every completion that is there, in the order in which they were written."""
+        yield from read_completions(self.folder)
+
+
+def is_evaluation(folder: Path) -> bool:
+    """Whether an evaluation was begun in this folder."""
+    return (folder / SETTINGS).is_file()
+
+
+def read_evaluation(folder: Path) -> StoredEvaluation:
+    """Read an evaluation's settings and figures.
+
+    Raises:
+        RunDirectoryError: it is not one, cannot be read, or is from a newer Covey.
+    """
+    settings = _read(folder / SETTINGS)
+    stored = settings.get("format")
+    if stored != EVALUATION_FORMAT:
+        raise RunDirectoryError(
+            f"{folder / SETTINGS} says that this evaluation has format {stored!r}, but this version of Covey reads "
+            f"format {EVALUATION_FORMAT}. Use the version of Covey that wrote it, or evaluate again."
+        )
+    summary = _read(folder / SUMMARY)["metrics"] if (folder / SUMMARY).is_file() else {}
+    figures = {
+        name: {key: math.nan if value is None else value for key, value in estimate.items()}
+        for name, estimate in summary.items()
+    }
+    return StoredEvaluation(folder, settings, figures)
+
+
+def list_evaluations(run_dir: Path) -> list[StoredEvaluation]:
+    """The evaluations in a run directory that are done, oldest first.
+
+    Raises:
+        RunDirectoryError: one of them cannot be read.
+    """
+    root = RunDirectory(run_dir).evaluation
+    folders = [path.parent for path in root.glob(f"*/{SUMMARY}")] if root.is_dir() else []
+    folders.sort(key=lambda folder: ((folder / SUMMARY).stat().st_mtime_ns, folder.name))
+    return [read_evaluation(folder) for folder in folders]
+
+
+def begin_evaluation(folder: Path, settings: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Begin an evaluation, or go on with the one that is there; returns the completions that are there already.
+
+    A last line that was cut off is removed.
+
+    Raises:
+        RunDirectoryError: an evaluation with other settings is there, or the disk will not have it.
+    """
+    wanted = {"format": EVALUATION_FORMAT, **settings}
+    with guard_disk("the evaluation", folder):
+        if not is_evaluation(folder):
+            if folder.exists() and any(folder.iterdir()):
+                raise RunDirectoryError(
+                    f"{folder} holds files, but no evaluation ({SETTINGS} is missing). Give another folder with --out."
+                )
+            write_atomically(folder / SETTINGS, json.dumps(wanted, indent=2, ensure_ascii=False) + "\n")
+            (folder / COMPLETIONS).touch()
+            return []
+        there = read_evaluation(folder).settings
+        differ = [key for key in wanted if key != "environment" and there.get(key) != json.loads(_text(wanted[key]))]
+        if differ:
+            shown = "; ".join(f"{key}: {_text(there.get(key))} there, {_text(wanted[key])} here" for key in differ)
+            raise RunDirectoryError(
+                f"{folder} holds an evaluation that differs in {', '.join(differ)} ({shown}). Give another folder with "
+                "--out, or delete that one."
+            )
+        found = list(read_completions(folder))
+        write_atomically(folder / COMPLETIONS, "".join(map(json_line, found)))
+        return found
+
+
+def append_completions(folder: Path, completions: Sequence[Mapping[str, Any]]) -> None:
+    """Add completions to an evaluation that was begun."""
+    with guard_disk("the evaluation", folder), (folder / COMPLETIONS).open("a", encoding="utf-8") as file:
+        file.write("".join(map(json_line, completions)))
+
+
+def finish_evaluation(folder: Path, metrics: Mapping[str, tuple[float, float, float]]) -> None:
+    """Write the figures, each `(value, low, high)`: the evaluation is done."""
+    figures = {
+        name: dict(zip(("value", "low", "high"), (x if math.isfinite(x) else None for x in estimate), strict=True))
+        for name, estimate in metrics.items()
+    }
+    with guard_disk("the evaluation", folder):
+        content = {"format": EVALUATION_FORMAT, "metrics": figures}
+        write_atomically(folder / SUMMARY, json.dumps(content, indent=2) + "\n")
+
+
+def read_completions(folder: Path) -> Iterator[dict[str, Any]]:
+    """The completions of an evaluation; a last line that was cut off is left out.
+
+    Raises:
+        RunDirectoryError: a line before the last is no JSON object.
+    """
+    path = folder / COMPLETIONS
+    lines = path.read_bytes().split(b"\n") if path.is_file() else []
+    for number, line in enumerate(lines[:-1], start=1):  # what follows the last line break was cut off, or is nothing
+        try:
+            yield dict(json.loads(line))
+        except (ValueError, TypeError):
+            raise RunDirectoryError(
+                f"Line {number} of {path} is no JSON object, so the evaluation is damaged. Delete {folder} and "
+                "evaluate again."
+            ) from None
+
+
+def _read(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        raise RunDirectoryError(f"{path.parent} is no evaluation: it has no {path.name}. `covey eval` makes one.")
+    try:
+        return dict(json.loads(path.read_bytes()))
+    except (ValueError, TypeError):
+        raise RunDirectoryError(f"{path} cannot be read: it is no JSON object. Delete it and evaluate again.") from None
+
+
+def _text(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, sort_keys=True)

@@ -1,0 +1,144 @@
+"""`covey eval`, `compare`, `generate` and `chat` as their users call them, on a tiny model."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from covey.cli.main import main
+from covey.errors import RunDirectoryError
+from covey.runlog.evaluations import list_evaluations, read_evaluation
+from covey.runlog.metrics import read_metrics
+
+SMALL = ("dataset=arithmetic", "dataset.test_size=6", "dataset.hard_size=0", "dataset.train_size=12")
+Evaluate = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture
+def evaluate(tiny_model: str, capsys: pytest.CaptureFixture[str]) -> Evaluate:
+    def call(out: Path, *words: str, model: str | None = None) -> tuple[int, str]:
+        more = ("evaluation.batch_size=4", "training.max_completion_length=6")
+        code = main(["eval", model or tiny_model, *SMALL, *more, *words, "--out", str(out)])
+        captured = capsys.readouterr()
+        return code, " ".join((captured.out + captured.err).split())
+
+    return call
+
+
+def test_a_stopped_evaluation_goes_on_to_the_same_result(evaluate: Evaluate, tmp_path: Path) -> None:
+    assert evaluate(tmp_path / "whole", "evaluation.num_passes=2")[0] == 0
+    whole = read_evaluation(tmp_path / "whole")
+    assert [(c["problem"], c["sample"]) for c in whole.completions()] == [(p, s) for p in range(6) for s in range(2)]
+    assert {"accuracy", "partial_accuracy", "format", "avg@2", "pass@1", "pass@2", "maj@2"} <= whole.summary.keys()
+    evaluate(tmp_path / "cut", "evaluation.num_samples=2")
+    file = tmp_path / "cut" / "completions.jsonl"
+    lines = file.read_text().splitlines(keepends=True)
+    file.write_text("".join(lines[:6]) + lines[6][:20])  # in the middle of a batch, and of a line
+    (tmp_path / "cut" / "summary.json").unlink()
+    assert evaluate(tmp_path / "cut", "evaluation.num_samples=2")[0] == 0
+    assert file.read_bytes() == (tmp_path / "whole" / "completions.jsonl").read_bytes()
+    assert read_evaluation(tmp_path / "cut").summary == whole.summary
+    code, said = evaluate(tmp_path / "cut", "evaluation=greedy")
+    assert code == 1
+    assert "differs in sampling, num_samples" in said
+
+
+def test_a_checkpoint_gives_what_training_logged(
+    evaluate: Evaluate, tiny_model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = (
+        *("training.per_device_train_batch_size=8", "training.gradient_accumulation_steps=1"),
+        *("training.num_generations=4", "training.max_completion_length=6", "training.max_steps=2"),
+        *("training.save_steps=2", "evaluation.every_steps=2", "evaluation.batch_size=4"),
+    )
+    words = ("model=starter", f"model.name={tiny_model}", f"output_dir={tmp_path}", "run_name=run")
+    assert main(["train", *words, *SMALL, *settings]) == 0
+    run = tmp_path / "run"
+    logged = read_metrics(run / "metrics.jsonl")[-1]
+    assert main(["eval", str(run / "checkpoint-2")]) == 0
+    assert main(["eval", str(run)]) == 0
+    capsys.readouterr()
+    checkpoint, final = list_evaluations(run)
+    assert (checkpoint.name, final.name) == ("test-checkpoint-2-sampled", "test-final-sampled")
+    for name in ("accuracy", "format", "completion_length", "truncated"):
+        assert checkpoint.summary[name]["value"] == final.summary[name]["value"] == logged[f"eval/{name}"]
+    told = [json.loads(line) for line in (run / "evaluation" / "test-step-000002.jsonl").read_text().splitlines()]
+    assert [c["completion"] for c in checkpoint.completions()] == [c["completion"] for c in told]
+
+
+@pytest.mark.parametrize(("name", "file"), [("gsm8k", "gsm8k_test"), ("math500", "math500_test"), ("aime24", "aime24")])
+def test_benchmarks_from_local_files(
+    evaluate: Evaluate, tmp_path: Path, shared_data: Path, name: str, file: str
+) -> None:
+    words = (f"benchmarks=[{name}]", "evaluation.max_problems=3", "--path", f"{name}={shared_data / file}.jsonl")
+    code, said = evaluate(tmp_path / "out", *words)
+    assert code == 0, said
+    first = (shared_data / f"{file}.jsonl").read_text(encoding="utf-8").splitlines()[0]
+    question = json.loads(first).get("question") or json.loads(first)["problem"]
+    assert next(read_evaluation(tmp_path / "out").completions())["prompt"] == question.strip()
+
+
+def test_an_unknown_benchmark_names_the_nearest(evaluate: Evaluate, tmp_path: Path) -> None:
+    code, said = evaluate(tmp_path / "out", "benchmarks=[math50]")
+    assert code == 2
+    assert "no benchmark math50" in said
+    assert "Did you mean math500?" in said
+
+
+def made(folder: Path, right: str, **data: Any) -> Path:
+    folder.mkdir()
+    about = {"problems": len(right), "problems_fingerprint": "a", "prompts_fingerprint": "b", **data}
+    settings = {"format": 1, "name": "test", "data": about, "grader": "accuracy", "num_samples": 1}
+    (folder / "settings.json").write_text(json.dumps(settings))
+    rows = [{"problem": i, "outcome": "right" if c == "1" else "wrong"} for i, c in enumerate(right)]
+    (folder / "completions.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (folder / "summary.json").write_text('{"format": 1, "metrics": {"accuracy": {"value": null}}}')
+    return folder
+
+
+def test_compare_says_what_changed_and_what_it_would_take(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    a, b = made(tmp_path / "a", "0000110000"), made(tmp_path / "b", "1111010000")
+    c = made(tmp_path / "c", "0000110001")
+    assert main(["compare", str(a), str(b)]) == 0
+    said = capsys.readouterr().out
+    assert "+30.0 points" in said
+    assert "p = 0.375" in said  # 4 gained, 1 lost: 2 * (1 + 5) / 32
+    assert "better in B: 4 (problem 0, 1, 2, 3)" in said
+    assert "worse in B: 1 (problem 4)" in said
+    assert "80% power" in said
+    assert main(["compare", str(a), str(b), str(c)]) == 0
+    assert "p = 0.375, 0.75 corrected" in capsys.readouterr().out
+
+
+def test_compare_refuses_what_cannot_be_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    a, other = made(tmp_path / "a", "01"), made(tmp_path / "b", "01", prompts_fingerprint="x")
+    assert main(["compare", str(a), str(other)]) == 1
+    assert "the prompts differ" in capsys.readouterr().err
+    assert main(["compare", str(a), str(tmp_path)]) == 1
+    assert "is neither an evaluation" in capsys.readouterr().err
+    (a / "settings.json").write_text('{"format": 99}')
+    with pytest.raises(RunDirectoryError, match="format 99"):
+        read_evaluation(a)
+
+
+def test_generate_and_chat(
+    tiny_model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "in.jsonl").write_text('{"prompt": "1 + 1"}\n{"prompt": [{"role": "user", "content": "2 + 2"}]}\n')
+    short = ("--max-tokens", "5")
+    assert main(["generate", tiny_model, str(tmp_path / "in.jsonl"), str(tmp_path / "out.jsonl"), *short]) == 0
+    rows = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert main(["generate", tiny_model, "--prompt", "1 + 1", *short]) == 0
+    alone = capsys.readouterr().out
+    assert alone == rows[0]["completion"] + "\n"
+    monkeypatch.setattr("sys.stdin", io.StringIO("1 + 1\n/new\n1 + 1\n"))
+    assert main(["chat", tiny_model, *short]) == 0
+    assert capsys.readouterr().out == alone * 2
+    (tmp_path / "in.jsonl").write_text('{"text": "1 + 1"}\n')
+    assert main(["generate", tiny_model, str(tmp_path / "in.jsonl")]) == 1
+    assert "Line 1 of" in capsys.readouterr().err
