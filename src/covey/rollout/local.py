@@ -16,6 +16,7 @@ import torch
 from transformers import DynamicCache, PreTrainedModel
 
 from covey.errors import TrainingError
+from covey.rollout.decode import PlainDecoder, plain_decoder
 from covey.rollout.draw import Drawn, LogitsProcessor, RowAware, Sampling, draw, process
 from covey.rollout.prompt_cache import CACHE, SharedAttention, SharedPromptCache, windows_of
 from covey.rollout.weight_order import columns_first
@@ -88,9 +89,11 @@ def sample(
     """
     if any(not ids for ids in prompt_ids):
         raise ValueError("a prompt without any token cannot be continued")
-    run = _Run(model, prompt_ids, sampling, ends, logits_processors, return_logps, generator)
+    decoder = plain_decoder(model) if any_works is None else None
+    run = _Run(model, prompt_ids, sampling, ends, logits_processors, return_logps, generator, decoder)
+    by_modules = any_works is None and decoder is None
     reported = 0
-    with torch.no_grad(), columns_first(model) if any_works is None else nullcontext(), run.attention:
+    with torch.no_grad(), columns_first(model) if by_modules else nullcontext(), run.attention:
         while any_works(run.works) if any_works is not None else run.works:
             entering = run.next_prompts(max_tokens_in_flight)
             if entering:
@@ -125,6 +128,7 @@ class _Run:
     processors: Sequence[LogitsProcessor]
     return_logps: bool
     generator: torch.Generator | None
+    decoder: PlainDecoder | None
     rows: list[int] = field(default_factory=list)
     done: int = 0
     cache: SharedPromptCache | None = None
@@ -197,9 +201,20 @@ class _Run:
 
     def write(self) -> None:
         """Draw one more token of every completion in the batch."""
+        self._take(self._step(), slice(None), changed=False)
+
+    def _step(self) -> torch.Tensor:
+        """The logits of the next token of every row. The first time, both ways, whatever the weights are by then."""
         assert self.cache is not None
+        decoder = self.decoder
+        if decoder is not None and decoder.trusted:
+            return decoder.step(self.cache, self.newest_b)
         self.attention.share(True)
-        self._take(step(self.model, self.cache, self.newest_b), slice(None), changed=False)
+        found_bV = None if decoder is None else decoder.look(self.cache, self.newest_b)
+        logits_bV = step(self.model, self.cache, self.newest_b)
+        if decoder is not None and found_bV is not None and not decoder.compare(found_bV, logits_bV):
+            self.decoder = None
+        return logits_bV
 
     def stand_by(self) -> None:
         """Take part in a forward of the other processes."""
