@@ -5,6 +5,7 @@ Arguments: the folder to write `<way>.pt` into. Ways: DDP; FSDP2, layer by layer
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -38,4 +39,6 @@ if __name__ == "__main__":
         }
         if rank == 0:
             torch.save(whole, folder / f"{way}.pt")
+    torch.distributed.barrier()
     torch.distributed.destroy_process_group()
+    os._exit(0)  # all is written; FSDP's threads now and then abort a process that Python takes down
