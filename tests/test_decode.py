@@ -125,7 +125,8 @@ def test_a_training_step_between_two_calls_is_seen() -> None:
 
 
 def replaced_forward(model: Any) -> None:
-    model.model.layers[1].mlp.forward = model.model.layers[1].mlp.forward
+    forward = model.model.layers[1].mlp.forward
+    model.model.layers[1].mlp.forward = lambda x: forward(x) * 2
 
 
 def other_linear(model: Any) -> None:
@@ -204,3 +205,10 @@ def test_nothing_is_left_behind_not_even_after_an_exception(monkeypatch: pytest.
     assert [one() for one in made] == [None, None]
     assert [parameter.data_ptr() for parameter in model.parameters()] == places
     assert model.config._attn_implementation == "sdpa"
+
+
+def test_a_modules_own_forward_hung_onto_it_changes_nothing() -> None:
+    """As accelerate leaves a model that it has unwrapped."""
+    model = build("qwen3 tied")
+    model.forward = model.forward
+    assert plain_decoder(model) is not None

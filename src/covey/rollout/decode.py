@@ -8,6 +8,7 @@ made when sampling begins and let go when it ends; the model itself is not touch
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import dataclass
 from typing import Any
 
@@ -185,7 +186,10 @@ def _plain_module(module: torch.nn.Module, home: str) -> bool:
     if isinstance(module, torch.nn.Embedding) and module.max_norm is not None:
         return False
     hooks = (module._forward_hooks, module._forward_pre_hooks)
-    return not any(hooks) and "forward" not in vars(module) and module._compiled_call_impl is None
+    # TRL and accelerate wrap a model's forward and say what they wrapped; what they add is not for decoding, and the
+    # first step is computed through it all the same.
+    own = inspect.unwrap(getattr(module.forward, "__func__", module.forward)) is inspect.unwrap(kind.forward)
+    return not any(hooks) and own and module._compiled_call_impl is None
 
 
 def _plain_parameter(parameter: torch.nn.Parameter) -> bool:
