@@ -34,6 +34,7 @@ FLOORS = {
     "training": 7,
     "launch": 7,
     "cli": 8,
+    "api": 8,
     "__main__": 9,
     "__init__": 9,  # `import covey`: the front door, which hands out the public names
 }

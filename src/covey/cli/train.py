@@ -55,15 +55,14 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _report(result: RunResult, config: Config, console: Any) -> int:
-    from covey.report.curves import draw_curves
-    from covey.report.page import write_report
-    from covey.report.summary import before_and_after, summary_line, write_summary
+    from covey.report.closing import write_closing
+    from covey.report.summary import summary_line
     from covey.training.display import before_after_table, print_summary
 
     run = result.run
+    spent = (result.training_seconds, result.peak_memory_bytes) if result.trained else None
+    rows = write_closing(run, finished=result.finished, spent=spent)
     if not result.finished:
-        if run.metrics.stat().st_size:
-            write_report(run.root)
         on = "The same command goes on from it."
         if config.run_name is None:  # the same command would take a new timestamp for its name
             name = f"output_dir={config.output_dir} run_name={run.root.name}"
@@ -71,12 +70,8 @@ def _report(result: RunResult, config: Config, console: Any) -> int:
         text = f"Stopped after step {result.step}, with a checkpoint. {on}"
         console.print(text, markup=False, highlight=False, soft_wrap=True)
         return 0 if result.signal is None else 128 + result.signal
-    rows = before_and_after(run)
-    if result.trained:
-        write_summary(run, rows, result.training_seconds, result.peak_memory_bytes)
-    paths = [("model", run.final_model), ("metrics", run.metrics), ("completions", run.completions), ("log", run.log)]
-    if run.metrics.stat().st_size:
-        paths[:0] = [("report", write_report(run.root)), ("curves", draw_curves(run.root))]
+    paths = [("report", run.report), ("curves", run.curves)] if run.report.exists() else []
+    paths += [("model", run.final_model), ("metrics", run.metrics), ("completions", run.completions), ("log", run.log)]
     print_summary(console, before_after_table(rows) if rows else None, paths)
     if result.trained:
         console.print(summary_line(result.step, result.training_seconds, result.peak_memory_bytes), highlight=False)

@@ -1,0 +1,112 @@
+"""The Python API: the same names, runs and results as the commands, without importing PyTorch before it is needed.
+
+Pinned here: what `import covey` offers; that `covey.train` leaves the run that `covey train` leaves, step for step; that
+`covey.evaluate` gives the figures of `covey eval`; and how values are written in overrides.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hydra.core.override_parser.overrides_parser import OverridesParser
+
+import covey
+from covey.api import _words, evaluate, train
+from covey.cli.main import main
+from covey.config import compose
+from covey.errors import ConfigError
+from covey.runlog.metrics import read_metrics
+
+TINY: Mapping[str, Any] = {
+    "training.per_device_train_batch_size": 8,
+    "training.gradient_accumulation_steps": 1,
+    "training.num_generations": 4,
+    "training.max_completion_length": 40,
+    "training.max_steps": 2,
+    "dataset.train_size": 12,
+    "dataset.test_size": 16,
+    "dataset.hard_size": 0,
+    "evaluation.every_steps": 2,
+}
+
+
+def test_what_the_package_offers() -> None:
+    from covey.training.trainer import GRPOConfig, GRPOTrainer
+
+    assert set(covey.__all__) <= set(dir(covey))
+    assert all(getattr(covey, name) is not None for name in covey.__all__)
+    assert (covey.GRPOTrainer, covey.GRPOConfig) == (GRPOTrainer, GRPOConfig)
+    assert (covey.train, covey.evaluate) == (train, evaluate)
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = covey.nothing
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "plain",
+        "it's",
+        "a, b=c",
+        "007",
+        "null",
+        "C:\\dir\\",
+        "a\\'b",
+        "",
+        "[x]",
+        True,
+        None,
+        3,
+        1e-6,
+        [1, "a,b"],
+        {"k": 1},
+    ],
+)
+def test_values_arrive_as_they_are(value: Any) -> None:
+    (word,) = _words({"key": value})
+    read = OverridesParser.create().parse_override(word).value()
+    plain = [getattr(item, "text", item) for item in read] if isinstance(read, list) else getattr(read, "text", read)
+    assert plain == value
+
+
+def test_groups_and_keys_in_one_mapping() -> None:
+    words = _words({"objective": "maxent", "objective.maxent_tau": 0.7, "run_name": "007"})
+    config = compose(words).config
+    assert (config.objective.name, config.objective.maxent_tau, config.run_name) == ("maxent", 0.7, "007")
+    assert _words(["seed=1"]) == ["seed=1"]
+    with pytest.raises(TypeError, match="one text"):
+        _words("seed=1")
+    with pytest.raises(ConfigError, match=r"training\.max_steps"):
+        train(overrides={"training.max_step": 3})
+
+
+@pytest.mark.slow
+def test_train_and_evaluate_do_what_the_commands_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    settings = {**TINY, "output_dir": str(tmp_path)}
+    result = train(overrides={**settings, "run_name": "called"})
+    assert capsys.readouterr().out == ""
+    assert (result.finished, result.trained, result.step) == (True, True, 2)
+    assert main(["train", *_words({**settings, "run_name": "typed"})]) == 0
+
+    def rows(name: str) -> list[dict[str, Any]]:
+        found = read_metrics(tmp_path / name / "metrics.jsonl")
+        return [{k: v for k, v in row.items() if not k.startswith(("time/", "memory/"))} for row in found]
+
+    assert rows("called") == rows("typed")
+    for file in ("report.html", "curves.png", "summary.json", "final_model/model.safetensors"):
+        assert (tmp_path / "called" / file).is_file(), file
+    weights = [(tmp_path / name / "final_model" / "model.safetensors").read_bytes() for name in ("called", "typed")]
+    assert weights[0] == weights[1]
+    assert train(overrides={**settings, "run_name": "called"}).trained is False
+
+    told: list[tuple[str, int, int]] = []
+    (evaluation,) = evaluate(tmp_path / "called", {"evaluation.num_samples": 2}, progress=lambda *a: told.append(a))
+    assert told[-1] == ("test", 32, 32)
+    assert main(["eval", str(tmp_path / "typed"), "evaluation.num_samples=2"]) == 0
+    (typed,) = (tmp_path / "typed" / "evaluation").glob("*/summary.json")
+    assert evaluation.summary["accuracy"]["value"] > 0
+    assert json.loads(typed.read_text())["metrics"]["accuracy"]["value"] == evaluation.summary["accuracy"]["value"]
+    assert len(list(evaluation.completions())) == 32
