@@ -28,6 +28,9 @@ def add_parser(commands: Any) -> None:
     )
     composing.add_arguments(parser, "eval")
     parser.usage = "covey eval [options] MODEL|RUN|CHECKPOINT [key=value | group=option | --flag value] …"
+    parser.add_argument(
+        "--checkpoint", metavar="WHICH", help="of a run: best (by held-out accuracy), a step, or final (the default)"
+    )
     parser.add_argument("--out", metavar="DIR", help="folder for the results, in place of the usual one")
     parser.add_argument(
         "--path",
@@ -45,7 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise ConfigError("covey eval wants what is to be evaluated first: a model, a run directory or a checkpoint.")
     from covey.evaluation.target import find_target
 
-    target = find_target(str(request.recipe))
+    target = find_target(str(request.recipe), arguments.checkpoint)
     source = Flag("model.name", (target.source,))
     recipe = None if target.run is None else target.run
     composed = dataclasses.replace(request, recipe=recipe, overrides=(*request.overrides, source)).compose()

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from covey.config.dataset import DatasetConfig
 from covey.config.fields import Group, option
+from covey.config.launch import LaunchConfig
 from covey.config.model import ModelConfig
 from covey.config.objective_checks import check_objective
 from covey.config.speed_checks import check_speed
@@ -166,6 +167,10 @@ class EvaluationConfig(Group):
     """Longest completion in tokens; null takes `training.max_completion_length`."""
     batch_size: int = option(64, low=1)
     """Completions generated at a time."""
+    keep_best: bool = True
+    """Whether the checkpoint with the best accuracy on the held-out problems is kept, whatever
+    `training.save_total_limit` says, and linked as `best_model`. A new best is saved at once, beside `training.save_steps`;
+    `training.save_strategy=no` saves none."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -198,16 +203,6 @@ class LoggingConfig(Group):
     """Notes on the run in W&B."""
     mode: str = option("online", choices=("online", "offline", "disabled"))
     """Whether trackers send what they log, keep it in files, or do nothing."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class LaunchConfig(Group):
-    """On how many processes and machines the run is started."""
-
-    PREFIX: ClassVar[str] = "launch."
-
-    vllm_model: str | None = None
-    """Model that a vLLM server loads; null takes `model.name`."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,17 +23,26 @@ class Target:
     run: Path | None = None
     """The run that it belongs to, whose config gives the defaults."""
     state: str = "final"
-    """`final`, or `checkpoint-N`."""
+    """`final`, `best` or `checkpoint-N`."""
 
 
-def find_target(name: str) -> Target:
+def find_target(name: str, checkpoint: str | None = None) -> Target:
     """What `name` is.
 
+    Args:
+        name: as the user wrote it.
+        checkpoint: of a run: `final`, `best`, or the number of a step; None takes the final model.
+
     Raises:
-        RunDirectoryError: it is a run without a final model, or a checkpoint that is not whole.
+        RunDirectoryError: it is a run without a final model or the checkpoint that is asked for, or a checkpoint that
+            is not whole.
         ModelError: adapters that do not say which model they belong to.
     """
     folder = Path(name).expanduser()
+    if checkpoint not in (None, "final"):
+        return _checkpoint(name, RunDirectory(folder), str(checkpoint))
+    if folder.name == "best_model" and (folder.absolute().parent / "config.yaml").is_file():
+        return _checkpoint(name, RunDirectory(folder.absolute().parent), "best")
     if (folder / "config.yaml").is_file():
         run = RunDirectory(folder)
         if not run.final_model.is_dir():
@@ -49,6 +58,28 @@ def find_target(name: str) -> Target:
             raise RunDirectoryError(f"{folder} is not whole: writing it was cut short. Take another checkpoint.")
         return _with_adapters(name, folder, folder.parent, folder.name)
     return _with_adapters(name, folder, None, "final") if folder.is_dir() else Target(name, name)
+
+
+def _checkpoint(name: str, run: RunDirectory, which: str) -> Target:
+    if not run.config.is_file():
+        raise RunDirectoryError(
+            f"{name} is no run directory, so it has no checkpoint {which}: there is no config.yaml."
+        )
+    if which == "best":
+        found = run.best_checkpoint()
+        if found is None:
+            raise RunDirectoryError(
+                f"{run.root} has no best checkpoint: it has not been evaluated after its first step, or was trained "
+                "with evaluation.keep_best=false."
+            )
+        return _with_adapters(name, found, run.root, "best")
+    found = run.checkpoint(int(which)) if which.isdecimal() else None
+    if found is None or not is_whole(found):
+        steps = ", ".join(str(step) for step, _ in run.whole_checkpoints()) or "none"
+        raise RunDirectoryError(
+            f"{run.root} has no whole checkpoint {which}. Give final, best, or the step of one that is there ({steps})."
+        )
+    return _with_adapters(name, found, run.root, found.name)
 
 
 def _with_adapters(name: str, folder: Path, run: Path | None, state: str) -> Target:

@@ -9,6 +9,7 @@ from typing import Any
 from covey.report.load import RunRecord
 from covey.report.panels import set_label
 from covey.report.series import written
+from covey.report.summary import best_row
 from covey.runlog import names
 from covey.runlog.metrics import Row, series
 
@@ -75,6 +76,7 @@ def facts(record: RunRecord) -> list[tuple[str, str]]:
         "completions per prompt": training.get("num_generations"),
         "learning rate": training.get("learning_rate"),
         "β": training.get("beta"),
+        "best checkpoint": _best(record),
         "seed": config.get("seed"),
         "time in steps": _duration(seconds) if seconds else None,
         "memory at most": " + ".join(written(value, "bytes") for value in memory if value) or None,
@@ -91,6 +93,14 @@ def facts(record: RunRecord) -> list[tuple[str, str]]:
 
 
 _MEMORY = (names.PROCESS_MEMORY, names.DEVICE_MEMORY)
+
+
+def _best(record: RunRecord) -> str | None:
+    row = best_row(record.run, record.rows)
+    if row is None:
+        return None
+    accuracy = row[names.eval_name(names.held_out_sets(record.rows)[0], names.ACCURACY)]
+    return f"step {row[names.STEP]}: {written(accuracy, 'percent')} held-out"
 
 
 def _commit(environment: Mapping[str, Any]) -> str | None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 from covey.runlog import names
 from covey.runlog.directory import RunDirectory
 from covey.runlog.files import write_atomically
-from covey.runlog.metrics import read_metrics
+from covey.runlog.metrics import Row, read_metrics
 
 _LABELS = {names.TEST_SET: "held-out accuracy", names.HARD_SET: "on the harder set"}
 
@@ -17,21 +18,41 @@ Triple = tuple[float, float, float]
 
 
 def before_and_after(run: RunDirectory) -> list[tuple[str, Triple, Triple]]:
-    """Held-out accuracy of the first and the last evaluation, one row per held-out set; empty without two of them."""
+    """Held-out accuracy of the first and the last evaluation, one row per held-out set; empty without two of them.
+
+    Where the best checkpoint is not the last step's, one more row has its accuracy.
+    """
     rows = read_metrics(run.metrics)
+    sets = names.held_out_sets(rows)
     table = []
-    for held_out in names.held_out_sets(rows):
+    for held_out in sets:
         evaluated = [row for row in rows if row.get(names.eval_name(held_out, "accuracy")) is not None]
         if len(evaluated) >= 2:
             label = _LABELS.get(held_out, f"accuracy on {held_out}")
             table.append((label, _triple(evaluated[0], held_out), _triple(evaluated[-1], held_out)))
+            best = best_row(run, rows) if held_out == sets[0] else None
+            if best is not None and best[names.STEP] != evaluated[-1][names.STEP]:
+                table.append(
+                    (f"best, at step {best[names.STEP]}", _triple(evaluated[0], held_out), _triple(best, held_out))
+                )
     return table
+
+
+def best_row(run: RunDirectory, rows: Sequence[Row]) -> Row | None:
+    """The row of metrics of the step whose checkpoint `best_model` links to; None where there is none."""
+    best = run.best_checkpoint()
+    if best is None:
+        return None
+    step = int(best.name.rpartition("-")[2])
+    accuracy = names.eval_name(next(iter(names.held_out_sets(rows)), names.TEST_SET), names.ACCURACY)
+    return next((row for row in rows if row[names.STEP] == step and row.get(accuracy) is not None), None)
 
 
 def write_summary(
     run: RunDirectory, rows: list[tuple[str, Triple, Triple]], seconds: float, peak_memory_bytes: int
 ) -> None:
     """Write `summary.json`: the same figures for programs."""
+    best = run.best_checkpoint()
     summary: dict[str, Any] = {
         "training_seconds": round(seconds, 1),
         "peak_memory_bytes": peak_memory_bytes,
@@ -39,6 +60,7 @@ def write_summary(
             {"name": label, "before": dict(zip(_KEYS, b, strict=True)), "after": dict(zip(_KEYS, a, strict=True))}
             for label, b, a in rows
         ],
+        "best_checkpoint": None if best is None else best.name,
     }
     write_atomically(run.summary, json.dumps(summary, indent=2) + "\n")
 

@@ -67,6 +67,11 @@ class RunDirectory:
         return self.root / "final_model"
 
     @property
+    def best_model(self) -> Path:
+        """A link to the checkpoint with the best held-out accuracy."""
+        return self.root / "best_model"
+
+    @property
     def evaluation(self) -> Path:
         return self.root / "evaluation"
 
@@ -113,6 +118,27 @@ class RunDirectory:
         """The whole checkpoint with the most steps, if there is any."""
         whole = self.whole_checkpoints()
         return whole[-1][1] if whole else None
+
+    def best_checkpoint(self) -> Path | None:
+        """The checkpoint that `best_model` links to; None when there is no link, or what it links to is not whole."""
+        if not self.best_model.is_symlink():
+            return None
+        found = self.root / self.best_model.readlink().name
+        return found if is_whole(found) else None
+
+    def link_best(self, step: int) -> None:
+        """Let `best_model` link to the checkpoint of this step."""
+        beside = self.best_model.with_name(f".{self.best_model.name}.{os.getpid()}.tmp")
+        with self.guard(self.best_model.name):
+            beside.unlink(missing_ok=True)
+            try:
+                beside.symlink_to(self.checkpoint(step).name)
+            except OSError as error:
+                if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.ENOSYS):
+                    raise
+                logger.warning("The file system of %s has no links: the best is checkpoint-%d.", self.root, step)
+                return
+            beside.replace(self.best_model)
 
     def guard(self, what: str) -> contextlib.AbstractContextManager[None]:
         """`guard_disk` for this run: its message names the checkpoint that the run would go on from."""
@@ -163,6 +189,8 @@ class RunDirectory:
         The config goes last: a clearing that was cut short still leaves a run directory, without a whole checkpoint.
         """
         checkpoints = [path for _, path in self._checkpoints()]
+        if self.best_model.is_symlink():
+            self.best_model.unlink()
         for path in checkpoints:
             unmark(path)
         folders = (self.completions, self.final_model, self.evaluation)

@@ -71,6 +71,10 @@ def grpo_config(config: Config, run: RunDirectory) -> tuple[GRPOConfig, list[str
             config.model.dtype, config.model.dtype
         )
         notes.append(f"No GPU here: training on the CPU in {kind} (use_cpu=true, bf16=false{instead}).")
+    if values.get("save_total_limit") == 1 and config.evaluation.keep_best and config.evaluation.every_steps:
+        # With a limit of 1, transformers deletes the newest checkpoint at the end of training, and keeps the best.
+        values["save_total_limit"] = 2
+        notes.append("training.save_total_limit=1 keeps two checkpoints: the newest and the best.")
     if config.logging.project is not None and "project" not in values:
         values["project"] = config.logging.project
     model_kwargs: dict[str, Any] = dict(values.pop("model_init_kwargs", None) or {})
@@ -167,8 +171,8 @@ def check_size(config: Config, loaded: LoadedData) -> None:
         )
 
 
-def check_disk_space(trainer: GRPOTrainer, run: RunDirectory) -> None:
-    """Check that two checkpoints fit on the disk, side by side: weights, and two moments of what is trained.
+def check_disk_space(trainer: GRPOTrainer, run: RunDirectory, *, keeps_best: bool = False) -> None:
+    """Check that the checkpoints that are kept at once fit on the disk, side by side: weights, and two moments of what is trained.
 
     Raises:
         RunDirectoryError: they do not.
@@ -177,7 +181,8 @@ def check_disk_space(trainer: GRPOTrainer, run: RunDirectory) -> None:
         return
     stored = sum(p.numel() * p.element_size() for p in trainer.model.parameters())
     trained = sum(p.numel() * p.element_size() for p in trainer.model.parameters() if p.requires_grad)
-    needed = 2 * (stored + 2 * trained) + 64 * 2**20
+    most = 3 if keeps_best else 2  # the newest, the one being written, and the best
+    needed = most * (stored + 2 * trained) + 64 * 2**20
     free = shutil.disk_usage(run.root).free
     if free < needed:
         raise RunDirectoryError(

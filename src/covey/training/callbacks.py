@@ -21,6 +21,7 @@ from covey.runlog.completions import write_completions
 from covey.runlog.directory import RunDirectory
 from covey.runlog.files import json_line, write_atomically
 from covey.runlog.metrics import MetricsWriter
+from covey.training.best import METRIC, is_new_best, judged_by, note_evaluation, recall_best
 from covey.training.display import Display
 from covey.training.memory_in_use import memory_in_use
 from covey.training.recording import Recorder
@@ -136,8 +137,22 @@ class EvaluationCallback(TrainerCallback):
         every_steps: int,
         before_training: bool,
         sample_completions: int,
+        keep_best: bool = False,
         tell: Callable[[Mapping[str, Any]], None] | None = None,
+        announce: Callable[[dict[str, float]], None] | None = None,
+        share: Callable[[Any], Any] | None = None,
     ) -> None:
+        """Take what evaluates, and where its figures go.
+
+        Args:
+            keep_best: have a checkpoint written at every new best accuracy, and link it.
+            tell: tells the trackers.
+            announce: fires transformers' `on_evaluate` with the figures, in every process.
+            share: gives every process what the main one has.
+        """
+        self._keep_best = keep_best
+        self._announce = announce
+        self._share = share
         self._tell = tell  # the trackers: this callback's figures do not pass through the trainer's own log
         self._evaluate = evaluate
         self._run = run
@@ -150,20 +165,39 @@ class EvaluationCallback(TrainerCallback):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
+        best = recall_best(state, self._run) if self._keep_best else None
+        if best is not None and state.is_world_process_zero:
+            self._run.link_best(best)
         if state.global_step == 0 and self._before_training:
-            self._run_evaluation(state)
+            self._evaluate_now(state, control)
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         if state.global_step % self._every_steps == 0 or state.global_step >= state.max_steps:
-            self._run_evaluation(state)
+            self._evaluate_now(state, control)
 
-    def _run_evaluation(self, state: TrainerState) -> None:
-        if not state.is_world_process_zero:
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        if self._keep_best and state.is_world_process_zero and state.best_global_step == state.global_step:
+            self._run.link_best(state.global_step)
+
+    def _evaluate_now(self, state: TrainerState, control: TrainerControl) -> None:
+        row = self._run_evaluation(state) if state.is_world_process_zero else {}
+        if self._share:
+            row = self._share(row)
+        accuracy = judged_by(row)
+        if accuracy is None:
             return
+        figures = {METRIC: accuracy}
+        note_evaluation(state, figures)
+        if self._announce:
+            self._announce(figures)
+        if self._keep_best and is_new_best(state, accuracy):
+            control.should_save = True
+
+    def _run_evaluation(self, state: TrainerState) -> dict[str, Any]:
         began = time.perf_counter()
         self._display.status("evaluating on held-out problems")
         results = self._evaluate()
-        row = {names.EVALUATION_TIME: time.perf_counter() - began}
+        row: dict[str, Any] = {names.EVALUATION_TIME: time.perf_counter() - began}
         for held_out, result in results.items():
             row |= {names.eval_name(held_out, metric): value for metric, value in result.metrics().items()}
             records = "".join(json_line(asdict(item)) for item in result.completions)
@@ -176,6 +210,7 @@ class EvaluationCallback(TrainerCallback):
             self._display.completions([_held_out_sample(c) for c in first.completions[: self._sample_completions]])
         self._display.update(state.global_step, row)
         self._display.status("")
+        return row
 
 
 class StopCallback(TrainerCallback):

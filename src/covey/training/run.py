@@ -111,7 +111,7 @@ def run_training(config: Config, run_name: str, console: Any) -> RunResult:
                 functions = recorder.around(runner.functions)
                 trainer = build_trainer(config, args, source, loaded, functions, tokenizer, objective)
                 recorder.ends = {*trainer.eos_token_ids, tokenizer.pad_token_id}
-                check_disk_space(trainer, run)
+                check_disk_space(trainer, run, keeps_best=config.evaluation.keep_best)
             _say(console, notes)
             _open_run_directory(config, run, start)
             with run.log.open("ab") as log:
@@ -181,6 +181,7 @@ def _train(job: _Job, console: Any) -> RunResult:
 
 def _watch(job: _Job, writer: MetricsWriter, display: Display) -> None:
     """Let the trainer evaluate and tell: metrics and completions into the run directory, figures onto the display."""
+    from covey.training.best import announce_evaluation, share_from_main
     from covey.training.callbacks import EvaluationCallback, RunLogCallback
 
     config, run, trainer = job.config, job.run, job.trainer
@@ -197,7 +198,10 @@ def _watch(job: _Job, writer: MetricsWriter, display: Display) -> None:
             every_steps=every_steps,
             before_training=config.evaluation.before_training,
             sample_completions=samples,
+            keep_best=config.evaluation.keep_best and trainer.args.save_strategy != "no",
             tell=partial(tell_trackers, trainer),
+            announce=lambda figures: announce_evaluation(trainer, figures),
+            share=share_from_main,
         )
         trainer.add_callback(evaluation)  # before the log: an evaluation's figures join the row of its step
     log = RunLogCallback(
