@@ -1,21 +1,37 @@
 #!/usr/bin/env bash
+#SBATCH --job-name=covey
+#SBATCH --nodes=1
+#SBATCH --ntasks-per-node=1
+#SBATCH --gres=gpu:7
+#SBATCH --cpus-per-task=64
+#SBATCH --mem=256G
+#SBATCH --time=72:00:00
+#SBATCH --exclusive
+#SBATCH --output=logs/slurm_%j.out
+#SBATCH --open-mode=append
+#SBATCH --requeue
+#SBATCH --signal=B:USR1@300
+#
 # Train with Covey. The first call makes the environment (a minute or two); later ones start at once.
 #
 #   bash training.sh                             the built-in starter model on arithmetic: minutes, without a GPU
 #   bash training.sh RECIPE [key=value …]        a recipe, with changes
 #   bash training.sh dataset=gsm8k dataset.path=FILE
+#   sbatch training.sh RECIPE [key=value …]      the same as a Slurm job: what the lines above ask for, options of
+#                                                sbatch change; before its time is over it goes back into the queue
 #
-# Everything after `training.sh` goes to `covey train`; files and folders are looked for from where you are. It comes
+# Everything after `training.sh` goes to `covey launch`; files and folders are looked for from where you are. It comes
 # after what the environment variables say, so it wins.
 #
 # Environment variables:
 #   CONFIG=RECIPE      the recipe, in place of the first argument
 #   RUN_NAME=NAME      the run's name, as run_name=NAME
 #   MAXENT=1           the maximum-entropy objective, as objective=maxent
+#   CONFIG_FILE=FILE   an accelerate config, as launch.accelerate=FILE
 #   VLLM_MODEL, VLLM_PORT, VLLM_TP_SIZE, VLLM_MAX_LEN, VLLM_MEM_UTIL
 #                      launch.vllm_model and training.vllm_{server_port, tensor_parallel_size, max_model_length,
 #                      gpu_memory_utilization}
-#   TRAIN_ENTRYPOINT=FILE   a Python script that is run in place of `covey train`, with the same arguments
+#   TRAIN_ENTRYPOINT=FILE   a Python script that is run in place of `covey launch`, with the same arguments
 #   PYTHON, COVEY_ENV, COVEY_TORCH_INDEX   how the environment is made: see scripts/setup.sh
 set -euo pipefail
 
@@ -33,7 +49,16 @@ find_root() {
   CDPATH='' cd -- "$(dirname -- "$self")" && pwd -P
 }
 
+# The path of the script as it was given to sbatch.
+submitted_script() {
+  scontrol show job "$SLURM_JOB_ID" 2>/dev/null | sed -n 's/^ *Command=\(.*training\.sh\).*/\1/p' | head -n 1
+}
+
 root=$(find_root)
+if [[ ! -f $root/scripts/setup.sh && -n ${SLURM_JOB_ID:-} ]]; then
+  root=${SLURM_SUBMIT_DIR:-$PWD}
+  if [[ ! -f $root/scripts/setup.sh ]]; then root=$(dirname -- "$(readlink -f -- "$(submitted_script)")"); fi
+fi
 if [[ ! -f $root/scripts/setup.sh ]]; then
   echo "covey: training.sh works from inside its repository, and $root is not that: there is no scripts/setup.sh." \
     "Call it where it is, or through a symbolic link; a copy cannot find the rest." >&2
@@ -80,6 +105,7 @@ case ${MAXENT:-0} in
   1) asked+=(objective=maxent) ;;
   *) fail "the environment variable MAXENT is '$MAXENT'; it can be 1, for the maximum-entropy objective, or 0." ;;
 esac
+set_text launch.accelerate "${CONFIG_FILE:-}"
 set_text launch.vllm_model "${VLLM_MODEL:-}"
 set_number training.vllm_server_port VLLM_PORT
 set_number training.vllm_tensor_parallel_size VLLM_TP_SIZE
@@ -95,4 +121,4 @@ bash "$root/scripts/setup.sh"
 environment=.venv
 if [[ ${COVEY_ENV:-} == conda ]]; then environment=.conda; fi
 if [[ -n ${TRAIN_ENTRYPOINT:-} ]]; then exec "$root/$environment/bin/python" "$TRAIN_ENTRYPOINT" "$@"; fi
-exec "$root/$environment/bin/covey" train "$@"
+exec "$root/$environment/bin/covey" launch "$@"

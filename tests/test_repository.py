@@ -100,7 +100,7 @@ def test_training_installs_once_and_hands_its_arguments_on(clone: Clone) -> None
     first = clone.run("training.sh", "recipe.yaml", "dataset.system_prompt='a, b'", "run_name=x")
     assert first.returncode == 0, first.stderr
     assert first.stdout.splitlines() == [
-        str(clone.away), "train", "recipe.yaml", "dataset.system_prompt='a, b'", "run_name=x"
+        str(clone.away), "launch", "recipe.yaml", "dataset.system_prompt='a, b'", "run_name=x"
     ]  # fmt: skip
     assert "a minute or two" in first.stderr
     assert [call.split()[-4:] for call in clone.pip_calls()] == [["-c", "constraints.txt", "-e", "."]]
@@ -113,7 +113,7 @@ def test_training_installs_once_and_hands_its_arguments_on(clone: Clone) -> None
         text=True,
         check=True,
     )
-    assert again.stdout.splitlines()[1:] == ["train"]
+    assert again.stdout.splitlines()[1:] == ["launch"]
     assert again.stderr == ""
     assert len(clone.pip_calls()) == 1
 
@@ -194,7 +194,7 @@ def test_conda_makes_its_own_environment_from_the_file(clone: Clone) -> None:
     for _ in range(2):
         done = clone.run("training.sh", "seed=1", COVEY_ENV="conda")
         assert done.returncode == 0, done.stderr
-        assert done.stdout.splitlines()[1:] == ["train", "seed=1"]
+        assert done.stdout.splitlines()[1:] == ["launch", "seed=1"]
     created, installed = clone.pip_calls()
     assert created == f"conda env create --prefix {clone.folder}/.conda --file environment.yml"
     assert installed.endswith("-c constraints.txt -e .")
@@ -204,7 +204,7 @@ def test_conda_makes_its_own_environment_from_the_file(clone: Clone) -> None:
 def test_environment_variables_name_recipe_run_and_index(clone: Clone) -> None:
     clone.add_python()
     done = clone.run("training.sh", "seed=1", CONFIG="r.yaml", RUN_NAME="it's 7", COVEY_TORCH_INDEX="file:///torch")
-    assert done.stdout.splitlines()[1:] == ["train", "r.yaml", "run_name='it\\'s 7'", "seed=1"]
+    assert done.stdout.splitlines()[1:] == ["launch", "r.yaml", "run_name='it\\'s 7'", "seed=1"]
     assert "--extra-index-url file:///torch" in clone.pip_calls()[0]
     twice = clone.run("training.sh", "other.yaml", CONFIG="r.yaml")
     assert twice.returncode == 2

@@ -1,4 +1,4 @@
-"""`training.sh` and its environment variables: what reaches `covey train`, or the script that takes its place.
+"""`training.sh` and its environment variables: what reaches `covey launch`, or the script that takes its place.
 
 The script runs for real in a copy of the repository whose set-up is done: `covey` and `python` are stand-ins that print
 their names and arguments.
@@ -54,12 +54,12 @@ def script(root: Path, tmp_path: Path) -> Script:
 
 
 def test_the_recipe_comes_first_and_the_command_line_last(script: Script) -> None:
-    assert script.words() == ["covey", "train"]
+    assert script.words() == ["covey", "launch"]
     assert script.words("r.yaml", "run_name=b", RUN_NAME="a", MAXENT="1") == [
-        *("covey", "train", "r.yaml", "run_name='a'", "objective=maxent", "run_name=b")
+        *("covey", "launch", "r.yaml", "run_name='a'", "objective=maxent", "run_name=b")
     ]
     assert script.words("--num_generations", "8", CONFIG="my r.yaml", MAXENT="0") == [
-        *("covey", "train", "my r.yaml", "--num_generations", "8")
+        *("covey", "launch", "my r.yaml", "--num_generations", "8")
     ]
     twice = script("other.yaml", CONFIG="r.yaml")
     assert (twice.returncode, twice.stderr.count("\n")) == (2, 1)

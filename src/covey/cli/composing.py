@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,6 +35,7 @@ _OPTIONS = {
 }
 OPTIONS = {
     "train": {**_OPTIONS, "--multirun": _NOTHING, "-m": _NOTHING},
+    "launch": {**_OPTIONS, **dict.fromkeys(("--multirun", "-m", "--slurm", "--dry-run"), _NOTHING)},
     "doctor": {**_OPTIONS, "--try": _NOTHING},
     "eval": {**_OPTIONS, "--out": _VALUE, "--path": _VALUE},
     "config": {**_OPTIONS, "--doc": _VALUE, "--diff": _RECIPE},
@@ -73,8 +74,11 @@ class Request:
         """The same, with a recipe."""
         return replace(self, recipe=recipe)
 
-    def compose(self) -> Composed:
+    def compose(self, world_size: Callable[[Config], int] | None = None) -> Composed:
         """Compose the config of one run.
+
+        Args:
+            world_size: finds the number of training processes; None takes what the environment says.
 
         Raises:
             ConfigError: unknown keys, wrong values, settings of Hydra that mean nothing to one run.
@@ -84,7 +88,7 @@ class Request:
                 f"{self.hydra[0]} is a setting of Hydra's for sweeps: add --multirun, or leave it out. A run's folder "
                 "is output_dir/run_name."
             )
-        return compose_config(self.overrides, self.recipe, self.config_dirs)
+        return compose_config(self.overrides, self.recipe, self.config_dirs, world_size=world_size)
 
 
 def add_arguments(parser: argparse.ArgumentParser, command: str) -> None:
@@ -170,7 +174,7 @@ def check_names(config: Config) -> None:
     """
     from covey.data.files import find_path
     from covey.data.kaggle import PREFIX
-    from covey.model.loading import resolve_model
+    from covey.model.loading import check_name
     from covey.rewards.registry import canonical_name
 
     for name in config.rewards.funcs:
@@ -182,7 +186,7 @@ def check_names(config: Config) -> None:
     for key, path in paths.items():
         if path is not None and not path.startswith(PREFIX):
             find_path(path, key)
-    resolve_model(config.model.name)
+    check_name(config.model.name)
 
 
 def value_of(config: Config, key: str) -> Any:

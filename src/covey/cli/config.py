@@ -9,7 +9,7 @@ from typing import Any
 from covey.cli import composing
 from covey.cli.composing import Request, value_of
 from covey.config import Config, differences, known_keys
-from covey.config.render import NOT_COMPARED
+from covey.config.render import is_compared
 
 _DEFAULTS = ""
 """What --diff without a recipe compares with."""
@@ -81,10 +81,10 @@ def _compare(other: str, request: Request) -> int:
 
 
 def _differences(base: Config, here: Config) -> list[tuple[str, Any, Any]]:
-    """Every key that differs, those that do not change a run's numbers (names, folders, logging) among them."""
+    """Every key that differs, those that do not change a run's numbers (names, folders, logging, launch) among them."""
     found = {key: (before, after) for key, before, after in differences(base, here)}
     for key in known_keys():
-        if key in NOT_COMPARED or key.startswith("logging."):
+        if not is_compared(key):
             before, after = value_of(base, key), value_of(here, key)
             if before != after:
                 found[key] = (before, after)

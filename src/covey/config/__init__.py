@@ -10,13 +10,13 @@ from covey.config.compose import Composed, compose, load
 from covey.config.dataset import DatasetConfig, DifficultyConfig, MixtureConfig, MixtureSource
 from covey.config.flags import Flag, Words, split
 from covey.config.keys import known_keys
+from covey.config.launch import LaunchConfig, SlurmConfig
 from covey.config.model import LoraConfig, ModelConfig
 from covey.config.render import KeyDoc, differences, document, to_yaml
 from covey.config.schema import (
     Config,
     EvaluationConfig,
     KLConfig,
-    LaunchConfig,
     LoggingConfig,
     ObjectiveConfig,
     RewardsConfig,
@@ -41,6 +41,7 @@ __all__ = [
     "ModelConfig",
     "ObjectiveConfig",
     "RewardsConfig",
+    "SlurmConfig",
     "SpeedConfig",
     "TrainingConfig",
     "Words",

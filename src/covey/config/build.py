@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
 from covey.config.dataset import DifficultyConfig
@@ -17,13 +17,13 @@ from covey.errors import ConfigError
 T = TypeVar("T")
 
 
-def build(values: Mapping[str, Any], world_size: int | None = None) -> Config:
+def build(values: Mapping[str, Any], world_size: int | Callable[[Config], int] | None = None) -> Config:
     """Make the config out of nested plain values.
 
     Args:
         values: what was set; everything else takes the schema's (for `training`: TRL's) default.
-        world_size: number of training processes that the batch is split over; None takes the WORLD_SIZE that torchrun
-            and accelerate set, else 1.
+        world_size: number of training processes that the batch is split over, or what finds it from the config; None
+            takes the WORLD_SIZE that torchrun and accelerate set, else 1.
 
     Raises:
         ConfigError: an unknown key, a value of the wrong type or out of range, or values that contradict each other.
@@ -38,7 +38,8 @@ def build(values: Mapping[str, Any], world_size: int | None = None) -> Config:
         elif "." not in name:
             groups[name] = group(**_with_inner_groups(name, inside))
     config = Config(**top, **groups)
-    check_geometry(config.training, _world_size() if world_size is None else world_size)
+    found = world_size(config) if callable(world_size) else world_size
+    check_geometry(config.training, _world_size() if found is None else found)
     return config
 
 

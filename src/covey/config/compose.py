@@ -8,7 +8,7 @@ keys are set afterwards.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -53,7 +53,7 @@ def compose(
     recipe: str | Path | None = None,
     config_dirs: Sequence[str | Path] = (),
     *,
-    world_size: int | None = None,
+    world_size: int | Callable[[Config], int] | None = None,
 ) -> Composed:
     """Compose and check a config without importing torch, in Covey's spelling or another tool's.
 
@@ -61,7 +61,8 @@ def compose(
         overrides: `group=option`, `key=value`, `+experiment=name`, `~key`, as Hydra spells them, and flags.
         recipe: a YAML file of group choices (`defaults:`) and keys, or a run directory.
         config_dirs: folders with more options for the groups.
-        world_size: number of training processes; None takes the WORLD_SIZE of the launcher, else 1.
+        world_size: number of training processes, or what finds it from the config; None takes the WORLD_SIZE of the
+            launcher, else 1.
 
     Raises:
         ConfigError: one paragraph that says what is wrong, where, and what would be right.

@@ -10,12 +10,12 @@ from types import MappingProxyType
 
 from covey.config import snapshot
 from covey.config.dataset import DatasetConfig, DifficultyConfig, MixtureConfig
+from covey.config.launch import LaunchConfig, SlurmConfig
 from covey.config.model import LoraConfig, ModelConfig
 from covey.config.schema import (
     Config,
     EvaluationConfig,
     KLConfig,
-    LaunchConfig,
     LoggingConfig,
     ObjectiveConfig,
     RewardsConfig,
@@ -40,6 +40,7 @@ GROUPS: Mapping[str, type] = MappingProxyType(
         "evaluation": EvaluationConfig,
         "logging": LoggingConfig,
         "launch": LaunchConfig,
+        "launch.slurm": SlurmConfig,
     }
 )
 """The keys that hold other keys, in the order they are written."""

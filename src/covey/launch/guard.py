@@ -1,0 +1,170 @@
+"""Stands between the launcher and one of its processes, so that nothing is left behind, whoever dies first.
+
+Run as a file of its own (`python -P guard.py ORDERS STOP_SECONDS COMMAND …`): it imports nothing of Covey and starts at
+once. ORDERS is the descriptor of a pipe from the launcher. A letter on it is an order: `s` stops the process (SIGTERM,
+and after STOP_SECONDS SIGKILL), `k` kills it, `d` has it write down its stacks (SIGUSR2). The end of the pipe means
+that the launcher is gone, and stops it as well. When the process has ended, everything that it started and left is
+ended too, and the guard exits with its exit code (128 and the signal's number when a signal killed it).
+
+On Linux the guard adopts what its process leaves behind (a subreaper), also what went into a session of its own; and
+when the guard itself is killed, its process gets SIGTERM.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+
+_SET_PARENT_DEATH_SIGNAL, _SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
+_TICK = 0.05
+_LAST_SECONDS = 3.0
+"""What descendants that outlived the process get between SIGTERM and SIGKILL."""
+
+
+def prctl(option: int, value: int) -> None:
+    """Call Linux's prctl; elsewhere there is none, and the order of the ends alone must do."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
+
+
+def adopt_orphans() -> None:
+    """Become the parent of whatever descendants leave behind."""
+    prctl(_SET_CHILD_SUBREAPER, 1)
+
+
+def descendants(of: int, spare: frozenset[int] = frozenset()) -> list[psutil.Process]:
+    """All processes below one, without those to be spared and what is below these."""
+    found: list[psutil.Process] = []
+    try:
+        children = psutil.Process(of).children()
+    except psutil.NoSuchProcess:
+        return found
+    for child in children:
+        if child.pid not in spare:
+            found += [child, *descendants(child.pid, spare)]
+    return found
+
+
+def end_all(of: int, patience: float, spare: frozenset[int] = frozenset()) -> int:
+    """End every descendant: SIGTERM, and SIGKILL for what is still there. Returns how many there were.
+
+    Also those that are started meanwhile: it looks again until there are none.
+    """
+    seen: set[int] = set()
+    deadline = time.monotonic() + patience
+    while left := [one for one in descendants(of, spare) if _is_alive(one)]:
+        late = time.monotonic() > deadline
+        for one in left:
+            if late or one.pid not in seen:
+                seen.add(one.pid)
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    one.send_signal(signal.SIGKILL if late else signal.SIGTERM)
+        time.sleep(_TICK)
+        reap(spare)
+    return len(seen)
+
+
+def reap(spare: frozenset[int] = frozenset()) -> None:
+    """Take note of the children that have ended, those to be spared aside: somebody else waits for them."""
+    with contextlib.suppress(ChildProcessError):
+        while ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+            if ended.si_pid in spare:
+                return  # it comes first until it is waited for
+            os.waitpid(ended.si_pid, 0)
+
+
+def _is_alive(process: psutil.Process) -> bool:
+    try:
+        return bool(process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+
+
+class Guard:
+    """Runs one command, and obeys the launcher."""
+
+    def __init__(self, orders: int, stop_seconds: float, command: list[str]) -> None:
+        self._orders = orders
+        self._stop_seconds = stop_seconds
+        self._kill_at: float | None = None
+        parent = os.getpid()
+        self._child = subprocess.Popen(command, preexec_fn=lambda: _prepare(parent), process_group=0)
+
+    def run(self) -> int:
+        """Wait for the command's end; returns the exit code."""
+        watched = [self._orders]
+        while (code := self._child.poll()) is None:
+            ready, _, _ = select.select(watched, [], [], _TICK)
+            if ready:
+                orders = os.read(self._orders, 64)
+                if not orders:  # the launcher is gone
+                    watched = []
+                    self.stop()
+                for order in orders.decode():
+                    {"s": self.stop, "k": self.kill, "d": self.dump}[order]()
+            if self._kill_at is not None and time.monotonic() > self._kill_at:
+                self.kill()
+            reap(frozenset({self._child.pid}))
+        # Of a run that was asked to stop, what is left may be writing its checkpoint still.
+        patience = 0.0 if self._kill_at is None else self._kill_at - time.monotonic()
+        end_all(os.getpid(), max(patience, _LAST_SECONDS))
+        return 128 - code if code < 0 else code
+
+    def stop(self) -> None:
+        """Ask the process to end: training writes a checkpoint. Asking again changes nothing."""
+        if self._kill_at is None:
+            self._kill_at = time.monotonic() + self._stop_seconds
+            self._child.terminate()
+
+    def kill(self) -> None:
+        """End it at once, with all that is below it."""
+        self._child.kill()
+        self._kill_at = time.monotonic() + _LAST_SECONDS
+
+    def dump(self) -> None:
+        """Have every Python process of a run that listens for it write down where its threads are."""
+        for one in descendants(os.getpid()):
+            with contextlib.suppress(psutil.Error, OSError):
+                if _listens(one.pid, signal.SIGUSR2):
+                    one.send_signal(signal.SIGUSR2)
+
+
+def _prepare(parent: int) -> None:
+    """In the new process, before the command runs."""
+    prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGTERM)
+    if os.getppid() != parent:  # the guard died before that took hold
+        os._exit(1)
+    # By this signal Slurm tells a whole job step that its time is nearly over. Launchers listen; it must kill no other.
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+
+
+def _listens(pid: int, number: int) -> bool:
+    """Whether a process has a handler for a signal, which would kill it otherwise."""
+    with Path(f"/proc/{pid}/status").open(encoding="utf-8") as file:
+        caught = next(line.split()[1] for line in file if line.startswith("SigCgt:"))
+    return bool(int(caught, 16) >> (number - 1) & 1)
+
+
+def main() -> int:
+    orders, stop_seconds, *command = sys.argv[1:]
+    guard: list[Guard] = []
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        # What ends a whole job step (Slurm, a terminal) reaches the guard too: its process comes first.
+        signal.signal(number, lambda *_: guard[0].stop() if guard else os._exit(1))
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    adopt_orphans()
+    guard.append(Guard(int(orders), float(stop_seconds), command))
+    return guard[0].run()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,327 @@
+"""What is started for a run, and where: a pure function of its config and the machines. Nothing here touches anything.
+
+On one machine a vLLM server takes the last GPUs and training all others. On several, the last machine serves and the
+others train, since accelerate wants as many training processes on each.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from covey.config import Config
+from covey.errors import ConfigError
+from covey.launch.accelerate import accelerate_config
+from covey.launch.machine import Machine, Place
+from covey.launch.server import LOCAL_HOSTS, Server, server_command
+
+TRAINER, SERVER = "trainer", "server"
+ENTRY = "covey.cli.process"
+"""The module that a training process runs: `covey train` with what the launcher needs around it."""
+
+FINISH_FILE = "COVEY_FINISH_FILE"
+"""Environment variable of training processes: where each writes how it ended, `{rank}` in place of its rank."""
+STACKS_FILE = "COVEY_STACKS_FILE"
+"""... and where it writes the stacks of its threads when it is asked to, `{rank}` in place of its rank."""
+SERVER_FILE = "COVEY_SERVER_FILE"
+"""... and the file in which the launcher says which start of the vLLM server is up: `{"instance": 2, "url": …}`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """Ports that are open for the asking; the config's own come first."""
+
+    server: int = 8000
+    group: int = 51216
+    """Where trainer and server meet to hand weights over."""
+    main: int = 29500
+    """Where the training processes meet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """One process that the launcher starts; it may start more below itself."""
+
+    name: str
+    node: int
+    gpus: tuple[str, ...]
+    command: tuple[str, ...]
+    environment: Mapping[str, str]
+    """What is set beside the launcher's own environment."""
+    log: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """All that is started for a run."""
+
+    run: Path
+    """The run directory."""
+    logs: Path
+    """Folder of this run's logs and of the files that the launcher hands to its processes."""
+    nodes: int
+    gpus: int
+    """GPUs of every node."""
+    num_processes: int
+    """Training processes, over all nodes."""
+    processes: tuple[Process, ...]
+    server: Server | None
+    """The vLLM server that is used, whoever starts it."""
+    accelerate: Mapping[str, Any] | None
+    """The accelerate config; None where one process trains without accelerate's launcher."""
+    overrides: tuple[str, ...]
+    """What the training processes are told beyond the run's config."""
+    ports: Mapping[str, int] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    @property
+    def config_file(self) -> Path:
+        """The resolved config that the training processes read."""
+        return self.logs / "config.yaml"
+
+    @property
+    def accelerate_file(self) -> Path:
+        return self.logs / "accelerate.yaml"
+
+    @property
+    def server_file(self) -> Path:
+        return self.logs / "server.json"
+
+    @property
+    def launcher_log(self) -> Path:
+        return self.logs / "launcher.log"
+
+    def on(self, node: int) -> tuple[Process, ...]:
+        """The processes of one node: the server first, since training waits for it."""
+        return tuple(process for process in self.processes if process.node == node)
+
+
+def training_processes(config: Config, machine: Machine) -> int:
+    """How many processes train, over all nodes; what the batch is split over.
+
+    Raises:
+        ConfigError: what the config asks for does not fit the number of GPUs.
+    """
+    return _Layout.of(config, machine).total
+
+
+def make_plan(
+    config: Config,
+    run_name: str,
+    machine: Machine,
+    place: Place | None = None,
+    ports: Ports | None = None,
+    *,
+    python: str = sys.executable,
+    cpu_server: bool | None = None,
+) -> Plan:
+    """Work out what is started.
+
+    Args:
+        config: the composed config.
+        run_name: the run's name where the config gives none.
+        machine: what every node has; `launch.gpus` beats its number of GPUs.
+        place: the addresses of the nodes; None stands for this machine alone.
+        ports: which ports are free.
+        python: the interpreter of all processes.
+        cpu_server: whether the vLLM server is the one that runs without a GPU; None goes by the number of GPUs.
+
+    Raises:
+        ConfigError: GPUs, processes, mesh and vLLM's settings do not fit each other.
+    """
+    layout = _Layout.of(config, machine)
+    place, ports = place or _unnamed_hosts(config.launch.nodes), ports or Ports()
+    name = config.run_name or run_name
+    logs = Path(config.launch.log_dir) / name
+    server = Server.of(config, place.hosts[layout.server_node], ports.server, ports.group)
+    main_port = config.launch.main_process_port or ports.main
+    spread = accelerate_config(config, layout.total, layout.train_nodes, place.hosts[0], main_port, bool(layout.gpus))
+    overrides: list[str] = []
+    if server is not None and server.is_ours:
+        overrides += [
+            f"training.vllm_server_host={server.host}",
+            f"training.vllm_server_port={server.port}",
+            f"training.vllm_group_port={server.group_port}",
+        ]
+    plan = Plan(
+        run=Path(config.output_dir) / name,
+        logs=logs,
+        nodes=config.launch.nodes,
+        gpus=len(layout.gpus),
+        num_processes=layout.total,
+        processes=(),
+        server=server,
+        accelerate=spread,
+        overrides=tuple(overrides),
+        ports=_ports(server, spread, main_port),
+        notes=layout.notes(config),
+    )
+    processes = [_trainer(plan, node, layout, place, python) for node in range(layout.train_nodes)]
+    if server is not None and server.is_ours:
+        on_cpu = not layout.gpus if cpu_server is None else cpu_server
+        processes.insert(0, _server(plan, server, layout, config, python, on_cpu))
+    return _with_processes(plan, processes)
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """Which GPUs train and which serve."""
+
+    gpus: tuple[str, ...]
+    serving: tuple[str, ...]
+    training: tuple[str, ...]
+    per_node: int
+    """Training processes of every training node."""
+    train_nodes: int
+    server_node: int
+
+    @property
+    def total(self) -> int:
+        return self.per_node * self.train_nodes
+
+    @classmethod
+    def of(cls, config: Config, machine: Machine) -> _Layout:
+        launch, training = config.launch, config.training
+        gpus = _named(machine.gpus, launch.gpus)
+        serves = bool(training.use_vllm) and training.vllm_mode == "server" and not _is_elsewhere(config)
+        wanted = int(training.vllm_tensor_parallel_size) if serves and gpus else 0
+        apart = serves and launch.nodes > 1
+        if wanted > len(gpus) or (wanted == len(gpus) and wanted and not apart):
+            raise ConfigError(_too_many_serve(wanted, len(gpus), apart))
+        serving = gpus[-wanted:] if wanted else ()
+        training_gpus = gpus if apart or not wanted else gpus[:-wanted]
+        per_node = launch.num_processes or max(len(training_gpus), 1)
+        if training_gpus and per_node > len(training_gpus):
+            raise ConfigError(
+                f"launch.num_processes={per_node} is more than the {_gpus(len(training_gpus))} of a node that "
+                f"{'trains' if len(training_gpus) == 1 else 'train'}, and two processes on one GPU wait for each other "
+                f"for ever. Set it to {len(training_gpus)} or less, or leave it out."
+            )
+        layout = cls(
+            gpus=gpus,
+            serving=serving,
+            training=training_gpus[:per_node],
+            per_node=per_node,
+            train_nodes=launch.nodes - apart,
+            server_node=launch.nodes - 1 if apart else 0,
+        )
+        layout._check(config)
+        return layout
+
+    def notes(self, config: Config) -> tuple[str, ...]:
+        found = []
+        apart = self.server_node > 0
+        used = len(self.training) + (0 if apart else len(self.serving))
+        if self.gpus and used < len(self.gpus):
+            found.append(f"{_gpus(len(self.gpus) - used)} of every training node stay idle.")
+        if apart and len(self.serving) < len(self.gpus):
+            idle = len(self.gpus) - len(self.serving)
+            found.append(f"{_gpus(idle)} of the serving node stay idle: raise training.vllm_tensor_parallel_size.")
+        if config.launch.vllm_model and not config.training.use_vllm:
+            found.append(f"launch.vllm_model={config.launch.vllm_model} has no effect without training.use_vllm=true.")
+        return tuple(found)
+
+    def _check(self, config: Config) -> None:
+        mesh = config.model.mesh_shape
+        if mesh is not None and (size := math.prod(int(axis) for axis in mesh[0])) != self.total:
+            raise ConfigError(
+                f"model.mesh_shape={mesh} lays out {size} processes, but {self._counted()}. Make the sizes' product "
+                f"{self.total}, or change launch.gpus, launch.nodes or launch.num_processes."
+            )
+        tensor = int(config.training.vllm_tensor_parallel_size)
+        if config.training.use_vllm and config.training.vllm_mode == "colocate" and self.total % tensor:
+            raise ConfigError(
+                f"training.vllm_tensor_parallel_size={tensor} does not divide the number of processes: with "
+                f"training.vllm_mode=colocate vLLM runs inside of the training processes, and {self._counted()}."
+            )
+
+    def _counted(self) -> str:
+        text = f"{self.total} {'process trains' if self.total == 1 else 'processes train'}"
+        if self.serving:
+            text += f" ({_gpus(len(self.serving))} of {'the last node' if self.server_node else 'the node'} serve)"
+        return text
+
+
+def _trainer(plan: Plan, node: int, layout: _Layout, place: Place, python: str) -> Process:
+    command = ["-m", ENTRY, "train", "--config", str(plan.config_file), *plan.overrides]
+    environment = {
+        FINISH_FILE: str(plan.logs / "finish-{rank}.json"),
+        STACKS_FILE: str(plan.logs / "stacks-{rank}.txt"),
+    }
+    if plan.server is not None and plan.server.is_ours:
+        environment[SERVER_FILE] = str(plan.server_file)
+    if layout.gpus:
+        environment["CUDA_VISIBLE_DEVICES"] = ",".join(layout.training)
+    if plan.accelerate is not None:
+        options = {
+            "--config_file": plan.accelerate_file,
+            "--num_processes": plan.num_processes,
+            "--num_machines": layout.train_nodes,
+            "--machine_rank": node,
+            "--main_process_ip": place.hosts[0] if layout.train_nodes > 1 else None,
+            "--main_process_port": plan.accelerate["main_process_port"],
+        }
+        words = [text for name, value in options.items() if value is not None for text in (name, str(value))]
+        command = ["-m", "accelerate.commands.launch", *words, *command]
+    log = plan.logs / (f"{TRAINER}-{node}.log" if layout.train_nodes > 1 else f"{TRAINER}.log")
+    return Process(TRAINER, node, layout.training, (python, *command), environment, log)
+
+
+def _server(plan: Plan, server: Server, layout: _Layout, config: Config, python: str, on_cpu: bool) -> Process:
+    log = plan.logs / f"{SERVER}.log"
+    command, environment = server_command(server, config, python, on_cpu=on_cpu)
+    if layout.gpus:
+        environment["CUDA_VISIBLE_DEVICES"] = ",".join(layout.serving)
+    return Process(SERVER, layout.server_node, layout.serving, command, environment, log)
+
+
+def _with_processes(plan: Plan, processes: Sequence[Process]) -> Plan:
+    return replace(plan, processes=tuple(processes))
+
+
+def _named(gpus: tuple[str, ...], wanted: int | None) -> tuple[str, ...]:
+    """So many GPUs by their names; numbers for those that this machine has not."""
+    if wanted is None:
+        return gpus
+    if wanted <= len(gpus):
+        return gpus[:wanted]
+    return Machine.of(wanted).gpus
+
+
+def _is_elsewhere(config: Config) -> bool:
+    training = config.training
+    return training.vllm_server_base_url is not None or training.vllm_server_host not in LOCAL_HOSTS
+
+
+def _unnamed_hosts(nodes: int) -> Place:
+    return Place() if nodes == 1 else Place(hosts=tuple(f"<node {number}>" for number in range(nodes)))
+
+
+def _ports(server: Server | None, spread: Mapping[str, Any] | None, main: int) -> dict[str, int]:
+    found = {}
+    if server is not None and server.is_ours:
+        found |= {"server": server.port, "weight_sync": server.group_port}
+    if spread is not None:
+        found["main_process"] = main
+    return found
+
+
+def _gpus(count: int) -> str:
+    return f"{count} GPU{'' if count == 1 else 's'}"
+
+
+def _too_many_serve(wanted: int, there: int, apart: bool) -> str:
+    if apart or wanted > there:
+        return (
+            f"training.vllm_tensor_parallel_size={wanted} asks for a vLLM server on {_gpus(wanted)}, but a node has "
+            f"{there}. Lower it, or ask for more with launch.gpus."
+        )
+    return (
+        f"A vLLM server on {_gpus(wanted)} (training.vllm_tensor_parallel_size) leaves none of the {there} to train "
+        f"on. Ask for {wanted + 1} or more with launch.gpus, lower training.vllm_tensor_parallel_size, or let vLLM "
+        "share the GPUs with training: training.vllm_mode=colocate."
+    )

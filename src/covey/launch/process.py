@@ -1,0 +1,116 @@
+"""One process of a plan, started behind a guard, and what it wrote into its log."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+GUARD = Path(__file__).with_name("guard.py")
+
+
+class Managed:
+    """A running process, with all that is below it."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        log: Path,
+        stop_seconds: float,
+        *,
+        to_terminal: bool = False,
+    ) -> None:
+        """Start it.
+
+        Args:
+            command: what is run.
+            environment: what is set beside this process's own environment.
+            log: where its output goes, behind what is there.
+            stop_seconds: what it gets between being asked to stop and being killed.
+            to_terminal: its standard output goes where this process's goes; only its errors are logged.
+        """
+        orders, self._orders = os.pipe()
+        log.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with log.open("ab") as output:
+                self._guard = subprocess.Popen(
+                    [sys.executable, "-P", str(GUARD), str(orders), str(stop_seconds), *command],
+                    env={**os.environ, "PYTHONUNBUFFERED": "1", **environment},
+                    stdin=subprocess.DEVNULL,
+                    stdout=None if to_terminal else output,
+                    stderr=output,
+                    pass_fds=[orders],
+                    process_group=0,  # a terminal's Ctrl-C comes once, from the launcher
+                )
+        finally:
+            os.close(orders)
+
+    @property
+    def pid(self) -> int:
+        """Its guard's number."""
+        return self._guard.pid
+
+    def poll(self) -> int | None:
+        """Its exit code; 128 and the signal's number when one killed it; None while it runs."""
+        code = self._guard.poll()
+        return 128 - code if code is not None and code < 0 else code
+
+    def stop(self) -> None:
+        """Ask it to end; after its time it is killed."""
+        self._order(b"s")
+
+    def kill(self) -> None:
+        """End it at once."""
+        self._order(b"k")
+
+    def dump(self) -> None:
+        """Have it write down its stacks."""
+        self._order(b"d")
+
+    def close(self) -> None:
+        """Let go of a process that has ended."""
+        if self._orders >= 0:
+            os.close(self._orders)
+            self._orders = -1
+
+    def _order(self, order: bytes) -> None:
+        if self.poll() is None and self._orders >= 0:
+            try:
+                os.write(self._orders, order)
+            except BrokenPipeError:  # it ended just now
+                return
+
+
+class Tail:
+    """A log as it grows."""
+
+    def __init__(self, path: Path) -> None:
+        """Begin at its present end."""
+        self.path = path
+        self._start = self._position = path.stat().st_size if path.exists() else 0
+
+    def new_text(self) -> str:
+        """What was written since the last call; an unfinished last line stays for the next."""
+        try:
+            with self.path.open("rb") as file:
+                file.seek(self._position)
+                found = file.read()
+        except FileNotFoundError:
+            return ""
+        whole = found[: found.rfind(b"\n") + 1]
+        self._position += len(whole)
+        return whole.decode(errors="replace")
+
+    def last_lines(self, count: int) -> list[str]:
+        """The last lines since this object was made, empty ones left out."""
+        try:
+            with self.path.open("rb") as file:
+                end = file.seek(0, os.SEEK_END)
+                file.seek(max(self._start, end - 400 * count))
+                text = file.read().decode(errors="replace")
+        except FileNotFoundError:
+            return []
+        return [line.rstrip() for line in text.splitlines() if line.strip()][-count:]
