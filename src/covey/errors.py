@@ -11,6 +11,8 @@ class CoveyError(Exception):
     """A mistake the user can mend, or a condition outside of the program (a full disk, say)."""
 
     exit_code = 1
+    told_here = False
+    """Whether the processes of a run have settled that this one tells it (see `training/processes.py`)."""
 
 
 class ConfigError(CoveyError):
@@ -37,3 +39,15 @@ class RunDirectoryError(CoveyError):
 
 class TrainingError(CoveyError):
     """A run that was ended because going on would be of no use."""
+
+
+class EndedElsewhereError(CoveyError):
+    """Another process of the run failed, and says why; this one says nothing."""
+
+    def __init__(self, process: int, exit_code: int) -> None:
+        super().__init__(f"Process {process} of this run failed, and its own message says why.")
+        self.exit_code = exit_code
+
+
+class EngineError(CoveyError):
+    """A vLLM engine that cannot be started or reached, or that holds other weights than those that are trained."""

@@ -10,6 +10,7 @@ import torch
 from transformers import GenerationConfig
 from transformers.integrations import is_deepspeed_zero3_enabled, is_fsdp_managed_module
 from trl import GRPOConfig
+from trl.distributed import DistributedBackend
 from trl.models.utils import unwrap_model_for_generation
 
 from covey.rollout import LogitsProcessor
@@ -36,6 +37,12 @@ def in_reach(
         summon(wrapped, recurse=False),
     ):
         yield model
+
+
+def policy_in_reach(trainer: Any) -> AbstractContextManager[Any]:
+    """The policy of a trainer outside of its own steps, ready to write completions; all processes must enter."""
+    summon = DistributedBackend(trainer.accelerator).summon_full_params
+    return in_reach(trainer.model_wrapped, trainer.accelerator, trainer.args, summon)
 
 
 def write_completions(

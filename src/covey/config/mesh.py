@@ -1,0 +1,101 @@
+"""`model.mesh_shape`: how many processes hold copies of the model, shards of it, or parts of each layer. No torch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from covey.config.values import BadKeyError, show
+
+AXES = ("dp", "fsdp", "tp")
+"""Outermost first: the order in which processes are laid out, whatever the order in which the axes are written."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mesh:
+    """The layout of the processes, one size for each axis."""
+
+    dp: int = 1
+    """Copies of the model (data parallel)."""
+    fsdp: int = 1
+    """Shards of each copy (FSDP2); each holds its part of every weight, and reads rows of its own."""
+    tp: int = 1
+    """Processes that share the work of each layer (tensor parallel); they read the same rows."""
+
+    @classmethod
+    def of(cls, shape: Sequence[Sequence[int | str]] | None) -> Mesh:
+        """The mesh of a checked `model.mesh_shape`; null is one process, or as many copies as there are processes."""
+        if shape is None:
+            return cls()
+        return cls(**{str(axis): int(size) for size, axis in zip(*shape, strict=True)})
+
+    @property
+    def processes(self) -> int:
+        """How many processes it takes."""
+        return self.dp * self.fsdp * self.tp
+
+    @property
+    def rows_apart(self) -> int:
+        """How many of them read rows of their own: the number by which a batch is split."""
+        return self.dp * self.fsdp
+
+    @property
+    def splits(self) -> bool:
+        """Whether it is more than copies of the whole model."""
+        return self.fsdp > 1 or self.tp > 1
+
+
+def check_shape(shape: Sequence[Sequence[int | str]]) -> None:
+    """Check that this is sizes and then axes.
+
+    Raises:
+        BadKeyError: it is not, or an axis is unknown or there twice.
+    """
+    sizes, axes = (shape[0], shape[1]) if len(shape) == 2 else ([], [])
+    whole = all(isinstance(size, int) and not isinstance(size, bool) and size > 0 for size in sizes)
+    if not sizes or len(sizes) != len(axes) or not whole or not all(isinstance(axis, str) for axis in axes):
+        raise BadKeyError(
+            "model.mesh_shape",
+            f'={show(shape)} is not a mesh: write the sizes and then the axes, such as [[2, 2], ["fsdp", "tp"]].',
+        )
+    unknown = [str(axis) for axis in axes if axis not in AXES]
+    if unknown or len(set(axes)) != len(axes):
+        raise BadKeyError(
+            "model.mesh_shape", f"={show(shape)}: the axes must be different ones of dp, fsdp and tp, not {axes}."
+        )
+
+
+def check_mesh(shape: Sequence[Sequence[int | str]] | None, processes: int) -> Mesh:
+    """Check that training can be laid out like this over so many processes.
+
+    A mesh of ones only, and none, fit any number.
+
+    Args:
+        shape: `model.mesh_shape`.
+        processes: training processes, over all machines.
+
+    Raises:
+        BadKeyError: the sizes do not multiply to the number of processes, or an axis cannot be trained with.
+    """
+    mesh = Mesh.of(shape)
+    if shape is None or mesh.processes == 1:
+        return mesh
+    if mesh.tp > 1:
+        others = ", ".join(f"[[{mesh.processes}], [{axis}]]" for axis in ("fsdp", "dp"))
+        raise BadKeyError(
+            "model.mesh_shape",
+            f"={show(shape)} splits every layer over {mesh.tp} processes (tp), and training cannot do that: TRL gives "
+            "each process random numbers and rows of its own, but the processes of one tensor-parallel group must "
+            f"write and learn from the same completions. Shard the model with fsdp instead ({others} fit as many "
+            "processes); a vLLM server may be tensor parallel (training.vllm_tensor_parallel_size).",
+        )
+    if mesh.processes != processes:
+        product = " x ".join(str(size) for size in shape[0])
+        alone = "this is one process" if processes == 1 else f"there are {processes} processes"
+        raise BadKeyError(
+            "model.mesh_shape",
+            f"={show(shape)} takes {product} = {mesh.processes} training processes, but {alone}. Start "
+            f"as many (covey launch with launch.num_processes={mesh.processes} does), or set "
+            + ("model.mesh_shape=null." if processes == 1 else f"model.mesh_shape=[[{processes}], [fsdp]], or null."),
+        )
+    return mesh
