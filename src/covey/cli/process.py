@@ -13,11 +13,11 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from covey.launch.plan import FINISH_FILE, STACKS_FILE
+from covey.launch.progress import FINISH_FILE, STACKS_FILE
 from covey.runlog.files import write_atomically
 
 _GONE = (errno.EIO, errno.EPIPE)
@@ -52,8 +52,20 @@ class Lasting:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command of `covey`; returns its exit code."""
-    from covey.cli.main import main as covey
 
+    def command() -> int:
+        from covey.cli.main import main as covey
+
+        return covey(argv)
+
+    return watched(command)
+
+
+def watched(command: Callable[[], int]) -> int:
+    """Run a command as a launcher wants it; returns its exit code.
+
+    The environment variables `FINISH_FILE` and `STACKS_FILE` say where it writes what it tells the launcher.
+    """
     rank = os.environ.get("RANK", "0")
     sys.stdout, sys.stderr = Lasting(sys.stdout), Lasting(sys.stderr)
     if path := os.environ.get(STACKS_FILE):
@@ -61,7 +73,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         faulthandler.register(signal.SIGUSR2, stacks)
     code, orderly = 1, False
     try:
-        code = covey(argv)
+        code = command()
         orderly = True
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else int(end.code is not None)

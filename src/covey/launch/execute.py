@@ -14,10 +14,11 @@ import yaml
 from covey.config import Config, to_yaml
 from covey.errors import ConfigError
 from covey.launch.checks import check_plan
-from covey.launch.guard import adopt_orphans
 from covey.launch.machine import Machine, Place
 from covey.launch.plan import Plan, Ports, make_plan
 from covey.launch.ports import free_port
+from covey.launch.process import adopt
+from covey.launch.progress import STACKS
 from covey.launch.show import as_text
 from covey.launch.slurm import job_id, requeue
 from covey.launch.supervise import Ending, Patience, Supervisor
@@ -48,7 +49,7 @@ def execute(config: Config, run_name: str, machine: Machine, place: Place) -> in
         )
     plan = make_plan(config, run_name, machine, place, _free_ports(config) if alone else _fixed_ports(config))
     notes = check_plan(config, plan, machine, alone=alone)
-    adopt_orphans()
+    adopt()
     if not alone:
         return _run(config, plan, place.node, notes)
     with RunDirectory(plan.logs).lock():
@@ -122,7 +123,7 @@ class _EndMark:
 def _write(config: Config, plan: Plan) -> None:
     """Write the files that the processes read."""
     told = dataclasses.replace(config, run_name=plan.run.name)
-    for file in (plan.server_file, *plan.logs.glob("stacks-*.txt")):
+    for file in plan.logs.glob(STACKS):
         file.unlink(missing_ok=True)
     if plan.accelerate is not None:
         write_atomically(plan.accelerate_file, yaml.safe_dump(dict(plan.accelerate), sort_keys=False))

@@ -26,7 +26,8 @@ import psutil
 
 _SET_PARENT_DEATH_SIGNAL, _SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
 _TICK = 0.05
-_LAST_SECONDS = 3.0
+_DEAF_SECONDS = 0.2
+LAST_SECONDS = 2.0
 """What descendants that outlived the process get between SIGTERM and SIGKILL."""
 
 
@@ -57,17 +58,20 @@ def descendants(of: int, spare: frozenset[int] = frozenset()) -> list[psutil.Pro
 def end_all(of: int, patience: float, spare: frozenset[int] = frozenset()) -> int:
     """End every descendant: SIGTERM, and SIGKILL for what is still there. Returns how many there were.
 
-    Also those that are started meanwhile: it looks again until there are none.
+    Also those that are started meanwhile: it looks again until there are none. One that ignores SIGTERM is hardly
+    waited for.
     """
-    seen: set[int] = set()
-    deadline = time.monotonic() + patience
+    seen: dict[int, float] = {}
     while left := [one for one in descendants(of, spare) if _is_alive(one)]:
-        late = time.monotonic() > deadline
+        now = time.monotonic()
         for one in left:
-            if late or one.pid not in seen:
-                seen.add(one.pid)
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    one.send_signal(signal.SIGKILL if late else signal.SIGTERM)
+            with contextlib.suppress(psutil.NoSuchProcess, OSError):
+                if one.pid not in seen:
+                    ignores = _has_in(one.pid, "SigIgn", signal.SIGTERM)
+                    seen[one.pid] = now + (_DEAF_SECONDS if ignores else patience)
+                    one.terminate()
+                elif now > seen[one.pid]:
+                    one.kill()
         time.sleep(_TICK)
         reap(spare)
     return len(seen)
@@ -114,9 +118,7 @@ class Guard:
             if self._kill_at is not None and time.monotonic() > self._kill_at:
                 self.kill()
             reap(frozenset({self._child.pid}))
-        # Of a run that was asked to stop, what is left may be writing its checkpoint still.
-        patience = 0.0 if self._kill_at is None else self._kill_at - time.monotonic()
-        end_all(os.getpid(), max(patience, _LAST_SECONDS))
+        end_all(os.getpid(), LAST_SECONDS)
         return 128 - code if code < 0 else code
 
     def stop(self) -> None:
@@ -128,13 +130,13 @@ class Guard:
     def kill(self) -> None:
         """End it at once, with all that is below it."""
         self._child.kill()
-        self._kill_at = time.monotonic() + _LAST_SECONDS
+        self._kill_at = time.monotonic() + LAST_SECONDS
 
     def dump(self) -> None:
         """Have every Python process of a run that listens for it write down where its threads are."""
         for one in descendants(os.getpid()):
             with contextlib.suppress(psutil.Error, OSError):
-                if _listens(one.pid, signal.SIGUSR2):
+                if _has_in(one.pid, "SigCgt", signal.SIGUSR2):  # it would kill one that has no handler
                     one.send_signal(signal.SIGUSR2)
 
 
@@ -147,11 +149,14 @@ def _prepare(parent: int) -> None:
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
 
 
-def _listens(pid: int, number: int) -> bool:
-    """Whether a process has a handler for a signal, which would kill it otherwise."""
-    with Path(f"/proc/{pid}/status").open(encoding="utf-8") as file:
-        caught = next(line.split()[1] for line in file if line.startswith("SigCgt:"))
-    return bool(int(caught, 16) >> (number - 1) & 1)
+def _has_in(pid: int, mask: str, number: int) -> bool:
+    """Whether a signal is in one of a process's masks (`SigCgt`: caught, `SigIgn`: ignored); False where none tells."""
+    try:
+        with Path(f"/proc/{pid}/status").open(encoding="utf-8") as file:
+            value = next(line.split()[1] for line in file if line.startswith(f"{mask}:"))
+    except FileNotFoundError:
+        return False
+    return bool(int(value, 16) >> (number - 1) & 1)
 
 
 def main() -> int:

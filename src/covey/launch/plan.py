@@ -17,18 +17,12 @@ from covey.config import Config
 from covey.errors import ConfigError
 from covey.launch.accelerate import accelerate_config
 from covey.launch.machine import Machine, Place
+from covey.launch.progress import FINISH_FILE, STACKS_FILE
 from covey.launch.server import LOCAL_HOSTS, Server, server_command
 
 TRAINER, SERVER = "trainer", "server"
 ENTRY = "covey.cli.process"
 """The module that a training process runs: `covey train` with what the launcher needs around it."""
-
-FINISH_FILE = "COVEY_FINISH_FILE"
-"""Environment variable of training processes: where each writes how it ended, `{rank}` in place of its rank."""
-STACKS_FILE = "COVEY_STACKS_FILE"
-"""... and where it writes the stacks of its threads when it is asked to, `{rank}` in place of its rank."""
-SERVER_FILE = "COVEY_SERVER_FILE"
-"""... and the file in which the launcher says which start of the vLLM server is up: `{"instance": 2, "url": …}`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,10 +82,6 @@ class Plan:
         return self.logs / "accelerate.yaml"
 
     @property
-    def server_file(self) -> Path:
-        return self.logs / "server.json"
-
-    @property
     def launcher_log(self) -> Path:
         return self.logs / "launcher.log"
 
@@ -117,7 +107,6 @@ def make_plan(
     ports: Ports | None = None,
     *,
     python: str = sys.executable,
-    cpu_server: bool | None = None,
 ) -> Plan:
     """Work out what is started.
 
@@ -128,7 +117,6 @@ def make_plan(
         place: the addresses of the nodes; None stands for this machine alone.
         ports: which ports are free.
         python: the interpreter of all processes.
-        cpu_server: whether the vLLM server is the one that runs without a GPU; None goes by the number of GPUs.
 
     Raises:
         ConfigError: GPUs, processes, mesh and vLLM's settings do not fit each other.
@@ -147,6 +135,8 @@ def make_plan(
             f"training.vllm_server_port={server.port}",
             f"training.vllm_group_port={server.group_port}",
         ]
+        if "vllm_server_timeout" not in config.training.values:  # as long as the launcher tries to start it again
+            overrides.append(f"training.vllm_server_timeout={config.launch.server_timeout:g}")
     plan = Plan(
         run=Path(config.output_dir) / name,
         logs=logs,
@@ -160,10 +150,11 @@ def make_plan(
         ports=_ports(server, spread, main_port),
         notes=layout.notes(config),
     )
-    processes = [_trainer(plan, node, layout, place, python) for node in range(layout.train_nodes)]
+    processes = [
+        _trainer(plan, node, layout, place, python, config.launch.stop_timeout) for node in range(layout.train_nodes)
+    ]
     if server is not None and server.is_ours:
-        on_cpu = not layout.gpus if cpu_server is None else cpu_server
-        processes.insert(0, _server(plan, server, layout, config, python, on_cpu))
+        processes.insert(0, _server(plan, server, layout, config, python))
     return _with_processes(plan, processes)
 
 
@@ -246,17 +237,17 @@ class _Layout:
         return text
 
 
-def _trainer(plan: Plan, node: int, layout: _Layout, place: Place, python: str) -> Process:
+def _trainer(plan: Plan, node: int, layout: _Layout, place: Place, python: str, stop_seconds: float) -> Process:
     command = ["-m", ENTRY, "train", "--config", str(plan.config_file), *plan.overrides]
     environment = {
         FINISH_FILE: str(plan.logs / "finish-{rank}.json"),
         STACKS_FILE: str(plan.logs / "stacks-{rank}.txt"),
     }
-    if plan.server is not None and plan.server.is_ours:
-        environment[SERVER_FILE] = str(plan.server_file)
     if layout.gpus:
         environment["CUDA_VISIBLE_DEVICES"] = ",".join(layout.training)
     if plan.accelerate is not None:
+        # What torch's launcher gives its processes for their checkpoint; it waits half a minute of its own accord.
+        environment["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"] = str(math.ceil(stop_seconds))
         options = {
             "--config_file": plan.accelerate_file,
             "--num_processes": plan.num_processes,
@@ -271,9 +262,9 @@ def _trainer(plan: Plan, node: int, layout: _Layout, place: Place, python: str) 
     return Process(TRAINER, node, layout.training, (python, *command), environment, log)
 
 
-def _server(plan: Plan, server: Server, layout: _Layout, config: Config, python: str, on_cpu: bool) -> Process:
+def _server(plan: Plan, server: Server, layout: _Layout, config: Config, python: str) -> Process:
     log = plan.logs / f"{SERVER}.log"
-    command, environment = server_command(server, config, python, on_cpu=on_cpu)
+    command, environment = server_command(server, config, python, on_cpu=not layout.gpus)
     if layout.gpus:
         environment["CUDA_VISIBLE_DEVICES"] = ",".join(layout.serving)
     return Process(SERVER, layout.server_node, layout.serving, command, environment, log)

@@ -5,10 +5,36 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from covey.launch.guard import adopt_orphans, end_all
+
+TICK = 0.05
+"""Seconds between two looks at a process."""
+LAST_LINES = 15
+"""Lines of a log that explain how a process ended."""
 GUARD = Path(__file__).with_name("guard.py")
+
+_running: set[int] = set()
+_adopting = False
+
+
+def adopt() -> None:
+    """From now on, what guards leave behind when they are killed comes to this process, which ends it."""
+    global _adopting
+    _adopting = True
+    adopt_orphans()
+
+
+def end_strays(seconds: float) -> int:
+    """End every process below this one that no living guard stands for; returns how many there were.
+
+    Args:
+        seconds: what they get between SIGTERM and SIGKILL.
+    """
+    return end_all(os.getpid(), seconds, frozenset(_running)) if _adopting else 0
 
 
 class Managed:
@@ -47,6 +73,8 @@ class Managed:
                 )
         finally:
             os.close(orders)
+        self._stop_seconds = stop_seconds
+        _running.add(self.pid)
 
     @property
     def pid(self) -> int:
@@ -70,11 +98,28 @@ class Managed:
         """Have it write down its stacks."""
         self._order(b"d")
 
+    def end(self, seconds: float, at_once: Callable[[], bool] = lambda: False) -> None:
+        """Ask it to end, wait until it has, and let go of it.
+
+        Args:
+            seconds: what it gets before it is killed.
+            at_once: whether it is to be killed now; asked again and again.
+        """
+        self.stop()
+        deadline = time.monotonic() + seconds
+        while self.poll() is None:
+            if time.monotonic() > deadline or at_once():
+                self.kill()
+            time.sleep(TICK)
+        self.close()
+
     def close(self) -> None:
-        """Let go of a process that has ended."""
+        """Let go of a process that has ended; if its guard was killed, end what that left behind."""
         if self._orders >= 0:
             os.close(self._orders)
             self._orders = -1
+            _running.discard(self.pid)
+            end_strays(self._stop_seconds)
 
     def _order(self, order: bytes) -> None:
         if self.poll() is None and self._orders >= 0:
@@ -114,3 +159,7 @@ class Tail:
         except FileNotFoundError:
             return []
         return [line.rstrip() for line in text.splitlines() if line.strip()][-count:]
+
+    def quoted(self, count: int) -> str:
+        """The last lines, indented, as they stand below a sentence."""
+        return "\n".join(f"  {line}" for line in self.last_lines(count)) or "  (nothing)"

@@ -57,7 +57,7 @@ class Server:
 def server_command(
     server: Server, config: Config, python: str, *, on_cpu: bool
 ) -> tuple[tuple[str, ...], dict[str, str]]:
-    """The command and the environment of the server: `trl vllm-serve`, or Covey's own where there is no GPU."""
+    """The command and the environment of the server: vLLM's own, started as TRL's trainer needs it."""
     training, model = config.training, config.model
     local = server.host in LOCAL_HOSTS
     words: dict[str, object] = {
@@ -70,15 +70,14 @@ def server_command(
         "--dtype": server_dtype(config, on_cpu=on_cpu),
     }
     environment = {"VLLM_SERVER_DEV_MODE": "1", "VLLM_NO_USAGE_STATS": "1"}
-    if on_cpu:
-        command = (python, "-m", "covey.rollout.vllm_serve")
-    else:
-        command = (python, "-m", "trl.cli.main", "vllm-serve")
-        words |= {"--revision": model.revision} if model.revision else {}
-        words |= {"--trust-remote-code": "true"} if model.trust_remote_code else {}
-        if training.vllm_model_impl != "vllm":
-            words["--vllm-model-impl"] = training.vllm_model_impl
+    command = (python, "-m", "covey.rollout.vllm_serve")
+    if model.revision:
+        words["--revision"] = model.revision
+    if training.vllm_model_impl != "vllm":
+        words["--model-impl"] = training.vllm_model_impl
     flags = [text for name, value in words.items() for text in (name, str(value))]
+    if model.trust_remote_code:
+        flags.append("--trust-remote-code")
     return (*command, *flags), environment
 
 

@@ -7,13 +7,26 @@ import sys
 import time
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from rich.live import Live
 
 _EVERY_SECONDS = 15.0
 """How often a wait is told where there is no terminal to show it on."""
+
+
+class Reporter(Protocol):
+    """What a supervisor tells."""
+
+    def say(self, text: str) -> None:
+        """Something happened."""
+
+    def waiting(self, text: str, lines: list[str]) -> None:
+        """Something takes time; the last lines of its log. An empty text ends it."""
+
+    def echo(self, text: str) -> None:
+        """What training wrote."""
 
 
 class Teller:

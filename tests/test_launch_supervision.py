@@ -1,0 +1,290 @@
+"""The launcher's supervision, with real processes: what happens when one dies, hangs or is told to stop, and that
+nothing is ever left behind.
+
+The launcher runs in a process of its own (`launch_processes.py`) on a plan whose server and trainer are stand-ins;
+each has a child that ignores SIGTERM. Every process of a test carries its mark in the environment, so that an orphan is
+found wherever it went.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from covey.launch.ports import free_port
+
+MARK = "COVEY_TEST_MARK"
+PATIENCE = 20.0
+
+
+class Launched:
+    """A launcher on stand-ins, and everything below it."""
+
+    def __init__(self, root: Path, folder: Path, **options: Any) -> None:
+        self.folder, self.mark = folder, uuid.uuid4().hex
+        self.run, self.logs = folder / "run", folder / "logs"
+        self.run.mkdir(parents=True)
+        self.port = free_port(random.randrange(20_000, 40_000))
+        (self.run / "port").write_text(str(self.port))
+        self.output = folder / "output.txt"
+        command = [sys.executable, str(root / "tests" / "launch_processes.py"), "launcher", str(folder)]
+        environment = {**os.environ, MARK: self.mark, "PYTHONPATH": str(root / "src")}
+        with self.output.open("wb") as output:
+            self.process = subprocess.Popen(
+                [*command, json.dumps({"port": self.port, **options})],
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    def members(self) -> dict[int, str]:
+        """All processes with this test's mark, the launcher among them: number and command line."""
+        found = {}
+        for one in psutil.process_iter():
+            try:
+                if one.environ().get(MARK) == self.mark and one.status() != psutil.STATUS_ZOMBIE:
+                    found[one.pid] = " ".join(one.cmdline())
+            except psutil.Error:
+                continue
+        return found
+
+    def find(self, role: str, *, guard: bool = False) -> int:
+        """The number of the server's or the trainer's process, or of its guard."""
+        members = self.members()
+        for pid, line in members.items():
+            if f"launch_processes.py {role} " in line and ("guard.py" in line) == guard:
+                return pid
+        raise LookupError(f"no {role} in {members}: {self.said}")
+
+    def wait(self) -> int:
+        return self.process.wait(PATIENCE)
+
+    def steps(self) -> list[int]:
+        path = self.run / "metrics.jsonl"
+        return [json.loads(line)["step"] for line in path.read_text().splitlines()] if path.exists() else []
+
+    def starts(self) -> list[list[str]]:
+        """The overrides of every start of training."""
+        path = self.run / "starts.jsonl"
+        return [json.loads(line)["words"] for line in path.read_text().splitlines()] if path.exists() else []
+
+    @property
+    def said(self) -> str:
+        return self.output.read_text()
+
+
+def until(holds: Callable[[], Any], seconds: float = PATIENCE) -> None:
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline, "it did not come about"
+        time.sleep(0.02)
+
+
+@pytest.fixture
+def launch(root: Path, tmp_path: Path) -> Iterator[Callable[..., Launched]]:
+    made: list[Launched] = []
+
+    def start(**options: Any) -> Launched:
+        made.append(Launched(root, tmp_path / str(len(made)), **options))
+        return made[-1]
+
+    yield start
+    orphans = {}
+    for one in made:
+        if one.process.poll() is None:
+            one.process.kill()
+            one.process.wait()
+        deadline = time.monotonic() + PATIENCE
+        while (left := one.members()) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        orphans |= left
+        for pid in left:
+            os.kill(pid, signal.SIGKILL)
+    assert not orphans
+
+
+def test_training_ends_and_takes_everything_with_it(launch: Callable[..., Launched]) -> None:
+    run = launch(server="good", steps=3)
+    assert run.wait() == 0
+    assert run.members() == {}
+    assert run.steps() == [1, 2, 3]
+    assert f"vLLM server at http://127.0.0.1:{run.port} answers" in run.said
+
+
+@pytest.mark.parametrize(
+    ("trainer", "code", "said"),
+    [
+        ("fails", 3, "covey: the data are gone."),
+        ("crashes", 1, "RuntimeError: shapes do not match"),
+        ("killed", 137, "was killed by SIGKILL"),
+    ],
+)
+def test_a_trainer_that_dies_ends_the_server_and_keeps_its_code(
+    launch: Callable[..., Launched], trainer: str, code: int, said: str
+) -> None:
+    run = launch(server="good", trainer=trainer)
+    assert run.wait() == code
+    assert run.members() == {}
+    assert said in run.said
+    assert len(run.starts()) == 1
+
+
+@pytest.mark.slow
+def test_a_server_that_dies_is_started_again_and_training_goes_on(launch: Callable[..., Launched]) -> None:
+    run = launch(server="good", steps=30)
+    until(lambda: len(run.steps()) > 2)
+    first = run.find("server")
+    os.kill(first, signal.SIGKILL)
+    until(lambda: run.said.count("answers") == 2)
+    assert run.find("server") != first
+    assert run.wait() == 0
+    assert run.steps() == list(range(1, 31))
+    assert len(run.starts()) == 1
+
+
+@pytest.mark.slow
+def test_training_that_fails_with_its_server_is_resumed(launch: Callable[..., Launched]) -> None:
+    run = launch(server="good", trainer="needs server", steps=12)
+    until(lambda: len(run.steps()) > 2)
+    os.kill(run.find("server"), signal.SIGKILL)
+    assert run.wait() == 0
+    assert run.starts() == [[], ["resume=auto", "overwrite=false"]]
+    assert run.steps() == list(range(1, 13))
+
+
+@pytest.mark.slow
+def test_a_server_that_keeps_dying_ends_the_run_with_the_reason(launch: Callable[..., Launched]) -> None:
+    run = launch(server="good", steps=1000, patience={"server_restarts": 1})
+    for answers in (1, 2):
+        until(lambda count=answers: run.said.count("answers") == count and run.steps())
+        os.kill(run.find("server"), signal.SIGKILL)
+    assert run.wait() == 1
+    assert "had been started again 1 times before (launch.server_restarts)" in run.said
+    assert (run.run / "checkpoint").read_text() == str(run.steps()[-1])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("server", "said"),
+    [("broken", "ended with exit code 7 before it answered"), ("deaf", "did not answer within 1.5 s")],
+)
+def test_a_server_that_never_answers_is_shown_with_its_log(
+    launch: Callable[..., Launched], server: str, said: str
+) -> None:
+    run = launch(server=server, patience={"server_timeout": 1.5})
+    assert run.wait() == 1
+    assert said in run.said
+    assert "loading the model" in run.said
+    assert ("RuntimeError: CUDA out of memory" in run.said) == (server == "broken")
+    assert run.starts() == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGUSR1, 143)]
+)
+def test_asked_to_stop_it_lets_training_write_its_checkpoint(
+    launch: Callable[..., Launched], number: signal.Signals, code: int
+) -> None:
+    run = launch(server="good", steps=1000)
+    until(run.steps)
+    run.process.send_signal(number)
+    run.process.send_signal(signal.SIGTERM)  # as a cluster sends one after the other: no second request
+    assert run.wait() == code
+    assert run.members() == {}
+    assert (run.run / "checkpoint").read_text() == str(run.steps()[-1])
+
+
+@pytest.mark.slow
+def test_a_second_interrupt_ends_it_at_once(launch: Callable[..., Launched]) -> None:
+    run = launch(trainer="hangs", steps=1000)
+    until(lambda: len(run.steps()) == 2)
+    run.process.send_signal(signal.SIGINT)
+    time.sleep(0.2)
+    assert run.process.poll() is None
+    run.process.send_signal(signal.SIGINT)
+    assert run.wait() == 130
+    assert run.members() == {}
+
+
+@pytest.mark.slow
+def test_training_that_does_not_stop_in_its_time_is_killed(launch: Callable[..., Launched]) -> None:
+    run = launch(trainer="hangs", patience={"stop_timeout": 0.5})
+    until(lambda: len(run.steps()) == 2)
+    run.process.terminate()
+    assert run.wait() == 143
+    assert run.members() == {}
+
+
+@pytest.mark.slow
+def test_training_that_hangs_leaves_its_stacks_and_is_resumed(launch: Callable[..., Launched]) -> None:
+    run = launch(server="good", trainer="hangs", patience={"step_timeout": 3.0, "stop_timeout": 0.5})
+    assert run.wait() == 0
+    assert run.starts() == [[], ["resume=auto", "overwrite=false"]]
+    assert run.steps() == [1, 2, 3, 4, 5]
+    assert "_wait_for_ever" in (run.logs / "stacks-0.txt").read_text()
+    assert "Training made no progress for 3 s" in run.said
+
+
+@pytest.mark.slow
+def test_training_that_hangs_again_ends_the_run(launch: Callable[..., Launched]) -> None:
+    run = launch(trainer="hangs twice", patience={"step_timeout": 3.0, "stop_timeout": 0.5})
+    assert run.wait() == 1
+    assert len(run.starts()) == 2
+    assert "launch.hang_restarts=1" in run.said
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", ["launcher", "trainer's guard", "server's guard"])
+def test_whoever_is_killed_nothing_is_left(launch: Callable[..., Launched], victim: str) -> None:
+    run = launch(server="good", steps=1000)
+    until(run.steps)
+    if victim == "launcher":
+        run.process.kill()
+        until(lambda: not run.members())
+    else:
+        role = victim.partition("'")[0]
+        os.kill(run.find(role, guard=True), signal.SIGKILL)
+        if role == "server":  # which is started again, on the same port, once what is left of the first one is gone
+            until(lambda: run.said.count("answers") == 2)
+            run.process.terminate()
+        assert run.wait() == 143
+        assert run.members() == {}
+    assert (run.run / "checkpoint").read_text() == str(run.steps()[-1])  # training was asked, not killed
+
+
+@pytest.mark.slow
+def test_fifty_random_kills_leave_no_orphan(launch: Callable[..., Launched]) -> None:
+    chance = random.Random(0)
+    kills = 0
+    signals = (signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
+    while kills < 50:
+        run = launch(server="good", trainer="needs server", steps=40, patience={"stop_timeout": 1.0})
+        time.sleep(chance.uniform(0.0, 2.0))
+        while run.process.poll() is None and kills < 50:
+            members = run.members()
+            if members:
+                try:
+                    os.kill(chance.choice(sorted(members)), chance.choice(signals))
+                except ProcessLookupError:
+                    continue
+                kills += 1
+            time.sleep(chance.uniform(0.0, 0.6))
+        if run.process.poll() is None:
+            run.process.terminate()
+        run.process.wait(60)
+        until(lambda ended=run: not ended.members())
