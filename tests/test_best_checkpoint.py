@@ -1,4 +1,4 @@
-"""The best checkpoint by held-out accuracy: found, kept whatever the limit, linked, said, and the same after a resume."""
+"""The best checkpoint by held-out accuracy: found, kept, linked, said, and the same after a resume."""
 
 from __future__ import annotations
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -142,3 +143,94 @@ def test_generate_and_chat(
     (tmp_path / "in.jsonl").write_text('{"text": "1 + 1"}\n')
     assert main(["generate", tiny_model, str(tmp_path / "in.jsonl")]) == 1
     assert "Line 1 of" in capsys.readouterr().err
+
+
+GSM8K = ("What is 2 plus 3?\tadd them #### 5", "What is 7 minus 3?\tsubtract #### 4", "And 9 plus 9?\tadd #### 18")
+
+
+@pytest.fixture
+def gsm8k(tmp_path: Path) -> Path:
+    rows = [dict(zip(("question", "answer"), line.split("\t"), strict=True)) for line in GSM8K]
+    file = tmp_path / "gsm8k.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return file
+
+
+def training(model: str, out: Path, *words: str) -> int:
+    settings = (
+        *("model=starter", f"model.name={model}", f"output_dir={out}", "run_name=run", *SMALL),
+        *("training.per_device_train_batch_size=8", "training.gradient_accumulation_steps=1"),
+        *("training.num_generations=4", "training.max_completion_length=6", "training.max_steps=2"),
+        *("training.save_steps=2", "evaluation.every_steps=2", "evaluation.batch_size=4"),
+    )
+    return main(["train", *settings, *words])
+
+
+def test_benchmarks_run_after_training_by_the_code_of_the_command(
+    tiny_model: str, tmp_path: Path, gsm8k: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("benchmarks=[gsm8k]", "evaluation.num_samples=2", "dataset.system_prompt=Answer briefly.")
+    assert training(tiny_model, tmp_path, *words, f"evaluation.benchmark_paths.gsm8k={gsm8k}") == 0
+    said = capsys.readouterr().out
+    run = tmp_path / "run"
+    (stored,) = list_evaluations(run)
+    assert stored.name == "gsm8k-final-sampled-x2"
+    accuracy = stored.summary["accuracy"]["value"]
+    assert f"gsm8k (final, 3 problems, temperature 1): {accuracy:.1%}" in said
+    assert json.loads((run / "summary.json").read_text())["evaluations"][0]["accuracy"] == accuracy
+    assert "<td>gsm8k</td><td>final</td><td>3 × 2</td>" in (run / "report.html").read_text(encoding="utf-8")
+    assert main(["eval", str(run), "--out", str(tmp_path / "again")]) == 0  # its config names the benchmark
+    again = read_evaluation(tmp_path / "again")
+    assert list(again.completions()) == list(stored.completions())
+    assert {"data", "sampling", "model"} <= {
+        k for k, v in again.settings.items() if v == stored.settings[k] or k == "model"
+    }
+    usual = ("eval", tiny_model, "benchmarks=[gsm8k]", "--path", f"gsm8k={gsm8k}", "training.max_completion_length=6")
+    assert main([*usual, "--out", str(tmp_path / "usual")]) == 0
+    asked = [read_evaluation(tmp_path / name).settings["data"] for name in ("again", "usual")]
+    assert asked[0]["problems_fingerprint"] != asked[1]["problems_fingerprint"]  # its own system prompt
+
+
+def test_a_benchmark_that_is_missing_is_told_before_training(
+    tiny_model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gone = tmp_path / "gone.jsonl"
+    assert training(tiny_model, tmp_path, "benchmarks=[gsm8k]", f"evaluation.benchmark_paths.gsm8k={gone}") == 1
+    assert "gone.jsonl" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+    assert training(tiny_model, tmp_path, "benchmarks=[gsm9k]") == 2
+    assert "no benchmark gsm9k" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("merge", [False, True])
+def test_adapters_give_what_training_logged(tiny_model: str, tmp_path: Path, merge: bool) -> None:
+    lora = ("model.lora.rank=4", "model.lora.target_modules=all-linear", f"model.lora.merge={str(merge).lower()}")
+    reward = tmp_path / "reward.py"
+    reward.write_text(
+        "def variety(completions, **_):\n    return [float(len(set(c[-1]['content']))) for c in completions]\n"
+    )
+    more = (f"rewards.funcs=[{reward}:variety]", "~training.reward_weights", "training.learning_rate=0.05")
+    assert training(tiny_model, tmp_path, *lora, *more) == 0
+    run = tmp_path / "run"
+    last = read_metrics(run / "metrics.jsonl")[-1]
+    assert (run / "final_model" / "adapter_config.json").is_file() is not merge
+    assert main(["eval", str(run / "checkpoint-2")]) == 0
+    assert main(["eval", str(run)]) == 0
+    for stored in list_evaluations(run):
+        assert stored.summary["completion_length"]["value"] == last["eval/completion_length"]
+        told = (run / "evaluation" / "test-step-000002.jsonl").read_text().splitlines()
+        assert [c["completion"] for c in stored.completions()] == [json.loads(line)["completion"] for line in told]
+    start = (run / "evaluation" / "test-step-000000.jsonl").read_text().splitlines()
+    assert start != told  # or the adapters might have been left out
+
+
+def test_evaluations_follow_the_switch_of_the_shared_prefill(
+    evaluate: Evaluate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise AssertionError("sampled with a shared prefill")
+
+    monkeypatch.setattr(sys.modules["covey.rollout.generate"], "sample_or_none", refuse)
+    assert evaluate(tmp_path / "plain", "speed.shared_prefill=false")[0] == 0
+    with pytest.raises(AssertionError, match="shared prefill"):
+        evaluate(tmp_path / "shared")

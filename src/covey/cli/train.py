@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import os
+from io import StringIO
 from typing import TYPE_CHECKING, Any
 
 from covey.cli import composing
+from covey.cli.several import is_main
 
 if TYPE_CHECKING:
     from covey.config import Config
@@ -43,9 +45,11 @@ def run(arguments: argparse.Namespace) -> int:
     composed = request.compose()
     composing.check_names(composed.config)
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # workers forked later would only warn about it
+    if os.environ.get("WORLD_SIZE", "1") != "1":
+        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # DDP warns, in every process, of what is no problem here
     from rich.console import Console
 
-    console = Console()
+    console = Console() if is_main() else Console(file=StringIO(), quiet=True)
     for note in composed.notes:
         console.print(f"· {note}", markup=False, highlight=False, soft_wrap=True)
     with console.status("Loading PyTorch …"):
@@ -56,10 +60,13 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _report(result: RunResult, config: Config, console: Any) -> int:
     from covey.report.closing import write_closing
+    from covey.report.evaluations import evaluation_rows
     from covey.report.summary import summary_line
     from covey.training.display import before_after_table, print_summary
 
     run = result.run
+    if not result.main:
+        return 0 if result.signal is None else 128 + result.signal
     spent = (result.training_seconds, result.peak_memory_bytes) if result.trained else None
     rows = write_closing(run, finished=result.finished, spent=spent)
     if not result.finished:
@@ -70,9 +77,14 @@ def _report(result: RunResult, config: Config, console: Any) -> int:
         text = f"Stopped after step {result.step}, with a checkpoint. {on}"
         console.print(text, markup=False, highlight=False, soft_wrap=True)
         return 0 if result.signal is None else 128 + result.signal
+    after = evaluation_rows(run)
     paths = [("report", run.report), ("curves", run.curves)] if run.report.exists() else []
     paths += [("model", run.final_model), ("metrics", run.metrics), ("completions", run.completions), ("log", run.log)]
     print_summary(console, before_after_table(rows) if rows else None, paths)
+    for row in after:
+        value = f"{row.accuracy[0]:.1%}  [{100 * row.accuracy[1]:.1f} to {100 * row.accuracy[2]:.1f}]"
+        text = f"  {row.set_name} ({row.state}, {row.problems} problems, {row.sampling}): {value}"
+        console.print(text, markup=False, highlight=False, soft_wrap=True)
     if result.trained:
         console.print(summary_line(result.step, result.training_seconds, result.peak_memory_bytes), highlight=False)
     return 0

@@ -152,7 +152,9 @@ class EvaluationConfig(Group):
     before_training: bool = True
     """Whether the first evaluation comes before the first step."""
     benchmarks: tuple[str, ...] = ()
-    """Benchmarks to run after training, by name."""
+    """Benchmarks to run after training, by name; `covey eval` runs them in place of the held-out problems."""
+    benchmark_paths: dict[str, str] = field(default_factory=dict)
+    """Local files of benchmarks by name, in place of the hub: `{gsm8k: data/gsm8k_test.jsonl}`."""
     num_samples: int = option(1, low=1)
     """Completions per problem."""
     max_problems: int | None = option(None, low=1)
@@ -169,7 +171,7 @@ class EvaluationConfig(Group):
     """Completions generated at a time."""
     keep_best: bool = True
     """Whether the checkpoint with the best accuracy on the held-out problems is kept, whatever
-    `training.save_total_limit` says, and linked as `best_model`. A new best is saved at once, beside `training.save_steps`;
+    `training.save_total_limit` says, and linked as `best_model`. A new best is saved at once;
     `training.save_strategy=no` saves none."""
 
     def __post_init__(self) -> None:

@@ -224,8 +224,8 @@ def _check_together(training: TrainingConfig) -> None:
         raise BadKeyError(
             "training.load_best_model_at_end",
             "=true cannot be used: it needs TRL's own evaluation, and Covey evaluates by itself "
-            "(evaluation.every_steps). Set it to false: evaluation.keep_best keeps the checkpoint with the best held-out "
-            "accuracy, as best_model in the run directory.",
+            "(evaluation.every_steps). Set it to false: evaluation.keep_best keeps the checkpoint with the best "
+            "held-out accuracy, as best_model in the run directory.",
         )
     if training.fp16 and training.bf16:
         raise BadKeyError("training.fp16", "=true and training.bf16=true exclude each other: set one of them.")

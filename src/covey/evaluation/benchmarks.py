@@ -53,13 +53,14 @@ def check_benchmarks(names: Iterable[str], key: str) -> None:
             raise ConfigError(f"{key}: there is no benchmark {name}; there are {', '.join(BENCHMARKS)}.{guess}")
 
 
-def benchmark(name: str, path: str | None, system_prompt: str | None) -> DatasetConfig:
+def benchmark(name: str, path: str | None, asked: DatasetConfig) -> DatasetConfig:
     """The data set of a benchmark.
 
     Args:
         name: see `BENCHMARKS`.
         path: a local file in place of the hub.
-        system_prompt: in place of the usual one.
+        asked: how a run asks its own problems; its system prompt and its user prompt template, where it has them,
+            stand in place of the usual ones.
 
     Raises:
         ConfigError: there is no such benchmark.
@@ -68,4 +69,5 @@ def benchmark(name: str, path: str | None, system_prompt: str | None) -> Dataset
     found = BENCHMARKS[name]
     if path is not None:  # a single file has one split, whatever the hub calls it
         found = dataclasses.replace(found, path=str(Path(path).expanduser()), train_split="train")
-    return found if system_prompt is None else dataclasses.replace(found, system_prompt=system_prompt)
+    own = {"system_prompt": asked.system_prompt, "user_prompt_template": asked.user_prompt_template}
+    return dataclasses.replace(found, **{key: value for key, value in own.items() if value is not None})  # type: ignore[arg-type]

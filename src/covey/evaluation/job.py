@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +19,13 @@ from covey.evaluation.benchmarks import benchmark
 from covey.evaluation.figures import figures
 from covey.evaluation.grading import SEED_OFFSET, grader_name, grader_of
 from covey.evaluation.run import GradedCompletion, evaluate
-from covey.evaluation.target import Target
+from covey.evaluation.target import Target, find_target
+from covey.model.adapters import quantization_config
 from covey.model.loading import check_model, load_tokenizer
 from covey.model.prompts import cut_left, opened_thinking, prompt_lengths, render
 from covey.rewards.execution import RewardRunner
 from covey.rollout import SamplingSettings
-from covey.runlog.directory import describe_environment
+from covey.runlog.directory import RunDirectory, describe_environment
 from covey.runlog.evaluations import (
     StoredEvaluation,
     append_completions,
@@ -50,7 +51,12 @@ class _Set:
 
 
 def run_evaluations(
-    config: Config, target: Target, paths: Mapping[str, str], out: Path | None, progress: Progress
+    config: Config,
+    target: Target,
+    paths: Mapping[str, str],
+    out: Path | None,
+    progress: Progress,
+    model: Any = None,
 ) -> list[StoredEvaluation]:
     """Evaluate on the benchmarks that the config names, or else on the held-out sets of its data.
 
@@ -60,6 +66,7 @@ def run_evaluations(
         paths: local files of benchmarks by name.
         out: the folder for the results, in place of the usual one; one folder per set inside where there are several.
         progress: see `Progress`.
+        model: the target's model, where it is loaded already.
 
     Raises:
         CoveyError: the model, the data or the settings cannot be used, or other results are in the folder.
@@ -68,7 +75,7 @@ def run_evaluations(
     sets = list(_sets(config, paths, tokenizer))
     if not sets:
         raise ConfigError("There are no held-out problems to evaluate on: dataset.test_size=0. Set it above 0.")
-    model = load_policy(config, target)
+    model = load_policy(config, target) if model is None else model
     found = []
     runner = RewardRunner.of(config.rewards, max_completion_length=config.training.max_completion_length)
     with runner:
@@ -79,17 +86,58 @@ def run_evaluations(
     return found
 
 
+def run_benchmarks(config: Config, run: RunDirectory, progress: Progress, model: Any = None) -> list[StoredEvaluation]:
+    """Evaluate a run's final model on the benchmarks of its config, as `covey eval RUN` does.
+
+    Args:
+        config: of the run.
+        run: where the final model lies, and where the results go.
+        progress: see `Progress`.
+        model: the final model, where it is loaded already.
+
+    Raises:
+        CoveyError: a benchmark cannot be loaded, or results of other settings are there.
+    """
+    target = find_target(str(run.root))
+    named = replace(config, model=replace(config.model, name=target.source))
+    return run_evaluations(named, target, {}, None, progress, model)
+
+
+def load_benchmark(name: str, config: Config, paths: Mapping[str, str] | None = None) -> Dataset:
+    """The problems of a benchmark, at most `evaluation.max_problems` of them.
+
+    Args:
+        name: see `BENCHMARKS`.
+        config: says where it lies, and how it is asked.
+        paths: local files by name, over those of the config.
+
+    Raises:
+        ConfigError: there is no such benchmark.
+        DataError: it cannot be loaded.
+    """
+    files = {**config.evaluation.benchmark_paths, **(paths or {})}
+    rows = data.load(benchmark(name, files.get(name), config.dataset), config.seed).train
+    return rows.select(range(min(config.evaluation.max_problems or len(rows), len(rows))))
+
+
 def load_policy(config: Config, target: Target) -> Any:
     """The model with its weights, in the number type of a run; adapters stay beside the weights they belong to.
 
+    Weights that a run quantised are quantised here too; a checkpoint of quantised weights brings its own settings.
+
     Raises:
-        ModelError: it cannot be loaded.
+        ModelError: it cannot be loaded, or not on this machine.
     """
     import torch
     from transformers import AutoModelForCausalLM
 
     source = check_model(config.model)
-    more = {"attn_implementation": config.model.attn_implementation} if config.model.attn_implementation else {}
+    more: dict[str, Any] = {"quantization_config": quantization_config(config.model)}
+    if config.model.attn_implementation:
+        more["attn_implementation"] = config.model.attn_implementation
+    device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    if more["quantization_config"] is not None:
+        more["device_map"] = {"": 0}
     try:
         model = AutoModelForCausalLM.from_pretrained(
             source,
@@ -102,10 +150,11 @@ def load_policy(config: Config, target: Target) -> Any:
             from peft import PeftModel
 
             model = PeftModel.from_pretrained(model, str(target.adapter))
-    except (OSError, ValueError, RuntimeError) as error:
-        raise ModelError(f"The weights of {target.source} cannot be loaded: {' '.join(str(error).split())}") from error
-    device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
-    return model if device is None else model.to(device)
+    except (OSError, ValueError, RuntimeError, ImportError) as error:
+        where = target.adapter or target.source
+        raise ModelError(f"The weights of {where} cannot be loaded: {' '.join(str(error).split())}") from error
+    # Quantised weights are placed as they are loaded, and some kinds refuse to be moved.
+    return model if device is None or getattr(model, "is_quantized", False) else model.to(device)
 
 
 def sampling_of(config: Config) -> SamplingSettings:
@@ -124,9 +173,7 @@ def _sets(config: Config, paths: Mapping[str, str], tokenizer: Any) -> Iterator[
     most = config.evaluation.max_problems
     if config.evaluation.benchmarks:
         for name in config.evaluation.benchmarks:
-            chosen = benchmark(name, paths.get(name), None)
-            rows = data.load(chosen, config.seed).train
-            yield _Set(name, rows.select(range(min(most or len(rows), len(rows)))), "accuracy")
+            yield _Set(name, load_benchmark(name, config, paths), "accuracy")
         return
     template = config.training.chat_template_kwargs
     loaded = data.load(config.dataset, config.seed)
@@ -161,6 +208,7 @@ def _evaluate_set(
         "num_samples": settings.num_samples,
         "batch_size": settings.batch_size,
         "seed": seed,
+        "shared_prefill": config.speed.shared_prefill,
         "grader": part.grader,
         "environment": describe_environment(),
     }
@@ -193,6 +241,7 @@ def _evaluate_set(
         on_progress=lambda count, of: progress(part.name, count, of),
         on_batch=store,
         done=before,
+        shared_prefill=config.speed.shared_prefill,
     )
     estimates = figures([asdict(item) for item in result.completions], config.seed)
     finish_evaluation(folder, {name: (e.value, e.low, e.high) for name, e in estimates.items()})

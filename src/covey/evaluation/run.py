@@ -40,6 +40,21 @@ class GradedCompletion:
 
 
 @dataclass(frozen=True, slots=True)
+class Share:
+    """Which batches of an evaluation this process makes, where several make it together: every `count`-th.
+
+    A batch has its own seed, so that the completions are those of one process.
+    """
+
+    index: int
+    count: int
+    gather: Callable[[Any], list[Any]]
+    """Gives the values of all processes, in their order."""
+    any_works: Callable[[bool], bool] | None = None
+    """As for `covey.rollout.sample`: where the weights are sharded, every forward needs every process."""
+
+
+@dataclass(frozen=True, slots=True)
 class EvaluationResult:
     """Figures over one held-out set, and what they were counted from."""
 
@@ -79,6 +94,8 @@ def evaluate(
     on_progress: Callable[[int, int], None] | None = None,
     on_batch: Callable[[Sequence[GradedCompletion]], None] | None = None,
     done: Sequence[GradedCompletion] = (),
+    share: Share | None = None,
+    shared_prefill: bool = True,
 ) -> EvaluationResult:
     """Sample `num_samples` completions of every problem and grade them.
 
@@ -96,28 +113,43 @@ def evaluate(
         on_batch: called with every batch once it is graded.
         done: completions that are there already, from the beginning of the same evaluation; whole batches of them
             count, and the others are made again.
+        share: make only a part of the batches here, and have the result of all of them; the two callbacks then hear of
+            this process's completions.
+        shared_prefill: as for `covey.rollout.generate`, which draws other tokens without it.
     """
+    share = share or Share(0, 1, lambda value: [value])
     total = len(problems) * num_samples
     kept = len(done) if len(done) == total else len(done) // batch_size * batch_size
     graded = list(done[:kept])
     every = ((index, sample, row) for index, row in enumerate(problems) for sample in range(num_samples))
     rows = islice(every, kept, None)
-    while batch := list(islice(rows, batch_size)):
-        start = len(graded)
+    batches = list(iter(lambda: list(islice(rows, batch_size)), []))
+    made: dict[int, list[GradedCompletion]] = {}
+    for first in range(0, len(batches), share.count):
+        number = first + share.index
+        batch = batches[min(number, len(batches) - 1)]  # one too many, where the others need this process's forwards
+        if number >= len(batches) and share.any_works is None:
+            continue
         texts = generate(
             model,
             tokenizer,
             [row["prompt"] for _, _, row in batch],
             sampling,
             batch_size=batch_size,
-            seed=seed + start,
+            seed=seed + kept + min(number, len(batches) - 1) * batch_size,
+            any_works=share.any_works,
+            shared_prefill=shared_prefill,
         )
-        fresh = _graded(batch, texts, grade or _grade_exact, tags or Tags(), opened)
-        graded += fresh
+        if number >= len(batches):
+            continue
+        made[number] = _graded(batch, texts, grade or _grade_exact, tags or Tags(), opened)
         if on_batch is not None:
-            on_batch(fresh)
+            on_batch(made[number])
         if on_progress is not None:
-            on_progress(len(graded), total)
+            on_progress(len(graded) + sum(map(len, made.values())), total)
+    for theirs in share.gather(made):
+        made |= theirs
+    graded += [completion for number in sorted(made) for completion in made[number]]
     return summarise(graded)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import math
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
@@ -15,6 +16,7 @@ from jinja2 import Environment, StrictUndefined
 
 from covey.report.browser import Packed, pack_completions
 from covey.report.curves_html import colour, draw, geometry, values
+from covey.report.evaluations import EvaluationRow, evaluation_rows
 from covey.report.findings import findings
 from covey.report.headline import facts, gains, how_it_ended
 from covey.report.load import RunRecord, load_run
@@ -60,12 +62,29 @@ def render_report(record: RunRecord, packed: Packed) -> str:
         gains=gains(record.rows),
         facts=facts(record),
         findings=findings(record.rows, record.config),
+        evaluations=[_evaluation(row) for row in evaluation_rows(record.run)],
         sections=shown,
         config=yaml.safe_dump(record.config, sort_keys=False, allow_unicode=True) if record.config else "",
         packed=packed,
         data=as_json({"panels": data, "geometry": geometry(*reach)}),
         scripts=("panels.js", "browser.js") if packed.text else ("panels.js",),
     )
+
+
+def _evaluation(row: EvaluationRow) -> dict[str, str]:
+    figures = [("accuracy", row.accuracy), *row.more]
+    return {
+        "set": row.set_name,
+        "weights": row.state,
+        "sampling": row.sampling,
+        "problems": f"{row.problems:,}" + (f" × {row.samples}" if row.samples > 1 else ""),
+        "figures": "; ".join(f"{name} {_interval(triple)}" for name, triple in figures),
+    }
+
+
+def _interval(triple: tuple[float, float, float]) -> str:
+    value, low, high = (100 * number for number in triple)
+    return "undefined" if math.isnan(value) else f"{value:.1f}% [{low:.1f} to {high:.1f}]"
 
 
 def draw_sections(sections: Sections, first: int, last: int) -> tuple[Shown, list[dict[str, Any]]]:

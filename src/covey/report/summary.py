@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from typing import Any
 
+from covey.report.evaluations import evaluation_rows
 from covey.runlog import names
 from covey.runlog.directory import RunDirectory
 from covey.runlog.files import write_atomically
@@ -60,6 +62,10 @@ def write_summary(
             {"name": label, "before": dict(zip(_KEYS, b, strict=True)), "after": dict(zip(_KEYS, a, strict=True))}
             for label, b, a in rows
         ],
+        "evaluations": [
+            {"name": row.set_name, "weights": row.state, "folder": row.folder, **_finite(row.accuracy)}
+            for row in evaluation_rows(run)
+        ],
         "best_checkpoint": None if best is None else best.name,
     }
     write_atomically(run.summary, json.dumps(summary, indent=2) + "\n")
@@ -73,6 +79,10 @@ def summary_line(step: int, seconds: float, peak_memory_bytes: int) -> str:
 
 
 _KEYS = ("accuracy", "low", "high")
+
+
+def _finite(triple: Triple) -> dict[str, float | None]:
+    return {key: value if math.isfinite(value) else None for key, value in zip(_KEYS, triple, strict=True)}
 
 
 def _triple(row: dict[str, Any], held_out: str) -> Triple:

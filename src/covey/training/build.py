@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from covey import rewards
 from covey.config import Config
+from covey.config.mesh import Mesh
 from covey.errors import ConfigError, ModelError, RunDirectoryError
-from covey.model.adapters import lora_config, quantization_config
+from covey.evaluation.benchmarks import check_benchmarks
+from covey.model.adapters import check_adapters, lora_config, quantization_config, trainable_rows, with_adapters
+from covey.model.adapters import merge as merge_adapters
+from covey.model.export import settle_tokens
+from covey.model.loading import own_sampling
+from covey.model.reasoning_vocab.token_map import MAP_FILE
 from covey.rewards import RewardSettings
 from covey.runlog.directory import RunDirectory
 from covey.training.trackers import trackers
@@ -26,26 +36,34 @@ def check_supported(config: Config) -> list[str]:
     Raises:
         ConfigError: training would not be what was asked for.
     """
-    if config.model.reasoning_vocab_size != 0:
+    if Mesh.of(config.model.mesh_shape).fsdp > 1 and config.model.lora.active and config.model.lora.merge:
         raise ConfigError(
-            f"model.reasoning_vocab_size={config.model.reasoning_vocab_size}: this version of Covey cannot train with "
-            "a reasoning vocabulary yet. Set it to 0 for the baseline."
+            "model.lora.merge=true needs whole weights in one process, and model.mesh_shape shards them: leave it out, "
+            "and merge the adapters afterwards (covey export)."
         )
-    mesh = config.model.mesh_shape
-    if mesh is not None and any(size != 1 for size in mesh[0]):
-        raise ConfigError(
-            f"model.mesh_shape={mesh}: this version of Covey cannot split a model over a device mesh yet. Set it to "
-            "null, and use an accelerate config (recipes/accelerate) for FSDP2 or ZeRO."
-        )
+    check_benchmarks(config.evaluation.benchmarks, "evaluation.benchmarks")
+    check_benchmarks(config.evaluation.benchmark_paths, "evaluation.benchmark_paths")
+    if config.training.use_vllm:
+        check_engine()
     notes = []
-    if config.evaluation.benchmarks:
-        listed = ", ".join(config.evaluation.benchmarks)
-        notes.append(
-            f"evaluation.benchmarks ({listed}) are not run by training: `covey eval` runs them on the finished run."
-        )
     if config.launch.vllm_model and not config.training.use_vllm:
         notes.append(f"launch.vllm_model={config.launch.vllm_model} has no effect without training.use_vllm=true.")
     return notes
+
+
+def check_engine() -> None:
+    """Check that vLLM is there, and have what it says go where everything that libraries say goes.
+
+    Raises:
+        ConfigError: it is not.
+    """
+    if find_spec("vllm") is None:
+        raise ConfigError(
+            "training.use_vllm=true, but vLLM is not installed in this environment: install it with "
+            "`pip install 'covey[vllm]'` on a machine with a GPU (docs/vllm.md has the way for one without), or set "
+            "training.use_vllm=false to have Covey generate by itself."
+        )
+    os.environ.setdefault("VLLM_CONFIGURE_LOGGING", "0")  # read when vLLM is imported
 
 
 def grpo_config(config: Config, run: RunDirectory) -> tuple[GRPOConfig, list[str]]:
@@ -58,6 +76,7 @@ def grpo_config(config: Config, run: RunDirectory) -> tuple[GRPOConfig, list[str
     """
     import torch
 
+    from covey.training.sharding import asks_for_fsdp, let_cpus_shard, mesh_arguments
     from covey.training.trainer import GRPOConfig
 
     values: dict[str, Any] = dict(config.training.values)
@@ -75,6 +94,15 @@ def grpo_config(config: Config, run: RunDirectory) -> tuple[GRPOConfig, list[str
         # With a limit of 1, transformers deletes the newest checkpoint at the end of training, and keeps the best.
         values["save_total_limit"] = 2
         notes.append("training.save_total_limit=1 keeps two checkpoints: the newest and the best.")
+    if config.model.use_generation_config:
+        own = own_sampling(config.model)
+        values |= own
+        said = ", ".join(f"{name}={value:g}" for name, value in own.items())
+        notes.append(f"Sampling as the model's own generation config says: {said}.")
+    fsdp = bool(values.get("fsdp")) or asks_for_fsdp()
+    arguments = mesh_arguments(Mesh.of(config.model.mesh_shape), fsdp_set=fsdp)
+    fsdp = fsdp or "fsdp" in arguments
+    values |= arguments
     if config.logging.project is not None and "project" not in values:
         values["project"] = config.logging.project
     model_kwargs: dict[str, Any] = dict(values.pop("model_init_kwargs", None) or {})
@@ -94,6 +122,8 @@ def grpo_config(config: Config, run: RunDirectory) -> tuple[GRPOConfig, list[str
         )
     except (ValueError, NotImplementedError, ImportError) as error:
         raise ConfigError(f"TRL does not take these training.* settings: {one_paragraph(error)}") from error
+    if fsdp and args.distributed_state is not None:
+        let_cpus_shard(args.distributed_state)
     return args, notes
 
 
@@ -118,20 +148,30 @@ def build_trainer(
     """
     from transformers import PrinterCallback
 
+    from covey.model.reasoning_vocab import ReasoningVocabulary
     from covey.training.trainer import GRPOTrainer
     from covey.training.user_callbacks import load_callbacks
 
     callbacks = load_callbacks(config.callbacks)
     quantization = quantization_config(config.model)
+    check_adapters(config.model.lora)
+    rows = None
+    if config.model.lora.active and (Path(source) / MAP_FILE).is_file():
+        vocabulary = ReasoningVocabulary.load(source)
+        rows = trainable_rows(source, vocabulary, trust_remote_code=config.model.trust_remote_code)
     try:
+        policy: Any = source
+        if config.model.lora.path is not None:
+            policy = with_adapters(_base_model(source, args, quantization), config.model.lora)
+            args.model_init_kwargs = quantization = None  # TRL has no more use for them
         trainer = GRPOTrainer(
-            model=source,
+            model=policy,
             reward_funcs=reward_funcs,
             args=args,
             train_dataset=loaded.train,
             processing_class=tokenizer,
             callbacks=callbacks,
-            peft_config=lora_config(config.model.lora),
+            peft_config=lora_config(config.model.lora, rows),
             quantization_config=quantization,
             speed=config.speed,
             **objective,
@@ -143,7 +183,21 @@ def build_trainer(
     except (ValueError, ImportError) as error:
         raise ConfigError(f"TRL does not take these settings: {one_paragraph(error)}") from error
     trainer.remove_callback(PrinterCallback)  # the display shows it
+    if args.use_vllm:
+        trainer.vllm_generation.sync_tolerance = config.launch.sync_tolerance
     return trainer
+
+
+def _base_model(source: str, args: GRPOConfig, quantization: Any) -> Any:
+    """The model that adapters go onto, loaded as TRL itself would."""
+    from trl.trainer.utils import create_model_from_path
+
+    values = dict(args.model_init_kwargs or {})
+    if quantization is not None:
+        values["quantization_config"] = quantization
+    if args.distributed_state.distributed_type in ("MULTI_GPU", "DEEPSPEED"):
+        values["device_map"] = None
+    return create_model_from_path(source, **values, trust_remote_code=args.trust_remote_code)
 
 
 def check_rewards(config: Config, loaded: LoadedData) -> None:
@@ -156,23 +210,27 @@ def check_rewards(config: Config, loaded: LoadedData) -> None:
     rewards.load(config.rewards.funcs, settings, loaded.train.column_names)
 
 
-def check_size(config: Config, loaded: LoadedData) -> None:
-    """Check that the data fill one generation batch.
+def check_size(config: Config, loaded: LoadedData, processes: int = 1) -> None:
+    """Check that the data fill one generation batch, over all processes.
 
     Raises:
         ConfigError: they do not.
     """
-    prompts = config.training.generation_batch // config.training.num_generations
+    batch = config.training.generation_batch
+    if config.training.generation_batch_size is None:
+        batch *= processes
+    prompts = batch // config.training.num_generations
     if len(loaded.train) < prompts:
         raise ConfigError(
             f"One generation batch takes {prompts} different prompts (training.per_device_train_batch_size × "
-            f"accumulation ÷ training.num_generations), but the training data has only {len(loaded.train)}. Lower "
-            "training.per_device_train_batch_size, raise training.num_generations, or use more data."
+            "accumulation × processes ÷ training.num_generations), but the training data has only "
+            f"{len(loaded.train)}. Lower training.per_device_train_batch_size, raise training.num_generations, or use "
+            "more data."
         )
 
 
 def check_disk_space(trainer: GRPOTrainer, run: RunDirectory, *, keeps_best: bool = False) -> None:
-    """Check that the checkpoints that are kept at once fit on the disk, side by side: weights, and two moments of what is trained.
+    """Check that the checkpoints that are there at once fit on the disk: weights, and two moments of what is trained.
 
     Raises:
         RunDirectoryError: they do not.
@@ -191,20 +249,31 @@ def check_disk_space(trainer: GRPOTrainer, run: RunDirectory, *, keeps_best: boo
         )
 
 
-def save_final_model(trainer: GRPOTrainer, run: RunDirectory, *, merge: bool) -> None:
+def save_final_model(trainer: GRPOTrainer, run: RunDirectory, *, merge: bool, wait: Callable[[], None]) -> None:
     """Write `final_model/`: beside first, then renamed, so that it is there whole or not at all.
 
     Args:
+        wait: waits for the other processes.
         merge: add the adapters to the weights they belong to and save those, instead of the adapters alone.
     """
+    from covey.model.reasoning_vocab.vocabulary import vocabulary_of
+    from covey.training.sharding import whole_weights
+
     beside = run.final_model.with_name("final_model.part")
-    shutil.rmtree(beside, ignore_errors=True)
+    if trainer.args.should_save:
+        shutil.rmtree(beside, ignore_errors=True)
+    wait()
     if merge and trainer.args.should_save:
-        merged = trainer.accelerator.unwrap_model(trainer.model).merge_and_unload()
+        merged = merge_adapters(trainer.accelerator.unwrap_model(trainer.model))
+        settle_tokens(merged, trainer.processing_class)
         merged.save_pretrained(beside)
         trainer.processing_class.save_pretrained(beside)
+        if (vocabulary := vocabulary_of(trainer.model)) is not None:
+            vocabulary.save(beside)
     else:
-        trainer.save_model(str(beside))
+        with whole_weights():
+            trainer.save_model(str(beside))
+    wait()
     if trainer.args.should_save:
         shutil.rmtree(run.final_model, ignore_errors=True)
         beside.rename(run.final_model)

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from functools import partial
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
@@ -24,6 +23,7 @@ from covey.runlog.metrics import MetricsWriter
 from covey.training.best import METRIC, is_new_best, judged_by, note_evaluation, recall_best
 from covey.training.display import Display
 from covey.training.memory_in_use import memory_in_use
+from covey.training.processes import Processes, StopRequest
 from covey.training.recording import Recorder
 from covey.training.stages import StageClock
 from covey.training.trackers import tell_trackers
@@ -137,7 +137,7 @@ class EvaluationCallback(TrainerCallback):
         every_steps: int,
         before_training: bool,
         sample_completions: int,
-        keep_best: bool = False,
+        keep_best_in: RunDirectory | None = None,
         tell: Callable[[Mapping[str, Any]], None] | None = None,
         announce: Callable[[dict[str, float]], None] | None = None,
         share: Callable[[Any], Any] | None = None,
@@ -145,12 +145,12 @@ class EvaluationCallback(TrainerCallback):
         """Take what evaluates, and where its figures go.
 
         Args:
-            keep_best: have a checkpoint written at every new best accuracy, and link it.
+            keep_best_in: the run whose checkpoints these are: one is written at every new best accuracy, and linked.
             tell: tells the trackers.
             announce: fires transformers' `on_evaluate` with the figures, in every process.
             share: gives every process what the main one has.
         """
-        self._keep_best = keep_best
+        self._keep_best_in = keep_best_in
         self._announce = announce
         self._share = share
         self._tell = tell  # the trackers: this callback's figures do not pass through the trainer's own log
@@ -165,9 +165,9 @@ class EvaluationCallback(TrainerCallback):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        best = recall_best(state, self._run) if self._keep_best else None
-        if best is not None and state.is_world_process_zero:
-            self._run.link_best(best)
+        best = recall_best(state, self._keep_best_in) if self._keep_best_in else None
+        if best is not None and self._keep_best_in and state.is_world_process_zero:
+            self._keep_best_in.link_best(best)
         if state.global_step == 0 and self._before_training:
             self._evaluate_now(state, control)
 
@@ -176,11 +176,11 @@ class EvaluationCallback(TrainerCallback):
             self._evaluate_now(state, control)
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        if self._keep_best and state.is_world_process_zero and state.best_global_step == state.global_step:
-            self._run.link_best(state.global_step)
+        if self._keep_best_in and state.is_world_process_zero and state.best_global_step == state.global_step:
+            self._keep_best_in.link_best(state.global_step)
 
     def _evaluate_now(self, state: TrainerState, control: TrainerControl) -> None:
-        row = self._run_evaluation(state) if state.is_world_process_zero else {}
+        row = self._run_evaluation(state)
         if self._share:
             row = self._share(row)
         accuracy = judged_by(row)
@@ -190,13 +190,15 @@ class EvaluationCallback(TrainerCallback):
         note_evaluation(state, figures)
         if self._announce:
             self._announce(figures)
-        if self._keep_best and is_new_best(state, accuracy):
+        if self._keep_best_in and is_new_best(state, accuracy):
             control.should_save = True
 
     def _run_evaluation(self, state: TrainerState) -> dict[str, Any]:
         began = time.perf_counter()
         self._display.status("evaluating on held-out problems")
         results = self._evaluate()
+        if not state.is_world_process_zero:
+            return {}
         row: dict[str, Any] = {names.EVALUATION_TIME: time.perf_counter() - began}
         for held_out, result in results.items():
             row |= {names.eval_name(held_out, metric): value for metric, value in result.metrics().items()}
@@ -219,9 +221,17 @@ class StopCallback(TrainerCallback):
     The schedule of the run is not touched: going on later equals never having stopped.
     """
 
-    def __init__(self, stop_after_steps: int | None) -> None:
+    def __init__(self, stop_after_steps: int | None, processes: Processes | None = None) -> None:
+        """Take when to stop.
+
+        Args:
+            stop_after_steps: how many steps this invocation makes; None, as many as the run has.
+            processes: stop together, whichever of them a signal came to.
+        """
         self._stop_after_steps = stop_after_steps
+        self._processes = processes or Processes()
         self._first_step = 0
+        self._caught: int | None = None
         self.signal: int | None = None
         """The signal that asked for the stop, if one did."""
         self.stopped = False
@@ -235,6 +245,7 @@ class StopCallback(TrainerCallback):
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         done_here = state.global_step - self._first_step
         enough = self._stop_after_steps is not None and done_here >= self._stop_after_steps
+        self.signal = self._processes.any_signal(self._caught)
         if (enough or self.signal is not None) and state.global_step < state.max_steps:
             self.stopped = True
             control.should_save = True
@@ -244,15 +255,14 @@ class StopCallback(TrainerCallback):
     def catching_signals(self, display: Display) -> Iterator[None]:
         """Within, the first Ctrl-C or SIGTERM asks for a clean stop; a second Ctrl-C interrupts at once."""
 
-        def ask_to_stop(number: int, frame: FrameType | None) -> None:
-            if self.signal is not None:
-                raise KeyboardInterrupt
-            self.signal = number
+        def tell(number: int) -> None:
+            self._caught = number
             # A status, not a note: printing above the panel from within a handler could cut into a redraw.
             display.status(f"{signal.Signals(number).name}: finishing this step, then writing a checkpoint")
 
         caught = (signal.SIGINT, signal.SIGTERM)
-        before = [signal.signal(number, ask_to_stop) for number in caught]
+        request = StopRequest(tell, alone=self._processes.count == 1)
+        before = [signal.signal(number, request) for number in caught]
         try:
             yield
         finally:

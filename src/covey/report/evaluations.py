@@ -1,0 +1,76 @@
+"""The evaluations that lie in a run directory, as rows of a table: benchmarks after training, and what `covey eval`
+made."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from covey.runlog import RunDirectory, names
+from covey.runlog.evaluations import StoredEvaluation, list_evaluations
+
+_MORE = ("pass@", "maj@")
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationRow:
+    """One evaluation that is done."""
+
+    set_name: str
+    """The benchmark, or the held-out set."""
+    state: str
+    """Which weights: `final`, `best` or `checkpoint-N`."""
+    sampling: str
+    """How it was sampled, in words."""
+    problems: int
+    samples: int
+    """Completions per problem."""
+    accuracy: tuple[float, float, float]
+    """With its 95% interval, as shares of 1; NaN where undefined."""
+    more: tuple[tuple[str, tuple[float, float, float]], ...]
+    """pass@k and maj@k of the largest k, where there are several completions."""
+    folder: str
+    """Its name within the run's folder `evaluation`."""
+
+
+def evaluation_rows(run: RunDirectory) -> list[EvaluationRow]:
+    """The evaluations of a run, oldest first.
+
+    Raises:
+        RunDirectoryError: one of them cannot be read.
+    """
+    return [_row(stored) for stored in list_evaluations(run.root) if names.ACCURACY in stored.summary]
+
+
+def _row(stored: StoredEvaluation) -> EvaluationRow:
+    settings = stored.settings
+    samples = int(settings["num_samples"])
+    more = [f"{kind}{samples}" for kind in _MORE if f"{kind}{samples}" in stored.summary] if samples > 1 else []
+    name = str(settings["name"])
+    state = stored.name.removeprefix(f"{name}-")
+    state = state if state.startswith("checkpoint-") else state.partition("-")[0]
+    return EvaluationRow(
+        set_name=name,
+        state="-".join(state.split("-")[:2]) if state.startswith("checkpoint-") else state,
+        sampling=_sampling(settings.get("sampling") or {}),
+        problems=int(settings["data"]["problems"]),
+        samples=samples,
+        accuracy=_triple(stored.summary[names.ACCURACY]),
+        more=tuple((metric, _triple(stored.summary[metric])) for metric in more),
+        folder=stored.name,
+    )
+
+
+def _sampling(sampling: Mapping[str, Any]) -> str:
+    temperature = sampling.get("temperature")
+    if not temperature:
+        return "greedy" if temperature == 0 else ""
+    words = [f"temperature {temperature:g}"]
+    words += [f"top-k {sampling['top_k']}"] if sampling.get("top_k") else []
+    words += [f"top-p {sampling['top_p']:g}"] if sampling.get("top_p", 1.0) < 1 else []
+    return ", ".join(words)
+
+
+def _triple(figure: Mapping[str, float]) -> tuple[float, float, float]:
+    return figure["value"], figure["low"], figure["high"]
