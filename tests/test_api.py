@@ -1,7 +1,7 @@
 """The Python API: the same names, runs and results as the commands, without importing PyTorch before it is needed.
 
-Pinned here: what `import covey` offers; that `covey.train` leaves the run that `covey train` leaves, step for step; that
-`covey.evaluate` gives the figures of `covey eval`; and how values are written in overrides.
+Pinned here: what `import covey` offers; that `covey.train` leaves the run that `covey train` leaves, step for step;
+that `covey.evaluate` gives the figures of `covey eval`; and how values are written in overrides.
 """
 
 from __future__ import annotations

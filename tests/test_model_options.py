@@ -8,19 +8,23 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
 from peft import PeftModel
+from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from covey.cli.main import main
 from covey.config import LoraConfig, ModelConfig, build
 from covey.errors import ConfigError, ModelError
 from covey.model.adapters import lora_config, quantization_config
-from covey.model.loading import load_tokenizer
+from covey.model.loading import load_tokenizer, own_sampling, resolve_model
 from covey.model.prompts import cut_left, prompt_lengths, render
 from covey.training.trackers import tracker_environment, trackers
 from covey.training.user_callbacks import load_callbacks
@@ -156,8 +160,8 @@ def test_callbacks_of_ones_own(train: Train, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("override", "says"),
     [
-        ("model.reasoning_vocab_size=8", "cannot train with a reasoning vocabulary yet"),
-        ("model.mesh_shape=[[2,2],[fsdp,tp]]", "cannot split a model over a device mesh yet"),
+        ("model.reasoning_vocab_size=3", "all of these tokens are special ones"),
+        ("model.mesh_shape=[[2,2],[fsdp,tp]]", "splits every layer over 2 processes"),
         ("model.lora.target_modules=[no_such_layer]", "no_such_layer"),
         ("training.use_vllm=true", "vLLM"),
     ],
@@ -204,3 +208,93 @@ def test_a_run_without_a_gpu_says_what_it_trains_in(train: Train) -> None:
     code, out = train("model.dtype=bfloat16", "training.bf16=true")
     assert code == 0, out
     assert "training on the CPU in bfloat16 (use_cpu=true, bf16=false, in place of bf16=true)" in out
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("beta", [0.0, 0.1])
+def test_adapters_are_trained_on(train: Train, tiny_model: str, tmp_path: Path, beta: float) -> None:
+    code, out = train("model.lora.rank=4", "model.lora.alpha=64", "run_name=first")
+    assert code == 0, out
+    before = tmp_path / "first" / "final_model"
+    code, out = train(f"model.name={before}")
+    assert code == 1
+    assert f"model.name={tiny_model} model.lora.path={before}" in out
+    code, out = train(
+        f"model.lora.path={before}", f"training.beta={beta}", "training.save_steps=1", "stop_after_steps=1"
+    )
+    assert code == 0, out
+    code, out = train(f"model.lora.path={before}", f"training.beta={beta}", "training.save_steps=1")
+    assert code == 0, out
+    after = tmp_path / "run" / "final_model"
+    weights = [load_file(folder / "adapter_model.safetensors") for folder in (before, after)]
+    assert weights[0].keys() == weights[1].keys()
+    moved = torch.stack([(weights[1][name] - weights[0][name]).abs().max() for name in weights[0]]).max()
+    size = torch.stack([weights[0][name].abs().max() for name in weights[0]]).max()
+    assert 0 < moved < size / 2  # it went on from them: new ones would be random, with zeros for every B
+    grown = [name for name in weights[0] if "lora_B" in name]
+    assert all(weights[1][name].abs().max() > 0 for name in grown)
+    if beta:  # the reference is what the adapters were before, so that the first step has no divergence from it
+        rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+        assert rows[0]["train/kl"] == pytest.approx(0, abs=1e-6)
+        assert rows[1]["train/kl"] > 1e-7
+
+
+@pytest.mark.parametrize(
+    ("override", "says"),
+    [
+        ("model.lora.path=nowhere", "model.lora.path=nowhere holds no adapters"),
+        ("model.use_generation_config=true", "says how to sample"),
+        ("model.name=kaggle://google/gemma-3", "kaggle://owner/model/transformers/variation"),
+        ("model.name=kaggle://google/gemma-3/flax/gemma3-1b-it", "weights for flax"),
+        ("model.name=kaggle://google/gemma-3/transformers/gemma-3-1b-it", r"kagglehub"),
+    ],
+)
+def test_models_that_cannot_be_had_are_named(train: Train, tmp_path: Path, override: str, says: str) -> None:
+    code, out = train(override)
+    assert code == 1, out
+    assert says in out
+    assert not (tmp_path / "run" / "config.yaml").exists()
+
+
+def test_weights_from_kaggle(tiny_model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    stand_in = ModuleType("kagglehub")
+    stand_in.model_download = lambda handle: asked.append(handle) or tiny_model  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "kagglehub", stand_in)
+    address = "kaggle://qwen/qwen-3/transformers/tiny/2"
+    assert resolve_model(address) == resolve_model(address) == tiny_model
+    assert asked == ["qwen/qwen-3/transformers/tiny/2"]
+    assert load_tokenizer(ModelConfig(name=address)).pad_token is not None
+
+
+def test_the_models_own_sampling_beats_the_recipes(tiny_model: str, train: Train, tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(tiny_model, folder)
+    said = json.loads((folder / "generation_config.json").read_text())
+    (folder / "generation_config.json").write_text(json.dumps({**said, "temperature": 0.6, "top_k": 20}))
+    assert own_sampling(ModelConfig(name=str(folder))) == {"temperature": 0.6, "top_k": 20}
+    code, out = train(f"model.name={folder}", "model.use_generation_config=true", "training.max_steps=1")
+    assert code == 0, out
+    assert "generation config says: temperature=0.6, top_k=20." in out
+    args = torch.load(next((tmp_path / "run").glob("checkpoint-1/training_args.bin")), weights_only=False)
+    assert (args.temperature, args.top_k) == (0.6, 20)
+
+
+def test_a_tokenizer_without_padding_gets_a_token_that_ends_nothing(tiny_model: str, tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(tiny_model, folder)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    own, end = tokenizer.pad_token, tokenizer.eos_token
+    assert own != end
+    settings = json.loads((folder / "tokenizer_config.json").read_text())
+    settings.pop("pad_token", None)
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    if (folder / "special_tokens_map.json").is_file():
+        (folder / "special_tokens_map.json").unlink()
+    assert AutoTokenizer.from_pretrained(folder).pad_token is None
+    assert load_tokenizer(ModelConfig(name=str(folder))).pad_token == own
+    # Where the only candidate ends an answer too, by the model's own word, the end itself is taken.
+    generation = json.loads((folder / "generation_config.json").read_text())
+    ends = [tokenizer.eos_token_id, tokenizer.convert_tokens_to_ids(own)]
+    (folder / "generation_config.json").write_text(json.dumps({**generation, "eos_token_id": ends}))
+    assert load_tokenizer(ModelConfig(name=str(folder))).pad_token == end

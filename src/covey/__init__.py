@@ -1,7 +1,7 @@
 """Covey: group-relative policy optimisation of language models on answers that can be checked.
 
-`from covey import GRPOTrainer, GRPOConfig` gives a drop-in for TRL's trainer; `covey.train` and `covey.evaluate` do what
-the commands do. Importing `covey` itself stays light: what needs PyTorch is loaded on first use.
+`from covey import GRPOTrainer, GRPOConfig` gives a drop-in for TRL's trainer; `covey.train` and `covey.evaluate` do
+what the commands do. Importing `covey` itself stays light: what needs PyTorch is loaded on first use.
 """
 
 from __future__ import annotations

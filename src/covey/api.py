@@ -57,8 +57,9 @@ def train(
 
     label = "python" if recipe is None else Path(recipe).stem
     result = run_training(composed.config, f"{time.strftime('%Y%m%d-%H%M%S')}-{label}", console)
-    spent = (result.training_seconds, result.peak_memory_bytes) if result.trained else None
-    write_closing(result.run, finished=result.finished, spent=spent)
+    if result.main:
+        spent = (result.training_seconds, result.peak_memory_bytes) if result.trained else None
+        write_closing(result.run, finished=result.finished, spent=spent)
     return result
 
 

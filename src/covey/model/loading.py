@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from covey.errors import ModelError
+from covey.model import kaggle
 from covey.model.starter import STARTER_NAME, STARTER_PATH
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
+    from transformers import GenerationConfig, PreTrainedTokenizerBase
 
     from covey.config import ModelConfig
 
@@ -19,13 +21,16 @@ _WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "pytorch_model*.bin", "
 def resolve_model(name: str) -> str:
     """What `from_pretrained` takes for `name`: a folder, or a hub id.
 
-    `starter` is the shipped model. A name that is a folder here, or that can only be a path, must hold a model.
+    `starter` is the shipped model; `kaggle://…` is downloaded, once. A name that is a folder here, or that can only be
+    a path, must hold a model.
 
     Raises:
-        ModelError: for a folder without a model in it, or a path that does not exist.
+        ModelError: for a folder without a model in it, a path that does not exist, a download that fails.
     """
     if name == STARTER_NAME:
         folder = STARTER_PATH
+    elif name.startswith(kaggle.PREFIX):
+        folder = kaggle.download(name)
     else:
         folder = Path(name).expanduser()
         if not folder.exists():
@@ -37,6 +42,18 @@ def resolve_model(name: str) -> str:
             )
     _check_folder(name, folder)
     return str(folder)
+
+
+def check_name(name: str) -> None:
+    """Check what is known of a model's name at once, without a network.
+
+    Raises:
+        ModelError: as `resolve_model`.
+    """
+    if name.startswith(kaggle.PREFIX):
+        kaggle.handle(name)
+    else:
+        resolve_model(name)
 
 
 def load_tokenizer(model: ModelConfig) -> PreTrainedTokenizerBase:
@@ -66,9 +83,70 @@ def load_tokenizer(model: ModelConfig) -> PreTrainedTokenizerBase:
             "is probably a base model. Choose an instruction-tuned model, or give one with model.chat_template (a "
             "Jinja template, or a file that holds one)."
         )
-    if tokenizer.pad_token is None:
-        tokenizer.pad_token = tokenizer.eos_token
+    _settle_padding(tokenizer, model)
     return tokenizer
+
+
+_PADS = ("<pad>", "<|pad|>", "[PAD]", "<PAD>", "<|padding|>", "<|finetune_right_pad_id|>", "<|endoftext|>", "<unk>")
+"""What models call the token that pads, in the order in which it is looked for; the last two stand in."""
+
+
+def _settle_padding(tokenizer: PreTrainedTokenizerBase, model: ModelConfig) -> None:
+    """Give a tokenizer without a padding token one that ends nothing, where its vocabulary has such a token.
+
+    The end of an answer is the last choice: other tools that read the saved tokenizer mask padding by its id, and with
+    it the end that the model is to learn.
+    """
+    if tokenizer.pad_token is not None:
+        return
+    ends = {tokenizer.eos_token_id, *declared_eos_ids(model)}
+    known = tokenizer.get_vocab()
+    free = [token for token in _PADS if token in known and known[token] not in ends]
+    tokenizer.pad_token = free[0] if free else tokenizer.eos_token
+
+
+def declared_eos_ids(model: ModelConfig) -> list[int]:
+    """The ids that end an answer by the model's own generation config; empty where it has none."""
+    found = own_generation_config(model)
+    ends = None if found is None else found.eos_token_id
+    return [ends] if isinstance(ends, int) else list(ends or [])
+
+
+def all_eos_ids(model: Any, tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    """Every id that ends an answer: the tokenizer's first, then those that the loaded model declares."""
+    declared = model.generation_config.eos_token_id
+    ids = [tokenizer.eos_token_id, *([declared] if isinstance(declared, int) else declared or [])]
+    return list(dict.fromkeys(one for one in ids if one is not None))
+
+
+def own_generation_config(model: ModelConfig) -> GenerationConfig | None:
+    """What the model's `generation_config.json` says; None where it has none, or none can be reached."""
+    from transformers import GenerationConfig
+
+    try:
+        return GenerationConfig.from_pretrained(resolve_model(model.name), revision=model.revision or "main")
+    except (OSError, ValueError):
+        return None
+
+
+OWN_SAMPLING = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+
+
+def own_sampling(model: ModelConfig) -> dict[str, float]:
+    """How the model's own generation config samples, under TRL's names; what it does not say is left out.
+
+    Raises:
+        ModelError: it says nothing of it.
+    """
+    found = own_generation_config(model)
+    said = {} if found is None else found.to_diff_dict()
+    values = {name: said[name] for name in OWN_SAMPLING if said.get(name) is not None}
+    if not values:
+        raise ModelError(
+            f"model.use_generation_config=true, but the model {model.name} has no generation_config.json that says how "
+            f"to sample ({', '.join(OWN_SAMPLING)}). Set it to false, and training.temperature and its like by hand."
+        )
+    return values
 
 
 def check_model(model: ModelConfig) -> str:
@@ -96,6 +174,12 @@ def _check_folder(name: str, folder: Path) -> None:
     if not folder.is_dir():
         raise ModelError(
             f"model.name={name} is a file. Give the folder that holds the model's config.json and weights."
+        )
+    if (folder / "adapter_config.json").is_file() and not (folder / "config.json").is_file():
+        base = json.loads((folder / "adapter_config.json").read_bytes()).get("base_model_name_or_path") or "THEIR MODEL"
+        raise ModelError(
+            f"model.name={name} is a folder of adapters, not of a model. To train them on: model.name={base} "
+            f"model.lora.path={name}. To have one model of the two: covey export {name} FOLDER."
         )
     if not (folder / "config.json").is_file():
         held = ", ".join(sorted(p.name for p in folder.iterdir())[:8]) or "nothing"

@@ -1,0 +1,63 @@
+"""Sphinx: Markdown pages, with those that are made from the repository itself written first (scripts/docs_pages.py)."""
+
+import re
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT / "src"), str(ROOT / "scripts")]
+
+import docs_pages  # noqa: E402
+from sphinx.ext.autodoc.mock import _MockObject  # noqa: E402
+
+from covey import __version__  # noqa: E402
+
+docs_pages.write_all(ROOT)
+
+project = "Covey"
+author = "The Covey contributors"
+copyright = f"2026, {author}"
+version = release = __version__
+
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.mathjax"]
+exclude_patterns = ["_build", "requirements.txt"]
+myst_enable_extensions = ["dollarmath", "deflist", "colon_fence"]
+myst_heading_anchors = 4
+myst_links_external_new_tab = False
+
+html_theme = "furo"
+html_title = f"Covey {__version__}"
+html_static_path = ["static"]
+html_css_files = ["covey.css"]
+
+# The API reference: Google's docstrings, types from the annotations. What is not installed is stood in for.
+autodoc_mock_imports = [
+    name
+    for name in ("torch", "transformers", "trl", "accelerate", "peft", "datasets", "safetensors", "pyarrow", "numpy")
+    if find_spec(name) is None
+]
+_MockObject.__or__ = _MockObject.__ror__ = lambda self, other: self  # `Tensor | None` at the top of a module
+autodoc_member_order = "bysource"
+autodoc_typehints = "signature"
+autodoc_default_options = {"show-inheritance": False}
+napoleon_use_rtype = False
+suppress_warnings = ["autodoc.mocked_object"]
+
+
+def _as_rst(app, what, name, obj, options, lines):
+    """Docstrings are plain text with `code` between single ticks; reStructuredText wants two, and stars escaped."""
+    text = "\n".join(lines)
+    text = re.sub(r"(?<!`)`([^`\n]+(?:\n[^`\n]+)?)`(?!`)", lambda found: "``" + " ".join(found[1].split()) + "``", text)
+    parts = re.split(r"(``[^`]*``)", text)
+    escaped = [part if part.startswith("``") else re.sub(r"(?<!\\)([*|])", r"\\\1", part) for part in parts]
+    lines[:] = "".join(escaped).split("\n")
+
+
+def _pointed(app, docname, source):
+    source[0] = docs_pages.pointed(ROOT, source[0], Path(app.env.doc2path(docname)))
+
+
+def setup(app):
+    app.connect("source-read", _pointed)
+    app.connect("autodoc-process-docstring", _as_rst, priority=100)  # before napoleon, which adds stars of its own

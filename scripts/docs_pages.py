@@ -1,0 +1,118 @@
+"""Write the pages of the documentation that are made from the repository: the reference of the keys, the recipes, the
+benchmarks, the studies, how to contribute and what changed.
+
+`docs/conf.py` calls this before every build; the pages lie in `docs/generated/`, which git ignores.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from pathlib import Path
+
+from covey.config import document, known_keys
+from covey.config.keys import GROUPS
+
+GENERATED = Path("docs", "generated")
+
+PAGES = {
+    "recipes/README.md": "recipes.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "CHANGELOG.md": "changelog.md",
+    "benchmarks/first_run.md": "first_run.md",
+    "benchmarks/grading.md": "grading_benchmark.md",
+    "studies/maxent/README.md": "maxent_study.md",
+    "studies/maxent/results.md": "maxent_results.md",
+}
+"""Files outside of `docs/` that are pages of it, and what they are called there."""
+
+_LINK = re.compile(r"(!?\[[^\]\n]*\]\()([^)\s#]+)(#[^)\s]*)?\)")
+_INTRO = """# All keys
+
+Every key, its type, its default and what it does. `covey config --doc KEY` says the same in a terminal. Where a group
+has options (`objective=maxent`), the option that was chosen may set another default.
+
+"""
+
+
+def write_all(root: Path) -> None:
+    """Write every page, and take away those that are no longer made."""
+    folder = root / GENERATED
+    folder.mkdir(parents=True, exist_ok=True)
+    made = {"keys.md": keys_page()}
+    for source, name in PAGES.items():
+        if (root / source).is_file():
+            made[name] = moved(root, root / source, folder)
+    for path in folder.glob("*.md"):
+        if path.name not in made:
+            path.unlink()
+    for name, text in made.items():
+        path = folder / name
+        if not path.is_file() or path.read_text(encoding="utf-8") != text:  # an old time lets Sphinx skip the page
+            path.write_text(text, encoding="utf-8")
+
+
+def keys_page() -> str:
+    """The reference of all keys, out of the schema and the snapshot of TRL's fields."""
+    parts = [_INTRO]
+    for group in ("", *GROUPS):
+        keys = [key for key in known_keys() if key.rpartition(".")[0] == group and key not in GROUPS]
+        if not keys:
+            continue
+        parts.append(f"## `{group}.*`\n\n{_text(document(group).doc)}\n\n" if group else "## Top level\n\n")
+        parts += [_entry(key) for key in keys]
+    return "".join(parts)
+
+
+def _entry(key: str) -> str:
+    found = document(key)
+    default = found.default
+    shown = "null" if default is None else str(default).lower() if isinstance(default, bool) else str(default)
+    shown = shown.replace("`", "'").replace("\n", " ")
+    if len(shown) > 80:
+        shown = shown[:77] + "…"
+    kind = found.type.replace("`", "'")
+    return f"`{key}`\n: {_text(found.doc)}\n  *{_text(kind)}*; default `{shown or 'empty'}`\n\n"
+
+
+def _text(text: str) -> str:
+    """A docstring on one line; what Markdown would read as markup stays text."""
+    parts = re.split(r"(`[^`]*`)", " ".join(text.split()))
+    return "".join(part if part.startswith("`") else re.sub(r"([*_<>\[\]$|])", r"\\\1", part) for part in parts)
+
+
+def moved(root: Path, source: Path, folder: Path) -> str:
+    """A page from elsewhere, its links pointing to the same places from its new one."""
+
+    def link(found: re.Match[str]) -> str:
+        start, target, anchor = found[1], found[2], found[3] or ""
+        if "://" in target or target.startswith("mailto:"):
+            return found[0]
+        aim = (source.parent / target).resolve()
+        inside = aim.relative_to(root).as_posix() if aim.is_relative_to(root) else ""
+        if inside in PAGES:
+            return f"{start}{PAGES[inside]}{anchor})"
+        if aim.is_dir():
+            return found[0].partition("](")[0].lstrip("!").lstrip("[")
+        return f"{start}{os.path.relpath(aim, folder)}{anchor})"
+
+    return _LINK.sub(link, source.read_text(encoding="utf-8"))
+
+
+def pointed(root: Path, text: str, page: Path) -> str:
+    """A page of `docs/` with its links to files that have become pages pointing to those."""
+
+    def link(found: re.Match[str]) -> str:
+        aim = (page.parent / found[2]).resolve()
+        inside = aim.relative_to(root).as_posix() if aim.is_relative_to(root) else ""
+        if inside not in PAGES:
+            return found[0]
+        made = os.path.relpath(root / GENERATED / PAGES[inside], page.parent)
+        return f"{found[1]}{made}{found[3] or ''})"
+
+    return _LINK.sub(link, text)
+
+
+if __name__ == "__main__":
+    write_all(Path(sys.argv[1] if len(sys.argv) > 1 else ".").resolve())

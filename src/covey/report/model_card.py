@@ -1,0 +1,234 @@
+"""The model card of a run: what was trained on what, for which reward, how well it does, and how to use it.
+
+Made from the files of the run directory alone. Names of folders on the machine and tokens stay out of it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from covey.report.headline import facts
+from covey.report.load import RunRecord, load_run
+from covey.report.panels import set_label
+from covey.runlog import names
+from covey.runlog.evaluations import StoredEvaluation, list_evaluations
+from covey.runlog.files import write_atomically
+from covey.runlog.metrics import Row
+
+CARD = "README.md"
+
+
+def write_model_card(run: Path, folder: Path, *, state: str = "final", hub_id: str | None = None) -> Path:
+    """Write the card of a run's model beside its weights.
+
+    Args:
+        run: the run directory.
+        folder: where the weights are.
+        state: which model of the run it is: `final`, `best`, or `checkpoint-N`.
+        hub_id: the name under which people will load it.
+
+    Raises:
+        ConfigError: the run cannot be read.
+    """
+    card = folder / CARD
+    write_atomically(card, model_card(load_run(run), state=state, hub_id=hub_id, adapters=_has_adapters(folder)))
+    return card
+
+
+def model_card(record: RunRecord, *, state: str = "final", hub_id: str | None = None, adapters: bool = False) -> str:
+    """The card as Markdown, with the metadata that the hub reads."""
+    config = _public(record.config)
+    model, dataset = config.get("model") or {}, config.get("dataset") or {}
+    objective = config.get("objective") or {}
+    evaluated = _evaluated(record.rows, _step(record, state))
+    stored = [found for found in list_evaluations(record.run.root) if found.done and _is_of(found, state)]
+    title = hub_id.rpartition("/")[2] if hub_id else record.name
+    name = str(model.get("name") or "an unknown model")
+    parts = [
+        "---\n" + yaml.safe_dump(_metadata(record, title, evaluated, adapters), sort_keys=False) + "---\n",
+        f"# {title}\n",
+        f"{_linked(name, record)} trained with {_OBJECTIVES.get(objective.get('name'), 'GRPO')} on "
+        f"{_data(dataset)}, with Covey on top of TRL. {_STATES.get(state, f'This is {state} of the run.')}\n",
+        *_figures(evaluated, stored),
+        *_usage(hub_id or "FOLDER", name if _is_hub_id(record) else "BASE_MODEL", adapters, dataset),
+        "## How it was trained\n",
+        _table(("", ""), [(key, _cell(value)) for key, value in facts(record) if key != "commit"]),
+        "\n<details><summary>The whole config</summary>\n\n```yaml\n"
+        + yaml.safe_dump(config, sort_keys=False, allow_unicode=True, width=100)
+        + "```\n\nSaved as a file, `covey train FILE` runs it again.\n\n</details>\n",
+        "## Limits\n",
+        "The figures hold for problems like those it was evaluated on, sampled as said above; nothing else was "
+        "measured. What the model below it gets wrong or says badly, this one may too.\n",
+    ]
+    return "\n".join(parts)
+
+
+_OBJECTIVES = {"grpo": "GRPO", "maxent": "MaxEnt-GRPO"}
+_STATES = {
+    "final": "These are the weights after its last step.",
+    "best": "These are the weights of the step with the best held-out accuracy.",
+}
+_Evaluated = list[tuple[str, Row, Row]]
+"""Held-out sets, each with its first evaluation and the one of this model."""
+
+
+def _metadata(record: RunRecord, title: str, evaluated: _Evaluated, adapters: bool) -> dict[str, Any]:
+    model, dataset = record.config.get("model") or {}, record.config.get("dataset") or {}
+    found: dict[str, Any] = {"library_name": "peft" if adapters else "transformers", "pipeline_tag": "text-generation"}
+    if _is_hub_id(record):
+        found["base_model"] = model["name"]
+    if dataset.get("id"):
+        found["datasets"] = [dataset["id"]]
+    found["tags"] = ["covey", "trl", str((record.config.get("objective") or {}).get("name") or "grpo")]
+    results = [
+        {
+            "task": {"type": "text-generation"},
+            "dataset": {"name": f"{_data_name(dataset)} ({set_label(held_out)})", "type": _data_name(dataset)},
+            "metrics": [{"type": "accuracy", "value": round(row[names.eval_name(held_out, names.ACCURACY)], 4)}],
+        }
+        for held_out, _, row in evaluated
+    ]
+    if results:
+        found["model-index"] = [{"name": title, "results": results}]
+    return found
+
+
+def _figures(evaluated: _Evaluated, stored: list[StoredEvaluation]) -> list[str]:
+    if not evaluated and not stored:
+        return ["## Figures\n", "It was not evaluated.\n"]
+    parts = ["## Figures\n"]
+    if evaluated:
+        rows = [
+            (set_label(held_out), _interval(before, held_out), _interval(after, held_out))
+            for held_out, before, after in evaluated
+        ]
+        parts += ["Accuracy during training, with 95% intervals.\n", _table(("", "before", "this model"), rows)]
+    for found in stored:
+        sampling, problems = found.settings.get("sampling") or {}, (found.settings.get("data") or {}).get("problems")
+        temperature = sampling.get("temperature")
+        how = "greedy" if temperature == 0 else f"temperature {temperature}, top-p {sampling.get('top_p')}"
+        samples = found.settings.get("num_samples")
+        parts.append(f"\n`{found.settings.get('name')}`: {problems} problems, {samples} completions each, {how}.\n")
+        rows = [
+            (name, _value(name, figure["value"]), f"{_value(name, figure['low'])} – {_value(name, figure['high'])}")
+            for name, figure in found.summary.items()
+            if not math.isnan(figure["value"]) and not (name.startswith("grader/") and figure["value"] == 0)
+        ]
+        parts.append(_table(("", "value", "95% interval"), rows))
+    return [*parts, ""]
+
+
+def _usage(name: str, base: str, adapters: bool, dataset: Mapping[str, Any]) -> list[str]:
+    system = dataset.get("system_prompt")
+    first = f'    {{"role": "system", "content": {str(system)!r}}},\n' if system else ""
+    load = (
+        f'model = AutoModelForCausalLM.from_pretrained("{base}", dtype="auto", device_map="auto")\n'
+        f'model = PeftModel.from_pretrained(model, "{name}")\n'
+        if adapters
+        else f'model = AutoModelForCausalLM.from_pretrained("{name}", dtype="auto", device_map="auto")\n'
+    )
+    return [
+        "## How to use it\n",
+        "```python\n"
+        + ("from peft import PeftModel\n" if adapters else "")
+        + "from transformers import AutoModelForCausalLM, AutoTokenizer\n\n"
+        f'tokenizer = AutoTokenizer.from_pretrained("{name}")\n'
+        + load
+        + f'messages = [\n{first}    {{"role": "user", "content": "…"}},\n]\n'
+        "inputs = tokenizer.apply_chat_template(\n"
+        '    messages, add_generation_prompt=True, return_tensors="pt", return_dict=True\n'
+        ").to(model.device)\n"
+        "output = model.generate(**inputs, max_new_tokens=512)\n"
+        'print(tokenizer.decode(output[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True))\n'
+        "```\n",
+        f"`covey eval {name}` evaluates it, and `covey chat {name}` talks to it.\n",
+    ]
+
+
+def _evaluated(rows: list[Row], step: int) -> _Evaluated:
+    found: _Evaluated = []
+    for held_out in names.held_out_sets(rows):
+        key = names.eval_name(held_out, names.ACCURACY)
+        there = [row for row in rows if row.get(key) is not None and row[names.STEP] <= step]
+        if there:
+            found.append((held_out, there[0], there[-1]))
+    return found
+
+
+def _step(record: RunRecord, state: str) -> int:
+    if state == "best":
+        best = record.run.best_checkpoint()
+        return record.step if best is None else int(best.name.rpartition("-")[2])
+    return int(state.rpartition("-")[2]) if state.startswith("checkpoint-") else record.step
+
+
+def _is_of(found: StoredEvaluation, state: str) -> bool:
+    """Whether an evaluation is of this model of the run, by the name that `covey eval` gives its folder."""
+    return f"-{state}-" in found.name
+
+
+def _public(config: Mapping[str, Any]) -> dict[str, Any]:
+    """A config without secrets, and with only the last part of paths of the machine."""
+    return {key: _cleaned(value) for key, value in config.items() if not key.endswith(_SECRETS)}
+
+
+_SECRETS = ("token", "api_key", "password")
+
+
+def _cleaned(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return _public(value)
+    if isinstance(value, list):
+        return [_cleaned(item) for item in value]
+    if isinstance(value, str) and "\n" not in value and value.startswith(("/", "~", "./", "../")):
+        return value.rstrip("/").rpartition("/")[2]
+    return value
+
+
+def _is_hub_id(record: RunRecord) -> bool:
+    name = str((record.config.get("model") or {}).get("name") or "")
+    return name.count("/") == 1 and not name.startswith((".", "/", "~")) and not Path(name).exists()
+
+
+def _linked(name: str, record: RunRecord) -> str:
+    return f"[{name}](https://huggingface.co/{name})" if _is_hub_id(record) else f"`{name}`"
+
+
+def _data_name(dataset: Mapping[str, Any]) -> str:
+    path = dataset.get("path")
+    return str(dataset.get("id") or (Path(str(path)).name if path else None) or dataset.get("task") or "several sets")
+
+
+def _data(dataset: Mapping[str, Any]) -> str:
+    if dataset.get("id"):
+        return f"[{dataset['id']}](https://huggingface.co/datasets/{dataset['id']})"
+    return f"`{_data_name(dataset)}`"
+
+
+def _has_adapters(folder: Path) -> bool:
+    return (folder / "adapter_config.json").is_file()
+
+
+def _interval(row: Row, held_out: str) -> str:
+    keys = (names.ACCURACY, names.ACCURACY_LOW, names.ACCURACY_HIGH)
+    value, low, high = (row.get(names.eval_name(held_out, key)) for key in keys)
+    ends = f" [{100 * low:.1f}, {100 * high:.1f}]" if low is not None and high is not None else ""
+    return f"{100 * float(value or 0):.1f}%{ends}"
+
+
+def _value(name: str, value: float) -> str:
+    return f"{value:.1f}" if name == names.LENGTH else f"{100 * value:.1f}%"
+
+
+def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+    lines = [head, tuple("---" for _ in head), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
+
+
+def _cell(value: str) -> str:
+    return value.replace("|", "\\|").replace("\n", " ")
