@@ -36,6 +36,13 @@ BETA = "train/objective/beta"
 TARGET_ENTROPY = "train/objective/target_entropy"
 EFFECTIVE_COMPLETIONS = "train/objective/effective_completions"
 WEIGHT_ON_CORRECT = "train/objective/weight_on_correct"
+ENGINE_GAP = "train/engine/logp_gap"
+"""Mean difference between vLLM's log-probabilities and the trainer's, in nats per token, after the sync of the step."""
+
+REASONING_SHARE = "train/vocabulary/reasoning_share"
+"""Share of reasoning tokens among the tokens that were written inside of thinking."""
+THINKING_SHARE = "train/vocabulary/thinking_share"
+"""Share of the tokens that were written inside of thinking."""
 
 # Seconds, and completions generated per second.
 STEP_TIME = "time/step"
@@ -46,6 +53,8 @@ REWARDS_TIME = "time/rewards"
 SCORING_TIME = "time/scoring"
 """Log-probabilities under the policy that wrote the completions and under the reference; and what else comes before the
 loss."""
+SYNC_TIME = "time/sync"
+"""Giving vLLM the weights, and the proof that it has them."""
 FORWARD_TIME = "time/forward"
 BACKWARD_TIME = "time/backward"
 COMPLETIONS_PER_SECOND = "time/completions_per_second"
@@ -94,6 +103,9 @@ COLUMN_LENGTH = "length"
 COLUMN_TRUNCATED = "truncated"
 COLUMN_WEIGHT = "maxent_weight"
 """The completion's weight in the MaxEnt target of its group."""
+
+COLUMN_IDS = "completion_ids"
+"""The completion's token ids; written under a reasoning vocabulary only."""
 
 _OURS = re.compile(r"(train|eval|eval_\w+|time|memory|grader)/")
 _COMPONENT = re.compile(r"train/rewards/(.+)/mean")

@@ -20,6 +20,7 @@ _PROFILED = {
     "transformers.generate": names.GENERATION_TIME,
     "transformers.generate_batch": names.GENERATION_TIME,
     "vLLM.generate": names.GENERATION_TIME,
+    "sync_weights": names.SYNC_TIME,
     "calculate_rewards": names.REWARDS_TIME,
 }
 """What TRL and Covey's trainer time under a name of their own, and what it counts as."""

@@ -1,0 +1,128 @@
+"""vLLM in the trainer's process: completions from the weights that are trained, and nothing else goes unnoticed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from trainers import build_trainer
+
+from covey import GRPOTrainer
+from covey.errors import EngineError
+from covey.rollout import vllm_engine
+from covey.training.engine_sync import own_logps
+
+pytestmark = pytest.mark.filterwarnings("default")  # vLLM's own warnings, many and changing
+
+SAME = 1e-5  # float32 on both sides; measured: 2e-7 on average, 1e-6 at most
+
+
+def colocated(model: str, folder: Path, **more: Any) -> Any:
+    """A trainer with vLLM in this process."""
+    settings = {"use_vllm": True, "vllm_mode": "colocate", "vllm_max_model_length": 128, "max_steps": 3} | more
+    return build_trainer(GRPOTrainer, model, folder, prompts=6, **settings)
+
+
+@pytest.fixture(params=["tied", "untied"])
+def trainer(request: pytest.FixtureRequest, tied_model: str, untied_model: str, tmp_path: Path) -> Any:
+    """A trainer on each of the two kinds of model."""
+    return colocated(tied_model if request.param == "tied" else untied_model, tmp_path)
+
+
+def gap(trainer: Any, rows: list[list[int]]) -> float:
+    """The largest difference between the two sides now."""
+    own = own_logps(trainer.model, rows)
+    theirs = vllm_engine.prompt_logps(trainer.vllm_generation.llm, rows)
+    return max(abs(a - b) for ours, other in zip(own, theirs, strict=True) for a, b in zip(ours, other, strict=True))
+
+
+def test_every_group_of_weights_arrives(trainer: Any) -> None:
+    """Each tensor is moved alone: before the sync the two sides differ by it, afterwards they do not."""
+    engine = trainer.vllm_generation
+    engine.sync_weights()
+    rows = engine._rows
+    assert gap(trainer, rows) < SAME
+    for name, weights in trainer.model.named_parameters():
+        with torch.no_grad():
+            weights += 0.5 * torch.randn_like(weights) * weights.std().clamp(min=0.1)
+        stale = gap(trainer, rows)
+        engine.sync_weights()
+        assert stale > 20 * SAME, f"moving {name} is not seen by the probe"
+        assert gap(trainer, rows) < SAME, name
+
+
+def test_training_writes_with_the_weights_of_each_step(trainer: Any) -> None:
+    trainer.train()
+    figures = [row for row in trainer.state.log_history if "sampling/sampling_logp_difference/max" in row]
+    assert len(figures) == 3
+    for row in figures:  # what vLLM said of the tokens that it drew, and what the policy says of them: TRL's figure
+        assert row["sampling/sampling_logp_difference/max"] < SAME
+        assert row["grad_norm"] > 0
+    assert trainer.vllm_generation._syncs == 3
+
+
+def test_adapters_arrive_merged(tied_model: str, tmp_path: Path) -> None:
+    from peft import LoraConfig
+
+    adapters = LoraConfig(r=4, lora_alpha=32, target_modules="all-linear", lora_dropout=0.2)
+    trainer = colocated(tied_model, tmp_path, more={"peft_config": adapters}, learning_rate=0.05)
+    engine = trainer.vllm_generation
+    trainer.train()
+    engine.sync_weights()
+    assert gap(trainer, engine._rows) < SAME
+    with trainer.model.disable_adapter():  # they have learnt something, so that leaving them out would be seen
+        assert gap(trainer, engine._rows) > 100 * SAME
+
+
+def test_a_sync_that_does_nothing_stops_the_run(
+    tied_model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer = colocated(tied_model, tmp_path, learning_rate=1e-4)
+    trainer.vllm_generation.sync_tolerance = 10.0  # so that the size of the gap says nothing
+    real, calls = vllm_engine.load_into, []
+
+    def skips_the_second(llm: Any, named: Any) -> None:
+        calls.append(list(named))
+        if len(calls) != 2:
+            real(llm, calls[-1])
+
+    monkeypatch.setattr(vllm_engine, "load_into", skips_the_second)
+    with pytest.raises(EngineError, match=r"sync at step 1, .*bit for bit"):
+        trainer.train()
+    assert trainer.state.global_step == 1
+
+
+def test_a_head_that_stays_behind_stops_the_run(
+    tied_model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """vLLM's own reload leaves a tied head as it was: it answers, its answers change, and they are wrong."""
+    trainer = colocated(tied_model, tmp_path, learning_rate=0.05)
+    monkeypatch.setattr(
+        vllm_engine, "load_weights", lambda runner, named: runner.reload_weights(weights_iterator=iter(named))
+    )
+    with pytest.raises(EngineError, match=r"differ by .* more than launch\.sync_tolerance \(0\.001\)"):
+        trainer.train()
+
+
+def test_seeds_draw_different_completions_and_one_seed_the_same(tied_model: str, tmp_path: Path) -> None:
+    def drawn(seed: int, name: str) -> list[str]:
+        trainer = colocated(tied_model, tmp_path / name, seed=seed, max_steps=1)
+        trainer.train()
+        return [completion[0]["content"] for completion in trainer.latest_completions["completion"]]
+
+    first = drawn(1, "a")
+    assert first == drawn(1, "b")
+    assert first != drawn(2, "c")
+
+
+def test_a_prompt_that_is_too_long_is_told_in_words(tied_model: str, tmp_path: Path) -> None:
+    trainer = colocated(tied_model, tmp_path, vllm_max_model_length=16)
+    with pytest.raises(EngineError, match=r"vLLM does not take these prompts.*vllm_max_model_length"):
+        trainer.train()
+
+
+def test_heads_that_vllm_cannot_compute_are_refused(tiny_model: str, tmp_path: Path) -> None:
+    with pytest.raises(EngineError, match=r"heads have 8 numbers"):
+        colocated(tiny_model, tmp_path)
