@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import os
 import signal
-import sys
 import time
 from pathlib import Path
 
@@ -71,7 +70,6 @@ def _run(config: Config, plan: Plan, node: int, notes: list[str]) -> int:
             node,
             _patience(config),
             teller,
-            to_terminal=sys.stdout.isatty(),
             ended_elsewhere=mark.read,
         )
         ending = Ending(1)

@@ -1,10 +1,13 @@
 """Stands between the launcher and one of its processes, so that nothing is left behind, whoever dies first.
 
-Run as a file of its own (`python -P guard.py ORDERS STOP_SECONDS COMMAND …`): it imports nothing of Covey and starts at
-once. ORDERS is the descriptor of a pipe from the launcher. A letter on it is an order: `s` stops the process (SIGTERM,
-and after STOP_SECONDS SIGKILL), `k` kills it, `d` has it write down its stacks (SIGUSR2). The end of the pipe means
-that the launcher is gone, and stops it as well. When the process has ended, everything that it started and left is
-ended too, and the guard exits with its exit code (128 and the signal's number when a signal killed it).
+Run as a file of its own (`python -P guard.py ORDERS STOP_SECONDS LOG SHOWN COMMAND …`): it imports nothing of Covey and
+starts at once. ORDERS is the descriptor of a pipe from the launcher. A letter on it is an order: `s` stops the process
+(SIGTERM, and after STOP_SECONDS SIGKILL), `k` kills it, `d` has it write down its stacks (SIGUSR2). The end of the pipe
+means that the launcher is gone, and stops it as well. When the process has ended, everything that it started and left
+is ended too, and the guard exits with its exit code (128 and the signal's number when a signal killed it).
+
+What the process prints goes into LOG; with SHOWN=1 also to where the guard's own output goes. A terminal it gets
+itself, for what is drawn in place, and only its errors are logged.
 
 On Linux the guard adopts what its process leaves behind (a subreaper), also what went into a session of its own; and
 when the guard itself is killed, its process gets SIGTERM.
@@ -96,30 +99,58 @@ def _is_alive(process: psutil.Process) -> bool:
 class Guard:
     """Runs one command, and obeys the launcher."""
 
-    def __init__(self, orders: int, stop_seconds: float, command: list[str]) -> None:
+    def __init__(self, orders: int, stop_seconds: float, log: int, shown: bool, command: list[str]) -> None:
         self._orders = orders
         self._stop_seconds = stop_seconds
+        self._log = log
         self._kill_at: float | None = None
+        self._streams: dict[int, int] = {}  # what the process prints, and where it is shown
         parent = os.getpid()
-        self._child = subprocess.Popen(command, preexec_fn=lambda: _prepare(parent), process_group=0)
+        self._child = subprocess.Popen(
+            command,
+            stdout=(None if os.isatty(1) else subprocess.PIPE) if shown else log,
+            stderr=subprocess.PIPE if shown else log,
+            preexec_fn=lambda: _prepare(parent),
+            process_group=0,
+        )
+        for stream, here in ((self._child.stdout, 1), (self._child.stderr, 2)):
+            if stream is not None:
+                self._streams[stream.fileno()] = here
 
     def run(self) -> int:
         """Wait for the command's end; returns the exit code."""
-        watched = [self._orders]
         while (code := self._child.poll()) is None:
-            ready, _, _ = select.select(watched, [], [], _TICK)
-            if ready:
-                orders = os.read(self._orders, 64)
-                if not orders:  # the launcher is gone
-                    watched = []
-                    self.stop()
-                for order in orders.decode():
-                    {"s": self.stop, "k": self.kill, "d": self.dump}[order]()
+            self._pass_on(_TICK)
             if self._kill_at is not None and time.monotonic() > self._kill_at:
                 self.kill()
             reap(frozenset({self._child.pid}))
         end_all(os.getpid(), LAST_SECONDS)
+        while self._pass_on(0.0):
+            pass
         return 128 - code if code < 0 else code
+
+    def _pass_on(self, seconds: float) -> bool:
+        """Wait so long for orders and output, and see to both; whether there was any output."""
+        orders = [self._orders] if self._orders >= 0 else []
+        ready, _, _ = select.select([*orders, *self._streams], [], [], seconds)
+        for stream in self._streams.keys() & ready:
+            text = os.read(stream, 65536)
+            if not text:
+                del self._streams[stream]
+                continue
+            for target in (self._log, self._streams[stream]):
+                with contextlib.suppress(OSError):  # a full disk, a terminal that is gone: training matters more
+                    os.write(target, text)
+        if self._orders in ready:
+            self._obey(os.read(self._orders, 64))
+        return bool(self._streams.keys() & ready)
+
+    def _obey(self, orders: bytes) -> None:
+        if not orders:  # the launcher is gone
+            self._orders = -1
+            self.stop()
+        for order in orders.decode():
+            {"s": self.stop, "k": self.kill, "d": self.dump}[order]()
 
     def stop(self) -> None:
         """Ask the process to end: training writes a checkpoint. Asking again changes nothing."""
@@ -160,14 +191,15 @@ def _has_in(pid: int, mask: str, number: int) -> bool:
 
 
 def main() -> int:
-    orders, stop_seconds, *command = sys.argv[1:]
+    orders, stop_seconds, log, shown, *command = sys.argv[1:]
     guard: list[Guard] = []
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         # What ends a whole job step (Slurm, a terminal) reaches the guard too: its process comes first.
         signal.signal(number, lambda *_: guard[0].stop() if guard else os._exit(1))
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     adopt_orphans()
-    guard.append(Guard(int(orders), float(stop_seconds), command))
+    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    guard.append(Guard(int(orders), float(stop_seconds), output, shown == "1", command))
     return guard[0].run()
 
 

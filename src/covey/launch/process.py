@@ -47,7 +47,7 @@ class Managed:
         log: Path,
         stop_seconds: float,
         *,
-        to_terminal: bool = False,
+        shown: bool = False,
     ) -> None:
         """Start it.
 
@@ -56,21 +56,18 @@ class Managed:
             environment: what is set beside this process's own environment.
             log: where its output goes, behind what is there.
             stop_seconds: what it gets between being asked to stop and being killed.
-            to_terminal: its standard output goes where this process's goes; only its errors are logged.
+            shown: whether its output also goes where this process's goes; a terminal gets it unlogged, but for errors.
         """
         orders, self._orders = os.pipe()
         log.parent.mkdir(parents=True, exist_ok=True)
         try:
-            with log.open("ab") as output:
-                self._guard = subprocess.Popen(
-                    [sys.executable, "-P", str(GUARD), str(orders), str(stop_seconds), *command],
-                    env={**os.environ, "PYTHONUNBUFFERED": "1", **environment},
-                    stdin=subprocess.DEVNULL,
-                    stdout=None if to_terminal else output,
-                    stderr=output,
-                    pass_fds=[orders],
-                    process_group=0,  # a terminal's Ctrl-C comes once, from the launcher
-                )
+            self._guard = subprocess.Popen(
+                [sys.executable, "-P", str(GUARD), str(orders), str(stop_seconds), str(log), str(int(shown)), *command],
+                env={**os.environ, "PYTHONUNBUFFERED": "1", **environment},
+                stdin=subprocess.DEVNULL,
+                pass_fds=[orders],
+                process_group=0,  # a terminal's Ctrl-C comes once, from the launcher
+            )
         finally:
             os.close(orders)
         self._stop_seconds = stop_seconds
@@ -135,19 +132,7 @@ class Tail:
     def __init__(self, path: Path) -> None:
         """Begin at its present end."""
         self.path = path
-        self._start = self._position = path.stat().st_size if path.exists() else 0
-
-    def new_text(self) -> str:
-        """What was written since the last call; an unfinished last line stays for the next."""
-        try:
-            with self.path.open("rb") as file:
-                file.seek(self._position)
-                found = file.read()
-        except FileNotFoundError:
-            return ""
-        whole = found[: found.rfind(b"\n") + 1]
-        self._position += len(whole)
-        return whole.decode(errors="replace")
+        self._start = path.stat().st_size if path.exists() else 0
 
     def last_lines(self, count: int) -> list[str]:
         """The last lines since this object was made, empty ones left out."""

@@ -129,4 +129,4 @@ def requeue(job: str) -> str | None:
 
 
 def _text(name: str, value: object) -> str | None:
-    return None if value is None else f"--{name}={value}"
+    return None if value is None else f"--{name}={shlex.quote(str(value))}"

@@ -59,7 +59,6 @@ class Supervisor:
         patience: Patience,
         reporter: Reporter,
         *,
-        to_terminal: bool = False,
         ended_elsewhere: Callable[[], int | None] = lambda: None,
     ) -> None:
         """Prepare it; nothing is started.
@@ -69,11 +68,10 @@ class Supervisor:
             node: which of its nodes this is.
             patience: timeouts and tries.
             reporter: what is told.
-            to_terminal: whether training prints to where this process prints.
             ended_elsewhere: for a node that only serves: the exit code of training once it has ended.
         """
         self._plan, self._patience, self._reporter = plan, patience, reporter
-        self._to_terminal, self._ended_elsewhere = to_terminal, ended_elsewhere
+        self._ended_elsewhere = ended_elsewhere
         mine = {process.name: process for process in plan.on(node)}
         self._serving = Serving(plan, mine.get(SERVER), reporter, patience.server_timeout, patience.server_restarts)
         self._process = mine.get(TRAINER)
@@ -137,14 +135,13 @@ class Supervisor:
         self._progress.restart()
         command = (*process.command, *more)
         seconds = self._patience.stop_timeout
-        self._trainer = Managed(command, process.environment, process.log, seconds, to_terminal=self._to_terminal)
+        self._trainer = Managed(command, process.environment, process.log, seconds, shown=True)
 
     def _watch(self) -> Ending:
         """Wait for training to end, and see to it that it can."""
         stopping = False
         while (trainer := self._trainer) is not None:
             code = trainer.poll()
-            self._echo()
             if code is not None:
                 trainer.close()
                 self._trainer = None
@@ -196,10 +193,6 @@ class Supervisor:
         how = f"was killed by {_signal_name(code)}" if code > 128 else f"ended with exit code {code}"
         return f"training {how}. The end of {self._tail.path}:\n{self._tail.quoted(LAST_LINES)}"
 
-    def _echo(self) -> None:
-        if self._tail is not None and (text := self._tail.new_text()):
-            self._reporter.echo(text)
-
     def _hangs(self) -> bool:
         limit = self._patience.step_timeout
         return limit is not None and self._serving.is_up and self._progress.seconds_since() > limit
@@ -247,7 +240,6 @@ class Supervisor:
             self._trainer.end(self._patience.stop_timeout, at_once=lambda: self._interrupted)
             self._trainer = None
         self._serving.end()
-        self._echo()
         end_strays(_LEFT_SECONDS)
 
 

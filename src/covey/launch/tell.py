@@ -25,9 +25,6 @@ class Reporter(Protocol):
     def waiting(self, text: str, lines: list[str]) -> None:
         """Something takes time; the last lines of its log. An empty text ends it."""
 
-    def echo(self, text: str) -> None:
-        """What training wrote."""
-
 
 class Teller:
     """Writes to the standard error and to a log. A terminal that is gone costs nothing but the words."""
@@ -50,15 +47,14 @@ class Teller:
     def say(self, text: str) -> None:
         """Tell the user and the log."""
         self.note(text)
-        self.echo(f"· {text}\n")
+        self._print(f"· {text}\n")
 
     def note(self, text: str) -> None:
         """Tell the log alone."""
         stamp = time.strftime("%Y-%m-%d %H:%M:%S")
         self._log.write(f"{stamp} {text.rstrip()}\n")
 
-    def echo(self, text: str) -> None:
-        """Hand on what a process wrote."""
+    def _print(self, text: str) -> None:
         with contextlib.suppress(OSError):
             sys.stderr.write(text)
             sys.stderr.flush()
@@ -71,7 +67,7 @@ class Teller:
         now = time.monotonic()
         if text and now - self._told > _EVERY_SECONDS:
             self._told = now
-            self.echo(f"· {text}{': ' + lines[-1] if lines else ''}\n")
+            self._print(f"· {text}{': ' + lines[-1] if lines else ''}\n")
 
     def _show(self, text: str, lines: list[str]) -> None:
         from rich.console import Console
