@@ -3,35 +3,29 @@
 from __future__ import annotations
 
 import os
-import signal
 import socket
 import subprocess
 import sys
-import time
-import urllib.request
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from servers import Server, StartServer
 
 HERE = Path(__file__).parent
-READY_SECONDS = 180
 
 os.environ["VLLM_NO_USAGE_STATS"] = "1"
 os.environ["VLLM_CONFIGURE_LOGGING"] = "0"
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-sys.path.insert(0, str(HERE.parent))  # for the helpers that the other tests use
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Everything here is marked `vllm`, and left out where vLLM is not installed."""
+    """Leave everything here out where vLLM is not installed."""
     missing = pytest.mark.skip(reason="vLLM is not installed here: `make test-vllm` runs these in .venv-vllm")
-    for item in items:
-        if HERE in item.path.parents:
-            item.add_marker(pytest.mark.vllm)
-            if find_spec("vllm") is None:
+    if find_spec("vllm") is None:
+        for item in items:
+            if HERE in item.path.parents:
                 item.add_marker(missing)
 
 
@@ -70,38 +64,6 @@ def tied_model(tmp_path_factory: pytest.TempPathFactory) -> str:
 def untied_model(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A model with an output head of its own."""
     return save_model(tmp_path_factory.mktemp("untied"), tied=False)
-
-
-@dataclass
-class Server:
-    """A server's process, and where it listens."""
-
-    process: subprocess.Popen[bytes]
-    port: int
-    log: Path
-
-    def wait(self) -> None:
-        """Until it answers."""
-        end = time.monotonic() + READY_SECONDS
-        while time.monotonic() < end:
-            if self.process.poll() is not None:
-                raise AssertionError(f"the server ended: {self.log.read_text()[-3000:]}")
-            try:
-                with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/health", timeout=5) as answer:
-                    if answer.status == 200:
-                        return
-            except OSError:
-                time.sleep(0.3)
-        raise AssertionError(f"no answer within {READY_SECONDS} s: {self.log.read_text()[-3000:]}")
-
-    def kill(self) -> None:
-        """Take it and its children away at once, as a machine that fails does."""
-        if self.process.poll() is None:
-            os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait()
-
-
-StartServer = Callable[..., Server]
 
 
 @pytest.fixture(scope="module")

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 import torch
-from trainers import build_trainer
 
 from covey import GRPOTrainer
 from covey.errors import EngineError
 from covey.rollout import vllm_engine
 from covey.training.engine_sync import own_logps
+from trainers import build_trainer
 
-pytestmark = pytest.mark.filterwarnings("default")  # vLLM's own warnings, many and changing
+pytestmark = pytest.mark.vllm
 
 SAME = 1e-5  # float32 on both sides; measured: 2e-7 on average, 1e-6 at most
 

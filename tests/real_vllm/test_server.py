@@ -1,0 +1,178 @@
+"""A vLLM server beside the trainer: weights over HTTP, a server that is replaced in the middle of a run, `covey train`."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from servers import Server, StartServer
+from transformers import TrainerCallback
+
+from covey import GRPOTrainer
+from covey.errors import EngineError
+from covey.training.engine_sync import own_logps
+from trainers import build_trainer, variety
+
+pytestmark = pytest.mark.vllm
+
+SAME = 1e-5
+
+
+@pytest.fixture(scope="module")
+def server(start_server: StartServer, tied_model: str) -> Server:
+    """A server of the tied model; each test syncs its own weights into it."""
+    started = start_server(tied_model)
+    started.wait()
+    return started
+
+
+def served(model: str, server: Server, folder: Path, **more: Any) -> Any:
+    """A trainer that has this server write its completions."""
+    settings = {"use_vllm": True, "vllm_mode": "server", "vllm_server_host": "127.0.0.1", "max_steps": 3}
+    settings |= {"vllm_server_port": server.port, "vllm_server_timeout": 120.0}
+    return build_trainer(GRPOTrainer, model, folder, prompts=6, **(settings | more))
+
+
+def gap(trainer: Any, rows: list[list[int]]) -> float:
+    """The largest difference between the two sides now."""
+    own, theirs = own_logps(trainer.model, rows), trainer.vllm_generation.vllm_client.prompt_logps(rows)
+    return max(abs(a - b) for ours, other in zip(own, theirs, strict=True) for a, b in zip(ours, other, strict=True))
+
+
+def test_every_group_of_weights_arrives(server: Server, tied_model: str, tmp_path: Path) -> None:
+    trainer = served(tied_model, server, tmp_path)
+    engine = trainer.vllm_generation
+    engine.sync_weights()
+    assert gap(trainer, engine._rows) < SAME
+    for name, weights in trainer.model.named_parameters():
+        with torch.no_grad():
+            weights += 0.5 * torch.randn_like(weights) * weights.std().clamp(min=0.1)
+        stale = gap(trainer, engine._rows)
+        engine.sync_weights()
+        assert stale > 20 * SAME, f"moving {name} is not seen by the probe"
+        assert gap(trainer, engine._rows) < SAME, name
+
+
+def test_training_writes_with_the_weights_of_each_step(server: Server, tied_model: str, tmp_path: Path) -> None:
+    from peft import LoraConfig
+
+    adapters = LoraConfig(r=4, target_modules="all-linear")
+    trainer = served(tied_model, server, tmp_path, more={"peft_config": adapters}, learning_rate=0.05)
+    trainer.train()
+    figures = [row for row in trainer.state.log_history if "sampling/sampling_logp_difference/max" in row]
+    assert len(figures) == 3
+    for row in figures:
+        assert row["sampling/sampling_logp_difference/max"] < SAME
+
+
+def test_weights_that_are_not_sent_stop_the_run(
+    server: Server, tied_model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer = served(tied_model, server, tmp_path)
+    client = trainer.vllm_generation.vllm_client
+    monkeypatch.setattr(client, "_send_folder", lambda named: [None for _ in named] and None)
+    with torch.no_grad():
+        trainer.model.get_input_embeddings().weight.mul_(1.5)  # whatever the tests before left there
+    with pytest.raises(EngineError, match=r"After the weight sync at step 0"):
+        trainer.train()
+
+
+def test_another_number_type_shows_in_the_proof(server: Server, tied_model: str, tmp_path: Path) -> None:
+    """An engine in bfloat16 for a trainer in float32: within the tolerance of half types, far beyond float32's."""
+    trainer = served(tied_model, server, tmp_path, bf16=True)
+    trainer.vllm_generation.sync_tolerance = 1e-6
+    with pytest.raises(EngineError, match=r"launch\.sync_tolerance \(1e-06\)"):
+        trainer.train()
+
+
+def test_a_server_that_is_replaced_gets_the_weights(
+    start_server: StartServer, tied_model: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Killed between two steps, and once more while the completions of a step are judged and before more are written.
+
+    The new one has the weights that training began with. Steps are bound to the policy by TRL's own figure.
+    """
+    running = [start_server(tied_model)]
+    running[0].wait()
+    spare = [0]
+
+    def replace() -> None:
+        running[-1].kill()
+        running.append(start_server(tied_model, port=running[-1].port))
+        spare[0] += 1
+
+    class Replaces(TrainerCallback):
+        def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            if state.global_step == 1:
+                replace()
+
+    calls: list[int] = []
+
+    def reward(completions: list[Any], **_: Any) -> list[float]:
+        calls.append(1)
+        return variety(completions)
+
+    trainer = served(
+        tied_model, running[0], tmp_path, more={"callbacks": [Replaces()]}, reward=reward, learning_rate=0.05
+    )
+    real = trainer.vllm_generation.vllm_client.generate
+
+    def replaced_within(*args: Any, **kwargs: Any) -> Any:
+        if trainer.state.global_step == 2 and spare[0] == 1:  # after the sync, before the prompts are sent
+            replace()
+            running[-1].wait()
+        return real(*args, **kwargs)
+
+    trainer.vllm_generation.vllm_client.generate = replaced_within
+    with caplog.at_level(logging.WARNING, logger="covey"):
+        trainer.train()
+    assert spare[0] == 2
+    assert trainer.state.global_step == 3
+    figures = [row for row in trainer.state.log_history if "sampling/sampling_logp_difference/max" in row]
+    assert len(figures) == 3
+    for row in figures:
+        assert row["sampling/sampling_logp_difference/max"] < SAME
+    said = caplog.text
+    assert "it gets the weights anew" in said
+    assert "completions came from another server" in said
+
+
+def test_no_server_is_told_in_words(tied_model: str, tmp_path: Path) -> None:
+    nobody = Server(process=None, port=9, log=tmp_path)  # type: ignore[arg-type]
+    with pytest.raises(EngineError, match=r"No vLLM server answers at http://127\.0\.0\.1:9 after 0\.1 s"):
+        served(tied_model, nobody, tmp_path, vllm_server_timeout=0.1)
+
+
+@pytest.mark.parametrize("mode", ["colocate", "server"])
+def test_covey_train(mode: str, start_server: StartServer, tmp_path: Path) -> None:
+    """The command on the model that ships with Covey: it trains, and its log holds the proof."""
+    from importlib.resources import files
+
+    overrides = ["training.use_vllm=true", f"training.vllm_mode={mode}", "training.max_steps=3", "run_name=run"]
+    overrides += ["training.vllm_max_model_length=192", "evaluation.every_steps=0", f"output_dir={tmp_path}"]
+    if mode == "server":
+        with_model = start_server(str(files("covey.model.starter") / "weights"), "--max-model-len", "192")
+        with_model.wait()
+        overrides += ["training.vllm_server_host=127.0.0.1", f"training.vllm_server_port={with_model.port}"]
+    done = subprocess.run(
+        [sys.executable, "-m", "covey.cli.main", "train", *overrides],
+        cwd=tmp_path,
+        env=os.environ,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    gaps = [row["train/engine/logp_gap"] for row in rows if "train/engine/logp_gap" in row]
+    assert len(gaps) == 3
+    assert all(gap < SAME for gap in gaps)
+    assert all(row["time/sync"] > 0 for row in rows if "train/loss" in row)
+    assert (tmp_path / "run" / "final_model" / "model.safetensors").is_file()
