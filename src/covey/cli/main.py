@@ -9,7 +9,8 @@ from collections.abc import Sequence
 
 from covey import __version__
 from covey.cli import chat, compare, composing, config, doctor, eval, generate, report, starter, train
-from covey.errors import CoveyError
+from covey.cli.several import is_main, wait_for_main, which_process
+from covey.errors import CoveyError, EndedElsewhereError
 
 _DESCRIPTION = "Group-relative policy optimisation of language models on answers that can be checked."
 _EPILOGUE = """examples:
@@ -51,14 +52,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parse(sys.argv[1:] if argv is None else argv)
     try:
         return int(arguments.run(arguments))
+    except EndedElsewhereError as error:
+        return error.exit_code
     except CoveyError as error:
-        print(f"covey: {error}", file=sys.stderr)
+        if not error.told_here:
+            wait_for_main()
+        print(f"covey: {which_process()}{error}", file=sys.stderr)
         return error.exit_code
     except BrokenPipeError:  # the reader of our output went away (`covey config | head`)
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except KeyboardInterrupt:
-        print("covey: interrupted.", file=sys.stderr)
+        if is_main():
+            print("covey: interrupted.", file=sys.stderr)
         return 130
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from covey.config.fields import Group, option
+from covey.config.mesh import check_shape
 from covey.config.values import BadKeyError, show
 
 
@@ -74,7 +75,8 @@ class ModelConfig(Group):
     lora: LoraConfig = field(default_factory=LoraConfig)
     """Low-rank adapters."""
     mesh_shape: list[list[int | str]] | None = None
-    """Layout of the devices, for instance `[[2, 2], ["fsdp", "tp"]]`: sizes, then what each axis is for."""
+    """Layout of the training processes, for instance `[[2, 4], ["dp", "fsdp"]]`: sizes, then what each axis is for.
+    `dp` is copies of the model, `fsdp` shards of each copy, `tp` parts of each layer (known, but not trained with)."""
     reasoning_vocab_size: int | str = 0
     """How many extra tokens there are for use between the thinking tags only; `full` copies the whole vocabulary."""
     reasoning_token_ids: str | None = None
@@ -97,19 +99,5 @@ class ModelConfig(Group):
                 f"={show(size)} is not possible: it must be 0, a number of tokens, or full.",
             )
         if self.mesh_shape is not None:
-            _check_mesh(self.mesh_shape)
+            check_shape(self.mesh_shape)
 
-
-def _check_mesh(mesh: list[list[int | str]]) -> None:
-    sizes, axes = (mesh[0], mesh[1]) if len(mesh) == 2 else ([], [])
-    whole = all(isinstance(size, int) and size > 0 for size in sizes)
-    if not sizes or len(sizes) != len(axes) or not whole or not all(isinstance(axis, str) for axis in axes):
-        raise BadKeyError(
-            "model.mesh_shape",
-            f'={show(mesh)} is not a mesh: write the sizes and then the axes, such as [[2, 2], ["fsdp", "tp"]].',
-        )
-    unknown = [str(axis) for axis in axes if axis not in ("dp", "fsdp", "tp")]
-    if unknown or len(set(axes)) != len(axes):
-        raise BadKeyError(
-            "model.mesh_shape", f"={show(mesh)}: the axes must be different ones of dp, fsdp and tp, not {axes}."
-        )

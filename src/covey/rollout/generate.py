@@ -48,6 +48,7 @@ def generate(
     seed: int,
     shared_prefill: bool = True,
     on_progress: Callable[[int], None] | None = None,
+    any_works: Callable[[bool], bool] | None = None,
 ) -> list[Generation]:
     """Sample one completion per prompt; the caller's random state and the model's mode are left as they were.
 
@@ -60,6 +61,7 @@ def generate(
         shared_prefill: whether equal prompts that follow one another are read once, and completions that have ended
             leave the batch; false takes transformers' `generate`, which with a seed draws other tokens.
         on_progress: called with the number of completions done so far.
+        any_works: as for `sample`: where the weights are sharded over processes, every forward needs all of them.
     """
     device = model.device
     eos = _eos_ids(model, tokenizer)
@@ -73,7 +75,9 @@ def generate(
             torch.manual_seed(seed)
             for start in range(0, len(prompts), batch_size):
                 batch = _encode(tokenizer, prompts[start : start + batch_size], sampling.chat_template_kwargs)
-                completions = sample_or_none(model, batch, config) if shared_prefill else None
+                completions = None
+                if shared_prefill:
+                    completions = sample_or_none(model, batch, config, any_works=any_works)
                 if completions is None:
                     inputs = tokenizer.pad({"input_ids": batch}, padding_side="left", return_tensors="pt").to(device)
                     output = model.generate(**inputs, generation_config=config)

@@ -87,6 +87,10 @@ class RunDirectory:
     def log(self) -> Path:
         return self.root / "train.log"
 
+    def process_log(self, index: int) -> Path:
+        """The log of one of several training processes; the main one has `log`."""
+        return self.log if index == 0 else self.root / f"train.process-{index}.log"
+
     @property
     def summary(self) -> Path:
         return self.root / "summary.json"
@@ -198,7 +202,7 @@ class RunDirectory:
         for path in (*checkpoints, *folders):
             if path.exists():
                 shutil.rmtree(path)
-        for path in files:
+        for path in (*files, *self.root.glob("train.process-*.log")):
             path.unlink(missing_ok=True)
 
     @property

@@ -7,6 +7,7 @@ process watches that store, and the others end quietly: the one that failed says
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
 import signal
@@ -16,6 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
+from itertools import count
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from covey.config import Config
@@ -29,7 +31,9 @@ T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
-_FAILED = "covey/failed"
+_FAILED = "covey/failed/{run}"
+_runs = count(1)
+"""Runs that this program has begun: what one run leaves in the store must not end the next."""
 _LOOK_EVERY = 1.0
 _GRACE = 15.0
 """Seconds that a process may take to come out of a collective by itself, once another has failed."""
@@ -44,7 +48,7 @@ class Processes:
     index: int = 0
     count: int = 1
     _store: Store | None = None
-    _owns_group: bool = False
+    _failed: str = _FAILED
     _ended: threading.Event = field(default_factory=threading.Event)
 
     @property
@@ -59,10 +63,10 @@ class Processes:
         Raises:
             ConfigError: they do not fit `model.mesh_shape`, or need a package that is not installed.
         """
-        count = int(os.environ.get("WORLD_SIZE", "1"))
-        check_mesh(config.model.mesh_shape, count)
+        processes = int(os.environ.get("WORLD_SIZE", "1"))
+        check_mesh(config.model.mesh_shape, processes)
         _check_deepspeed()
-        if count == 1:
+        if processes == 1:
             return cls()
         import torch
         from accelerate import PartialState
@@ -70,12 +74,13 @@ class Processes:
         timeout = timedelta(seconds=config.training.ddp_timeout)
         more = {} if config.training.ddp_backend is None else {"backend": config.training.ddp_backend}
         cpu = bool(config.training.use_cpu) or not torch.accelerator.is_available()
-        found_group = torch.distributed.is_initialized()
+        if not torch.distributed.is_initialized():
+            atexit.register(_part)
         PartialState._reset_state()  # of an earlier run in this program
         state = PartialState(cpu=cpu, timeout=timeout, **more)
         host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
         store = torch.distributed.TCPStore(host, port, is_master=False, timeout=timeout)
-        return cls(state.process_index, state.num_processes, store, _owns_group=not found_group)
+        return cls(state.process_index, state.num_processes, store, _FAILED.format(run=next(_runs)))
 
     def agree_on(self, value: T) -> T:
         """What the main process has, in every process."""
@@ -156,7 +161,7 @@ class Processes:
             raise
         except BaseException as error:
             code = error.exit_code if isinstance(error, CoveyError) else 1
-            word = _leave_word(store, f"{self.index} {code}")
+            word = self._leave_word(store, f"{self.index} {code}")
             self._ended.set()
             if word.startswith(f"{self.index} ") or isinstance(error, KeyboardInterrupt):
                 if isinstance(error, CoveyError):
@@ -167,14 +172,10 @@ class Processes:
 
     def leave(self) -> None:
         """Part from the others, all at once; after that nothing can be asked of them. May be called again."""
-        if self.count == 1 or self._ended.is_set():
+        if self._store is None or self._ended.is_set():
             return
-        import torch
-
         self.wait()
         self._ended.set()
-        if self._owns_group:
-            torch.distributed.destroy_process_group()  # else its threads may abort the interpreter at its end
 
     def any_signal(self, caught: int | None) -> int | None:
         """The signal that any process has caught; of several the one of the highest number."""
@@ -182,14 +183,21 @@ class Processes:
             return caught
         return max((number for number in self.gather(caught) if number is not None), default=None)
 
+    def _leave_word(self, store: Store, word: str) -> str:
+        """Say in the store that this process failed; returns the word of the first that did."""
+        try:
+            return str(store.compare_set(self._failed, "", word).decode())
+        except RuntimeError:  # it went with whoever held it: nobody is left to ask
+            return word
+
     def _watch(self) -> None:
         """End this process where another one has failed and this one does not come out by itself."""
         assert self._store is not None
         while not self._ended.wait(_LOOK_EVERY):
             try:
-                if not self._store.check([_FAILED]):
+                if not self._store.check([self._failed]):
                     continue
-                word = self._store.get(_FAILED).decode()
+                word = self._store.get(self._failed).decode()
             except RuntimeError:  # the store went with the process or the launcher that held it
                 word = "0 1"
             if word.startswith(f"{self.index} ") or self._ended.wait(_GRACE):
@@ -203,12 +211,12 @@ class Processes:
         time.sleep(_SPEAK_FIRST)
 
 
-def _leave_word(store: Store, word: str) -> str:
-    """Say in the store that this process failed; returns the word of the first that did."""
-    try:
-        return store.compare_set(_FAILED, "", word).decode()
-    except RuntimeError:  # it went with whoever held it: nobody is left to ask
-        return word
+def _part() -> None:
+    """At the end of the program: left to the interpreter, threads of the process group may abort it."""
+    import torch
+
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
 
 
 def _elsewhere(word: str) -> EndedElsewhereError:

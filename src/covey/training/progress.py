@@ -51,15 +51,17 @@ def load_progress(checkpoint: Path, process_index: int, device: torch.device) ->
     """Read back what `save_progress` wrote, with the buffered inputs on `device`.
 
     Returns:
-        None for a checkpoint that stock TRL wrote; a warning says that such a resume is not exact.
+        None for a checkpoint that stock TRL wrote, or another number of processes; a warning says that such a resume is
+        not exact.
     """
     file = _file(checkpoint, process_index)
-    if not file.is_file():
+    written, now = len(list(checkpoint.glob("progress_*.pt"))), _processes()
+    if not file.is_file() or written != now:
         logger.warning(
-            "%s has no %s: it was not written by Covey with this number of processes. Training goes on from its "
-            "weights and optimiser, but not exactly as if it had never stopped.",
+            "%s was not written by Covey with %d processes, as there are now. Training goes on from its weights and "
+            "optimiser, but not exactly as if it had never stopped.",
             checkpoint,
-            file.name,
+            now,
         )
         return None
     stored = torch.load(file, map_location="cpu", weights_only=True)
@@ -82,6 +84,11 @@ def extend_log(log: Mapping[str, Any], stored: Mapping[str, Any]) -> None:
     for name in ("rewards", "extra"):
         for column, values in stored[name].items():
             log[name][column].extend(values)
+
+
+def _processes() -> int:
+    initialised = torch.distributed.is_available() and torch.distributed.is_initialized()
+    return torch.distributed.get_world_size() if initialised else 1
 
 
 def _file(checkpoint: Path, process_index: int) -> Path:

@@ -39,7 +39,7 @@ from covey.training.doctor import glance
 from covey.training.processes import Processes, silent_console
 from covey.training.recording import Recorder
 from covey.training.resume import Start, decide_start
-from covey.training.sharding import asks_for_fsdp, check_layout
+from covey.training.sharding import asks_for_fsdp, check_layout, launcher_environment
 from covey.training.stages import StageClock
 from covey.training.trackers import tell_trackers, tracker_environment, trackers
 from covey.training.widening import check_reasoning, widened
@@ -87,7 +87,7 @@ def run_training(config: Config, run_name: str, console: Any) -> RunResult:
         CoveyError: one paragraph on what is wrong with the input or the machine.
     """
     processes = Processes.join(config)
-    with processes.as_one():
+    with processes.as_one(), launcher_environment():
         result = _run(config, run_name, console if processes.is_main else silent_console(), processes)
     processes.leave()
     return result

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from accelerate import PartialState
@@ -18,12 +19,29 @@ from accelerate.utils import DistributedType
 from torch.distributed.fsdp import StateDictType
 
 from covey.config.mesh import Mesh
-from covey.errors import ConfigError
+from covey.errors import ConfigError, RunDirectoryError
 
 
 def asks_for_fsdp() -> bool:
     """Whether an accelerate config has asked for FSDP, in the environment."""
     return os.environ.get("ACCELERATE_USE_FSDP", "false").lower() == "true"
+
+
+@contextmanager
+def launcher_environment() -> Iterator[None]:
+    """Within, accelerate's environment variables are its own; afterwards they are again what the launcher set.
+
+    A run that shards its model sets some of them, and the next run of the same program would shard as well.
+    """
+    names = ("ACCELERATE_", "FSDP_")
+    before = {name: value for name, value in os.environ.items() if name.startswith(names)}
+    try:
+        yield
+    finally:
+        for name in [name for name in os.environ if name.startswith(names)]:
+            if name not in before:
+                del os.environ[name]
+        os.environ.update(before)
 
 
 def mesh_arguments(mesh: Mesh, *, fsdp_set: bool) -> dict[str, Any]:
@@ -57,6 +75,27 @@ def mesh_arguments(mesh: Mesh, *, fsdp_set: bool) -> dict[str, Any]:
             },
         }
     return found
+
+
+def check_layout(checkpoint: Path, *, shards: bool) -> None:
+    """Check that a checkpoint is of a model that lies in its processes as this run's does.
+
+    Args:
+        checkpoint: to go on from.
+        shards: whether this run shards the model by FSDP.
+
+    Raises:
+        RunDirectoryError: one of the two shards, and the other does not.
+    """
+    written = any(checkpoint.glob("pytorch_model_fsdp*"))
+    if written == shards:
+        return
+    there, here = ("in shards (FSDP)", "whole") if written else ("whole", "in shards (FSDP)")
+    raise RunDirectoryError(
+        f"{checkpoint} was written by a run whose processes hold the model {there}, and those of this run hold it "
+        f"{here}: its optimiser cannot be read. Start the run as it was started then (model.mesh_shape, or its "
+        f"accelerate config), or begin a new one from its weights: model.name={checkpoint} and another run_name."
+    )
 
 
 def let_cpus_shard(state: PartialState) -> None:
