@@ -53,7 +53,7 @@ def parse() -> argparse.Namespace:
         "--size", choices=SIZES, default="5m", help="parameters of the model, a Qwen3 of random weights"
     )
     parser.add_argument("--generations", type=int, default=8, help="completions per prompt")
-    parser.add_argument("--prompts", type=int, default=2, help="prompts per optimiser step")
+    parser.add_argument("--prompts", type=int, default=0, help="per optimiser step; 0 makes 64 completions")
     parser.add_argument("--steps", type=int, default=5, help="steps that count")
     parser.add_argument("--warmup", type=int, default=1, help="steps before those")
     parser.add_argument("--seed", type=int, default=0, help="of weights, prompts, lengths and sampling")

@@ -20,6 +20,9 @@ PAGE = 256
 SWITCHES = ("shared_prefill", "shared_scoring", "trim", "skip_zero")
 """Covey's `speed.*` keys that can be switched off for a measurement."""
 
+COMPLETIONS = 64
+"""Completions per optimiser step, unless the number of prompts is given."""
+
 SHORTEST = 6
 """Tokens of the shortest completion: its first four tell whose row it is."""
 
@@ -67,8 +70,8 @@ class Setting:
     prompt_length: int
     completion_length: int
     generations: int
-    prompts: int = 2
-    """Prompts, so groups, per optimiser step."""
+    prompts: int = 0
+    """Prompts, so groups, per optimiser step; 0 takes as many as make 64 completions."""
     steps: int = 5
     warmup: int = 1
     """Steps before those that count."""
@@ -83,6 +86,10 @@ class Setting:
     """Of torch; None leaves its default."""
     off: tuple[str, ...] = ()
     """Covey's switches that are off."""
+
+    def __post_init__(self) -> None:
+        if self.prompts == 0:
+            object.__setattr__(self, "prompts", max(1, COMPLETIONS // self.generations))
 
     @property
     def rows(self) -> int:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.nn.functional import embedding, rms_norm
+from torch.nn.functional import embedding
 from torch.nn.modules import module as torch_modules
 from transformers import LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM
 from transformers.activations import SiLUActivation
@@ -31,12 +31,14 @@ ALLOWED = 1e-4
 
 
 class Product:
-    """A linear layer, or several that read the same, with packed weights."""
+    """A linear layer, or several that read the same, with packed weights; those of the norm before are part of them."""
 
-    def __init__(self, *layers: torch.nn.Linear) -> None:
+    def __init__(self, *layers: torch.nn.Linear, norm: Any = None) -> None:
         weights = [layer.weight.detach() for layer in layers]
         biases = [layer.bias.detach() for layer in layers if layer.bias is not None]
         weight = weights[0].contiguous() if len(weights) == 1 else torch.cat(weights)
+        if norm is not None:
+            weight = weight * norm.weight.detach()
         self.weight = torch.ops.mkldnn._reorder_linear_weight(weight, PACKED_FOR)
         self.bias = torch.cat(biases) if biases else None
 
@@ -52,14 +54,16 @@ class Product:
 
 
 class _Norm:
-    """Root mean square norm over the last axis."""
+    """Root mean square norm over the last axis, but for its weights."""
 
     def __init__(self, module: Any) -> None:
-        self.weight: torch.Tensor = module.weight.detach()
-        self.eps: float = module.variance_epsilon
+        self.share = 1 / len(module.weight)
+        self.eps = torch.tensor(float(module.variance_epsilon))
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        return rms_norm(x, self.weight.shape, self.weight, self.eps)
+        # torch's own rms_norm takes nine kernels on a CPU
+        length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+        return x * torch.addcmul(self.eps, length, length, value=self.share).rsqrt_()
 
 
 class _HeadNorms:
@@ -68,10 +72,10 @@ class _HeadNorms:
     def __init__(self, attention: Any, heads: int, kv_heads: int) -> None:
         q, k = attention.q_norm.weight.detach(), attention.k_norm.weight.detach()
         self.weight_Hd = torch.cat([q.expand(heads, -1), k.expand(kv_heads, -1)])
-        self.eps: float = attention.q_norm.variance_epsilon
+        self.plain = _Norm(attention.q_norm)
 
     def __call__(self, x_bHd: torch.Tensor) -> torch.Tensor:
-        return rms_norm(x_bHd, self.weight_Hd.shape[1:], None, self.eps).mul_(self.weight_Hd)
+        return self.plain(x_bHd).mul_(self.weight_Hd)
 
 
 @dataclass(slots=True)
@@ -101,7 +105,7 @@ class PlainDecoder:
         self.rotary = stack.rotary_emb
         self.layers = [self._layer(layer) for layer in stack.layers]
         self.norm = _Norm(stack.norm)
-        self.head = Product(model.lm_head)
+        self.head = Product(model.lm_head, norm=stack.norm)
         self.trusted = False
 
     def _layer(self, layer: Any) -> _Layer:
@@ -109,13 +113,13 @@ class PlainDecoder:
         normed = hasattr(attention, "q_norm")
         return _Layer(
             before_attention=_Norm(layer.input_layernorm),
-            qkv=Product(attention.q_proj, attention.k_proj, attention.v_proj),
+            qkv=Product(attention.q_proj, attention.k_proj, attention.v_proj, norm=layer.input_layernorm),
             head_norms=_HeadNorms(attention, self.heads, self.kv_heads) if normed else None,
             scaling=attention.scaling,
             out=Product(attention.o_proj),
             before_mlp=_Norm(layer.post_attention_layernorm),
-            gate=Product(mlp.gate_proj),
-            up=Product(mlp.up_proj),
+            gate=Product(mlp.gate_proj, norm=layer.post_attention_layernorm),
+            up=Product(mlp.up_proj, norm=layer.post_attention_layernorm),
             down=Product(mlp.down_proj),
         )
 

@@ -1,7 +1,7 @@
 """A key-value cache in which the completions of a prompt share its keys and values, and the attention that reads it.
 
-Attention to the prompt is one product for all completions of the group, attention to what each has written so far is
-one product per completion, and both meet in one softmax. So neither memory nor time holds the prompt once per
+Attention to the prompt is computed for all completions of the group together, attention to what each has written so far
+for each alone, and both meet in one softmax. So neither memory nor time holds the prompt once per
 completion ("bifurcated attention", Athiwaratkun et al. 2024, arXiv:2403.08845). Keys are written in place rather than
 appended, and a completion that has ended gives up its place to the last one.
 """
@@ -15,6 +15,8 @@ from typing import Any
 import torch
 from transformers import AttentionInterface, Cache, DynamicCache
 from transformers.cache_utils import CacheLayerMixin, DynamicLayer, DynamicSlidingWindowLayer
+
+from covey.rollout.two_parts import Order, Part, by_flash, by_products, flash_applies
 
 ATTENTION = "covey_shared_prompt"
 """The name under which transformers knows `attend`."""
@@ -37,12 +39,16 @@ class NotSharedError(Exception):
 
 @dataclass(slots=True)
 class _Reach:
-    """What layers of one kind look at in this step."""
+    """What layers of one kind look at in this step. Biases are None where all rows see the same tokens."""
 
     prompt_from: int
     own_from: int
-    bias: torch.Tensor | None
-    """`[b, 1, S]`, added to the scores of the prompt's and the completion's tokens, where rows see different ones."""
+    prompt_bias: torch.Tensor | None = None
+    """`[b, 1, L]`, added to the scores of the prompt's tokens."""
+    own_bias: torch.Tensor | None = None
+    """`[b, 1, t]`, added to the scores of the completion's tokens."""
+    by_prompt: torch.Tensor | None = None
+    """`[P, 1, 1, L]`, the first of these where it is the same for all rows of a prompt."""
 
 
 def windows_of(cache: DynamicCache) -> list[int | None]:
@@ -146,7 +152,7 @@ class SharedPromptCache(Cache):
         self.starts: list[int] = []  # the first column of each row
         self.prompt_of: list[int] = []  # the place of each row's prompt
         self.lengths: list[int] = []  # tokens of each prompt
-        self._order: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # by number of heads, see `_arrange`
+        self._order: dict[int, Order] = {}  # by number of heads, see `_arrange`
         self._ahead_b1 = torch.empty(0)  # each row's next position, less the column
         self._reach: dict[int | None, _Reach] = {}
         super().__init__(layers=[_SharedLayer(window, self) for window in windows])
@@ -242,12 +248,13 @@ class SharedPromptCache(Cache):
         most = max(map(len, rows_of))
         rows_PS = torch.tensor([rows + [0] * (most - len(rows)) for rows in rows_of])
         place_b1, slot_b1 = torch.tensor(self.prompt_of)[:, None], torch.tensor(slot_of)[:, None]
+        home_b = (place_b1 * most + slot_b1).flatten().to(device)
         self._order = {}
         for H in {layer.own[0].shape[1] for layer in self.layers}:
             head_H = torch.arange(H)
             asks_PHS = rows_PS[:, None] * H + head_H[:, None]
             answer_bH = (place_b1 * H + head_H) * most + slot_b1
-            self._order[H] = asks_PHS.flatten().to(device), answer_bH.flatten().to(device)
+            self._order[H] = Order(asks_PHS.flatten().to(device), answer_bH.flatten().to(device), home_b)
 
     def begin(self) -> None:
         """Make room for one more token per row, and find out what each kind of layer sees of the past."""
@@ -275,7 +282,7 @@ class SharedPromptCache(Cache):
             if window is not None:
                 reach_all = min(reach_all, max(window - 1 - (self.column - first), 0))
                 first = max(first, self.column - window + 1)
-            return _Reach(width - reach_all, first, None)
+            return _Reach(width - reach_all, first)
         lengths = [self.lengths[place] for place in self.prompt_of]
         reach = [min(length, width) for length in lengths]
         if window is not None:
@@ -284,16 +291,17 @@ class SharedPromptCache(Cache):
             first = max(first, self.column - window + 1)
         furthest = max(reach)
         starts = [max(start, first) for start in self.starts]
-        bias = None
+        found = _Reach(width - furthest, first)
         if min(reach) < furthest or max(starts) > first:
             device = self.layers[0].own[0].device
-            to_prompt_b = torch.tensor(reach, device=device)
-            own_b = torch.tensor(starts, device=device)
             back_L = torch.arange(furthest - 1, -1, -1, device=device)
             column_t = torch.arange(first, self.column + 1, device=device)
-            hidden_bS = torch.cat([back_L >= to_prompt_b[:, None], column_t < own_b[:, None]], dim=1)
-            bias = torch.zeros(hidden_bS.shape, device=device).masked_fill_(hidden_bS, -torch.inf)[:, None]
-        return _Reach(width - furthest, first, bias)
+            found.prompt_bias = _hide(back_L >= torch.tensor(reach, device=device)[:, None])
+            found.own_bias = _hide(column_t < torch.tensor(starts, device=device)[:, None])
+            if window is None:
+                reach_P1 = torch.tensor([min(length, width) for length in self.lengths], device=device)[:, None]
+                found.by_prompt = _hide(back_L >= reach_P1)[:, None]
+        return found
 
     def attend(self, layer: _SharedLayer, query: torch.Tensor, scaling: float) -> torch.Tensor:
         """Attention of one new token per row.
@@ -307,29 +315,22 @@ class SharedPromptCache(Cache):
             `[b, 1, heads, d]`.
         """
         reach = self._reach[layer.window]
-        keys, values = (own[: self.live_rows, :, reach.own_from : self.column + 1].flatten(0, 1) for own in layer.own)
-        prompt_keys, prompt_values = (
-            states[: self.live_prompts, :, reach.prompt_from :].flatten(0, 1) for states in layer.prompts
-        )
+        own_keys, own_values = (own[: self.live_rows, :, reach.own_from : self.column + 1] for own in layer.own)
+        prompt_keys, prompt_values = (states[: self.live_prompts, :, reach.prompt_from :] for states in layer.prompts)
+        own, prompts = Part(own_keys, own_values, reach.own_bias), Part(prompt_keys, prompt_values, reach.prompt_bias)
         b, heads, _, d = query.shape
-        H = layer.own[0].shape[1]
-        P, L = self.live_prompts, prompt_keys.shape[1]
-        slots, back = self._order[H]
-        asked = (query * scaling).reshape(b * H, heads // H, d).to(keys.dtype)
-        scores = torch.bmm(asked, keys.transpose(1, 2))
-        if L:
-            by_prompt = asked.index_select(0, slots).view(P * H, -1, d)
-            to_prompt = torch.bmm(by_prompt, prompt_keys.transpose(1, 2)).view(-1, heads // H, L)
-            scores = torch.cat([to_prompt.index_select(0, back), scores], dim=-1)
-        if reach.bias is not None:
-            scores.view(b, -1, scores.shape[-1]).add_(reach.bias)
-        shares = scores.softmax(-1, dtype=torch.float32).to(values.dtype)
-        found = torch.bmm(shares[..., L:], values)
-        if L:
-            by_prompt = shares[..., :L].index_select(0, slots).view(P * H, -1, L)
-            from_prompt = torch.bmm(by_prompt, prompt_values).view(-1, heads // H, found.shape[-1])
-            found += from_prompt.index_select(0, back)
-        return found.view(b, 1, heads, -1).to(query.dtype)
+        H = own_keys.shape[1]
+        query_bHgd, order = query.reshape(b, H, heads // H, d), self._order[H]
+        if flash_applies(query, prompts, own, reach.by_prompt):
+            found_bHgd = by_flash(query_bHgd, scaling, prompts, own, order, reach.by_prompt)
+        else:
+            found_bHgd = by_products(query_bHgd, scaling, prompts, own, order)
+        return found_bHgd.reshape(b, 1, heads, -1).to(query.dtype)
+
+
+def _hide(hidden: torch.Tensor) -> torch.Tensor:
+    """What is added to scores, with an axis for heads: minus infinity where it is hidden."""
+    return torch.zeros(hidden.shape, device=hidden.device).masked_fill_(hidden, -torch.inf)[:, None]
 
 
 def attend(

@@ -1,0 +1,69 @@
+"""Attention over a prompt and a completion's own tokens: both ways against one softmax over all that a row sees."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from covey.rollout.two_parts import Order, Part, by_flash, by_products, flash_applies
+
+P, H, GROUPED, D, L, OWN = 3, 2, 4, 8, 7, 5
+PROMPT_OF = [2, 0, 0, 2, 2]  # prompt 1 is asked by nobody
+SCALING = 0.31
+
+
+def made(lengths: list[int], starts: list[int]) -> tuple[torch.Tensor, Part, Part, Order, torch.Tensor | None]:
+    """Random states; prompt p has `lengths[p]` tokens, flush right, and row b's own tokens begin at `starts[b]`."""
+    generator = torch.Generator().manual_seed(5)
+    b = len(PROMPT_OF)
+
+    def states(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, generator=generator) * 2
+
+    hidden_PL = torch.arange(L) < (L - torch.tensor(lengths))[:, None]
+    hidden_bt = torch.arange(OWN) < torch.tensor(starts)[:, None]
+    bias_PL = torch.zeros(P, L).masked_fill(hidden_PL, -torch.inf)
+    some = bool(hidden_PL.any() or hidden_bt.any())
+    prompts = Part(states(P, H, L, D), states(P, H, L, D), bias_PL[PROMPT_OF][:, None] if some else None)
+    own_bias = torch.zeros(b, OWN).masked_fill(hidden_bt, -torch.inf)[:, None]
+    own = Part(states(b, H, OWN, D), states(b, H, OWN, D), own_bias if some else None)
+    places: list[list[int]] = [[row for row in range(b) if PROMPT_OF[row] == p] for p in range(P)]
+    most = max(map(len, places))
+    slots = [row * H + h for p in range(P) for h in range(H) for row in places[p] + [0] * (most - len(places[p]))]
+    seat = [places[p].index(row) for row, p in enumerate(PROMPT_OF)]
+    back = [(p * H + h) * most + seat[row] for row, p in enumerate(PROMPT_OF) for h in range(H)]
+    home = [p * most + seat[row] for row, p in enumerate(PROMPT_OF)]
+    order = Order(torch.tensor(slots), torch.tensor(back), torch.tensor(home))
+    return states(b, H, GROUPED, D), prompts, own, order, bias_PL[:, None, None] if some else None
+
+
+def plain(query: torch.Tensor, prompts: Part, own: Part, lengths: list[int], starts: list[int]) -> torch.Tensor:
+    """Row by row and head by head, in double precision."""
+    found = torch.empty_like(query)
+    for row, p in enumerate(PROMPT_OF):
+        for h in range(H):
+            seen = slice(L - lengths[p], None), slice(starts[row], None)
+            keys = torch.cat([prompts.keys[p, h, seen[0]], own.keys[row, h, seen[1]]]).double()
+            values = torch.cat([prompts.values[p, h, seen[0]], own.values[row, h, seen[1]]]).double()
+            shares = (query[row, h].double() @ keys.T * SCALING).softmax(-1)
+            found[row, h] = (shares @ values).float()
+    return found
+
+
+@pytest.mark.parametrize(
+    ("lengths", "starts"), [([L] * P, [0] * 5), ([L, 2, 3], [0] * 5), ([4, 5, L], [0, 2, 4, 1, 0])]
+)
+def test_both_ways_are_one_softmax_over_all_that_a_row_sees(lengths: list[int], starts: list[int]) -> None:
+    query, prompts, own, order, by_prompt = made(lengths, starts)
+    right = plain(query, prompts, own, lengths, starts)
+    torch.testing.assert_close(by_products(query, SCALING, prompts, own, order), right, rtol=1e-5, atol=1e-6)
+    assert flash_applies(query, prompts, own, by_prompt)
+    torch.testing.assert_close(by_flash(query, SCALING, prompts, own, order, by_prompt), right, rtol=1e-5, atol=1e-6)
+
+
+def test_the_fused_way_is_left_where_it_does_not_apply() -> None:
+    query, prompts, own, _, by_prompt = made([L, 2, 3], [0] * 5)
+    assert not flash_applies(query.bfloat16(), prompts, own, by_prompt)
+    assert not flash_applies(query, prompts, own, None)  # a window hides other tokens from each row
+    empty = Part(prompts.keys[:, :, :0], prompts.values[:, :, :0], None)
+    assert not flash_applies(query, empty, own, None)
