@@ -12,8 +12,7 @@ from pathlib import Path
 RECIPES = Path(__file__).resolve().parents[1] / "recipes"
 README = RECIPES / "README.md"
 BEGIN, END = "<!-- made by scripts/recipes_table.py: begin -->", "<!-- end -->"
-FIELDS = ("hardware", "processes", "time", "server", "command")
-REQUIRED = ("hardware", "processes", "time", "command")
+FIELDS = REQUIRED = ("hardware", "processes", "time", "command")
 
 _FIELD = re.compile(r"(\w+): (.+)")
 

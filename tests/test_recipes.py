@@ -19,6 +19,8 @@ from covey.cli.main import main
 from covey.config import Config, differences, load
 from covey.config.groups import CONF
 from covey.config.recipe import read_yaml
+from covey.launch.machine import Machine
+from covey.launch.plan import make_plan
 from covey.rewards.registry import get_reward
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -223,12 +225,13 @@ def test_a_recipe_is_what_its_header_and_its_place_say(name: str) -> None:
     assert said["override /model"] == model
     assert config.objective.name == objective
     assert name in header.values["command"]
-    assert ("server" in header.values) == config.training.use_vllm
+    command = "launch" if header.processes > 1 else "train"
+    assert header.values["command"] == f"covey {command} recipes/{name}"
     if header.processes > 1:
-        assert f"--num_processes {header.processes} " in header.values["command"]
-        assert (ROOT / header.values["command"].split("--config_file ")[1].split()[0]).is_file()
-    if config.training.use_vllm:
-        assert header.values["server"].endswith(f"--model {config.model.name}")
+        gpus = int(header.values["hardware"].split()[0])
+        plan = make_plan(config, "r", Machine.of(gpus))
+        assert plan.num_processes == header.processes
+        assert [process.name for process in plan.processes] == ["server", "trainer"]
         assert f"{header.processes} train, 1 generates" in header.values["hardware"]
     assert "estimate" in header.values["time"] or "measured" in header.values["time"]
 
@@ -323,7 +326,7 @@ def test_a_header_with_a_gap_is_refused(tmp_path: Path, text: str, problem: str)
             {
                 "fsdp_version": 2,
                 "fsdp_cpu_ram_efficient_loading": True,
-                "fsdp_state_dict_type": "SHARDED_STATE_DICT",
+                "fsdp_state_dict_type": "FULL_STATE_DICT",
                 "fsdp_reshard_after_forward": True,
             },
         ),

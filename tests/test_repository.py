@@ -213,7 +213,9 @@ def test_environment_variables_name_recipe_run_and_index(clone: Clone) -> None:
     assert clone.run("training.sh", COVEY_ENV="docker").returncode == 2
 
 
-@pytest.mark.parametrize("script", ["training.sh", "scripts/setup.sh", ".ci/run"])
+@pytest.mark.parametrize(
+    "script", ["training.sh", "scripts/setup.sh", ".ci/run", "slurm/train_baseline.sh", "slurm/train_reasoning.sh"]
+)
 def test_shell_scripts_are_clean(root: Path, script: str) -> None:
     assert os.access(root / script, os.X_OK)
     subprocess.run(["bash", "-n", root / script], check=True)

@@ -13,7 +13,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -31,7 +31,7 @@ class Lasting:
 
     def write(self, text: str) -> int:
         with self._gone():
-            return self._stream.write(text)
+            self._stream.write(text)
         return len(text)
 
     def flush(self) -> None:
@@ -42,7 +42,7 @@ class Lasting:
         return getattr(self._stream, name)
 
     @contextlib.contextmanager
-    def _gone(self) -> Any:
+    def _gone(self) -> Iterator[None]:
         try:
             yield
         except OSError as error:

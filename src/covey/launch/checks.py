@@ -5,16 +5,14 @@ from __future__ import annotations
 from importlib import metadata
 from importlib.util import find_spec
 
-from packaging.version import Version
-
 from covey.config import Config
 from covey.config.mesh import check_mesh
 from covey.launch.machine import LaunchError, Machine
 from covey.launch.plan import Plan
 from covey.launch.ports import is_free
 
-VLLM_RANGE = ("0.22", "0.32")
-"""vLLM's versions that TRL 1.16 declares: from the first to before the second."""
+VLLM_RANGE = ((0, 22), (0, 31))
+"""The first and the last of vLLM's minor versions that TRL 1.16 declares."""
 
 
 def check_plan(config: Config, plan: Plan, machine: Machine, *, alone: bool) -> list[str]:
@@ -66,12 +64,11 @@ def _check_vllm(plan: Plan) -> list[str]:
             "training.use_vllm=true needs vLLM, which is not installed here: pip install 'covey[vllm]' on a machine "
             "with GPUs. Or set training.use_vllm=false to generate in the training processes."
         )
-    low, high = (Version(text) for text in VLLM_RANGE)
-    if low <= Version(version) < high:
+    numbers = tuple(int(part) for part in version.split("+")[0].split(".")[:2] if part.isdigit())
+    if VLLM_RANGE[0] <= numbers <= VLLM_RANGE[1]:
         return []
-    return [
-        f"vLLM {version} is outside of what TRL was made for ({VLLM_RANGE[0]} up to, not including, {VLLM_RANGE[1]})."
-    ]
+    first, last = (".".join(map(str, found)) for found in VLLM_RANGE)
+    return [f"vLLM {version} is outside of what TRL was made for ({first} to {last})."]
 
 
 def _has(module: str) -> bool:

@@ -21,6 +21,8 @@ from covey.launch.progress import FINISH_FILE, STACKS_FILE
 from covey.launch.server import LOCAL_HOSTS, Server, server_command
 
 TRAINER, SERVER = "trainer", "server"
+ACCELERATE = "covey.cli.accelerate"
+"""The module that starts several of them: accelerate's own command."""
 ENTRY = "covey.cli.process"
 """The module that a training process runs: `covey train` with what the launcher needs around it."""
 
@@ -257,7 +259,7 @@ def _trainer(plan: Plan, node: int, layout: _Layout, place: Place, python: str, 
             "--main_process_port": plan.accelerate["main_process_port"],
         }
         words = [text for name, value in options.items() if value is not None for text in (name, str(value))]
-        command = ["-m", "accelerate.commands.launch", *words, *command]
+        command = ["-m", ACCELERATE, "launch", *words, *command]
     log = plan.logs / (f"{TRAINER}-{node}.log" if layout.train_nodes > 1 else f"{TRAINER}.log")
     return Process(TRAINER, node, layout.training, (python, *command), environment, log)
 
@@ -293,7 +295,7 @@ def _unnamed_hosts(nodes: int) -> Place:
 
 
 def _ports(server: Server | None, spread: Mapping[str, Any] | None, main: int) -> dict[str, int]:
-    found = {}
+    found: dict[str, int] = {}
     if server is not None and server.is_ours:
         found |= {"server": server.port, "weight_sync": server.group_port}
     if spread is not None:

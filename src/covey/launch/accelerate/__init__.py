@@ -31,9 +31,9 @@ def accelerate_config(
         ConfigError: no such file, or it holds no accelerate config; or it needs GPUs.
     """
     chosen = config.launch.accelerate
+    if num_processes == 1 and (chosen is None or not on_gpus):
+        return None
     if chosen is None:
-        if num_processes == 1:
-            return None
         chosen = "fsdp2" if _shards(config) else "ddp"
     values = _read(chosen)
     if not on_gpus and values.get("distributed_type") == "DEEPSPEED":
