@@ -88,7 +88,6 @@ def test_too_little_context_and_too_little_memory_are_found(monkeypatch: pytest.
     findings = found([])
     assert findings["memory"].mark is Mark.WRONG
     assert "a toaster" in findings["memory"].seen
-    assert "cannot train with a reasoning vocabulary" in found(["model.reasoning_vocab_size=4"])["settings"].seen
 
 
 def test_the_estimate_by_hand() -> None:

@@ -13,6 +13,7 @@ import pytest
 import torch
 from transformers import Trainer
 from trl import GRPOTrainer as TRLGRPOTrainer
+from trl.kernels import ChunkedLogProbFunction
 from trl.trainer.utils import RepeatSampler, add_fused_lm_head, shuffle_sequence_dict
 
 from covey.training.trainer import FORWARD_KEYS, GRPOTrainer
@@ -233,6 +234,22 @@ def test_the_head_scores_the_states_that_leave_the_backbone_against_labels_in_pl
     scoring = inspect.getsource(TRLGRPOTrainer._get_per_token_logps_and_entropies)
     assert "outputs = model(**model_inputs, labels=labels, fused_lm_head=True)" in scoring
     assert scoring.rstrip().endswith("return logps, entropies, aux_loss")
+
+
+def test_the_head_computes_by_one_function_that_can_be_stood_in_for() -> None:
+    """Under a reasoning vocabulary another function takes its place within a forward, with the same arguments."""
+    head = "".join(inspect.getsource(add_fused_lm_head).split())
+    for part in (
+        "per_token=_ChunkedLogProbFunction.apply(hidden_states[mask]ifcompactelsehidden_states.reshape(-1,",
+        "weight,bias,labels[mask]ifcompactelselabels.clamp(min=0).reshape(-1),temperature,_CHUNKED_LOGPROB_CHUNK_SIZE,"
+        "final_logit_softcapping,logit_scale,outputs,)",
+        "log_probs,entropy,log_sum_sq_probs,mean_logits,is_top1=per_token",
+        "weight,bias=lm_head.weight,lm_head.bias",
+    ):
+        assert part in head, part
+    assert add_fused_lm_head.__module__ == "trl.trainer.utils"
+    source = "".join(inspect.getsource(ChunkedLogProbFunction.forward).split())
+    assert "running_max+torch.log(sum_exp)" in source  # over all rows of the weight that it is given, and no others
 
 
 def test_sampling_is_given_token_ids_and_gives_token_ids_up_to_the_end() -> None:

@@ -32,18 +32,35 @@ class LoraConfig(Group):
     """Whether to scale by alpha / sqrt(rank), which keeps high ranks stable (rsLoRA)."""
     use_dora: bool = False
     """Whether to train magnitude and direction apart (DoRA)."""
+    path: str | None = None
+    """A folder with adapters that training goes on from, in place of new ones: a run's `final_model/`, say. Their own
+    rank and layers hold."""
     merge: bool = False
     """Whether `final_model/` holds whole weights with the adapters added in, instead of the adapters alone."""
 
     @property
     def active(self) -> bool:
         """Whether adapters are trained."""
-        return self.rank is not None if self.enabled is None else self.enabled
+        return (self.rank is not None or self.path is not None) if self.enabled is None else self.enabled
 
     @property
     def effective_rank(self) -> int:
         """The rank that is used when adapters are trained."""
         return 16 if self.rank is None else self.rank
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.path is None:
+            return
+        if self.enabled is False:
+            raise BadKeyError("model.lora.path", f"={self.path} has no effect with model.lora.enabled=false.")
+        for name in ("rank", "target_modules", "modules_to_save", "use_rslora", "use_dora"):
+            if getattr(self, name):
+                raise BadKeyError(
+                    f"model.lora.{name}",
+                    f"={show(getattr(self, name))} is for new adapters; those in model.lora.path={self.path} bring "
+                    "their own: leave one of the two out.",
+                )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +70,8 @@ class ModelConfig(Group):
     PREFIX: ClassVar[str] = "model."
 
     name: str = "starter"
-    """A name on the Hugging Face hub, a local folder, or `starter` for the small model that comes with Covey."""
+    """A name on the Hugging Face hub, a local folder, `kaggle://owner/model/transformers/variation` (through
+    kagglehub), or `starter` for the small model that comes with Covey."""
     revision: str | None = None
     """Branch, tag or commit of a hub model; null means its main branch."""
     dtype: str | None = option(None, choices=("float32", "bfloat16", "float16", "auto"))
@@ -62,6 +80,9 @@ class ModelConfig(Group):
     """Attention code, as transformers names it (`sdpa`, `eager`, `flash_attention_2`, ...); null lets it choose."""
     trust_remote_code: bool = False
     """Whether a hub model may run Python code of its own on this machine."""
+    use_generation_config: bool = False
+    """Whether training samples as the model's own `generation_config.json` says (temperature, top_p, top_k, min_p,
+    repetition_penalty); what it says beats `training.*` then."""
     chat_template: str | None = None
     """A chat template, or the file that holds one, in place of the tokenizer's own."""
     load_in_8bit: bool = False
@@ -81,6 +102,9 @@ class ModelConfig(Group):
     """How many extra tokens there are for use between the thinking tags only; `full` copies the whole vocabulary."""
     reasoning_token_ids: str | None = None
     """Which tokens are copied: a file of token ids, or a range such as `0-9999`; null starts at id 0."""
+    reasoning_start: str = option("copy", choices=("copy", "same_text"))
+    """How likely the extra tokens are at first: `copy` as likely as what they copy, each; `same_text` shares that out,
+    so that the model writes the same text as before."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -98,6 +122,11 @@ class ModelConfig(Group):
                 "model.reasoning_vocab_size",
                 f"={show(size)} is not possible: it must be 0, a number of tokens, or full.",
             )
+        if self.reasoning_token_ids is not None and size == 0:
+            raise BadKeyError(
+                "model.reasoning_token_ids",
+                f"={self.reasoning_token_ids} has no effect with model.reasoning_vocab_size=0: say how many of them "
+                "are copied, or full for all.",
+            )
         if self.mesh_shape is not None:
             check_shape(self.mesh_shape)
-

@@ -31,6 +31,7 @@ _RENAMED = {
     "mesh_shape": "model.mesh_shape",
     "reasoning_vocab_size": "model.reasoning_vocab_size",
     "reasoning_token_ids": "model.reasoning_token_ids",
+    "reasoning_start": "model.reasoning_start",
     # data
     "dataset_config": "dataset.config",
     "dataset_config_name": "dataset.config",

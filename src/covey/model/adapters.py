@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from covey.errors import ModelError
 
 if TYPE_CHECKING:
     from peft import LoraConfig as PeftLoraConfig
-    from transformers import BitsAndBytesConfig
+    from peft import PeftModel
+    from transformers import BitsAndBytesConfig, PreTrainedModel
 
     from covey.config import LoraConfig, ModelConfig
+    from covey.model.reasoning_vocab import ReasoningVocabulary
 
 
-def lora_config(lora: LoraConfig) -> PeftLoraConfig | None:
-    """The adapters as peft describes them; None when the whole model is trained."""
-    if not lora.active:
+def lora_config(lora: LoraConfig, rows: dict[str, list[int]] | None = None) -> PeftLoraConfig | None:
+    """New adapters as peft describes them; None when the whole model is trained, or adapters that are there already.
+
+    Args:
+        lora: the settings.
+        rows: rows of embeddings that are trained whole, see `trainable_rows`.
+    """
+    if not lora.active or lora.path is not None:
         return None
     from peft import LoraConfig as PeftLoraConfig
 
@@ -33,7 +41,88 @@ def lora_config(lora: LoraConfig) -> PeftLoraConfig | None:
         modules_to_save=None if lora.modules_to_save is None else list(lora.modules_to_save),
         use_rslora=lora.use_rslora,
         use_dora=lora.use_dora,
+        trainable_token_indices=rows,
     )
+
+
+def trainable_rows(source: str, vocabulary: ReasoningVocabulary | None, **options: Any) -> dict[str, list[int]] | None:
+    """The rows of reasoning tokens that adapters must train whole, for peft's `trainable_token_indices`.
+
+    Low-rank adapters leave embeddings as they are, and reasoning tokens would stay copies. peft keeps trained rows
+    beside the adapters, at the embedding and, where it has weights of its own, at the head; ordinary rows stay frozen,
+    and switching the adapters off gives the initial model back, the reference.
+
+    Args:
+        source: a folder with the widened model.
+        vocabulary: its reasoning vocabulary; None needs no rows.
+        options: for `from_pretrained` (`trust_remote_code`).
+
+    Returns:
+        Rows by the names of the modules; None without vocabulary.
+    """
+    if vocabulary is None:
+        return None
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    with torch.device("meta"):
+        config = AutoConfig.from_pretrained(source, **options)
+        model = AutoModelForCausalLM.from_config(config, **options)
+    first, last = vocabulary.map.base_vocab_size, vocabulary.map.vocab_size
+    rows = [token for token in range(first, last) if token not in vocabulary.map.unusable]
+    tables = [model.get_input_embeddings()]
+    if not config.get_text_config().tie_word_embeddings:
+        tables.append(model.get_output_embeddings())
+    return {name: rows for name, module in model.named_modules() if any(module is table for table in tables)}
+
+
+def check_adapters(lora: LoraConfig) -> None:
+    """Check that `model.lora.path` holds adapters.
+
+    Raises:
+        ModelError: it does not.
+    """
+    if lora.path is None:
+        return
+    folder = Path(lora.path).expanduser()
+    weights = ("adapter_model.safetensors", "adapter_model.bin")
+    if not (folder / "adapter_config.json").is_file() or not any((folder / name).is_file() for name in weights):
+        raise ModelError(
+            f"model.lora.path={lora.path} holds no adapters: {folder.resolve()} has no adapter_config.json with an "
+            "adapter_model.safetensors beside it. Give the final_model/ or a checkpoint of a run that trained adapters."
+        )
+
+
+def with_adapters(model: PreTrainedModel, lora: LoraConfig) -> PeftModel:
+    """Put the adapters of `model.lora.path` onto a loaded model, ready to be trained on.
+
+    Raises:
+        ModelError: they do not fit this model.
+    """
+    from peft import PeftModel
+
+    check_adapters(lora)
+    folder = Path(str(lora.path)).expanduser()
+    try:
+        return PeftModel.from_pretrained(model, str(folder), is_trainable=True)
+    except (RuntimeError, ValueError, KeyError) as error:
+        cause = " ".join(str(error).split())
+        raise ModelError(f"The adapters in model.lora.path={lora.path} do not fit this model: {cause}") from error
+
+
+def merge(model: PeftModel) -> PreTrainedModel:
+    """The model below, with what its adapters add put into its weights.
+
+    Where they made the output layer another than the embedding that it was tied to, peft unties the two.
+
+    Raises:
+        ModelError: the sum is not finite.
+    """
+    try:
+        merged: PreTrainedModel = model.merge_and_unload(safe_merge=True)
+    except ValueError as error:
+        raise ModelError(f"The adapters cannot be added to their weights: {' '.join(str(error).split())}") from error
+    return merged
 
 
 def quantization_config(model: ModelConfig) -> BitsAndBytesConfig | None:

@@ -9,9 +9,11 @@ from typing import Any
 import torch
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
+from covey.model.reasoning_vocab.vocabulary import vocabulary_of
 from covey.rollout.applies import obstacle, read_settings, say_once
 from covey.rollout.local import sample
 from covey.rollout.prompt_cache import NotSharedError
+from covey.rollout.thinking import ThinkingMask
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +54,8 @@ def generate(
 ) -> list[Generation]:
     """Sample one completion per prompt; the caller's random state and the model's mode are left as they were.
 
+    A model with a reasoning vocabulary draws reasoning tokens inside of thinking only.
+
     Args:
         model: a causal language model, not wrapped for distributed training.
         tokenizer: its tokenizer; conversations are rendered with its chat template.
@@ -69,18 +73,24 @@ def generate(
     devices = [device] if device.type == "cuda" else []
     was_training = model.training
     done: list[Generation] = []
+    vocabulary = vocabulary_of(model)
     model.eval()
     try:
         with torch.random.fork_rng(devices=devices), torch.no_grad():
             torch.manual_seed(seed)
             for start in range(0, len(prompts), batch_size):
                 batch = _encode(tokenizer, prompts[start : start + batch_size], sampling.chat_template_kwargs)
+                masks = []
+                if vocabulary is not None:
+                    vocabulary.check_prompts(batch)
+                    masks = [ThinkingMask(vocabulary, temperature=sampling.temperature)]
                 completions = None
                 if shared_prefill:
-                    completions = sample_or_none(model, batch, config, any_works=any_works)
+                    together: dict[str, Any] = {"logits_processors": masks, "any_works": any_works}
+                    completions = sample_or_none(model, batch, config, **together)
                 if completions is None:
                     inputs = tokenizer.pad({"input_ids": batch}, padding_side="left", return_tensors="pt").to(device)
-                    output = model.generate(**inputs, generation_config=config)
+                    output = model.generate(**inputs, generation_config=config, logits_processor=masks)
                     completions = output[:, inputs["input_ids"].shape[1] :].tolist()
                 done += [_finish(ids, eos, tokenizer) for ids in completions]
                 if on_progress is not None:

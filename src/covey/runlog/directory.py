@@ -37,6 +37,7 @@ PACKAGES = ("covey", "torch", "transformers", "trl", "accelerate", "peft", "data
 
 logger = logging.getLogger(__name__)
 
+_SECRET = re.compile(r"(token(?:=|\s+))[^\s'\"]+")
 _CHECKPOINT = re.compile(r"checkpoint-(\d+)")
 
 
@@ -187,14 +188,18 @@ class RunDirectory:
             os.close(descriptor)
         return False
 
-    def clear(self) -> None:
+    def clear(self, *, keep_first: bool = False) -> None:
         """Delete what a run has written here, so that it can begin anew; files of anybody else stay.
+
+        `checkpoint-0`, the model before its first step, stays where `keep_first` says so: the new run has written it.
 
         The config goes last: a clearing that was cut short still leaves a run directory, without a whole checkpoint.
         """
         checkpoints = [path for _, path in self._checkpoints()]
         if self.best_model.is_symlink():
             self.best_model.unlink()
+        if not keep_first and self.checkpoint(0).is_dir():
+            checkpoints.append(self.checkpoint(0))
         for path in checkpoints:
             unmark(path)
         folders = (self.completions, self.final_model, self.evaluation)
@@ -213,7 +218,8 @@ class RunDirectory:
         if not self.root.is_dir():
             return []
         named = ((_CHECKPOINT.fullmatch(path.name), path) for path in self.root.iterdir() if path.is_dir())
-        return sorted((int(name.group(1)), path) for name, path in named if name)
+        found = sorted((int(name.group(1)), path) for name, path in named if name)
+        return [(step, path) for step, path in found if step > 0]  # checkpoint-0 is a model, and no run to go on with
 
 
 def mark_whole(checkpoint: Path, step: int) -> None:
@@ -303,7 +309,7 @@ def describe_environment() -> dict[str, object]:
     """The facts about machine and software that bear on a run's numbers and speed; None where one is not known."""
     return {
         "format": RUN_FORMAT,
-        "command": shlex.join(sys.argv),
+        "command": _SECRET.sub(r"\1…", shlex.join(sys.argv)),
         "python": platform.python_version(),
         "platform": platform.platform(),
         "packages": {name: _version(name) for name in PACKAGES},

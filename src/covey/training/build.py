@@ -81,6 +81,8 @@ def grpo_config(config: Config, run: RunDirectory) -> tuple[GRPOConfig, list[str
 
     values: dict[str, Any] = dict(config.training.values)
     values["report_to"] = trackers(config) or "none"
+    values["push_to_hub"] = False  # training/hub.py does, once, when all is on the disk
+    values.pop("hub_token", None)  # it would lie in every checkpoint
     notes = []
     if not torch.accelerator.is_available():
         asked = [name for name in ("bf16", "fp16") if values.get(name)]
@@ -152,7 +154,7 @@ def build_trainer(
     from covey.training.trainer import GRPOTrainer
     from covey.training.user_callbacks import load_callbacks
 
-    callbacks = load_callbacks(config.callbacks)
+    callbacks = load_callbacks(config.callbacks, config.evaluation)
     quantization = quantization_config(config.model)
     check_adapters(config.model.lora)
     rows = None
@@ -273,6 +275,7 @@ def save_final_model(trainer: GRPOTrainer, run: RunDirectory, *, merge: bool, wa
     else:
         with whole_weights():
             trainer.save_model(str(beside))
+        shutil.rmtree(beside / "ref", ignore_errors=True)  # adapters that were gone on from, for the KL
     wait()
     if trainer.args.should_save:
         shutil.rmtree(run.final_model, ignore_errors=True)

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from transformers import TrainerState, TrainingArguments
-from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, rotate_checkpoints
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from covey.runlog.directory import is_whole, mark_whole, unmark
 
@@ -46,9 +46,23 @@ def written_whole(
     barrier()
     if args.should_save:
         mark_whole(folder, state.global_step)
-        rotate_checkpoints(
-            output_dir=str(run_dir),
-            save_total_limit=keep,
-            best_model_checkpoint=state.best_model_checkpoint,
-            use_mtime=True,
-        )
+        _rotate(run_dir, keep, state.best_model_checkpoint)
+
+
+def _rotate(run_dir: Path, keep: int | None, best: str | None) -> None:
+    """Delete the oldest checkpoints beyond the limit; the newest stays, the best does, and so does `checkpoint-0`."""
+    found = sorted(
+        (path for path in run_dir.glob(f"{PREFIX_CHECKPOINT_DIR}-*") if _step(path)),
+        key=lambda path: (path.stat().st_mtime, _step(path)),
+    )
+    if keep is None or keep <= 0 or not found:
+        return
+    kept = {found[-1], *([Path(best)] if best is not None else [])}
+    beyond = max(0, len(found) - max(keep, len(kept)))
+    for path in [path for path in found if path not in kept][:beyond]:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def _step(checkpoint: Path) -> int:
+    step = checkpoint.name.rpartition("-")[2]
+    return int(step) if step.isdecimal() else 0

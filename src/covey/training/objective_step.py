@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -140,3 +140,9 @@ def _sums(logps_BT: Tensor, mask_BT: Tensor) -> Tensor:
 def _widest(tensor: Tensor) -> torch.dtype:
     """Long completions add up thousands of numbers: double precision where the device has it."""
     return torch.float32 if tensor.device.type == "mps" else torch.float64
+
+
+def loss_mask(batch: Mapping[str, Any]) -> torch.Tensor:
+    """Which completion tokens the loss counts, `[B, T]`, in a batch by TRL's names."""
+    mask: torch.Tensor = batch["completion_mask"]
+    return mask * batch["tool_mask"] if "tool_mask" in batch else mask

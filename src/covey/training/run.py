@@ -322,6 +322,8 @@ def _open_run_directory(config: Config, run: RunDirectory, start: Start) -> None
     run.summary.unlink(missing_ok=True)  # it marks a finished run, and this one goes on
     # What belongs to this invocation alone stays out: the file, run again, makes a whole new run.
     again = dataclasses.replace(config, run_name=None, resume="auto", overwrite=False, stop_after_steps=None)
+    kept = {name: value for name, value in again.training.values.items() if name != "hub_token"}  # a secret
+    again = dataclasses.replace(again, training=dataclasses.replace(again.training, values=kept))
     write_atomically(run.config, to_yaml(again))
     run.write_environment()
 

@@ -9,7 +9,7 @@ that the plain path uses: it works in tiles, so that `[B, T, V]` is never held.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +20,7 @@ from accelerate.utils import extract_model_from_parallel, is_compiled_module
 from transformers import PreTrainedModel
 
 from covey.model.group_attention import LAYOUT, NO_MASK, Group, GroupLayout, reason_against, share_prompts
+from covey.training.masked_head import STATES
 
 logger = logging.getLogger(__name__)
 
@@ -98,8 +99,18 @@ class SharedScoring:
     each hidden state that leaves the backbone.
     """
 
-    def __init__(self, *, on: bool = True) -> None:
+    def __init__(
+        self, *, on: bool = True, thinks: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None = None
+    ) -> None:
+        """Take what to do.
+
+        Args:
+            on: whether to share at all.
+            thinks: under a reasoning vocabulary, from ids and mask `[B, S]` to whether what follows each token is
+                inside of thinking.
+        """
         self._on = on
+        self._thinks = thinks
         self._reasons: WeakKeyDictionary[torch.nn.Module, str | None] = WeakKeyDictionary()
         self._said: set[str] = set()
 
@@ -142,11 +153,21 @@ class SharedScoring:
             if packed is None:
                 self._declines("a row has no prompt, or its padding is not where it is expected")
                 return None
-            outputs.append(self._forward(model, input_ids_BS[part], packed, length_T, compute_entropy))
+            ids = input_ids_BS[part]
+            states = {} if self._thinks is None else {STATES: self._before(ids, mask_BS[part], length_T, packed)}
+            outputs.append(self._forward(model, ids, packed, length_T, compute_entropy, states))
             if self._declines(self._reason(model)):
                 return None
         logps_BT, *entropies_BT = (torch.cat(pieces) for pieces in zip(*outputs, strict=True))
         return logps_BT, entropies_BT[0] if compute_entropy else None, None
+
+    def _before(
+        self, input_ids_BS: torch.Tensor, mask_BS: torch.Tensor, length_T: int, packed: PackedRows
+    ) -> torch.Tensor:
+        """Whether each completion token is drawn inside of thinking, `[1, S]`."""
+        assert self._thinks is not None
+        after_BS = self._thinks(input_ids_BS, mask_BS)
+        return after_BS[:, -length_T - 1 : -1].flatten()[packed.target_index][None]
 
     def applies(self, model: torch.nn.Module) -> bool:
         """Whether rows of this model will be packed, as far as is known before the next forward pass."""
@@ -176,6 +197,7 @@ class SharedScoring:
         packed: PackedRows,
         length_T: int,
         compute_entropy: bool,
+        more: dict[str, torch.Tensor],
     ) -> tuple[torch.Tensor, ...]:
         unwrapped = _causal_model(model)
         assert not isinstance(unwrapped, str)
@@ -188,6 +210,7 @@ class SharedScoring:
                 shift_labels=targets_S[None],
                 fused_lm_head=True,
                 **{LAYOUT: packed.layout},
+                **more,
             )
         layers = unwrapped.config.num_hidden_layers
         if packed.layout.problem is not None:

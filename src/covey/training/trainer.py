@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import trl.trainer.utils
 from accelerate.utils import gather_object
 from datasets import Dataset
 from torch.utils.data import Sampler
@@ -24,12 +25,14 @@ from trl.models.utils import disable_gradient_checkpointing
 from trl.trainer.utils import split_pixel_values_by_grid, unsplit_pixel_values_by_grid
 
 from covey.config import SpeedConfig
+from covey.model.reasoning_vocab import ReasoningVocabulary
 from covey.objective import GRPO, KLController, Objective
 from covey.training.batching import batching_for
 from covey.training.checkpoints import written_whole
 from covey.training.early_rewards import EarlyRewards
+from covey.training.engine import engine_in_place
 from covey.training.kl_control import KLWatch
-from covey.training.objective_step import ScoredRewards, check_objective, decide_advantages
+from covey.training.objective_step import ScoredRewards, check_objective, decide_advantages, loss_mask
 from covey.training.piece_metrics import one_entry_each
 from covey.training.pieces import PLAN, in_pieces
 from covey.training.progress import Progress, copy_log, extend_log, load_progress, save_progress
@@ -37,6 +40,7 @@ from covey.training.prompt_order import replay_permutations
 from covey.training.resampling import Resampler, Round, check_data, counting, has_signal, make_round, standing_in
 from covey.training.rollout_step import in_reach, write_completions
 from covey.training.scoring import SharedScoring
+from covey.training.thinking import Thinking
 
 __all__ = ["GRPOConfig", "GRPOTrainer"]
 
@@ -68,6 +72,7 @@ class GRPOTrainer(TRLGRPOTrainer):
         stop_above_kl: float | None = None,
         resample_groups: int = 0,
         speed: SpeedConfig | None = None,
+        vocabulary: ReasoningVocabulary | None = None,
         **kwargs: Any,
     ) -> None:
         """Take all that TRL's trainer takes, and what Covey adds; by default, training is TRL's.
@@ -81,6 +86,7 @@ class GRPOTrainer(TRLGRPOTrainer):
             resample_groups: most further prompts drawn for one generation batch, to replace groups whose rewards are
                 all alike; 0 keeps every group.
             speed: which repeated work is done once only; None does all that applies. The numbers stay the same.
+            vocabulary: the model's reasoning vocabulary; None reads the one that lies beside the weights, if any.
             kwargs: TRL's arguments by keyword.
 
         Raises:
@@ -88,7 +94,8 @@ class GRPOTrainer(TRLGRPOTrainer):
         """
         if objective is not None:
             check_objective(objective)
-        super().__init__(*args, **kwargs)
+        with engine_in_place(self):
+            super().__init__(*args, **kwargs)
         self._speed = speed if speed is not None else SpeedConfig()
         if objective is not None and hasattr(objective, "for_run"):
             objective = objective.for_run(loss_type=self.loss_type, num_generations=self.num_generations)
@@ -98,7 +105,9 @@ class GRPOTrainer(TRLGRPOTrainer):
         self._loss_logps_BT: torch.Tensor | None = None
         self._keeps_loss_logps = False
         self._restored: Progress | None = None
-        self._scoring = SharedScoring(on=self._speed.shared_scoring)
+        head = (trl.trainer.utils, "_ChunkedLogProbFunction")
+        self._thinking = Thinking(vocabulary, self.model, self.ref_model, self.args, *head)
+        self._scoring = SharedScoring(on=self._speed.shared_scoring, thinks=self._thinking.thinks)
         self._batching = batching_for(self._speed, self.args, self.model, router_loss=self.aux_loss_enabled)
         self._resampler = self._make_resampler(resample_groups) if resample_groups else None
         self._early_rewards = EarlyRewards(self.reward_funcs)
@@ -139,6 +148,11 @@ class GRPOTrainer(TRLGRPOTrainer):
         """Optimiser steps of one pass over the data."""
         return int(self.set_initial_training_values(self.args, self.get_train_dataloader())[1])
 
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        """Save the model as transformers does, with the map of its reasoning vocabulary beside it."""
+        super().save_model(output_dir, _internal_call)
+        self._thinking.save(output_dir or str(self.args.output_dir), writes=self.args.should_save)
+
     def load_checkpoint_weights(self, checkpoint: Path) -> None:
         """Put a checkpoint's weights and trainer state in place, without training on."""
         self._load_from_checkpoint(str(checkpoint))
@@ -155,14 +169,16 @@ class GRPOTrainer(TRLGRPOTrainer):
 
     # -- TRL's `_generate_single_turn`: a group's prompt is read once, and completions that have ended leave the batch.
     def _generate_single_turn(self, prompt_ids: Any, images: Any, fields: Any, *args: Any, **kwargs: Any) -> Any:
+        more = {"eos_token_ids": self.eos_token_ids, "logits_processors": self._thinking.masks(prompt_ids)}
         elsewhere = self.use_vllm or self.use_transformers_continuous_batching or images is not None or fields
         if self._speed.shared_prefill and not elsewhere:
             with profiling_context(self, "transformers.generate"):
                 policy = in_reach(self.model_wrapped, self.accelerator, self.args, self._dist.summon_full_params)
-                ids = write_completions(policy, prompt_ids, self.generation_config, eos_token_ids=self.eos_token_ids)
+                ids = write_completions(policy, prompt_ids, self.generation_config, **more)
             if ids is not None:
                 return ids, None
-        return super()._generate_single_turn(prompt_ids, images, fields, *args, **kwargs)
+        with self._thinking.generating():
+            return super()._generate_single_turn(prompt_ids, images, fields, *args, **kwargs)
 
     # -- TRL's `_calculate_rewards`: keeps each function's rewards, over all processes, for the objective.
     def _calculate_rewards(self, inputs: Any, prompts: Any, completions: Any, completion_ids_list: Any) -> torch.Tensor:
@@ -174,13 +190,14 @@ class GRPOTrainer(TRLGRPOTrainer):
     #    them.
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         output = self._scored_batch(inputs)
+        self._thinking.measure(output, self._metrics, self.accelerator.reduce)
         rewards_BF, self._rewards_BF = self._rewards_BF, None
         if self._objective is None or rewards_BF is None or not self.model.training:
             return output
         advantages_B, metrics = decide_advantages(
             self._objective,
             self._scored(rewards_BF),
-            mask_BT=_loss_mask(output),
+            mask_BT=loss_mask(output),
             ref_logps_BT=output.get("ref_per_token_logps"),
             policy_logps_BT=self._policy_logps(output),
             beta=self.beta,
@@ -333,7 +350,7 @@ class GRPOTrainer(TRLGRPOTrainer):
             self._keeps_loss_logps = False
         logps_BT, self._loss_logps_BT = self._loss_logps_BT, None
         assert logps_BT is not None
-        self._kl_watch.add(logps_BT, inputs["ref_per_token_logps"], _loss_mask(inputs))
+        self._kl_watch.add(logps_BT, inputs["ref_per_token_logps"], loss_mask(inputs))
         return loss
 
     @property
@@ -428,9 +445,3 @@ class _Hooks(TrainerCallback):
         if self._trainer._kl_watch.exceeded:
             control.should_log = control.should_training_stop = True
             control.should_save = control.should_evaluate = False
-
-
-def _loss_mask(batch: dict[str, Any]) -> torch.Tensor:
-    """Which completion tokens the loss counts, `[B, T]`."""
-    mask: torch.Tensor = batch["completion_mask"]
-    return mask * batch["tool_mask"] if "tool_mask" in batch else mask

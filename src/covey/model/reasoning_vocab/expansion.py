@@ -1,0 +1,238 @@
+"""Widening a model by a reasoning vocabulary, and folding it back to the ordinary one."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from covey.errors import ConfigError, ModelError
+from covey.model.reasoning_vocab.automaton import tokens_with_tags
+from covey.model.reasoning_vocab.surface import Surfaces, read_tokenizer, surfaces
+from covey.model.reasoning_vocab.token_map import STARTS, TokenMap, choose_base_ids, unusable_copies
+from covey.model.reasoning_vocab.tokenizer import narrow_tokenizer, widen_tokenizer
+from covey.model.reasoning_vocab.vocabulary import CONFIG_KEY, ReasoningVocabulary, vocabulary_of
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+THINK_TAG, ANSWER_TAG = "think", "answer"
+
+_COMPARED = 8
+"""Copies whose logits are compared with those of their base tokens after widening."""
+
+
+def expand(
+    source: str | Path,
+    out: str | Path,
+    size: int | str,
+    *,
+    token_ids: str | None = None,
+    start: str = "copy",
+    think_tag: str = THINK_TAG,
+    answer_tag: str = ANSWER_TAG,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    **options: Any,
+) -> ReasoningVocabulary:
+    """Write a model with a reasoning vocabulary into a folder that `from_pretrained` loads.
+
+    The rows of the new tokens, in the embedding and in the head (its bias too), are copies of those of their base
+    tokens. All else stays bit for bit, in the number type in which it was saved.
+
+    Args:
+        source: what `from_pretrained` takes.
+        out: the folder to write; what is in it is replaced.
+        size: how many reasoning tokens; `full` for one copy of every token.
+        token_ids: which tokens are copied, see `choose_base_ids`.
+        start: see `TokenMap.start`.
+        think_tag: name of the tags between which reasoning tokens may be drawn.
+        answer_tag: name of the tags of the answer, which are not copied.
+        tokenizer: the model's, as it is to be saved; None loads it from `source`.
+        options: for `from_pretrained` (`revision`, `trust_remote_code`).
+
+    Raises:
+        ConfigError: the size, the ids or the tags do not fit the tokenizer.
+        ModelError: the model cannot be loaded or widened, or has a reasoning vocabulary already.
+    """
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    out = Path(out)
+    tokenizer = tokenizer or AutoTokenizer.from_pretrained(str(source), **options)
+    try:
+        model = AutoModelForCausalLM.from_pretrained(str(source), dtype="auto", **options)
+    except (OSError, ValueError) as error:
+        raise ModelError(f"The weights of {source} cannot be loaded: {' '.join(str(error).split())}") from error
+    if getattr(model.config, CONFIG_KEY, None) is not None:
+        raise ModelError(f"{source} has a reasoning vocabulary already. Train it as it is, or fold it back first.")
+    if out.exists():
+        shutil.rmtree(out)
+    out.mkdir(parents=True)
+    tokenizer.save_pretrained(out)
+    rows = int(model.get_input_embeddings().weight.shape[0])
+    ordinary = surfaces(read_tokenizer(out), rows)
+    token_map = plan(
+        ordinary,
+        rows,
+        size,
+        token_ids=token_ids,
+        start=start,
+        think_tag=think_tag,
+        answer_tag=answer_tag,
+        ends=ends_of([model.config, model.generation_config], tokenizer),
+    )
+    vocabulary = ReasoningVocabulary(token_map, ordinary)
+    check_tags(vocabulary, tokenizer)
+    widen_tokenizer(out, token_map)
+    widen_model(model, token_map)
+    _check_copies(model, token_map, str(source))
+    model.save_pretrained(out)
+    vocabulary.save(out)
+    return vocabulary
+
+
+def plan(
+    ordinary: Surfaces,
+    rows: int,
+    size: int | str,
+    *,
+    token_ids: str | None = None,
+    start: str = "copy",
+    think_tag: str = THINK_TAG,
+    answer_tag: str = ANSWER_TAG,
+    ends: set[int] | frozenset[int] = frozenset(),
+) -> TokenMap:
+    """Decide which tokens are copied.
+
+    Args:
+        ordinary: the tokenizer's tokens.
+        rows: of the model's embedding.
+        size: how many copies, or `full`.
+        token_ids: see `choose_base_ids`.
+        start: see `TokenMap.start`.
+        think_tag: name of the thinking tags.
+        answer_tag: name of the answer tags.
+        ends: further tokens that end a sequence.
+
+    Raises:
+        ConfigError: see `choose_base_ids`, or an unknown start.
+    """
+    if start not in STARTS:
+        raise ConfigError(f"model.reasoning_start={start} is not possible: it must be one of {', '.join(STARTS)}.")
+    base_ids = choose_base_ids(size, token_ids, ordinary.ids)
+    tags = [f"<{slash}{name}>" for name in (think_tag, answer_tag) for slash in ("", "/")]
+    refused = ordinary.special | tokens_with_tags(ordinary, tags) | ends
+    return TokenMap(rows, base_ids, unusable_copies(rows, base_ids, refused), start, tags[0], tags[1])
+
+
+def check_tags(vocabulary: ReasoningVocabulary, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Check that the tags, as the tokenizer writes them, open and close.
+
+    Raises:
+        ConfigError: they do not.
+    """
+    opening, closing = vocabulary.map.open_tag, vocabulary.map.close_tag
+    for tags, inside in (((opening,), True), ((opening, closing), False)):
+        ids = [token for tag in tags for token in tokenizer(tag, add_special_tokens=False)["input_ids"]]
+        state = 0
+        for token in ids:
+            state = int(vocabulary.transitions[state, token])
+        if not ids or (state >= vocabulary.outside_states) != inside:
+            raise ConfigError(
+                f"The tokenizer cannot represent the tag {tags[-1]}: written with it and read again, it is another "
+                f"text ({tokenizer.decode(ids)!r}). Choose another rewards.think_tag, whose characters the tokenizer "
+                "has."
+            )
+
+
+def widen_model(model: PreTrainedModel, token_map: TokenMap) -> None:
+    """Add the rows of the copies to a model, in place."""
+    bases = torch.tensor(token_map.base_ids, dtype=torch.long)
+    first = token_map.base_vocab_size
+    model.resize_token_embeddings(token_map.vocab_size, mean_resizing=False)
+    head = model.get_output_embeddings()
+    tables = [model.get_input_embeddings().weight]
+    if head is not None:
+        tables += [head.weight, *([head.bias] if getattr(head, "bias", None) is not None else [])]
+    with torch.no_grad():
+        for table in {id(one): one for one in tables}.values():
+            table[first:] = table[bases.to(table.device)]
+    setattr(model.config, CONFIG_KEY, "reasoning_token_map.json")
+
+
+def fold(model_dir: str | Path, out: str | Path) -> None:
+    """Write a model without its reasoning vocabulary: the ordinary tokens as they were trained, and nothing else.
+
+    Adapters are added to the weights that they belong to first. What the copies have learnt is left out: the model
+    writes ordinary tokens only, inside of thinking too.
+
+    Args:
+        model_dir: a folder with a widened model, or with adapters of one.
+        out: the folder to write; what is in it is replaced.
+
+    Raises:
+        ModelError: there is no such model, or it has no reasoning vocabulary.
+    """
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    folder, out = Path(model_dir), Path(out)
+    try:
+        if (folder / "adapter_config.json").is_file():
+            from peft import AutoPeftModelForCausalLM
+
+            model = AutoPeftModelForCausalLM.from_pretrained(str(folder), dtype="auto").merge_and_unload()
+        else:
+            model = AutoModelForCausalLM.from_pretrained(str(folder), dtype="auto")
+        tokenizer = AutoTokenizer.from_pretrained(str(folder))
+    except (OSError, ValueError) as error:
+        raise ModelError(f"The model in {folder} cannot be loaded: {' '.join(str(error).split())}") from error
+    vocabulary = vocabulary_of(model)
+    if vocabulary is None:
+        raise ModelError(f"The model in {folder} has no reasoning vocabulary, so there is nothing to fold back.")
+    if out.exists():
+        shutil.rmtree(out)
+    out.mkdir(parents=True)
+    model.resize_token_embeddings(vocabulary.map.base_vocab_size, mean_resizing=False)
+    delattr(model.config, CONFIG_KEY)
+    model.save_pretrained(out)
+    tokenizer.save_pretrained(out)
+    narrow_tokenizer(out, vocabulary.map)
+
+
+def restarted(vocabulary: ReasoningVocabulary, start: str) -> ReasoningVocabulary:
+    """The same tokens with another start, which is no part of the weights."""
+    return ReasoningVocabulary(replace(vocabulary.map, start=start), vocabulary.surfaces)
+
+
+def ends_of(configs: Iterable[Any], tokenizer: PreTrainedTokenizerBase) -> set[int]:
+    """Every token that ends, begins or pads a sequence, by the model's configs or by the tokenizer."""
+    found: list[Any] = [*tokenizer.all_special_ids]
+    for config in configs:
+        for name in ("eos_token_id", "bos_token_id", "pad_token_id"):
+            value = getattr(config, name, None)
+            found += value if isinstance(value, list) else [value]
+    return {int(token) for token in found if token is not None}
+
+
+@torch.no_grad()
+def _check_copies(model: PreTrainedModel, token_map: TokenMap, source: str) -> None:
+    """Compute a few tokens and their copies: whatever else an architecture hangs on token ids shows in its logits."""
+    count = min(_COMPARED, token_map.size)
+    if not count:
+        return
+    places = torch.linspace(0, token_map.size - 1, count).long()
+    bases = torch.tensor(token_map.base_ids, dtype=torch.long)
+    model.eval()
+    first = token_map.base_vocab_size
+    by_copy = model(input_ids=(first + places)[None]).logits.float()
+    by_base = model(input_ids=bases[places][None]).logits.float()
+    scale = float(by_base.abs().max()) or 1.0
+    apart = max(float((by_copy - by_base).abs().max()), float((by_copy[..., first:] - by_copy[..., bases]).abs().max()))
+    if not apart <= 1e-3 * scale:
+        raise ModelError(
+            f"{source} cannot be given a reasoning vocabulary: {type(model).__name__} treats a copied token unlike its "
+            f"base token (logits differ by {apart:.2g}), so it keeps more per token than an embedding and a head."
+        )

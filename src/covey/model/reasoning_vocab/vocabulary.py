@@ -1,0 +1,215 @@
+"""A model's reasoning vocabulary in use: the state of a text, and what may follow in either state."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import torch
+
+from covey.errors import DataError, ModelError
+from covey.model.reasoning_vocab.automaton import Transitions, count_outside, token_transitions
+from covey.model.reasoning_vocab.surface import Surfaces, read_tokenizer, surfaces
+from covey.model.reasoning_vocab.token_map import MAP_FILE, TokenMap
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+CONFIG_KEY = "reasoning_token_map"
+"""Names the map's file in the `config.json` of a model that has one."""
+
+OUTSIDE, INSIDE = 0, 1
+"""Rows of the bias table."""
+
+_KNOWN: WeakKeyDictionary[Any, ReasoningVocabulary | None] = WeakKeyDictionary()
+
+
+class ReasoningVocabulary:
+    """The reasoning tokens of one model. The sampler and the scoring head ask the same object, so they agree.
+
+    Args:
+        token_map: which token is a copy of which.
+        ordinary: what the ordinary tokens look like, `base_vocab_size` of them.
+    """
+
+    def __init__(self, token_map: TokenMap, ordinary: Surfaces) -> None:
+        self.map = token_map
+        self.surfaces = ordinary
+        table = token_transitions(ordinary, token_map.open_tag, token_map.close_tag)
+        bases = np.array(token_map.base_ids, dtype=np.int64)
+        self.transitions: Transitions = np.concatenate([table, table[:, bases]], axis=1)
+        """`[states, V]`."""
+        self.outside_states = count_outside(token_map.open_tag)
+        self._on_device: dict[tuple[str, torch.device], torch.Tensor] = {}
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Self:
+        """The reasoning vocabulary of a saved model: `reasoning_token_map.json` and `tokenizer.json`.
+
+        Raises:
+            ModelError: one of them is missing or damaged.
+        """
+        folder = Path(folder).expanduser()
+        token_map = TokenMap.read(folder)
+        return cls(token_map, surfaces(read_tokenizer(folder), token_map.base_vocab_size))
+
+    def save(self, folder: str | Path) -> None:
+        """Write the map beside weights."""
+        self.map.write(Path(folder))
+
+    @cached_property
+    def multiplicity(self) -> torch.Tensor:
+        """For every token 0 if it is ordinary, else which copy of its base it is, from 1: `[V]`."""
+        ordinary = torch.zeros(self.map.base_vocab_size, dtype=torch.long)
+        return torch.cat([ordinary, torch.tensor(self.map.multiplicities(), dtype=torch.long)])
+
+    @cached_property
+    def log_share(self) -> torch.Tensor:
+        """What is added, inside of thinking, to the log-weight of every token at the start: `[V]`, in nats.
+
+        Zero under `copy`. Under `same_text`, `-log(1 + c)` for a token with c usable copies and for each of these.
+        """
+        share = torch.zeros(self.map.vocab_size)
+        if self.map.start == "same_text":
+            first = self.map.base_vocab_size
+            bases = torch.tensor(self.map.base_ids, dtype=torch.long)
+            usable = torch.ones(self.map.size)
+            usable[[token - first for token in self.map.unusable]] = 0
+            copies = torch.zeros(first).index_add_(0, bases, usable)
+            share[:first] = -torch.log1p(copies)
+            share[first:] = share[bases]
+        return share
+
+    def bias_table(self, temperature: float = 1.0) -> torch.Tensor:
+        """What is added to logits before they are divided by the temperature: `[2, V]`, float32.
+
+        Row 0 outside of thinking, row 1 inside: minus infinity for tokens that may not be drawn, the share elsewhere.
+        """
+        first = self.map.base_vocab_size
+        bias = torch.zeros(2, self.map.vocab_size)
+        bias[OUTSIDE, first:] = -torch.inf
+        bias[INSIDE] = self.log_share * temperature
+        bias[INSIDE, sorted(self.map.unusable)] = -torch.inf
+        return bias
+
+    def transitions_on(self, device: torch.device) -> torch.Tensor:
+        """`transitions` there."""
+        return self._kept("transitions", device, lambda: torch.from_numpy(self.transitions))
+
+    def bias_on(self, device: torch.device, temperature: float) -> torch.Tensor:
+        """`bias_table` there."""
+        return self._kept(f"bias {temperature}", device, lambda: self.bias_table(temperature))
+
+    def _kept(self, name: str, device: torch.device, make: Any) -> torch.Tensor:
+        key = (name, torch.device(device))
+        if key not in self._on_device:
+            self._on_device[key] = make().to(device)
+        return self._on_device[key]
+
+    def states(self, ids_BS: torch.Tensor, mask_BS: torch.Tensor | None = None) -> torch.Tensor:
+        """The state after each token of texts that are there whole: `[B, S]`.
+
+        Works on all places at once, in log2(S) rounds: the effect of a token is a map from states to states, and maps
+        that follow each other are one map.
+
+        Args:
+            ids_BS: token ids.
+            mask_BS: 0 where there is padding, which changes nothing; None for no padding.
+        """
+        table = self.transitions_on(ids_BS.device)
+        maps_BSK = table[:, ids_BS].permute(1, 2, 0).long()
+        if mask_BS is not None:
+            same_K = torch.arange(len(table), device=ids_BS.device)
+            maps_BSK = torch.where(mask_BS.bool()[..., None], maps_BSK, same_K)
+        reach = 1
+        while reach < ids_BS.shape[1]:
+            joined = maps_BSK[:, reach:].gather(2, maps_BSK[:, :-reach])
+            maps_BSK = torch.cat([maps_BSK[:, :reach], joined], dim=1)
+            reach *= 2
+        return maps_BSK[..., 0]
+
+    def step(self, states_b: torch.Tensor, tokens_b: torch.Tensor) -> torch.Tensor:
+        """The state after one more token of each text: `[b]`."""
+        return self.transitions_on(tokens_b.device)[states_b, tokens_b].long()
+
+    def inside(self, states: torch.Tensor) -> torch.Tensor:
+        """Whether these states are inside of thinking."""
+        return states >= self.outside_states
+
+    def thinks(self, ids_BS: torch.Tensor, mask_BS: torch.Tensor, length_T: int) -> torch.Tensor:
+        """Whether each completion token is drawn inside of thinking: `[B, T]`, false at padding.
+
+        Args:
+            ids_BS: prompts, padded on the left, and completions, padded on the right: `[B, L + T]`.
+            mask_BS: 1 for tokens, 0 for padding.
+            length_T: T, the number of completion columns.
+        """
+        before_BT = self.inside(self.states(ids_BS, mask_BS))[:, -length_T - 1 : -1]
+        return before_BT & mask_BS[:, -length_T:].bool()
+
+    def base(self, ids: Sequence[int]) -> list[int]:
+        """The same text in ordinary tokens."""
+        return [self.map.base_of(token) for token in ids]
+
+    def check_prompts(self, prompt_ids: Sequence[Sequence[int]]) -> None:
+        """Check that prompts are ordinary text.
+
+        Raises:
+            DataError: one of them holds a reasoning token.
+        """
+        for place, ids in enumerate(prompt_ids):
+            if max(ids, default=0) >= self.map.base_vocab_size:
+                found = next(token for token in ids if token >= self.map.base_vocab_size)
+                raise DataError(
+                    f"Prompt {place} holds the reasoning token {found}, a copy of token {self.map.base_of(found)}: "
+                    "reasoning tokens exist only in what the model thinks. Tokenise prompts from ordinary text, or "
+                    "take base tokens in their place (ReasoningVocabulary.base)."
+                )
+
+
+def vocabulary_of(model: PreTrainedModel | Any) -> ReasoningVocabulary | None:
+    """The reasoning vocabulary of a loaded model, adapters or not; None if it has none.
+
+    Its `config.json` says whether there is one; the map is read from where the model was loaded.
+
+    Raises:
+        ModelError: the map is missing or does not fit the weights.
+    """
+    inner = model.get_base_model() if hasattr(model, "get_base_model") else model
+    if inner in _KNOWN:
+        return _KNOWN[inner]
+    name = getattr(getattr(inner, "config", None), CONFIG_KEY, None)
+    found = None
+    if name is not None:
+        found = ReasoningVocabulary.load(_folder(str(inner.config._name_or_path)))
+    attach(inner, found)
+    return found
+
+
+def attach(model: PreTrainedModel | Any, vocabulary: ReasoningVocabulary | None) -> None:
+    """Say which reasoning vocabulary a model has.
+
+    Raises:
+        ModelError: it does not fit the weights.
+    """
+    inner = model.get_base_model() if hasattr(model, "get_base_model") else model
+    if vocabulary is not None:
+        vocabulary.map.check_rows(int(inner.config.get_text_config().vocab_size), str(inner.config._name_or_path))
+    _KNOWN[inner] = vocabulary
+
+
+def _folder(name: str) -> Path:
+    """Where the files of a model lie: its folder, or the cache of a hub model."""
+    if Path(name).is_dir():
+        return Path(name)
+    from transformers.utils import cached_file
+
+    try:
+        files = [cached_file(name, file) for file in (MAP_FILE, "tokenizer.json")]
+    except OSError as error:
+        raise ModelError(f"The reasoning vocabulary of {name} cannot be read: {error}") from error
+    return Path(str(files[0])).parent
