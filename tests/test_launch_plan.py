@@ -284,6 +284,8 @@ def test_the_machine_is_what_the_job_may_use(monkeypatch: pytest.MonkeyPatch) ->
     assert this_machine({"CUDA_VISIBLE_DEVICES": "2,3"}).gpus == ("2", "3")
     assert this_machine({"CUDA_VISIBLE_DEVICES": ""}).gpus == ()
     assert this_machine({"CUDA_VISIBLE_DEVICES": "1,-1,2"}).gpus == ("1",)
+    assert this_machine({"CUDA_VISIBLE_DEVICES": "GPU-8a3f, MIG-1/2/0"}).gpus == ("GPU-8a3f", "MIG-1/2/0")
+    assert this_machine({"CUDA_VISIBLE_DEVICES": "NoDevFiles"}).gpus == ()
     monkeypatch.setattr("covey.launch.machine._listed_gpus", lambda: ())
     assert this_machine({"CUDA_VISIBLE_DEVICES": "0"}).gpus == ()
 
@@ -448,6 +450,7 @@ def test_a_job_is_handed_in(
     ("words", "code", "said"),
     [
         (("launch.gpus=2",), 1, "launch.gpus=2, but this machine has none"),
+        (("WORLD_SIZE=2",), 2, "WORLD_SIZE=2 says that this is one of several"),
         (("launch.nodes=2",), 2, "Several machines are started through Slurm"),
         (("--slurm", "--dry-run", "--multirun", "seed=1,2"), 2, "hydra/launcher=submitit_slurm"),
         (("launch.gpus=-1",), 2, "launch.gpus"),
@@ -462,6 +465,9 @@ def test_what_cannot_be_launched_is_said_in_one_paragraph(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr("covey.launch.machine._listed_gpus", lambda: ())
+    if words[0].startswith("WORLD_SIZE"):
+        monkeypatch.setenv(*words[0].split("="))
+        words = ()
     assert covey(*words) == code
     error = capsys.readouterr().err
     assert said in error

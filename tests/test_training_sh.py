@@ -110,3 +110,62 @@ def test_a_variable_that_cannot_be_meant_is_refused(script: Script, variable: st
     assert variable in done.stderr
     assert value in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+def test_slurms_copy_finds_the_repository(script: Script, tmp_path: Path) -> None:
+    """Slurm runs a copy of the script from its spool folder, in the folder that it was handed in from."""
+    spool = tmp_path / "spool" / "job00007"
+    spool.mkdir(parents=True)
+    copy = shutil.copy(script.folder / "training.sh", spool / "slurm_script")
+
+    def job(folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+        clean = {"PATH": os.environ["PATH"], "SLURM_JOB_ID": "7", **environment}
+        return subprocess.run(
+            ["bash", copy, "r.yaml"], cwd=folder, env=clean, capture_output=True, text=True, check=False
+        )
+
+    done = job(script.folder, SLURM_SUBMIT_DIR=str(script.folder))
+    assert done.stdout.splitlines() == ["covey", "launch", "r.yaml"], done.stderr
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    Script._program(programs / "scontrol", f'#!/bin/sh\necho "   Command={script.folder}/training.sh r.yaml"\n')
+    path = f"{programs}:{os.environ['PATH']}"
+    done = job(script.away, SLURM_SUBMIT_DIR=str(script.away), PATH=path)
+    assert done.stdout.splitlines() == ["covey", "launch", "r.yaml"], done.stderr
+    assert job(script.away, SLURM_SUBMIT_DIR=str(script.away)).returncode == 2
+
+
+def test_the_header_asks_for_a_node_and_names_a_folder_that_is_there(root: Path) -> None:
+    lines = (root / "training.sh").read_text(encoding="utf-8").splitlines()
+    header = [line.removeprefix("#SBATCH ") for line in lines if line.startswith("#SBATCH")]
+    assert header == [
+        *("--job-name=covey", "--nodes=1", "--ntasks-per-node=1", "--gres=gpu:7", "--cpus-per-task=64", "--mem=256G"),
+        *("--time=72:00:00", "--exclusive", "--output=logs/slurm_%j.out", "--open-mode=append", "--requeue"),
+        "--signal=B:USR1@300",
+    ]
+    assert lines[1].startswith("#SBATCH")  # Slurm reads no further than the first command
+    assert (root / "logs").is_dir()  # which Slurm does not make, and a job fails without it
+
+
+@pytest.mark.parametrize(
+    ("name", "recipe"), [("baseline", "deepscaler.yaml"), ("reasoning", "deepscaler_reasoning_vocab.yaml")]
+)
+def test_the_vocabulary_experiments_run_their_recipes(script: Script, root: Path, name: str, recipe: str) -> None:
+    (script.folder / "slurm").mkdir()
+    own = shutil.copy(root / "slurm" / f"train_{name}.sh", script.folder / "slurm")
+    wanted = f"{script.folder}/recipes/qwen3_0.6b/grpo/{recipe}"
+    assert Path(wanted.replace(str(script.folder), str(root))).is_file()
+    clean = {"PATH": os.environ["PATH"]}
+    for path, more in (
+        (own, {}),
+        (shutil.copy(own, script.away / "slurm_script"), {"SLURM_SUBMIT_DIR": str(script.folder)}),
+    ):
+        done = subprocess.run(
+            ["bash", path, "seed=1"],
+            cwd=script.away,
+            env={**clean, **more},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.stdout.splitlines() == ["covey", "launch", wanted, "seed=1"], done.stderr

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import os
 import sys
 from functools import partial
 from pathlib import Path
@@ -45,6 +46,11 @@ def run(arguments: argparse.Namespace) -> int:
         raise ConfigError(
             "A sweep is no single run to be planned or handed in: `covey train --multirun … "
             "hydra/launcher=submitit_slurm` makes a Slurm job of each of its runs, and compares them at the end."
+        )
+    if (size := os.environ.get("WORLD_SIZE", "1")) != "1" and not arguments.dry_run:
+        raise ConfigError(
+            f"`covey launch` starts training processes of its own, but WORLD_SIZE={size} says that this is one of "
+            "several that were started together. Run it by itself, or run `covey train` in their place."
         )
     from covey.launch.machine import this_machine, this_place
     from covey.launch.plan import make_plan, training_processes

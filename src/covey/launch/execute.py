@@ -79,11 +79,11 @@ def _run(config: Config, plan: Plan, node: int, notes: list[str]) -> int:
             if node == 0:
                 mark.write(ending.code)
         teller.note(f"training ended with exit code {ending.code}")
-        _back_into_queue(config, ending, node, teller)
+        back_into_queue(config, ending, node, teller)
     return ending.code
 
 
-def _back_into_queue(config: Config, ending: Ending, node: int, teller: Teller) -> None:
+def back_into_queue(config: Config, ending: Ending, node: int, teller: Teller) -> None:
     """After Slurm's warning before the time limit, have the job go on later."""
     job = job_id()
     if ending.signal != signal.SIGUSR1 or ending.code == 0 or job is None or node != 0:

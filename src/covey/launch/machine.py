@@ -8,10 +8,12 @@ import shutil
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import takewhile
 
 from covey.errors import CoveyError
 
 _LIST_SECONDS = 30
+_GPU_NAME = re.compile(r"\d+|(GPU|MIG)-[\w/-]+")
 
 
 class LaunchError(CoveyError):
@@ -49,9 +51,8 @@ def this_machine(environ: Mapping[str, str] = os.environ) -> Machine:
     listed = _listed_gpus()
     if visible is None:
         return Machine(listed, cpus)
-    names = [name.strip() for name in visible.split(",") if name.strip()]
-    if "-1" in names:  # CUDA passes over whatever stands behind a number that is none
-        names = names[: names.index("-1")]
+    # As CUDA reads it: whatever stands behind a name that is none (-1, or Slurm's NoDevFiles) does not count.
+    names = takewhile(_GPU_NAME.fullmatch, (name.strip() for name in visible.split(",")))
     return Machine(tuple(names) if listed else (), cpus)
 
 

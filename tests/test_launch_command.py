@@ -1,0 +1,84 @@
+"""`covey launch` on a real run: stopped, gone on with, and its job put back into the queue."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from covey.config import load
+from covey.launch.execute import back_into_queue
+from covey.launch.supervise import Ending
+from covey.launch.tell import Teller
+
+WORDS = ("run_name=r", "training.max_steps=4", "evaluation.every_steps=0", "dataset.test_size=8", "logging=none")
+
+
+@pytest.mark.slow
+def test_a_run_is_launched_stopped_with_a_checkpoint_and_gone_on_with(root: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "covey.cli.main", "launch", *WORDS]
+    environment = {**os.environ, "PYTHONPATH": str(root / "src")}
+    process = subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True)
+    metrics, deadline = tmp_path / "out" / "r" / "metrics.jsonl", time.monotonic() + 120
+    while not (metrics.is_file() and metrics.read_text()):
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    process.send_signal(signal.SIGTERM)
+    said, _ = process.communicate(timeout=120)
+    assert process.returncode == 143
+    assert "with a checkpoint" in said
+    stopped = json.loads(metrics.read_text().splitlines()[-1])["step"]
+    assert (tmp_path / "out" / "r" / f"checkpoint-{stopped}" / "complete.json").is_file()
+    assert json.loads((tmp_path / "logs" / "r" / "finish-0.json").read_text()) == {"code": 143, "orderly": True}
+
+    again = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert again.returncode == 0, again.stderr
+    assert [json.loads(line)["step"] for line in metrics.read_text().splitlines()] == [1, 2, 3, 4]
+    assert f"Going on from checkpoint-{stopped}" in again.stdout
+    logs = tmp_path / "logs" / "r"
+    assert f"Going on from checkpoint-{stopped}" in (logs / "trainer.log").read_text()
+    assert "training ended with exit code 0" in (logs / "launcher.log").read_text()
+
+
+@pytest.mark.parametrize(
+    ("ending", "words", "node", "said"),
+    [
+        (Ending(143, signal.SIGUSR1, clean=True), (), 0, "goes back into the queue"),
+        (Ending(143, signal.SIGUSR1, clean=True), (), 1, ""),
+        (Ending(0, signal.SIGUSR1, clean=True), (), 0, ""),
+        (Ending(143, signal.SIGTERM, clean=True), (), 0, ""),
+        (Ending(143, signal.SIGUSR1, clean=False), (), 0, "did not stop as it should"),
+        (Ending(143, signal.SIGUSR1, clean=True), ("launch.slurm.requeue=false",), 0, "stays out of the queue"),
+    ],
+)
+def test_a_job_whose_time_is_nearly_over_goes_back_into_the_queue(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: Ending, words: tuple[str, ...], node: int, said: str
+) -> None:
+    called = tmp_path / "called"
+    program = tmp_path / "scontrol"
+    program.write_text(f'#!/bin/sh\necho "$*" >{called}\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("SLURM_JOB_ID", "4711")
+    monkeypatch.setenv("SLURM_JOB_NAME", "covey-r")
+    with Teller(tmp_path / "log") as teller:
+        back_into_queue(load(list(words)), ending, node, teller)
+    assert (called.read_text() if called.exists() else "") == (
+        "requeue 4711\n" if said == "goes back into the queue" else ""
+    )
+    assert said in (tmp_path / "log").read_text()
+
+
+def test_a_queue_that_does_not_take_it_back_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("SLURM_JOB_ID", "4711")
+    with Teller(tmp_path / "log") as teller:
+        back_into_queue(load([]), Ending(143, signal.SIGUSR1, clean=True), 0, teller)
+    assert "Slurm does not take job 4711 back" in (tmp_path / "log").read_text()
