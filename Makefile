@@ -1,19 +1,23 @@
 # The commands of this repository; `make` alone lists them. All but `clean` and `help` make the environment first.
 .DEFAULT_GOAL := help
-.PHONY: help setup test check train bench docs tensorboard clean
+.PHONY: help setup test test-vllm check train bench docs wheel tensorboard clean
 
 ENV := $(if $(filter conda,$(COVEY_ENV)),.conda,.venv)
 PYTHON_IN := $(ENV)/bin/python
 
 help: ## list these commands
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 setup: ## make or mend the environment, with the developers' tools
 	@bash scripts/setup.sh dev
 
 test: setup ## run the tests: the fast ones first, then the slow ones
-	$(PYTHON_IN) -m pytest -m "not slow and not gpu" $(ARGS)
-	$(PYTHON_IN) -m pytest -m "slow and not gpu" $(ARGS)
+	$(PYTHON_IN) -m pytest -m "not slow and not gpu and not vllm" $(ARGS)
+	$(PYTHON_IN) -m pytest -m "slow and not gpu and not vllm" $(ARGS)
+
+test-vllm: ## train against real vLLM on the CPU, in .venv-vllm (4 GB, made by the first call)
+	@bash scripts/setup_vllm.sh
+	.venv-vllm/bin/python -m pytest -m vllm -W default tests/real_vllm $(ARGS)
 
 check: setup ## lint, format and types, as continuous integration does
 	$(PYTHON_IN) -m ruff check .
@@ -27,11 +31,11 @@ bench: setup ## measure a training step beside stock TRL: an hour or two; ARGS="
 	$(PYTHON_IN) benchmarks/step_report.py $(ARGS)
 
 docs: ## build the documentation into docs/_build
-	@if [ -f docs/conf.py ]; then \
-	  bash scripts/setup.sh docs && $(PYTHON_IN) -m sphinx -W -b html docs docs/_build/html; \
-	else \
-	  echo "There is no documentation to build yet: docs/conf.py is not there. README.md is the place to start."; \
-	fi
+	@bash scripts/setup.sh docs
+	$(PYTHON_IN) -m sphinx -W --keep-going -q -b html docs docs/_build/html
+
+wheel: ## build the wheel into dist/, and train with it in an empty environment
+	@bash scripts/try_wheel.sh
 
 tensorboard: ## show the runs in out/ (those trained with training.report_to=tensorboard)
 	@bash scripts/setup.sh tensorboard

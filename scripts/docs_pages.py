@@ -69,7 +69,7 @@ def _entry(key: str) -> str:
     found = document(key)
     default = found.default
     shown = "null" if default is None else str(default).lower() if isinstance(default, bool) else str(default)
-    shown = shown.replace("`", "'").replace("\n", " ")
+    shown = "[]" if default == () else shown.replace("`", "'").replace("\n", " ")
     if len(shown) > 80:
         shown = shown[:77] + "…"
     kind = found.type.replace("`", "'")

@@ -53,6 +53,7 @@ def train(
     for note in composed.notes:
         console.print(f"· {note}", markup=False, highlight=False, soft_wrap=True)
     from covey.report.closing import write_closing
+    from covey.training.hub import push_finished
     from covey.training.run import run_training
 
     label = "python" if recipe is None else Path(recipe).stem
@@ -60,6 +61,8 @@ def train(
     if result.main:
         spent = (result.training_seconds, result.peak_memory_bytes) if result.trained else None
         write_closing(result.run, finished=result.finished, spent=spent)
+        if result.finished and result.trained:
+            push_finished(composed.config, result.run, console)
     return result
 
 

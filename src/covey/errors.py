@@ -51,3 +51,7 @@ class EndedElsewhereError(CoveyError):
 
 class EngineError(CoveyError):
     """A vLLM engine that cannot be started or reached, or that holds other weights than those that are trained."""
+
+
+class HubError(CoveyError):
+    """A hub that refuses what is pushed to it, or cannot be reached."""

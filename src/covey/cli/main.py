@@ -8,7 +8,22 @@ import sys
 from collections.abc import Sequence
 
 from covey import __version__
-from covey.cli import chat, compare, composing, config, doctor, eval, generate, report, starter, train
+from covey.cli import (
+    chat,
+    compare,
+    composing,
+    config,
+    doctor,
+    eval,
+    export,
+    generate,
+    launch,
+    push,
+    report,
+    starter,
+    train,
+    vocab,
+)
 from covey.cli.several import is_main, wait_for_main, which_process
 from covey.errors import CoveyError, EndedElsewhereError
 
@@ -18,9 +33,11 @@ _EPILOGUE = """examples:
   covey train dataset=gsm8k dataset.path=FILE       train on GSM8K's own JSONL
   covey train my_recipe.yaml training.max_steps=50  train a recipe, one key overridden
   covey train --multirun seed=1,2,3                 train once for each seed, and compare
+  covey launch my_recipe.yaml --dry-run             what would be started on how many GPUs
   covey doctor my_recipe.yaml                       look at a run before it starts
   covey report out/my-run                           make a page of a run
   covey eval out/my-run evaluation=greedy           evaluate its final model
+  covey vocab out/my-run                            what its reasoning tokens have become
   covey compare out/first out/second                compare two runs problem by problem
   covey config training.learning_rate=1e-5          print what a command would run
 """
@@ -33,7 +50,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"covey {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for command in (train, eval, compare, report, generate, chat, config, doctor, starter):
+    for command in (train, launch, eval, compare, report, vocab, generate, chat, export, push, config, doctor, starter):
         command.add_parser(commands)
     return parser
 

@@ -63,6 +63,7 @@ def _report(result: RunResult, config: Config, console: Any) -> int:
     from covey.report.evaluations import evaluation_rows
     from covey.report.summary import summary_line
     from covey.training.display import before_after_table, print_summary
+    from covey.training.hub import push_finished
 
     run = result.run
     if not result.main:
@@ -86,5 +87,6 @@ def _report(result: RunResult, config: Config, console: Any) -> int:
         text = f"  {row.set_name} ({row.state}, {row.problems} problems, {row.sampling}): {value}"
         console.print(text, markup=False, highlight=False, soft_wrap=True)
     if result.trained:
+        push_finished(config, run, console)
         console.print(summary_line(result.step, result.training_seconds, result.peak_memory_bytes), highlight=False)
     return 0

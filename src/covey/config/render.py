@@ -30,6 +30,9 @@ _NOT_COMPARED = frozenset(
         # Where a vLLM server answers: a run that goes on may find another port free, or another node.
         *("training.vllm_server_base_url", "training.vllm_server_host", "training.vllm_server_port"),
         *("training.vllm_group_port", "training.vllm_server_timeout"),
+        # Where the model goes when all is done.
+        *("training.push_to_hub", "training.hub_model_id", "training.hub_revision", "training.hub_strategy"),
+        *("training.hub_token", "training.hub_private_repo", "training.hub_always_push"),
     }
 )
 """Keys that do not change what a run computes; those of `_NOT_COMPARED_GROUPS` belong to them too."""

@@ -14,6 +14,9 @@ from covey.config.speed_checks import check_speed
 from covey.config.training import TrainingConfig
 from covey.config.values import BadKeyError, show
 
+EARLY_STOPPING = "early_stopping"
+"""The callback that comes with Covey."""
+
 MAX_SEED = 2**32 - 1  # numpy takes no larger one
 
 
@@ -169,6 +172,11 @@ class EvaluationConfig(Group):
     """Longest completion in tokens; null takes `training.max_completion_length`."""
     batch_size: int = option(64, low=1)
     """Completions generated at a time."""
+    early_stopping_patience: int = option(3, low=1)
+    """With `callbacks=[early_stopping]`: end the run after so many evaluations in a row without a new best accuracy on
+    the held-out problems."""
+    early_stopping_threshold: float = option(0.0, low=0, high=1)
+    """How much higher an accuracy must be to count as a new best there, as a share of the problems."""
     keep_best: bool = True
     """Whether the checkpoint with the best accuracy on the held-out problems is kept, whatever
     `training.save_total_limit` says, and linked as `best_model`. A new best is saved at once;
@@ -224,7 +232,7 @@ class Config(Group):
     overwrite: bool = False
     """Whether a run directory that belongs to another run may be replaced."""
     callbacks: tuple[str, ...] = ()
-    """Trainer callbacks of your own, as `file.py:Class` or `package.module:Class`."""
+    """Trainer callbacks: `early_stopping`, and your own, as `file.py:Class` or `package.module:Class`."""
     model: ModelConfig = field(default_factory=ModelConfig)
     """Which model is trained."""
     dataset: DatasetConfig
@@ -252,6 +260,12 @@ class Config(Group):
         for key in ("output_dir", "resume"):
             if getattr(self, key) == "":
                 raise BadKeyError(key, "='' is empty.")
+        if EARLY_STOPPING in self.callbacks and self.evaluation.every_steps == 0:
+            raise BadKeyError(
+                "callbacks",
+                f"=[{EARLY_STOPPING}] goes by the accuracy on held-out problems, and evaluation.every_steps=0 never "
+                "measures it: set that to a number of steps, or leave the callback out.",
+            )
         weights = self.training.reward_weights
         if weights is not None and len(weights) != len(self.rewards.funcs):
             raise BadKeyError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from covey.report.curves import draw_curves
+from covey.report.model_card import write_model_card
 from covey.report.page import write_report
 from covey.report.summary import Triple, before_and_after, write_summary
 from covey.runlog.directory import RunDirectory
@@ -11,7 +12,7 @@ Row = tuple[str, Triple, Triple]
 
 
 def write_closing(run: RunDirectory, *, finished: bool, spent: tuple[float, int] | None) -> list[Row]:
-    """Write the report of a run, and of a finished one `summary.json` and the curves too.
+    """Write the report of a run, and of a finished one `summary.json`, the curves and the model card too.
 
     Args:
         finished: whether the run reached its last step.
@@ -27,4 +28,6 @@ def write_closing(run: RunDirectory, *, finished: bool, spent: tuple[float, int]
         write_report(run.root)
         if finished:
             draw_curves(run.root)
+        if finished and run.final_model.is_dir():
+            write_model_card(run.root, run.final_model)
     return rows

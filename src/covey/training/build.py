@@ -46,6 +46,11 @@ def check_supported(config: Config) -> list[str]:
     if config.training.use_vllm:
         check_engine()
     notes = []
+    if config.training.use_vllm and config.model.lora.active:
+        notes.append(
+            "vLLM is given the adapters merged into the weights after each step, and the merge is undone here: TRL has "
+            "no other way."
+        )
     if config.launch.vllm_model and not config.training.use_vllm:
         notes.append(f"launch.vllm_model={config.launch.vllm_model} has no effect without training.use_vllm=true.")
     return notes

@@ -1,4 +1,4 @@
-"""Trainer callbacks of the user's own, by name."""
+"""Trainer callbacks by name: Covey's own, and the user's."""
 
 from __future__ import annotations
 
@@ -7,27 +7,37 @@ from collections.abc import Sequence
 
 from transformers import TrainerCallback
 
+from covey.config import EvaluationConfig
+from covey.config.schema import EARLY_STOPPING
 from covey.errors import ConfigError
 from covey.importing import import_object
 
 
-def load_callbacks(names: Sequence[str]) -> list[TrainerCallback]:
+def load_callbacks(names: Sequence[str], settings: EvaluationConfig | None = None) -> list[TrainerCallback]:
     """Make one object of every class, or take the object itself.
 
     Args:
-        names: `file.py:Class` or `package.module:Class`, each a `transformers.TrainerCallback`.
+        names: `early_stopping`, `file.py:Class` or `package.module:Class`, each a `transformers.TrainerCallback`.
+        settings: how early stopping goes by evaluations.
 
     Raises:
         ConfigError: there is no such class, it is no callback, or it cannot be made without arguments.
     """
-    return [_load(name) for name in names]
+    settings = settings or EvaluationConfig()
+    return [_early_stopping(settings) if name == EARLY_STOPPING else _load(name) for name in names]
+
+
+def _early_stopping(settings: EvaluationConfig) -> TrainerCallback:
+    from covey.training.early_stopping import EarlyStopping
+
+    return EarlyStopping(settings.early_stopping_patience, settings.early_stopping_threshold)
 
 
 def _load(name: str) -> TrainerCallback:
     if ":" not in name:
         raise ConfigError(
-            f"callbacks: there is no callback called {name}. Name one of your own as file.py:Class or "
-            "package.module:Class."
+            f"callbacks: there is no callback called {name}. There is {EARLY_STOPPING}; name one of your own as "
+            "file.py:Class or package.module:Class."
         )
     found = import_object(name, "callbacks", ConfigError)
     if inspect.isclass(found) and issubclass(found, TrainerCallback):

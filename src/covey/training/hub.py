@@ -1,0 +1,142 @@
+"""Pushing a finished run's model to the hub, with a card written from the run. A push that fails costs nothing.
+
+TRL's trainer asks the hub for a repository before the first step and pushes while it trains. Covey does neither: the
+network is used once, when all is on the disk.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from covey.config import Config
+from covey.errors import CoveyError, HubError
+from covey.report.model_card import CARD, model_card
+from covey.runlog.directory import RunDirectory
+
+LEFT_OUT = (
+    *("optimizer.pt", "optimizer.bin", "scheduler.pt", "scaler.pt", "rng_state*", "progress_*", "training_args.bin"),
+    *("trainer_state.json", "complete.json", "ref/*", "pytorch_model_fsdp*", "optimizer_*/*", "global_step*/*", ".*"),
+)
+"""What of a checkpoint's files only the training itself can use."""
+
+
+@dataclass(frozen=True, slots=True)
+class Destination:
+    """Where on the hub a model goes."""
+
+    repo: str | None
+    """`owner/name`; without owner, the account of the token."""
+    revision: str | None = None
+    """A branch; None takes the main one."""
+    private: bool | None = None
+    token: str | None = None
+    strategy: str = "end"
+    """`checkpoint` and `all_checkpoints` push checkpoints too, as transformers calls it."""
+
+    @classmethod
+    def of(cls, config: Config) -> Destination:
+        training = config.training
+        return cls(
+            training.hub_model_id,
+            training.hub_revision,
+            training.hub_private_repo,
+            training.hub_token,
+            str(training.hub_strategy or "end"),
+        )
+
+
+def push_finished(config: Config, run: RunDirectory, console: Any) -> str | None:
+    """Push the final model where `training.push_to_hub` asks for it, and say what came of it.
+
+    Returns:
+        The address; None when nothing is asked for, or the push failed. Failing is told, and how to do it later.
+    """
+    if not config.training.push_to_hub:
+        return None
+    destination = Destination.of(config)
+    try:
+        with console.status("Pushing the model to the hub …"):
+            address = push(run, run.final_model, destination)
+    except HubError as error:
+        words = ["covey", "push", str(run.root), destination.repo or run.root.name]
+        words += ["--revision", destination.revision] if destination.revision else []
+        words += ["--private"] if destination.private else []
+        text = f"{error} The run is whole in {run.root}; to push it later: {shlex.join(words)}"
+        console.print(text, markup=False, highlight=False, soft_wrap=True)
+        return None
+    console.print(f"Pushed to {address}", markup=False, highlight=False, soft_wrap=True)
+    return address
+
+
+def push(run: RunDirectory, folder: Path, destination: Destination, *, state: str = "final") -> str:
+    """Push a model of a run.
+
+    Args:
+        run: the run that the card is written from.
+        folder: the model: the final one, or a checkpoint.
+        destination: where it goes.
+        state: which model of the run it is, for the card.
+
+    Returns:
+        The address of the repository.
+
+    Raises:
+        HubError: it could not be pushed.
+    """
+    from huggingface_hub import CommitOperationAdd, HfApi
+
+    from covey.report.load import load_run
+
+    wanted = destination.repo or run.root.name
+    with _told(wanted):
+        api = HfApi(token=destination.token)
+        created = api.create_repo(wanted, private=destination.private, exist_ok=True)
+        name = created.repo_id
+        if destination.revision and destination.revision != "main":
+            api.create_branch(name, branch=destination.revision, exist_ok=True)
+        adapters = (folder / "adapter_config.json").is_file()
+        card = model_card(load_run(run.root), state=state, hub_id=name, adapters=adapters)
+        files: dict[str, Path | bytes] = {**_files(folder), CARD: card.encode()}
+        for checkpoint, place in _checkpoints(run, destination.strategy):
+            files |= _files(checkpoint, f"{place}/")
+        api.create_commit(
+            name,
+            [CommitOperationAdd(path, content) for path, content in files.items()],
+            commit_message=f"{run.root.name}: {state}, with Covey",
+            revision=destination.revision,
+        )
+    return str(created)
+
+
+def _files(folder: Path, below: str = "") -> Mapping[str, Path]:
+    from huggingface_hub.utils import filter_repo_objects
+
+    there = [path.relative_to(folder).as_posix() for path in sorted(folder.rglob("*")) if path.is_file()]
+    return {below + name: folder / name for name in filter_repo_objects(there, ignore_patterns=list(LEFT_OUT))}
+
+
+def _checkpoints(run: RunDirectory, strategy: str) -> Iterator[tuple[Path, str]]:
+    whole = run.whole_checkpoints()
+    if strategy == "all_checkpoints":
+        yield from ((path, path.name) for _, path in whole)
+    elif strategy == "checkpoint" and whole:
+        yield whole[-1][1], "last-checkpoint"
+
+
+@contextmanager
+def _told(repo: str) -> Iterator[None]:
+    try:
+        yield
+    except CoveyError:
+        raise
+    except Exception as error:  # the hub's client, its HTTP client and the network each raise kinds of their own
+        cause = " ".join(str(error).split())[:300] or type(error).__name__
+        raise HubError(
+            f"The model could not be pushed to {repo} ({type(error).__name__}: {cause}). Check the connection, the "
+            "name, and the token (hf auth login, or HF_TOKEN) and whether it may write there."
+        ) from error

@@ -1,0 +1,219 @@
+"""The documentation is true: its links lead somewhere, its commands are taken, and those that can run here do.
+
+A block marked `<!-- run: … -->` is executed, in a folder of its own, with the sizes of `TINY` behind every `covey
+train`; every other `covey` command is parsed and its config composed. The tutorial's blocks run one after the other.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import shlex
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import yaml
+
+from covey.cli import composing
+from covey.cli.main import build_parser, main, parse
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = [ROOT / "README.md", ROOT / "recipes/README.md", *sorted((ROOT / "docs").glob("*.md"))]
+TINY = (
+    *("training.max_steps=2", "training.per_device_train_batch_size=8", "training.gradient_accumulation_steps=1"),
+    *("training.num_generations=4", "training.max_completion_length=16", "training.save_steps=2"),
+    *("dataset.train_size=16", "dataset.test_size=8", "dataset.hard_size=0"),
+    *("evaluation.every_steps=2", "evaluation.max_completion_length=16"),
+)
+
+_BLOCK = re.compile(r"(?:<!-- run: (?P<run>[\w-]+) -->\n)?```(?P<kind>\w+)\n(?P<text>.*?)```", re.DOTALL)
+_LINK = re.compile(r"!?\[[^\]\n]*\]\(([^)\s#]+)(?:#[^)]*)?\)")
+_COMPOSED = ("train", "launch", "config", "doctor")
+
+
+def blocks(page: Path, kind: str, *, marked: bool | None = None) -> Iterator[str]:
+    for found in _BLOCK.finditer(page.read_text(encoding="utf-8")):
+        if found["kind"] == kind and marked in (None, bool(found["run"])):
+            yield found["text"]
+
+
+def commands(text: str) -> Iterator[list[str]]:
+    """The words of every `covey` command in a block of shell."""
+    for line in text.splitlines():
+        words = shlex.split(line, comments=True)
+        while words and words[0] in ("accelerate", "torchrun", "env"):
+            words = words[words.index("covey") :] if "covey" in words else []
+        if words and Path(words[0]).name == "covey":
+            yield words[1:]
+
+
+def every_command() -> list[tuple[str, list[str]]]:
+    return [
+        (page.relative_to(ROOT).as_posix(), words)
+        for page in PAGES
+        for text in blocks(page, "bash")
+        for words in commands(text)
+    ]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_links_lead_somewhere(page: Path) -> None:
+    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    for target in _LINK.findall(text):
+        if "://" in target or target.startswith("generated/"):
+            continue
+        assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_every_page_is_in_the_index() -> None:
+    listed = (ROOT / "docs" / "index.md").read_text(encoding="utf-8").splitlines()
+    for page in (ROOT / "docs").glob("*.md"):
+        assert page.stem in listed or page.stem == "index", f"docs/index.md lists no {page.stem}"
+
+
+@pytest.fixture
+def workplace(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with stand-ins for the files that the pages speak of."""
+    (tmp_path / "recipes").symlink_to(root / "recipes")
+    for name in ("my_recipe.yaml", "my_open_r1_recipe.yaml", "out/my_run/config.yaml", "out/a/config.yaml"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("training:\n  max_steps: 3\n" if "open_r1" not in name else "max_steps: 3\n")
+    (tmp_path / "my_conf" / "model").mkdir(parents=True)
+    (tmp_path / "my_conf" / "model" / "mine.yaml").write_text(yaml.safe_dump({"name": "somebody/model"}))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.slow
+def test_every_command_is_taken(workplace: Path) -> None:
+    assert len(every_command()) > 40
+    stand_ins = {"RECIPE": "my_recipe.yaml", "C": "my_recipe.yaml", "…": "my_recipe.yaml"}
+    for page, given in every_command():
+        words = [stand_ins.get(word, word) for word in given]
+        where = f"{page}: covey {shlex.join(given)}"
+        if words[0] not in _COMPOSED:
+            if words[0] == "eval":
+                request = composing.request(parse(words))
+                assert request.recipe is not None, where
+            else:
+                build_parser().parse_args(words)
+            continue
+        arguments = parse(words)
+        sweep = getattr(arguments, "multirun", False)
+        arguments.words = [_first(word) for word in arguments.words] if sweep else arguments.words
+        composed = composing.request(arguments).compose()
+        assert composed.config.model.name, where
+
+
+def _first(word: str) -> str:
+    """The first value of a sweep."""
+    key, equals, values = word.partition("=")
+    return f"{key}={values.split(',')[0]}" if equals and not values.startswith("[") else word
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", ["getting_started", "training", "models"])
+def test_marked_commands_run(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    texts = list(blocks(ROOT / "docs" / f"{page}.md", "bash", marked=True))
+    assert texts
+    if page == "getting_started":
+        assert main(["train", "run_name=first", *TINY]) == 0
+    for text in texts:
+        for words in commands(text):
+            more = [*TINY, *([] if "run_name" in str(words) else [f"run_name=r{abs(hash(tuple(words)))}"])]
+            assert main([*words, *(more if words[0] == "train" else [])]) == 0, words
+
+
+@pytest.mark.slow
+def test_the_tutorial_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(tmp_path)
+    page = ROOT / "docs" / "tutorial.md"
+    code = "\n".join(blocks(page, "python"))
+    exec(compile(code, str(page), "exec"), {"__name__": "tutorial"})
+    said = capsys.readouterr().out
+    assert "learning_rate" in said  # the typo's neighbour
+    assert "True 4" in said
+    assert "pass@4" in said
+
+
+@pytest.mark.parametrize("page", ["python", "custom_rewards", "objectives", "coming_from"])
+def test_python_on_the_pages_compiles(page: str) -> None:
+    for text in blocks(ROOT / "docs" / f"{page}.md", "python"):
+        compile(text.replace("...,", "*(),").replace("GRPOTrainer(*(),", "GRPOTrainer("), page, "exec")
+
+
+def pages_script() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("docs_pages", ROOT / "scripts" / "docs_pages.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_reference_has_every_key(tmp_path: Path) -> None:
+    from covey.config import document, known_keys
+    from covey.config.keys import GROUPS
+
+    page = pages_script().keys_page()
+    entries = re.findall(r"^`([\w.]+)`$", page, re.MULTILINE)
+    assert entries
+    assert sorted(entries) == sorted(key for key in known_keys() if key not in GROUPS)
+    assert "Rank of the adapters" in page
+    assert document("model.lora.rank").default is None
+
+
+def test_pages_from_elsewhere_keep_their_links(tmp_path: Path) -> None:
+    for folder in ("recipes/a", "docs", "benchmarks"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "recipes" / "a" / "b.yaml").touch()
+    text = "[b](a/b.yaml) [g](../benchmarks/grading.md#top) [d](../docs/data.md) [w](https://example.org) [f](a)"
+    (tmp_path / "recipes" / "README.md").write_text(text)
+    moved = pages_script().moved(tmp_path, tmp_path / "recipes" / "README.md", tmp_path / "docs" / "generated")
+    assert moved == (
+        "[b](../../recipes/a/b.yaml) [g](grading_benchmark.md#top) [d](../data.md) [w](https://example.org) f"
+    )
+
+
+def test_the_drawing_is_that_of_its_script(root: Path, tmp_path: Path) -> None:
+    spec = importlib.util.spec_from_file_location("draw", root / "scripts" / "draw_group_sharing.py")
+    assert spec is not None
+    assert spec.loader is not None
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    assert (root / "docs" / "images" / "group_sharing.svg").read_text(encoding="utf-8") == script.drawing()
+    assert "32 tokens computed: 47%" in script.drawing()  # (8 + 5+9+3+7) of 4 * (8 + 9)
+
+
+def test_what_is_declared_for_the_docs_is_one_list(root: Path) -> None:
+    import tomllib
+
+    project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    lines = (root / "docs" / "requirements.txt").read_text(encoding="utf-8").splitlines()
+    wanted = {line for line in lines if line and not line.startswith("#")}
+    declared = {line.split("#")[0].strip() for line in project["optional-dependencies"]["docs"]}
+    assert declared <= wanted
+    assert wanted - declared <= {line.split("#")[0].strip() for line in project["dependencies"]}
+
+
+def test_the_citation_has_the_version(root: Path) -> None:
+    from covey import __version__
+
+    citation = yaml.safe_load((root / "CITATION.cff").read_text(encoding="utf-8"))
+    assert citation["version"] == __version__.removesuffix(".dev0")
+    assert citation["cff-version"] == "1.2.0"
+    assert {"title", "message", "authors", "license"} <= citation.keys()
+
+
+def test_workflows_call_make(root: Path) -> None:
+    if shutil.which("make") is None:
+        pytest.skip("make is not installed")
+    listed = set(re.findall(r"^([a-z-]+):.*## ", (root / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    for path in (root / ".github" / "workflows").glob("*.yml"):
+        workflow = yaml.safe_load(path.read_text(encoding="utf-8"))
+        called = [step["run"].split() for job in workflow["jobs"].values() for step in job["steps"] if "run" in step]
+        assert all(words[0] == "make" and words[1] in listed for words in called), path

@@ -1,0 +1,110 @@
+"""Pushing to the hub, against a stand-in for its HTTP API: what arrives where, and what a network that fails costs.
+
+The commands run in processes of their own, since huggingface_hub reads HF_ENDPOINT when it is imported.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from hub_stand_in import TOKEN, Hub, hub
+from made_run import make_run
+
+
+@pytest.fixture
+def served() -> Iterator[Hub]:
+    with hub() as found:
+        yield found
+
+
+def covey(served: Hub, *words: str, token: str | None = TOKEN) -> subprocess.CompletedProcess[str]:
+    source = Path(__file__).parents[1] / "src"
+    environment = {
+        **{name: value for name, value in os.environ.items() if not name.startswith("HF_")},
+        **{"PYTHONPATH": str(source), "HF_ENDPOINT": served.address, "HF_HUB_DISABLE_XET": "1", "NO_PROXY": "*"},
+        **({} if token is None else {"HF_TOKEN": token}),
+    }
+    command = [sys.executable, "-m", "covey.cli.main", *words]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=300)
+
+
+def finished_run(folder: Path) -> Path:
+    run = make_run(folder, steps=30)
+    (run / "final_model").mkdir()
+    (run / "final_model" / "config.json").write_text("{}")
+    (run / "final_model" / "model.safetensors").write_bytes(b"weights")
+    (run / "final_model" / "training_args.bin").write_bytes(b"secret")
+    return run
+
+
+def test_a_run_is_pushed_with_its_card_and_nothing_else(served: Hub, tmp_path: Path) -> None:
+    run = finished_run(tmp_path / "my-run")
+    done = covey(served, "push", str(run), "me/my-model", "--private")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == f"{served.address}/me/my-model"
+    files = served.branches["me/my-model"]["main"]
+    assert sorted(files) == ["README.md", "config.json", "model.safetensors"]
+    assert files["model.safetensors"] == b"weights"
+    assert served.private["me/my-model"] is True
+    card = files["README.md"].decode()
+    assert yaml.safe_load(card.split("---\n")[1])["tags"][0] == "covey"
+    assert 'from_pretrained("me/my-model"' in card
+    # Again, onto a branch that is not there yet: the main one stays as it is.
+    (run / "final_model" / "model.safetensors").write_bytes(b"better")
+    done = covey(served, "push", str(run), "me/my-model", "--revision", "second")
+    assert done.returncode == 0, done.stderr
+    assert {name: b["model.safetensors"] for name, b in served.branches["me/my-model"].items()} == {
+        "main": b"weights",
+        "second": b"better",
+    }
+    assert served.messages[-1] == "my-run: final, with Covey"
+
+
+@pytest.mark.parametrize(
+    ("token", "refusing", "says"), [(None, 0, "token"), ("hf_wrong", 0, "401"), (TOKEN, 500, "500")]
+)
+def test_a_hub_that_refuses_is_told_in_one_paragraph(
+    served: Hub, tmp_path: Path, token: str | None, refusing: int, says: str
+) -> None:
+    served.refusing = refusing
+    done = covey(served, "push", str(finished_run(tmp_path / "my-run")), "me/my-model", token=token)
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    assert done.stderr.strip().count("\n") == 0
+    assert "could not be pushed to me/my-model" in done.stderr
+    assert says in done.stderr
+
+
+@pytest.mark.slow
+def test_a_network_that_fails_at_the_end_loses_nothing(served: Hub, tmp_path: Path) -> None:
+    settings = [
+        *("training.per_device_train_batch_size=8", "training.num_generations=4", "training.max_steps=1"),
+        *("training.gradient_accumulation_steps=1", "training.max_completion_length=8", "dataset.train_size=12"),
+        *("evaluation.every_steps=0", f"output_dir={tmp_path}", "training.push_to_hub=true"),
+        *("training.hub_model_id=me/my-model", "training.hub_revision=try", "training.hub_token=" + TOKEN),
+    ]
+    served.refusing = 503
+    done = covey(served, "train", *settings, "run_name=r", token=None)
+    out = " ".join(done.stdout.split())
+    assert done.returncode == 0, done.stderr
+    assert "The run is whole" in out
+    assert f"covey push {tmp_path}/r me/my-model --revision try" in out
+    assert (tmp_path / "r" / "final_model" / "model.safetensors").is_file()
+    assert not any(TOKEN.encode() in path.read_bytes() for path in (tmp_path / "r").rglob("*") if path.is_file())
+    asked = len(served.requests)
+    pushing = [line for line in served.requests if "/api/models/" in line or "/api/repos/" in line]
+    assert pushing == ["POST /api/repos/create"]  # nothing was asked for before the end
+    served.refusing = 0
+    done = covey(served, "push", str(tmp_path / "r"), "me/my-model", "--revision", "try")
+    assert done.returncode == 0, done.stderr
+    assert "model.safetensors" in served.branches["me/my-model"]["try"]
+    done = covey(served, "train", *settings, "run_name=s", token=None)
+    assert f"Pushed to {served.address}/me/my-model" in " ".join(done.stdout.split()), done.stdout
+    assert len(served.requests) > asked
