@@ -105,6 +105,7 @@ def _train(run: Path, steps: int, behaviour: str, again: bool) -> int:
         time.sleep(0.1)
         with (run / "metrics.jsonl").open("a") as file:
             file.write(json.dumps({"step": step}) + "\n")
+        print(f"step {step}", flush=True)
         if asked:
             (run / "checkpoint").write_text(str(step))
             return 128 + asked[0]

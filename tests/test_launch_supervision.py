@@ -8,12 +8,15 @@ found wherever it went.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import pty
 import random
 import signal
 import subprocess
 import sys
+import termios
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -32,7 +35,7 @@ PATIENCE = 20.0
 class Launched:
     """A launcher on stand-ins, and everything below it."""
 
-    def __init__(self, root: Path, folder: Path, **options: Any) -> None:
+    def __init__(self, root: Path, folder: Path, *, in_terminal: bool = False, **options: Any) -> None:
         self.folder, self.mark = folder, uuid.uuid4().hex
         self.run, self.logs = folder / "run", folder / "logs"
         self.run.mkdir(parents=True)
@@ -41,15 +44,17 @@ class Launched:
         self.output = folder / "output.txt"
         command = [sys.executable, str(root / "tests" / "launch_processes.py"), "launcher", str(folder)]
         environment = {**os.environ, MARK: self.mark, "PYTHONPATH": str(root / "src")}
-        with self.output.open("wb") as output:
-            self.process = subprocess.Popen(
-                [*command, json.dumps({"port": self.port, **options})],
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
+        self.terminal, output = pty.openpty() if in_terminal else (-1, os.open(self.output, os.O_CREAT | os.O_WRONLY))
+        self.process = subprocess.Popen(
+            [*command, json.dumps({"port": self.port, **options})],
+            env=environment,
+            stdin=output if in_terminal else subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            preexec_fn=(lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0)) if in_terminal else None,
+        )
+        os.close(output)
 
     def members(self) -> dict[int, str]:
         """All processes with this test's mark, the launcher among them: number and command line."""
@@ -210,6 +215,17 @@ def test_asked_to_stop_it_lets_training_write_its_checkpoint(
 
 
 @pytest.mark.slow
+def test_a_terminal_that_is_closed_lets_training_write_its_checkpoint(launch: Callable[..., Launched]) -> None:
+    run = launch(server="good", steps=1000, in_terminal=True)
+    until(run.steps)
+    assert b"step 1" in os.read(run.terminal, 65536)  # training draws on the terminal itself
+    os.close(run.terminal)
+    assert run.wait() == 129
+    assert run.members() == {}
+    assert (run.run / "checkpoint").read_text() == str(run.steps()[-1])
+
+
+@pytest.mark.slow
 def test_a_second_interrupt_ends_it_at_once(launch: Callable[..., Launched]) -> None:
     run = launch(trainer="hangs", steps=1000)
     until(lambda: len(run.steps()) == 2)
@@ -274,7 +290,7 @@ def test_fifty_random_kills_leave_no_orphan(launch: Callable[..., Launched]) -> 
     signals = (signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
     while kills < 50:
         run = launch(server="good", trainer="needs server", steps=40, patience={"stop_timeout": 1.0})
-        time.sleep(chance.uniform(0.0, 2.0))
+        time.sleep(chance.uniform(0.0, 1.5))
         while run.process.poll() is None and kills < 50:
             members = run.members()
             if members:
@@ -283,7 +299,7 @@ def test_fifty_random_kills_leave_no_orphan(launch: Callable[..., Launched]) -> 
                 except ProcessLookupError:
                     continue
                 kills += 1
-            time.sleep(chance.uniform(0.0, 0.6))
+            time.sleep(chance.uniform(0.0, 0.4))
         if run.process.poll() is None:
             run.process.terminate()
         run.process.wait(60)
