@@ -80,7 +80,7 @@ def start_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartServ
         process = subprocess.Popen(
             [
                 *[sys.executable, "-m", "covey.rollout.vllm_serve", "--model", model, "--port", str(port)],
-                *["--max-model-len", "256", "--gpu-memory-utilization", "0.03", "--log-file", str(log), *more],
+                *["--max-model-len", "256", "--log-file", str(log), *more],
             ],
             start_new_session=True,
         )

@@ -1,4 +1,4 @@
-"""A vLLM server beside the trainer: weights over HTTP, a server that is replaced in the middle of a run, `covey train`."""
+"""A vLLM server beside the trainer: weights over HTTP, a server replaced in the middle of a run, `covey train`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from transformers import TrainerCallback
 from covey import GRPOTrainer
 from covey.errors import EngineError
 from covey.training.engine_sync import own_logps
-from trainers import build_trainer, variety
+from trainers import build_trainer
 
 pytestmark = pytest.mark.vllm
 
@@ -66,10 +66,7 @@ def test_training_writes_with_the_weights_of_each_step(server: Server, tied_mode
     adapters = LoraConfig(r=4, target_modules="all-linear")
     trainer = served(tied_model, server, tmp_path, more={"peft_config": adapters}, learning_rate=0.05)
     trainer.train()
-    figures = [row for row in trainer.state.log_history if "sampling/sampling_logp_difference/max" in row]
-    assert len(figures) == 3
-    for row in figures:
-        assert row["sampling/sampling_logp_difference/max"] < SAME
+    assert all(difference < SAME for difference in differences(trainer, steps=3))
 
 
 def test_weights_that_are_not_sent_stop_the_run(
@@ -92,56 +89,59 @@ def test_another_number_type_shows_in_the_proof(server: Server, tied_model: str,
         trainer.train()
 
 
-def test_a_server_that_is_replaced_gets_the_weights(
+def test_a_server_that_dies_and_is_started_again_gets_the_weights(
     start_server: StartServer, tied_model: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Killed between two steps, and once more while the completions of a step are judged and before more are written.
-
-    The new one has the weights that training began with. Steps are bound to the policy by TRL's own figure.
-    """
+    """Killed after the first step. The new one has the weights that training began with, until it is synced."""
     running = [start_server(tied_model)]
     running[0].wait()
-    spare = [0]
-
-    def replace() -> None:
-        running[-1].kill()
-        running.append(start_server(tied_model, port=running[-1].port))
-        spare[0] += 1
 
     class Replaces(TrainerCallback):
         def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             if state.global_step == 1:
-                replace()
+                running[0].kill()
+                running.append(start_server(tied_model, port=running[0].port))
 
-    calls: list[int] = []
-
-    def reward(completions: list[Any], **_: Any) -> list[float]:
-        calls.append(1)
-        return variety(completions)
-
-    trainer = served(
-        tied_model, running[0], tmp_path, more={"callbacks": [Replaces()]}, reward=reward, learning_rate=0.05
-    )
-    real = trainer.vllm_generation.vllm_client.generate
-
-    def replaced_within(*args: Any, **kwargs: Any) -> Any:
-        if trainer.state.global_step == 2 and spare[0] == 1:  # after the sync, before the prompts are sent
-            replace()
-            running[-1].wait()
-        return real(*args, **kwargs)
-
-    trainer.vllm_generation.vllm_client.generate = replaced_within
+    more = {"callbacks": [Replaces()]}
+    trainer = served(tied_model, running[0], tmp_path, more=more, learning_rate=0.05, max_steps=2)
     with caplog.at_level(logging.WARNING, logger="covey"):
         trainer.train()
-    assert spare[0] == 2
-    assert trainer.state.global_step == 3
-    figures = [row for row in trainer.state.log_history if "sampling/sampling_logp_difference/max" in row]
-    assert len(figures) == 3
-    for row in figures:
-        assert row["sampling/sampling_logp_difference/max"] < SAME
-    said = caplog.text
-    assert "it gets the weights anew" in said
-    assert "completions came from another server" in said
+    assert len(running) == 2
+    assert all(difference < SAME for difference in differences(trainer, steps=2))
+    assert "Another vLLM server answers" in caplog.text
+    assert gap(trainer, trainer.vllm_generation._rows) > 100 * SAME  # the last step, which no sync has followed yet
+
+
+def test_completions_of_a_server_without_the_weights_are_written_again(
+    server: Server, start_server: StartServer, tied_model: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Between the sync of a step and its completions another server takes over: nothing fails, and all is wrong."""
+    other = start_server(tied_model)
+    other.wait()
+    trainer = served(tied_model, server, tmp_path, learning_rate=0.05)
+    client = trainer.vllm_generation.vllm_client
+    real, asked = client.generate, []
+
+    def taken_over(*args: Any, **kwargs: Any) -> Any:
+        asked.append(trainer.state.global_step)
+        if asked == [0, 1]:
+            client.base_url = f"http://127.0.0.1:{other.port}"
+        return real(*args, **kwargs)
+
+    client.generate = taken_over
+    with caplog.at_level(logging.WARNING, logger="covey"):
+        trainer.train()
+    assert asked == [0, 1, 1, 2]
+    assert all(difference < SAME for difference in differences(trainer, steps=3))
+    assert "completions came from another server" in caplog.text
+
+
+def differences(trainer: Any, *, steps: int) -> list[float]:
+    """Of each step: the largest difference between what vLLM said of the tokens it drew and what the policy says."""
+    name = "sampling/sampling_logp_difference/max"
+    found = [row[name] for row in trainer.state.log_history if name in row]
+    assert len(found) == steps
+    return found
 
 
 def test_no_server_is_told_in_words(tied_model: str, tmp_path: Path) -> None:

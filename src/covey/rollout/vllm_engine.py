@@ -63,6 +63,20 @@ def cpu_options(
     return {"enforce_eager": True, "kv_cache_memory_bytes": min(needed, most)}
 
 
+def start(**options: Any) -> Any:
+    """`vllm.LLM` with these options.
+
+    Raises:
+        EngineError: it does not start.
+    """
+    from vllm import LLM
+
+    try:
+        return LLM(**options)
+    except (ValueError, RuntimeError, NotImplementedError) as error:
+        raise EngineError(f"vLLM cannot be started in this process: {' '.join(str(error).split())}") from error
+
+
 def load_weights(model_runner: Any, named: Named) -> None:
     """Put weights into an engine on the CPU, whose linear layers keep a packed copy and drop what they packed.
 

@@ -20,13 +20,16 @@ from pathlib import Path
 from typing import Any
 
 from covey.errors import CoveyError, EngineError
-from covey.rollout.vllm_engine import installed
+from covey.rollout.vllm_engine import cpu_options, installed
 
 INSTANCE_HEADER = "x-covey-engine"
 """Header of every answer: which start of a server it came from."""
 INSTANCE_VARIABLE = "COVEY_ENGINE_INSTANCE"
 WORKER = "covey.rollout.vllm_worker.FolderWeights"
 """What a server on a CPU takes its weights with."""
+
+_CPU_SEQUENCES = 64
+"""Sequences at a time on a CPU, where more of them make nothing faster."""
 
 Message = MutableMapping[str, Any]
 
@@ -107,6 +110,30 @@ def command(
     return [*made, *more]
 
 
+def cpu_cache(args: argparse.Namespace, more: Sequence[str]) -> list[str]:
+    """The size of the cache of a server on the CPU: room for some sequences, not its share of the machine's memory.
+
+    Raises:
+        EngineError: vLLM on a CPU cannot compute this model, or there is none.
+    """
+    from transformers import AutoConfig
+
+    if any(text.startswith(("--kv-cache-memory-bytes", "--kv_cache_memory_bytes")) for text in more):
+        return []
+    try:
+        config = AutoConfig.from_pretrained(args.model, trust_remote_code="--trust-remote-code" in more)
+    except (OSError, ValueError) as error:
+        raise EngineError(f"--model {args.model} cannot be loaded: {' '.join(str(error).split())}") from error
+    sizes = cpu_options(
+        config,
+        max_model_len=args.max_model_len,
+        max_num_seqs=_CPU_SEQUENCES,
+        gpu_memory_utilization=args.gpu_memory_utilization,
+        dtype="float32" if args.dtype == "auto" else args.dtype,
+    )
+    return ["--kv-cache-memory-bytes", str(sizes["kv_cache_memory_bytes"]), "--max-num-seqs", str(_CPU_SEQUENCES)]
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Become the server; returns only if that cannot be done."""
     args, more = parser().parse_known_args(argv)
@@ -117,12 +144,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         return error.exit_code
     from vllm.platforms import current_platform
 
+    on_cpu = current_platform.is_cpu()
     environment = {
         **os.environ,
         "VLLM_SERVER_DEV_MODE": "1",  # without it there are no endpoints for weights
         INSTANCE_VARIABLE: uuid.uuid4().hex,
     }
-    made = command(args, more, on_cpu=current_platform.is_cpu(), **_distribution())
+    try:
+        made = command(args, [*more, *(cpu_cache(args, more) if on_cpu else ())], on_cpu=on_cpu, **_distribution())
+    except CoveyError as error:
+        print(f"covey: {error}", file=sys.stderr)
+        return error.exit_code
     if args.log_file is not None:
         args.log_file.parent.mkdir(parents=True, exist_ok=True)
         log = os.open(args.log_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from accelerate.utils import broadcast_object_list, gather_object, is_peft_model
@@ -25,6 +25,8 @@ from covey.runlog import names
 from covey.training.engine_sync import Gap, SyncProof, own_logps, probe_rows
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 _GAP = names.ENGINE_GAP.removeprefix("train/")  # as the trainer logs it
 _TRIES = 5
@@ -70,8 +72,6 @@ class EngineGeneration(VLLMGeneration):
 
     def _start(self, **kwargs: Any) -> Any:
         """The engine of this process: TRL's call of `vllm.LLM`, completed."""
-        from vllm import LLM
-
         # TRL seeds by rank alone, so that every run would draw the same. It has just seeded torch by the run's seed.
         seed = torch.initial_seed() - self.accelerator.process_index + kwargs["seed"]
         kwargs |= {"seed": seed % 2**32, "dtype": "auto" if kwargs.get("quantization") else self.number_type}
@@ -82,10 +82,7 @@ class EngineGeneration(VLLMGeneration):
                     "it to false."
                 )
             kwargs |= vllm_engine.cpu_options(self.model.config, **kwargs)
-        try:
-            return LLM(**kwargs)
-        except (ValueError, RuntimeError, NotImplementedError) as error:
-            raise EngineError(f"vLLM cannot be started in this process: {' '.join(str(error).split())}") from error
+        return vllm_engine.start(**kwargs)
 
     def sync_weights(self) -> None:
         """Give the engine the weights as they are now, and prove that it has them.
@@ -139,10 +136,19 @@ class EngineGeneration(VLLMGeneration):
         """What happened to the server on the main process, told to all."""
         if self.mode != "server":
             return None
-        told = [self.vllm_client.forget() if self.accelerator.is_main_process else None]
+        return self._from_main(lambda: self.vllm_client.forget())
+
+    def _from_main(self, ask: Callable[[], T]) -> T:
+        """What the main process finds, told to all."""
+        found: list[Any] = [ask() if self.accelerator.is_main_process else None]
         if self.accelerator.num_processes > 1:
-            broadcast_object_list(told, from_process=0)
-        return told[0]
+            broadcast_object_list(found, from_process=0)
+        answer: T = found[0]
+        return answer
+
+    def _max_model_len(self) -> int:
+        config = self.vllm_client if self.mode == "server" else self.llm.llm_engine.model_config
+        return int(config.max_model_len)
 
     def _named_copies(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Weights that stay as they are: merged adapters are taken out again before vLLM has read the last of them."""
@@ -157,7 +163,8 @@ class EngineGeneration(VLLMGeneration):
             return
         has_engine = self.mode == "colocate" or self.accelerator.is_main_process
         if self._proof is None:
-            self._rows = probe_rows(getattr(self.processing_class, "tokenizer", self.processing_class))
+            tokenizer = getattr(self.processing_class, "tokenizer", self.processing_class)
+            self._rows = probe_rows(tokenizer, most=min(32, self._from_main(self._max_model_len) - 1))
             self._proof = SyncProof(self.sync_tolerance, {self.number_type, self._engine_type() if has_engine else ""})
         with self.accelerator.autocast():
             own = own_logps(self.model, self._rows)  # on every process: parameters may be sharded

