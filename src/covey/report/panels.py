@@ -57,6 +57,7 @@ def make_sections(rows: Sequence[Row], config: Mapping[str, Any]) -> Sections:
         ),
         ("The update", [*_divergence(rows, config), _clipped(rows), *_optimiser(rows)]),
         ("MaxEnt", _maxent(rows)),
+        ("Reasoning vocabulary", vocabulary_panels(rows)),
         ("Speed and memory", [_stages(rows), _throughput(rows), _memory(rows)]),
     ]
     shown = [(heading, [_with_points(panel) for panel in panels]) for heading, panels in sections]
@@ -190,6 +191,16 @@ def _maxent(rows: Sequence[Row]) -> list[Panel]:
         Panel("target_entropy", "Entropy of the target", _lines(rows, ("H(w)", names.TARGET_ENTROPY)), note="In nats."),
         Panel("effective", "Effective completions", _lines(rows, ("1 / Σw²", names.EFFECTIVE_COMPLETIONS))),
         Panel("weight", "Weight on right answers", _lines(rows, ("weight", names.WEIGHT_ON_CORRECT)), "percent"),
+    ]
+
+
+def vocabulary_panels(rows: Sequence[Row]) -> list[Panel]:
+    """How much is thought, and in which tokens; without points for a run that has no reasoning vocabulary."""
+    reasoning = _lines(rows, ("of thinking tokens", names.REASONING_SHARE))
+    thinking = _lines(rows, ("of all tokens", names.THINKING_SHARE))
+    return [
+        Panel("reasoning", "Reasoning tokens", reasoning, "percent", "Share of what is written between the tags."),
+        Panel("thinking", "Thinking", thinking, "percent", "Share of tokens that are written between the tags."),
     ]
 
 

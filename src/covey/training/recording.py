@@ -26,6 +26,8 @@ class Recorder:
     def __init__(self) -> None:
         self.ends: Collection[int] = ()
         """Tokens that end a completion; one that ends with none of them is truncated. Empty: not known."""
+        self.keeps_ids = False
+        """Whether token ids are written down too: text does not tell a reasoning token from its base."""
         self._weights: list[float] = []
 
     def around(self, functions: Sequence[Reward]) -> list[Reward]:
@@ -71,6 +73,8 @@ class Recorder:
         if log is None or ids is None:
             return
         log(names.COLUMN_LENGTH, [len(one) for one in ids])
+        if self.keeps_ids:
+            log(names.COLUMN_IDS, [[int(token) for token in one] for one in ids])
         if self.ends:
             log(names.COLUMN_TRUNCATED, [not len(one) or int(one[-1]) not in self.ends for one in ids])
         answers = given.get("answer")

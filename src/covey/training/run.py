@@ -21,6 +21,7 @@ from covey.config import Config, to_yaml
 from covey.evaluation.job import load_benchmark, run_benchmarks
 from covey.model.loading import check_model, load_tokenizer
 from covey.model.prompts import cut_left, opened_thinking, prompt_lengths
+from covey.model.reasoning_vocab.token_map import MAP_FILE
 from covey.report.live import LiveReport
 from covey.rewards.execution import RewardRunner
 from covey.runlog.directory import RunDirectory
@@ -144,6 +145,7 @@ def _run(config: Config, run_name: str, console: Any, processes: Processes) -> R
             functions = recorder.around(runner.functions)
             trainer = build_trainer(config, args, source, loaded, functions, tokenizer, objective)
             recorder.ends = {*trainer.eos_token_ids, tokenizer.pad_token_id}
+            recorder.keeps_ids = (Path(source) / MAP_FILE).is_file()
             if processes.is_main:
                 check_disk_space(trainer, run, keeps_best=config.evaluation.keep_best)
         _say(console, notes)

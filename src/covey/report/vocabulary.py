@@ -1,0 +1,90 @@
+"""What was learnt with a reasoning vocabulary: a page of its own, and the file behind it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from covey.report.curves_html import geometry
+from covey.report.load import RunRecord
+from covey.report.page import as_json, draw_sections, render
+from covey.report.panels import vocabulary_panels
+from covey.runlog import names
+from covey.runlog.files import guard_disk, write_atomically
+
+DATA_FILE, PAGE_FILE, TABLE_FILE = "vocabulary.json", "vocabulary.html", "vocabulary.csv"
+SHOWN = 100
+"""Rows of the page's tables; the CSV has all."""
+
+COLUMNS = ("id", "base_id", "text", "copy", "uses", "share", "cosine_embedding", "cosine_head", "nearest")
+
+
+def write_vocabulary(record: RunRecord, found: Mapping[str, Any], folder: Path) -> Path:
+    """Write the page, the table and the data.
+
+    Args:
+        record: the run.
+        found: `tokens` (rows with `COLUMNS`), `counts` (facts by name), `examples` (`step`, `prompt`, `pieces` of text
+            with their multiplicity).
+        folder: where to.
+
+    Returns:
+        The path of the page.
+    """
+    with guard_disk(PAGE_FILE, folder):
+        write_atomically(folder / DATA_FILE, json.dumps(found, ensure_ascii=False) + "\n")
+        write_atomically(folder / TABLE_FILE, _csv(found["tokens"]))
+        write_atomically(folder / PAGE_FILE, render_vocabulary(record, found))
+    return folder / PAGE_FILE
+
+
+def render_vocabulary(record: RunRecord, found: Mapping[str, Any]) -> str:
+    """The page as text."""
+    panels = [panel for panel in vocabulary_panels(record.rows) if any(one.points for one in panel.series)]
+    reach = int(record.rows[0][names.STEP]), record.step
+    shown, data = draw_sections([("Use over time", panels)], *reach) if panels else ([], [])
+    used = [row for row in found["tokens"] if row["uses"]]
+    return render(
+        "vocabulary.html",
+        title=record.title,
+        name=record.name,
+        counts=found["counts"],
+        used=sorted(used, key=lambda row: -row["uses"])[:SHOWN],
+        drifted=sorted(found["tokens"], key=lambda row: row["cosine_embedding"])[:SHOWN],
+        spread=_histogram([row["cosine_embedding"] for row in found["tokens"]]),
+        examples=found["examples"],
+        sections=shown,
+        data=as_json({"panels": data, "geometry": geometry(*reach)}),
+        scripts=("panels.js",),
+    )
+
+
+def _histogram(cosines: list[float], bins: int = 20) -> list[dict[str, Any]]:
+    """Counts of cosines in equal parts of their range, with the height of each bar in percent."""
+    if not cosines:
+        return []
+    low, high = min(cosines), max(cosines)
+    width = (high - low) / bins or 1.0
+    counts = [0] * bins
+    for cosine in cosines:
+        counts[min(bins - 1, int((cosine - low) / width))] += 1
+    most = max(counts)
+    return [
+        {"low": low + place * width, "high": low + (place + 1) * width, "count": count, "height": 100 * count / most}
+        for place, count in enumerate(counts)
+    ]
+
+
+def _csv(rows: list[dict[str, Any]]) -> str:
+    import csv
+    import io
+
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for row in rows:
+        near = "; ".join(f"{json.dumps(one['text'], ensure_ascii=False)} {one['cosine']:.4f}" for one in row["nearest"])
+        writer.writerow([*(row[name] for name in COLUMNS[:-1]), near])
+    return text.getvalue()
