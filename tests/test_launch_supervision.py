@@ -27,6 +27,7 @@ import psutil
 import pytest
 
 from covey.launch.ports import free_port
+from covey.launch.progress import how_it_ended
 
 MARK = "COVEY_TEST_MARK"
 PATIENCE = 20.0
@@ -148,6 +149,27 @@ def test_a_trainer_that_dies_ends_the_server_and_keeps_its_code(
     assert len(run.starts()) == 1
 
 
+@pytest.mark.parametrize(
+    ("told", "seen", "ended"),
+    [
+        ({}, 1, (1, False)),
+        ({"0": (0, True)}, 0, (0, True)),
+        ({"0": (3, True), "1": (3, True)}, 1, (3, True)),  # accelerate made 1 of it
+        ({"0": (1, False), "1": (1, True)}, 1, (1, False)),
+        ({"0": (1, False)}, 137, (137, False)),  # the other was killed, and this one noticed
+        ({"0": (143, True)}, 143, (143, True)),
+        ({"0": (0, True)}, 137, (137, False)),
+    ],
+)
+def test_the_exit_code_is_that_of_the_process_which_failed(
+    tmp_path: Path, told: dict[str, tuple[int, bool]], seen: int, ended: tuple[int, bool]
+) -> None:
+    for rank, (code, orderly) in told.items():
+        (tmp_path / f"finish-{rank}.json").write_text(json.dumps({"code": code, "orderly": orderly}))
+    (tmp_path / "finish-9.json").write_text("{")  # being written
+    assert how_it_ended(tmp_path, seen) == ended
+
+
 @pytest.mark.slow
 def test_a_server_that_dies_is_started_again_and_training_goes_on(launch: Callable[..., Launched]) -> None:
     run = launch(server="good", steps=30)
@@ -248,17 +270,17 @@ def test_training_that_does_not_stop_in_its_time_is_killed(launch: Callable[...,
 
 @pytest.mark.slow
 def test_training_that_hangs_leaves_its_stacks_and_is_resumed(launch: Callable[..., Launched]) -> None:
-    run = launch(server="good", trainer="hangs", patience={"step_timeout": 3.0, "stop_timeout": 0.5})
+    run = launch(server="good", trainer="hangs", patience={"step_timeout": 2.0, "stop_timeout": 0.5})
     assert run.wait() == 0
     assert run.starts() == [[], ["resume=auto", "overwrite=false"]]
     assert run.steps() == [1, 2, 3, 4, 5]
     assert "_wait_for_ever" in (run.logs / "stacks-0.txt").read_text()
-    assert "Training made no progress for 3 s" in run.said
+    assert "Training made no progress for 2 s" in run.said
 
 
 @pytest.mark.slow
 def test_training_that_hangs_again_ends_the_run(launch: Callable[..., Launched]) -> None:
-    run = launch(trainer="hangs twice", patience={"step_timeout": 3.0, "stop_timeout": 0.5})
+    run = launch(trainer="hangs twice", patience={"step_timeout": 2.0, "stop_timeout": 0.5})
     assert run.wait() == 1
     assert len(run.starts()) == 2
     assert "launch.hang_restarts=1" in run.said

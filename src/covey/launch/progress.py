@@ -50,18 +50,21 @@ class Progress:
 def how_it_ended(logs: Path, code: int) -> tuple[int, bool]:
     """The exit code of training, and whether it ended in order: by itself, and having told its user what was wrong.
 
-    Launchers in between make one code of all that their processes end with; these wrote theirs down themselves.
+    A launcher in between (accelerate's, torch's) makes one code of all that its processes end with, and ends those that
+    are left; they wrote down themselves how they ended, unless they were killed.
 
     Args:
         logs: folder of the files that they wrote.
-        code: what the launcher in between ended with.
+        code: what was seen from outside.
     """
-    told = []
+    told = {}
     for path in logs.glob(FINISHES):
         try:
             content = json.loads(path.read_bytes())
-            told.append((path.stat().st_mtime, int(content["code"]), bool(content["orderly"])))
+            told[int(content["code"])] = bool(content["orderly"]) and told.get(int(content["code"]), True)
         except (OSError, ValueError, KeyError, TypeError):  # being replaced, or of another program
             continue
-    failed = [(own, orderly) for _, own, orderly in sorted(told) if own != 0]
-    return failed[0] if code != 0 and failed else (code, False)
+    if code in told:
+        return code, told[code]
+    in_order = [own for own, orderly in told.items() if own and orderly]
+    return (in_order[0], True) if in_order and 0 < code < 128 else (code, False)
