@@ -37,10 +37,10 @@ def figures(completions: Iterable[Mapping[str, Any]], seed: int = 0) -> dict[str
         found[f"avg@{samples}"] = found["accuracy"]
         for k in powers_up_to(samples):
             passed = [pass_at_k(len(problem), sum(problem), k) for problem in right]
-            found[f"pass@{k}"] = share_estimate(passed, sum(map(len, right)) // k)
+            found[f"pass@{k}"] = share_estimate(passed, sum(map(len, right)))
         for k in powers_up_to(samples)[1:]:
             voted = [majority_at_k(a, r, k, seed + i) for i, (a, r) in enumerate(zip(answers, right, strict=True))]
-            found[f"maj@{k}"] = share_estimate(voted, sum(map(len, right)) // k)
+            found[f"maj@{k}"] = share_estimate(voted, sum(map(len, right)))
     return found
 
 

@@ -124,8 +124,12 @@ def _needed(
     if n < 2 or difference == 0:
         return math.nan, math.nan
     variance, wanted = float(gaps.var(ddof=1)), (difference / (Z95 + _Z80)) ** 2
-    more = max(0, math.ceil(variance / wanted) - n)
     samples = min(len(scores) for scores in (*first, *second))
+    most = max(len(scores) for scores in (*first, *second))
+    # McNemar's exact test counts whole problems: one of them, the usual correction for continuity, is lost.
+    size, reach = abs(difference), (Z95 + _Z80) * math.sqrt(variance)
+    exact = ((reach + math.sqrt(reach**2 + 4 * size)) / (2 * size)) ** 2
+    more = max(0, math.ceil(exact if most == 1 else variance / wanted) - n)
     if samples < 2:
         return more, math.nan  # one completion does not show how much a problem's own answers vary
     inner = [np.var(a, ddof=1) + np.var(b, ddof=1) for a, b in zip(first, second, strict=True)]
