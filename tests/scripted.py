@@ -14,6 +14,7 @@ from datasets import Dataset
 from transformers import TrainerCallback
 
 from covey import GRPOConfig, GRPOTrainer
+from covey.training.sharding import let_cpus_shard
 
 TOTAL = 24
 MAX_LENGTH = 7
@@ -71,7 +72,7 @@ class _KeepGradient(TrainerCallback):
 
 
 def scripted_trainer(
-    model: str, folder: Path, *, more: dict[str, Any] | None = None, **settings: Any
+    model: str, folder: Path, *, more: dict[str, Any] | None = None, shards: bool = False, **settings: Any
 ) -> ScriptedTrainer:
     """A trainer of one step over three groups of eight, whose policy is no longer the reference.
 
@@ -79,6 +80,7 @@ def scripted_trainer(
         model: the folder of the model.
         folder: where output goes.
         more: what Covey's trainer takes beyond TRL's, and TRL's beyond the arguments.
+        shards: whether FSDP is asked for, which on the CPU takes leave.
         settings: more of GRPOConfig.
     """
     defaults: dict[str, Any] = {
@@ -97,6 +99,8 @@ def scripted_trainer(
         "gradient_checkpointing": False,
     }
     args = GRPOConfig(output_dir=str(folder), **{**defaults, **settings})
+    if shards:
+        let_cpus_shard(args.distributed_state)
     data = Dataset.from_dict({"prompt": [[{"role": "user", "content": f"What is {n} + {n}?"}] for n in range(6)]})
     trainer = ScriptedTrainer(model=model, reward_funcs=reward, args=args, train_dataset=data, **(more or {}))
     generator = torch.Generator().manual_seed(5)
