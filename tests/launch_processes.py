@@ -33,6 +33,7 @@ def launcher(folder: Path, options: dict[str, Any]) -> int:
     from covey.launch.tell import Teller
 
     run, logs, port = folder / "run", folder / "logs", options["port"]
+    node, apart = options.get("node", 0), "node" in options  # apart: node 0 trains and node 1 serves
     me = (sys.executable, __file__)
     told = {FINISH_FILE: str(logs / "finish-{rank}.json"), STACKS_FILE: str(logs / "stacks-{rank}.txt")}
     words = (*me, "trainer", str(run), str(options.get("steps", 5)), options.get("trainer", "good"))
@@ -41,12 +42,18 @@ def launcher(folder: Path, options: dict[str, Any]) -> int:
     if options.get("server"):
         server = Server(f"http://127.0.0.1:{port}", "127.0.0.1", port, port + 1, "m", is_ours=True)
         command = (*me, "server", str(port), options["server"])
-        processes.insert(0, Process("server", 0, (), command, {}, logs / "server.log"))
-    plan = Plan(run, logs, 1, 0, 1, tuple(processes), server, None, ())
+        processes.insert(0, Process("server", int(apart), (), command, {}, logs / "server.log"))
+    plan = Plan(run, logs, 1 + apart, 0, 1, tuple(processes), server, None, ())
+    ended = folder / "ended"
     adopt()
-    with Teller(logs / "launcher.log") as teller:
+    with Teller(logs / f"launcher-{node}.log") as teller:
+        patience = Patience(**options.get("patience", {}))
         try:
-            ending = Supervisor(plan, 0, Patience(**options.get("patience", {})), teller).run()
+            ending = Supervisor(
+                plan, node, patience, teller, ended_elsewhere=lambda: int(ended.read_text()) if ended.exists() else None
+            ).run()
+            if node == 0:
+                ended.write_text(str(ending.code))
         except CoveyError as error:
             print(f"covey: {error}", file=sys.stderr)
             return error.exit_code

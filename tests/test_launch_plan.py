@@ -475,6 +475,22 @@ def test_what_cannot_be_launched_is_said_in_one_paragraph(
     assert list(empty.iterdir()) == []
 
 
+def test_sweeps_and_views_are_those_of_train(
+    empty: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    swept = []
+
+    def run_sweep(request: Any, given: list[str]) -> int:
+        swept.append(given)
+        return 5
+
+    monkeypatch.setattr("covey.cli.sweep.run_sweep", run_sweep)
+    assert covey("--multirun", "seed=1,2") == 5
+    assert swept == [["--multirun", "seed=1,2"]]
+    assert covey("--cfg", "job", "launch.gpus=3") == 0
+    assert "gpus: 3" in capsys.readouterr().out
+
+
 def test_a_plan_reads_back_as_yaml() -> None:
     made = plan(3, *SERVE)
     content = yaml.safe_load(as_text(made))

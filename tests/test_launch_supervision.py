@@ -39,10 +39,10 @@ class Launched:
     def __init__(self, root: Path, folder: Path, *, in_terminal: bool = False, **options: Any) -> None:
         self.folder, self.mark = folder, uuid.uuid4().hex
         self.run, self.logs = folder / "run", folder / "logs"
-        self.run.mkdir(parents=True)
-        self.port = free_port(random.randrange(20_000, 40_000))
+        self.run.mkdir(parents=True, exist_ok=True)
+        self.port = options.pop("port", 0) or free_port(random.randrange(20_000, 40_000))
         (self.run / "port").write_text(str(self.port))
-        self.output = folder / "output.txt"
+        self.output = folder / f"output-{self.mark}.txt"
         command = [sys.executable, str(root / "tests" / "launch_processes.py"), "launcher", str(folder)]
         environment = {**os.environ, MARK: self.mark, "PYTHONPATH": str(root / "src")}
         self.terminal, output = pty.openpty() if in_terminal else (-1, os.open(self.output, os.O_CREAT | os.O_WRONLY))
@@ -105,7 +105,8 @@ def launch(root: Path, tmp_path: Path) -> Iterator[Callable[..., Launched]]:
     made: list[Launched] = []
 
     def start(**options: Any) -> Launched:
-        made.append(Launched(root, tmp_path / str(len(made)), **options))
+        folder = options.pop("folder", tmp_path / str(len(made)))
+        made.append(Launched(root, folder, **options))
         return made[-1]
 
     yield start
@@ -191,6 +192,19 @@ def test_training_that_fails_with_its_server_is_resumed(launch: Callable[..., La
     assert run.wait() == 0
     assert run.starts() == [[], ["resume=auto", "overwrite=false"]]
     assert run.steps() == list(range(1, 13))
+
+
+@pytest.mark.slow
+def test_a_node_that_only_serves_ends_when_training_has(root: Path, launch: Callable[..., Launched]) -> None:
+    training = launch(server="good", trainer="needs server", steps=15, node=0)
+    serving = launch(server="good", steps=15, node=1, port=training.port, folder=training.folder)
+    until(lambda: len(training.steps()) > 2)
+    os.kill(serving.find("server"), signal.SIGKILL)
+    assert training.wait() == 0
+    assert serving.wait() == 0
+    assert training.members() == serving.members() == {}
+    assert training.starts() == [[], ["resume=auto", "overwrite=false"]]
+    assert serving.said.count("answers") == 2
 
 
 @pytest.mark.slow
