@@ -76,7 +76,8 @@ def test_the_options_people_are_told_of_exist() -> None:
         "training": "grpo_default",
         "evaluation": "default greedy standard liberal",
         "logging": "default wandb tensorboard trackio none",
-        "experiment": "quick_test full_training maxent_math grpo_math reasoning_vocab reasoning_vocab_baseline",
+        "experiment": "quick_test full_training maxent_math grpo_math reasoning_vocab reasoning_vocab_baseline "
+        "reasoning_vocab_starter reasoning_vocab_starter_baseline",
     }
     for group, options in promised.items():
         assert {path.stem for path in (CONF / group).glob("*.yaml")} == set(options.split()), group
@@ -138,6 +139,7 @@ def test_evaluation_presets_say_how_to_sample(option: str, sampling: tuple[float
     [
         ("grpo_math", "maxent_math", {"objective"}),
         ("reasoning_vocab_baseline", "reasoning_vocab", {"model.reasoning_vocab_size"}),
+        ("reasoning_vocab_starter_baseline", "reasoning_vocab_starter", {"model.reasoning_vocab_size"}),
     ],
 )
 def test_experiments_that_are_a_pair_differ_in_one_thing(a: str, b: str, keys: set[str]) -> None:
