@@ -231,7 +231,19 @@ def test_make_lists_every_command(root: Path) -> None:
     command = ["make", "--no-print-directory"]  # the suite itself may run under make
     done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=True)
     listed = [line.split()[1] for line in done.stdout.splitlines()]
-    assert listed == ["help", "setup", "test", "check", "train", "bench", "docs", "wheel", "tensorboard", "clean"]
+    assert listed == [
+        "help",
+        "setup",
+        "test",
+        "test-vllm",
+        "check",
+        "train",
+        "bench",
+        "docs",
+        "wheel",
+        "tensorboard",
+        "clean",
+    ]
 
 
 @pytest.fixture(scope="module")

@@ -117,6 +117,24 @@ def test_seeds_draw_different_completions_and_one_seed_the_same(tied_model: str,
     assert first != drawn(2, "c")
 
 
+def test_a_run_that_was_stopped_goes_on_as_the_straight_one(tied_model: str, tmp_path: Path) -> None:
+    """In process, vLLM draws from the random numbers that a checkpoint holds."""
+
+    def figures(trainer: Any) -> dict[int, tuple[float, float]]:
+        rows = [row for row in trainer.state.log_history if "grad_norm" in row]
+        return {row["step"]: (row["reward"], row["grad_norm"]) for row in rows}
+
+    settings = {"max_steps": 4, "save_strategy": "steps", "save_steps": 2}
+    straight = colocated(tied_model, tmp_path / "straight", **settings)
+    straight.train()
+    again = colocated(tied_model, tmp_path / "again", **settings)
+    again.train(resume_from_checkpoint=str(tmp_path / "straight" / "checkpoint-2"))
+    assert figures(again) == figures(straight)
+    assert len(figures(straight)) == 4
+    for ours, theirs in zip(again.model.parameters(), straight.model.parameters(), strict=True):
+        assert torch.equal(ours, theirs)
+
+
 def test_a_prompt_that_is_too_long_is_told_in_words(tied_model: str, tmp_path: Path) -> None:
     trainer = colocated(tied_model, tmp_path, vllm_max_model_length=16)
     with pytest.raises(EngineError, match=r"vLLM does not take these prompts.*vllm_max_model_length"):
@@ -126,3 +144,28 @@ def test_a_prompt_that_is_too_long_is_told_in_words(tied_model: str, tmp_path: P
 def test_heads_that_vllm_cannot_compute_are_refused(tiny_model: str, tmp_path: Path) -> None:
     with pytest.raises(EngineError, match=r"heads have 8 numbers"):
         colocated(tiny_model, tmp_path)
+
+
+def test_completions_outside_of_training_are_those_of_the_models_own_generation() -> None:
+    """Greedy, so that two engines can be compared word by word; and sampled, where the seed decides."""
+    from importlib.resources import files
+
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    from covey.rollout import SamplingSettings, generate
+    from covey.rollout.vllm_writer import EngineWriter
+
+    source = str(files("covey.model.starter") / "weights")
+    tokenizer = AutoTokenizer.from_pretrained(source)
+    prompts: list[Any] = [[{"role": "user", "content": f"What is {n} + 7?"}] for n in (3, 15, 240)]
+    greedy = SamplingSettings(max_completion_length=48, temperature=0.0)
+    writer = EngineWriter(source, tokenizer, max_model_len=128)
+    model = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32)
+    expected = generate(model, tokenizer, prompts, greedy, batch_size=3, seed=0)
+    assert [found[0] for found in writer.generate(prompts, greedy, seed=0)] == expected
+    drawn = SamplingSettings(max_completion_length=48, temperature=1.0)
+    first = writer.generate(prompts, drawn, 4, seed=5)
+    assert [len(found) for found in first] == [4, 4, 4]
+    assert writer.generate(prompts, drawn, 4, seed=5) == first
+    assert writer.generate(prompts[1:], drawn, 4, seed=6) == first[1:]  # each prompt has a seed of its own
+    assert writer.generate(prompts, drawn, 4, seed=50) != first
