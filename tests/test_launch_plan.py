@@ -63,6 +63,7 @@ def options(command: tuple[str, ...]) -> dict[str, str]:
         (8, ("launch.gpus=2",), ("0", "1"), (), 2),
         (1, (*SERVE, "launch.gpus=7"), ("0", "1", "2", "3", "4", "5"), ("6",), 6),
         (8, ("launch.gpus=0",), (), (), 1),
+        (8, ("training.use_cpu=true",), (), (), 1),
         (8, ("training.use_vllm=true",), tuple("01234567"), (), 8),
     ],
 )

@@ -179,7 +179,8 @@ class _Layout:
     @classmethod
     def of(cls, config: Config, machine: Machine) -> _Layout:
         launch, training = config.launch, config.training
-        gpus = _named(machine.gpus, launch.gpus)
+        there = () if training.use_cpu else machine.gpus
+        gpus = _named(there, launch.gpus)
         serves = bool(training.use_vllm) and training.vllm_mode == "server" and not _is_elsewhere(config)
         wanted = int(training.vllm_tensor_parallel_size) if serves and gpus else 0
         apart = serves and launch.nodes > 1

@@ -13,6 +13,7 @@ FINISH_FILE = "COVEY_FINISH_FILE"
 """Environment variable of training processes: where each writes how it ended, `{rank}` in place of its rank."""
 STACKS_FILE = "COVEY_STACKS_FILE"
 """... and where it writes the stacks of its threads when it is asked to, `{rank}` in place of its rank."""
+_LOOK_EVERY = 0.5
 FINISHES, STACKS = "finish-*.json", "stacks-*.txt"
 """The files of all ranks, in the folder of the run's logs."""
 
@@ -27,13 +28,17 @@ class Progress:
     def restart(self) -> None:
         """Count from now."""
         self._seen, self._at = self._newest(), time.monotonic()
+        self._looked = self._at
 
     def seconds_since(self) -> float:
         """Seconds since the last progress that was seen."""
-        newest = self._newest()
-        if newest != self._seen:
-            self._seen, self._at = newest, time.monotonic()
-        return time.monotonic() - self._at
+        now = time.monotonic()
+        if now - self._looked > _LOOK_EVERY:  # the files may lie on a file system that is slow to tell
+            self._looked = now
+            newest = self._newest()
+            if newest != self._seen:
+                self._seen, self._at = newest, now
+        return self._looked - self._at
 
     def _newest(self) -> float:
         return max(self._times(), default=0.0)
