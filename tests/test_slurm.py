@@ -1,0 +1,145 @@
+"""Jobs in a real Slurm: handed in, pre-empted, put back into the queue; the finished run is the uninterrupted one.
+
+The Slurm is one of this machine alone (see `real_slurm.py`). The run is a tiny one on the CPU, so that what
+`training.sh` asks for is changed on sbatch's command line. All jobs are in the queue at the same time.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from real_slurm import Cluster, missing, running
+from same_run import assert_same_run, words
+
+pytestmark = [pytest.mark.slow, pytest.mark.slurm]
+
+WHILE_IT_RUNS = 240.0
+SMALL = ("--gres=none", "--cpus-per-task=1", "--mem=0", "--oversubscribe", "--time=30")
+"""In place of the seven GPUs, 64 CPUs and 256 GB of a whole node."""
+REWARD = '''
+import time
+
+def variety(completions, **columns):
+    """The number of different characters; slow enough for a job to be stopped in the middle."""
+    time.sleep(2)
+    return [float(len(set(c[-1]["content"]))) for c in completions]
+'''
+
+
+class Jobs:
+    """A copy of the repository whose set-up is done, and the Slurm that its `training.sh` is handed to."""
+
+    def __init__(self, cluster: Cluster, root: Path, model: str, folder: Path) -> None:
+        self.cluster, self.folder, self.runs = cluster, folder / "clone", folder / "runs"
+        for name in (".venv/bin", "scripts", "logs"):
+            (self.folder / name).mkdir(parents=True)
+        self.runs.mkdir()
+        shutil.copy(root / "training.sh", self.folder)
+        _program(self.folder / "scripts" / "setup.sh", "#!/usr/bin/env bash\n")
+        covey = f'PYTHONPATH={root / "src"} OMP_NUM_THREADS=1 exec {sys.executable} -m covey "$@"'
+        _program(self.folder / ".venv" / "bin" / "covey", f"#!/usr/bin/env bash\n{covey}\n")
+        reward = self.runs / "slow.py"
+        reward.write_text(REWARD, encoding="utf-8")
+        self._model, self._more = model, (f"rewards.funcs=[{reward}:variety]", f"launch.log_dir={self.runs / 'logs'}")
+        self._numbers: dict[str, str] = {}
+
+    def words(self, name: str) -> list[str]:
+        return words(self._model, self.runs, name, *self._more)[1:]
+
+    def sbatch(self, name: str) -> None:
+        self._numbers[name] = self.cluster.submit(*SMALL, "training.sh", *self.words(name), cwd=self.folder)
+
+    def launch(self, name: str) -> None:
+        """Hand the run in by `covey launch --slurm`."""
+        asked = ("launch.gpus=0", "launch.slurm.cpus=1", "launch.slurm.mem='0'", "launch.slurm.exclusive=false")
+        command = [str(self.folder / ".venv" / "bin" / "covey"), "launch", *self.words(name), *asked, "--slurm"]
+        done = subprocess.run(
+            command, cwd=self.folder, env=self.cluster.environment, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        queue = self.cluster.call("squeue", "--noheader", "--format=%i %j").splitlines()
+        (self._numbers[name],) = [line.split()[0] for line in queue if name in line]
+
+    def number(self, name: str) -> str:
+        return self._numbers[name]
+
+    def state(self, name: str) -> dict[str, str]:
+        return self.cluster.state(self.number(name))
+
+    def wait_for_checkpoint(self, name: str) -> None:
+        marker = self.runs / name / "checkpoint-1" / "complete.json"
+        self.cluster.wait_for(marker.exists, WHILE_IT_RUNS, lambda: self.said(name))
+
+    def wait_for_end(self, name: str) -> None:
+        self.cluster.wait_for(
+            lambda: self.state(name)["JobState"] in ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL"),
+            WHILE_IT_RUNS,
+            lambda: f"{self.state(name)}\n{self.said(name)}",
+        )
+
+    def said(self, name: str) -> str:
+        """What the job has printed."""
+        files = [*self.folder.glob(f"logs/slurm_{self.number(name)}.out"), *self.runs.glob("logs/slurm_*.out")]
+        return "\n".join(file.read_text(errors="replace") for file in files if self.number(name) in file.name)
+
+
+@pytest.fixture(scope="module")
+def jobs(root: Path, tiny_model: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Jobs]:
+    why_not = missing()
+    if why_not is not None:
+        pytest.skip(f"there can be no Slurm here: {why_not}")
+    folder = tmp_path_factory.mktemp("slurm")
+    with running(folder / "cluster") as cluster:
+        yield Jobs(cluster, root, tiny_model, folder)
+
+
+@pytest.fixture(scope="module")
+def ended(jobs: Jobs) -> Jobs:
+    """Three finished runs: one undisturbed, one that Slurm pre-empted, one that was warned of its time limit."""
+    jobs.sbatch("preempted")
+    jobs.sbatch("warned")
+    jobs.launch("straight")
+    jobs.wait_for_checkpoint("preempted")
+    jobs.cluster.call("scontrol", "requeue", jobs.number("preempted"))
+    jobs.wait_for_checkpoint("warned")
+    jobs.cluster.call("scancel", "--batch", "--signal=USR1", jobs.number("warned"))
+    for name in ("straight", "preempted", "warned"):
+        jobs.wait_for_end(name)
+    return jobs
+
+
+@pytest.mark.parametrize(("name", "restarts"), [("straight", "0"), ("preempted", "1"), ("warned", "1")])
+def test_every_job_ends_well(ended: Jobs, name: str, restarts: str) -> None:
+    state = ended.state(name)
+    assert (state["JobState"], state["ExitCode"], state["Restarts"]) == ("COMPLETED", "0:0", restarts), ended.said(name)
+
+
+@pytest.mark.parametrize("name", ["preempted", "warned"])
+def test_a_stopped_job_ends_as_the_undisturbed_one(ended: Jobs, name: str) -> None:
+    said = ended.said(name)
+    assert "Going on from checkpoint-" in said, said
+    assert_same_run(ended.runs / name, ended.runs / "straight")
+
+
+def test_training_sh_asks_for_what_it_says(jobs: Jobs) -> None:
+    """Its own lines reach Slurm: a job that is only looked at."""
+    small = ("--hold", "--gres=none", "--cpus-per-task=1", "--mem=0")
+    number = jobs.cluster.submit(*small, "training.sh", cwd=jobs.folder)
+    state = jobs.cluster.state(number)
+    jobs.cluster.call("scancel", number)
+    assert state["JobName"] == "covey"
+    assert state["TimeLimit"] == "3-00:00:00"
+    assert state["NumNodes"] in ("1", "1-1")  # at least and at most, while it is not placed
+    assert state["Requeue"] == "1"
+    assert state["StdOut"] == str(jobs.folder / "logs" / f"slurm_{number}.out")
+
+
+def _program(path: Path, text: str) -> None:
+    path.write_text(text, encoding="utf-8")
+    path.chmod(0o755)
