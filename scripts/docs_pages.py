@@ -1,4 +1,4 @@
-"""Write the pages of the documentation that are made from the repository: the reference of the keys, the recipes, the
+"""Write the pages of the documentation that are made from the repository: the keys, the rewards, the recipes, the
 benchmarks, the studies, how to contribute and what changed.
 
 `docs/conf.py` calls this before every build; the pages lie in `docs/generated/`, which git ignores.
@@ -6,6 +6,7 @@ benchmarks, the studies, how to contribute and what changed.
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
 import sys
@@ -13,6 +14,8 @@ from pathlib import Path
 
 from covey.config import document, known_keys
 from covey.config.keys import GROUPS
+from covey.rewards import get_reward
+from covey.rewards.registry import ALIASES, REGISTRY
 
 GENERATED = Path("docs", "generated")
 
@@ -28,6 +31,13 @@ PAGES = {
 """Files outside of `docs/` that are pages of it, and what they are called there."""
 
 _LINK = re.compile(r"(!?\[[^\]\n]*\]\()([^)\s#]+)(#[^)\s]*)?\)")
+_REWARDS = """# The rewards that come with Covey
+
+Named in `rewards.funcs`, weighted by `training.reward_weights`. What they take as parameters is `rewards.*`
+([all keys](keys.md)); how answers are read and compared is in [how answers are graded](../grading.md).
+[Rewards of your own](../custom_rewards.md) are named beside them.
+
+"""
 _INTRO = """# All keys
 
 Every key, its type, its default and what it does. `covey config --doc KEY` says the same in a terminal. Where a group
@@ -40,7 +50,7 @@ def write_all(root: Path) -> None:
     """Write every page, and take away those that are no longer made."""
     folder = root / GENERATED
     folder.mkdir(parents=True, exist_ok=True)
-    made = {"keys.md": keys_page()}
+    made = {"keys.md": keys_page(), "rewards.md": rewards_page()}
     for source, name in PAGES.items():
         if (root / source).is_file():
             made[name] = moved(root, root / source, folder)
@@ -62,6 +72,17 @@ def keys_page() -> str:
             continue
         parts.append(f"## `{group}.*`\n\n{_text(document(group).doc)}\n\n" if group else "## Top level\n\n")
         parts += [_entry(key) for key in keys]
+    return "".join(parts)
+
+
+def rewards_page() -> str:
+    """What every reward that comes with Covey computes, out of its docstring."""
+    parts = [_REWARDS]
+    for name in REGISTRY:
+        also = [alias for alias, of in ALIASES.items() if of == name]
+        text = inspect.cleandoc(get_reward(name).__doc__ or "").partition("\nArgs:")[0].rstrip()
+        more = f"\n\nAlso known as {', '.join(f'`{alias}`' for alias in also)}." if also else ""
+        parts.append(f"## `{name}`\n\n{text}{more}\n\n")
     return "".join(parts)
 
 

@@ -45,7 +45,7 @@ class Hub:
             name = f"{asked.get('organization') or 'somebody'}/{asked['name']}"
             if name in self.branches:
                 return 409, {"error": "You already created this model repo", "url": f"{self.address}/{name}"}
-            self.private[name] = asked.get("private")
+            self.private[name] = asked.get("visibility") == "private" or asked.get("private")  # newer and older clients
             self.branches[name] = {"main": {}}
             return 200, {"url": f"{self.address}/{name}"}
         if path == "/api/validate-yaml":  # of the card, before it is committed

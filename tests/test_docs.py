@@ -143,7 +143,7 @@ def test_the_tutorial_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caps
 @pytest.mark.parametrize("page", ["python", "custom_rewards", "objectives", "coming_from"])
 def test_python_on_the_pages_compiles(page: str) -> None:
     for text in blocks(ROOT / "docs" / f"{page}.md", "python"):
-        compile(text.replace("...,", "*(),").replace("GRPOTrainer(*(),", "GRPOTrainer("), page, "exec")
+        compile(text.replace(", ...)", ")"), page, "exec")
 
 
 def pages_script() -> ModuleType:
@@ -165,6 +165,15 @@ def test_the_reference_has_every_key(tmp_path: Path) -> None:
     assert sorted(entries) == sorted(key for key in known_keys() if key not in GROUPS)
     assert "Rank of the adapters" in page
     assert document("model.lora.rank").default is None
+
+
+def test_every_reward_has_its_section() -> None:
+    from covey.rewards.registry import ALIASES, REGISTRY
+
+    sections = dict(re.findall(r"^## `(\w+)`\n\n(.*?)(?=^## |\Z)", pages_script().rewards_page(), re.M | re.S))
+    assert list(sections) == list(REGISTRY)
+    assert all(len(text) > 80 and "Args:" not in text for text in sections.values())
+    assert all(f"`{alias}`" in sections[name] for alias, name in ALIASES.items())
 
 
 def test_pages_from_elsewhere_keep_their_links(tmp_path: Path) -> None:

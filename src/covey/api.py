@@ -70,6 +70,7 @@ def evaluate(
     target: str | Path,
     overrides: Overrides = (),
     *,
+    checkpoint: str | None = None,
     benchmarks: Mapping[str, str | Path | None] | Sequence[str] = (),
     out: str | Path | None = None,
     config_dirs: Sequence[str | Path] = (),
@@ -80,6 +81,7 @@ def evaluate(
     Args:
         target: a model on the hub, a folder with one, a run, or a checkpoint of a run. A run brings its own settings.
         overrides: keys to set, such as `{"evaluation.num_samples": 8, "dataset": "gsm8k"}`.
+        checkpoint: of a run: `final`, `best`, or the number of a step; None takes the final model.
         benchmarks: names of benchmarks; as a mapping, with the local file of each, or None for the hub's. Without
             any, the held-out problems of the data are taken.
         out: folder for the results, in place of the usual one.
@@ -96,7 +98,7 @@ def evaluate(
     from covey.evaluation.benchmarks import check_benchmarks
     from covey.evaluation.target import find_target
 
-    found = find_target(str(target))
+    found = find_target(str(target), checkpoint)
     paths = dict(benchmarks) if isinstance(benchmarks, Mapping) else dict.fromkeys(benchmarks)
     words: list[str | Flag] = [*_words(overrides)]
     if paths:

@@ -36,6 +36,7 @@ def add_parser(commands: Any) -> None:
         help="take a reasoning vocabulary out again: ordinary tokens as they were trained",
     )
     parser.add_argument("--overwrite", action="store_true", help="replace what is in FOLDER")
+    parser.add_argument("--checkpoint", metavar="WHICH", help="of a run: final (the default), best, or a step")
     parser.set_defaults(run=run)
 
 
@@ -44,7 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
     from covey.model.export import check_target, copy_adapters
 
     out = Path(arguments.folder).expanduser()
-    target = find_target(arguments.model)
+    target = find_target(arguments.model, arguments.checkpoint)
     check_target(out, overwrite=arguments.overwrite)
     if arguments.adapters and target.adapter is None:
         raise ConfigError(f"{arguments.model} has no adapters of its own: leave out --adapters.")

@@ -21,6 +21,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("repo", metavar="REPO", help="owner/name; it is made if it is not there")
     parser.add_argument("--revision", metavar="BRANCH", help="a branch; it is made if it is not there")
     parser.add_argument("--private", action="store_true", default=None, help="keep a repository that is made private")
+    parser.add_argument("--checkpoint", metavar="WHICH", help="of a run: final (the default), best, or a step")
     parser.set_defaults(run=run)
 
 
@@ -28,7 +29,7 @@ def run(arguments: argparse.Namespace) -> int:
     from covey.evaluation.target import find_target
     from covey.runlog.directory import RunDirectory
 
-    target = find_target(arguments.run_directory)
+    target = find_target(arguments.run_directory, arguments.checkpoint)
     if target.run is None:
         raise ConfigError(
             f"{arguments.run_directory} belongs to no run, so there is nothing to write a model card from. Name a run "
