@@ -314,7 +314,7 @@ def test_whoever_is_killed_nothing_is_left(launch: Callable[..., Launched], vict
         if role == "server":  # which is started again, on the same port, once what is left of the first one is gone
             until(lambda: run.said.count("answers") == 2)
             run.process.terminate()
-        assert run.wait() == 143
+        assert run.wait() == (143 if role == "server" else 137)
         assert run.members() == {}
     assert (run.run / "checkpoint").read_text() == str(run.steps()[-1])  # training was asked, not killed
 

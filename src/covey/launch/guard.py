@@ -30,6 +30,7 @@ import psutil
 _SET_PARENT_DEATH_SIGNAL, _SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
 _TICK = 0.05
 _DEAF_SECONDS = 0.2
+_GIVE_UP_SECONDS = 30.0
 LAST_SECONDS = 2.0
 """What descendants that outlived the process get between SIGTERM and SIGKILL."""
 
@@ -62,13 +63,16 @@ def end_all(of: int, patience: float, spare: frozenset[int] = frozenset()) -> in
     """End every descendant: SIGTERM, and SIGKILL for what is still there. Returns how many there were.
 
     Also those that are started meanwhile: it looks again until there are none. One that ignores SIGTERM is hardly
-    waited for.
+    waited for; one that not even SIGKILL ends (it waits for a device that hangs) is left to the kernel.
     """
     seen: dict[int, float] = {}
+    give_up = time.monotonic() + patience + _GIVE_UP_SECONDS
     while left := [one for one in descendants(of, spare) if _is_alive(one)]:
         now = time.monotonic()
+        if now > give_up:
+            break
         for one in left:
-            with contextlib.suppress(psutil.NoSuchProcess, OSError):
+            with contextlib.suppress(psutil.Error, OSError):
                 if one.pid not in seen:
                     ignores = _has_in(one.pid, "SigIgn", signal.SIGTERM)
                     seen[one.pid] = now + (_DEAF_SECONDS if ignores else patience)
@@ -82,6 +86,8 @@ def end_all(of: int, patience: float, spare: frozenset[int] = frozenset()) -> in
 
 def reap(spare: frozenset[int] = frozenset()) -> None:
     """Take note of the children that have ended, those to be spared aside: somebody else waits for them."""
+    if not hasattr(os, "waitid"):  # macOS, where nothing is adopted either
+        return
     with contextlib.suppress(ChildProcessError):
         while ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT):
             if ended.si_pid in spare:
@@ -104,6 +110,7 @@ class Guard:
         self._stop_seconds = stop_seconds
         self._log = log
         self._kill_at: float | None = None
+        self._killed_at: float | None = None
         self._streams: dict[int, int] = {}  # what the process prints, and where it is shown
         parent = os.getpid()
         self._child = subprocess.Popen(
@@ -123,6 +130,9 @@ class Guard:
             self._pass_on(_TICK)
             if self._kill_at is not None and time.monotonic() > self._kill_at:
                 self.kill()
+            if self._killed_at is not None and time.monotonic() > self._killed_at + _GIVE_UP_SECONDS:
+                code = -signal.SIGKILL
+                break
             reap(frozenset({self._child.pid}))
         end_all(os.getpid(), LAST_SECONDS)
         while self._pass_on(0.0):
@@ -161,6 +171,7 @@ class Guard:
     def kill(self) -> None:
         """End it at once, with all that is below it."""
         self._child.kill()
+        self._killed_at = self._killed_at or time.monotonic()
         self._kill_at = time.monotonic() + LAST_SECONDS
 
     def dump(self) -> None:
