@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 import torch
+from accelerate import Accelerator
+from accelerate.state import AcceleratorState
 from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
@@ -320,6 +322,18 @@ def test_an_attention_that_does_something_else_is_found_out(monkeypatch: pytest.
         modeling_qwen3, "apply_rotary_pos_emb", lambda q, k, *a, **kw: rotate(q * (1 + (q.shape[2] > 1)), k, *a, **kw)
     )
     assert "differ by" in str(obstacle(odd))
+
+
+def test_mixed_precision_inside_of_the_forward_is_no_obstacle() -> None:
+    accelerator = Accelerator(cpu=True, mixed_precision="bf16")
+    try:
+        model = accelerator.prepare_model(build("qwen3"))
+        assert obstacle(model) is None
+        length = 6
+        found = sample(model, ROWS, sampling=GREEDY, ends=Ends(length, [], 0))
+        assert [len(one.ids) for one in found] == [length] * len(ROWS)
+    finally:
+        AcceleratorState._reset_state(reset_partial_state=True)
 
 
 def test_settings_are_read_as_generate_reads_them(qwen3: Any) -> None:
