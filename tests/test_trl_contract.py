@@ -331,14 +331,13 @@ def test_merged_adapters_are_taken_out_again_once_the_last_weight_was_read() -> 
 
 
 def test_trl_times_its_stages_by_a_class_that_can_be_replaced_in_its_module() -> None:
-    """`training/stages.py` puts a class of its own in the place of `ProfilingContext`, and goes by the names it is given."""
+    """`training/stages.py` puts its own class in the place of `ProfilingContext`, and goes by the names it is given."""
     from trl.extras import profiling
 
     made = inspect.getsource(profiling.profiling_context)
     assert "return ProfilingContext(" in made  # looked up in the module when it is called
-    assert 'name=f"{trainer.__class__.__name__}.{name}"' in "".join(made.split("\n")).replace(" ", "").replace(
-        "name=f", "name=f"
-    )
+    assert 'context_name = f"{trainer.__class__.__name__}.{name}"' in made
+    assert "name=context_name" in made
     assert "with profiling_context(self, func.__name__):" in inspect.getsource(profiling.profiling_decorator)
     assert list(inspect.signature(profiling.ProfilingContext.__init__).parameters)[:2] == ["self", "name"]
     assert "self.name = name" in inspect.getsource(profiling.ProfilingContext.__init__)
