@@ -31,10 +31,10 @@ class SlurmConfig(Group):
     """Generic resources of every node, for instance `gpu:a100:8`; null asks for `gpu:` and the number of GPUs."""
     cpus: int | None = option(64, low=1)
     """CPUs of every node; null leaves it to the cluster."""
-    mem: str | None = "256G"
-    """Memory of every node; null leaves it to the cluster."""
+    mem: str | int | None = "256G"
+    """Memory of every node, in megabytes or with a unit, 0 for all of it; null leaves it to the cluster."""
     time: str = "72:00:00"
-    """Time limit, as Slurm writes it: `hours:minutes:seconds` or `days-hours`; in a file, put it in quotes."""
+    """Time limit, as Slurm writes it: `hours:minutes:seconds` or `days-hours`."""
     exclusive: bool = True
     """Whether the job shares its nodes with no other."""
     signal_seconds: int = option(300, low=0)
@@ -56,7 +56,7 @@ class SlurmConfig(Group):
             )
         for name in _ONE_LINE:
             value = getattr(self, name)
-            if value is not None and (not value.strip() or "\n" in value):
+            if isinstance(value, str) and (not value.strip() or "\n" in value):
                 raise BadKeyError(f"launch.slurm.{name}", f"={show(value)} must be one line of text, or null.")
         for line in self.options:
             if not line.startswith("-") or "\n" in line:
