@@ -33,8 +33,8 @@ class SlurmConfig(Group):
     """CPUs of every node; null leaves it to the cluster."""
     mem: str | int | None = "256G"
     """Memory of every node, in megabytes or with a unit, 0 for all of it; null leaves it to the cluster."""
-    time: str = "72:00:00"
-    """Time limit, as Slurm writes it: `hours:minutes:seconds` or `days-hours`."""
+    time: str | int = "72:00:00"
+    """Time limit, as Slurm writes it: `hours:minutes:seconds` or `days-hours`; in a file, put it in quotes."""
     exclusive: bool = True
     """Whether the job shares its nodes with no other."""
     signal_seconds: int = option(300, low=0)
@@ -48,6 +48,11 @@ class SlurmConfig(Group):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if isinstance(self.time, int):
+            raise BadKeyError(
+                "launch.slurm.time",
+                f"={self.time} is a number, which is what YAML makes of 72:00:00 without quotes: write '72:00:00'.",
+            )
         if not _TIME.fullmatch(self.time):
             raise BadKeyError(
                 "launch.slurm.time",
