@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import struct
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,9 +12,12 @@ from typing import Any
 import pytest
 
 from covey.cli.main import main
+from covey.config import Config, compose
+from covey.errors import ConfigError
 from covey.runlog import names, read_completions, read_metrics
 from covey.training.recording import Recorder
 from covey.training.stages import StageClock
+from covey.training.trackers import tracker_environment, trackers
 
 
 def test_a_stage_within_another_counts_for_itself_only() -> None:
@@ -43,6 +47,23 @@ def test_the_recorder_notes_and_changes_nothing() -> None:
     assert first(prompts=["p", "p"], completions=["a", "bc"], **given) == [1.0, 2.0]
     assert logged == {"length": [2, 3], "truncated": [False, True], "answer": ["4", None]}
     assert first(prompts=["p"], completions=["abc"]) == [3.0]  # a caller that logs nothing
+
+
+def test_offline_trackers_send_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def config(*words: str) -> Config:
+        return compose([*words, "logging.mode=offline"]).config
+
+    monkeypatch.setenv("TRACKIO_SPACE_ID", "me/space")
+    with tracker_environment(config("training.report_to=tensorboard")):
+        assert "TRACKIO_SPACE_ID" not in os.environ
+        assert os.environ["WANDB_MODE"] == "offline"
+    assert os.environ["TRACKIO_SPACE_ID"] == "me/space"
+    assert "WANDB_MODE" not in os.environ
+    with pytest.raises(ConfigError, match="how comet_ml is kept from sending"):
+        trackers(config("training.report_to=comet_ml"))
+    with pytest.raises(ConfigError, match=r"training.trackio_space_id=me/space has Trackio send"):
+        trackers(config("training.report_to=trackio", "training.trackio_space_id=me/space"))
+    assert trackers(compose(["training.report_to=comet_ml", "logging.mode=disabled"]).config) == []
 
 
 def _train(folder: Path, model: str, *more: str) -> Path:

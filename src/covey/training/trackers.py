@@ -30,17 +30,24 @@ _NEEDS = {
 """By tracker: the package that it needs, and what pip calls it."""
 
 
+_OFFLINE = ("tensorboard", "wandb", "trackio")
+"""Trackers that are known to keep what they log in files alone."""
+_SPACE = "TRACKIO_SPACE_ID"
+
+
 def trackers(config: Config) -> list[str]:
     """The trackers that the run reports to; none when `logging.mode=disabled`.
 
     Raises:
-        ConfigError: one of them is not installed.
+        ConfigError: one of them is not installed, or would send what it logs although it is to stay offline.
     """
     asked = config.training.report_to
     names = [asked] if isinstance(asked, str) else list(asked or [])
     names = [name for name in names if name != "none"]
     if config.logging.mode == "disabled":
         return []
+    if config.logging.mode == "offline":
+        _check_offline(config, names)
     for name in names:
         package, install = _NEEDS.get(name, (name, name))
         if name in _NEEDS and find_spec(package) is None:
@@ -49,6 +56,21 @@ def trackers(config: Config) -> list[str]:
                 f"'{install}', or choose logging=none."
             )
     return names
+
+
+def _check_offline(config: Config, names: list[str]) -> None:
+    unknown = [name for name in names if name not in _OFFLINE]
+    if unknown:
+        raise ConfigError(
+            f"logging.mode=offline: Covey does not know how {unknown[0]} is kept from sending what it logs. Choose "
+            f"among {', '.join(_OFFLINE)}, or set {unknown[0]} up in its own way with logging.mode=online."
+        )
+    for key in ("trackio_space_id", "trackio_bucket_id", "trackio_static_space_id"):
+        if "trackio" in names and config.training.values.get(key):
+            raise ConfigError(
+                f"training.{key}={config.training.values[key]} has Trackio send what it logs to the hub, and "
+                "logging.mode=offline keeps it here: set one of them only."
+            )
 
 
 def tell_trackers(trainer: GRPOTrainer, row: Mapping[str, Any]) -> None:
@@ -80,6 +102,7 @@ def tracker_environment(config: Config) -> Iterator[None]:
         "WANDB_NOTES": logging.notes,
         "WANDB_MODE": None if logging.mode == "online" else logging.mode,
     }
+    hidden = {_SPACE: os.environ.pop(_SPACE)} if logging.mode == "offline" and _SPACE in os.environ else {}
     added = {name: value for name, value in wanted.items() if value is not None and name not in os.environ}
     os.environ.update(added)
     try:
@@ -87,3 +110,4 @@ def tracker_environment(config: Config) -> Iterator[None]:
     finally:
         for name in added:
             os.environ.pop(name, None)
+        os.environ.update(hidden)
