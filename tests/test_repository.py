@@ -214,7 +214,15 @@ def test_environment_variables_name_recipe_run_and_index(clone: Clone) -> None:
 
 
 @pytest.mark.parametrize(
-    "script", ["training.sh", "scripts/setup.sh", ".ci/run", "slurm/train_baseline.sh", "slurm/train_reasoning.sh"]
+    "script",
+    [
+        "training.sh",
+        "scripts/setup.sh",
+        "scripts/try_wheel.sh",
+        ".ci/run",
+        "slurm/train_baseline.sh",
+        "slurm/train_reasoning.sh",
+    ],
 )
 def test_shell_scripts_are_clean(root: Path, script: str) -> None:
     assert os.access(root / script, os.X_OK)
