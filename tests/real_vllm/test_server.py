@@ -17,6 +17,7 @@ from transformers import TrainerCallback
 
 from covey import GRPOTrainer
 from covey.errors import EngineError
+from covey.model.starter import STARTER_PATH
 from covey.training.engine_sync import own_logps
 from trainers import build_trainer
 
@@ -150,24 +151,27 @@ def test_no_server_is_told_in_words(tied_model: str, tmp_path: Path) -> None:
         served(tied_model, nobody, tmp_path, vllm_server_timeout=0.1)
 
 
-@pytest.mark.parametrize("mode", ["colocate", "server"])
-def test_covey_train(mode: str, start_server: StartServer, tmp_path: Path) -> None:
-    """The command on the model that ships with Covey: it trains, and its log holds the proof."""
-    from importlib.resources import files
-
+@pytest.mark.parametrize("how", ["colocate", "server", "launch"])
+def test_the_commands(how: str, start_server: StartServer, tmp_path: Path) -> None:
+    """`covey train` on the model that ships with Covey, in either mode, and `covey launch`, which brings the server."""
+    command = "launch" if how == "launch" else "train"
+    mode = "colocate" if how == "colocate" else "server"
     overrides = ["training.use_vllm=true", f"training.vllm_mode={mode}", "training.max_steps=3", "run_name=run"]
     overrides += ["training.vllm_max_model_length=192", "evaluation.every_steps=0", f"output_dir={tmp_path}"]
-    if mode == "server":
-        with_model = start_server(str(files("covey.model.starter") / "weights"), "--max-model-len", "192")
-        with_model.wait()
-        overrides += ["training.vllm_server_host=127.0.0.1", f"training.vllm_server_port={with_model.port}"]
+    if how == "server":
+        server = start_server(STARTER_PATH, "--max-model-len", "192")
+        server.wait()
+        overrides += ["training.vllm_server_host=127.0.0.1", f"training.vllm_server_port={server.port}"]
+    if how == "launch":
+        overrides += ["launch.gpus=0", f"launch.log_dir={tmp_path / 'logs'}"]
     done = subprocess.run(
-        [sys.executable, "-m", "covey.cli.main", "train", *overrides],
+        [sys.executable, "-m", "covey.cli.main", command, *overrides],
         cwd=tmp_path,
         env=os.environ,
         capture_output=True,
         text=True,
         check=False,
+        timeout=240,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]

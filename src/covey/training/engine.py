@@ -150,6 +150,13 @@ class EngineGeneration(VLLMGeneration):
         config = self.vllm_client if self.mode == "server" else self.llm.llm_engine.model_config
         return int(config.max_model_len)
 
+    def _iter_named_params(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """As TRL's, without the rows of embeddings that peft trains beside them: they are merged already, as adapters
+        are, and the weights go by the names that they had without them."""
+        for name, weights in super()._iter_named_params():
+            if ".trainable_tokens_" not in name:
+                yield name.replace(".token_adapter", ""), weights
+
     def _named_copies(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Weights that stay as they are: merged adapters are taken out again before vLLM has read the last of them."""
         merged = is_peft_model(self.model)
