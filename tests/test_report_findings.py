@@ -29,6 +29,14 @@ def _rows(curves: Mapping[str, Curve], *, accuracy: tuple[float, float] | None =
     return rows
 
 
+def _evaluations(*accuracies: float) -> list[Row]:
+    keys = (names.EVAL_ACCURACY, names.EVAL_ACCURACY_LOW, names.EVAL_ACCURACY_HIGH)
+    return [
+        {names.STEP: 10 * at} | dict(zip(keys, (value, value - 0.05, value + 0.05), strict=True))
+        for at, value in enumerate(accuracies)
+    ]
+
+
 def _config(**kl: Any) -> dict[str, Any]:
     return {"objective": {"kl": kl}, "training": {"max_completion_length": 96}}
 
@@ -37,6 +45,7 @@ RIGHT, LOST = names.grader_name("right"), names.grader_name("timed_out")
 SPEAKS: list[tuple[rules.Rule, list[Row], dict[str, Any], str, str, str]] = [
     (rules.accuracy_change, _rows({}, accuracy=(0.3, 0.5)), {}, "good", "+20.0 points", "rose"),
     (rules.accuracy_change, _rows({}, accuracy=(0.5, 0.3)), {}, "warn", "-20.0 points", "fell"),
+    (rules.best_was_earlier, _evaluations(0.1, 0.8, 0.6), {}, "warn", "-20.0 points", "was 80.0% at step 10"),
     (rules.accuracy_change, _rows({}, accuracy=(0.3, 0.33)), {}, "note", "+3.0 points", "overlap"),
     (
         rules.no_signal,
@@ -126,6 +135,7 @@ def test_a_rule_speaks(
 
 
 SILENT: list[tuple[rules.Rule, list[Row], dict[str, Any]]] = [
+    (rules.best_was_earlier, _evaluations(0.1, 0.8, 0.71), {}),
     (rules.accuracy_change, _rows({}, accuracy=None), {}),
     (rules.no_signal, _rows({names.FRAC_REWARD_ZERO_STD: lambda s: 0.45}), {}),
     (rules.no_signal, _rows({names.FRAC_REWARD_ZERO_STD: lambda s: 0.9 if s < 30 else 0.1}), {}),  # it passed
@@ -158,3 +168,17 @@ def test_the_gravest_comes_first_and_a_bare_run_has_none() -> None:
     rows = _rows({names.CLIPPED_RATIO: lambda s: 0.5}, accuracy=(0.2, 0.6))
     assert [one.level for one in findings(rows, {})] == ["warn", "good"]
     assert findings([{names.STEP: 1, names.REWARD: 0.5}], {}) == []
+
+
+def test_the_best_was_earlier() -> None:
+    found = rules.best_was_earlier(_evaluations(0.9, 0.4, 0.8, 0.7, 0.6), {})
+    assert found is not None
+    assert (found.level, found.figure) == ("warn", "-20.0 points")
+    assert "was 80.0% at step 20 and ends at 60.0%" in found.text  # what was before training does not count
+    assert "best_model links" in found.text
+    without = rules.best_was_earlier(_evaluations(0.1, 0.8, 0.6), {"evaluation": {"keep_best": False}})
+    assert without is not None
+    assert "evaluation.keep_best keeps" in without.text
+    assert rules.best_was_earlier(_evaluations(0.1, 0.8, 0.71), {}) is None  # the intervals touch
+    assert rules.best_was_earlier(_evaluations(0.1, 0.6, 0.8), {}) is None
+    assert rules.best_was_earlier(_evaluations(0.9, 0.2), {}) is None

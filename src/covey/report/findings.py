@@ -68,6 +68,28 @@ def accuracy_change(rows: Sequence[Row], config: Mapping[str, Any]) -> Finding |
     )
 
 
+def best_was_earlier(rows: Sequence[Row], config: Mapping[str, Any]) -> Finding | None:
+    """Validation accuracy ends below its best in training, and the 95% intervals of the two do not touch."""
+    evaluated = [one for one in _evaluated(rows) if one[0]]
+    if len(evaluated) < 2:
+        return None
+    step, best, best_low, _ = max(evaluated, key=lambda one: one[1])
+    _, last, _, last_high = evaluated[-1]
+    if best_low <= last_high:
+        return None
+    text = f"Validation accuracy was {best:.1%} at step {step} and ends at {last:.1%}, by more than chance explains."
+    kept = (config.get("evaluation") or {}).get("keep_best", True)
+    cure = (
+        "best_model links to the checkpoint of that step." if kept else "evaluation.keep_best keeps such a checkpoint."
+    )
+    return Finding(
+        "best_was_earlier",
+        "warn",
+        f"{100 * (last - best):+.1f} points",
+        f"{text} {cure} A smaller learning rate may help.",
+    )
+
+
 def no_signal(rows: Sequence[Row], config: Mapping[str, Any]) -> Finding | None:
     """Half or more of the groups have equal rewards, from some step on to the end."""
     points = series(rows, names.FRAC_REWARD_ZERO_STD)
@@ -237,6 +259,7 @@ def gold_unreadable(rows: Sequence[Row], config: Mapping[str, Any]) -> Finding |
 
 RULES: tuple[Rule, ...] = (
     accuracy_change,
+    best_was_earlier,
     reward_without_accuracy,
     length_without_accuracy,
     no_signal,
