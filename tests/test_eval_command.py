@@ -7,12 +7,14 @@ import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 
 from covey.cli.main import main
 from covey.errors import RunDirectoryError
+from covey.rollout import Generation
 from covey.runlog.evaluations import list_evaluations, read_evaluation
 from covey.runlog.metrics import read_metrics
 
@@ -127,6 +129,57 @@ def test_compare_refuses_what_cannot_be_compared(tmp_path: Path, capsys: pytest.
         read_evaluation(a)
 
 
+def test_compare_refuses_different_sampling_and_system_prompts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def settings(folder: Path, **more: Any) -> None:
+        told = json.loads((folder / "settings.json").read_text())
+        told["data"] |= more.pop("data", {})
+        (folder / "settings.json").write_text(json.dumps(told | more))
+
+    a, b = made(tmp_path / "a", "0000110000"), made(tmp_path / "b", "1111010000")
+    settings(a, sampling={"temperature": 1.0, "top_k": 0})
+    settings(b, sampling={"temperature": 0.0, "top_k": 0})
+    assert main(["compare", str(a), str(b)]) == 1
+    assert "sampled differently (temperature 1.0 and 0.0)" in capsys.readouterr().err
+    assert main(["compare", str(a), str(b), "--any-sampling"]) == 0
+    settings(
+        b, sampling={"temperature": 1.0, "top_k": 0}, data={"system_prompt": "Be brief.", "prompts_fingerprint": "x"}
+    )
+    assert main(["compare", str(a), str(b)]) == 1
+    assert "the system prompt (none and “Be brief.”) differ." in capsys.readouterr().err
+
+
+def test_evaluations_of_training_are_listed_and_compared(
+    tiny_model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert training(tiny_model, tmp_path) == 0
+    run = tmp_path / "run"
+    before, after = (run / "evaluation" / f"test-step-00000{step}.jsonl" for step in (0, 2))
+    capsys.readouterr()
+    assert main(["compare", str(run)]) == 0
+    listed = capsys.readouterr().out
+    assert "test-step-000000.jsonl" in listed
+    assert "test-step-000002.jsonl" in listed
+    assert main(["compare", str(before), str(after)]) == 0
+    assert "B - A on 6 problems" in capsys.readouterr().out
+    (tmp_path / "other").mkdir()
+    for name in ("evaluation", "config.yaml"):
+        (tmp_path / "other" / name).symlink_to(run / name)
+    assert main(["compare", str(run), str(tmp_path / "other")]) == 0
+    assert "test-step-000002.jsonl: " in capsys.readouterr().out  # the newest of both
+    assert main(["eval", str(run / "checkpoint-2")]) == 0
+    assert main(["compare", str(after), str(run / "evaluation" / "test-checkpoint-2-sampled")]) == 0
+    assert "+0.0 points" in capsys.readouterr().out
+    assert main(["eval", str(run), "dataset.test_size=5"]) == 0
+    assert main(["compare", str(after), str(run / "evaluation" / "test-final-sampled")]) == 1
+    assert "the problems differ" in capsys.readouterr().err
+    stray = tmp_path / "stray.jsonl"
+    stray.write_text("{}\n")
+    assert main(["compare", str(stray), str(after)]) == 1
+    assert "no evaluation of a training run" in capsys.readouterr().err
+
+
 def test_generate_and_chat(
     tiny_model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -178,7 +231,9 @@ def test_benchmarks_run_after_training_by_the_code_of_the_command(
     accuracy = stored.summary["accuracy"]["value"]
     assert f"gsm8k (final, 3 problems, temperature 1): {accuracy:.1%}" in said
     assert json.loads((run / "summary.json").read_text())["evaluations"][0]["accuracy"] == accuracy
-    assert "<td>gsm8k</td><td>final</td><td>3 × 2</td>" in (run / "report.html").read_text(encoding="utf-8")
+    page = (run / "report.html").read_text(encoding="utf-8")
+    assert f"<td>gsm8k</td><td>accuracy {accuracy:.1%} [" in page
+    assert "</td><td>final</td><td>3 × 2</td><td>temperature 1</td>" in page
     assert main(["eval", str(run), "--out", str(tmp_path / "again")]) == 0  # its config names the benchmark
     again = read_evaluation(tmp_path / "again")
     assert list(again.completions()) == list(stored.completions())
@@ -188,7 +243,10 @@ def test_benchmarks_run_after_training_by_the_code_of_the_command(
     usual = ("eval", tiny_model, "benchmarks=[gsm8k]", "--path", f"gsm8k={gsm8k}", "training.max_completion_length=6")
     assert main([*usual, "--out", str(tmp_path / "usual")]) == 0
     asked = [read_evaluation(tmp_path / name).settings["data"] for name in ("again", "usual")]
-    assert asked[0]["problems_fingerprint"] != asked[1]["problems_fingerprint"]  # its own system prompt
+    assert asked[0]["problems_fingerprint"] == asked[1]["problems_fingerprint"]
+    assert asked[0]["system_prompt"] == "Answer briefly."
+    assert "between <answer> and </answer>" in asked[1]["system_prompt"]
+    assert asked[0]["prompts_fingerprint"] != asked[1]["prompts_fingerprint"]
 
 
 def test_a_benchmark_that_is_missing_is_told_before_training(
@@ -234,3 +292,29 @@ def test_evaluations_follow_the_switch_of_the_shared_prefill(
     assert evaluate(tmp_path / "plain", "speed.shared_prefill=false")[0] == 0
     with pytest.raises(AssertionError, match="shared prefill"):
         evaluate(tmp_path / "shared")
+
+
+def test_vllm_stands_in_for_the_engine(
+    evaluate: Evaluate, tiny_model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a stand-in for vLLM itself, which is tested where it is installed (`make test-vllm`)."""
+    asked: list[tuple[Any, ...]] = []
+
+    class Writer:
+        def __init__(self, source: str, tokenizer: Any, **options: Any) -> None:
+            asked.append((source, options["max_num_seqs"]))
+
+        def generate(self, prompts: list[Any], sampling: Any, *, seed: int) -> list[list[Generation]]:
+            asked.append((len(prompts), sampling.max_completion_length, seed))
+            return [[Generation("<answer>7</answer>", 3, truncated=False)] for _ in prompts]
+
+    module = ModuleType("covey.rollout.vllm_writer")
+    module.EngineWriter = Writer  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    code, said = evaluate(tmp_path / "out", "evaluation.engine=vllm", "seed=2")
+    assert code == 0, said
+    first = 2 + 7919
+    assert asked == [(tiny_model, 4), (4, 6, first), (2, 6, first + 4)]
+    stored = read_evaluation(tmp_path / "out")
+    assert stored.settings["engine"] == "vllm"
+    assert {item["extracted"] for item in stored.completions()} == {"7"}

@@ -14,8 +14,15 @@ if TYPE_CHECKING:
     from covey.evaluation.paired import Comparison
     from covey.runlog.evaluations import StoredEvaluation
 
-_SAME = (("name", None), ("data", "problems_fingerprint"), ("data", "prompts_fingerprint"), ("grader", None))
-_WORDS = {"problems_fingerprint": "the problems", "prompts_fingerprint": "the prompts", "grader": "the grader"}
+_SAME = {
+    "the problems": ("data", "problems_fingerprint"),
+    "the system prompt": ("data", "system_prompt"),
+    "the arguments of the chat template": ("data", "chat_template_kwargs"),
+    "the prompts": ("data", "prompts_fingerprint"),
+    "the grader": ("grader",),
+}
+"""What two evaluations must have in common, and where their settings say it."""
+_FINGERPRINTS = ("problems_fingerprint", "prompts_fingerprint")
 
 
 def add_parser(commands: Any) -> None:
@@ -25,10 +32,14 @@ def add_parser(commands: Any) -> None:
         description=(
             "Compare evaluations (folders that `covey eval` wrote, or run directories that hold some) on the same "
             "problems: the difference with its 95% interval and p-value, the problems that changed, and how many more "
-            "it would take to tell. The first is what the others are compared with."
+            "it would take to tell. The first is what the others are compared with. Files that training wrote "
+            "(RUN/evaluation/test-step-000100.jsonl) can be named too; a single run is listed."
         ),
     )
     parser.add_argument("evaluations", nargs="+", metavar="EVALUATION|RUN")
+    parser.add_argument(
+        "--any-sampling", action="store_true", help="compare although they were sampled with different settings"
+    )
     parser.add_argument("--list", dest="listed", type=int, default=5, metavar="N", help="changed problems shown (5)")
     parser.set_defaults(run=run)
 
@@ -36,12 +47,13 @@ def add_parser(commands: Any) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from covey.evaluation.paired import compare, holm
 
-    if len(arguments.evaluations) < 2:
-        raise ConfigError("covey compare wants two or more evaluations or run directories.")
-    found = _find([Path(name) for name in arguments.evaluations])
+    folders = [Path(name) for name in arguments.evaluations]
+    if len(folders) == 1:
+        return _list(folders[0])
+    found = _find(folders)
     first = found[0]
     for other in found[1:]:
-        _check_alike(first, other)
+        _check_alike(first, other, any_sampling=arguments.any_sampling)
     scores = [_scores(evaluation) for evaluation in found]
     results = [compare(scores[0], other) for other in scores[1:]]
     corrected = holm([result.p_value for result in results])
@@ -51,45 +63,116 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _find(folders: list[Path]) -> list[StoredEvaluation]:
-    """One evaluation for each folder; of run directories the newest that all of them have by the same name."""
-    from covey.runlog.evaluations import is_evaluation, list_evaluations, read_evaluation
+def _list(folder: Path) -> int:
+    from rich.table import Table
 
-    runs = {folder: list_evaluations(folder) for folder in folders if not is_evaluation(folder)}
-    for folder, held in runs.items():
-        if not held:
-            raise RunDirectoryError(
-                f"{folder} is neither an evaluation (it has no settings.json) nor a run directory with one in its "
-                f"evaluation/ that is done. Make one with: covey eval {folder}"
-            )
-    singles = [read_evaluation(folder) for folder in folders if folder not in runs]
-    for single in singles:
-        if not single.done:
-            raise RunDirectoryError(f"{single.folder} is not done: the same `covey eval` command goes on with it.")
-    common = [one.name for one in next(iter(runs.values()), [])]
-    for held in runs.values():
-        common = [name for name in common if name in {one.name for one in held}]
-    if runs and len(runs) > 1 and not common:
-        has = "; ".join(f"{folder}: {', '.join(one.name for one in held)}" for folder, held in runs.items())
-        raise RunDirectoryError(f"These runs have no evaluation in common ({has}). Name the evaluation folders.")
-    chosen = {folder: next(one for one in reversed(held) if one.name == common[-1]) for folder, held in runs.items()}
-    return [chosen[folder] if folder in chosen else read_evaluation(folder) for folder in folders]
+    from covey.evaluation.stored import evaluations_of
 
-
-def _check_alike(first: StoredEvaluation, other: StoredEvaluation) -> None:
-    differ = []
-    for key, inner in _SAME:
-        one, two = (
-            evaluation.settings.get(key) if inner is None else evaluation.settings.get(key, {}).get(inner)
-            for evaluation in (first, other)
+    held = evaluations_of(folder)
+    if not held:
+        raise ConfigError(
+            f"covey compare wants two or more evaluations or run directories, and {folder} holds no evaluation to list."
         )
-        if one != two and key != "name":
-            differ.append(_WORDS[inner or key])
+    table = Table("evaluation", "problems", "samples", "accuracy", "95% interval")
+    for one in held:
+        figure = one.summary["accuracy"]
+        counts = str(one.settings["data"]["problems"]), str(one.settings["num_samples"])
+        table.add_row(one.folder.name, *counts, f"{figure['value']:.1%}", f"{figure['low']:.1%} – {figure['high']:.1%}")
+    composing.make_console().print(table)
+    return 0
+
+
+def _find(folders: list[Path]) -> list[StoredEvaluation]:
+    """One evaluation for each folder or file; of run directories the newest that all of them have by the same name."""
+    from covey.evaluation.stored import read_training_evaluation
+    from covey.runlog.evaluations import is_evaluation, read_evaluation
+
+    singles = {}
+    for folder in folders:
+        if folder.suffix == ".jsonl":
+            singles[folder] = read_training_evaluation(folder)
+        elif is_evaluation(folder):
+            singles[folder] = read_evaluation(folder)
+            if not singles[folder].done:
+                raise RunDirectoryError(f"{folder} is not done: the same `covey eval` command goes on with it.")
+    runs = [folder for folder in folders if folder not in singles]
+    wanted = next((one.settings.get("name") for one in singles.values()), None)
+    singles |= dict(zip(runs, _newest_in_common(runs, wanted), strict=True))
+    return [singles[folder] for folder in folders]
+
+
+def _newest_in_common(runs: list[Path], wanted: str | None) -> list[StoredEvaluation]:
+    """Of `covey eval`'s, else of training's.
+
+    Args:
+        runs: run directories.
+        wanted: the set that the others were evaluated on, if there are any.
+    """
+    from covey.evaluation.stored import evaluations_of
+
+    held = {run: evaluations_of(run) for run in runs}
+    for run, found in held.items():
+        if not found:
+            raise RunDirectoryError(
+                f"{run} is neither an evaluation (it has no settings.json) nor a run directory with one in its "
+                f"evaluation/ that is done. Make one with: covey eval {run}"
+            )
+    for of_training in (False, True):
+        named = [
+            {_name(one): one for one in found if (one.folder.suffix == ".jsonl") is of_training}
+            for found in held.values()
+        ]
+        common = [name for name in (named[0] if named else {}) if all(name in one for one in named)]
+        if wanted is not None and len(runs) == 1:
+            common = [name for name in common if named[0][name].settings.get("name") == wanted]
+        common.sort(key=lambda name: of_training and name == "test")  # the set that a run is judged by, if it is there
+        if common:
+            return [one[common[-1]] for one in named]
+    if not runs:
+        return []
+    has = "; ".join(f"{run}: {', '.join(one.name for one in found)}" for run, found in held.items())
+    raise RunDirectoryError(f"These runs have no evaluation in common ({has}). Name the evaluation folders.")
+
+
+def _name(one: StoredEvaluation) -> str:
+    """What evaluations of different runs are matched by: of training's, the set, whatever the step."""
+    return str(one.settings["name"]) if one.folder.suffix == ".jsonl" else one.name
+
+
+def _check_alike(first: StoredEvaluation, other: StoredEvaluation, *, any_sampling: bool) -> None:
+    differ: list[str] = []
+    for word, keys in _SAME.items():
+        one, two = (_value(evaluation, keys) for evaluation in (first, other))
+        known = one is not None and two is not None
+        if one == two or (keys[-1] in _FINGERPRINTS and not known) or (word == "the prompts" and differ):
+            continue
+        differ.append(word if keys[-1] in _FINGERPRINTS else f"{word} ({_shown(one)} and {_shown(two)})")
     if differ:
         raise RunDirectoryError(
             f"{first.folder} and {other.folder} cannot be compared: {' and '.join(differ)} differ. Evaluate both on "
             "the same problems, with the same system prompt, chat template and grader."
         )
+    if any_sampling:
+        return
+    one, two = (evaluation.settings.get("sampling") or {} for evaluation in (first, other))
+    differ = [f"{key} {_shown(one.get(key))} and {_shown(two.get(key))}" for key in one if one[key] != two.get(key)]
+    if differ:
+        raise RunDirectoryError(
+            f"{first.folder} and {other.folder} were sampled differently ({', '.join(differ)}), so a difference could "
+            "come from that. Evaluate both alike, or compare them all the same with --any-sampling."
+        )
+
+
+def _value(evaluation: StoredEvaluation, keys: tuple[str, ...]) -> Any:
+    value: Any = evaluation.settings
+    for key in keys:
+        value = value.get(key) if isinstance(value, dict) else None
+    return value
+
+
+def _shown(value: Any) -> str:
+    text = "none" if value in (None, {}) else f"“{value}”" if isinstance(value, str) else str(value)
+    return text if len(text) <= 60 else text[:59] + "…"
 
 
 def _scores(evaluation: StoredEvaluation) -> list[list[float]]:

@@ -177,6 +177,8 @@ class EvaluationConfig(Group):
     the held-out problems."""
     early_stopping_threshold: float = option(0.0, low=0, high=1)
     """How much higher an accuracy must be to count as a new best there, as a share of the problems."""
+    engine: str = option("local", choices=("local", "vllm"))
+    """What `covey eval` samples with: Covey's own engine (`local`), or `vllm`, which takes whole weights only."""
     keep_best: bool = True
     """Whether the checkpoint with the best accuracy on the held-out problems is kept, whatever
     `training.save_total_limit` says, and linked as `best_model`. A new best is saved at once;

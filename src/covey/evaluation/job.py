@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -17,8 +16,10 @@ from covey.config import Config
 from covey.errors import ConfigError, ModelError
 from covey.evaluation.benchmarks import benchmark
 from covey.evaluation.figures import figures
+from covey.evaluation.fingerprint import digest
 from covey.evaluation.grading import SEED_OFFSET, grader_name, grader_of
-from covey.evaluation.run import GradedCompletion, evaluate
+from covey.evaluation.run import GradedCompletion, Write, evaluate, last_user_message
+from covey.evaluation.stored import sampling_words
 from covey.evaluation.target import Target, find_target
 from covey.model.adapters import quantization_config
 from covey.model.loading import check_model, load_tokenizer
@@ -75,14 +76,16 @@ def run_evaluations(
     sets = list(_sets(config, paths, tokenizer))
     if not sets:
         raise ConfigError("There are no held-out problems to evaluate on: dataset.test_size=0. Set it above 0.")
-    model = load_policy(config, target) if model is None else model
+    write = _engine_writer(config, target, tokenizer) if config.evaluation.engine == "vllm" and model is None else None
+    if write is None and model is None:
+        model = load_policy(config, target)
     found = []
     runner = RewardRunner.of(config.rewards, max_completion_length=config.training.max_completion_length)
     with runner:
         runner.start()
         for part in sets:
             folder = _folder(config, target, part.name, out, several=len(sets) > 1)
-            found.append(_evaluate_set(config, target, part, folder, model, tokenizer, runner, progress))
+            found.append(_evaluate_set(config, target, part, folder, model, tokenizer, runner, progress, write))
     return found
 
 
@@ -157,6 +160,34 @@ def load_policy(config: Config, target: Target) -> Any:
     return model if device is None or getattr(model, "is_quantized", False) else model.to(device)
 
 
+def _engine_writer(config: Config, target: Target, tokenizer: Any) -> Write:
+    """What samples with vLLM.
+
+    Raises:
+        ConfigError: the weights are adapters, or quantised on loading.
+        EngineError: vLLM is not installed, or does not take the model.
+    """
+    model = config.model
+    if target.adapter is not None or model.load_in_4bit or model.load_in_8bit:
+        raise ConfigError(
+            f"evaluation.engine=vllm needs whole weights, and {target.label} has adapters, or weights that are "
+            "quantised on loading. Merge them with `covey export` and evaluate that folder, or take "
+            "evaluation.engine=local."
+        )
+    from covey.rollout.vllm_writer import EngineWriter
+
+    writer = EngineWriter(
+        check_model(model),
+        tokenizer,
+        dtype=model.dtype or "auto",
+        max_num_seqs=config.evaluation.batch_size,
+        revision=model.revision,
+        trust_remote_code=model.trust_remote_code,
+    )
+    sampling = sampling_of(config)
+    return lambda prompts, seed: [one for (one,) in writer.generate(prompts, sampling, seed=seed)]
+
+
 def sampling_of(config: Config) -> SamplingSettings:
     """How evaluations of this config sample."""
     settings = config.evaluation
@@ -191,23 +222,28 @@ def _evaluate_set(
     tokenizer: Any,
     runner: RewardRunner,
     progress: Progress,
+    write: Write | None,
 ) -> StoredEvaluation:
     settings = config.evaluation
     sampling = sampling_of(config)
     prompts = [render(tokenizer, prompt, sampling.chat_template_kwargs) for prompt in part.rows["prompt"]]
+    problems = [last_user_message(prompt) for prompt in part.rows["prompt"]]
     seed = config.seed + SEED_OFFSET
     described = {
         "name": part.name,
         "model": {"id": target.label, "fingerprint": _weights(target, model)},
         "data": {
             "problems": len(part.rows),
-            "problems_fingerprint": _digest(zip(map(str, part.rows["prompt"]), part.rows["answer"], strict=True)),
-            "prompts_fingerprint": _digest((prompt,) for prompt in prompts),
+            "problems_fingerprint": digest(zip(problems, map(str, part.rows["answer"]), strict=True)),
+            "prompts_fingerprint": digest((prompt,) for prompt in prompts),
+            "system_prompt": _system_prompt(part.rows[0]["prompt"]),
+            "chat_template_kwargs": dict(sampling.chat_template_kwargs),
         },
-        "sampling": asdict(sampling),
+        "sampling": sampling_words(config),
         "num_samples": settings.num_samples,
         "batch_size": settings.batch_size,
         "seed": seed,
+        "engine": "local" if write is None else "vllm",
         "shared_prefill": config.speed.shared_prefill,
         "grader": part.grader,
         "environment": describe_environment(),
@@ -242,10 +278,16 @@ def _evaluate_set(
         on_batch=store,
         done=before,
         shared_prefill=config.speed.shared_prefill,
+        write=write,
     )
     estimates = figures([asdict(item) for item in result.completions], config.seed)
     finish_evaluation(folder, {name: (e.value, e.low, e.high) for name, e in estimates.items()})
     return read_evaluation(folder)
+
+
+def _system_prompt(prompt: Any) -> str | None:
+    messages = [] if isinstance(prompt, str) else prompt
+    return next((str(message["content"]) for message in messages if message["role"] == "system"), None)
 
 
 def _restored(item: Mapping[str, Any]) -> GradedCompletion:
@@ -276,11 +318,4 @@ def _weights(target: Target, model: Any) -> str:
         with file.open("rb") as opened:
             while block := opened.read(_BLOCK):
                 digest.update(block)
-    return digest.hexdigest()
-
-
-def _digest(items: Any) -> str:
-    digest = hashlib.sha256()
-    for item in items:
-        digest.update(json.dumps(item, ensure_ascii=True).encode() + b"\n")
     return digest.hexdigest()

@@ -79,8 +79,12 @@ class EvaluationResult:
         }
 
 
+Write = Callable[[list[Any], int], list[Generation]]
+"""Prompts and a seed to one completion each."""
+
+
 def evaluate(
-    model: PreTrainedModel,
+    model: PreTrainedModel | None,
     tokenizer: PreTrainedTokenizerBase,
     problems: Dataset,
     sampling: SamplingSettings,
@@ -96,6 +100,7 @@ def evaluate(
     done: Sequence[GradedCompletion] = (),
     share: Share | None = None,
     shared_prefill: bool = True,
+    write: Write | None = None,
 ) -> EvaluationResult:
     """Sample `num_samples` completions of every problem and grade them.
 
@@ -116,6 +121,7 @@ def evaluate(
         share: make only a part of the batches here, and have the result of all of them; the two callbacks then hear of
             this process's completions.
         shared_prefill: as for `covey.rollout.generate`, which draws other tokens without it.
+        write: samples one completion of every prompt, from a seed, in place of the model and Covey's own engine.
     """
     share = share or Share(0, 1, lambda value: [value])
     total = len(problems) * num_samples
@@ -130,16 +136,22 @@ def evaluate(
         batch = batches[min(number, len(batches) - 1)]  # one too many, where the others need this process's forwards
         if number >= len(batches) and share.any_works is None:
             continue
-        texts = generate(
-            model,
-            tokenizer,
-            [row["prompt"] for _, _, row in batch],
-            sampling,
-            batch_size=batch_size,
-            seed=seed + kept + min(number, len(batches) - 1) * batch_size,
-            any_works=share.any_works,
-            shared_prefill=shared_prefill,
-        )
+        prompts = [row["prompt"] for _, _, row in batch]
+        drawn_from = seed + kept + min(number, len(batches) - 1) * batch_size
+        if write is not None:
+            texts = write(prompts, drawn_from)
+        else:
+            assert model is not None
+            texts = generate(
+                model,
+                tokenizer,
+                prompts,
+                sampling,
+                batch_size=batch_size,
+                seed=drawn_from,
+                any_works=share.any_works,
+                shared_prefill=shared_prefill,
+            )
         if number >= len(batches):
             continue
         made[number] = _graded(batch, texts, grade or _grade_exact, tags or Tags(), opened)

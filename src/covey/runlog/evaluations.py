@@ -28,6 +28,7 @@ class StoredEvaluation:
     """One evaluation on the disk."""
 
     folder: Path
+    """Where it lies; for one that training made, the file with its completions."""
     settings: dict[str, Any]
     """The model, the problems, how it was sampled, the seed and the versions."""
     summary: dict[str, dict[str, float]]
@@ -35,7 +36,7 @@ class StoredEvaluation:
 
     @property
     def name(self) -> str:
-        return self.folder.name
+        return self.folder.stem if self.folder.suffix == ".jsonl" else self.folder.name
 
     @property
     def done(self) -> bool:
@@ -139,7 +140,7 @@ def read_completions(folder: Path) -> Iterator[dict[str, Any]]:
     Raises:
         RunDirectoryError: a line before the last is no JSON object.
     """
-    path = folder / COMPLETIONS
+    path = folder if folder.suffix == ".jsonl" else folder / COMPLETIONS
     lines = path.read_bytes().split(b"\n") if path.is_file() else []
     for number, line in enumerate(lines[:-1], start=1):  # what follows the last line break was cut off, or is nothing
         try:
