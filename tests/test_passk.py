@@ -106,7 +106,7 @@ def test_so_many_samples_do_tell_the_difference_80_times_in_100() -> None:
     rng = np.random.default_rng(5)
     right = rng.integers(2, 23, size=60)
     sides = [[[1.0] * int(c) + [0.0] * (25 - int(c)) for c in counts] for counts in (right, right + 1)]
-    needed = int(compare(*sides).samples_needed)
+    needed = int(compare(sides[0], sides[1]).samples_needed)
     assert 26 <= needed <= 60
     draws = rng.binomial(needed, np.stack([right, right + 1]) / 25, size=(300, 2, 60)) / needed
     power = np.mean([sign_flip(second - first) <= 0.05 for first, second in draws])
