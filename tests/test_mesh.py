@@ -12,6 +12,7 @@ from covey.cli.several import is_main, which_process
 from covey.config import compose
 from covey.config.mesh import Mesh, check_mesh
 from covey.errors import ConfigError, RunDirectoryError
+from covey.training.build import check_supported
 from covey.training.processes import Processes, StopRequest
 from covey.training.progress import Progress, load_progress, save_progress
 from covey.training.sharding import check_layout, mesh_arguments
@@ -74,6 +75,21 @@ def test_what_a_mesh_becomes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FSDP_VERSION", "1")
     with pytest.raises(ConfigError, match="fsdp_version: 2"):
         mesh_arguments(Mesh(fsdp=4), fsdp_set=True)
+
+
+def test_merging_needs_whole_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    def check(*words: str) -> list[str]:
+        return check_supported(compose(["model=starter", "model.lora.rank=4", "model.lora.merge=true", *words]).config)
+
+    assert isinstance(check(), list)
+    with pytest.raises(ConfigError, match="covey export"):
+        check("model.mesh_shape=[[2],[fsdp]]")
+    monkeypatch.setenv("ACCELERATE_USE_DEEPSPEED", "true")
+    monkeypatch.setenv("ACCELERATE_DEEPSPEED_ZERO_STAGE", "2")
+    assert isinstance(check(), list)
+    monkeypatch.setenv("ACCELERATE_DEEPSPEED_ZERO_STAGE", "3")
+    with pytest.raises(ConfigError, match="accelerate config"):
+        check()
 
 
 @pytest.mark.parametrize("shards", [True, False])

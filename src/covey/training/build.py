@@ -36,10 +36,12 @@ def check_supported(config: Config) -> list[str]:
     Raises:
         ConfigError: training would not be what was asked for.
     """
-    if Mesh.of(config.model.mesh_shape).fsdp > 1 and config.model.lora.active and config.model.lora.merge:
+    from covey.training.sharding import splits_weights
+
+    if config.model.lora.active and config.model.lora.merge and splits_weights(Mesh.of(config.model.mesh_shape)):
         raise ConfigError(
-            "model.lora.merge=true needs whole weights in one process, and model.mesh_shape shards them: leave it out, "
-            "and merge the adapters afterwards (covey export)."
+            "model.lora.merge=true needs whole weights in one process, and this run shards them (model.mesh_shape, or "
+            "the accelerate config that started it): leave it out, and merge the adapters afterwards (covey export)."
         )
     check_benchmarks(config.evaluation.benchmarks, "evaluation.benchmarks")
     check_benchmarks(config.evaluation.benchmark_paths, "evaluation.benchmark_paths")

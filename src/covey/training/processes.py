@@ -18,14 +18,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from itertools import count
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from covey.config import Config
 from covey.config.mesh import check_mesh
 from covey.errors import ConfigError, CoveyError, EndedElsewhereError
-
-if TYPE_CHECKING:
-    from torch.distributed import Store
 
 T = TypeVar("T")
 
@@ -47,7 +44,7 @@ class Processes:
 
     index: int = 0
     count: int = 1
-    _store: Store | None = None
+    _store: Any = None  # a torch.distributed.Store, whose type torch does not export
     _failed: str = _FAILED
     _ended: threading.Event = field(default_factory=threading.Event)
 
@@ -79,7 +76,9 @@ class Processes:
         PartialState._reset_state()  # of an earlier run in this program
         state = PartialState(cpu=cpu, timeout=timeout, **more)
         host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-        store = torch.distributed.TCPStore(host, port, is_master=False, timeout=timeout)
+        store = torch.distributed.TCPStore(  # type: ignore[attr-defined]  # torch's types leave it out
+            host, port, is_master=False, timeout=timeout
+        )
         return cls(state.process_index, state.num_processes, store, _FAILED.format(run=next(_runs)))
 
     def agree_on(self, value: T) -> T:
@@ -183,7 +182,7 @@ class Processes:
             return caught
         return max((number for number in self.gather(caught) if number is not None), default=None)
 
-    def _leave_word(self, store: Store, word: str) -> str:
+    def _leave_word(self, store: Any, word: str) -> str:
         """Say in the store that this process failed; returns the word of the first that did."""
         try:
             return str(store.compare_set(self._failed, "", word).decode())

@@ -27,6 +27,13 @@ def asks_for_fsdp() -> bool:
     return os.environ.get("ACCELERATE_USE_FSDP", "false").lower() == "true"
 
 
+def splits_weights(mesh: Mesh) -> bool:
+    """Whether no process holds all weights: by the mesh, or by the accelerate config (FSDP, DeepSpeed's ZeRO-3)."""
+    deepspeed = os.environ.get("ACCELERATE_USE_DEEPSPEED", "false").lower() == "true"
+    zero3 = deepspeed and os.environ.get("ACCELERATE_DEEPSPEED_ZERO_STAGE") == "3"
+    return mesh.fsdp > 1 or asks_for_fsdp() or zero3
+
+
 @contextmanager
 def launcher_environment() -> Iterator[None]:
     """Within, accelerate's environment variables are its own; afterwards they are again what the launcher set.
