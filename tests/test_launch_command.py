@@ -54,7 +54,7 @@ def test_a_run_is_launched_stopped_with_a_checkpoint_and_gone_on_with(root: Path
         (Ending(143, signal.SIGUSR1, clean=True), (), 1, ""),
         (Ending(0, signal.SIGUSR1, clean=True), (), 0, ""),
         (Ending(143, signal.SIGTERM, clean=True), (), 0, ""),
-        (Ending(143, signal.SIGUSR1, clean=False), (), 0, "did not stop as it should"),
+        (Ending(143, signal.SIGUSR1, clean=False), (), 0, "failed when it was asked to stop"),
         (Ending(143, signal.SIGUSR1, clean=True), ("launch.slurm.requeue=false",), 0, "stays out of the queue"),
     ],
 )

@@ -89,7 +89,7 @@ def back_into_queue(config: Config, ending: Ending, node: int, teller: Teller) -
     if ending.signal != signal.SIGUSR1 or ending.code == 0 or job is None or node != 0:
         return
     if not ending.clean:
-        teller.say(f"Slurm job {job} is not put back into the queue: training did not stop as it should.")
+        teller.say(f"Slurm job {job} is not put back into the queue: training failed when it was asked to stop.")
         return
     if not config.launch.slurm.requeue:
         teller.say(f"Slurm job {job} stays out of the queue (launch.slurm.requeue=false); hand it in to go on.")

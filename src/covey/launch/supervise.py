@@ -46,7 +46,7 @@ class Ending:
     signal: int | None = None
     """The signal that asked."""
     clean: bool = False
-    """Whether training stopped in order when it was asked to."""
+    """Whether training ended because it was asked to (or had to be killed then), not for an error of its own."""
 
 
 class Supervisor:
@@ -92,7 +92,7 @@ class Supervisor:
             try:
                 self._serving.begin()
                 if not self._serving.wait(self._asked_to_stop):
-                    return self._stopped()
+                    return self._stopped(clean=True)
                 if self._process is None:
                     return self._serve()
                 self._begin_training()
@@ -105,7 +105,7 @@ class Supervisor:
     def _asked_to_stop(self) -> bool:
         return self._signal is not None
 
-    def _stopped(self, *, clean: bool = False) -> Ending:
+    def _stopped(self, *, clean: bool) -> Ending:
         # Slurm's warning ends a run as SIGTERM would.
         number = signal.SIGTERM if self._signal == signal.SIGUSR1 else self._signal or signal.SIGTERM
         return Ending(128 + number, self._signal, clean)
@@ -160,7 +160,7 @@ class Supervisor:
                 if self._hangs():
                     self._end_hanging(trainer)
             time.sleep(TICK)
-        return self._stopped()
+        return self._stopped(clean=True)
 
     def _training_ended(self, code: int) -> Ending | None:
         """What follows from it; None when it was started again."""
@@ -168,7 +168,7 @@ class Supervisor:
         if code == 0:
             return Ending(0, self._signal, clean=True)
         if self._signal is not None:
-            return self._stopped(clean=orderly)
+            return self._stopped(clean=code > 128)
         self._serving.tend()
         if self._serving.explains_failure():
             self._reporter.say(f"training ended with exit code {code} because its vLLM server was gone.")
@@ -180,7 +180,7 @@ class Supervisor:
     def _go_on(self) -> Ending | None:
         """Start training again, as soon as its server answers."""
         if not self._serving.wait(self._asked_to_stop):
-            return self._stopped()
+            return self._stopped(clean=True)
         self._reporter.say("training goes on from its newest checkpoint.")
         self._begin_training(RESUMED)
         return None
