@@ -228,7 +228,9 @@ def test_adapters_are_trained_on(train: Train, tiny_model: str, tmp_path: Path) 
     for name, first in weights[0].items():
         straight, resumed = weights[1][name], weights[2][name]
         torch.testing.assert_close(resumed, straight, rtol=0, atol=0)
-        assert 0 < (straight - first).abs().max() < first.abs().max(), name  # from there, and not from new ones
+        moved, size = (straight - first).abs().max(), first.abs().max()
+        assert moved > 0, name
+        assert "lora_B" in name or moved < size / 2, name  # from there, and not from new ones, which are random
     # The reference is what the adapters were before: the first step has no divergence from it, the last one has.
     rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert rows[0]["train/kl"] == pytest.approx(0, abs=1e-6)

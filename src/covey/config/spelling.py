@@ -116,6 +116,8 @@ _RENAMED = {
     "max_checkpoints_to_keep": "training.save_total_limit",
     "eval_every_n_steps": "evaluation.every_steps",
     "eval_interval_steps": "evaluation.every_steps",
+    "early_stopping_patience": "evaluation.early_stopping_patience",
+    "early_stopping_threshold": "evaluation.early_stopping_threshold",
     "num_passes": "evaluation.num_samples",
     "evaluation.num_passes": "evaluation.num_samples",
     # adapters under a Hydra project's names

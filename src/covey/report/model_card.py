@@ -6,7 +6,7 @@ Made from the files of the run directory alone. Names of folders on the machine 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +52,7 @@ def model_card(record: RunRecord, *, state: str = "final", hub_id: str | None = 
     parts = [
         "---\n" + yaml.safe_dump(_metadata(record, title, evaluated, adapters), sort_keys=False) + "---\n",
         f"# {title}\n",
-        f"{_linked(name, record)} trained with {_OBJECTIVES.get(objective.get('name'), 'GRPO')} on "
+        f"{_linked(name, record)} trained with {_OBJECTIVES.get(str(objective.get('name')), 'GRPO')} on "
         f"{_data(dataset)}, with Covey on top of TRL. {_STATES.get(state, f'This is {state} of the run.')}\n",
         *_figures(evaluated, stored),
         *_usage(hub_id or "FOLDER", name if _is_hub_id(record) else "BASE_MODEL", adapters, dataset),
@@ -225,7 +225,7 @@ def _value(name: str, value: float) -> str:
     return f"{value:.1f}" if name == names.LENGTH else f"{100 * value:.1f}%"
 
 
-def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
     lines = [head, tuple("---" for _ in head), *rows]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
 

@@ -10,6 +10,7 @@ import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -114,10 +115,9 @@ def push(run: RunDirectory, folder: Path, destination: Destination, *, state: st
 
 
 def _files(folder: Path, below: str = "") -> Mapping[str, Path]:
-    from huggingface_hub.utils import filter_repo_objects
-
     there = [path.relative_to(folder).as_posix() for path in sorted(folder.rglob("*")) if path.is_file()]
-    return {below + name: folder / name for name in filter_repo_objects(there, ignore_patterns=list(LEFT_OUT))}
+    wanted = [name for name in there if not any(fnmatch(name, pattern) for pattern in LEFT_OUT)]
+    return {below + name: folder / name for name in wanted}
 
 
 def _checkpoints(run: RunDirectory, strategy: str) -> Iterator[tuple[Path, str]]:
