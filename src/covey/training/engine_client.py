@@ -43,7 +43,7 @@ class EngineClient(VLLMClient):
         self._synced: str | None = None
         try:
             super().__init__(*args, connection_timeout=connection_timeout, **kwargs)
-        except ConnectionError as error:
+        except requests.ConnectionError as error:  # which TRL raises by its plain name
             raise EngineError(
                 f"No vLLM server answers at {self.base_url} after {connection_timeout:g} s "
                 "(training.vllm_server_timeout). Start one with `python -m covey.rollout.vllm_serve --model MODEL`, or "
@@ -93,7 +93,7 @@ class EngineClient(VLLMClient):
         try:
             self.check_server(self._timeout)
             self._get(f"{self.base_url}/v1/models")
-        except (ConnectionError, requests.RequestException) as error:
+        except requests.RequestException as error:
             raise EngineError(
                 f"The vLLM server at {self.base_url} went away, and none answered within {self._timeout:g} s "
                 "(training.vllm_server_timeout). The run can go on from its newest checkpoint once a server is up; "
