@@ -14,7 +14,7 @@ from covey.launch.tell import Reporter
 _HEALTH_SECONDS = 0.5
 _STOP_SECONDS = 10.0
 _OUTAGE_SECONDS = 60.0
-"""Training that fails so soon after its server did, failed because of it."""
+"""Training that fails so soon after its server came back, failed because that was gone."""
 
 
 class Serving:
@@ -35,7 +35,7 @@ class Serving:
         self._managed: Managed | None = None
         self._tail = Tail(process.log) if process is not None else None
         self._deadline = self._asked = 0.0
-        self._lost: float | None = None
+        self._was_lost, self._up_since = False, 0.0
         self.is_up = self._server is None
         """Whether it has answered since it was started."""
 
@@ -87,7 +87,7 @@ class Serving:
             return
         self._asked = now
         if answers(server.health) and (self._managed is None or self._managed.poll() is None):
-            self.is_up = True
+            self.is_up, self._up_since = True, now
             self._reporter.say(f"vLLM server at {server.url} answers.")
         elif now > self._deadline:
             raise LaunchError(
@@ -102,7 +102,7 @@ class Serving:
             LaunchError: it has died too often, or its time is over.
         """
         if self._managed is not None and (code := self._managed.poll()) is not None:
-            self._lost = time.monotonic()
+            self._was_lost = True
             self._managed.close()
             self._managed = None
             self._take_try(f"ended with exit code {code}")
@@ -118,8 +118,8 @@ class Serving:
         if self._server is None:
             return False
         if self.is_here:
-            explains = self._lost is not None and time.monotonic() - self._lost < _OUTAGE_SECONDS
-            self._lost = None
+            explains = self._was_lost and (not self.is_up or time.monotonic() - self._up_since < _OUTAGE_SECONDS)
+            self._was_lost = False
             return explains
         if answers(self._server.health):
             return False
