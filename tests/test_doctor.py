@@ -88,6 +88,8 @@ def test_too_little_context_and_too_little_memory_are_found(monkeypatch: pytest.
     findings = found([])
     assert findings["memory"].mark is Mark.WRONG
     assert "a toaster" in findings["memory"].seen
+    assert "all of these tokens are special ones" in found(["model.reasoning_vocab_size=3"])["reasoning"].seen
+    assert "4 reasoning tokens, 1 of them usable" in found(["model.reasoning_vocab_size=4"])["reasoning"].seen
 
 
 def test_the_estimate_by_hand() -> None:

@@ -125,6 +125,23 @@ def test_the_command_on_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert "has no reasoning vocabulary" in capsys.readouterr().err
 
 
+def test_a_model_can_be_widened_by_hand(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "wide"
+    command = ["widen", "starter", str(folder), "--size", "20", "--token-ids", "100-200", "--start", "same_text"]
+    assert main(command) == 0
+    assert "20 reasoning tokens, 20 of them usable" in capsys.readouterr().out
+    found = ReasoningVocabulary.load(folder)
+    assert (found.map.start, found.map.base_ids) == ("same_text", tuple(range(100, 120)))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["wide"]
+    for words, says in ((command, "exists already"), ([*command[:3], "--size", "0"], "exists already")):
+        assert main(words) == 2
+        assert says in capsys.readouterr().err
+    assert main(["widen", "starter", str(tmp_path / "b"), "--size", "-3"]) == 2
+    assert "must be a number of tokens" in capsys.readouterr().err
+    assert main(["train", "model.reasoning_vocab_size=4", "training.use_vllm=true", "training.vllm_mode=server"]) != 0
+    assert "covey widen MODEL FOLDER" in capsys.readouterr().err
+
+
 def test_a_vocabulary_can_be_made_by_hand() -> None:
     token_map = TokenMap(ROWS, (1, 1), frozenset(), "same_text", "<think>", "</think>")
     vocabulary = ReasoningVocabulary(token_map, Surfaces(TEXTS, frozenset({0})))

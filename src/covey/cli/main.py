@@ -23,6 +23,7 @@ from covey.cli import (
     starter,
     train,
     vocab,
+    widen,
 )
 from covey.cli.several import is_main, wait_for_main, which_process
 from covey.errors import CoveyError, EndedElsewhereError
@@ -50,7 +51,8 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"covey {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for command in (train, launch, eval, compare, report, vocab, generate, chat, export, push, config, doctor, starter):
+    runs = (train, launch, eval, compare, report, vocab)
+    for command in (*runs, generate, chat, export, widen, push, config, doctor, starter):
         command.add_parser(commands)
     return parser
 

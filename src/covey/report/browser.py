@@ -24,6 +24,7 @@ _GRADED_BY = ("accuracy", "exact_match", "countdown")
 """Rewards that tell right from wrong, in runs whose completions carry no outcome."""
 _KNOWN = {
     names.STEP,
+    names.COLUMN_IDS,
     names.COLUMN_PROMPT,
     names.COLUMN_RENDERED,
     names.COLUMN_GROUP,

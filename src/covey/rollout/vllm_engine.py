@@ -9,11 +9,13 @@ import logging
 import os
 from collections.abc import Iterable, Sequence
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from covey.errors import EngineError
+from covey.model.reasoning_vocab.token_map import MAP_FILE
 
 Named = Iterable[tuple[str, torch.Tensor]]
 """Weights under the names that a checkpoint has them under."""
@@ -71,10 +73,22 @@ def start(**options: Any) -> Any:
     """
     from vllm import LLM
 
+    masks = thinking_masks(str(options.get("model", "")))
+    if masks:
+        options["logits_processors"] = [*(options.get("logits_processors") or ()), *masks]
     try:
         return LLM(**options)
     except (ValueError, RuntimeError, NotImplementedError) as error:
         raise EngineError(f"vLLM cannot be started in this process: {' '.join(str(error).split())}") from error
+
+
+def thinking_masks(model: str) -> list[str]:
+    """The logits processors that vLLM needs for a model: one for a folder with a reasoning vocabulary.
+
+    They are named rather than announced by an entry point: where vLLM schedules ahead, it tells only processors that it
+    was given by name which tokens were drawn last.
+    """
+    return ["covey.rollout.vllm_thinking:ThinkingMask"] if (Path(model) / MAP_FILE).is_file() else []
 
 
 def load_weights(model_runner: Any, named: Named) -> None:

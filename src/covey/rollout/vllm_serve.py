@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from covey.errors import CoveyError, EngineError
-from covey.rollout.vllm_engine import cpu_options, installed
+from covey.rollout.vllm_engine import cpu_options, installed, thinking_masks
 
 INSTANCE_HEADER = "x-covey-engine"
 """Header of every answer: which start of a server it came from."""
@@ -101,6 +101,8 @@ def command(
         made += ["--max-model-len", str(args.max_model_len)]
     made += ["--logprobs-mode", "processed_logprobs", "--max-logprobs", "-1"]
     made += ["--middleware", "covey.rollout.vllm_serve.Instance"]
+    for mask in thinking_masks(args.model):
+        made += ["--logits-processors", mask]
     if on_cpu:  # compiling takes minutes there, and makes small models no faster
         made += ["--enforce-eager", "--worker-extension-cls", WORKER]
     else:

@@ -1,9 +1,10 @@
 """The reasoning vocabulary inside vLLM: a logits processor of its v1 interface, named `module:Class`.
 
-`covey.rollout.vllm_thinking:ThinkingMask` is announced to vLLM as an entry point (`vllm.logits_processors`), so an
-engine in an environment with Covey has it without being told; one can also name it (`LLM(logits_processors=[…])`,
-`--logits-processors`). It reads `reasoning_token_map.json` and `tokenizer.json` from the model's folder; a model with
-no map is left alone. Switches per request, in `SamplingParams(extra_args=…)` or `vllm_xargs` over HTTP:
+Training and `python -m covey.rollout.vllm_serve` name it where the model has a reasoning vocabulary; elsewhere it is
+given by name: `LLM(logits_processors=["covey.rollout.vllm_thinking:ThinkingMask"])`, or `--logits-processors`. Once:
+twice would add the share of a start twice. It reads `reasoning_token_map.json` and `tokenizer.json` from the folder of
+the model; one without a map is left alone. Switches per request, in `SamplingParams(extra_args=…)` or `vllm_xargs` over
+HTTP:
 
 - `thinking_mask`: false leaves the request's logits alone;
 - `thinking_from`: `prompt` (default) finds in the prompt whether it opens thinking; `inside` and `outside` say so.

@@ -22,6 +22,7 @@ from covey.training.findings import SAMPLE, Finding, Mark
 from covey.training.gold import check_answers
 from covey.training.memory import available_memory, estimate_memory
 from covey.training.trackers import trackers
+from covey.training.widening import check_reasoning
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -49,6 +50,11 @@ def examine(config: Config, *, show_prompt: Callable[[str], None] | None = None)
         yield Finding(Mark.WRONG, "model", str(error))
         return
     yield Finding(Mark.FINE, "model", f"{config.model.name}: config and tokenizer load")
+    try:
+        for note in check_reasoning(config, source, tokenizer):
+            yield Finding(Mark.FINE, "reasoning", note)
+    except CoveyError as error:
+        yield Finding(Mark.WRONG, "reasoning", str(error))
     yield from check_tokens(config, source, tokenizer)
     try:
         loaded = data.load(config.dataset, config.seed)

@@ -58,6 +58,10 @@ def estimate_memory(config: Config, model: PretrainedConfig, prompt_length: int)
     """
     parameters, head = _count_parameters(model)
     text = model.get_text_config()
+    wanted = config.model.reasoning_vocab_size
+    copies = head if isinstance(wanted, str) else wanted
+    parameters += copies * int(text.hidden_size) * (1 if text.tie_word_embeddings else 2)
+    head += copies
     training, lora = config.training, config.model.lora
     width = _bytes_per_weight(config, model)
     trained = _adapter_parameters(lora.effective_rank, text) if lora.active else parameters

@@ -47,6 +47,12 @@ def check_reasoning(config: Config, source: str, tokenizer: PreTrainedTokenizerB
         return [f"The model has a reasoning vocabulary of {found.size} tokens."]
     if size == 0:
         return []
+    if config.training.use_vllm and config.training.vllm_mode == "server":
+        raise ConfigError(
+            f"model.reasoning_vocab_size={size} with training.vllm_mode=server: the server must begin with the widened "
+            "model, which a run would write only now. Write it first (covey widen MODEL FOLDER --size …), and use "
+            "model.name=FOLDER without model.reasoning_vocab_size; or set training.vllm_mode=colocate."
+        )
     from transformers import AutoConfig
 
     from covey.model.reasoning_vocab import ReasoningVocabulary
