@@ -81,7 +81,8 @@ def test_a_resumed_run_remembers_it(train: Train) -> None:
 
 
 def test_it_can_be_switched_off(train: Train) -> None:
-    run = train("run", "evaluation.keep_best=false")
+    assert (train("run", "stop_after_steps=2") / "best_model").is_symlink()
+    run = train("run", "evaluation.keep_best=false", "overwrite=true")
     assert checkpoints(run) == {"checkpoint-3", "checkpoint-6"}
     assert not (run / "best_model").is_symlink()
     with pytest.raises(RunDirectoryError, match="no best checkpoint"):
