@@ -117,7 +117,10 @@ class Serving:
         """
         if self._server is None:
             return False
+        self.tend()
         if self.is_here:
+            if self.is_up and not answers(self._server.health, _STOP_SECONDS):
+                self._await_end()
             explains = self._was_lost and (not self.is_up or time.monotonic() - self._up_since < _OUTAGE_SECONDS)
             self._was_lost = False
             return explains
@@ -126,6 +129,15 @@ class Serving:
         self._take_try("does not answer any more")
         self.begin()
         return True
+
+    def _await_end(self) -> None:
+        """Of a server that does not answer: it is ending just now, or hangs, and is then ended; start it again."""
+        deadline = time.monotonic() + _STOP_SECONDS
+        while self._managed is not None and self._managed.poll() is None and time.monotonic() < deadline:
+            time.sleep(TICK)
+        if self._managed is not None and self._managed.poll() is None:
+            self._managed.end(_STOP_SECONDS)
+        self.tend()
 
     def restart(self) -> None:
         """End it and start it again, if this node runs it."""

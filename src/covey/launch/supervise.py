@@ -169,7 +169,6 @@ class Supervisor:
             return Ending(0, self._signal, clean=True)
         if self._signal is not None:
             return self._stopped(clean=code > 128)
-        self._serving.tend()
         if self._serving.explains_failure():
             self._reporter.say(f"training ended with exit code {code} because its vLLM server was gone.")
             return self._go_on()
