@@ -137,7 +137,9 @@ def test_a_run_that_was_stopped_goes_on_as_the_straight_one(tied_model: str, tmp
 
 def test_a_prompt_that_is_too_long_is_told_in_words(tied_model: str, tmp_path: Path) -> None:
     trainer = colocated(tied_model, tmp_path, vllm_max_model_length=16)
-    with pytest.raises(EngineError, match=r"vLLM does not take these prompts.*vllm_max_model_length"):
+    with pytest.raises(
+        EngineError, match=r"vLLM does not take these prompts \(training\.vllm_max_model_length\): .*16"
+    ):
         trainer.train()
 
 

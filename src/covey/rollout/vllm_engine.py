@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -63,6 +64,18 @@ def cpu_options(
     needed = 2 * text.num_hidden_layers * heads * size * width * _CPU_BLOCK * blocks
     most = int(gpu_memory_utilization * os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
     return {"enforce_eager": True, "kv_cache_memory_bytes": min(needed, most)}
+
+
+@contextmanager
+def refusing(what: str) -> Iterator[None]:
+    """Within, what vLLM will not take becomes an `EngineError` that begins with `what`."""
+    from vllm import exceptions
+
+    known = (ValueError, getattr(exceptions, "VLLMClientError", ValueError))  # the second one is no ValueError
+    try:
+        yield
+    except known as error:
+        raise EngineError(f"{what}: {' '.join(str(error).split())}") from error
 
 
 def start(**options: Any) -> Any:

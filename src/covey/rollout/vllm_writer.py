@@ -10,7 +10,7 @@ from transformers import AutoConfig, PreTrainedTokenizerBase
 
 from covey.errors import EngineError
 from covey.rollout.generate import Generation, SamplingSettings, render_prompt
-from covey.rollout.vllm_engine import cpu_options, installed, start
+from covey.rollout.vllm_engine import cpu_options, installed, refusing, start
 
 
 class EngineWriter:
@@ -98,12 +98,9 @@ class EngineWriter:
             for place in range(len(rows))
         ]
         with torch.random.fork_rng():
-            try:
-                outputs = self._llm.generate(
-                    [{"prompt_token_ids": list(row)} for row in rows], settings, use_tqdm=False
-                )
-            except ValueError as error:
-                raise EngineError(f"vLLM does not take these prompts: {' '.join(str(error).split())}") from error
+            given = [{"prompt_token_ids": row} for row in rows]
+            with refusing("vLLM does not take these prompts"):
+                outputs = self._llm.generate(given, settings, use_tqdm=False)
         return [[self._finished(one) for one in output.outputs] for output in outputs]
 
     def _read(self, prompt: Any, sampling: SamplingSettings) -> list[int]:

@@ -112,14 +112,8 @@ class EngineGeneration(VLLMGeneration):
             EngineError: no server could do it, or vLLM does not take the prompts.
         """
         for _ in range(_TRIES):
-            try:
+            with vllm_engine.refusing("vLLM does not take these prompts (training.vllm_max_model_length)"):
                 output: tuple[Any, ...] = super().generate(*args, **kwargs)
-            except ValueError as error:
-                raise EngineError(
-                    f"vLLM does not take these prompts: {' '.join(str(error).split())} "
-                    "(training.vllm_max_model_length is what it plans for, training.max_completion_length what it may "
-                    "write)."
-                ) from error
             lost = self._lost()
             if lost is None:
                 return output
