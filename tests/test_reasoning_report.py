@@ -13,6 +13,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from covey.cli.main import main
 from covey.cli.vocab import look
+from covey.errors import ConfigError
 from covey.model.reasoning_vocab import ReasoningVocabulary, TokenMap
 from covey.model.reasoning_vocab.drift import drift
 from covey.model.reasoning_vocab.expansion import expand
@@ -133,13 +134,22 @@ def test_a_model_can_be_widened_by_hand(tmp_path: Path, capsys: pytest.CaptureFi
     found = ReasoningVocabulary.load(folder)
     assert (found.map.start, found.map.base_ids) == ("same_text", tuple(range(100, 120)))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["wide"]
-    for words, says in ((command, "exists already"), ([*command[:3], "--size", "0"], "exists already")):
+    for words, says in ((command, "exists already"), ([*command[:3], "--size", "0"], "must be a number of tokens")):
         assert main(words) == 2
         assert says in capsys.readouterr().err
-    assert main(["widen", "starter", str(tmp_path / "b"), "--size", "-3"]) == 2
-    assert "must be a number of tokens" in capsys.readouterr().err
-    assert main(["train", "model.reasoning_vocab_size=4", "training.use_vllm=true", "training.vllm_mode=server"]) != 0
-    assert "covey widen MODEL FOLDER" in capsys.readouterr().err
+
+
+def test_a_server_needs_a_model_that_is_widened_already() -> None:
+    from covey.config import load
+    from covey.training.widening import check_reasoning
+
+    asked = ["model.reasoning_vocab_size=8", "training.use_vllm=true", "training.vllm_mode=server"]
+    tokenizer = AutoTokenizer.from_pretrained(STARTER_PATH)
+    with pytest.raises(ConfigError, match="covey widen MODEL FOLDER"):
+        check_reasoning(load(asked), str(STARTER_PATH), tokenizer)
+    assert check_reasoning(load(asked[:1]), str(STARTER_PATH), tokenizer) == [
+        "8 reasoning tokens, 5 of them usable, between <think> and </think>."
+    ]
 
 
 def test_a_vocabulary_can_be_made_by_hand() -> None:

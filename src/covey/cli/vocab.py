@@ -91,7 +91,7 @@ def look(
     uses = Counter(token for row in kept for token in row[names.COLUMN_IDS] if token >= first)
     total = sum(uses.values())
     usable = [token for token in range(first, vocabulary.map.vocab_size) if token not in vocabulary.map.unusable]
-    tokens = [
+    tokens: list[dict[str, Any]] = [
         {
             "id": one.token,
             "base_id": vocabulary.map.base_of(one.token),
@@ -120,7 +120,7 @@ def _examples(kept: Sequence[Mapping[str, Any]], reader: Reader, first: int) -> 
     """Completions with reasoning tokens, from over the whole run and with the newest last."""
     from covey.runlog import names
 
-    with_some = [row for row in kept if any(token >= first for token in row[names.COLUMN_IDS])]
+    with_some = [row for row in kept if max(row[names.COLUMN_IDS], default=0) >= first]
     count = min(EXAMPLES, len(with_some))
     places = [round(place * (len(with_some) - 1) / max(count - 1, 1)) for place in range(count)]
     return [

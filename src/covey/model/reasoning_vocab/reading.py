@@ -72,7 +72,8 @@ class Reader:
                 data += text
                 owners += [place] * len(text)
         bounds: dict[int, tuple[int, int]] = {}
-        characters, byte = [], 0
+        characters: list[str] = []
+        byte = 0
         while byte < len(data):
             character, size = _character(data, byte)
             start, _ = bounds.get(owners[byte], (len(characters), 0))
