@@ -141,7 +141,6 @@ def evaluate(
         if write is not None:
             texts = write(prompts, drawn_from)
         else:
-            assert model is not None
             texts = generate(
                 model,
                 tokenizer,
