@@ -58,11 +58,7 @@ def differences(a: Config, b: Config) -> list[tuple[str, Any, Any]]:
     difference.
     """
     left, right = _comparable(a), _comparable(b)
-    return [
-        (key, left[key], right[key])
-        for key in kinds()
-        if is_compared(key) and left[key] != right[key]
-    ]
+    return [(key, left[key], right[key]) for key in kinds() if is_compared(key) and left[key] != right[key]]
 
 
 def is_compared(key: str) -> bool:
