@@ -130,7 +130,8 @@ class EngineGeneration(VLLMGeneration):
         """What happened to the server on the main process, told to all."""
         if self.mode != "server":
             return None
-        return self._from_main(lambda: self.vllm_client.forget())
+        lost: str | None = self._from_main(lambda: self.vllm_client.forget())
+        return lost
 
     def _from_main(self, ask: Callable[[], T]) -> T:
         """What the main process finds, told to all."""
