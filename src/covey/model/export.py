@@ -68,8 +68,9 @@ def load_whole(model: ModelConfig, source: str, adapter: Path | None) -> WholeMo
         tokenizer = AutoTokenizer.from_pretrained(tokenizer_at, **found)
     except (OSError, ValueError, RuntimeError) as error:
         raise ModelError(f"{place} cannot be loaded: {' '.join(str(error).split())}") from error
-    sidecars = tuple(place / name for name in SIDECARS if (place / name).is_file())
-    return WholeModel(loaded, tokenizer, dtype, sidecars)
+    places = [folder / name for name in SIDECARS for folder in (place, Path(source))]  # of adapters: else from below
+    sidecars = {path.name: path for path in reversed(places) if path.is_file()}
+    return WholeModel(loaded, tokenizer, dtype, tuple(sidecars.values()))
 
 
 def export_model(found: WholeModel, out: Path, *, dtype: str | None = None, overwrite: bool = False) -> None:
