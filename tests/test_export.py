@@ -103,6 +103,24 @@ def test_adapters_alone_are_copied_and_load(tiny_model: str, tmp_path: Path) -> 
     torch.testing.assert_close(logits(loaded[0], tiny_model), logits(loaded[1], tiny_model), rtol=0, atol=0)
 
 
+def test_a_reasoning_vocabulary_goes_along_or_is_folded(tiny_model: str, tmp_path: Path) -> None:
+    wide, copied, folded = (str(tmp_path / name) for name in ("wide", "copied", "folded"))
+    assert main(["widen", tiny_model, wide, "--size", "20"]) == 0
+    assert main(["export", wide, copied]) == 0
+    assert main(["export", wide, folded, "--fold"]) == 0
+    assert (tmp_path / "copied" / "reasoning_token_map.json").is_file()
+    assert not (tmp_path / "folded" / "reasoning_token_map.json").exists()
+    assert not (tmp_path / "folded.unfolded").exists()
+    models = {name: AutoModelForCausalLM.from_pretrained(name) for name in (tiny_model, wide, copied, folded)}
+    size = models[tiny_model].get_input_embeddings().weight.shape[0]
+    assert models[copied].get_input_embeddings().weight.shape[0] == size + 20
+    torch.testing.assert_close(logits(models[copied], tiny_model), logits(models[wide], tiny_model), rtol=0, atol=0)
+    torch.testing.assert_close(logits(models[folded], tiny_model), logits(models[tiny_model], tiny_model))
+    ids = list(range(size + 20))
+    texts = [AutoTokenizer.from_pretrained(name).batch_decode([[i] for i in ids]) for name in (wide, copied)]
+    assert texts[0] == texts[1]
+
+
 def test_the_card_of_a_run_has_its_figures_and_no_secrets(tiny_model: str, tmp_path: Path) -> None:
     run = make_run(tmp_path / "made", steps=30)
     shutil.copytree(tiny_model, run / "final_model")
