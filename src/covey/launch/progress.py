@@ -62,7 +62,7 @@ def how_it_ended(logs: Path, code: int) -> tuple[int, bool]:
         logs: folder of the files that they wrote.
         code: what was seen from outside.
     """
-    told = {}
+    told: dict[int, bool] = {}
     for path in logs.glob(FINISHES):
         try:
             content = json.loads(path.read_bytes())
