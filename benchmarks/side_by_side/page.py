@@ -19,8 +19,8 @@ prompts, rewards and sampling settings. Steps alternate and only one engine work
 steps that count, with their range in brackets, and a step lasts until the next could begin. Completions are forced to
 the same lengths in both, by one logits processor: evenly spread up to the longest, so that the mean is half of it.
 Sixty-four completions make a step, unless told otherwise. Rewards differ within every group, so no completion goes
-without a gradient. Stock TRL samples in the fastest of its own ways, found for every cell: `generate` with its default cache,
-with a static cache, or with continuous batching. *Ratio* is how many times faster Covey is.
+without a gradient. Stock TRL samples in the fastest of its own ways, found for every cell: `generate` with its default
+cache, with a static cache, or with continuous batching. *Ratio* is how many times faster Covey is.
 
 *Of the machine* is the least arithmetic of a step (a group's prompt counted once, no padding: 2N per token to sample,
 6N to learn, and attention) over its time, as a share of the rate that the same process reached in a plain matrix
