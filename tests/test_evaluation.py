@@ -36,8 +36,8 @@ def test_figures_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(evaluation, "generate", fake)
     result = evaluation.evaluate(None, None, ROWS, SamplingSettings(16), num_samples=2, batch_size=4, seed=0)
     assert result.accuracy.value == 0.5
-    # Both problems are right half the time: no spread to learn from, so each counts once.
-    assert (result.accuracy.low, result.accuracy.high) == wilson_interval(1, 2)
+    # Both problems are right half the time: nothing says that their completions are alike, so all four count.
+    assert (result.accuracy.low, result.accuracy.high) == wilson_interval(2, 4)
     assert (result.format, result.completion_length, result.truncated) == (0.25, 10.0, 0.25)
     assert [c.problem for c in result.completions] == [0, 0, 1, 1]
     assert [c.prompt for c in result.completions] == ["2 + 2", "2 + 2", "500 + 500", "500 + 500"]
