@@ -377,7 +377,7 @@ def test_named_rewards_run_side_by_side_and_callables_stay(tmp_path: Path, caplo
     def own(prompts: list[str], completions: list[str], **kwargs: Any) -> list[float]:
         return [3.0]
 
-    with RewardRunner([f"{file}:first", own, f"{file}:second"], workers=1, batch_timeout=120) as runner:
+    with RewardRunner([f"{file}:first", own, f"{file}:second"], workers=1, batch_timeout=30) as runner:
         assert runner.functions[1] is own
         batch = {"prompts": ["p"], "completions": ["c"]}
         assert [function(**batch) for function in runner.functions] == [[1.0], [3.0], [2.0]]
