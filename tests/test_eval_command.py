@@ -14,6 +14,7 @@ import pytest
 
 from covey.cli.main import main
 from covey.errors import RunDirectoryError
+from covey.evaluation.benchmarks import named
 from covey.rollout import Generation
 from covey.runlog.evaluations import list_evaluations, read_evaluation
 from covey.runlog.metrics import read_metrics
@@ -84,6 +85,13 @@ def test_benchmarks_from_local_files(
     first = (shared_data / f"{file}.jsonl").read_text(encoding="utf-8").splitlines()[0]
     question = json.loads(first).get("question") or json.loads(first)["problem"]
     assert next(read_evaluation(tmp_path / "out").completions())["prompt"] == question.strip()
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours"), [("math_500", "math500"), ("MATH-500", "math500"), ("aime_2024", "aime24"), ("gpqa", "gpqa")]
+)
+def test_benchmarks_may_be_spelled_as_elsewhere(theirs: str, ours: str) -> None:
+    assert named(theirs) == ours
 
 
 def test_an_unknown_benchmark_names_the_nearest(evaluate: Evaluate, tmp_path: Path) -> None:

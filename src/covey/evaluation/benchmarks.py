@@ -40,6 +40,16 @@ BENCHMARKS: Mapping[str, DatasetConfig] = {
 """Each is read as a training split from which no row is held out: it stays whole and in its own order."""
 
 
+_OTHER_NAMES = {"aime2024": "aime24", "amc2023": "amc23", "minervamath": "minerva"}
+
+
+def named(name: str) -> str:
+    """The name here of a benchmark that others spell `math_500`, `MATH-500` or `aime_2024`."""
+    plain = "".join(letter for letter in name.lower() if letter.isalnum())
+    plain = _OTHER_NAMES.get(plain, plain)
+    return plain if plain in BENCHMARKS else name
+
+
 def check_benchmarks(names: Iterable[str], key: str) -> None:
     """Check that all these benchmarks are known.
 
@@ -47,7 +57,7 @@ def check_benchmarks(names: Iterable[str], key: str) -> None:
         ConfigError: one is not.
     """
     for name in names:
-        if name not in BENCHMARKS:
+        if named(name) not in BENCHMARKS:
             near = difflib.get_close_matches(name, BENCHMARKS, n=1)
             guess = f" Did you mean {near[0]}?" if near else ""
             raise ConfigError(f"{key}: there is no benchmark {name}; there are {', '.join(BENCHMARKS)}.{guess}")
@@ -66,7 +76,7 @@ def benchmark(name: str, path: str | None, asked: DatasetConfig) -> DatasetConfi
         ConfigError: there is no such benchmark.
     """
     check_benchmarks([name], "evaluation.benchmarks")
-    found = BENCHMARKS[name]
+    found = BENCHMARKS[named(name)]
     if path is not None:  # a single file has one split, whatever the hub calls it
         found = dataclasses.replace(found, path=str(Path(path).expanduser()), train_split="train")
     own = {"system_prompt": asked.system_prompt, "user_prompt_template": asked.user_prompt_template}
