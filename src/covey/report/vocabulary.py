@@ -82,7 +82,7 @@ def _csv(rows: list[dict[str, Any]]) -> str:
     import io
 
     text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
+    writer = csv.writer(text, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC)  # tokens hold line ends, "\r" too
     writer.writerow(COLUMNS)
     for row in rows:
         near = "; ".join(f"{json.dumps(one['text'], ensure_ascii=False)} {one['cosine']:.4f}" for one in row["nearest"])
