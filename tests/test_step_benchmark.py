@@ -74,7 +74,7 @@ def test_the_least_work_counts_a_prompt_once() -> None:
 def test_both_engines_do_the_same_work(root: Path, tmp_path: Path) -> None:
     target = tmp_path / "found.json"
     command = [sys.executable, "benchmarks/step.py", "--shape", "short", "--size", "1m", "--generations", "4"]
-    command += ["--completion-length", "96", "--steps", "1", "--warmup", "0", "--rival", "generate"]
+    command += ["--prompts", "2", "--completion-length", "96", "--steps", "1", "--warmup", "0", "--rival", "generate"]
     subprocess.run([*command, "--json", str(target)], cwd=root, check=True, capture_output=True, timeout=300)
     found = json.loads(target.read_text(encoding="utf-8"))
     assert found["tokens"]["trl"] == found["tokens"]["covey"] == {"sampled": 8 * 48, "trained": 8 * 48}

@@ -312,7 +312,8 @@ def _weights(target: Target, model: Any) -> str:
     """What tells one set of weights from another: a hash of the files, or the commit of a hub model."""
     folder = target.adapter or (Path(target.source) if Path(target.source).is_dir() else None)
     if folder is None:
-        return str(getattr(model.config, "_commit_hash", None) or target.source)
+        config = getattr(model, "config", None)  # under vLLM there is no model of ours
+        return str(getattr(config, "_commit_hash", None) or target.source)
     digest = hashlib.sha256()
     for file in sorted([*folder.glob("*.safetensors"), *folder.glob("pytorch_model*.bin")]):
         with file.open("rb") as opened:
