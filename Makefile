@@ -11,6 +11,8 @@ help: ## list these commands
 setup: ## make or mend the environment, with the developers' tools
 	@bash scripts/setup.sh dev
 
+# Small models gain nothing from a second thread, and several processes on two cores lose much by it.
+test: export OMP_NUM_THREADS = 1
 test: setup ## run the tests: the fast ones first, then the slow ones
 	$(PYTHON_IN) -m pytest -m "not slow and not gpu and not vllm" $(ARGS)
 	$(PYTHON_IN) -m pytest -m "slow and not gpu and not vllm" $(ARGS)
