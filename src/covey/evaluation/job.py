@@ -14,7 +14,7 @@ from covey import data
 from covey.answers import Outcome, Tags
 from covey.config import Config
 from covey.errors import ConfigError, ModelError
-from covey.evaluation.benchmarks import benchmark
+from covey.evaluation.benchmarks import benchmark, named
 from covey.evaluation.figures import figures
 from covey.evaluation.fingerprint import digest
 from covey.evaluation.grading import SEED_OFFSET, grader_name, grader_of
@@ -102,8 +102,8 @@ def run_benchmarks(config: Config, run: RunDirectory, progress: Progress, model:
         CoveyError: a benchmark cannot be loaded, or results of other settings are there.
     """
     target = find_target(str(run.root))
-    named = replace(config, model=replace(config.model, name=target.source))
-    return run_evaluations(named, target, {}, None, progress, model)
+    of_run = replace(config, model=replace(config.model, name=target.source))
+    return run_evaluations(of_run, target, {}, None, progress, model)
 
 
 def load_benchmark(name: str, config: Config, paths: Mapping[str, str] | None = None) -> Dataset:
@@ -118,8 +118,8 @@ def load_benchmark(name: str, config: Config, paths: Mapping[str, str] | None = 
         ConfigError: there is no such benchmark.
         DataError: it cannot be loaded.
     """
-    files = {**config.evaluation.benchmark_paths, **(paths or {})}
-    rows = data.load(benchmark(name, files.get(name), config.dataset), config.seed).train
+    files = {named(key): path for key, path in {**config.evaluation.benchmark_paths, **(paths or {})}.items()}
+    rows = data.load(benchmark(name, files.get(named(name)), config.dataset), config.seed).train
     return rows.select(range(min(config.evaluation.max_problems or len(rows), len(rows))))
 
 
