@@ -169,9 +169,39 @@ def test_the_heads_temperature_scale_and_bound_are_the_plain_paths() -> None:
 def test_blocks_of_queries_and_rows_side_by_side(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """How the work is cut for the CPU's caches and for a GPU's kernels leaves the numbers alone."""
     monkeypatch.setattr(group_attention, "CPU_BLOCK", 4)
-    assert_same(make(name), make_rows())
-    monkeypatch.setattr(scoring, "GroupLayout", partial(GroupLayout, one_by_one=False))
-    assert_same(make(name), make_rows())
+    for how in ("one by one", "side by side"):
+        monkeypatch.setattr(scoring, "GroupLayout", partial(GroupLayout, how=how))
+        assert_same(make(name), make_rows())
+
+
+@pytest.mark.parametrize("kv_heads", [4, 2, 1])
+@pytest.mark.parametrize("scaling", [None, 0.3])
+def test_attention_in_parts_is_the_masked_one(kv_heads: int, scaling: float | None) -> None:
+    """Against a mask over all tokens of a packed row, written out by hand, in double precision."""
+    groups = (Group(5, (3, 70, 1)), Group(40, ()), Group(1, (2,)))
+    layout = GroupLayout(groups)
+    owner: list[tuple[int, int | None]] = []  # of each token: its group, and its completion unless it is the prompt's
+    for number, group in enumerate(groups):
+        owner += [(number, None)] * group.prompt
+        for row, size in enumerate(group.completions):
+            owner += [(number, row)] * size
+    seen = torch.tensor(
+        [[key <= asks and owner[key] in (owner[asks], (owner[asks][0], None)) for key in range(len(owner))]
+         for asks in range(len(owner))]
+    )  # fmt: skip
+    torch.manual_seed(0)
+    shapes = [(1, len(owner), heads, 8) for heads in (4, kv_heads, kv_heads)]
+    states = [torch.randn(shape, dtype=torch.float64).transpose(1, 2).requires_grad_() for shape in shapes]
+    wide = [states[0], *(one.repeat_interleave(4 // kv_heads, 1) for one in states[1:])]
+    right = torch.nn.functional.scaled_dot_product_attention(*wide, attn_mask=seen, scale=scaling)
+    weights = torch.randn_like(right)
+    found = group_attention.group_attention(*states, layout, scaling=scaling)
+    assert type(found.grad_fn).__name__ == "_InPartsBackward"
+    torch.testing.assert_close(found, right, rtol=1e-12, atol=1e-12)
+    for one, other in zip(
+        torch.autograd.grad(found, states, weights), torch.autograd.grad(right, states, weights), strict=True
+    ):
+        torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.parametrize("rows", [1, 3, 4, 7])

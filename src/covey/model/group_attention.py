@@ -14,11 +14,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial, wraps
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface, PreTrainedModel
+
+from covey.model.attention_parts import in_parts, parts_apply
 
 LAYOUT = "covey_layout"
 """The name under which a model's forward takes the layout and hands it to its attention."""
@@ -53,14 +55,20 @@ class GroupLayout:
     """
 
     groups: tuple[Group, ...]
-    one_by_one: bool | None = None
-    """Whether completions attend one at a time (no padding) or padded side by side (few kernels, for a GPU); None takes
-    the first on a CPU."""
+    how: Literal["parts", "one by one", "side by side"] | None = None
+    """Whether prompts and completions attend in parts (see `covey.model.attention_parts`), whole completions one at a
+    time (no padding), or padded side by side (few kernels, for a GPU). None takes what suits the device; parts are only
+    taken where they apply."""
     calls: int = 0
     """Attention calls that have followed this layout."""
     problem: str | None = None
     """Why this layout is not followed, where an attention call found a reason."""
     masks: dict[tuple[Any, ...], torch.Tensor] = field(default_factory=dict, repr=False)
+
+    def within(self, window: int | None) -> bool:
+        """Whether every token sees all before it in its row."""
+        longest = max(group.prompt + max(group.completions, default=0) for group in self.groups)
+        return window is None or window >= longest
 
     @property
     def sizes(self) -> list[int]:
@@ -150,10 +158,12 @@ def group_attention(
     Returns:
         `[1, heads, N, D]`.
     """
+    if layout.how in (None, "parts") and not dropout and layout.within(window) and parts_apply(query, key, value):
+        return in_parts(query, key, value, [(group.prompt, group.completions) for group in layout.groups], scaling)
     if query.device.type != "cpu" and (repeats := query.size(1) // key.size(1)) > 1:
         key, value = key.repeat_interleave(repeats, 1), value.repeat_interleave(repeats, 1)
     attend = _Attend(layout, scaling, window, dropout)
-    one_by_one = query.device.type == "cpu" if layout.one_by_one is None else layout.one_by_one
+    one_by_one = query.device.type == "cpu" if layout.how in (None, "parts") else layout.how == "one by one"
     sizes = layout.sizes
     parts = list(zip(*(torch.split(part, sizes, 2) for part in (query, key, value)), strict=True))
     out = []
