@@ -11,11 +11,13 @@ help: ## list these commands
 setup: ## make or mend the environment, with the developers' tools
 	@bash scripts/setup.sh dev
 
-# Small models gain nothing from a second thread, and several processes on two cores lose much by it.
+# Small models gain nothing from a second thread, and several processes on two cores lose much by it. Two files at a time
+# instead; JOBS=0 runs the tests in one process, for a debugger.
+JOBS ?= 2
 test: export OMP_NUM_THREADS = 1
 test: setup ## run the tests: the fast ones first, then the slow ones
-	$(PYTHON_IN) -m pytest -m "not slow and not gpu and not vllm" $(ARGS)
-	$(PYTHON_IN) -m pytest -m "slow and not gpu and not vllm" $(ARGS)
+	$(PYTHON_IN) -m pytest -n $(JOBS) --dist loadfile -m "not slow and not gpu and not vllm" $(ARGS)
+	$(PYTHON_IN) -m pytest -n $(JOBS) --dist loadfile -m "slow and not gpu and not vllm" $(ARGS)
 
 test-vllm: ## train against real vLLM on the CPU, in .venv-vllm (4 GB, made by the first call)
 	@bash scripts/setup_vllm.sh

@@ -142,7 +142,8 @@ class PlainDecoder:
             qk_bHd = qkv_bHd[:, :turned]
             if layer.head_norms is not None:
                 qk_bHd = layer.head_norms(qk_bHd)
-            qk_bHd = torch.addcmul(qk_bHd * cos_b1d, qk_bHd.roll(half, -1), sin_b1d)[:, :, None]
+            other_half = qk_bHd.unflatten(-1, (2, half)).flip(-2).flatten(-2)
+            qk_bHd = torch.addcmul(qk_bHd * cos_b1d, other_half, sin_b1d)[:, :, None]
             kept = cache.layers[place]
             kept.update(qk_bHd[:, self.heads :], qkv_bHd[:, turned:, None])
             seen = cache.attend(kept, qk_bHd[:, : self.heads], layer.scaling)

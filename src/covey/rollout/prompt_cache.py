@@ -79,6 +79,8 @@ class _SharedLayer(CacheLayerMixin):
         self.vetted = False
         self.prompts: list[torch.Tensor] = []  # keys and values, [P, H, L, d]
         self.own: list[torch.Tensor] = []  # keys and values, [rows, H, columns, d]
+        self.live_prompts: list[torch.Tensor] = []  # the first ones of these, those that have rows in the batch
+        self.live_own: list[torch.Tensor] = []  # the first ones, those in the batch
 
     def admit(self, states: Sequence[torch.Tensor], widths: Sequence[int], rows: int) -> None:
         """Add prompts whose keys and values are `[p, H, l, d]`, and make room for this many rows in all."""
@@ -110,6 +112,11 @@ class _SharedLayer(CacheLayerMixin):
             new[:live, :, : used - drop] = old[:live, :, drop:used]
             self.own[place] = new
 
+    def take_stock(self, prompts: int, rows: int) -> None:
+        """Note how many prompts and rows are in the batch, so that the views of them are made once."""
+        self.live_prompts = [states[:prompts] for states in self.prompts]
+        self.live_own = [states[:rows] for states in self.own]
+
     def move(self, tensors: list[torch.Tensor], into: list[int], out_of: list[int], columns: slice) -> None:
         for tensor in tensors:
             for new, old in zip(into, out_of, strict=True):
@@ -120,8 +127,8 @@ class _SharedLayer(CacheLayerMixin):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Write the keys and values `[b, H, 1, d]` of the newest token of each row."""
         column = self.owner.column
-        for own, state in zip(self.own, (key_states, value_states), strict=True):
-            own[: state.shape[0], :, column] = state[:, :, 0]
+        for own, state in zip(self.live_own, (key_states, value_states), strict=True):
+            own.select(2, column).copy_(state.squeeze(2))
         return key_states, value_states
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
@@ -237,6 +244,8 @@ class SharedPromptCache(Cache):
         For H heads of keys, a row's queries are at `row * H + head` and its slot in the layout at
         `(prompt * H + head) * most + slot`: each prompt has as many slots as the largest group, some of them unused.
         """
+        for layer in self.layers:
+            layer.take_stock(self.live_prompts, self.live_rows)
         device = self.layers[0].own[0].device
         ahead = [self.lengths[place] - start for place, start in zip(self.prompt_of, self.starts, strict=True)]
         self._ahead_b1 = torch.tensor(ahead, device=device)[:, None]
@@ -315,8 +324,11 @@ class SharedPromptCache(Cache):
             `[b, 1, heads, d]`.
         """
         reach = self._reach[layer.window]
-        own_keys, own_values = (own[: self.live_rows, :, reach.own_from : self.column + 1] for own in layer.own)
-        prompt_keys, prompt_values = (states[: self.live_prompts, :, reach.prompt_from :] for states in layer.prompts)
+        first, count = reach.own_from, self.column + 1 - reach.own_from
+        own_keys, own_values = (own.narrow(2, first, count) for own in layer.live_own)
+        prompt_keys, prompt_values = layer.live_prompts
+        if reach.prompt_from:
+            prompt_keys, prompt_values = (states[:, :, reach.prompt_from :] for states in layer.live_prompts)
         own, prompts = Part(own_keys, own_values, reach.own_bias), Part(prompt_keys, prompt_values, reach.prompt_bias)
         b, heads, _, d = query.shape
         H = own_keys.shape[1]
