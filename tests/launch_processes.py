@@ -110,6 +110,10 @@ def _train(run: Path, steps: int, behaviour: str, again: bool) -> int:
         if behaviour == "needs server" and not _answers(int((run / "port").read_text())):
             raise ConnectionError("the server is gone")
         time.sleep(0.1)
+        if behaviour == "needs server late":
+            time.sleep(0.4)
+            if not _answers(int((run / "port").read_text())):
+                raise ConnectionError("the server is gone")
         with (run / "metrics.jsonl").open("a") as file:
             file.write(json.dumps({"step": step}) + "\n")
         print(f"step {step}", flush=True)

@@ -20,6 +20,7 @@ import termios
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -248,6 +249,24 @@ def test_asked_to_stop_it_lets_training_write_its_checkpoint(
     assert run.wait() == code
     assert run.members() == {}
     assert (run.run / "checkpoint").read_text() == str(run.steps()[-1])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_a_job_that_is_pre_empted_finishes_its_step(launch: Callable[..., Launched], nodes: int) -> None:
+    """Slurm's SIGTERM comes to all processes of a job at once: also to the server, which the step needs at its end."""
+    options = {"server": "good", "trainer": "needs server late", "steps": 1000}
+    runs = [launch(**options, **({"node": 0} if nodes == 2 else {}))]
+    if nodes == 2:
+        runs.append(launch(**options, node=1, port=runs[0].port, folder=runs[0].folder))
+    until(runs[0].steps)
+    for pid in [pid for run in runs for pid in run.members()]:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGTERM)
+    assert [run.wait() for run in runs] == [143] * nodes
+    assert all(run.members() == {} for run in runs)
+    assert "the server is gone" not in runs[0].said
+    assert (runs[0].run / "checkpoint").read_text() == str(runs[0].steps()[-1])
 
 
 @pytest.mark.slow

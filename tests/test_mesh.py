@@ -57,9 +57,14 @@ def test_a_mesh_is_refused_before_anything_is_loaded(monkeypatch: pytest.MonkeyP
     config = compose(["model.mesh_shape=[[2],[fsdp]]"]).config
     with pytest.raises(ConfigError, match="this is one process"):
         Processes.join(config)
+    starter = compose(["model=starter"]).config
+    monkeypatch.setenv("PARALLELISM_CONFIG_TP_SIZE", "2")  # what accelerate's launcher makes of its config
+    with pytest.raises(ConfigError, match="parallelism_config_tp_size is 2"):
+        Processes.join(starter)
+    monkeypatch.delenv("PARALLELISM_CONFIG_TP_SIZE")
     monkeypatch.setenv("ACCELERATE_USE_DEEPSPEED", "true")
     with pytest.raises(ConfigError, match="deepspeed"):
-        Processes.join(compose(["model=starter"]).config)
+        Processes.join(starter)
 
 
 def test_what_a_mesh_becomes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -86,12 +86,15 @@ def _world_size(count: Any, machine: Machine, config: Any) -> int:
 
 def _as_job(arguments: argparse.Namespace, composed: Composed, name: str, machine: Machine) -> int:
     """Print a Slurm job's script, or write it and hand it in."""
+    from covey.launch.checks import check_layout
     from covey.launch.plan import make_plan
     from covey.launch.slurm import check_sbatch, render, submit
     from covey.runlog.files import write_atomically
 
     config = composed.config
     plan = make_plan(config, name, machine)
+    for note in plan.notes:
+        print(f"· {note}", file=sys.stderr)
     words = [word for word in arguments.given if word not in ("--slurm", "--dry-run")]
     if config.run_name is None:
         words.append(f"run_name={name}")
@@ -103,6 +106,7 @@ def _as_job(arguments: argparse.Namespace, composed: Composed, name: str, machin
     if arguments.dry_run:
         print(script, end="")
         return 0
+    check_layout(config, plan)
     check_sbatch()
     composing.check_names(config)
     file = plan.logs / "job.sbatch"

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from covey.config.values import BadKeyError, show
+from covey.errors import ConfigError
 
 AXES = ("dp", "fsdp", "tp")
 """Outermost first: the order in which processes are laid out, whatever the order in which the axes are written."""
@@ -99,3 +100,24 @@ def check_mesh(shape: Sequence[Sequence[int | str]] | None, processes: int) -> M
             + ("model.mesh_shape=null." if processes == 1 else f"model.mesh_shape=[[{processes}], [fsdp]], or null."),
         )
     return mesh
+
+
+def check_axis(axis: str, size: int, source: str) -> None:
+    """Check an axis that only an accelerate config can ask for: training has none but copies and shards.
+
+    Args:
+        axis: `tp`, `cp` or `sp`, as accelerate's `parallelism_config_<axis>_size` names it.
+        size: over how many processes it goes.
+        source: which accelerate config it is, for the message.
+
+    Raises:
+        ConfigError: there is more than one.
+    """
+    if size > 1:
+        what = {"tp": "every layer", "cp": "every sequence", "sp": "every sequence"}[axis]
+        raise ConfigError(
+            f"{source}: its parallelism_config_{axis}_size is {size}, which splits {what} over {size} processes, and "
+            "training cannot do that: TRL gives each process random numbers and rows of its own, but processes that "
+            "share a sequence must write and learn from the same completions. Remove it, and shard the model with "
+            "model.mesh_shape=[[N], [fsdp]] instead."
+        )

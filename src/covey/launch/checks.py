@@ -6,7 +6,7 @@ from importlib import metadata
 from importlib.util import find_spec
 
 from covey.config import Config
-from covey.config.mesh import check_mesh
+from covey.config.mesh import check_axis, check_mesh
 from covey.launch.machine import LaunchError, Machine
 from covey.launch.plan import Plan
 from covey.launch.ports import is_free
@@ -33,7 +33,7 @@ def check_plan(config: Config, plan: Plan, machine: Machine, *, alone: bool) -> 
             f"launch.gpus={plan.gpus}, but this machine has {there} (as nvidia-smi and CUDA_VISIBLE_DEVICES tell). "
             f"Set it to {len(machine.gpus)}, or leave it out to take what is there; --dry-run plans for any number."
         )
-    check_mesh(config.model.mesh_shape, plan.num_processes)
+    check_layout(config, plan)
     port = config.launch.main_process_port
     if alone and plan.accelerate is not None and port is not None and not is_free(port):
         raise LaunchError(
@@ -53,6 +53,22 @@ def check_plan(config: Config, plan: Plan, machine: Machine, *, alone: bool) -> 
     if config.training.use_vllm and (plan.server is None or plan.server.is_ours):
         notes += _check_vllm(plan)
     return notes
+
+
+def check_layout(config: Config, plan: Plan) -> None:
+    """Check that training can be laid out over the processes of a plan; the machine does not matter.
+
+    Raises:
+        ConfigError: it cannot, by `model.mesh_shape` or by the accelerate config.
+    """
+    check_mesh(config.model.mesh_shape, plan.num_processes)
+    layout = (plan.accelerate or {}).get("parallelism_config") or {}
+    for axis in ("tp", "cp", "sp"):
+        check_axis(
+            axis,
+            int(layout.get(f"parallelism_config_{axis}_size") or 1),
+            f"launch.accelerate={config.launch.accelerate}",
+        )
 
 
 def _check_vllm(plan: Plan) -> list[str]:

@@ -1,16 +1,20 @@
 """Stands between the launcher and one of its processes, so that nothing is left behind, whoever dies first.
 
-Run as a file of its own (`python -P guard.py ORDERS STOP_SECONDS LOG SHOWN COMMAND …`): it imports nothing of Covey and
-starts at once. ORDERS is the descriptor of a pipe from the launcher. A letter on it is an order: `s` stops the process
-(SIGTERM, and after STOP_SECONDS SIGKILL), `k` kills it, `d` has it write down its stacks (SIGUSR2). The end of the pipe
-means that the launcher is gone, and stops it as well. When the process has ended, everything that it started and left
-is ended too, and the guard exits with its exit code (128 and the signal's number when a signal killed it).
+Run as a file of its own (`python -P guard.py ORDERS STOP_SECONDS LOG SHOWN OUTLASTS COMMAND …`): it imports nothing of
+Covey and starts at once. ORDERS is the descriptor of a pipe from the launcher. A letter on it is an order: `s` stops
+the process (SIGTERM, after STOP_SECONDS SIGKILL), `k` kills it, `d` has it write down its stacks (SIGUSR2). The end of
+the pipe means that the launcher is gone, and stops it as well. When the process has ended, everything that it started
+and left is ended too, and the guard exits with its exit code (128 and the signal's number when a signal killed it).
 
 What the process prints goes into LOG; with SHOWN=1 also to where the guard's own output goes. A terminal it gets
 itself, for what is drawn in place, and only its errors are logged.
 
+With OUTLASTS=1 a SIGTERM from anybody else changes nothing, neither for the guard nor for its process and what that
+starts. A scheduler sends it to all processes of a job at once, when only the launcher knows which of them are still
+needed. Such a process is stopped by SIGINT in place of SIGTERM.
+
 On Linux the guard adopts what its process leaves behind (a subreaper), also what went into a session of its own; and
-when the guard itself is killed, its process gets SIGTERM.
+when the guard itself is killed, its process gets the signal that would stop it.
 """
 
 from __future__ import annotations
@@ -62,8 +66,8 @@ def descendants(of: int, spare: frozenset[int] = frozenset()) -> list[psutil.Pro
 def end_all(of: int, patience: float, spare: frozenset[int] = frozenset()) -> int:
     """End every descendant: SIGTERM, and SIGKILL for what is still there. Returns how many there were.
 
-    Also those that are started meanwhile: it looks again until there are none. One that ignores SIGTERM is hardly
-    waited for; one that not even SIGKILL ends (it waits for a device that hangs) is left to the kernel.
+    Also those that are started meanwhile: it looks again until there are none. One that does not hear SIGTERM is
+    hardly waited for; one that not even SIGKILL ends (it waits for a device that hangs) is left to the kernel.
     """
     seen: dict[int, float] = {}
     give_up = time.monotonic() + patience + _GIVE_UP_SECONDS
@@ -74,8 +78,8 @@ def end_all(of: int, patience: float, spare: frozenset[int] = frozenset()) -> in
         for one in left:
             with contextlib.suppress(psutil.Error, OSError):
                 if one.pid not in seen:
-                    ignores = _has_in(one.pid, "SigIgn", signal.SIGTERM)
-                    seen[one.pid] = now + (_DEAF_SECONDS if ignores else patience)
+                    deaf = any(_has_in(one.pid, mask, signal.SIGTERM) for mask in ("SigIgn", "SigBlk"))
+                    seen[one.pid] = now + (_DEAF_SECONDS if deaf else patience)
                     one.terminate()
                 elif now > seen[one.pid]:
                     one.kill()
@@ -105,9 +109,12 @@ def _is_alive(process: psutil.Process) -> bool:
 class Guard:
     """Runs one command, and obeys the launcher."""
 
-    def __init__(self, orders: int, stop_seconds: float, log: int, shown: bool, command: list[str]) -> None:
+    def __init__(
+        self, orders: int, stop_seconds: float, log: int, shown: bool, outlasts: bool, command: list[str]
+    ) -> None:
         self._orders = orders
         self._stop_seconds = stop_seconds
+        self._stop_signal = signal.SIGINT if outlasts else signal.SIGTERM
         self._log = log
         self._kill_at: float | None = None
         self._killed_at: float | None = None
@@ -117,7 +124,7 @@ class Guard:
             command,
             stdout=(None if os.isatty(1) else subprocess.PIPE) if shown else log,
             stderr=subprocess.PIPE if shown else log,
-            preexec_fn=lambda: _prepare(parent),
+            preexec_fn=lambda: _prepare(parent, self._stop_signal),
             process_group=0,
         )
         for stream, here in ((self._child.stdout, 1), (self._child.stderr, 2)):
@@ -166,7 +173,7 @@ class Guard:
         """Ask the process to end: training writes a checkpoint. Asking again changes nothing."""
         if self._kill_at is None:
             self._kill_at = time.monotonic() + self._stop_seconds
-            self._child.terminate()
+            self._child.send_signal(self._stop_signal)
 
     def kill(self) -> None:
         """End it at once, with all that is below it."""
@@ -182,9 +189,11 @@ class Guard:
                     one.send_signal(signal.SIGUSR2)
 
 
-def _prepare(parent: int) -> None:
+def _prepare(parent: int, stop_signal: signal.Signals) -> None:
     """In the new process, before the command runs."""
-    prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGTERM)
+    prctl(_SET_PARENT_DEATH_SIGNAL, stop_signal)
+    if stop_signal != signal.SIGTERM:  # a handler would be replaced by the command's own; what is blocked stays so
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     if os.getppid() != parent:  # the guard died before that took hold
         os._exit(1)
     # By this signal Slurm tells a whole job step that its time is nearly over. Launchers listen; it must kill no other.
@@ -192,7 +201,10 @@ def _prepare(parent: int) -> None:
 
 
 def _has_in(pid: int, mask: str, number: int) -> bool:
-    """Whether a signal is in one of a process's masks (`SigCgt`: caught, `SigIgn`: ignored); False where none tells."""
+    """Whether a signal is in one of a process's masks (`SigCgt`: caught, `SigIgn`: ignored, `SigBlk`: blocked).
+
+    False where none tells.
+    """
     try:
         with Path(f"/proc/{pid}/status").open(encoding="utf-8") as file:
             value = next(line.split()[1] for line in file if line.startswith(f"{mask}:"))
@@ -202,15 +214,17 @@ def _has_in(pid: int, mask: str, number: int) -> bool:
 
 
 def main() -> int:
-    orders, stop_seconds, log, shown, *command = sys.argv[1:]
+    orders, stop_seconds, log, shown, outlasts, *command = sys.argv[1:]
     guard: list[Guard] = []
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         # What ends a whole job step (Slurm, a terminal) reaches the guard too: its process comes first.
         signal.signal(number, lambda *_: guard[0].stop() if guard else os._exit(1))
+    if outlasts == "1":
+        signal.signal(signal.SIGTERM, lambda *_: None)  # not SIG_IGN, which the command would inherit
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     adopt_orphans()
     output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    guard.append(Guard(int(orders), float(stop_seconds), output, shown == "1", command))
+    guard.append(Guard(int(orders), float(stop_seconds), output, shown == "1", outlasts == "1", command))
     return guard[0].run()
 
 

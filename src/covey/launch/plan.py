@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from covey.config import Config
+from covey.config.mesh import Mesh
 from covey.errors import ConfigError
 from covey.launch.accelerate import accelerate_config
 from covey.launch.machine import Machine, Place
@@ -215,15 +216,19 @@ class _Layout:
         if apart and len(self.serving) < len(self.gpus):
             idle = len(self.gpus) - len(self.serving)
             found.append(f"{_gpus(idle)} of the serving node stay idle: raise training.vllm_tensor_parallel_size.")
+        if Mesh.of(config.model.mesh_shape).tp > 1:
+            found.append(
+                f"model.mesh_shape={config.model.mesh_shape} is planned only: training refuses tensor parallel."
+            )
         if config.launch.vllm_model and not config.training.use_vllm:
             found.append(f"launch.vllm_model={config.launch.vllm_model} has no effect without training.use_vllm=true.")
         return tuple(found)
 
     def _check(self, config: Config) -> None:
-        mesh = config.model.mesh_shape
-        if mesh is not None and (size := math.prod(int(axis) for axis in mesh[0])) != self.total:
+        shape, size = config.model.mesh_shape, Mesh.of(config.model.mesh_shape).processes
+        if size not in (1, self.total):  # a mesh of ones is none, as for training
             raise ConfigError(
-                f"model.mesh_shape={mesh} lays out {size} processes, but {self._counted()}. Make the sizes' product "
+                f"model.mesh_shape={shape} lays out {size} processes, but {self._counted()}. Make the sizes' product "
                 f"{self.total}, or change launch.gpus, launch.nodes or launch.num_processes."
             )
         tensor = int(config.training.vllm_tensor_parallel_size)

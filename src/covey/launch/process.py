@@ -48,6 +48,7 @@ class Managed:
         stop_seconds: float,
         *,
         shown: bool = False,
+        outlasts: bool = False,
     ) -> None:
         """Start it.
 
@@ -57,12 +58,14 @@ class Managed:
             log: where its output goes, behind what is there.
             stop_seconds: what it gets between being asked to stop and being killed.
             shown: whether its output also goes where this process's goes; a terminal gets it unlogged, but for errors.
+            outlasts: whether a SIGTERM from anybody else, such as Slurm's to a whole job, does not end it.
         """
         orders, self._orders = os.pipe()
         log.parent.mkdir(parents=True, exist_ok=True)
+        words = (str(orders), str(stop_seconds), str(log), str(int(shown)), str(int(outlasts)))
         try:
             self._guard = subprocess.Popen(
-                [sys.executable, "-P", str(GUARD), str(orders), str(stop_seconds), str(log), str(int(shown)), *command],
+                [sys.executable, "-P", str(GUARD), *words, *command],
                 env={**os.environ, "PYTHONUNBUFFERED": "1", **environment},
                 stdin=subprocess.DEVNULL,
                 pass_fds=[orders],

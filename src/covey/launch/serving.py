@@ -53,7 +53,8 @@ class Serving:
         process = self._process
         if process is not None:
             self._tail = Tail(process.log)
-            self._managed = Managed(process.command, process.environment, process.log, _STOP_SECONDS)
+            # Training that was asked to stop may need it to finish its step.
+            self._managed = Managed(process.command, process.environment, process.log, _STOP_SECONDS, outlasts=True)
             self._reporter.say(f"vLLM server started, to answer at {self._server.url} (log: {process.log}).")
 
     def wait(self, stopped: Callable[[], bool]) -> bool:

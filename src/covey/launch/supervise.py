@@ -224,11 +224,18 @@ class Supervisor:
     # -- the node that only serves, and the end
 
     def _serve(self) -> Ending:
-        """Go on until training has ended elsewhere."""
-        while self._signal is None:
-            self._serving.tend()
-            if (code := self._ended_elsewhere()) is not None:
+        """Go on until training has ended elsewhere. Asked to stop, as training is too, serve its last step."""
+        give_up = float("inf")
+        while not self._interrupted and time.monotonic() < give_up:
+            code = self._ended_elsewhere()
+            if code is not None and self._signal is None:
                 return Ending(code)
+            if code is not None:
+                break
+            if self._signal is None:
+                self._serving.tend()
+            else:
+                give_up = min(give_up, time.monotonic() + self._patience.stop_timeout)
             time.sleep(10 * TICK)
         return self._stopped(clean=True)
 

@@ -21,7 +21,7 @@ from itertools import count
 from typing import Any, TypeVar
 
 from covey.config import Config
-from covey.config.mesh import check_mesh
+from covey.config.mesh import check_axis, check_mesh
 from covey.errors import ConfigError, CoveyError, EndedElsewhereError
 
 T = TypeVar("T")
@@ -62,6 +62,9 @@ class Processes:
         """
         processes = int(os.environ.get("WORLD_SIZE", "1"))
         check_mesh(config.model.mesh_shape, processes)
+        for axis in ("tp", "cp", "sp"):  # what an accelerate config has asked for
+            size = int(os.environ.get(f"PARALLELISM_CONFIG_{axis.upper()}_SIZE", "1"))
+            check_axis(axis, size, "the accelerate config")
         _check_deepspeed()
         if processes == 1:
             return cls()

@@ -40,7 +40,7 @@ def launcher_environment() -> Iterator[None]:
 
     A run that shards its model sets some of them, and the next run of the same program would shard as well.
     """
-    names = ("ACCELERATE_", "FSDP_")
+    names = ("ACCELERATE_", "FSDP_", "PARALLELISM_CONFIG_")
     before = {name: value for name, value in os.environ.items() if name.startswith(names)}
     try:
         yield

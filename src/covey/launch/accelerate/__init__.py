@@ -8,6 +8,7 @@ from typing import Any
 import yaml
 
 from covey.config import Config
+from covey.config.mesh import Mesh
 from covey.errors import ConfigError
 
 KINDS = ("ddp", "fsdp2", "zero2", "zero3")
@@ -46,6 +47,17 @@ def accelerate_config(
     if num_machines > 1:
         values |= {"main_process_ip": main_process_ip, "same_network": True, "rdzv_backend": "static"}
     values["mixed_precision"] = _precision(config, on_gpus)
+    mesh = Mesh.of(config.model.mesh_shape)
+    if mesh.splits:
+        layout = {"dp_replicate": mesh.dp, "dp_shard": mesh.fsdp, "tp": mesh.tp}
+        planned = {f"parallelism_config_{axis}_size": size for axis, size in layout.items()}
+        if values.get("parallelism_config") not in (None, {}, planned):
+            raise ConfigError(
+                f"launch.accelerate={chosen} has a parallelism_config, and model.mesh_shape={config.model.mesh_shape} "
+                "says how the processes are laid out as well: leave one of the two out."
+            )
+        if values.get("distributed_type") == "FSDP":
+            values["parallelism_config"] = planned
     return values
 
 
@@ -70,8 +82,7 @@ def _read(chosen: str) -> dict[str, Any]:
 
 def _shards(config: Config) -> bool:
     """Whether the device mesh splits the model."""
-    mesh = config.model.mesh_shape
-    return mesh is not None and any(size != 1 and axis != "dp" for size, axis in zip(*mesh, strict=True))
+    return Mesh.of(config.model.mesh_shape).splits
 
 
 def _precision(config: Config, on_gpus: bool) -> str:
