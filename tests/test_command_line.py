@@ -89,6 +89,22 @@ def test_a_recipe_is_named_once(here: Path, capsys: pytest.CaptureFixture[str]) 
 # --- what is printed ----------------------------------------------------------------------------------------------
 
 
+def test_a_command_that_is_none_names_the_near_ones(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["trian", "seed=1"]) == 2
+    assert "no command trian. Did you mean train?" in capsys.readouterr().err
+    with pytest.raises(SystemExit) as ended:
+        main([])
+    assert ended.value.code == 0
+    assert "covey train" in capsys.readouterr().out
+
+
+def test_a_run_that_is_missing_is_not_looked_for_on_the_hub(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (here / "out" / "first").mkdir(parents=True)
+    (here / "out" / "first" / "config.yaml").touch()
+    assert main(["eval", "out/frist"]) == 1
+    assert "There is no run out/frist. out has 1, first among them." in capsys.readouterr().err
+
+
 def test_cfg_job_prints_what_covey_config_prints(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["second.yaml", "model=qwen3_0.6b", "seed=3"]
     found = config_of(capsys, "config", *words)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import os
 import sys
 from collections.abc import Sequence
+from types import ModuleType
 
 from covey import __version__
 from covey.cli import (
@@ -26,8 +28,15 @@ from covey.cli import (
     widen,
 )
 from covey.cli.several import is_main, wait_for_main, which_process
-from covey.errors import CoveyError, EndedElsewhereError
+from covey.errors import ConfigError, CoveyError, EndedElsewhereError
 
+_COMMANDS: dict[str, ModuleType] = {
+    module.__name__.rpartition(".")[2]: module
+    for module in (
+        *(train, launch, eval, compare, report, vocab),
+        *(generate, chat, export, widen, push, config, doctor, starter),
+    )
+}
 _DESCRIPTION = "Group-relative policy optimisation of language models on answers that can be checked."
 _EPILOGUE = """examples:
   covey train                                       train the starter model on arithmetic
@@ -51,25 +60,34 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"covey {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    runs = (train, launch, eval, compare, report, vocab)
-    for command in (*runs, generate, chat, export, widen, push, config, doctor, starter):
+    for command in _COMMANDS.values():
         command.add_parser(commands)
     return parser
 
 
 def parse(words: Sequence[str]) -> argparse.Namespace:
     """Read a command line. Recipe, overrides and flags stay as they are, in `words`; all that was given, in `given`."""
-    command, *rest = words or [""]
+    command, *rest = words or ["--help"]
+    _refuse_unknown(command)
     own, others = composing.part(command, rest) if command in composing.OPTIONS else (rest, [])
-    arguments = build_parser().parse_args([command, *own] if words else [])
+    arguments = build_parser().parse_args([command, *own])
     arguments.words, arguments.given = others, rest
     return arguments
 
 
+def _refuse_unknown(command: str) -> None:
+    """Name the nearest commands for a word that is none."""
+    if command.startswith("-") or command in _COMMANDS:
+        return
+    near = difflib.get_close_matches(command, _COMMANDS, n=2)
+    hint = f"Did you mean {' or '.join(near)}?" if near else f"The commands are {', '.join(_COMMANDS)}."
+    raise ConfigError(f"There is no command {command}. {hint} `covey --help` says what each does.")
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code."""
-    arguments = parse(sys.argv[1:] if argv is None else argv)
     try:
+        arguments = parse(sys.argv[1:] if argv is None else argv)
         return int(arguments.run(arguments))
     except EndedElsewhereError as error:
         return error.exit_code

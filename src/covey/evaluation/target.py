@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,8 +35,8 @@ def find_target(name: str, checkpoint: str | None = None) -> Target:
         checkpoint: of a run: `final`, `best`, or the number of a step; None takes the final model.
 
     Raises:
-        RunDirectoryError: it is a run without a final model or the checkpoint that is asked for, or a checkpoint that
-            is not whole.
+        RunDirectoryError: it is a run without a final model or the checkpoint that is asked for, a checkpoint that is
+            not whole, or nothing where other runs are.
         ModelError: adapters that do not say which model they belong to.
     """
     folder = Path(name).expanduser()
@@ -57,7 +58,19 @@ def find_target(name: str, checkpoint: str | None = None) -> Target:
         if not is_whole(folder):
             raise RunDirectoryError(f"{folder} is not whole: writing it was cut short. Take another checkpoint.")
         return _with_adapters(name, folder, folder.parent, folder.name)
-    return _with_adapters(name, folder, None, "final") if folder.is_dir() else Target(name, name)
+    if folder.is_dir():
+        return _with_adapters(name, folder, None, "final")
+    _refuse_missing_run(name, folder)
+    return Target(name, name)
+
+
+def _refuse_missing_run(name: str, folder: Path) -> None:
+    """Refuse a name next to which there are runs: it is a run that is missing, and the hub need not be asked for it."""
+    runs = sorted(path.parent.name for path in folder.absolute().parent.glob("*/config.yaml"))
+    if len(folder.parts) == 1 or folder.exists() or not runs:
+        return
+    near = difflib.get_close_matches(folder.name, runs, n=3, cutoff=0.3) or runs[:3]
+    raise RunDirectoryError(f"There is no run {name}. {folder.parent} has {len(runs)}, {', '.join(near)} among them.")
 
 
 def _checkpoint(name: str, run: RunDirectory, which: str) -> Target:
