@@ -1,8 +1,13 @@
-"""The sync proof by hand: what counts as a gap, what as an engine that stays behind, and when nothing is wrong."""
+"""The sync proof: what counts as a gap by hand, what as an engine that stays behind, and what several processes do."""
 
 from __future__ import annotations
 
+import json
 import math
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -97,3 +102,26 @@ def test_own_log_probabilities_are_those_of_the_next_token_with_dropout_off(tiny
     expected = [math.log(probabilities_TV[t, row[t + 1]]) for t in range(3)]
     assert found[0] == pytest.approx(expected, abs=1e-5)
     assert found[1] == pytest.approx(expected[:1], abs=1e-5)
+
+
+@pytest.mark.slow
+def test_an_engine_that_is_stale_in_one_process_stops_both(tiny_model: str, tmp_path: Path) -> None:
+    """And what goes wrong in the proof of one is known to the other, which does not wait for ever."""
+    script = Path(__file__).with_name("sync_processes.py")
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", str(script)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [*command, tiny_model, str(tmp_path)], capture_output=True, text=True, env=environment, check=False
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    first, second = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in (0, 1))
+    said = {name: complaint for name, (complaint, _) in first.items()}
+    assert said == {name: complaint for name, (complaint, _) in second.items()}
+    wrong = "After the weight sync at step 0, vLLM's log-probabilities are the same as before the sync"
+    for name in ("the first is stale", "the second is stale", "the server is stale"):
+        assert said.pop(name).startswith(wrong), name
+    assert "does not read the tokens" in said.pop("the second reads other tokens")
+    assert said.pop("the server refuses") == "The server refused."
+    assert "did not answer the probe" not in said.pop("the server is lost in the probe")  # it was synced once more
+    assert set(said.values()) == {""}
+    assert all(gap < 1e-6 for name in said for _, gap in (first[name], second[name]))

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-READY_SECONDS = 180
+READY_SECONDS = 600
 
 
 @dataclass

@@ -171,7 +171,7 @@ def test_the_commands(how: str, start_server: StartServer, tmp_path: Path) -> No
         capture_output=True,
         text=True,
         check=False,
-        timeout=240,
+        timeout=600,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]

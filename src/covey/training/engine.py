@@ -8,7 +8,8 @@ and what TRL does not tell vLLM: the number type to compute in and the run's see
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+import os
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -31,6 +32,11 @@ T = TypeVar("T")
 _GAP = names.ENGINE_GAP.removeprefix("train/")  # as the trainer logs it
 _TRIES = 5
 """How often one generation, or one sync, is begun again with another server before the run ends."""
+
+
+_LAUNCHERS = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+"""Environment variables by which a process knows that it is one of several. TRL sets them for a single one too, for
+vLLM's start; left there, this program's next run and its children would look for the others."""
 
 
 class EngineGeneration(VLLMGeneration):
@@ -57,7 +63,7 @@ class EngineGeneration(VLLMGeneration):
         self._syncs = 0
         from covey.training.engine_client import EngineClient
 
-        with _in_place(vllm_generation, LLM=self._start, VLLMClient=EngineClient):
+        with _in_place(vllm_generation, LLM=self._start, VLLMClient=EngineClient), _environment_kept(_LAUNCHERS):
             super().__init__(*args, **kwargs)
 
     @property
@@ -100,6 +106,8 @@ class EngineGeneration(VLLMGeneration):
             lost = self._lost()
             if lost is None:
                 self._prove()
+                lost = self._lost()
+            if lost is None:
                 self._syncs += 1
                 return
             logger.warning("The vLLM server was lost during a sync: %s. It is tried again.", lost)
@@ -170,20 +178,31 @@ class EngineGeneration(VLLMGeneration):
             self._proof = SyncProof(self.sync_tolerance, {self.number_type, self._engine_type() if has_engine else ""})
         with self.accelerator.autocast():
             own = own_logps(self.model, self._rows)  # on every process: parameters may be sharded
-        complaints: list[str | None] = [None]
-        if has_engine:
-            ask = self.vllm_client.prompt_logps if self.mode == "server" else self._ask
-            gap = self._proof.compare(own, ask(self._rows))
-            self._gaps.append(gap)
-            complaint = self._proof.complaint(gap, self.step_now())
-            complaints = [None if complaint is None else str(complaint)]
+        complaints: list[str | None] = [self._complaint(own) if has_engine else None]
         if self.accelerator.num_processes > 1:
             complaints = gather_object(complaints)
         for text in filter(None, complaints):
             raise EngineError(text)
 
-    def _ask(self, rows: list[list[int]]) -> list[list[float]]:
-        return vllm_engine.prompt_logps(self.llm, rows)
+    def _complaint(self, own: list[list[float]]) -> str | None:
+        """What is wrong with the engine of this process, in words: the others wait to be told."""
+        assert self._proof is not None
+        try:
+            engine = self._ask(self._rows)
+            if engine is None:  # the server was lost, and is not to blame for its weights
+                return None
+            gap = self._proof.compare(own, engine)
+        except EngineError as error:
+            return str(error)
+        self._gaps.append(gap)
+        complaint = self._proof.complaint(gap, self.step_now())
+        return None if complaint is None else str(complaint)
+
+    def _ask(self, rows: list[list[int]]) -> list[list[float]] | None:
+        if self.mode == "colocate":
+            return vllm_engine.prompt_logps(self.llm, rows)
+        found: list[list[float]] | None = self.vllm_client.prompt_logps(rows)
+        return found
 
     def _engine_type(self) -> str:
         if self.mode == "server":
@@ -217,6 +236,20 @@ def engine_in_place(trainer: Any) -> Iterator[None]:
     if trainer.use_vllm:
         trainer.vllm_generation.step_now = lambda: trainer.state.global_step
         trainer.callback_handler.callbacks.insert(0, _Figures(trainer.vllm_generation))
+
+
+@contextmanager
+def _environment_kept(names: Collection[str]) -> Iterator[None]:
+    """Within, environment variables may be set; afterwards those of these names are as before."""
+    before = {name: os.environ.get(name) for name in names}
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
 
 
 @contextmanager

@@ -166,8 +166,11 @@ class EngineClient(VLLMClient):
             self.lost = "the completions came from another server, which has not got the weights"
         return {"prompt_ids": [], "completion_ids": [], "logprobs": None, "logprob_token_ids": None}
 
-    def prompt_logps(self, rows: Sequence[Sequence[int]]) -> list[list[float]]:
-        """Log-probabilities of each row's tokens after its first one, as the server's model gives them."""
+    def prompt_logps(self, rows: Sequence[Sequence[int]]) -> list[list[float]] | None:
+        """Log-probabilities of each row's tokens after its first one, as the server's model gives them.
+
+        None, and `lost` set, if the server went away or another one answered than that synced last.
+        """
         payload = {
             "model": self.model,
             "prompt": [list(row) for row in rows],
@@ -175,7 +178,14 @@ class EngineClient(VLLMClient):
             "temperature": 0.0,
             "prompt_logprobs": 0,
         }
-        choices = self._post(f"{self.base_url}/v1/completions", json=payload)["choices"]
+        try:
+            choices = self._post(f"{self.base_url}/v1/completions", json=payload)["choices"]
+        except requests.RequestException as error:
+            self.lost = f"it did not answer the probe ({type(error).__name__})"
+            return None
+        if self.instance != self._synced:
+            self.lost = "the probe was answered by another server, which has not got the weights"
+            return None
         return [
             [float(at[str(token)]["logprob"]) for token, at in zip(row[1:], choice["prompt_logprobs"][1:], strict=True)]
             for row, choice in zip(rows, choices, strict=True)
