@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
-from covey.evaluation.estimators import Estimate, mean_estimate, share_estimate, wilson_interval
+from covey.evaluation.estimators import Estimate, mean_estimate, share_estimate, share_interval
 from covey.evaluation.passk import majority_at_k, pass_at_k
 
 TARGET = Path(__file__).resolve().parents[1] / "docs" / "evaluation.md"
@@ -57,7 +57,7 @@ def exact_coverage(accuracy: float, problems: int) -> float:
     """The same for one completion each: not drawn, but summed over all counts."""
     covered = 0.0
     for right in range(problems + 1):
-        low, high = wilson_interval(right, problems)
+        low, high = share_interval(right, problems)
         if low <= accuracy <= high:
             covered += math.comb(problems, right) * accuracy**right * (1 - accuracy) ** (problems - right)
     return covered
@@ -70,7 +70,7 @@ def pass_coverage(population: str, accuracy: float, problems: int, samples: int,
     total = _TOTAL[population]
     a, b = total * accuracy, total * (1 - accuracy)
     missed = math.prod((b + i) / (a + b + i) for i in range(k))  # the mean of (1 - chance)^k
-    return _covered(right, [pass_at_k(samples, count, k) for count in range(samples + 1)], 1 - missed, samples)
+    return _covered(right, [pass_at_k(samples, count, k) for count in range(samples + 1)], 1 - missed, samples, k)
 
 
 def majority_coverage(
@@ -85,7 +85,7 @@ def majority_coverage(
     kinds, place = np.unique(counts.reshape(-1, 1 + _WRONG), axis=0, return_inverse=True)
     values = [_majority(tuple(map(int, kind)), k) for kind in kinds]
     truth = float(np.mean(_true_majority(chances(population, accuracy, (1, 200_000), rng)[0], k)))
-    return _covered(place.reshape(right.shape), values, truth, samples)
+    return _covered(place.reshape(right.shape), values, truth, samples, k)
 
 
 def length_coverage(spread: float, problems: int, draws: int = DRAWS) -> float:
@@ -96,14 +96,14 @@ def length_coverage(spread: float, problems: int, draws: int = DRAWS) -> float:
     return _held((mean_estimate(row) for row in lengths.tolist()), truth)
 
 
-def _covered(kinds: np.ndarray, values: Sequence[float], truth: float, samples: int) -> float:
+def _covered(kinds: np.ndarray, values: Sequence[float], truth: float, samples: int, k: int = 1) -> float:
     """The share of rows whose interval holds the truth; `kinds` says which of the values each problem has."""
     counts = np.stack([(kinds == kind).sum(axis=1) for kind in range(len(values))], axis=1)
     rows, times = np.unique(counts, axis=0, return_counts=True)  # the order of the problems does not matter
     held = 0
     for row, often in zip(rows, times, strict=True):
         shares = [value for value, count in zip(values, row, strict=True) for _ in range(count)]
-        estimate = share_estimate(shares, len(shares) * samples)
+        estimate = share_estimate(shares, len(shares) * samples, k)
         held += int(often) * (estimate.low <= truth <= estimate.high)
     return held / len(kinds)
 

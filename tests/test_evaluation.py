@@ -10,7 +10,7 @@ from datasets import Dataset
 
 from covey.answers import Outcome
 from covey.evaluation import run as evaluation
-from covey.evaluation.estimators import wilson_interval
+from covey.evaluation.estimators import share_interval
 from covey.rollout import Generation, SamplingSettings
 
 ROWS = Dataset.from_list(
@@ -37,7 +37,7 @@ def test_figures_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     result = evaluation.evaluate(None, None, ROWS, SamplingSettings(16), num_samples=2, batch_size=4, seed=0)
     assert result.accuracy.value == 0.5
     # Both problems are right half the time: nothing says that their completions are alike, so all four count.
-    assert (result.accuracy.low, result.accuracy.high) == wilson_interval(2, 4)
+    assert (result.accuracy.low, result.accuracy.high) == share_interval(2, 4)
     assert (result.format, result.completion_length, result.truncated) == (0.25, 10.0, 0.25)
     assert [c.problem for c in result.completions] == [0, 0, 1, 1]
     assert [c.prompt for c in result.completions] == ["2 + 2", "2 + 2", "500 + 500", "500 + 500"]

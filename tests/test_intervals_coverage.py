@@ -12,7 +12,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from covey.evaluation.estimators import Estimate, mean_estimate, t_quantile, wilson_interval
+from covey.evaluation.estimators import Estimate, mean_estimate, share_interval, t_quantile
 from covey.evaluation.paired import bonett_price
 
 DRAWS = 2000
@@ -38,9 +38,21 @@ def test_single_completions_by_counting_every_outcome(n: int, p: float) -> None:
     """Not simulated but exact. Counts are whole, so 95% cannot be met on the dot; it stays from 92% on."""
     covered = 0.0
     for right in range(n + 1):
-        low, high = wilson_interval(right, n)
+        low, high = share_interval(right, n)
         covered += comb(n, right) * p**right * (1 - p) ** (n - right) * (low <= p <= high)
     assert covered >= 0.92
+
+
+@pytest.mark.parametrize("n", [5, 10, 30, 100])
+def test_no_share_is_covered_by_much_less(n: int) -> None:
+    """All true shares, not a few: Wilson's own interval falls to 83% next to 0 and 1."""
+    p = np.linspace(0.002, 0.998, 500)
+    covered = np.zeros_like(p)
+    for right in range(n + 1):
+        low, high = share_interval(right, n)
+        covered += comb(n, right) * p**right * (1 - p) ** (n - right) * ((low <= p) & (p <= high))
+    assert covered.min() >= 0.91
+    assert 0.945 <= covered.mean() <= 0.97
 
 
 CENTRAL = (0.05, 0.2, 0.5, 0.8, 0.95)
@@ -48,9 +60,9 @@ EXTREME = (0.02, 0.98)
 
 
 def assert_covered(found: dict[float, float]) -> None:
-    """The standard of docs/evaluation.md: 95% ± 2 in the mean over the true accuracies, and none below 88%."""
-    assert 0.93 <= np.mean(list(found.values())) <= 0.97, found
-    assert min(found.values()) >= 0.88, found
+    """The standard of docs/evaluation.md: 94% to 98.5% in the mean over the true accuracies, and none below 91%."""
+    assert 0.94 <= np.mean(list(found.values())) <= 0.985, found
+    assert min(found.values()) >= 0.91, found
 
 
 @pytest.mark.parametrize("n", [10, 30])

@@ -146,6 +146,8 @@ def _check_alike(first: StoredEvaluation, other: StoredEvaluation, *, any_sampli
         known = one is not None and two is not None
         if one == two or (keys[-1] in _FINGERPRINTS and not known) or (word == "the prompts" and differ):
             continue
+        if word == "the problems":
+            word += _which_problems(first, other)
         differ.append(word if keys[-1] in _FINGERPRINTS else f"{word} ({_shown(one)} and {_shown(two)})")
     if differ:
         raise RunDirectoryError(
@@ -161,6 +163,23 @@ def _check_alike(first: StoredEvaluation, other: StoredEvaluation, *, any_sampli
             f"{first.folder} and {other.folder} were sampled differently ({', '.join(differ)}), so a difference could "
             "come from that. Evaluate both alike, or compare them all the same with --any-sampling."
         )
+
+
+def _which_problems(first: StoredEvaluation, other: StoredEvaluation) -> str:
+    """How many differ, and the first that does, as far as the completions tell."""
+    one, two = (
+        {item["problem"]: (item.get("prompt"), item.get("answer")) for item in evaluation.completions()}
+        for evaluation in (first, other)
+    )
+    if len(one) != len(two):
+        return f" ({len(one):,} and {len(two):,})"
+    differ = sorted(number for number in one if one[number] != two.get(number))
+    if not differ:
+        return ""
+    here, there = (side.get(differ[0], (None, None)) for side in (one, two))
+    part = 0 if here[0] != there[0] else 1  # the question, or else its answer
+    shown = f"{_shown(here[part])} and {_shown(there[part])}"
+    return f" ({len(differ):,} of {len(one):,}; the first is problem {differ[0]}, {('', 'its answer ')[part]}{shown})"
 
 
 def _value(evaluation: StoredEvaluation, keys: tuple[str, ...]) -> Any:

@@ -14,7 +14,10 @@ _RESAMPLES = 2000
 _BOOTSTRAP_FROM = 8
 """Problems from which on a mean is bootstrapped; fewer show too little of the shape."""
 
-_PRIOR = 0.07
+_RARE = 0.05
+"""One-sided level of the bound next to 0 and 1 (Brown, Cai & DasGupta 2001, section 4.1.1)."""
+
+_PRIOR = 0.09
 """Spread that is added to what the problems show. Where hardly any problem is right (or wrong) they show too little of
 how alike the completions of one problem are; this leans towards all alike, and fades where there is more to see. Chosen
 by simulation (`scripts/interval_coverage.py`): with less, extreme shares are covered too seldom; with more, problems of
@@ -50,6 +53,45 @@ def wilson_interval(successes: float, trials: float) -> tuple[float, float]:
     return (0.0 if p == 0 else max(0.0, centre - half)), (1.0 if p == 1 else min(1.0, centre + half))
 
 
+def share_interval(successes: float, trials: float) -> tuple[float, float]:
+    """The modified Wilson interval (Brown, Cai & DasGupta 2001, section 4.1.1) for a proportion, 95%.
+
+    Wilson's bound towards the near end is too bold where hardly anything was right (or wrong): over a rare event's true
+    shares its coverage falls to 83%. Up to 2 successes (3 from 51 trials on) the lower bound is therefore Poisson's,
+    `q / trials` with `P(X ≥ successes | q) = 5%`, where that is lower; up to 2 or 3 failures the upper one likewise.
+    Both counts may be effective ones and so need not be whole. NaN for no trials.
+    """
+    low, high = wilson_interval(successes, trials)
+    failures, most = trials - successes, 2 if trials <= 50 else 3
+    if 0 < successes <= most:
+        low = min(low, _poisson_bound(successes) / trials)
+    if 0 < failures <= most:
+        high = max(high, 1 - _poisson_bound(failures) / trials)
+    return low, high
+
+
+def _poisson_bound(count: float) -> float:
+    """The mean q of a Poisson variable with `P(X ≥ count) = 5%`: the regularised lower incomplete gamma function
+    `P(count, q)`, also for a count that is not whole, solved by Newton's method on its logarithm."""
+    scale = math.lgamma(count + 1)
+    q = math.exp((math.log(_RARE) + scale) / count)  # what leaves out e^-q: too low, and Newton's steps go up from it
+    for _ in range(50):
+        if q == 0:
+            break
+        term = total = 1.0  # P = q^count e^-q / Γ(count + 1) · Σ q^k / ((count + 1) … (count + k))
+        k = 0
+        while term > 1e-17 * total:
+            k += 1
+            term *= q / (count + k)
+            total += term
+        log_chance = count * math.log(q) - q - scale + math.log(total)
+        step = (math.log(_RARE) - log_chance) * total * q / count  # the slope of the logarithm is count / (q · total)
+        q += step
+        if step < 1e-13 * q:
+            break
+    return q
+
+
 def accuracy_estimate(right_by_problem: Sequence[Sequence[bool]]) -> Estimate:
     """Accuracy over problems with one or more completions each, and its 95% interval clustered by problem.
 
@@ -82,18 +124,20 @@ def t_quantile(degrees: int) -> float:
     return z + math.fsum(term / v ** (power + 1) for power, term in enumerate(terms))
 
 
-def share_estimate(shares: Sequence[float], completions: int) -> Estimate:
+def share_estimate(shares: Sequence[float], completions: int, k: int = 1) -> Estimate:
     """The mean of one value in [0, 1] per problem, and its interval over problems.
 
-    With one completion per problem that is Wilson's interval. Else it is Wilson's at the effective number of
+    With one completion per problem that is `share_interval` of the problems. Else it is that of the effective number of
     completions `p(1-p) / var(mean)` (Kish 1965), the variance being that of the problems' values (robust to any
     likeness within a problem), kept between the problems and the completions. Near 0 and 1 the variance leans towards
-    that of completions that are all alike. No quantile of Student's t: the two bounds say much of the variance
-    already, and with it 10 problems were covered 97% to 99% of the time.
+    that of completions that are all alike. No quantile of Student's t: the two bounds say much of the variance already,
+    and with it 10 problems were covered 97% to 99% of the time.
 
     Args:
         shares: a value for each problem.
         completions: how many completions they come from.
+        k: how many of a problem's completions its value is about. The more they are, the less shows of how the problems
+            differ, so the variance leans further, by the root of k.
     """
     n = len(shares)
     if n == 0:
@@ -104,9 +148,10 @@ def share_estimate(shares: Sequence[float], completions: int) -> Estimate:
         most = n * p * (1 - p)  # the spread of shares that are all 0 or 1
         spread = math.fsum((share - p) ** 2 for share in shares) * n / (n - 1)
         if most > 0:
-            effective = n * (most + _PRIOR) / (spread + _PRIOR)
+            lean = _PRIOR * math.sqrt(k)
+            effective = n * (most + lean) / (spread + lean)
         effective = min(max(effective, float(n)), float(completions))
-    return Estimate(p, *wilson_interval(p * effective, effective))
+    return Estimate(p, *share_interval(p * effective, effective))
 
 
 def mean_estimate(values: Sequence[float], seed: int = 0) -> Estimate:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from datasets import Dataset
 from covey import data
 from covey.answers import Outcome, Tags
 from covey.config import Config
-from covey.errors import ConfigError, ModelError
+from covey.errors import ConfigError, ModelError, RunDirectoryError
 from covey.evaluation.benchmarks import benchmark, named
 from covey.evaluation.figures import figures
 from covey.evaluation.fingerprint import digest
@@ -22,7 +22,7 @@ from covey.evaluation.run import GradedCompletion, Write, evaluate, last_user_me
 from covey.evaluation.stored import sampling_words
 from covey.evaluation.target import Target, find_target
 from covey.model.adapters import quantization_config
-from covey.model.loading import check_model, load_tokenizer
+from covey.model.loading import check_model, load_tokenizer, quiet_loading
 from covey.model.prompts import cut_left, opened_thinking, prompt_lengths, render
 from covey.rewards.execution import RewardRunner
 from covey.rollout import SamplingSettings
@@ -33,6 +33,7 @@ from covey.runlog.evaluations import (
     begin_evaluation,
     finish_evaluation,
     read_evaluation,
+    writing_evaluation,
 )
 
 Progress = Callable[[str, int, int], None]
@@ -85,7 +86,8 @@ def run_evaluations(
         runner.start()
         for part in sets:
             folder = _folder(config, target, part.name, out, several=len(sets) > 1)
-            found.append(_evaluate_set(config, target, part, folder, model, tokenizer, runner, progress, write))
+            means = _Means(model, tokenizer, runner, write)
+            found.append(_evaluate_set(config, target, part, folder, means, progress))
     return found
 
 
@@ -140,19 +142,20 @@ def load_policy(config: Config, target: Target) -> Any:
         more["attn_implementation"] = config.model.attn_implementation
     device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
     if more["quantization_config"] is not None:
-        more["device_map"] = {"": 0}
+        more["device_map"] = {"": 0 if device is not None else "cpu"}
     try:
-        model = AutoModelForCausalLM.from_pretrained(
-            source,
-            revision=config.model.revision or "main",
-            trust_remote_code=config.model.trust_remote_code,
-            dtype=config.model.dtype or "float32",
-            **more,
-        )
-        if target.adapter is not None:
-            from peft import PeftModel
+        with quiet_loading():
+            model = AutoModelForCausalLM.from_pretrained(
+                source,
+                revision=config.model.revision or "main",
+                trust_remote_code=config.model.trust_remote_code,
+                dtype=config.model.dtype or "float32",
+                **more,
+            )
+            if target.adapter is not None:
+                from peft import PeftModel
 
-            model = PeftModel.from_pretrained(model, str(target.adapter))
+                model = PeftModel.from_pretrained(model, str(target.adapter))
     except (OSError, ValueError, RuntimeError, ImportError) as error:
         where = target.adapter or target.source
         raise ModelError(f"The weights of {where} cannot be loaded: {' '.join(str(error).split())}") from error
@@ -213,76 +216,95 @@ def _sets(config: Config, paths: Mapping[str, str], tokenizer: Any) -> Iterator[
         yield _Set(name, rows.select(range(min(most or len(rows), len(rows)))), grader_name(config))
 
 
+@dataclass(frozen=True, slots=True)
+class _Means:
+    """What a set is evaluated with."""
+
+    model: Any
+    tokenizer: Any
+    runner: RewardRunner
+    write: Write | None
+
+
 def _evaluate_set(
-    config: Config,
-    target: Target,
-    part: _Set,
-    folder: Path,
-    model: Any,
-    tokenizer: Any,
-    runner: RewardRunner,
-    progress: Progress,
-    write: Write | None,
+    config: Config, target: Target, part: _Set, folder: Path, means: _Means, progress: Progress
 ) -> StoredEvaluation:
-    settings = config.evaluation
+    settings, tags = config.evaluation, Tags(config.rewards.think_tag, config.rewards.answer_tag)
     sampling = sampling_of(config)
-    prompts = [render(tokenizer, prompt, sampling.chat_template_kwargs) for prompt in part.rows["prompt"]]
+    described = _described(config, target, part, means)
+    with writing_evaluation(folder):
+        before = _restored(folder, begin_evaluation(folder, described))
+        total = len(part.rows) * settings.num_samples
+        store = _Store(folder, len(before), _kept(len(before), total, settings.batch_size))
+        progress(part.name, store.reached, total)
+        result = evaluate(
+            means.model,
+            means.tokenizer,
+            part.rows,
+            sampling,
+            num_samples=settings.num_samples,
+            batch_size=settings.batch_size,
+            seed=described["seed"],
+            grade=grader_of(part.grader, config, means.runner),
+            tags=tags,
+            opened=opened_thinking(means.tokenizer, part.rows[0]["prompt"], tags.think, sampling.chat_template_kwargs),
+            on_progress=lambda count, of: progress(part.name, count, of),
+            on_batch=store.add,
+            done=before,
+            shared_prefill=config.speed.shared_prefill,
+            write=means.write,
+        )
+        estimates = figures([asdict(item) for item in result.completions], config.seed)
+        finish_evaluation(folder, {name: (e.value, e.low, e.high) for name, e in estimates.items()})
+    return read_evaluation(folder)
+
+
+def _described(config: Config, target: Target, part: _Set, means: _Means) -> dict[str, Any]:
+    """What tells one evaluation from another: the settings that lie beside its completions."""
+    settings, template = config.evaluation, sampling_of(config).chat_template_kwargs
+    prompts = [render(means.tokenizer, prompt, template) for prompt in part.rows["prompt"]]
     problems = [last_user_message(prompt) for prompt in part.rows["prompt"]]
-    seed = config.seed + SEED_OFFSET
-    described = {
+    return {
         "name": part.name,
-        "model": {"id": target.label, "fingerprint": _weights(target, model)},
+        "model": {"id": target.label, "fingerprint": _weights(target, means.model)},
         "data": {
             "problems": len(part.rows),
             "problems_fingerprint": digest(zip(problems, map(str, part.rows["answer"]), strict=True)),
             "prompts_fingerprint": digest((prompt,) for prompt in prompts),
             "system_prompt": _system_prompt(part.rows[0]["prompt"]),
-            "chat_template_kwargs": dict(sampling.chat_template_kwargs),
+            "chat_template_kwargs": dict(template),
         },
         "sampling": sampling_words(config),
         "num_samples": settings.num_samples,
         "batch_size": settings.batch_size,
-        "seed": seed,
-        "engine": "local" if write is None else "vllm",
+        "seed": config.seed + SEED_OFFSET,
+        "engine": "local" if means.write is None else "vllm",
         "shared_prefill": config.speed.shared_prefill,
         "grader": part.grader,
         "environment": describe_environment(),
     }
-    before = [_restored(item) for item in begin_evaluation(folder, described)]
-    tag = config.rewards.think_tag
-    opened = opened_thinking(tokenizer, part.rows[0]["prompt"], tag, sampling.chat_template_kwargs)
-    done = len(before)
 
-    def store(batch: Any) -> None:
-        nonlocal done
-        again = max(0, done - store_from[0])  # the part of this batch that lies on the disk from before
-        append_completions(folder, [asdict(item) for item in batch[again:]])
-        store_from[0] += len(batch)
-        done = max(done, store_from[0])
 
-    total = len(part.rows) * settings.num_samples
-    store_from = [done if done == total else done // settings.batch_size * settings.batch_size]
-    progress(part.name, store_from[0], total)
-    result = evaluate(
-        model,
-        tokenizer,
-        part.rows,
-        sampling,
-        num_samples=settings.num_samples,
-        batch_size=settings.batch_size,
-        seed=seed,
-        grade=grader_of(part.grader, config, runner),
-        tags=Tags(tag, config.rewards.answer_tag),
-        opened=opened,
-        on_progress=lambda count, of: progress(part.name, count, of),
-        on_batch=store,
-        done=before,
-        shared_prefill=config.speed.shared_prefill,
-        write=write,
-    )
-    estimates = figures([asdict(item) for item in result.completions], config.seed)
-    finish_evaluation(folder, {name: (e.value, e.low, e.high) for name, e in estimates.items()})
-    return read_evaluation(folder)
+def _kept(before: int, total: int, batch_size: int) -> int:
+    """How many of the completions that are there an evaluation goes on from: whole batches."""
+    return before if before == total else before // batch_size * batch_size
+
+
+@dataclass(slots=True)
+class _Store:
+    """Writes graded batches behind what lies on the disk."""
+
+    folder: Path
+    written: int
+    """Completions on the disk."""
+    reached: int
+    """Completions before the next batch; below `written` while a batch that was cut off is made again."""
+
+    def add(self, batch: Sequence[GradedCompletion]) -> None:
+        again = max(0, self.written - self.reached)
+        append_completions(self.folder, [asdict(item) for item in batch[again:]])
+        self.reached += len(batch)
+        self.written = max(self.written, self.reached)
 
 
 def _system_prompt(prompt: Any) -> str | None:
@@ -290,8 +312,14 @@ def _system_prompt(prompt: Any) -> str | None:
     return next((str(message["content"]) for message in messages if message["role"] == "system"), None)
 
 
-def _restored(item: Mapping[str, Any]) -> GradedCompletion:
-    return GradedCompletion(**{**item, "outcome": Outcome(item["outcome"])})
+def _restored(folder: Path, completions: Iterable[Mapping[str, Any]]) -> list[GradedCompletion]:
+    try:
+        return [GradedCompletion(**{**item, "outcome": Outcome(item["outcome"])}) for item in completions]
+    except (TypeError, KeyError, ValueError) as error:
+        raise RunDirectoryError(
+            f"{folder} holds a completion that `covey eval` did not write ({error}), so it cannot go on from there. "
+            "Delete that folder and evaluate again, or give another one with --out."
+        ) from None
 
 
 def _folder(config: Config, target: Target, name: str, out: Path | None, *, several: bool) -> Path:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -82,6 +83,9 @@ class EvaluationResult:
 Write = Callable[[list[Any], int], list[Generation]]
 """Prompts and a seed to one completion each."""
 
+_Batch = Sequence[tuple[int, int, Mapping[str, Any]]]
+"""The number of a problem, which of its completions this is, and the problem's row."""
+
 
 def evaluate(
     model: PreTrainedModel | None,
@@ -126,47 +130,74 @@ def evaluate(
     share = share or Share(0, 1, lambda value: [value])
     total = len(problems) * num_samples
     kept = len(done) if len(done) == total else len(done) // batch_size * batch_size
-    graded = list(done[:kept])
-    every = ((index, sample, row) for index, row in enumerate(problems) for sample in range(num_samples))
-    rows = islice(every, kept, None)
-    batches = list(iter(lambda: list(islice(rows, batch_size)), []))
+    batches = _batches(problems, num_samples, batch_size, kept)
+    write = write or partial(_written, model, tokenizer, sampling, batch_size, share.any_works, shared_prefill)
+    judge = partial(_graded, grade=grade or _grade_exact, tags=tags or Tags(), opened=opened)
     made: dict[int, list[GradedCompletion]] = {}
-    for first in range(0, len(batches), share.count):
-        number = first + share.index
-        batch = batches[min(number, len(batches) - 1)]  # one too many, where the others need this process's forwards
-        if number >= len(batches) and share.any_works is None:
-            continue
-        prompts = [row["prompt"] for _, _, row in batch]
-        drawn_from = seed + kept + min(number, len(batches) - 1) * batch_size
-        if write is not None:
-            texts = write(prompts, drawn_from)
-        else:
-            texts = generate(
-                model,
-                tokenizer,
-                prompts,
-                sampling,
-                batch_size=batch_size,
-                seed=drawn_from,
-                any_works=share.any_works,
-                shared_prefill=shared_prefill,
-            )
-        if number >= len(batches):
-            continue
-        made[number] = _graded(batch, texts, grade or _grade_exact, tags or Tags(), opened)
+    for number, graded in _made(batches, share, write, judge, seed + kept, batch_size):
+        made[number] = graded
         if on_batch is not None:
-            on_batch(made[number])
+            on_batch(graded)
         if on_progress is not None:
-            on_progress(len(graded) + sum(map(len, made.values())), total)
+            on_progress(kept + sum(map(len, made.values())), total)
     for theirs in share.gather(made):
         made |= theirs
-    graded += [completion for number in sorted(made) for completion in made[number]]
-    return summarise(graded)
+    return summarise([*done[:kept], *(completion for number in sorted(made) for completion in made[number])])
+
+
+def _batches(problems: Dataset, num_samples: int, batch_size: int, kept: int) -> list[_Batch]:
+    """What is left to be made after the first `kept` completions, in the order of the problems."""
+    every = ((index, sample, row) for index, row in enumerate(problems) for sample in range(num_samples))
+    rows = islice(every, kept, None)
+    return list(iter(lambda: list(islice(rows, batch_size)), []))
+
+
+def _made(
+    batches: Sequence[_Batch],
+    share: Share,
+    write: Write,
+    judge: Callable[[_Batch, Sequence[Generation]], list[GradedCompletion]],
+    seed: int,
+    batch_size: int,
+) -> Iterator[tuple[int, list[GradedCompletion]]]:
+    """This process's batches by number, graded."""
+    for first in range(0, len(batches), share.count):
+        number = first + share.index
+        here = min(number, len(batches) - 1)  # one too many, where the others need this process's forwards
+        if number != here and share.any_works is None:
+            continue
+        texts = write([row["prompt"] for _, _, row in batches[here]], seed + here * batch_size)
+        if number == here:
+            yield number, judge(batches[number], texts)
+
+
+def _written(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    sampling: SamplingSettings,
+    batch_size: int,
+    any_works: Callable[[bool], bool] | None,
+    shared_prefill: bool,
+    prompts: list[Any],
+    seed: int,
+) -> list[Generation]:
+    """One completion of every prompt, by Covey's own engine."""
+    return generate(
+        model,
+        tokenizer,
+        prompts,
+        sampling,
+        batch_size=batch_size,
+        seed=seed,
+        any_works=any_works,
+        shared_prefill=shared_prefill,
+    )
 
 
 def _graded(
-    batch: Sequence[tuple[int, int, Mapping[str, Any]]],
+    batch: _Batch,
     generations: Sequence[Generation],
+    *,
     grade: Grade,
     tags: Tags,
     opened: str,

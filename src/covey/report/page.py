@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from jinja2 import Environment, StrictUndefined
+from jinja2 import Environment, FunctionLoader, StrictUndefined
 
 from covey.report.browser import Packed, pack_completions
 from covey.report.curves_html import colour, draw, geometry, values
@@ -116,12 +116,14 @@ def as_json(content: Mapping[str, Any] | Sequence[Any]) -> str:
 
 def render(template: str, *, scripts: Sequence[str], **values: Any) -> str:
     """A page from its template. Every value is escaped but what the template calls safe; only our own scripts run."""
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    figure = environment.from_string(_asset("panel.html"))
+    environment = Environment(
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, loader=FunctionLoader(_asset)
+    )
+    figure = environment.get_template("panel.html")
     environment.globals.update(style=_asset("report.css"), drawn=lambda panel: figure.render(panel=panel).strip())
     # The newlines of the template belong to what is hashed.
     code = [f"\n{_asset(name)}" for name in ("theme.js", *scripts)]
-    page = environment.from_string(_asset(template)).render(
+    page = environment.get_template(template).render(
         scripts=code,
         hashes=" ".join(f"'sha256-{_digest(text)}'" for text in code),
         **values,

@@ -155,17 +155,25 @@ class RunDirectory:
             write_atomically(self.environment, json.dumps(describe_environment(), indent=2) + "\n")
 
     @contextlib.contextmanager
-    def lock(self) -> Iterator[None]:
+    def lock(
+        self,
+        what: str = "the run",
+        instead: str = "Wait until that run is done, stop it, or choose another run_name.",
+    ) -> Iterator[None]:
         """Keep every other process from writing here, on this machine or over a shared file system. Makes the folder.
 
         The operating system gives the lock back when the process ends, however it ends.
 
+        Args:
+            what: what is written here, as it reads in a sentence.
+            instead: what to do where another process is writing.
+
         Raises:
             RunDirectoryError: when another process is writing here, or the folder cannot be made.
         """
-        with self.guard("the run"):
+        with self.guard(what):
             self.root.mkdir(parents=True, exist_ok=True)
-            descriptor = _take_lock(self._lock)
+            descriptor = _take_lock(self._lock, instead)
         try:
             yield
         finally:
@@ -276,7 +284,7 @@ def _sizes(checkpoint: Path) -> dict[str, int]:
     return {path.relative_to(checkpoint).as_posix(): path.stat().st_size for path in files}
 
 
-def _take_lock(path: Path) -> int:
+def _take_lock(path: Path, instead: str) -> int:
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
         try:
@@ -286,10 +294,7 @@ def _take_lock(path: Path) -> int:
             os.close(descriptor)  # whoever held it has just deleted it: try with a new file
         except BlockingIOError:
             os.close(descriptor)
-            raise RunDirectoryError(
-                f"{path.parent} is being written by another process. Wait until that run is done, stop it, or choose "
-                "another run_name."
-            ) from None
+            raise RunDirectoryError(f"{path.parent} is being written by another process. {instead}") from None
         except OSError as error:
             if error.errno not in (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS):
                 os.close(descriptor)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -86,6 +87,20 @@ def list_evaluations(run_dir: Path) -> list[StoredEvaluation]:
     return [read_evaluation(folder) for folder in folders]
 
 
+@contextmanager
+def writing_evaluation(folder: Path) -> Iterator[None]:
+    """Keep every other process from writing an evaluation here; makes the folder.
+
+    Raises:
+        RunDirectoryError: another process is writing here, or the folder cannot be made.
+    """
+    instead = "Wait until that evaluation is done, stop it, or give another folder with --out."
+    with RunDirectory(folder).lock("the evaluation", instead):
+        for leftover in folder.glob(".*.tmp"):  # of a process that was killed while it wrote
+            leftover.unlink()
+        yield
+
+
 def begin_evaluation(folder: Path, settings: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Begin an evaluation, or go on with the one that is there; returns the completions that are there already.
 
@@ -97,7 +112,7 @@ def begin_evaluation(folder: Path, settings: Mapping[str, Any]) -> list[dict[str
     wanted = {"format": EVALUATION_FORMAT, **settings}
     with guard_disk("the evaluation", folder):
         if not is_evaluation(folder):
-            if folder.exists() and any(folder.iterdir()):
+            if folder.exists() and any(not path.name.startswith(".") for path in folder.iterdir()):
                 raise RunDirectoryError(
                     f"{folder} holds files, but no evaluation ({SETTINGS} is missing). Give another folder with --out."
                 )

@@ -188,6 +188,7 @@
     draw();
   };
 
+  root.querySelector("form").addEventListener("submit", (event) => event.preventDefault()); // Enter must not load the page anew
   let waiting = 0;
   field("search").addEventListener("input", () => {
     clearTimeout(waiting);
