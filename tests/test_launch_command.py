@@ -9,11 +9,15 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from covey.config import load
+from covey.launch import execute
 from covey.launch.execute import back_into_queue
+from covey.launch.machine import Machine
+from covey.launch.plan import make_plan
 from covey.launch.supervise import Ending
 from covey.launch.tell import Teller
 
@@ -74,6 +78,25 @@ def test_a_job_whose_time_is_nearly_over_goes_back_into_the_queue(
         "requeue 4711\n" if said == "goes back into the queue" else ""
     )
     assert said in (tmp_path / "log").read_text()
+
+
+@pytest.mark.parametrize(
+    ("node", "ending", "code"),
+    [
+        (0, Ending(143, signal.SIGUSR1, clean=True), 143),
+        (1, Ending(143, signal.SIGUSR1, clean=True), 0),  # else srun would kill the first node before it has requeued
+        (1, Ending(143, signal.SIGUSR1, clean=False), 143),
+        (1, Ending(1), 1),
+    ],
+)
+def test_the_first_node_speaks_for_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, node: int, ending: Ending, code: int
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(execute, "Supervisor", lambda *_, **__: SimpleNamespace(run=lambda: ending))
+    monkeypatch.setattr(execute, "_await", lambda *_, **__: None)
+    config = load(["launch.nodes=2", "launch.num_processes=1"])
+    assert execute._run(config, make_plan(config, "r", Machine()), node, []) == code
 
 
 def test_a_queue_that_does_not_take_it_back_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

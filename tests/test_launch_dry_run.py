@@ -54,6 +54,8 @@ def test_a_dry_run_prints_the_plan_touches_nothing_and_loads_nothing_heavy(root:
 
 
 def test_a_dry_run_of_a_job_prints_its_script(empty: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert covey("--slurm", "--dry-run") == 0
+    assert "launch.gpus is not set: the job asks for" in capsys.readouterr().err
     assert covey("launch.gpus=7", "--slurm", "--dry-run", "seed=3") == 0
     lines = capsys.readouterr().out.splitlines()
     assert "#SBATCH --gres=gpu:7" in lines

@@ -49,7 +49,7 @@ def test_the_jobs_script_asks_for_what_the_config_says() -> None:
 def test_several_nodes_run_one_launcher_each() -> None:
     words = ("launch.nodes=4", "launch.slurm.gres=gpu:h100:8")
     script = render(config(*words), "r", 8, ["covey", "launch"], Path("/home"))
-    assert "exec srun --ntasks-per-node=1 --kill-on-bad-exit=1 covey launch\n" in script
+    assert "exec srun --ntasks-per-node=1 --cpus-per-task=64 --kill-on-bad-exit=1 covey launch\n" in script
     found = job_options(config(*words), "r", 8)
     assert {"--nodes=4", "--gres=gpu:h100:8", "--time=72:00:00", "--exclusive", "--signal=USR1@300"} <= set(found)
     assert "--gres" not in " ".join(job_options(config(), "r", 0))

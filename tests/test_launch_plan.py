@@ -92,6 +92,13 @@ def test_the_server_gets_what_the_config_says_and_the_trainer_its_address() -> N
     assert made.server.health == "http://127.0.0.1:8004/health"
 
 
+def test_ports_of_the_config_are_planned_with() -> None:
+    made = plan(3, *SERVE, "training.vllm_server_port=8123", "training.vllm_group_port=51999")
+    assert made.ports == {"server": 8123, "weight_sync": 51999, "main_process": 29500}
+    assert options(by_name(made)["server"].command)["--port"] == "8123"
+    assert "training.vllm_server_port=8123" in by_name(made)["trainer"].command
+
+
 def test_the_servers_own_keys_win() -> None:
     words = ("launch.vllm_model=org/other", "training.vllm_max_model_length=512", "model.revision=v2")
     more = ("training.vllm_gpu_memory_utilization=0.5", "model.dtype=float16", "model.trust_remote_code=true")
@@ -199,6 +206,8 @@ def test_on_several_nodes_the_last_one_serves() -> None:
         (2, ("launch.num_processes=3",), "more than the 2 GPUs"),
         (8, ("model.mesh_shape=[[2,2],[dp,fsdp]]",), "lays out 4 processes, but 8 processes train"),
         (3, ("training.use_vllm=true", "training.vllm_tensor_parallel_size=2"), "does not divide the number of proc"),
+        (8, (*SERVE, "training.vllm_server_port=70000"), "training.vllm_server_port=70000 is no port"),
+        (0, (*SERVE, "launch.nodes=2"), "set launch.nodes=1, or ask for GPUs"),
         (0, ("launch.accelerate=zero3", "launch.num_processes=2"), "needs GPUs"),
         (2, ("launch.accelerate=nothing.yaml",), "none of ddp, fsdp2, zero2, zero3, and no file"),
     ],

@@ -100,6 +100,8 @@ def _as_job(arguments: argparse.Namespace, composed: Composed, name: str, machin
         words.append(f"run_name={name}")
     if config.launch.gpus is None:  # what the login node has says nothing about the nodes
         words.append(f"launch.gpus={plan.gpus}")
+        note = f"launch.gpus is not set: the job asks for {plan.gpus} GPUs of every node, as many as this machine has."
+        print(f"· {note}", file=sys.stderr)
     script = render(
         config, plan.run.name, plan.gpus, [sys.executable, "-m", "covey.cli.main", "launch", *words], Path.cwd()
     )

@@ -80,6 +80,8 @@ def _run(config: Config, plan: Plan, node: int, notes: list[str]) -> int:
                 mark.write(ending.code)
         teller.note(f"training ended with exit code {ending.code}")
         back_into_queue(config, ending, node, teller)
+    if node > 0 and ending.signal is not None and ending.clean:
+        return 0  # the first node speaks for the run; a task that fails has Slurm kill it before it has
     return ending.code
 
 
@@ -153,6 +155,5 @@ def _free_ports(config: Config) -> Ports:
 
 
 def _fixed_ports(config: Config) -> Ports:
-    training = config.training
     job = int(os.environ.get("SLURM_JOB_ID", "0") or 0)  # two jobs that share a node shall not meet
-    return Ports(int(training.vllm_server_port), int(training.vllm_group_port), _MANY_NODES_PORT + job % 2000)
+    return dataclasses.replace(Ports.of(config), main=_MANY_NODES_PORT + job % 2000)

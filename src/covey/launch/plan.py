@@ -38,6 +38,11 @@ class Ports:
     main: int = 29500
     """Where the training processes meet."""
 
+    @classmethod
+    def of(cls, config: Config) -> Ports:
+        """Those that the config names."""
+        return cls(int(config.training.vllm_server_port), int(config.training.vllm_group_port))
+
 
 @dataclass(frozen=True, slots=True)
 class Process:
@@ -118,14 +123,14 @@ def make_plan(
         run_name: the run's name where the config gives none.
         machine: what every node has; `launch.gpus` beats its number of GPUs.
         place: the addresses of the nodes; None stands for this machine alone.
-        ports: which ports are free.
+        ports: which ports are free; None takes those that the config names.
         python: the interpreter of all processes.
 
     Raises:
         ConfigError: GPUs, processes, mesh and vLLM's settings do not fit each other.
     """
     layout = _Layout.of(config, machine)
-    place, ports = place or _unnamed_hosts(config.launch.nodes), ports or Ports()
+    place, ports = place or _unnamed_hosts(config.launch.nodes), ports or Ports.of(config)
     name = config.run_name or run_name
     logs = Path(config.launch.log_dir) / name
     server = Server.of(config, place.hosts[layout.server_node], ports.server, ports.group)
@@ -231,6 +236,13 @@ class _Layout:
                 f"model.mesh_shape={shape} lays out {size} processes, but {self._counted()}. Make the sizes' product "
                 f"{self.total}, or change launch.gpus, launch.nodes or launch.num_processes."
             )
+        if self.server_node and not self.gpus:
+            raise ConfigError(
+                "Without GPUs a vLLM server gets its weights through a folder of the trainer's machine, so it cannot "
+                "run on another one: set launch.nodes=1, or ask for GPUs with launch.gpus."
+            )
+        if config.training.use_vllm:
+            _check_ports(config)
         tensor = int(config.training.vllm_tensor_parallel_size)
         if config.training.use_vllm and config.training.vllm_mode == "colocate" and self.total % tensor:
             raise ConfigError(
@@ -307,6 +319,12 @@ def _ports(server: Server | None, spread: Mapping[str, Any] | None, main: int) -
     if spread is not None:
         found["main_process"] = main
     return found
+
+
+def _check_ports(config: Config) -> None:
+    for name in ("vllm_server_port", "vllm_group_port"):
+        if not 0 < (port := int(getattr(config.training, name))) < 65536:
+            raise ConfigError(f"training.{name}={port} is no port: it must be at least 1 and at most 65535.")
 
 
 def _gpus(count: int) -> str:

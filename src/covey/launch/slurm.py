@@ -37,6 +37,7 @@ def render(config: Config, run_name: str, gpus: int, command: Sequence[str], fol
         folder=shlex.quote(str(folder)),
         setup=config.launch.slurm.setup,
         nodes=config.launch.nodes,
+        cpus=config.launch.slurm.cpus,
         command=shlex.join(command),
     )
 
