@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from covey.errors import ConfigError
+from covey.evaluation.paired import holm
 from covey.report.curves_html import COLOURS, geometry
 from covey.report.headline import facts, gains, how_it_ended
 from covey.report.load import RunRecord, load_run
@@ -113,16 +114,24 @@ def differences(configs: Sequence[Mapping[str, Any]]) -> list[tuple[str, list[st
 
 
 def paired_rows(records: Sequence[RunRecord], labels: Sequence[str]) -> list[dict[str, Any]]:
-    """Every other run beside the first, on every set that both have evaluated."""
+    """Every other run beside the first, on every set that both have evaluated.
+
+    Where there are several on one set, their p-values are given after Holm's correction too.
+    """
     evaluated = [newest_evaluations(record.run) for record in records]
-    rows = []
+    rows: list[dict[str, Any]] = []
     for label, theirs in zip(labels[1:], evaluated[1:], strict=True):
         for held_out, (step, scores) in sorted(evaluated[0].items(), key=lambda one: one[0] != names.TEST_SET):
             if held_out not in theirs:
                 continue
             compared = compare_problems(scores, theirs[held_out][1])
             common = {"run": label, "set": set_label(held_out), "steps": (step, theirs[held_out][0])}
-            rows.append(common | {"paired": compared})
+            rows.append(common | {"paired": compared, "corrected": None})
+    for held_out in {row["set"] for row in rows}:
+        told = [row for row in rows if row["set"] == held_out and row["paired"]]
+        if len(told) > 1:
+            for row, p_value in zip(told, holm([row["paired"].p_value for row in told]), strict=True):
+                row["corrected"] = p_value
     return rows
 
 
