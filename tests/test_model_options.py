@@ -12,7 +12,7 @@ import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pytest
 import torch
@@ -86,10 +86,16 @@ def test_quantised_weights_are_refused_where_they_cannot_work(monkeypatch: pytes
     monkeypatch.setattr("covey.model.adapters.find_spec", lambda name: None)
     with pytest.raises(ModelError, match=r"model\.load_in_4bit=true needs bitsandbytes.*covey\[quantization\]"):
         quantization_config(model)
-    if not torch.accelerator.is_available():
-        monkeypatch.setattr("covey.model.adapters.find_spec", lambda name: object())
-        with pytest.raises(ModelError, match="needs a GPU"):
-            quantization_config(model)
+    monkeypatch.setattr("covey.model.adapters.find_spec", lambda name: object())
+    monkeypatch.setattr("covey.model.adapters.device_kind", lambda: "cpu")
+    monkeypatch.setitem(sys.modules, "bitsandbytes", SimpleNamespace(__version__="0.43.0"))
+    with pytest.raises(ModelError, match=r"bitsandbytes 0\.43\.0 cannot work on a CPU.*pip install -U"):
+        quantization_config(model)
+    newer = SimpleNamespace(__version__="0.50.2", supported_torch_devices={"cpu", "cuda"})
+    monkeypatch.setitem(sys.modules, "bitsandbytes", newer)
+    made = quantization_config(ModelConfig(load_in_8bit=True, lora=LoraConfig(rank=8)))
+    assert made is not None
+    assert made.load_in_8bit
 
 
 def test_trackers_are_checked_and_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -125,11 +126,19 @@ def merge(model: PeftModel) -> PreTrainedModel:
     return merged
 
 
+def device_kind() -> str:
+    """Where a model of this process computes: `cuda`, `mps` and the like, or `cpu`."""
+    import torch
+
+    found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    return "cpu" if found is None else found.type
+
+
 def quantization_config(model: ModelConfig) -> BitsAndBytesConfig | None:
     """How the weights are quantised on loading; None when they are not.
 
     Raises:
-        ModelError: bitsandbytes is not installed, or there is no device that it can work on.
+        ModelError: bitsandbytes is not installed, or cannot work on this machine's device.
     """
     if not (model.load_in_8bit or model.load_in_4bit):
         return None
@@ -139,14 +148,18 @@ def quantization_config(model: ModelConfig) -> BitsAndBytesConfig | None:
             f"model.{key}=true needs bitsandbytes, which is not installed: pip install 'covey[quantization]', or set "
             f"model.{key}=false."
         )
+    import bitsandbytes
     import torch
     from transformers import BitsAndBytesConfig
 
-    if not torch.accelerator.is_available():
+    device = device_kind()
+    if device not in getattr(bitsandbytes, "supported_torch_devices", {"cuda"}):
         raise ModelError(
-            f"model.{key}=true needs a GPU: quantised weights are slow or wrong to train on a CPU. Set "
-            f"model.{key}=false here, or run it where there is a GPU."
+            f"model.{key}=true: bitsandbytes {bitsandbytes.__version__} cannot work on a {device.upper()}, and "
+            f"there is nothing else here. Install a newer one (pip install -U bitsandbytes), or set model.{key}=false."
         )
+    # For every layer in every pass it tells of a cast that is part of the method.
+    logging.getLogger("bitsandbytes.autograd._functions").setLevel(logging.ERROR)
     if model.load_in_8bit:
         return BitsAndBytesConfig(load_in_8bit=True)
     compute = {"float16": torch.float16, "float32": torch.float32}.get(str(model.dtype), torch.bfloat16)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from covey.errors import ModelError
 from covey.model.adapters import merge
-from covey.model.loading import all_eos_ids
+from covey.model.loading import all_eos_ids, quiet_loading
 from covey.runlog.files import guard_disk
 
 if TYPE_CHECKING:
@@ -60,11 +60,12 @@ def load_whole(model: ModelConfig, source: str, adapter: Path | None) -> WholeMo
     try:
         stored = AutoConfig.from_pretrained(source, **found).dtype
         dtype = str(stored or "float32").removeprefix("torch.")
-        loaded = AutoModelForCausalLM.from_pretrained(source, dtype="float32" if adapter else "auto", **found)
-        if adapter is not None:
-            from peft import PeftModel
+        with quiet_loading():
+            loaded = AutoModelForCausalLM.from_pretrained(source, dtype="float32" if adapter else "auto", **found)
+            if adapter is not None:
+                from peft import PeftModel
 
-            loaded = PeftModel.from_pretrained(loaded, str(adapter))
+                loaded = PeftModel.from_pretrained(loaded, str(adapter))
         tokenizer = AutoTokenizer.from_pretrained(tokenizer_at, **found)
     except (OSError, ValueError, RuntimeError) as error:
         raise ModelError(f"{place} cannot be loaded: {' '.join(str(error).split())}") from error

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -85,6 +88,28 @@ def load_tokenizer(model: ModelConfig) -> PreTrainedTokenizerBase:
         )
     _settle_padding(tokenizer, model)
     return tokenizer
+
+
+@contextmanager
+def quiet_loading() -> Iterator[None]:
+    """Within, weights are read without transformers' progress bar; downloads keep theirs.
+
+    Nor does transformers tell the user that peft asks in a manner that is to go away.
+    """
+    from huggingface_hub.utils import are_progress_bars_disabled, enable_progress_bars
+    from transformers.utils import logging
+
+    loading, downloads = logging.is_progress_bar_enabled(), not are_progress_bars_disabled()
+    logging.disable_progress_bar()
+    if downloads:
+        enable_progress_bars()
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated", FutureWarning)
+            yield
+    finally:
+        if loading:
+            logging.enable_progress_bar()
 
 
 _PADS = ("<pad>", "<|pad|>", "[PAD]", "<PAD>", "<|padding|>", "<|finetune_right_pad_id|>", "<|endoftext|>", "<unk>")

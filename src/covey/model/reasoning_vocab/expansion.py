@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from covey.errors import ConfigError, ModelError
+from covey.model.loading import quiet_loading
 from covey.model.reasoning_vocab.automaton import tokens_with_tags
 from covey.model.reasoning_vocab.surface import Surfaces, read_tokenizer, surfaces
 from covey.model.reasoning_vocab.token_map import STARTS, TokenMap, choose_base_ids, unusable_copies
@@ -63,7 +64,8 @@ def expand(
     out = Path(out)
     tokenizer = tokenizer or AutoTokenizer.from_pretrained(str(source), **options)
     try:
-        model = AutoModelForCausalLM.from_pretrained(str(source), dtype="auto", **options)
+        with quiet_loading():
+            model = AutoModelForCausalLM.from_pretrained(str(source), dtype="auto", **options)
     except (OSError, ValueError) as error:
         raise ModelError(f"The weights of {source} cannot be loaded: {' '.join(str(error).split())}") from error
     if getattr(model.config, CONFIG_KEY, None) is not None:
@@ -180,12 +182,13 @@ def fold(model_dir: str | Path, out: str | Path) -> None:
 
     folder, out = Path(model_dir), Path(out)
     try:
-        if (folder / "adapter_config.json").is_file():
-            from peft import AutoPeftModelForCausalLM
+        with quiet_loading():
+            if (folder / "adapter_config.json").is_file():
+                from peft import AutoPeftModelForCausalLM
 
-            model = AutoPeftModelForCausalLM.from_pretrained(str(folder), dtype="auto").merge_and_unload()
-        else:
-            model = AutoModelForCausalLM.from_pretrained(str(folder), dtype="auto")
+                model = AutoPeftModelForCausalLM.from_pretrained(str(folder), dtype="auto").merge_and_unload()
+            else:
+                model = AutoModelForCausalLM.from_pretrained(str(folder), dtype="auto")
         tokenizer = AutoTokenizer.from_pretrained(str(folder))
     except (OSError, ValueError) as error:
         raise ModelError(f"The model in {folder} cannot be loaded: {' '.join(str(error).split())}") from error
