@@ -44,6 +44,9 @@ def test_a_key_that_stands_there_twice_with_the_same_value(tmp_path: Path) -> No
             r"num_generations=2 or 4, or training\.per_device_train_batch_size=999999999 or 1000000008",
         ),
         (["training.num_generations=1000000000"], r"num_generations=64 or 128"),
+        (["rewards.think_tag="], r"rewards\.think_tag='' is no name of a tag"),
+        (["rewards.answer_tag='<a>'"], r"rewards\.answer_tag='<a>' is no name of a tag: give it without brackets"),
+        (["rewards.think_tag=answer"], r"rewards\.answer_tag=answer is the name of rewards\.think_tag too"),
     ],
 )
 def test_numbers_and_names_beyond_bounds(words: list[str], message: str) -> None:

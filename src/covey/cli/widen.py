@@ -36,6 +36,9 @@ def run(arguments: argparse.Namespace) -> int:
     out = Path(arguments.folder).expanduser()
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ConfigError(f"{out} exists already. Give another folder, or empty this one.")
+    from covey.config.values import check_tags
+
+    check_tags({"--think-tag": arguments.think_tag, "--answer-tag": arguments.answer_tag})
     from covey.model.loading import resolve_model
     from covey.model.reasoning_vocab.expansion import expand
     from covey.runlog.files import guard_disk

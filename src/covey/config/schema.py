@@ -12,7 +12,7 @@ from covey.config.model import ModelConfig
 from covey.config.objective_checks import check_objective
 from covey.config.speed_checks import check_speed
 from covey.config.training import TrainingConfig
-from covey.config.values import BadKeyError, show
+from covey.config.values import BadKeyError, check_tags, show
 
 EARLY_STOPPING = "early_stopping"
 """The callback that comes with Covey."""
@@ -65,6 +65,7 @@ class RewardsConfig(Group):
         super().__post_init__()
         if not self.funcs or not all(self.funcs):
             raise BadKeyError("rewards.funcs", f"={list(self.funcs)} must name one or more reward functions.")
+        check_tags({"rewards.think_tag": self.think_tag, "rewards.answer_tag": self.answer_tag})
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,6 +21,26 @@ class BadKeyError(ConfigError):
         """The message behind the key."""
 
 
+_TAG = re.compile(r"[^\s<>/](?:[^<>]*[^\s<>/])?")
+
+
+def check_tags(tags: Mapping[str, str]) -> None:
+    """Check the names of tags, by their keys.
+
+    Raises:
+        BadKeyError: one of them is no name, or two are the same.
+    """
+    for key, name in tags.items():
+        if not _TAG.fullmatch(name):
+            raise BadKeyError(
+                key, f"={name!r} is no name of a tag: give it without brackets, as think stands for <think> … </think>."
+            )
+    first, *others = tags.items()
+    for key, name in others:
+        if name == first[1]:
+            raise BadKeyError(key, f"={name} is the name of {first[0]} too: the two need tags of their own.")
+
+
 _UNION = re.compile(r"\|(?![^\[]*\])")  # a bar that no bracket encloses
 
 _MAY_BE_INFINITE = ("training.max_grad_norm", "training.vllm_importance_sampling_clip_max")  # no limit at all
