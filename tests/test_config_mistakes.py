@@ -55,6 +55,12 @@ def test_numbers_and_names_beyond_bounds(words: list[str], message: str) -> None
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(("word", "found"), [("[5,7,100-199]", "5,7,100-199"), ("7", "7"), ("'5,7'", "5,7")])
+def test_ids_in_a_list_are_those_in_a_text(word: str, found: str) -> None:
+    config = load(["model.reasoning_vocab_size=2", f"model.reasoning_token_ids={word}"])
+    assert config.model.reasoning_token_ids == found
+
+
 def test_no_limit_is_a_limit_of_infinity() -> None:
     assert load(["training.max_grad_norm=inf"]).training.max_grad_norm == float("inf")
 

@@ -100,8 +100,9 @@ class ModelConfig(Group):
     `dp` is copies of the model, `fsdp` shards of each copy, `tp` parts of each layer (known, but not trained with)."""
     reasoning_vocab_size: int | str = 0
     """How many extra tokens there are for use between the thinking tags only; `full` copies the whole vocabulary."""
-    reasoning_token_ids: str | None = None
-    """Which tokens are copied: a file of token ids, or a range such as `0-9999`; null starts at id 0."""
+    reasoning_token_ids: str | int | tuple[int | str, ...] | None = None
+    """Which tokens are copied: a file of token ids, a range such as `0-9999`, or a list of ids and ranges; null starts
+    at id 0."""
     reasoning_start: str = option("copy", choices=("copy", "same_text"))
     """How likely the extra tokens are at first: `copy` as likely as what they copy, each; `same_text` shares that out,
     so that the model writes the same text as before."""
@@ -116,6 +117,10 @@ class ModelConfig(Group):
                 f"model.{bits}",
                 "=true leaves nothing to train: quantised weights need adapters, so set model.lora.rank=16.",
             )
+        if isinstance(self.reasoning_token_ids, int):
+            object.__setattr__(self, "reasoning_token_ids", str(self.reasoning_token_ids))
+        if isinstance(self.reasoning_token_ids, tuple):
+            object.__setattr__(self, "reasoning_token_ids", ",".join(map(str, self.reasoning_token_ids)))
         size = self.reasoning_vocab_size
         if (isinstance(size, str) and size != "full") or (isinstance(size, int) and size < 0):
             raise BadKeyError(

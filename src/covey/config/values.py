@@ -133,6 +133,7 @@ def describe(kind: str) -> str:
         "list[float]": "a list of numbers",
         "list[dict]": "a list of mappings",
         "list[list[int | str]]": "a list of two lists",
+        "tuple[int | str, ...]": "a list of numbers and texts",
     }
     found = []
     for member in members(kind):

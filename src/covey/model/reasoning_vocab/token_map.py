@@ -190,7 +190,7 @@ def read_ids(spec: str) -> list[int]:
         if span is None:
             raise ConfigError(
                 f"model.reasoning_token_ids={spec} is neither a file of token ids nor a range: {word!r} is no id. "
-                "Write 0-9999, or 5,7,100-199, or the name of a file that holds ids."
+                "Write 0-9999, or [5,7,100-199], or the name of a file that holds ids."
             )
         first, last = int(span[1]), int(span[2] or span[1])
         if last < first:
