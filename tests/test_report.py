@@ -289,7 +289,7 @@ def test_comparing_runs(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture
     assert labels_of([load_run(run), load_run(other)])[1] == "other/made"
     assert _compare([run, other], "--out", str(tmp_path / "c.html")) == 0
     page = (tmp_path / "c.html").read_text()
-    for expected in ("training.max_steps", "other/made", "-33.3", "0 / 1", "Validation accuracy: held-out"):
+    for expected in ("training.max_steps", "other/made", "−33.3", "0 / 1", "Validation accuracy: held-out"):
         assert expected in page, expected
     assert "<script>window.pwned" not in page
     (other / "evaluation" / "test-step-000020.jsonl").write_text('{"problem": 0}\n')

@@ -120,6 +120,15 @@ def test_filters_give_what_they_say(driver: Any, page: Path) -> None:
     assert _said(driver) == []
 
 
+def test_enter_in_the_search_keeps_what_was_found(driver: Any) -> None:
+    from selenium.webdriver.common.keys import Keys
+
+    driver.find_element("css selector", "#browser [name=search]").send_keys("never closed", Keys.ENTER)
+    assert _count(driver) == 30
+    assert "search=" not in driver.current_url
+    assert _said(driver) == []
+
+
 def test_sorting(driver: Any, page: Path) -> None:
     content = _content(page)
     for order, best in (("advantage-down", max), ("advantage-up", min)):
