@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from covey.cli.main import main
 from covey.errors import RunDirectoryError
@@ -47,6 +48,10 @@ def test_a_stopped_evaluation_goes_on_to_the_same_result(evaluate: Evaluate, tmp
     assert evaluate(tmp_path / "cut", "evaluation.num_samples=2")[0] == 0
     assert file.read_bytes() == (tmp_path / "whole" / "completions.jsonl").read_bytes()
     assert read_evaluation(tmp_path / "cut").summary == whole.summary
+    file.write_text(json.dumps({"problem": 0, "text": "of another program"}) + "\n")
+    code, said = evaluate(tmp_path / "cut", "evaluation.num_samples=2")
+    assert code == 1
+    assert "holds a completion that `covey eval` did not write" in said
     code, said = evaluate(tmp_path / "cut", "evaluation=greedy")
     assert code == 1
     assert "differs in sampling, num_samples" in said
@@ -138,6 +143,43 @@ def test_compare_refuses_what_cannot_be_compared(tmp_path: Path, capsys: pytest.
         read_evaluation(a)
 
 
+def test_compare_says_which_problems_differ(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def asked(folder: str, *problems: tuple[str, str]) -> Path:
+        at = made(tmp_path / folder, "1" * len(problems), problems_fingerprint=folder)
+        rows = [
+            {"problem": i, "outcome": "right", "prompt": prompt, "answer": answer}
+            for i, (prompt, answer) in enumerate(problems)
+        ]
+        (at / "completions.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        return at
+
+    first = asked("a", ("1 + 1", "2"), ("2 + 2", "4"), ("3 + 3", "6"))
+    for other, says in (
+        (asked("b", ("1 + 1", "2"), ("2 + 5", "7"), ("3 + 4", "7")), "(2 of 3; the first is problem 1, “2 + 2” and “2"),
+        (
+            asked("c", ("1 + 1", "2"), ("2 + 2", "5"), ("3 + 3", "6")),
+            "(1 of 3; the first is problem 1, its answer “4” a",
+        ),
+        (asked("d", ("1 + 1", "2")), "the problems (3 and 1) differ"),
+    ):
+        assert main(["compare", str(first), str(other)]) == 1
+        assert says in capsys.readouterr().err
+
+
+def test_two_evaluations_do_not_write_into_one_folder(tmp_path: Path) -> None:
+    from covey.runlog.evaluations import begin_evaluation, writing_evaluation
+
+    folder = tmp_path / "out"
+    with writing_evaluation(folder):
+        assert begin_evaluation(folder, {"seed": 1}) == []
+        with pytest.raises(RunDirectoryError, match=r"written by another process.*--out"), writing_evaluation(folder):
+            pytest.fail("two at once")
+    (folder / ".settings.json.17.tmp").write_text("cut off")
+    with writing_evaluation(folder):
+        assert sorted(path.name for path in folder.glob(".*.tmp")) == []
+        assert begin_evaluation(folder, {"seed": 1}) == []
+
+
 def test_compare_refuses_different_sampling_and_system_prompts(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -182,7 +224,7 @@ def test_evaluations_of_training_are_listed_and_compared(
     assert "+0.0 points" in capsys.readouterr().out
     assert main(["eval", str(run), "dataset.test_size=5"]) == 0
     assert main(["compare", str(after), str(run / "evaluation" / "test-final-sampled")]) == 1
-    assert "the problems differ" in capsys.readouterr().err
+    assert "the problems (6 and 5) differ" in capsys.readouterr().err
     stray = tmp_path / "stray.jsonl"
     stray.write_text("{}\n")
     assert main(["compare", str(stray), str(after)]) == 1
@@ -228,10 +270,23 @@ def training(model: str, out: Path, *words: str) -> int:
     return main(["train", *settings, *words])
 
 
+def scalars(run: Path) -> dict[str, list[tuple[int, float]]]:
+    """What a run told TensorBoard: step and value by name, over all of its files."""
+    found: dict[str, list[tuple[int, float]]] = {}
+    for file in sorted(run.rglob("events.out.tfevents.*")):
+        events = EventAccumulator(str(file)).Reload()
+        for tag in events.Tags()["scalars"]:
+            found.setdefault(tag, []).extend((event.step, event.value) for event in events.Scalars(tag))
+    return found
+
+
 def test_benchmarks_run_after_training_by_the_code_of_the_command(
     tiny_model: str, tmp_path: Path, gsm8k: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ("benchmarks=[gsm8k]", "evaluation.num_samples=2", "dataset.system_prompt=Answer briefly.")
+    words = (
+        *("benchmarks=[gsm8k]", "evaluation.num_samples=2", "dataset.system_prompt=Answer briefly."),
+        "logging=tensorboard",
+    )
     assert training(tiny_model, tmp_path, *words, f"evaluation.benchmark_paths.gsm8k={gsm8k}") == 0
     said = capsys.readouterr().out
     run = tmp_path / "run"
@@ -240,6 +295,10 @@ def test_benchmarks_run_after_training_by_the_code_of_the_command(
     accuracy = stored.summary["accuracy"]["value"]
     assert f"gsm8k (final, 3 problems, temperature 1): {accuracy:.1%}" in said
     assert json.loads((run / "summary.json").read_text())["evaluations"][0]["accuracy"] == accuracy
+    told = scalars(run)
+    for name, key in (("accuracy", "accuracy"), ("pass_at_2", "pass@2"), ("completion_length", "completion_length")):
+        for ending, part in (("", "value"), ("_low", "low"), ("_high", "high")):
+            assert told[f"eval/gsm8k/{name}{ending}"] == [(2, pytest.approx(stored.summary[key][part], rel=1e-6))]
     page = (run / "report.html").read_text(encoding="utf-8")
     assert f"<td>gsm8k</td><td>accuracy {accuracy:.1%} [" in page
     assert "</td><td>final</td><td>3 × 2</td><td>temperature 1</td>" in page

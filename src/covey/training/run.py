@@ -42,7 +42,7 @@ from covey.training.recording import Recorder
 from covey.training.resume import Start, decide_start
 from covey.training.sharding import asks_for_fsdp, check_layout, launcher_environment
 from covey.training.stages import StageClock
-from covey.training.trackers import tell_trackers, tracker_environment, trackers
+from covey.training.trackers import tell_benchmarks, tell_trackers, tracker_environment, trackers
 from covey.training.widening import check_reasoning, widened
 
 if TYPE_CHECKING:
@@ -216,7 +216,10 @@ def _train(job: _Job, console: Any) -> RunResult:
             job.processes.leave()  # the others need not wait for what the main one still does
             if config.evaluation.benchmarks and job.processes.is_main:
                 model = None if merge or job.processes.count > 1 else trainer.accelerator.unwrap_model(trainer.model)
-                run_benchmarks(config, run, lambda name, done, of: display.status(f"{name}: {done} of {of}"), model)
+                found = run_benchmarks(
+                    config, run, lambda name, done, of: display.status(f"{name}: {done} of {of}"), model
+                )
+                tell_benchmarks(trainer, found)
         display.finish()
     return RunResult(
         run=run,

@@ -6,16 +6,21 @@ time of the run.
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from covey.config import Config
 from covey.errors import ConfigError
+from covey.runlog import names
 
 if TYPE_CHECKING:
+    from transformers import TrainerCallback
+
+    from covey.runlog.evaluations import StoredEvaluation
     from covey.training.trainer import GRPOTrainer
 
 _NEEDS = {
@@ -33,6 +38,8 @@ _NEEDS = {
 _OFFLINE = ("tensorboard", "wandb", "trackio")
 """Trackers that are known to keep what they log in files alone."""
 _SPACE = "TRACKIO_SPACE_ID"
+_CLOSED_AGAIN = ("TensorBoardCallback", "TrackioCallback")
+"""Trackers whose files are closed at the end of training, and nothing else: others may send the model off there."""
 
 
 def trackers(config: Config) -> list[str]:
@@ -76,13 +83,35 @@ def _check_offline(config: Config, names: list[str]) -> None:
 def tell_trackers(trainer: GRPOTrainer, row: Mapping[str, Any]) -> None:
     """Hand figures that are not in the trainer's own log to the trackers, under the names they give those of the log:
     `eval/accuracy`, and `train/` before all that is neither training's nor an evaluation's."""
+    named = {_for_tracker(name): value for name, value in row.items() if value is not None}
+    for callback in _callbacks(trainer):
+        callback.on_log(trainer.args, trainer.state, trainer.control, model=trainer.model, logs=dict(named))  # type: ignore[call-arg]
+
+
+def tell_benchmarks(trainer: GRPOTrainer, evaluations: Iterable[StoredEvaluation]) -> None:
+    """Hand the figures of benchmarks to the trackers once training is over: `eval/gsm8k/accuracy`, with its bounds as
+    `…_low` and `…_high`. Not every tracker takes an `@`: `pass@4` is `eval/gsm8k/pass_at_4` to all of them."""
+    row: dict[str, float] = {}
+    for evaluation in evaluations:
+        for metric, figure in evaluation.summary.items():
+            name = names.eval_name(evaluation.settings["name"], metric.replace("@", "_at_"))
+            triple = {name: figure["value"], f"{name}_low": figure["low"], f"{name}_high": figure["high"]}
+            row |= {key: value for key, value in triple.items() if math.isfinite(value)}
+    # Some closed their files at the end of training; where nothing was left to train, none has begun.
+    around = (trainer.args, trainer.state, trainer.control)
+    for callback in _callbacks(trainer):
+        callback.on_train_begin(*around, model=trainer.model)
+    tell_trackers(trainer, row)
+    for callback in _callbacks(trainer):
+        if type(callback).__name__ in _CLOSED_AGAIN:
+            callback.on_train_end(*around, model=trainer.model)
+
+
+def _callbacks(trainer: GRPOTrainer) -> list[TrainerCallback]:
     from transformers.integrations import INTEGRATION_TO_CALLBACK
 
-    named = {_for_tracker(name): value for name, value in row.items() if value is not None}
     kinds = tuple(set(INTEGRATION_TO_CALLBACK.values()))
-    for callback in trainer.callback_handler.callbacks:
-        if isinstance(callback, kinds):
-            callback.on_log(trainer.args, trainer.state, trainer.control, model=trainer.model, logs=dict(named))
+    return [callback for callback in trainer.callback_handler.callbacks if isinstance(callback, kinds)]
 
 
 def _for_tracker(name: str) -> str:
