@@ -26,7 +26,11 @@ PAGES = {
     "benchmarks/first_run.md": "first_run.md",
     "benchmarks/grading.md": "grading_benchmark.md",
     "studies/maxent/README.md": "maxent_study.md",
+    "benchmarks/step.md": "step_benchmark.md",
+    "benchmarks/reasoning_mask.md": "reasoning_mask.md",
     "studies/maxent/results.md": "maxent_results.md",
+    "studies/reasoning_vocabulary/README.md": "reasoning_study.md",
+    "studies/reasoning_vocabulary/results.md": "reasoning_results.md",
 }
 """Files outside of `docs/` that are pages of it, and what they are called there."""
 
@@ -53,7 +57,7 @@ def write_all(root: Path) -> None:
     made = {"keys.md": keys_page(), "rewards.md": rewards_page()}
     for source, name in PAGES.items():
         if (root / source).is_file():
-            made[name] = moved(root, root / source, folder)
+            made[name] = titled(moved(root, root / source, folder), root / source)
     for path in folder.glob("*.md"):
         if path.name not in made:
             path.unlink()
@@ -101,6 +105,15 @@ def _text(text: str) -> str:
     """A docstring on one line; what Markdown would read as markup stays text."""
     parts = re.split(r"(`[^`]*`)", " ".join(text.split()))
     return "".join(part if part.startswith("`") else re.sub(r"([*_<>\[\]$|])", r"\\\1", part) for part in parts)
+
+
+def titled(text: str, source: Path) -> str:
+    """Tables that a study writes have no heading, and a page needs one: that of the study's README."""
+    readme = source.parent / "README.md"
+    if text.startswith("# ") or not readme.is_file():
+        return text
+    heading = readme.read_text(encoding="utf-8").partition("\n")[0]
+    return f"{heading}: the figures\n\n{text}"
 
 
 def moved(root: Path, source: Path, folder: Path) -> str:

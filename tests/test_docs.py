@@ -188,6 +188,13 @@ def test_pages_from_elsewhere_keep_their_links(tmp_path: Path) -> None:
     )
 
 
+def test_a_page_without_a_heading_gets_that_of_its_study(tmp_path: Path) -> None:
+    (tmp_path / "README.md").write_text("# A study\n\nWhat it found.\n")
+    script = pages_script()
+    assert script.titled("| a |\n", tmp_path / "results.md") == "# A study: the figures\n\n| a |\n"
+    assert script.titled("# Own\n", tmp_path / "results.md") == "# Own\n"
+
+
 def test_the_drawing_is_that_of_its_script(root: Path, tmp_path: Path) -> None:
     spec = importlib.util.spec_from_file_location("draw", root / "scripts" / "draw_group_sharing.py")
     assert spec is not None
