@@ -22,7 +22,7 @@ from covey.evaluation.run import GradedCompletion, Write, evaluate, last_user_me
 from covey.evaluation.stored import sampling_words
 from covey.evaluation.target import Target, find_target
 from covey.model.adapters import quantization_config
-from covey.model.loading import check_model, load_tokenizer, quiet_loading
+from covey.model.loading import check_model, load_tokenizer, quiet_weights
 from covey.model.prompts import cut_left, opened_thinking, prompt_lengths, render
 from covey.rewards.execution import RewardRunner
 from covey.rollout import SamplingSettings
@@ -144,7 +144,7 @@ def load_policy(config: Config, target: Target) -> Any:
     if more["quantization_config"] is not None:
         more["device_map"] = {"": 0 if device is not None else "cpu"}
     try:
-        with quiet_loading():
+        with quiet_weights():
             model = AutoModelForCausalLM.from_pretrained(
                 source,
                 revision=config.model.revision or "main",

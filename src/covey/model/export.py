@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from covey.errors import ModelError
 from covey.model.adapters import merge
-from covey.model.loading import all_eos_ids, quiet_loading
+from covey.model.loading import all_eos_ids, quiet_weights
 from covey.runlog.files import guard_disk
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def load_whole(model: ModelConfig, source: str, adapter: Path | None) -> WholeMo
     try:
         stored = AutoConfig.from_pretrained(source, **found).dtype
         dtype = str(stored or "float32").removeprefix("torch.")
-        with quiet_loading():
+        with quiet_weights():
             loaded = AutoModelForCausalLM.from_pretrained(source, dtype="float32" if adapter else "auto", **found)
             if adapter is not None:
                 from peft import PeftModel
@@ -98,7 +98,8 @@ def export_model(found: WholeModel, out: Path, *, dtype: str | None = None, over
     model = model.to(getattr(torch, dtype or found.dtype))
     settle_tokens(model, tokenizer)
     with _written_beside(out) as beside:
-        model.save_pretrained(beside)
+        with quiet_weights():
+            model.save_pretrained(beside)
         tokenizer.save_pretrained(beside)
         for file in found.sidecars:
             shutil.copy(file, beside)

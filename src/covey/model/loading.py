@@ -91,8 +91,8 @@ def load_tokenizer(model: ModelConfig) -> PreTrainedTokenizerBase:
 
 
 @contextmanager
-def quiet_loading() -> Iterator[None]:
-    """Within, weights are read without transformers' progress bar; downloads keep theirs.
+def quiet_weights() -> Iterator[None]:
+    """Within, weights are read and written without transformers' progress bar; downloads keep theirs.
 
     Nor does transformers tell the user that peft asks in a manner that is to go away.
     """

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from covey.errors import ConfigError, ModelError
-from covey.model.loading import quiet_loading
+from covey.model.loading import quiet_weights
 from covey.model.reasoning_vocab.automaton import tokens_with_tags
 from covey.model.reasoning_vocab.surface import Surfaces, read_tokenizer, surfaces
 from covey.model.reasoning_vocab.token_map import STARTS, TokenMap, choose_base_ids, unusable_copies
@@ -64,7 +64,7 @@ def expand(
     out = Path(out)
     tokenizer = tokenizer or AutoTokenizer.from_pretrained(str(source), **options)
     try:
-        with quiet_loading():
+        with quiet_weights():
             model = AutoModelForCausalLM.from_pretrained(str(source), dtype="auto", **options)
     except (OSError, ValueError) as error:
         raise ModelError(f"The weights of {source} cannot be loaded: {' '.join(str(error).split())}") from error
@@ -91,7 +91,8 @@ def expand(
     widen_tokenizer(out, token_map)
     widen_model(model, token_map)
     _check_copies(model, token_map, str(source))
-    model.save_pretrained(out)
+    with quiet_weights():
+        model.save_pretrained(out)
     vocabulary.save(out)
     return vocabulary
 
@@ -182,7 +183,7 @@ def fold(model_dir: str | Path, out: str | Path) -> None:
 
     folder, out = Path(model_dir), Path(out)
     try:
-        with quiet_loading():
+        with quiet_weights():
             if (folder / "adapter_config.json").is_file():
                 from peft import AutoPeftModelForCausalLM
 
@@ -200,7 +201,8 @@ def fold(model_dir: str | Path, out: str | Path) -> None:
     out.mkdir(parents=True)
     model.resize_token_embeddings(vocabulary.map.base_vocab_size, mean_resizing=False)
     delattr(model.config, CONFIG_KEY)
-    model.save_pretrained(out)
+    with quiet_weights():
+        model.save_pretrained(out)
     tokenizer.save_pretrained(out)
     narrow_tokenizer(out, vocabulary.map)
 
