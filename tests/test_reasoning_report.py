@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from covey.cli.main import main
 from covey.cli.vocab import look
-from covey.errors import ConfigError
+from covey.errors import ConfigError, ModelError
 from covey.model.reasoning_vocab import ReasoningVocabulary, TokenMap
 from covey.model.reasoning_vocab.drift import drift
 from covey.model.reasoning_vocab.expansion import expand
@@ -150,6 +150,17 @@ def test_a_server_needs_a_model_that_is_widened_already() -> None:
     assert check_reasoning(load(asked[:1]), str(STARTER_PATH), tokenizer) == [
         "8 reasoning tokens, 5 of them usable, between <think> and </think>."
     ]
+
+
+def test_a_map_of_another_model_is_told_before_weights_are_read(tmp_path: Path) -> None:
+    from covey.config import load
+    from covey.training.widening import check_reasoning
+
+    (tmp_path / "config.json").write_bytes((STARTER_PATH / "config.json").read_bytes())
+    TokenMap(512, (5,), frozenset(), "copy", "<think>", "</think>").write(tmp_path)
+    tokenizer = AutoTokenizer.from_pretrained(STARTER_PATH)
+    with pytest.raises(ModelError, match="512 ordinary and 1 reasoning tokens, 513 in all, but the embedding has 512"):
+        check_reasoning(load([]), str(tmp_path), tokenizer)
 
 
 def test_a_vocabulary_can_be_made_by_hand() -> None:

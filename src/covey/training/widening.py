@@ -33,12 +33,13 @@ def check_reasoning(config: Config, source: str, tokenizer: PreTrainedTokenizerB
 
     Raises:
         ConfigError: the size, the ids or the tags do not fit the tokenizer, or the model has such a vocabulary already.
-        ModelError: it has no fast tokenizer, or its map is damaged.
+        ModelError: it has no fast tokenizer, or its map is damaged or does not fit its weights.
     """
     size = config.model.reasoning_vocab_size
     own = Path(source) / MAP_FILE
     if own.is_file():
         found = TokenMap.read(own.parent)
+        found.check_rows(int(_described(config, source).get_text_config().vocab_size), source)
         if size != 0:
             raise ConfigError(
                 f"model.name={config.model.name} has a reasoning vocabulary of {found.size} tokens already, so "
@@ -53,13 +54,11 @@ def check_reasoning(config: Config, source: str, tokenizer: PreTrainedTokenizerB
             "model, which a run would write only now. Write it first (covey widen MODEL FOLDER --size …), and use "
             "model.name=FOLDER without model.reasoning_vocab_size; or set training.vllm_mode=colocate."
         )
-    from transformers import AutoConfig
-
     from covey.model.reasoning_vocab import ReasoningVocabulary
     from covey.model.reasoning_vocab.expansion import check_tags, ends_of, plan
     from covey.model.reasoning_vocab.surface import content_of, surfaces
 
-    described = AutoConfig.from_pretrained(source, **_options(config))
+    described = _described(config, source)
     rows = int(described.get_text_config().vocab_size)
     ordinary = surfaces(content_of(tokenizer), rows)
     token_map = plan(ordinary, rows, size, **_wanted(config), ends=ends_of([described], tokenizer))
@@ -123,6 +122,13 @@ def widened(config: Config, run: RunDirectory, start: Start, given: Widened, pro
         if start.checkpoint is None and processes.is_main:
             shutil.rmtree(first, ignore_errors=True)
         raise
+
+
+def _described(config: Config, source: str) -> Any:
+    """The model's own config."""
+    from transformers import AutoConfig
+
+    return AutoConfig.from_pretrained(source, **_options(config))
 
 
 def _wanted(config: Config) -> dict[str, Any]:
