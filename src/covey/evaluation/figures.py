@@ -31,16 +31,16 @@ def figures(completions: Iterable[Mapping[str, Any]], seed: int = 0) -> dict[str
     }
     for outcome in Outcome:
         found[f"grader/{outcome}"] = _share([[item["outcome"] == outcome for item in p] for p in problems])
-    samples, completions = min(map(len, right), default=0), sum(map(len, right))
+    samples, total = min(map(len, right), default=0), sum(map(len, right))
     if samples > 1:
         answers = [[item["extracted"] for item in problem] for problem in problems]
         found[f"avg@{samples}"] = found["accuracy"]
         for k in powers_up_to(samples):
             passed = [pass_at_k(len(problem), sum(problem), k) for problem in right]
-            found[f"pass@{k}"] = share_estimate(passed, completions, k)
+            found[f"pass@{k}"] = share_estimate(passed, total, k)
         for k in powers_up_to(samples)[1:]:
             voted = [majority_at_k(a, r, k, seed + i) for i, (a, r) in enumerate(zip(answers, right, strict=True))]
-            found[f"maj@{k}"] = share_estimate(voted, completions, k)
+            found[f"maj@{k}"] = share_estimate(voted, total, k)
     return found
 
 

@@ -85,7 +85,7 @@ def tell_trackers(trainer: GRPOTrainer, row: Mapping[str, Any]) -> None:
     `eval/accuracy`, and `train/` before all that is neither training's nor an evaluation's."""
     named = {_for_tracker(name): value for name, value in row.items() if value is not None}
     for callback in _callbacks(trainer):
-        callback.on_log(trainer.args, trainer.state, trainer.control, model=trainer.model, logs=dict(named))  # type: ignore[call-arg]
+        callback.on_log(trainer.args, trainer.state, trainer.control, model=trainer.model, logs=dict(named))
 
 
 def tell_benchmarks(trainer: GRPOTrainer, evaluations: Iterable[StoredEvaluation]) -> None:
