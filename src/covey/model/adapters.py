@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -148,10 +149,10 @@ def quantization_config(model: ModelConfig) -> BitsAndBytesConfig | None:
             f"model.{key}=true needs bitsandbytes, which is not installed: pip install 'covey[quantization]', or set "
             f"model.{key}=false."
         )
-    import bitsandbytes
     import torch
     from transformers import BitsAndBytesConfig
 
+    bitsandbytes = import_module("bitsandbytes")
     device = device_kind()
     if device not in getattr(bitsandbytes, "supported_torch_devices", {"cuda"}):
         raise ModelError(

@@ -96,7 +96,7 @@ def quiet_weights() -> Iterator[None]:
 
     Nor does transformers tell the user that peft asks in a manner that is to go away.
     """
-    from huggingface_hub.utils import are_progress_bars_disabled, enable_progress_bars
+    from huggingface_hub.utils.tqdm import are_progress_bars_disabled, enable_progress_bars
     from transformers.utils import logging
 
     loading, downloads = logging.is_progress_bar_enabled(), not are_progress_bars_disabled()
