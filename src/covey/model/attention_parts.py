@@ -38,9 +38,8 @@ def in_parts(
     Returns:
         `[1, heads, N, D]`.
     """
-    out: torch.Tensor = _InParts.apply(
-        query, key, value, tuple(groups), query.size(-1) ** -0.5 if scaling is None else scaling
-    )
+    factor = query.size(-1) ** -0.5 if scaling is None else scaling
+    out: torch.Tensor = _InParts.apply(query, key, value, tuple(groups), factor)  # type: ignore[no-untyped-call]
     return out
 
 

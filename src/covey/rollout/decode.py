@@ -142,7 +142,7 @@ class PlainDecoder:
             qk_bHd = qkv_bHd[:, :turned]
             if layer.head_norms is not None:
                 qk_bHd = layer.head_norms(qk_bHd)
-            other_half = qk_bHd.unflatten(-1, (2, half)).flip(-2).flatten(-2)
+            other_half = qk_bHd.reshape(*qk_bHd.shape[:2], 2, half).flip(-2).flatten(-2)
             qk_bHd = torch.addcmul(qk_bHd * cos_b1d, other_half, sin_b1d)[:, :, None]
             kept = cache.layers[place]
             kept.update(qk_bHd[:, self.heads :], qkv_bHd[:, turned:, None])
