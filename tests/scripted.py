@@ -14,6 +14,7 @@ from datasets import Dataset
 from transformers import TrainerCallback
 
 from covey import GRPOConfig, GRPOTrainer
+from covey.model.reasoning_vocab import ReasoningVocabulary
 from covey.training.sharding import let_cpus_shard
 
 TOTAL = 24
@@ -32,6 +33,13 @@ def scripted_reward(completion_ids: list[int]) -> float | None:
     """0, 1/2, 1, or nothing for every seventh sum."""
     total = sum(completion_ids)
     return None if total % 7 == 0 else (total % 3) / 2
+
+
+def thought(ids: list[int], vocabulary: ReasoningVocabulary, tags: list[list[int]]) -> list[int]:
+    """The same completion with all but its last two tokens thought, in copies where it has usable ones."""
+    first = vocabulary.map.base_vocab_size
+    copies = [first + token if first + token not in vocabulary.map.unusable else token for token in ids[:-2]]
+    return [*tags[0], *copies, *tags[1], *ids[-2:]]
 
 
 def reward(completion_ids: list[list[int]], **_: Any) -> list[float | None]:
@@ -55,6 +63,9 @@ class ScriptedTrainer(GRPOTrainer):
             scripted_completion(ids, (first + row) % num_generations, self.eos_token_ids[0])
             for row, ids in enumerate(prompt_ids)
         ]
+        if (vocabulary := self._thinking.vocabulary) is not None:
+            tags = [self.processing_class.encode(tag) for tag in (vocabulary.map.open_tag, vocabulary.map.close_tag)]
+            completions = [thought(ids, vocabulary, tags) for ids in completions]
         self.written = list(zip(prompt_ids, completions, strict=True))
         return completions, None
 

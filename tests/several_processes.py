@@ -19,6 +19,7 @@ from torch.distributed.tensor import DTensor
 from covey.cli.main import main
 from covey.config.mesh import Mesh
 from covey.objective import MaxEnt
+from covey.report import closing
 from covey.training.sharding import launcher_environment, mesh_arguments
 from resampled import resampled_trainer
 from scripted import TOTAL, scripted_trainer
@@ -69,13 +70,17 @@ RUNS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("shards", (*RESAMPLED, SHARDED)),
     ("shards-stopped", (*RESAMPLED, SHARDED, "stop_after_steps=2")),
     ("shards-stopped", (*RESAMPLED, SHARDED)),
+    ("thinking", ("model.reasoning_vocab_size=full", "training.beta=0.05", "training.max_steps=1")),
 )
 
 CASES: dict[str, tuple[Mesh, dict[str, Any], dict[str, Any]]] = {
     "copies": (Mesh(dp=2), {"objective": MaxEnt()}, {"loss_type": "grpo", "beta": 0.05}),
     "shards": (Mesh(fsdp=2), {"objective": MaxEnt()}, {"loss_type": "grpo", "beta": 0.05}),
     "shards-plain": (Mesh(fsdp=2), {}, {"loss_type": "dapo", "gradient_accumulation_steps": 3}),
+    "thinking": (Mesh(dp=2), {}, {"beta": 0.05}),
 }
+WIDENED = "widened"
+"""The folder with the model of the case `thinking`, which has a reasoning vocabulary."""
 
 
 def words(model: str, folder: Path, name: str, *more: str) -> list[str]:
@@ -114,7 +119,7 @@ def scripted_steps(model: str, folder: Path) -> None:
         size = TOTAL // 2 // settings.get("gradient_accumulation_steps", 1)
         with launcher_environment():
             trainer = scripted_trainer(
-                model,
+                str(folder / WIDENED) if name == "thinking" else model,
                 folder / name,
                 more=more,
                 shards=mesh.fsdp > 1,
@@ -137,6 +142,8 @@ if __name__ == "__main__":
     scripted_steps(model, folder)
     codes = []
     for number, (name, more) in enumerate(RUNS):
+        if number == 1:  # the pages of one run are enough: they are drawn while the other process waits
+            closing.write_report = closing.draw_curves = lambda *_: None
         stop = folder / "reward.stop"
         torch.distributed.barrier()
         if first:

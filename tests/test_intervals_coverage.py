@@ -114,6 +114,9 @@ def test_a_bootstrapped_mean_has_its_seed_and_leans_to_the_long_side() -> None:
     assert one.value == 32.0
     assert one.high - one.value > one.value - one.low > 0
     assert mean_estimate([5.0] * 20) == Estimate(5.0, 5.0, 5.0)
+    two = mean_estimate([10.0, 18.0], lowest=0.0)  # 14 ± 12.706 · 4, and no length is below zero
+    assert (two.value, two.low) == (14.0, 0.0)
+    assert two.high == pytest.approx(14 + 12.7062 * 4, rel=1e-4)
     three = mean_estimate([1.0, 2.0, 3.0])  # too few to bootstrap: 2 ± 4.3027 / sqrt(3)
     assert three.high == pytest.approx(2 + 4.3027 / 3**0.5, abs=1e-4)
 

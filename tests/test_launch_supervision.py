@@ -342,6 +342,19 @@ def test_whoever_is_killed_nothing_is_left(launch: Callable[..., Launched], vict
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("role", ["server", "trainer"])
+def test_a_guard_that_is_left_ends_what_the_other_had(launch: Callable[..., Launched], role: str) -> None:
+    """Launcher and guard are killed in one moment, so that neither can tidy up after the other."""
+    run = launch(server="good", trainer="needs server", steps=1000, patience={"stop_timeout": 1.0})
+    until(run.steps)
+    os.kill(run.process.pid, signal.SIGSTOP)
+    os.kill(run.find(role, guard=True), signal.SIGKILL)
+    os.kill(run.process.pid, signal.SIGKILL)
+    run.wait()
+    until(lambda: not run.members())
+
+
+@pytest.mark.slow
 def test_fifty_random_kills_leave_no_orphan(launch: Callable[..., Launched]) -> None:
     chance = random.Random(0)
     kills = 0

@@ -17,10 +17,12 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
+from covey.model.reasoning_vocab import MAP_FILE, ReasoningVocabulary
+from covey.model.reasoning_vocab.expansion import expand
 from covey.runlog.metrics import read_metrics
 from resampled import resampled_trainer
 from scripted import scripted_trainer
-from several_processes import CASES, RUNS, STEPS
+from several_processes import CASES, RUNS, STEPS, WIDENED
 
 pytestmark = pytest.mark.slow
 
@@ -39,6 +41,7 @@ def done(tiny_model: str, tmp_path_factory: pytest.TempPathFactory) -> Done:
 
     folder = tmp_path_factory.mktemp("several")
     (folder / "reward.py").write_text(REWARD, encoding="utf-8")
+    expand(tiny_model, folder / WIDENED, "full", start="same_text")
     script = Path(__file__).with_name("several_processes.py")
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", str(script)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "ERROR"}  # as `covey train` sets it
@@ -92,7 +95,8 @@ def test_a_step_is_that_of_one_process(done: Done, tiny_model: str, tmp_path: Pa
         alone = resampled_trainer(tiny_model, tmp_path, range(7), 4, dull={0, 2, 3}, more={})
     else:
         _, more, settings = CASES[case]
-        alone = scripted_trainer(tiny_model, tmp_path, more=more, **{**settings, "gradient_accumulation_steps": 1})
+        model = str(done.folder / WIDENED) if case == "thinking" else tiny_model
+        alone = scripted_trainer(model, tmp_path, more=more, **{**settings, "gradient_accumulation_steps": 1})
     alone.train()
     assert found["gradient"].keys() == alone.gradient.keys()
     assert max(gradient.abs().max() for gradient in alone.gradient.values()) > 1e-4
@@ -138,6 +142,19 @@ def test_shards_train_as_copies_do(done: Done) -> None:
         assert found.get("train/reward") == expected.get("train/reward")
         if expected["step"]:
             assert found["train/grad_norm"] == pytest.approx(expected["train/grad_norm"], rel=1e-3)
+
+
+def test_a_reasoning_vocabulary_is_made_once_for_both(done: Done) -> None:
+    run = done.folder / "thinking"
+    assert done.out.count("reasoning tokens,") == 1
+    assert not (run / "checkpoint-0.part").exists()
+    maps = {(run / folder / MAP_FILE).read_bytes() for folder in ("checkpoint-0", "checkpoint-1", "final_model")}
+    assert len(maps) == 1
+    (row,) = [row for row in rows(run) if "train/kl" in row]
+    assert row["train/kl"] == pytest.approx(0, abs=1e-7)  # policy and reference are both the model of checkpoint-0
+    vocabulary = ReasoningVocabulary.load(run / "final_model")
+    weights = load_file(run / "final_model" / "model.safetensors")["model.embed_tokens.weight"]
+    assert len(weights) == vocabulary.map.vocab_size == 2 * vocabulary.map.base_vocab_size
 
 
 @pytest.mark.parametrize("name", ["copies", "shards"])

@@ -154,7 +154,7 @@ def share_estimate(shares: Sequence[float], completions: int, k: int = 1) -> Est
     return Estimate(p, *share_interval(p * effective, effective))
 
 
-def mean_estimate(values: Sequence[float], seed: int = 0) -> Estimate:
+def mean_estimate(values: Sequence[float], seed: int = 0, *, lowest: float = -math.inf) -> Estimate:
     """The mean of one value per problem, and its interval over problems; no interval for a single problem.
 
     From 8 problems on a bootstrap-t with 2,000 resamples (Efron 1979): it follows the skewness that lengths have, where
@@ -163,6 +163,7 @@ def mean_estimate(values: Sequence[float], seed: int = 0) -> Estimate:
     Args:
         values: one for each problem.
         seed: fixes the resamples.
+        lowest: no value can be below this, so neither is the interval.
     """
     n = len(values)
     if n == 0:
@@ -174,7 +175,7 @@ def mean_estimate(values: Sequence[float], seed: int = 0) -> Estimate:
     lower = upper = t_quantile(n - 1)
     if n >= _BOOTSTRAP_FROM and error > 0:
         lower, upper = _bootstrap_t(np.asarray(values, dtype=float), centre, seed) or (lower, upper)
-    return Estimate(centre, centre - lower * error, centre + upper * error)
+    return Estimate(centre, max(lowest, centre - lower * error), centre + upper * error)
 
 
 def _bootstrap_t(values: np.ndarray, centre: float, seed: int) -> tuple[float, float] | None:

@@ -27,7 +27,9 @@ def figures(completions: Iterable[Mapping[str, Any]], seed: int = 0) -> dict[str
         "partial_accuracy": _share([[item["partial"] for item in problem] for problem in problems]),
         "format": _share([[item["well_formed"] for item in problem] for problem in problems]),
         "truncated": _share([[item["truncated"] for item in problem] for problem in problems]),
-        "completion_length": mean_estimate([mean([p["length"] for p in problem]) for problem in problems]),
+        "completion_length": mean_estimate(
+            [mean([item["length"] for item in problem]) for problem in problems], lowest=0.0
+        ),
     }
     for outcome in Outcome:
         found[f"grader/{outcome}"] = _share([[item["outcome"] == outcome for item in p] for p in problems])

@@ -15,7 +15,8 @@ needed. Such a process is stopped by SIGINT in place of SIGTERM. It holds as lon
 multiprocessing unblocks it in a process that starts its resource tracker, as vLLM's do.
 
 On Linux the guard adopts what its process leaves behind (a subreaper), also what went into a session of its own; and
-when the guard itself is killed, its process gets the signal that would stop it.
+when the guard itself is killed, its process gets the signal that would stop it. A guard whose launcher is gone also
+ends what other guards of the same launch, killed as well, have left: all of it has COVEY_LAUNCH_MARK in common.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -36,6 +38,8 @@ _SET_PARENT_DEATH_SIGNAL, _SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
 _TICK = 0.05
 _DEAF_SECONDS = 0.2
 _GIVE_UP_SECONDS = 30.0
+MARK = "COVEY_LAUNCH_MARK"
+"""The environment variable that all processes of a launch have in common."""
 LAST_SECONDS = 2.0
 """What descendants that outlived the process get between SIGTERM and SIGKILL."""
 
@@ -64,15 +68,40 @@ def descendants(of: int, spare: frozenset[int] = frozenset()) -> list[psutil.Pro
     return found
 
 
+def strays(mark: str) -> list[psutil.Process]:
+    """Processes of a launch that no guard looks after any more."""
+    guards, others = set(), []
+    for one in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            if one.environ().get(MARK) == mark and _is_alive(one):
+                if __file__ in one.cmdline():
+                    guards.add(one.pid)
+                else:
+                    others.append(one)
+    return [one for one in others if guards.isdisjoint(_above(one))]
+
+
+def _above(process: psutil.Process) -> set[int]:
+    try:
+        return {one.pid for one in process.parents()}
+    except psutil.Error:
+        return set()
+
+
 def end_all(of: int, patience: float, spare: frozenset[int] = frozenset()) -> int:
-    """End every descendant: SIGTERM, and SIGKILL for what is still there. Returns how many there were.
+    """End every descendant: SIGTERM, and SIGKILL for what is still there. Returns how many there were."""
+    return _end(lambda: descendants(of, spare), patience, spare)
+
+
+def _end(find: Callable[[], list[psutil.Process]], patience: float, spare: frozenset[int] = frozenset()) -> int:
+    """End all that is found.
 
     Also those that are started meanwhile: it looks again until there are none. One that does not hear SIGTERM is
     hardly waited for; one that not even SIGKILL ends (it waits for a device that hangs) is left to the kernel.
     """
     seen: dict[int, float] = {}
     give_up = time.monotonic() + patience + _GIVE_UP_SECONDS
-    while left := [one for one in descendants(of, spare) if _is_alive(one)]:
+    while left := [one for one in find() if _is_alive(one)]:
         now = time.monotonic()
         if now > give_up:
             break
@@ -145,6 +174,8 @@ class Guard:
         end_all(os.getpid(), LAST_SECONDS)
         while self._pass_on(0.0):
             pass
+        if self._orders < 0 and (mark := os.environ.get(MARK)):
+            _end(lambda: strays(mark), self._stop_seconds)  # one of them may be writing a checkpoint
         return 128 - code if code < 0 else code
 
     def _pass_on(self, seconds: float) -> bool:

@@ -6,10 +6,11 @@ import os
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from covey.launch.guard import adopt_orphans, end_all
+from covey.launch.guard import MARK, adopt_orphans, end_all
 
 TICK = 0.05
 """Seconds between two looks at a process."""
@@ -17,6 +18,7 @@ LAST_LINES = 15
 """Lines of a log that explain how a process ended."""
 GUARD = Path(__file__).with_name("guard.py")
 
+_mark = uuid.uuid4().hex  # of this launch
 _running: set[int] = set()
 _adopting = False
 
@@ -66,7 +68,7 @@ class Managed:
         try:
             self._guard = subprocess.Popen(
                 [sys.executable, "-P", str(GUARD), *words, *command],
-                env={**os.environ, "PYTHONUNBUFFERED": "1", **environment},
+                env={**os.environ, MARK: _mark, "PYTHONUNBUFFERED": "1", **environment},
                 stdin=subprocess.DEVNULL,
                 pass_fds=[orders],
                 process_group=0,  # a terminal's Ctrl-C comes once, from the launcher
