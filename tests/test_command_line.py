@@ -270,3 +270,18 @@ def test_the_resolved_config_loads_again(here: Path, capsys: pytest.CaptureFixtu
     (here / "again.yaml").write_text(capsys.readouterr().out, encoding="utf-8")
     again = load(recipe=here / "again.yaml")
     assert (again.dataset.system_prompt, again.training.beta, again.seed) == ("a, 4", 0.5, 4)
+
+
+def test_what_one_process_does_alone_the_others_leave_to_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`torchrun -m covey.cli.main eval …` would else write every result twice."""
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "1")
+    assert main(["config", "--diff", "training.beta=0.5"]) == 0
+    assert capsys.readouterr() == ("", "")
+    monkeypatch.setenv("RANK", "0")
+    assert main(["config", "--diff", "training.beta=0.5"]) == 0
+    out, err = capsys.readouterr()
+    assert "beta" in out
+    assert err.count("works in one process: the other ends at once") == 1

@@ -27,7 +27,7 @@ from covey.cli import (
     vocab,
     widen,
 )
-from covey.cli.several import is_main, wait_for_main, which_process
+from covey.cli.several import is_main, leave_to_main, wait_for_main, which_process
 from covey.errors import ConfigError, CoveyError, EndedElsewhereError
 
 _COMMANDS: dict[str, ModuleType] = {
@@ -37,6 +37,8 @@ _COMMANDS: dict[str, ModuleType] = {
         *(generate, chat, export, widen, push, config, doctor, starter),
     )
 }
+_TOGETHER = ("train", "launch")
+"""Commands in which every process of several has a part."""
 _DESCRIPTION = "Group-relative policy optimisation of language models on answers that can be checked."
 _EPILOGUE = """examples:
   covey train                                       train the starter model on arithmetic
@@ -87,7 +89,10 @@ def _refuse_unknown(command: str) -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code."""
     try:
-        arguments = parse(sys.argv[1:] if argv is None else argv)
+        words = sys.argv[1:] if argv is None else argv
+        arguments = parse(words)
+        if words[0] not in _TOGETHER and leave_to_main(words[0]):
+            return 0
         return int(arguments.run(arguments))
     except EndedElsewhereError as error:
         return error.exit_code

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 import time
 
 _SPEAK_FIRST = 10.0
@@ -13,6 +14,15 @@ _SPEAK_FIRST = 10.0
 def is_main() -> bool:
     """Whether this is the only process, or the first of several."""
     return _rank() == 0
+
+
+def leave_to_main(command: str) -> bool:
+    """Whether this process has nothing to do in a command that one process does alone; the main one says so."""
+    others = _number("WORLD_SIZE", 1) - 1
+    if is_main() and others > 0:
+        rest = "the other ends" if others == 1 else "the others end"
+        print(f"· covey {command} works in one process: {rest} at once.", file=sys.stderr)
+    return not is_main()
 
 
 def wait_for_main() -> None:
@@ -28,5 +38,9 @@ def which_process() -> str:
 
 def _rank() -> int:
     """By the environment variable of torchrun and accelerate; Slurm's is not it, as a job's shell has it too."""
-    rank = os.environ.get("RANK", "0")
-    return int(rank) if rank.isascii() and rank.isdigit() else 0
+    return _number("RANK", 0)
+
+
+def _number(variable: str, otherwise: int) -> int:
+    value = os.environ.get(variable, "")
+    return int(value) if value.isascii() and value.isdigit() else otherwise
