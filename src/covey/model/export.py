@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from covey.errors import ModelError
 from covey.model.adapters import merge
-from covey.model.loading import all_eos_ids, quiet_weights
+from covey.model.loading import all_eos_ids, is_widened, quiet_weights
 from covey.runlog.files import guard_disk
 
 if TYPE_CHECKING:
@@ -66,7 +66,8 @@ def load_whole(model: ModelConfig, source: str, adapter: Path | None) -> WholeMo
                 from peft import PeftModel
 
                 loaded = PeftModel.from_pretrained(loaded, str(adapter))
-        tokenizer = AutoTokenizer.from_pretrained(tokenizer_at, **found)
+        trusts = model.trust_remote_code and not is_widened(tokenizer_at)
+        tokenizer = AutoTokenizer.from_pretrained(tokenizer_at, **{**found, "trust_remote_code": trusts})
     except (OSError, ValueError, RuntimeError) as error:
         raise ModelError(f"{place} cannot be loaded: {' '.join(str(error).split())}") from error
     places = [folder / name for name in SIDECARS for folder in (place, Path(source))]  # of adapters: else from below

@@ -59,6 +59,11 @@ def check_name(name: str) -> None:
         resolve_model(name)
 
 
+def is_widened(source: str) -> bool:
+    """Whether a folder's tokenizer knows reasoning tokens; it brings no code, though it may say so to be left alone."""
+    return (Path(source) / "reasoning_token_map.json").is_file()
+
+
 def load_tokenizer(model: ModelConfig) -> PreTrainedTokenizerBase:
     """The model's tokenizer, padding on the left, with `model.chat_template` in place where one is given.
 
@@ -72,7 +77,7 @@ def load_tokenizer(model: ModelConfig) -> PreTrainedTokenizerBase:
         tokenizer = AutoTokenizer.from_pretrained(
             source,
             revision=model.revision or "main",
-            trust_remote_code=model.trust_remote_code,
+            trust_remote_code=model.trust_remote_code and not is_widened(source),
             padding_side="left",
             truncation_side="left",
         )

@@ -88,7 +88,7 @@ def expand(
     )
     vocabulary = ReasoningVocabulary(token_map, ordinary)
     check_tags(vocabulary, tokenizer)
-    widen_tokenizer(out, token_map)
+    widen_tokenizer(out, token_map, model.config.model_type)
     widen_model(model, token_map)
     _check_copies(model, token_map, str(source))
     with quiet_weights():

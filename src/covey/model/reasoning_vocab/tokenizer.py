@@ -24,12 +24,21 @@ GENERIC = "TokenizersBackend"
 _NEVER = -1e9
 """Score of a token that a unigram tokenizer is not to choose."""
 
+_TAKEN_AT_ITS_WORD = {"AutoTokenizer": [None, None]}
+"""For some models (Qwen2's) transformers takes the tokenizer class that it knows for them, whatever the folder says. A
+folder that names code of its own is exempt, and without `trust_remote_code` falls back on the class that it says."""
+
 _REBUILDERS = ("vocab.json", "merges.txt", "tokenizer.model", "spiece.model", "sentencepiece.bpe.model")
 """Files from which a class would build a tokenizer of its own."""
 
 
-def widen_tokenizer(folder: Path, token_map: TokenMap) -> None:
+def widen_tokenizer(folder: Path, token_map: TokenMap, model_type: str = "") -> None:
     """Let the tokenizer that is saved in a folder know the copies.
+
+    Args:
+        folder: of the tokenizer.
+        token_map: the copies.
+        model_type: what transformers calls the kind of the model.
 
     Raises:
         ModelError: it is of a kind that cannot be widened.
@@ -62,7 +71,7 @@ def widen_tokenizer(folder: Path, token_map: TokenMap) -> None:
     rest = decoder["decoders"] if decoder["type"] == "Sequence" else [decoder]
     content["decoder"] = {"type": "Sequence", "decoders": [strip, *rest]}
     _write(folder, content)
-    _make_generic(folder)
+    _make_generic(folder, model_type)
 
 
 def narrow_tokenizer(folder: Path, token_map: TokenMap) -> None:
@@ -79,6 +88,10 @@ def narrow_tokenizer(folder: Path, token_map: TokenMap) -> None:
     kept = [one for one in steps if (one.get("pattern") or {}).get("Regex") not in patterns]
     content["decoder"] = kept[0] if len(kept) == 1 else {"type": "Sequence", "decoders": kept}
     _write(folder, content)
+    file = folder / "tokenizer_config.json"
+    settings: dict[str, Any] = json.loads(file.read_bytes())
+    if settings.pop("auto_map", None) is not None:
+        write_atomically(file, json.dumps(settings, ensure_ascii=False, indent=2) + "\n")
 
 
 def _names(vocab: Mapping[str, int], added: Iterable[Mapping[str, Any]]) -> dict[int, str]:
@@ -105,12 +118,21 @@ def _write(folder: Path, content: Mapping[str, Any]) -> None:
     write_atomically(folder / "tokenizer.json", json.dumps(content, ensure_ascii=False))
 
 
-def _make_generic(folder: Path) -> None:
+def _is_overruled(model_type: str) -> bool:
+    """Whether transformers takes the tokenizer class that it knows for such models, whatever a folder says."""
+    from transformers.models.auto import tokenization_auto
+
+    return model_type in getattr(tokenization_auto, "MODELS_WITH_INCORRECT_HUB_TOKENIZER_CLASS", ())
+
+
+def _make_generic(folder: Path, model_type: str) -> None:
     file = folder / "tokenizer_config.json"
     settings: dict[str, Any] = json.loads(file.read_bytes())
     settings["tokenizer_class"] = GENERIC
     for rebuilt in ("auto_map", "backend", "vocab_file", "merges_file"):
         settings.pop(rebuilt, None)
+    if _is_overruled(model_type):
+        settings["auto_map"] = _TAKEN_AT_ITS_WORD
     write_atomically(file, json.dumps(settings, ensure_ascii=False, indent=2) + "\n")
     for name in _REBUILDERS:
         (folder / name).unlink(missing_ok=True)
