@@ -60,7 +60,8 @@ def _read(path: Path) -> list[Any]:
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"The prompts in {path} cannot be read: {error}.") from None
+        hint = "" if Path(path).exists() else " What is to be asked itself is given as --prompt TEXT."
+        raise DataError(f"The prompts in {path} cannot be read: {error}.{hint}") from None
     if path.suffix != ".jsonl":
         prompts: list[Any] = [line for line in lines if line.strip()]
     else:
