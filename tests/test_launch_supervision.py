@@ -342,16 +342,31 @@ def test_whoever_is_killed_nothing_is_left(launch: Callable[..., Launched], vict
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("role", ["server", "trainer"])
-def test_a_guard_that_is_left_ends_what_the_other_had(launch: Callable[..., Launched], role: str) -> None:
-    """Launcher and guard are killed in one moment, so that neither can tidy up after the other."""
+@pytest.mark.parametrize("roles", ["server", "trainer", "server trainer"])
+def test_launcher_and_guards_killed_in_one_moment_leave_nothing(launch: Callable[..., Launched], roles: str) -> None:
+    """So that none of them can tidy up after the other: what one guard had is ended by the other, or by the warden."""
     run = launch(server="good", trainer="needs server", steps=1000, patience={"stop_timeout": 1.0})
     until(run.steps)
     os.kill(run.process.pid, signal.SIGSTOP)
-    os.kill(run.find(role, guard=True), signal.SIGKILL)
+    for role in roles.split():
+        os.kill(run.find(role, guard=True), signal.SIGKILL)
     os.kill(run.process.pid, signal.SIGKILL)
     run.wait()
     until(lambda: not run.members())
+
+
+def test_the_warden_is_replaced(launch: Callable[..., Launched]) -> None:
+    def warden() -> list[int]:
+        return [pid for pid, line in run.members().items() if line.endswith(f"{os.devnull} 0 0")]
+
+    run = launch(server="good", steps=1000)
+    until(warden)
+    (first,) = warden()
+    os.kill(first, signal.SIGKILL)
+    until(lambda: warden() not in ([], [first]))
+    run.process.terminate()
+    assert run.wait() == 143
+    assert run.members() == {}
 
 
 @pytest.mark.slow

@@ -17,6 +17,9 @@ multiprocessing unblocks it in a process that starts its resource tracker, as vL
 On Linux the guard adopts what its process leaves behind (a subreaper), also what went into a session of its own; and
 when the guard itself is killed, its process gets the signal that would stop it. A guard whose launcher is gone also
 ends what other guards of the same launch, killed as well, have left: all of it has COVEY_LAUNCH_MARK in common.
+
+Without a COMMAND it is the warden of a launch: deaf to all signals that can be ignored, it waits for the launcher's end
+and then ends what no living guard stands for, until nothing of the launch is left.
 """
 
 from __future__ import annotations
@@ -71,14 +74,37 @@ def descendants(of: int, spare: frozenset[int] = frozenset()) -> list[psutil.Pro
 def strays(mark: str) -> list[psutil.Process]:
     """Processes of a launch that no guard looks after any more."""
     guards, others = set(), []
+    for one in members(mark):
+        with contextlib.suppress(psutil.Error, OSError):
+            if __file__ in one.cmdline():
+                guards.add(one.pid)
+            else:
+                others.append(one)
+    return [one for one in others if guards.isdisjoint(_above(one))]
+
+
+def members(mark: str) -> list[psutil.Process]:
+    """All processes of a launch below its launcher."""
+    found = []
     for one in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):
             if one.environ().get(MARK) == mark and _is_alive(one):
-                if __file__ in one.cmdline():
-                    guards.add(one.pid)
-                else:
-                    others.append(one)
-    return [one for one in others if guards.isdisjoint(_above(one))]
+                found.append(one)
+    return found
+
+
+def outlive_launcher(orders: int, stop_seconds: float) -> int:
+    """The warden: wait for the launcher's end, then see to it that nothing of its launch is left."""
+    while os.read(orders, 64):
+        pass
+    mark = os.environ[MARK]
+    _end(lambda: strays(mark), stop_seconds)
+    while [one.pid for one in members(mark)] != [
+        os.getpid()
+    ]:  # guards that are ending what they have, and may yet be killed
+        time.sleep(_TICK)
+        _end(lambda: strays(mark), stop_seconds)
+    return 0
 
 
 def _above(process: psutil.Process) -> set[int]:
@@ -247,6 +273,10 @@ def _has_in(pid: int, mask: str, number: int) -> bool:
 
 def main() -> int:
     orders, stop_seconds, log, shown, outlasts, *command = sys.argv[1:]
+    if not command:
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1):
+            signal.signal(number, signal.SIG_IGN)
+        return outlive_launcher(int(orders), float(stop_seconds))
     guard: list[Guard] = []
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         # What ends a whole job step (Slurm, a terminal) reaches the guard too: its process comes first.

@@ -1,10 +1,11 @@
-"""One process of a plan, started behind a guard, and what it wrote into its log."""
+"""One process of a plan behind its guard, its log, and the warden that ends what launcher and guards cannot."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
+import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -37,6 +38,58 @@ def end_strays(seconds: float) -> int:
         seconds: what they get between SIGTERM and SIGKILL.
     """
     return end_all(os.getpid(), seconds, frozenset(_running)) if _adopting else 0
+
+
+class Warden:
+    """A process that stands by to end what is left should this one and guards be killed together.
+
+    A guard sees to its own process and, once the launcher is gone, to what other guards left. What a guard left that
+    was killed shortly before its launcher has nobody but the warden. One that is killed itself is replaced at once.
+    """
+
+    def __init__(self, stop_seconds: float) -> None:
+        """Prepare it; it runs while this object is entered.
+
+        Args:
+            stop_seconds: what those left over get between SIGTERM and SIGKILL.
+        """
+        self._stop_seconds = stop_seconds
+        self._lock, self._over = threading.Lock(), False
+
+    def __enter__(self) -> None:
+        self._orders, self._alive = os.pipe()  # by whose end it knows that this process is gone
+        self._start()
+        self._keeper = threading.Thread(target=self._keep, name="warden", daemon=True)
+        self._keeper.start()
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._over = True
+            self._process.kill()
+        self._keeper.join()
+        os.close(self._orders)
+        os.close(self._alive)
+
+    def _start(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", str(GUARD), str(self._orders), str(self._stop_seconds), os.devnull, "0", "0"],
+            env={**os.environ, MARK: _mark},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            pass_fds=[self._orders],
+            process_group=0,
+        )
+        _running.add(self._process.pid)
+
+    def _keep(self) -> None:
+        while True:
+            self._process.wait()
+            with self._lock:
+                _running.discard(self._process.pid)
+                if self._over:
+                    return
+                self._start()
 
 
 class Managed:

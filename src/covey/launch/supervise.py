@@ -11,7 +11,7 @@ from types import FrameType
 
 from covey.launch.machine import LaunchError
 from covey.launch.plan import SERVER, TRAINER, Plan
-from covey.launch.process import LAST_LINES, TICK, Managed, Tail, end_strays
+from covey.launch.process import LAST_LINES, TICK, Managed, Tail, Warden, end_strays
 from covey.launch.progress import FINISHES, STACKS, Progress, how_it_ended
 from covey.launch.serving import Serving
 from covey.launch.tell import Reporter
@@ -88,7 +88,7 @@ class Supervisor:
         Raises:
             LaunchError: the server never answered, or died too often, or training hung too often.
         """
-        with self._listening():
+        with self._listening(), Warden(self._patience.stop_timeout):
             try:
                 self._serving.begin()
                 if not self._serving.wait(self._asked_to_stop):
