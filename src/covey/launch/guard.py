@@ -11,8 +11,8 @@ itself, for what is drawn in place, and only its errors are logged.
 
 With OUTLASTS=1 a SIGTERM from anybody else changes nothing, neither for the guard nor for its process and what that
 starts. A scheduler sends it to all processes of a job at once, when only the launcher knows which of them are still
-needed. Such a process is stopped by SIGINT in place of SIGTERM. It holds as long as SIGTERM stays blocked: Python's
-multiprocessing unblocks it in a process that starts its resource tracker, as vLLM's do.
+needed. Such a process is stopped by SIGINT in place of SIGTERM. It holds as long as SIGTERM stays blocked; for vLLM's
+processes `covey.rollout.vllm_outlast` sees to that.
 
 On Linux the guard adopts what its process leaves behind (a subreaper), also what went into a session of its own; and
 when the guard itself is killed, its process gets the signal that would stop it. A guard whose launcher is gone also

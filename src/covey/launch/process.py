@@ -19,7 +19,11 @@ LAST_LINES = 15
 """Lines of a log that explain how a process ended."""
 GUARD = Path(__file__).with_name("guard.py")
 
-_mark = uuid.uuid4().hex  # of this launch
+_marked = {MARK: uuid.uuid4().hex, "SPT_NOENV": "1"}
+"""The environment by which guards and warden know what belongs to this launch.
+
+The second keeps it legible: setproctitle, by which vLLM names its processes, else writes over it.
+"""
 _running: set[int] = set()
 _adopting = False
 
@@ -73,7 +77,7 @@ class Warden:
     def _start(self) -> None:
         self._process = subprocess.Popen(
             [sys.executable, "-P", str(GUARD), str(self._orders), str(self._stop_seconds), os.devnull, "0", "0"],
-            env={**os.environ, MARK: _mark},
+            env={**os.environ, **_marked},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -121,7 +125,7 @@ class Managed:
         try:
             self._guard = subprocess.Popen(
                 [sys.executable, "-P", str(GUARD), *words, *command],
-                env={**os.environ, MARK: _mark, "PYTHONUNBUFFERED": "1", **environment},
+                env={**os.environ, **_marked, "PYTHONUNBUFFERED": "1", **environment},
                 stdin=subprocess.DEVNULL,
                 pass_fds=[orders],
                 process_group=0,  # a terminal's Ctrl-C comes once, from the launcher

@@ -28,6 +28,9 @@ INSTANCE_VARIABLE = "COVEY_ENGINE_INSTANCE"
 WORKER = "covey.rollout.vllm_worker.FolderWeights"
 """What a server on a CPU takes its weights with."""
 
+_OUTLAST = Path(__file__).with_name("vllm_outlast.py")
+"""Runs vLLM's module such that a launcher's shield from SIGTERM holds."""
+
 _CPU_SEQUENCES = 64
 """Sequences at a time on a CPU, where more of them make nothing faster."""
 
@@ -91,9 +94,10 @@ def command(
     """
     dtype = "float32" if on_cpu and args.dtype == "auto" else args.dtype
     if distribution == "vllm":
-        made = [sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", args.model]
+        words = ["vllm.entrypoints.cli.main", "serve", args.model]
     else:
-        made = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", args.model]
+        words = ["vllm.entrypoints.openai.api_server", "--model", args.model]
+    made = [sys.executable, str(_OUTLAST), *words]
     made += ["--host", args.host, "--port", str(args.port), "--dtype", dtype]
     made += ["--tensor-parallel-size", str(args.tensor_parallel_size)]
     made += ["--gpu-memory-utilization", str(args.gpu_memory_utilization)]
