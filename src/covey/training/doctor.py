@@ -229,9 +229,10 @@ def check_memory(config: Config, source: str, prompt_length: int) -> Iterator[Fi
     there, what = available_memory()
     trained = "" if need.trained == need.parameters else f", {need.trained / 1e6:.1f} M of them trained"
     seen = (
-        f"{need.parameters / 1e6:.1f} M parameters{trained}; training about {_gigabytes(need.training)} (weights "
-        f"{_gigabytes(need.weights)}, optimiser {_gigabytes(need.optimiser)}, activations "
-        f"{_gigabytes(need.activations)}), sampling about {_gigabytes(need.rollout)}; {what} has {_gigabytes(there)}"
+        f"{need.parameters / 1e6:.1f} M parameters{trained}; training about {_gigabytes(need.training)} at most "
+        f"(weights {_gigabytes(need.weights)}, gradients {_gigabytes(need.gradients)}, optimiser "
+        f"{_gigabytes(need.moments)}, activations {_gigabytes(need.activations)}, head {_gigabytes(need.head)}), "
+        f"sampling about {_gigabytes(need.rollout)}; {what} has {_gigabytes(there)}"
     )
     most = max(need.training, need.rollout)
     if most > there:
@@ -239,7 +240,7 @@ def check_memory(config: Config, source: str, prompt_length: int) -> Iterator[Fi
             Mark.WRONG,
             "memory",
             seen,
-            "Lower training.per_device_train_batch_size and raise gradient_accumulation_steps, set "
+            "Set speed.max_tokens or lower training.per_device_train_batch_size, set "
             "training.gradient_checkpointing=true, train adapters (model.lora.rank=16), or use more devices.",
         )
     elif most * _SLACK > there:

@@ -1,8 +1,9 @@
 """How much memory training and sampling will need, estimated from a model's config before any weight is loaded.
 
 The estimate counts what is certain (weights, gradients, the optimiser's moments, the reference, the key/value cache,
-the logits) and what is usual (activations, after Korthikanti et al. 2022, arXiv 2205.05198, section 4). It leaves out
-the allocator's slack: allow a fifth more.
+the tiles of the head) and what autograd keeps in a layer that has norms before its parts and a gated feed-forward part.
+It leaves out the allocator's slack and the copies of weights that autocast makes: allow a fifth more. The page on
+memory has it beside measured runs.
 """
 
 from __future__ import annotations
@@ -14,10 +15,14 @@ from typing import TYPE_CHECKING, Any
 from covey.config import Config
 
 if TYPE_CHECKING:
+    from torch import nn
     from transformers import PretrainedConfig
 
 _BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
-_BYTES_PER_HIDDEN_VALUE = 17  # activations kept per layer and hidden value, in values: 34 bytes at two bytes each
+_TILE_TOKENS, _TILE_WORDS = 4096, 32768
+"""The head is computed in tiles of at most so much, on TRL's path and on Covey's."""
+_TILES_WITHOUT_TRITON = 8
+"""Where Triton does not run, the steps of a tile's backward pass each leave a tensor of its size."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,22 +35,36 @@ class MemoryEstimate:
     """How many of them are trained."""
     weights: int
     """The weights, and the reference model's where there is one."""
-    optimiser: int
-    """Gradients and the optimiser's two moments."""
+    gradients: int
+    moments: int
+    """The optimiser's two moments of each trained parameter."""
     activations: int
-    """What the backward pass of one micro-batch keeps, the logits among it."""
+    """What one forward pass keeps for its backward pass."""
+    head: int
+    """What the head holds while it turns hidden states into log-probabilities, and back."""
+    accumulates: bool
+    """Whether gradients of an earlier pass are there while a forward pass runs."""
     cache: int
-    """The key/value cache of one generation batch."""
+    """What one generation batch holds: keys and values, the newest logits, and weights laid out for sampling."""
 
     @property
     def training(self) -> int:
-        """What the training part of a step needs at most."""
-        return self.weights + self.optimiser + self.activations
+        """What the training part of a step needs at most.
+
+        Activations are let go as gradients come into being: only one of the two is there in full, unless gradients
+        of an earlier pass are kept.
+        """
+        passing = self.activations + self.head
+        return (
+            self.weights
+            + self.moments
+            + (passing + self.gradients if self.accumulates else max(passing, self.gradients))
+        )
 
     @property
     def rollout(self) -> int:
         """What sampling needs at most; gradients are freed by then, moments are not."""
-        return self.weights + self.optimiser + self.cache
+        return self.weights + self.moments + self.cache
 
 
 def estimate_memory(config: Config, model: PretrainedConfig, prompt_length: int) -> MemoryEstimate:
@@ -56,36 +75,88 @@ def estimate_memory(config: Config, model: PretrainedConfig, prompt_length: int)
         model: the model's own config.
         prompt_length: tokens of a long prompt of the data.
     """
-    parameters, head = _count_parameters(model)
+    empty = _empty(model)
     text = model.get_text_config()
+    parameters, words = sum(p.numel() for p in empty.parameters()), int(text.vocab_size)
     wanted = config.model.reasoning_vocab_size
-    copies = head if isinstance(wanted, str) else wanted
+    copies = words if isinstance(wanted, str) else wanted
     parameters += copies * int(text.hidden_size) * (1 if text.tie_word_embeddings else 2)
-    head += copies
+    words += copies
     training, lora = config.training, config.model.lora
     width = _bytes_per_weight(config, model)
     trained = _adapter_parameters(lora.effective_rank, text) if lora.active else parameters
     stored = parameters * width * (0.5 if config.model.load_in_8bit else 0.25 if config.model.load_in_4bit else 1)
     reference = stored if training.beta and not lora.active else 0  # adapters are switched off to get the reference
     state_width = 4 if lora.active else width
-    length = prompt_length + training.max_completion_length
-    rows = training.per_device_train_batch_size
-    layers, hidden = int(text.num_hidden_layers), int(text.hidden_size)
     value_width = 2 if training.bf16 or training.fp16 or width == 2 else 4
-    per_layer = rows * length * hidden * value_width
-    kept = layers * per_layer + _BYTES_PER_HIDDEN_VALUE * per_layer
-    if not training.gradient_checkpointing:
-        kept = layers * _BYTES_PER_HIDDEN_VALUE * per_layer
-    logits = 3 * rows * training.max_completion_length * head * 4  # the logits, their softmax, their gradient
-    generated = training.generation_batch
+    tokens, scored = _tokens_of_a_pass(config, prompt_length)
+    budget = config.speed.max_tokens
     return MemoryEstimate(
         parameters=parameters,
         trained=trained,
         weights=int(stored + reference),
-        optimiser=3 * trained * state_width,
-        activations=int(kept + logits),
-        cache=0 if training.use_vllm else generated * length * _cache_bytes_per_token(text, value_width),
+        gradients=trained * state_width,
+        moments=2 * trained * state_width,
+        activations=_activations(empty, text, tokens, value_width, checkpointing=training.gradient_checkpointing),
+        head=_head(scored, words, int(text.hidden_size), value_width, trains_it=not lora.active),
+        accumulates=training.gradient_accumulation_steps > 1 or (budget is not None and tokens >= budget),
+        cache=0 if training.use_vllm else _sampling(config, text, words, prompt_length, parameters, value_width),
     )
+
+
+def _tokens_of_a_pass(config: Config, prompt_length: int) -> tuple[int, int]:
+    """Tokens that go through the model in one forward pass, and how many of them the head scores."""
+    training, speed = config.training, config.speed
+    rows, group = training.per_device_train_batch_size, training.num_generations
+    length = training.max_completion_length
+    prompts = rows
+    if speed.shared_scoring:  # groups that do not fit into the micro-batch evenly are cut at its two ends
+        prompts = -(-rows // group) if rows % group == 0 or group % rows == 0 else min(rows, rows // group + 2)
+    tokens, scored = prompts * prompt_length + rows * length, rows * length
+    if speed.max_tokens is not None and tokens > speed.max_tokens:
+        tokens = max(speed.max_tokens, prompt_length + length)  # a row above the budget is a pass of its own
+        scored = min(scored, max(length, tokens - prompt_length))
+    return tokens, scored
+
+
+def _activations(empty: nn.Module, text: Any, tokens: int, width: int, *, checkpointing: bool) -> int:
+    """Bytes that autograd keeps: of every layer, or each layer's input and all of the one that is computed again.
+
+    Of a layer it keeps what its products read (its two parts' inputs, queries, keys, values and what attention made of
+    them, and four tensors of the feed-forward part's inner size), and of every norm its input in float32 and its
+    output.
+    """
+    hidden, inner = int(text.hidden_size), _inner(text)
+    queries, keys = _attention_widths(text)
+    layer = _first_layer(empty)
+    norms = 0
+    for name, module in layer.named_modules():
+        if "norm" in type(module).__name__.lower() and getattr(module, "weight", None) is not None:
+            norms += hidden if len(module.weight) == hidden else keys if "k_norm" in name else queries
+    values = 2 * hidden + 4 * inner + 2 * queries + 2 * keys
+    per_layer = tokens * (values * width + norms * (4 + width))
+    layers = int(text.num_hidden_layers)
+    return layers * tokens * hidden * width + per_layer if checkpointing else layers * per_layer
+
+
+def _head(scored: int, words: int, hidden: int, width: int, *, trains_it: bool) -> int:
+    """Bytes of the head's tiles and of the gradients that it collects in float32."""
+    import torch
+
+    tile = min(scored, _TILE_TOKENS) * min(words, _TILE_WORDS)
+    tiles = tile * width if torch.cuda.is_available() else tile * 4 * _TILES_WITHOUT_TRITON
+    return tiles + scored * hidden * 4 + (words * hidden * 4 if trains_it else 0)
+
+
+def _sampling(config: Config, text: Any, words: int, prompt_length: int, parameters: int, width: int) -> int:
+    import torch
+
+    training, shared = config.training, config.speed.shared_prefill
+    rows = training.generation_batch
+    prompts = -(-rows // training.num_generations) if shared else rows
+    cached = prompts * prompt_length + rows * training.max_completion_length
+    laid_out = parameters * 4 if shared and not torch.cuda.is_available() else 0
+    return cached * _cache_bytes_per_token(text, width) + 3 * rows * words * 4 + laid_out
 
 
 def available_memory() -> tuple[int, str]:
@@ -110,14 +181,21 @@ def _main_memory() -> int:
     return total
 
 
-def _count_parameters(model: PretrainedConfig) -> tuple[int, int]:
-    """All parameters, counted on an empty model, and the size of the vocabulary."""
+def _empty(model: PretrainedConfig) -> nn.Module:
+    """The model without memory for its weights."""
     import torch
     from transformers import AutoModelForCausalLM
 
     with torch.device("meta"):
-        empty = AutoModelForCausalLM.from_config(model)
-    return sum(p.numel() for p in empty.parameters()), int(model.get_text_config().vocab_size)
+        empty: nn.Module = AutoModelForCausalLM.from_config(model)
+    return empty
+
+
+def _first_layer(empty: nn.Module) -> nn.Module:
+    """The first of the model's layers: the first list of modules that is in it."""
+    from torch import nn
+
+    return next((module[0] for module in empty.modules() if isinstance(module, nn.ModuleList) and len(module)), empty)
 
 
 def _bytes_per_weight(config: Config, model: PretrainedConfig) -> int:
@@ -129,17 +207,23 @@ def _bytes_per_weight(config: Config, model: PretrainedConfig) -> int:
 
 def _adapter_parameters(rank: int, text: Any) -> int:
     """About what adapters on all linear layers hold: rank times the sum of each layer's two sides."""
-    hidden, inner = int(text.hidden_size), int(getattr(text, "intermediate_size", 4 * text.hidden_size))
-    heads = int(text.num_attention_heads)
-    size = int(getattr(text, "head_dim", None) or hidden // heads)
-    queries = heads * size
-    keys = int(getattr(text, "num_key_value_heads", heads)) * size
+    hidden, inner = int(text.hidden_size), _inner(text)
+    queries, keys = _attention_widths(text)
     sides = 2 * (hidden + queries) + 2 * (hidden + keys) + 3 * (hidden + inner)
     return int(text.num_hidden_layers) * rank * sides
 
 
-def _cache_bytes_per_token(text: Any, width: int) -> int:
+def _inner(text: Any) -> int:
+    """The inner size of the feed-forward part."""
+    return int(getattr(text, "intermediate_size", None) or 4 * text.hidden_size)
+
+
+def _attention_widths(text: Any) -> tuple[int, int]:
+    """Values of all queries of a token, and of all its keys, which are as many as those of its values."""
     heads = int(text.num_attention_heads)
     size = int(getattr(text, "head_dim", None) or int(text.hidden_size) // heads)
-    keys = int(getattr(text, "num_key_value_heads", heads))
-    return 2 * int(text.num_hidden_layers) * keys * size * width
+    return heads * size, int(getattr(text, "num_key_value_heads", None) or heads) * size
+
+
+def _cache_bytes_per_token(text: Any, width: int) -> int:
+    return 2 * int(text.num_hidden_layers) * _attention_widths(text)[1] * width
