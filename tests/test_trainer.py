@@ -9,11 +9,14 @@ from typing import Any
 
 import pytest
 import torch
+from datasets import Dataset, IterableDataset
 from trl import GRPOTrainer as TRLGRPOTrainer
 
 from covey import GRPOTrainer
 from covey.config import SpeedConfig
+from covey.errors import DataError
 from covey.runlog.directory import is_whole
+from covey.training.given_rows import check_prompts
 from trainers import build_trainer
 
 
@@ -76,3 +79,15 @@ def test_a_checkpoint_of_stock_trl_is_taken_with_a_warning(
         trainer.train(resume_from_checkpoint=str(tmp_path / "stock" / "checkpoint-1"))
     assert trainer.state.global_step == 3
     assert "not exactly as if it had never stopped" in caplog.text
+
+
+def test_rows_without_a_prompt_are_told_with_what_would_do() -> None:
+    """TRL's own word for it is a bare KeyError, after the model is loaded and the first batch begins."""
+    good = Dataset.from_dict({"prompt": ["1 + 1?"]})
+    check_prompts(train_dataset=good, eval_dataset={"a": good, "b": good})
+    check_prompts(train_dataset=good.rename_column("prompt", "q").with_transform(lambda rows: {"prompt": rows["q"]}))
+    check_prompts(train_dataset=IterableDataset.from_generator(lambda: iter([{"q": 1}])), eval_dataset=None)
+    with pytest.raises(DataError, match=r'train_dataset have no column `prompt`.* question, answer\. .*"question", "p'):
+        check_prompts(train_dataset=Dataset.from_dict({"question": ["1 + 1?"], "answer": ["2"]}), eval_dataset=None)
+    with pytest.raises(DataError, match=r"eval_dataset\['b'\] have no column `prompt`.* they have q\. Add one"):
+        check_prompts(train_dataset=good, eval_dataset={"a": good, "b": Dataset.from_dict({"q": ["1 + 1?"]})})

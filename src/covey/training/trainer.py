@@ -31,6 +31,7 @@ from covey.training.batching import batching_for
 from covey.training.checkpoints import written_whole
 from covey.training.early_rewards import EarlyRewards
 from covey.training.engine import engine_in_place
+from covey.training.given_rows import check_prompts
 from covey.training.kl_control import KLWatch
 from covey.training.objective_step import ScoredRewards, check_objective, decide_advantages, loss_mask
 from covey.training.piece_metrics import one_entry_each
@@ -91,11 +92,13 @@ class GRPOTrainer(TRLGRPOTrainer):
 
         Raises:
             ConfigError: the objective or the controller does not go together with the rest.
+            DataError: rows have no `prompt`.
         """
         if objective is not None:
             check_objective(objective)
         with engine_in_place(self):
             super().__init__(*args, **kwargs)
+        check_prompts(train_dataset=self.train_dataset, eval_dataset=self.eval_dataset)
         self._speed = speed if speed is not None else SpeedConfig()
         if objective is not None and hasattr(objective, "for_run"):
             objective = objective.for_run(loss_type=self.loss_type, num_generations=self.num_generations)
