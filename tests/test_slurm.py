@@ -14,8 +14,14 @@ from pathlib import Path
 
 import pytest
 
+import covey
+from covey.cli import composing
+from covey.cli.main import parse
+from covey.cli.sweep import run_sweep
+from covey.runlog.sweep import FINISHED
 from real_slurm import Cluster, missing, running
 from same_run import assert_same_run, words
+from test_sweep import JOB, states
 
 pytestmark = [pytest.mark.slow, pytest.mark.slurm]
 
@@ -27,7 +33,7 @@ import time
 
 def variety(completions, **columns):
     """The number of different characters; slow enough for a job to be stopped in the middle."""
-    time.sleep(2)
+    time.sleep(1)
     return [float(len(set(c[-1]["content"]))) for c in completions]
 '''
 
@@ -138,6 +144,21 @@ def test_training_sh_asks_for_what_it_says(jobs: Jobs) -> None:
     assert state["NumNodes"] in ("1", "1-1")  # at least and at most, while it is not placed
     assert state["Requeue"] == "1"
     assert state["StdOut"] == str(jobs.folder / "logs" / f"slurm_{number}.out")
+
+
+def test_a_sweep_is_an_array_of_jobs(jobs: Jobs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Through submitit, on stand-ins for `covey train`."""
+    for name, value in jobs.cluster.environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("PYTHONPATH", str(Path(covey.__file__).parents[1]))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "job.py").write_text(JOB, encoding="utf-8")
+    words = ("seed=1,2", "run_name=s", "hydra/launcher=submitit_slurm", "hydra.launcher.partition=main")
+    request = composing.request(parse(["train", "--multirun", *words]))
+    assert run_sweep(request, words, (sys.executable, str(tmp_path / "job.py"))) == 0
+    assert states(tmp_path / "out" / "s") == {"0_seed-1": FINISHED, "1_seed-2": FINISHED}
+    said = jobs.cluster.call("scontrol", "--oneliner", "show", "job").splitlines()
+    assert sum(" ArrayTaskId=" in line and " Partition=main " in line for line in said) == 2, said
 
 
 def _program(path: Path, text: str) -> None:

@@ -41,6 +41,7 @@ _SET_PARENT_DEATH_SIGNAL, _SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
 _TICK = 0.05
 _DEAF_SECONDS = 0.2
 _GIVE_UP_SECONDS = 30.0
+_LOOK_AGAIN = 0.5  # looking for a launch's processes means reading the environment of all that there are
 MARK = "COVEY_LAUNCH_MARK"
 """The environment variable that all processes of a launch have in common."""
 LAST_SECONDS = 2.0
@@ -98,13 +99,11 @@ def outlive_launcher(orders: int, stop_seconds: float) -> int:
     while os.read(orders, 64):
         pass
     mark = os.environ[MARK]
-    _end(lambda: strays(mark), stop_seconds)
-    while [one.pid for one in members(mark)] != [
-        os.getpid()
-    ]:  # guards that are ending what they have, and may yet be killed
-        time.sleep(_TICK)
+    while True:
         _end(lambda: strays(mark), stop_seconds)
-    return 0
+        if all(one.pid == os.getpid() for one in members(mark)):
+            return 0
+        time.sleep(_LOOK_AGAIN)  # guards are ending what they have, and may yet be killed
 
 
 def _above(process: psutil.Process) -> set[int]:
