@@ -20,6 +20,7 @@ import termios
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -367,23 +368,27 @@ def test_the_warden_is_replaced(launch: Callable[..., Launched]) -> None:
 
 
 @pytest.mark.slow
-def test_fifty_random_kills_leave_no_orphan(launch: Callable[..., Launched]) -> None:
-    chance = random.Random(0)
-    kills = 0
-    signals = (signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
-    while kills < 50:
-        run = launch(server="good", trainer="needs server", steps=40, patience={"stop_timeout": 1.0})
-        time.sleep(chance.uniform(0.0, 1.5))
-        while run.process.poll() is None and kills < 50:
-            members = run.members()
-            if members:
-                try:
-                    os.kill(chance.choice(sorted(members)), chance.choice(signals))
-                except ProcessLookupError:
-                    continue
-                kills += 1
-            time.sleep(chance.uniform(0.0, 0.4))
-        if run.process.poll() is None:
-            run.process.terminate()
-        run.process.wait(60)
-        until(lambda ended=run: not ended.members())
+def test_fifty_random_kills_leave_no_orphan(launch: Callable[..., Launched], tmp_path: Path) -> None:
+    """Several launches at a time: they mostly wait."""
+
+    def kill(seed: int, kills: int) -> None:
+        chance = random.Random(seed)
+        signals = (signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
+        while kills > 0:
+            folder = tmp_path / f"{seed}-{kills}"
+            run = launch(server="good", trainer="needs server", steps=40, patience={"stop_timeout": 1.0}, folder=folder)
+            time.sleep(chance.uniform(0.0, 1.5))
+            while run.process.poll() is None and kills > 0:
+                if members := run.members():
+                    with suppress(ProcessLookupError):
+                        os.kill(chance.choice(sorted(members)), chance.choice(signals))
+                        kills -= 1
+                time.sleep(chance.uniform(0.0, 0.4))
+            if run.process.poll() is None:
+                run.process.terminate()
+            run.process.wait(60)
+            until(lambda ended=run: not ended.members())
+
+    with ThreadPoolExecutor(5) as pool:
+        for done in [pool.submit(kill, seed, 10) for seed in range(5)]:
+            done.result()
