@@ -11,7 +11,9 @@ from covey.cli import composing
 from covey.errors import ConfigError, RunDirectoryError
 
 if TYPE_CHECKING:
+    from covey.evaluation.estimators import Estimate
     from covey.evaluation.paired import Comparison
+    from covey.evaluation.planning import Plan
     from covey.runlog.evaluations import StoredEvaluation
 
 _SAME = {
@@ -218,22 +220,40 @@ def _print(
         f"better in B: {_some(result.gained, listed)}",
         f"worse in B: {_some(result.lost, listed)}",
     ]
-    if math.isfinite(result.more_problems):
-        lines.append(
-            "to tell a difference of this size (80% power, two-sided 5%): "
-            + (f"{result.more_problems:,.0f} more problems" if result.more_problems else "these problems are enough")
-            + _samples(result)
-        )
+    lines += _needed(result.plan)
     for line in lines:
         console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
-def _samples(result: Comparison) -> str:
-    if math.isnan(result.samples_needed):
-        return ""
-    if math.isinf(result.samples_needed):
+def _needed(plan: Plan) -> list[str]:
+    """What these problems can tell, and what it would take to tell a difference of the size that was seen."""
+    if math.isnan(plan.told):
+        return []
+    lines = [f"these problems tell a true difference of about {100 * plan.told:.1f} points (80% power, two-sided 5%)"]
+    if plan.problems.value > 0:
+        low, high = (_rounded(end) for end in (plan.problems.low, plan.problems.high))
+        more = f"{low} to {high}" if plan.problems.low > 0 else f"up to {high}"
+        lines.append(f"to tell one of the size that was seen: {more} more problems{_samples(plan.samples)}")
+    return lines
+
+
+def _samples(samples: Estimate) -> str:
+    """Samples in words: how sure their number is depends on what the samples that are there show of the problems."""
+    if math.isnan(samples.value):
+        return " (one sample of each does not show whether more samples would do)"
+    if math.isinf(samples.low):
         return "; more samples of these problems would not do"
-    return f"; or {result.samples_needed:,.0f} samples of each of these"
+    low, high = _rounded(samples.low), _rounded(samples.high)
+    if math.isinf(samples.high):
+        return f"; or at least {low} samples of each of these, if any number would do"
+    return f"; or {low} to {high} samples of each of these" if low != high else f"; or {low} samples of each of these"
+
+
+def _rounded(number: float) -> str:
+    """Two figures: no more is known."""
+    if not math.isfinite(number) or number < 100:
+        return f"{number:.0f}"
+    return f"{round(number, 1 - math.floor(math.log10(number))):,.0f}"
 
 
 def _some(problems: tuple[int, ...], listed: int) -> str:

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from covey.evaluation.estimators import Z95, mean, t_quantile
+from covey.evaluation.planning import Plan, plan
 
-_Z80 = 0.8416212335729143  # one-sided 80% point of the standard normal: the power that is planned for
 _ENUMERATED = 16
 """Problems that differ, up to which all ways to flip the signs are counted."""
 _DRAWS = 20_000
@@ -33,10 +33,8 @@ class Comparison:
     gained: tuple[int, ...]
     """Positions of the problems on which B is right more often than A."""
     lost: tuple[int, ...]
-    more_problems: float
-    """Further problems that a difference of this size would need, at 80% power and a two-sided 5% level."""
-    samples_needed: float
-    """Completions per problem that it would need on these problems; infinite when no number would do."""
+    plan: Plan
+    """What it would take to tell a difference of this size."""
 
 
 def compare(first: Sequence[Sequence[float]], second: Sequence[Sequence[float]], seed: int = 0) -> Comparison:
@@ -64,8 +62,7 @@ def compare(first: Sequence[Sequence[float]], second: Sequence[Sequence[float]],
         half = t_quantile(n - 1) * spread / math.sqrt(n) if n > 1 else math.nan
         low, high = max(-1.0, difference - half), min(1.0, difference + half)
         p_value = sign_flip(gaps, seed)
-    more, samples = _needed(first, second, gaps)
-    return Comparison(n, mean(a), mean(b), difference, low, high, p_value, gained, lost, more, samples)
+    return Comparison(n, mean(a), mean(b), difference, low, high, p_value, gained, lost, plan(first, second))
 
 
 def bonett_price(gained: int, lost: int, problems: int) -> tuple[float, float]:
@@ -114,27 +111,3 @@ def holm(p_values: Sequence[float]) -> list[float]:
         highest = max(highest, min(1.0, (len(p_values) - rank) * p_values[i]))
         corrected[i] = highest
     return corrected
-
-
-def _needed(
-    first: Sequence[Sequence[float]], second: Sequence[Sequence[float]], gaps: np.ndarray
-) -> tuple[float, float]:
-    """Further problems, and completions per problem, to tell a difference of the size that was seen."""
-    n, difference = len(gaps), float(gaps.mean()) if len(gaps) else math.nan
-    if n < 2 or difference == 0:
-        return math.nan, math.nan
-    variance, wanted = float(gaps.var(ddof=1)), (difference / (Z95 + _Z80)) ** 2
-    samples = min(len(scores) for scores in (*first, *second))
-    most = max(len(scores) for scores in (*first, *second))
-    # McNemar's exact test counts whole problems: one of them, the usual correction for continuity, is lost.
-    size, reach = abs(difference), (Z95 + _Z80) * math.sqrt(variance)
-    exact = ((reach + math.sqrt(reach**2 + 4 * size)) / (2 * size)) ** 2
-    more = max(0, math.ceil(exact if most == 1 else variance / wanted) - n)
-    if samples < 2:
-        return more, math.nan  # one completion does not show how much a problem's own answers vary
-    inner = [np.var(a, ddof=1) + np.var(b, ddof=1) for a, b in zip(first, second, strict=True)]
-    within = float(np.mean(inner))
-    between = max(0.0, variance - within / samples)
-    room = wanted * n - between
-    needed = math.inf if room <= 0 and within > 0 else (within / room if room > 0 else math.inf)
-    return more, max(float(samples), math.ceil(needed)) if math.isfinite(needed) else math.inf

@@ -1,0 +1,124 @@
+"""What it would take to tell two models apart, and how surely a pilot says so. Pure functions of numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from covey.evaluation.estimators import Z95, Estimate, mean, t_quantile
+
+_REACH = Z95 + 0.8416212335729143
+"""Standard errors that a true difference must be away from 0: a two-sided 5% level, and (one-sided point of the normal)
+80% power."""
+_MOST_SAMPLES = 10_000
+"""Where more completions of each problem than this are needed, no number counts as enough."""
+
+_Scores = Sequence[Sequence[float]]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What would tell a difference of the size that was seen, at 80% power and a two-sided 5% level.
+
+    The intervals (95%) say how far these problems leave open how much problems and completions vary. That the true
+    difference may be another than the one that was seen is not in them: `told` is for that.
+    """
+
+    told: float
+    """The smallest true difference that these problems and completions tell, as a share of 1; NaN where all problems
+    changed alike."""
+    problems: Estimate
+    """Further problems, with as many completions each; NaN for no difference."""
+    samples: Estimate
+    """Completions of each of these problems; infinite when no number would do, NaN where one completion each does not
+    show how much a problem's own answers vary."""
+
+
+def plan(first: _Scores, second: _Scores) -> Plan:
+    """Plan from a pilot.
+
+    Args:
+        first: for each problem, A's score on each of its completions: 1 for right, 0 for wrong.
+        second: B's, for the same problems in the same order.
+    """
+    n, undefined = len(first), Estimate(math.nan, math.nan, math.nan)
+    if n < 2:
+        return Plan(math.nan, undefined, undefined)
+    gaps = np.array([mean(b) - mean(a) for a, b in zip(first, second, strict=True)])
+    squares = (gaps - gaps.mean()) ** 2 * n / (n - 1)  # their mean is the variance
+    own = np.array([[_variance(scores) for scores in side] for side in (first, second)])  # NaN for one completion
+    each = np.array([[len(scores) for scores in side] for side in (first, second)])
+    several = bool(each.min() > 1)
+    noise = (own / each).sum(axis=0) if several else np.zeros(n)  # in a difference, from the completions alone
+    variance = max(float(squares.mean()), float(noise.mean()))
+    if variance < 1e-12:
+        return Plan(math.nan, undefined, undefined)
+    # McNemar's exact test counts whole problems: one of them, the usual correction for continuity, is lost.
+    lost = 1 if each.max() == 1 else 0
+    told = min(1.0, _REACH * math.sqrt(variance / n) + lost / n)
+    size = abs(float(gaps.mean()))
+    if size < 1e-12:
+        return Plan(told, undefined, undefined)
+    error = t_quantile(n - 1) * float(squares.std(ddof=1)) / math.sqrt(n)
+    unsure = math.exp(min(error / variance, 50.0))  # in the logarithm: a variance is above 0, and skewed
+    problems = [max(0, _problems(size, variance * by, lost) - n) for by in (1.0, 1 / unsure, unsure)]
+    samples = undefined
+    if several:
+        samples = _samples(squares - noise, own.sum(axis=0), n * (size / _REACH) ** 2, int(each.min()))
+    return Plan(told, Estimate(*map(float, problems)), samples)
+
+
+def _variance(scores: Sequence[float]) -> float:
+    if len(scores) < 2:
+        return math.nan
+    middle = mean(scores)
+    return math.fsum((score - middle) ** 2 for score in scores) / (len(scores) - 1)
+
+
+def _problems(size: float, variance: float, lost: int) -> int:
+    """The fewest problems N with `N · size - lost ≥ reach · √(N · variance)`."""
+    reach = _REACH * math.sqrt(variance)
+    return math.ceil(((reach + math.sqrt(reach**2 + 4 * size * lost)) / (2 * size)) ** 2)
+
+
+def _samples(between: np.ndarray, own: np.ndarray, wanted: float, least: int) -> Estimate:
+    """Completions per problem that bring the variance of the problems' differences down to `wanted`.
+
+    With s completions each it is the mean over problems of `between + own / s`, and never below that of `own / s`. What
+    lies between the problems is what was seen less the problems' own noise, so it may come out too low or too high: the
+    interval is that of the numbers at which the mean is not told apart from `wanted` (as in Fieller 1954).
+
+    Args:
+        between: for each problem, the square of what its difference is off the mean, less its noise.
+        own: for each problem, the variance of one completion of A and one of B.
+        least: completions that are there.
+    """
+    n = len(own)
+    (spread, both), (_, noise) = (np.cov(between, own) / n).tolist()  # of the means
+    middle, mean_own, t = float(between.mean()), float(own.mean()), t_quantile(n - 1)
+
+    def enough(shift: float) -> Callable[[float], bool]:
+        def reached(samples: float) -> bool:
+            error = math.sqrt(max(0.0, spread + 2 * both / samples + noise / samples**2))
+            seen = middle + mean_own / samples + shift * error
+            return max(seen, (mean_own + shift * math.sqrt(noise)) / samples) <= wanted
+
+        return reached
+
+    return Estimate(*(_fewest(enough(shift), least) for shift in (0.0, -t, t)))
+
+
+def _fewest(enough: Callable[[float], bool], least: int) -> float:
+    """The smallest whole number from `least` on that is enough; infinite where none is."""
+    if enough(least):
+        return float(least)
+    below, above = least, _MOST_SAMPLES
+    if not enough(above):
+        return math.inf
+    while above - below > 1:
+        middle = (below + above) // 2
+        below, above = (below, middle) if enough(middle) else (middle, above)
+    return float(above)

@@ -1,0 +1,112 @@
+"""What it would take to tell a difference: by hand, by drawing what was asked for, and how sure a pilot is of it."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from covey.evaluation.paired import compare, mcnemar, sign_flip
+from covey.evaluation.planning import plan
+
+REACH = 2.8015852  # 1.959964 + 0.841621: a two-sided 5% level and 80% power
+
+
+def test_samples_by_hand() -> None:
+    """20 problems with 4 completions each, of which B gets one more right in 8, and one fewer in 2."""
+    half, better, worse = [0.0, 0.0, 1.0, 1.0], [0.0, 1.0, 1.0, 1.0], [0.0, 0.0, 0.0, 1.0]
+    found = plan([half] * 20, [better] * 8 + [worse] * 2 + [half] * 10)
+    # A sample has the variance 1/3 where half are right, and 1/4 at 3 or 1 of 4; each mean has a quarter of it.
+    own, size = (10 * (1 / 3 + 1 / 4) + 10 * (1 / 3 + 1 / 3)) / 20, 6 * 0.25 / 20
+    seen = (10 * 0.25**2 - 20 * size**2) / 19
+    assert seen < own / 4  # no less than their own noise can be what it is, so that is taken
+    assert found.told == pytest.approx(REACH * math.sqrt(own / 4 / 20), rel=1e-6)
+    assert found.problems.value == math.ceil(own / 4 * (REACH / size) ** 2) - 20
+    # Nothing is left between the problems, so own / s is to be 20 (size / 2.8)².
+    assert found.samples.value == math.ceil(own / (20 * (size / REACH) ** 2))
+    assert found.samples.low <= found.samples.value <= found.samples.high
+
+
+def test_what_lies_between_the_problems_by_hand() -> None:
+    """30 problems that A gets wrong with both completions; B gets 20 right with both, and 2 with one of the two."""
+    a, sure, unsure = [0.0, 0.0], [1.0, 1.0], [0.0, 1.0]
+    found = plan([a] * 30, [sure] * 20 + [unsure] * 2 + [a] * 8)
+    gaps = np.array([1.0] * 20 + [0.5] * 2 + [0.0] * 8)
+    between, own = gaps.var(ddof=1) - 2 * 0.25 / 30, 2 * 0.5 / 30
+    assert found.told == pytest.approx(REACH * math.sqrt((between + own / 2) / 30), rel=1e-6)
+    assert found.samples.value == 2  # the difference is told already
+
+
+def test_more_samples_do_nothing_where_problems_differ_and_completions_do_not() -> None:
+    certain = plan([[0.0, 0.0], [1.0, 1.0]] * 100, [[1.0, 1.0], [0.0, 0.0]] * 98 + [[1.0, 1.0]] * 4)
+    assert certain.samples.low == math.inf
+
+
+def test_what_cannot_be_told_is_nan() -> None:
+    same = plan([[1.0], [0.0]], [[1.0], [0.0]])
+    assert all(map(math.isnan, (same.told, same.problems.value, same.samples.value)))
+    even = plan([[1.0], [0.0], [0.0]], [[0.0], [1.0], [0.0]])
+    assert (even.told, math.isnan(even.problems.value)) == (1.0, True)
+    assert math.isnan(plan([[1.0], [0.0], [0.0]], [[1.0], [1.0], [0.0]]).samples.value)
+    assert math.isnan(plan([], []).told)
+
+
+@pytest.mark.parametrize(("n", "samples", "solved"), [(50, 4, 0.6), (200, 2, 1.0)])
+def test_a_pilots_ranges_hold_what_it_would_really_take(n: int, samples: int, solved: float) -> None:
+    """Pilots drawn from problems whose chances are known: A's are beta, or 20%; B's are 3 points better on average,
+    with a spread of 10 points between the problems. From that follows what the size that a pilot saw would take."""
+    rng, held, tried = np.random.default_rng(n), [0, 0], 0
+    noise_of_a = solved * (0.6 * 0.4 * 10 / 11) + (1 - solved) * 0.16  # the mean of p (1 - p) where a = 6 and b = 4
+    noise, between = noise_of_a + _noise_of_b(solved), 0.01
+    for _ in range(200):
+        p = np.where(rng.random(n) < solved, rng.beta(6, 4, n), 0.2)
+        q = np.clip(p + 0.03 + rng.choice([-0.1, 0.1], n), 0, 1)
+        a, b = (rng.random((n, samples)) < side[:, None] for side in (p, q))
+        found, size = plan(a.tolist(), b.tolist()), abs(float(b.mean() - a.mean()))
+        if size == 0:
+            continue
+        wanted = (size / REACH) ** 2
+        problems = max(0.0, (between + noise / samples) / wanted - n)
+        held[0] += found.problems.low - 1 <= problems <= found.problems.high + 1
+        room = n * wanted - between
+        needed = max(float(samples), noise / room) if room > 0 else math.inf
+        held[1] += found.samples.low - 1 <= (needed if needed <= 10_000 else math.inf) <= found.samples.high + 1
+        tried += 1
+    assert held[0] / tried >= 0.9
+    assert held[1] / tried >= 0.9
+
+
+def _noise_of_b(solved: float) -> float:
+    """The mean of q (1 - q) for B, by drawing many problems."""
+    rng, n = np.random.default_rng(0), 200_000
+    q = np.where(rng.random(n) < solved, rng.beta(6, 4, n), 0.2) + 0.03 + rng.choice([-0.1, 0.1], n)
+    q = np.clip(q, 0, 1)
+    return float((q * (1 - q)).mean())
+
+
+@pytest.mark.parametrize(("up", "down"), [(0.2, 0.1), (0.1, 0.05), (0.06, 0.02)])
+def test_so_many_more_problems_do_tell_the_difference_80_times_in_100(up: float, down: float) -> None:
+    """Evaluations of the size that is asked for, drawn from what was seen, under the test that is used."""
+    n = 1000
+    first = [[0.0]] * int(up * n) + [[1.0]] * int(down * n) + [[1.0]] * (n - int(up * n) - int(down * n))
+    second = [[1.0]] * int(up * n) + [[0.0]] * int(down * n) + [[1.0]] * (n - int(up * n) - int(down * n))
+    found = compare(first, second)
+    assert found.plan.problems.value == 0  # a thousand are more than enough
+    few = compare(first[::10], second[::10])  # the same shares on a tenth of the problems
+    rng = np.random.default_rng(int(1000 * up))
+    counts = rng.multinomial(int(few.plan.problems.value) + n // 10, [up, down, 1 - up - down], size=2000)
+    power = np.mean([mcnemar(int(gained), int(lost)) <= 0.05 for gained, lost, _ in counts])
+    assert 0.76 <= power <= 0.84
+
+
+def test_so_many_samples_do_tell_the_difference_80_times_in_100() -> None:
+    """60 problems, all solved 4 points more often by B; 25 completions each, which hit these rates exactly."""
+    rng = np.random.default_rng(5)
+    right = rng.integers(2, 23, size=60)
+    sides = [[[1.0] * int(c) + [0.0] * (25 - int(c)) for c in counts] for counts in (right, right + 1)]
+    needed = int(compare(sides[0], sides[1]).plan.samples.value)
+    assert 26 <= needed <= 60
+    draws = rng.binomial(needed, np.stack([right, right + 1]) / 25, size=(300, 2, 60)) / needed
+    power = np.mean([sign_flip(second - first) <= 0.05 for first, second in draws])
+    assert 0.74 <= power <= 0.86
