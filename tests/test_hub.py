@@ -64,6 +64,9 @@ def test_a_run_is_pushed_with_its_card_and_nothing_else(served: Hub, tmp_path: P
         "main": b"weights",
         "second": b"better",
     }
+    card = served.branches["me/my-model"]["second"]["README.md"].decode()
+    assert card.count('from_pretrained("me/my-model", revision="second"') == 2  # the main branch is another model
+    assert "`covey eval me/my-model model.revision=second`" in card
     assert served.messages[-1] == "my-run: final, with Covey"
 
 

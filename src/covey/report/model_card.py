@@ -40,8 +40,23 @@ def write_model_card(run: Path, folder: Path, *, state: str = "final", hub_id: s
     return card
 
 
-def model_card(record: RunRecord, *, state: str = "final", hub_id: str | None = None, adapters: bool = False) -> str:
-    """The card as Markdown, with the metadata that the hub reads."""
+def model_card(
+    record: RunRecord,
+    *,
+    state: str = "final",
+    hub_id: str | None = None,
+    revision: str | None = None,
+    adapters: bool = False,
+) -> str:
+    """The card as Markdown, with the metadata that the hub reads.
+
+    Args:
+        record: the run.
+        state: which model of the run it is, as for `write_model_card`.
+        hub_id: the name under which people will load it.
+        revision: the branch of the hub's repository that it is on; None for the main one.
+        adapters: whether it is adapters that are there.
+    """
     config = _public(record.config)
     model, dataset = config.get("model") or {}, config.get("dataset") or {}
     objective = config.get("objective") or {}
@@ -55,7 +70,7 @@ def model_card(record: RunRecord, *, state: str = "final", hub_id: str | None = 
         f"{_linked(name, record)} trained with {_OBJECTIVES.get(str(objective.get('name')), 'GRPO')} on "
         f"{_data(dataset)}, with Covey on top of TRL. {_STATES.get(state, f'This is {state} of the run.')}\n",
         *_figures(evaluated, stored),
-        *_usage(hub_id or "FOLDER", name if _is_hub_id(record) else "BASE_MODEL", adapters, dataset),
+        *_usage(hub_id or "FOLDER", revision, name if _is_hub_id(record) else "BASE_MODEL", adapters, dataset),
         "## How it was trained\n",
         _table(("", ""), [(key, _cell(value)) for key, value in facts(record) if key != "commit"]),
         "\n<details><summary>The whole config</summary>\n\n```yaml\n"
@@ -123,21 +138,23 @@ def _figures(evaluated: _Evaluated, stored: list[StoredEvaluation]) -> list[str]
     return [*parts, ""]
 
 
-def _usage(name: str, base: str, adapters: bool, dataset: Mapping[str, Any]) -> list[str]:
+def _usage(name: str, revision: str | None, base: str, adapters: bool, dataset: Mapping[str, Any]) -> list[str]:
+    source = f'"{name}", revision="{revision}"' if revision else f'"{name}"'
+    target = f"{name} model.revision={revision}" if revision else name
     system = dataset.get("system_prompt")
     first = f'    {{"role": "system", "content": {str(system)!r}}},\n' if system else ""
     load = (
         f'model = AutoModelForCausalLM.from_pretrained("{base}", dtype="auto", device_map="auto")\n'
-        f'model = PeftModel.from_pretrained(model, "{name}")\n'
+        f"model = PeftModel.from_pretrained(model, {source})\n"
         if adapters
-        else f'model = AutoModelForCausalLM.from_pretrained("{name}", dtype="auto", device_map="auto")\n'
+        else f'model = AutoModelForCausalLM.from_pretrained({source}, dtype="auto", device_map="auto")\n'
     )
     return [
         "## How to use it\n",
         "```python\n"
         + ("from peft import PeftModel\n" if adapters else "")
         + "from transformers import AutoModelForCausalLM, AutoTokenizer\n\n"
-        f'tokenizer = AutoTokenizer.from_pretrained("{name}")\n'
+        f"tokenizer = AutoTokenizer.from_pretrained({source})\n"
         + load
         + f'messages = [\n{first}    {{"role": "user", "content": "…"}},\n]\n'
         "inputs = tokenizer.apply_chat_template(\n"
@@ -146,7 +163,7 @@ def _usage(name: str, base: str, adapters: bool, dataset: Mapping[str, Any]) -> 
         "output = model.generate(**inputs, max_new_tokens=512)\n"
         'print(tokenizer.decode(output[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True))\n'
         "```\n",
-        f"`covey eval {name}` evaluates it, and `covey chat {name}` talks to it.\n",
+        f"`covey eval {target}` evaluates it, and `covey chat {target}` talks to it.\n",
     ]
 
 

@@ -98,10 +98,11 @@ def push(run: RunDirectory, folder: Path, destination: Destination, *, state: st
         api = HfApi(token=destination.token)
         created = api.create_repo(wanted, private=destination.private, exist_ok=True)
         name = created.repo_id
-        if destination.revision and destination.revision != "main":
-            api.create_branch(name, branch=destination.revision, exist_ok=True)
+        branch = None if destination.revision == "main" else destination.revision
+        if branch:
+            api.create_branch(name, branch=branch, exist_ok=True)
         adapters = (folder / "adapter_config.json").is_file()
-        card = model_card(load_run(run.root), state=state, hub_id=name, adapters=adapters)
+        card = model_card(load_run(run.root), state=state, hub_id=name, revision=branch, adapters=adapters)
         files: dict[str, Path | bytes] = {**_files(folder), CARD: card.encode()}
         for checkpoint, place in _checkpoints(run, destination.strategy):
             files |= _files(checkpoint, f"{place}/")
