@@ -6,9 +6,6 @@ Weights, optimiser moments, scheduler, random states, logged metrics (timings as
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -97,33 +94,3 @@ def test_the_straight_run_moves_the_weights(tiny_model: str, tmp_path: Path) -> 
     assert any(not torch.equal(before[name], after[name]) for name in before)
     assert len({row["loss"] for row in logged(trainer)}) > 1
     assert len({json.dumps(row["reward"]) for row in logged(trainer)}) > 1
-
-
-@pytest.mark.slow
-def test_two_processes_stop_and_go_as_one_run(tiny_model: str, tmp_path: Path) -> None:
-    """Each process keeps its own buffered generation batch and random state; the stop falls inside a batch."""
-    script = Path(__file__).with_name("two_processes.py")
-
-    def processes(folder: Path, stop: int, checkpoint: str = "-") -> None:
-        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", str(script)]
-        arguments = [tiny_model, str(folder), str(stop), checkpoint]
-        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-        done = subprocess.run([*command, *arguments], capture_output=True, text=True, env=environment, check=False)
-        assert done.returncode == 0, done.stderr[-3000:]
-
-    straight, stopped = tmp_path / "straight", tmp_path / "stopped"
-    processes(straight, 0)
-    processes(stopped, 3)
-    processes(stopped, 0, str(stopped / "checkpoint-3"))
-    expected, found = (
-        load_file(folder / f"checkpoint-{STEPS}" / "model.safetensors") for folder in (straight, stopped)
-    )
-    before = load_file(Path(tiny_model) / "model.safetensors")
-    assert all(torch.equal(found[name], tensor) for name, tensor in expected.items())
-    assert any(not torch.equal(before[name], tensor) for name, tensor in expected.items())
-    for rank in (0, 1):
-        states = [
-            torch.load(f / f"checkpoint-{STEPS}" / f"rng_state_{rank}.pth", weights_only=False)["cpu"]
-            for f in (straight, stopped)
-        ]
-        assert torch.equal(*states)

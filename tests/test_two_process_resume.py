@@ -1,4 +1,7 @@
-"""Two processes with all that has state go on from the middle of a generation batch as one run would."""
+"""Two processes with all that has state, started afresh in the middle of a generation batch, go on as one run would.
+
+Stops of whole runs, with all weights trained: test_several_processes.py.
+"""
 
 from __future__ import annotations
 
