@@ -140,7 +140,6 @@ def _figures(evaluated: _Evaluated, stored: list[StoredEvaluation]) -> list[str]
 
 def _usage(name: str, revision: str | None, base: str, adapters: bool, dataset: Mapping[str, Any]) -> list[str]:
     source = f'"{name}", revision="{revision}"' if revision else f'"{name}"'
-    target = f"{name} model.revision={revision}" if revision else name
     system = dataset.get("system_prompt")
     first = f'    {{"role": "system", "content": {str(system)!r}}},\n' if system else ""
     load = (
@@ -163,7 +162,9 @@ def _usage(name: str, revision: str | None, base: str, adapters: bool, dataset: 
         "output = model.generate(**inputs, max_new_tokens=512)\n"
         'print(tokenizer.decode(output[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True))\n'
         "```\n",
-        f"`covey eval {target}` evaluates it, and `covey chat {target}` talks to it.\n",
+        f"`covey eval {name} model.revision={revision}` evaluates it.\n"
+        if revision
+        else f"`covey eval {name}` evaluates it, and `covey chat {name}` talks to it.\n",
     ]
 
 
