@@ -1,7 +1,8 @@
 """The documentation is true: its links lead somewhere, its commands are taken, and those that can run here do.
 
 A block marked `<!-- run: … -->` is executed, in a folder of its own, with the sizes of `TINY` behind every `covey
-train`; every other `covey` command is parsed and its config composed. The tutorial's blocks run one after the other.
+train`. Every `covey config`, and every launch that only shows its plan, is executed as it stands; every other `covey`
+command is parsed and its config composed. The tutorial's blocks run one after the other.
 """
 
 from __future__ import annotations
@@ -106,6 +107,23 @@ def test_every_command_is_taken(workplace: Path) -> None:
         arguments.words = [_first(word) for word in arguments.words] if sweep else arguments.words
         composed = composing.request(arguments).compose()
         assert composed.config.model.name, where
+        if words[0] == "config" or "--dry-run" in words:
+            assert main(words) == 0, where
+
+
+def test_make_targets_and_scripts_on_the_pages_are_there() -> None:
+    listed = set(re.findall(r"^([a-z-]+):.*## ", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    for page in [*PAGES, ROOT / "CONTRIBUTING.md"]:
+        text = page.read_text(encoding="utf-8")
+        code = re.findall(r"`([^`\n]+)`", text) + [
+            line for block in blocks(page, "bash") for line in block.splitlines()
+        ]
+        for line in code:
+            assert set(re.findall(r"^make ([a-z-]+)", line)) <= listed, f"{page.name}: {line}"
+            for path in re.findall(
+                r"(?:^|\s)((?:scripts|benchmarks|examples|studies|slurm)/[\w./]+\.(?:py|sh|md))", line
+            ):
+                assert (ROOT / path).is_file(), f"{page.name}: {line}"
 
 
 def _first(word: str) -> str:
