@@ -32,8 +32,6 @@ T = TypeVar("T")
 _GAP = names.ENGINE_GAP.removeprefix("train/")  # as the trainer logs it
 _TRIES = 5
 """How often one generation, or one sync, is begun again with another server before the run ends."""
-
-
 _LAUNCHERS = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 """Environment variables by which a process knows that it is one of several. TRL sets them for a single one too, for
 vLLM's start; left there, this program's next run and its children would look for the others."""
