@@ -20,16 +20,27 @@ from covey.launch.machine import Machine
 from covey.launch.plan import make_plan
 from covey.launch.supervise import Ending
 from covey.launch.tell import Teller
+from same_run import STEPS, words
 
-WORDS = ("run_name=r", "training.max_steps=4", "evaluation.every_steps=0", "dataset.test_size=8", "logging=none")
+REWARD = """
+import time
+
+def slow(completions, **columns):
+    time.sleep(0.5)  # for a run to be stopped in the middle
+    return [float(len(set(c[-1]["content"]))) for c in completions]
+"""
 
 
 @pytest.mark.slow
-def test_a_run_is_launched_stopped_with_a_checkpoint_and_gone_on_with(root: Path, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "covey.cli.main", "launch", *WORDS]
+def test_a_run_is_launched_stopped_with_a_checkpoint_and_gone_on_with(
+    root: Path, tiny_model: str, tmp_path: Path
+) -> None:
+    (tmp_path / "slow.py").write_text(REWARD, encoding="utf-8")
+    more = (f"rewards.funcs=[{tmp_path / 'slow.py'}:slow]", "evaluation.every_steps=0", "logging=none")
+    command = [sys.executable, "-m", "covey.cli.main", "launch", *words(tiny_model, tmp_path, "r", *more)[1:]]
     environment = {**os.environ, "PYTHONPATH": str(root / "src")}
     process = subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True)
-    metrics, deadline = tmp_path / "out" / "r" / "metrics.jsonl", time.monotonic() + 120
+    metrics, deadline = tmp_path / "r" / "metrics.jsonl", time.monotonic() + 120
     while not (metrics.is_file() and metrics.read_text()):
         assert process.poll() is None
         assert time.monotonic() < deadline
@@ -39,12 +50,12 @@ def test_a_run_is_launched_stopped_with_a_checkpoint_and_gone_on_with(root: Path
     assert process.returncode == 143
     assert "with a checkpoint" in said
     stopped = json.loads(metrics.read_text().splitlines()[-1])["step"]
-    assert (tmp_path / "out" / "r" / f"checkpoint-{stopped}" / "complete.json").is_file()
+    assert (tmp_path / "r" / f"checkpoint-{stopped}" / "complete.json").is_file()
     assert json.loads((tmp_path / "logs" / "r" / "finish-0.json").read_text()) == {"code": 143, "orderly": True}
 
     again = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert again.returncode == 0, again.stderr
-    assert [json.loads(line)["step"] for line in metrics.read_text().splitlines()] == [1, 2, 3, 4]
+    assert [json.loads(line)["step"] for line in metrics.read_text().splitlines()] == list(range(1, STEPS + 1))
     assert f"Going on from checkpoint-{stopped}" in again.stdout
     logs = tmp_path / "logs" / "r"
     assert f"Going on from checkpoint-{stopped}" in (logs / "trainer.log").read_text()
@@ -52,7 +63,7 @@ def test_a_run_is_launched_stopped_with_a_checkpoint_and_gone_on_with(root: Path
 
 
 @pytest.mark.parametrize(
-    ("ending", "words", "node", "said"),
+    ("ending", "asked", "node", "said"),
     [
         (Ending(143, signal.SIGUSR1, clean=True), (), 0, "goes back into the queue"),
         (Ending(143, signal.SIGUSR1, clean=True), (), 1, ""),
@@ -63,7 +74,7 @@ def test_a_run_is_launched_stopped_with_a_checkpoint_and_gone_on_with(root: Path
     ],
 )
 def test_a_job_whose_time_is_nearly_over_goes_back_into_the_queue(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: Ending, words: tuple[str, ...], node: int, said: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: Ending, asked: tuple[str, ...], node: int, said: str
 ) -> None:
     called = tmp_path / "called"
     program = tmp_path / "scontrol"
@@ -73,7 +84,7 @@ def test_a_job_whose_time_is_nearly_over_goes_back_into_the_queue(
     monkeypatch.setenv("SLURM_JOB_ID", "4711")
     monkeypatch.setenv("SLURM_JOB_NAME", "covey-r")
     with Teller(tmp_path / "log") as teller:
-        back_into_queue(load(list(words)), ending, node, teller)
+        back_into_queue(load(list(asked)), ending, node, teller)
     assert (called.read_text() if called.exists() else "") == (
         "requeue 4711\n" if said == "goes back into the queue" else ""
     )
