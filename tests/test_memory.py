@@ -85,14 +85,32 @@ def test_gradients_are_there_beside_activations_only_while_they_add_up() -> None
 @pytest.mark.parametrize("kind", [Qwen2Config, Qwen3Config, LlamaConfig, MistralConfig, Gemma3TextConfig])
 @pytest.mark.parametrize("shared", [True, False])
 def test_activations_are_what_autograd_keeps(kind: type[PretrainedConfig], shared: bool) -> None:
-    """Measured through hooks on every tensor that a forward pass saves, weights aside; of layers beyond the first."""
+    """Measured through hooks on every tensor that a forward pass saves, weights aside; of layers beyond the first. The
+    shared path may keep less, where it has norms of its own, but not more.
+    """
     config = load(f"speed.shared_scoring={str(shared).lower()}")
     sizes = {"hidden_size": 32, "intermediate_size": 80, "num_attention_heads": 4, "num_key_value_heads": 2}
     sizes["head_dim"] = 8 if kind is Qwen2Config else 12
     one, three = (small(kind, **sizes, num_hidden_layers=layers) for layers in (1, 3))
     kept = kept_by_autograd(three, shared=shared) - kept_by_autograd(one, shared=shared)
     estimates = [estimate_memory(config, model, PROMPT).activations for model in (one, three)]
-    assert estimates[1] - estimates[0] == pytest.approx(kept, rel=0.03)  # the rest: one number a token or head
+    estimate = estimates[1] - estimates[0]
+    assert kept <= 1.03 * estimate  # the rest: one number a token or head
+    assert kept >= (0.8 if shared else 0.97) * estimate
+
+
+@pytest.mark.parametrize("kind", [Qwen2Config, Qwen3Config, LlamaConfig, Gemma3TextConfig])
+def test_activations_of_mixed_precision(kind: type[PretrainedConfig], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The copies of weights among them, as TRL trains on a GPU; autocast itself is a CPU's here."""
+    sizes = {"hidden_size": 32, "intermediate_size": 80, "num_attention_heads": 4, "num_key_value_heads": 2}
+    sizes["head_dim"] = 8 if kind is Qwen2Config else 12
+    one, three = (small(kind, **sizes, num_hidden_layers=layers) for layers in (1, 3))
+    with torch.autocast("cpu", torch.bfloat16):
+        kept = kept_by_autograd(three, shared=False) - kept_by_autograd(one, shared=False)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    config = compose([*PLAIN, "speed.shared_scoring=false"]).config  # bf16 is TRL's default
+    estimates = [estimate_memory(config, model, PROMPT).activations for model in (one, three)]
+    assert estimates[1] - estimates[0] == pytest.approx(kept, rel=0.15)
 
 
 def kept_by_autograd(model_config: PretrainedConfig, *, shared: bool) -> int:

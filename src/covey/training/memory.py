@@ -2,8 +2,7 @@
 
 The estimate counts what is certain (weights, gradients, the optimiser's moments, the reference, the key/value cache,
 the tiles of the head) and what autograd keeps in a layer that has norms before its parts and a gated feed-forward part.
-It leaves out the allocator's slack and the copies of weights that autocast makes: allow a fifth more. The page on
-memory has it beside measured runs.
+It leaves out the allocator's slack: allow a fifth more. The page on memory has it beside measured runs.
 """
 
 from __future__ import annotations
@@ -88,7 +87,8 @@ def estimate_memory(config: Config, model: PretrainedConfig, prompt_length: int)
     stored = parameters * width * (0.5 if config.model.load_in_8bit else 0.25 if config.model.load_in_4bit else 1)
     reference = stored if training.beta and not lora.active else 0  # adapters are switched off to get the reference
     state_width = 4 if lora.active else width
-    value_width = 2 if training.bf16 or training.fp16 or width == 2 else 4
+    mixed = width == 4 and _mixes(training)
+    value_width = 2 if mixed or width == 2 else 4
     tokens, scored = _tokens_of_a_pass(config, prompt_length)
     budget = config.speed.max_tokens
     return MemoryEstimate(
@@ -97,11 +97,22 @@ def estimate_memory(config: Config, model: PretrainedConfig, prompt_length: int)
         weights=int(stored + reference),
         gradients=trained * state_width,
         moments=2 * trained * state_width,
-        activations=_activations(empty, text, tokens, value_width, checkpointing=training.gradient_checkpointing),
+        activations=_activations(
+            empty, text, tokens, value_width, mixed=mixed, checkpointing=training.gradient_checkpointing
+        ),
         head=_head(scored, words, int(text.hidden_size), value_width, trains_it=not lora.active),
         accumulates=training.gradient_accumulation_steps > 1 or (budget is not None and tokens >= budget),
         cache=0 if training.use_vllm else _sampling(config, text, words, prompt_length, parameters, value_width),
     )
+
+
+def _mixes(training: Any) -> bool:
+    """Whether products are made in half precision from weights in float32: on a GPU it is TRL's default."""
+    import torch
+
+    if training.use_cpu or not torch.cuda.is_available():
+        return False
+    return bool(training.fp16 or training.bf16 is None or training.bf16)
 
 
 def _tokens_of_a_pass(config: Config, prompt_length: int) -> tuple[int, int]:
@@ -119,12 +130,13 @@ def _tokens_of_a_pass(config: Config, prompt_length: int) -> tuple[int, int]:
     return tokens, scored
 
 
-def _activations(empty: nn.Module, text: Any, tokens: int, width: int, *, checkpointing: bool) -> int:
+def _activations(empty: nn.Module, text: Any, tokens: int, width: int, *, mixed: bool, checkpointing: bool) -> int:
     """Bytes that autograd keeps: of every layer, or each layer's input and all of the one that is computed again.
 
     Of a layer it keeps what its products read (its two parts' inputs, queries, keys, values and what attention made of
-    them, and four tensors of the feed-forward part's inner size), and of every norm its input in float32 and its
-    output.
+    them, and four tensors of the feed-forward part's inner size), and of every norm its input in float32 and what that
+    is before the norm's weight. In mixed precision the stream between the layers is float32, each of the five products
+    that read a part's input has a copy of its own, and there is one of the weights.
     """
     hidden, inner = int(text.hidden_size), _inner(text)
     queries, keys = _attention_widths(text)
@@ -133,10 +145,12 @@ def _activations(empty: nn.Module, text: Any, tokens: int, width: int, *, checkp
     for name, module in layer.named_modules():
         if "norm" in type(module).__name__.lower() and getattr(module, "weight", None) is not None:
             norms += hidden if len(module.weight) == hidden else keys if "k_norm" in name else queries
-    values = 2 * hidden + 4 * inner + 2 * queries + 2 * keys
-    per_layer = tokens * (values * width + norms * (4 + width))
+    values = (5 if mixed else 2) * hidden + 4 * inner + 2 * queries + 2 * keys
+    stream = 4 if mixed else width
+    per_layer = tokens * (values * width + norms * (4 + stream))
     layers = int(text.num_hidden_layers)
-    return layers * tokens * hidden * width + per_layer if checkpointing else layers * per_layer
+    copies = layers * width * sum(p.numel() for p in layer.parameters() if p.dim() > 1) if mixed else 0
+    return copies + (layers * tokens * hidden * stream + per_layer if checkpointing else layers * per_layer)
 
 
 def _head(scored: int, words: int, hidden: int, width: int, *, trains_it: bool) -> int:
