@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from covey.cli import composing
 from covey.errors import ConfigError, RunDirectoryError
+from covey.runlog.names import HARD_SET, TEST_SET
 
 if TYPE_CHECKING:
     from covey.evaluation.estimators import Estimate
@@ -127,7 +128,8 @@ def _newest_in_common(runs: list[Path], wanted: str | None) -> list[StoredEvalua
         common = [name for name in (named[0] if named else {}) if all(name in one for one in named)]
         if wanted is not None and len(runs) == 1:
             common = [name for name in common if named[0][name].settings.get("name") == wanted]
-        common.sort(key=lambda name: of_training and name == "test")  # the set that a run is judged by, if it is there
+        # The newest, but rather than the harder set the one that a run is judged by; training made several at once.
+        common.sort(key=lambda name: (named[0][name].settings["name"] != HARD_SET, of_training and name == TEST_SET))
         if common:
             return [one[common[-1]] for one in named]
     if not runs:
@@ -154,7 +156,7 @@ def _check_alike(first: StoredEvaluation, other: StoredEvaluation, *, any_sampli
     if differ:
         raise RunDirectoryError(
             f"{first.folder} and {other.folder} cannot be compared: {' and '.join(differ)} differ. Evaluate both on "
-            "the same problems, with the same system prompt, chat template and grader."
+            f"the same problems, with the same system prompt, chat template and grader.{_seeds(first, other)}"
         )
     if any_sampling:
         return
@@ -165,6 +167,15 @@ def _check_alike(first: StoredEvaluation, other: StoredEvaluation, *, any_sampli
             f"{first.folder} and {other.folder} were sampled differently ({', '.join(differ)}), so a difference could "
             "come from that. Evaluate both alike, or compare them all the same with --any-sampling."
         )
+
+
+def _seeds(first: StoredEvaluation, other: StoredEvaluation) -> str:
+    """A hint, where it may be the seeds that made the problems differ."""
+    one, two = (evaluation.settings.get("seed") for evaluation in (first, other))
+    same_data = _value(first, ("data", "problems")) == _value(other, ("data", "problems"))
+    if one is None or two is None or one == two or not same_data:
+        return ""
+    return " Their seeds differ, and the seed draws held-out problems: give `covey eval` one seed=N for both."
 
 
 def _which_problems(first: StoredEvaluation, other: StoredEvaluation) -> str:
@@ -198,8 +209,19 @@ def _shown(value: Any) -> str:
 
 def _scores(evaluation: StoredEvaluation) -> list[list[float]]:
     found: dict[int, list[float]] = {}
-    for item in evaluation.completions():
+    for number, item in enumerate(evaluation.completions(), start=1):
+        if not isinstance(item.get("problem"), int) or "outcome" not in item:
+            raise RunDirectoryError(
+                f"Completion {number} of {evaluation.folder} has no problem or no outcome, so the evaluation is "
+                "damaged. Delete it and evaluate again."
+            )
         found.setdefault(item["problem"], []).append(float(item["outcome"] == "right"))
+    problems = int(evaluation.settings["data"]["problems"])
+    if len(found) != problems:
+        raise RunDirectoryError(
+            f"{evaluation.folder} should have completions of {problems:,} problems and has them of {len(found):,}, so "
+            "the evaluation is damaged. Delete it and evaluate again."
+        )
     return [found[problem] for problem in sorted(found)]
 
 

@@ -37,7 +37,7 @@ OPTIONS = {
     "train": {**_OPTIONS, "--multirun": _NOTHING, "-m": _NOTHING},
     "launch": {**_OPTIONS, **dict.fromkeys(("--multirun", "-m", "--slurm", "--dry-run"), _NOTHING)},
     "doctor": {**_OPTIONS, "--try": _NOTHING},
-    "eval": {**_OPTIONS, "--out": _VALUE, "--path": _VALUE},
+    "eval": {**_OPTIONS, "--all": _NOTHING, "--checkpoint": _VALUE, "--out": _VALUE, "--path": _VALUE},
     "config": {**_OPTIONS, "--doc": _VALUE, "--diff": _RECIPE},
 }
 """The commands that take overrides, and the options of each."""

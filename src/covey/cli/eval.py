@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import math
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,6 +31,12 @@ def add_parser(commands: Any) -> None:
     parser.usage = "covey eval [options] MODEL|RUN|CHECKPOINT [key=value | group=option | --flag value] …"
     parser.add_argument(
         "--checkpoint", metavar="WHICH", help="of a run: best (by held-out accuracy), a step, or final (the default)"
+    )
+    parser.add_argument(
+        "--all",
+        dest="every_row",
+        action="store_true",
+        help="evaluate on every row of dataset.path or dataset.id, not on the held-out ones only",
     )
     parser.add_argument("--out", metavar="DIR", help="folder for the results, in place of the usual one")
     parser.add_argument(
@@ -67,7 +74,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     out = None if arguments.out is None else Path(arguments.out)
-    with Progress(*columns, console=console, transient=True) as bar:
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         tasks: dict[str, Any] = {}
 
         def show(name: str, done: int, total: int) -> None:
@@ -75,9 +82,13 @@ def run(arguments: argparse.Namespace) -> int:
                 tasks[name] = bar.add_task(name, total=total)
             bar.update(tasks[name], completed=done)
 
-        found = run_evaluations(config, target, paths, out, show)
+        found = run_evaluations(config, target, paths, out, show, every_row=arguments.every_row)
     for evaluation in found:
         _print(console, evaluation)
+    own_file = config.dataset.path and target.run is None and not config.evaluation.benchmarks
+    if own_file and not arguments.every_row:
+        held_out = f"Only problems that a run with this data would hold out of {config.dataset.path} were taken"
+        console.print(f"{held_out}; --all takes every row.", markup=False, highlight=False, soft_wrap=True)
     return 0
 
 
@@ -93,13 +104,17 @@ def _print(console: Any, evaluation: StoredEvaluation) -> None:
     from rich.table import Table
 
     problems, samples = evaluation.settings["data"]["problems"], evaluation.settings["num_samples"]
-    title = f"{evaluation.settings['name']}: {problems} problems, {samples} each"
+    title = f"{evaluation.settings['name']}: {problems:,} problem{'' if problems == 1 else 's'}, {samples} each"
     table = Table(title, "value", "95% interval")
+    same = {"pass@1", f"avg@{samples}"} & evaluation.summary.keys()  # the accuracy by other names: one row for all
     for name, figure in evaluation.summary.items():
-        if name.startswith("grader/") and figure["value"] == 0:
+        if name in same or (name.startswith("grader/") and figure["value"] == 0):
             continue
+        if name == "accuracy" and same:
+            name = f"accuracy = {' = '.join(sorted(same))}"
         form = "{:.1f}" if name == "completion_length" else "{:.1%}"
         low, high = form.format(figure["low"]), form.format(figure["high"])
-        table.add_row(name, form.format(figure["value"]), f"{low} – {high}")
+        interval = "undefined" if math.isnan(figure["low"]) else f"{low} – {high}"
+        table.add_row(name, form.format(figure["value"]), interval)
     console.print(table)
     console.print(str(evaluation.folder), markup=False, highlight=False, soft_wrap=True)

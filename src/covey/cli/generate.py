@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from covey.errors import DataError
+from covey.runlog.files import guard_disk, write_atomically
 
 
 def add_parser(commands: Any) -> None:
@@ -39,6 +40,8 @@ def add_sampling(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     if (arguments.file is None) == (arguments.prompt is None):
         raise DataError("covey generate wants a file of prompts or --prompt TEXT, one of the two.")
+    if arguments.out is not None and Path(arguments.out).is_dir():
+        raise DataError(f"covey generate writes a file, and {arguments.out} is a folder: name a file in it.")
     prompts = [arguments.prompt] if arguments.file is None else _read(Path(arguments.file))
     from covey.evaluation.talk import Talker
 
@@ -52,7 +55,9 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.out is None:
         sys.stdout.write(text)
     else:
-        Path(arguments.out).write_text(text, encoding="utf-8")
+        out = Path(arguments.out)
+        with guard_disk(out.name, out.absolute().parent, elsewhere="name another file"):
+            write_atomically(out, text)
     return 0
 
 

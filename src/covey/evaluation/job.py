@@ -59,6 +59,8 @@ def run_evaluations(
     out: Path | None,
     progress: Progress,
     model: Any = None,
+    *,
+    every_row: bool = False,
 ) -> list[StoredEvaluation]:
     """Evaluate on the benchmarks that the config names, or else on the held-out sets of its data.
 
@@ -69,14 +71,18 @@ def run_evaluations(
         out: the folder for the results, in place of the usual one; one folder per set inside where there are several.
         progress: see `Progress`.
         model: the target's model, where it is loaded already.
+        every_row: take every row of the data in place of the held-out ones, as one set named `all`.
 
     Raises:
         CoveyError: the model, the data or the settings cannot be used, or other results are in the folder.
     """
     tokenizer = load_tokenizer(config.model)
-    sets = list(_sets(config, paths, tokenizer))
+    sets = list(_sets(config, paths, tokenizer, every_row=every_row))
     if not sets:
-        raise ConfigError("There are no held-out problems to evaluate on: dataset.test_size=0. Set it above 0.")
+        raise ConfigError(
+            "There are no held-out problems to evaluate on: dataset.test_size=0. Set it above 0, or "
+            "take every row of a file with --all."
+        )
     write = _engine_writer(config, target, tokenizer) if config.evaluation.engine == "vllm" and model is None else None
     if write is None and model is None:
         model = load_policy(config, target)
@@ -203,17 +209,31 @@ def sampling_of(config: Config) -> SamplingSettings:
     )
 
 
-def _sets(config: Config, paths: Mapping[str, str], tokenizer: Any) -> Iterator[_Set]:
+def _sets(config: Config, paths: Mapping[str, str], tokenizer: Any, *, every_row: bool) -> Iterator[_Set]:
     most = config.evaluation.max_problems
     if config.evaluation.benchmarks:
         for name in config.evaluation.benchmarks:
             yield _Set(name, load_benchmark(name, config, paths), "accuracy")
         return
     template = config.training.chat_template_kwargs
+    if every_row:
+        yield _Set("all", _every_row(config), grader_name(config))
+        return
     loaded = data.load(config.dataset, config.seed)
     loaded = data.filter_by_length(loaded, prompt_lengths(tokenizer, template), cut_left(tokenizer), config.dataset)
     for name, rows in loaded.evaluation.items():
         yield _Set(name, rows.select(range(min(most or len(rows), len(rows)))), grader_name(config))
+
+
+def _every_row(config: Config) -> Dataset:
+    if not (config.dataset.path or config.dataset.id):
+        raise ConfigError(
+            "--all takes every row of a file or a hub data set (dataset.path, dataset.id), and this data is "
+            f"{config.dataset.label}. Leave --all out, or name one: dataset=gsm8k dataset.path=FILE."
+        )
+    whole = replace(config.dataset, test_split=None, test_path=None, test_fraction=None, test_size=0)
+    rows = data.load(whole, config.seed).train
+    return rows.select(range(min(config.evaluation.max_problems or len(rows), len(rows))))
 
 
 @dataclass(frozen=True, slots=True)

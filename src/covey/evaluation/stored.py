@@ -15,7 +15,7 @@ from covey.config import Config, load
 from covey.errors import RunDirectoryError
 from covey.evaluation.figures import figures
 from covey.evaluation.fingerprint import digest
-from covey.evaluation.grading import grader_name
+from covey.evaluation.grading import SEED_OFFSET, grader_name
 from covey.runlog.directory import RunDirectory
 from covey.runlog.evaluations import StoredEvaluation, list_evaluations, read_completions
 
@@ -28,7 +28,9 @@ def evaluations_of(run_dir: Path) -> list[StoredEvaluation]:
     Raises:
         RunDirectoryError: one of them cannot be read.
     """
-    root = RunDirectory(run_dir).evaluation
+    run = RunDirectory(run_dir)
+    run.refuse_newer()
+    root = run.evaluation
     files = sorted(root.glob("*-step-*.jsonl")) if root.is_dir() else []
     return [*(read_training_evaluation(file) for file in files), *list_evaluations(run_dir)]
 
@@ -49,6 +51,7 @@ def read_training_evaluation(file: Path) -> StoredEvaluation:
             f"{file} is no evaluation of a training run: that would be <run>/evaluation/<set>-step-<N>.jsonl, beside "
             "the run's config.yaml."
         )
+    run.refuse_newer()
     completions = list(read_completions(file))
     config = load(recipe=run.config)
     try:
@@ -57,6 +60,7 @@ def read_training_evaluation(file: Path) -> StoredEvaluation:
     except KeyError as missing:
         raise RunDirectoryError(f"{file} holds completions without {missing}: it was changed. Delete it.") from None
     settings = {
+        "seed": config.seed + SEED_OFFSET,
         "name": named[1],
         "model": {"id": f"{run.root.name} at step {int(named[2])}"},
         "data": {"problems": len(problems), "problems_fingerprint": digest(problems), **asked(config)},

@@ -46,6 +46,7 @@ def find_target(name: str, checkpoint: str | None = None) -> Target:
         return _checkpoint(name, RunDirectory(folder.absolute().parent), "best")
     if (folder / "config.yaml").is_file():
         run = RunDirectory(folder)
+        run.refuse_newer()
         if not run.final_model.is_dir():
             newest = run.newest_checkpoint()
             instead = f"evaluate {newest}, or let" if newest else "let"
@@ -55,6 +56,7 @@ def find_target(name: str, checkpoint: str | None = None) -> Target:
         return _with_adapters(name, run.final_model, folder, "final")
     parent = folder.resolve().parent
     if folder.is_dir() and folder.name.startswith("checkpoint-") and (parent / "config.yaml").is_file():
+        RunDirectory(parent).refuse_newer()
         if not is_whole(folder):
             raise RunDirectoryError(f"{folder} is not whole: writing it was cut short. Take another checkpoint.")
         return _with_adapters(name, folder, folder.parent, folder.name)
@@ -78,6 +80,7 @@ def _checkpoint(name: str, run: RunDirectory, which: str) -> Target:
         raise RunDirectoryError(
             f"{name} is no run directory, so it has no checkpoint {which}: there is no config.yaml."
         )
+    run.refuse_newer()
     if which == "best":
         found = run.best_checkpoint()
         if found is None:

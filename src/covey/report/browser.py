@@ -10,11 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import pyarrow.parquet as pq
-
 from covey.report.load import RunRecord
 from covey.report.panels import reward_names
-from covey.runlog import names, read_completions
+from covey.runlog import count_completions, names, read_completions
 
 MOST_COMPLETIONS = 12_000
 MOST_BYTES = 2_800_000
@@ -57,7 +55,7 @@ def pack_completions(record: RunRecord, *, most: int = MOST_COMPLETIONS, most_by
         RunDirectoryError: a file of completions is damaged.
     """
     files = sorted(record.run.completions.glob("step-*.parquet"))
-    total = sum(pq.read_metadata(path).num_rows for path in files)
+    total = sum(map(count_completions, files))
     if not total:
         return Packed("", 0, 0)
     groups: list[list[Row]] = []

@@ -12,12 +12,11 @@ from covey.evaluation.paired import holm
 from covey.report.curves_html import COLOURS, geometry
 from covey.report.headline import facts, gains, how_it_ended
 from covey.report.load import RunRecord, load_run
-from covey.report.page import as_json, draw_sections, render
+from covey.report.page import as_json, draw_sections, refuse_folder, render, write_page
 from covey.report.paired import compare_problems, newest_evaluations
 from covey.report.panels import Sections, make_sections, set_label
 from covey.report.series import Panel, Series
 from covey.runlog import names
-from covey.runlog.files import guard_disk, write_atomically
 
 MOST_RUNS = COLOURS
 _OWN = ("run_name", "output_dir", "resume", "overwrite", "stop_after_steps")
@@ -40,9 +39,8 @@ def write_comparison(roots: Sequence[Path], target: Path | None = None) -> Path:
         raise ConfigError(f"covey report compares 2 to {MOST_RUNS} runs, and was given {len(roots)}.")
     records = [load_run(root) for root in roots]
     target = target or roots[0].absolute().parent / "comparison.html"
-    page = render_comparison(records)
-    with guard_disk(target.name, target.absolute().parent):
-        write_atomically(target, page)
+    refuse_folder(target)
+    write_page(target, render_comparison(records))
     return target
 
 

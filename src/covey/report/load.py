@@ -11,7 +11,6 @@ import yaml
 
 from covey.errors import ConfigError, RunDirectoryError
 from covey.runlog import RunDirectory, names, read_metrics
-from covey.runlog.directory import RUN_FORMAT
 from covey.runlog.metrics import Row
 
 
@@ -67,21 +66,16 @@ def load_run(root: Path) -> RunRecord:
             f"{root} is no run directory: it has neither config.yaml nor metrics.jsonl. Name the folder that a run was "
             "written to: output_dir/run_name, such as out/my-run."
         )
-    environment = _mapping(run.environment)
-    written = environment.get("format", RUN_FORMAT)
-    if not isinstance(written, int) or written > RUN_FORMAT:
-        version = (environment.get("packages") or {}).get("covey") or "unknown"
-        raise ConfigError(
-            f"{root} was written by a newer version of Covey ({version}: run format {written}; this version "
-            f"reads up to format {RUN_FORMAT}). Update Covey to read it."
-        )
     try:
+        run.refuse_newer()
         rows = read_metrics(run.metrics)
     except RunDirectoryError as error:
         raise ConfigError(str(error)) from error
     if not rows:
         raise ConfigError(f"{run.metrics} holds no rows yet. Make the report once the first step is done.")
-    return RunRecord(run, root.absolute().name, _mapping(run.config), environment, rows, _mapping(run.summary))
+    return RunRecord(
+        run, root.absolute().name, _mapping(run.config), _mapping(run.environment), rows, _mapping(run.summary)
+    )
 
 
 def _mapping(path: Path) -> dict[str, Any]:

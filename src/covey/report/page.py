@@ -14,6 +14,7 @@ from typing import Any
 import yaml
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 
+from covey.errors import ConfigError
 from covey.report.browser import Packed, pack_completions
 from covey.report.curves_html import colour, draw, geometry, values
 from covey.report.evaluations import EvaluationRow, evaluation_rows
@@ -22,7 +23,7 @@ from covey.report.headline import facts, gains, how_it_ended
 from covey.report.load import RunRecord, load_run
 from covey.report.panels import Sections, make_sections
 from covey.report.series import Panel, written
-from covey.runlog import names, write_atomically
+from covey.runlog import guard_disk, names, write_atomically
 
 Shown = list[tuple[str, list[dict[str, Any]]]]
 
@@ -43,14 +44,35 @@ def write_report(root: Path, target: Path | None = None) -> Path:
     """
     record = load_run(root)
     target = target or record.run.report
+    refuse_folder(target)
     page = render_report(record, pack_completions(record))
-    with record.run.guard(target.name):
-        write_atomically(target, page)
+    write_page(target, page)
     return target
+
+
+def write_page(target: Path, page: str) -> None:
+    """Write a page, whole or not at all.
+
+    Raises:
+        RunDirectoryError: the disk will not have it.
+    """
+    with guard_disk(target.name, target.absolute().parent, elsewhere="name another place with `covey report … --out`"):
+        write_atomically(target, page)
+
+
+def refuse_folder(target: Path) -> None:
+    """Refuse a folder as the name of a page, before the page is drawn.
+
+    Raises:
+        ConfigError: it is one.
+    """
+    if target.is_dir():
+        raise ConfigError(f"--out {target} is a folder: name the file of the page, such as {target / 'report.html'}.")
 
 
 def render_report(record: RunRecord, packed: Packed) -> str:
     """The page as text."""
+    evaluations = [_evaluation(row) for row in evaluation_rows(record.run)]
     sections = make_sections(record.rows, record.config)
     reach = int(record.rows[0][names.STEP]), record.step
     shown, data = draw_sections(sections, *reach)
@@ -62,7 +84,7 @@ def render_report(record: RunRecord, packed: Packed) -> str:
         gains=gains(record.rows),
         facts=facts(record),
         findings=findings(record.rows, record.config),
-        evaluations=[_evaluation(row) for row in evaluation_rows(record.run)],
+        evaluations=evaluations,
         sections=shown,
         config=yaml.safe_dump(record.config, sort_keys=False, allow_unicode=True) if record.config else "",
         packed=packed,

@@ -1,6 +1,6 @@
 """The run directory: where everything lies, what every metric and column is called, how files are read and written."""
 
-from covey.runlog.completions import drop_completions_after, read_completions, write_completions
+from covey.runlog.completions import count_completions, drop_completions_after, read_completions, write_completions
 from covey.runlog.directory import CHECKPOINT_MARKER, RunDirectory, is_whole, mark_whole, unmark
 from covey.runlog.files import guard_disk, json_line, write_atomically
 from covey.runlog.metrics import MetricsWriter, Row, Value, read_metrics, series
@@ -11,6 +11,7 @@ __all__ = [
     "Row",
     "RunDirectory",
     "Value",
+    "count_completions",
     "drop_completions_after",
     "guard_disk",
     "is_whole",

@@ -6,9 +6,10 @@ and read back as what it was.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -72,14 +73,35 @@ def read_completions(source: Path) -> list[dict[str, Any]]:
         )
     rows: list[dict[str, Any]] = []
     for path in [path for _, path in _files(source)] if source.is_dir() else [source]:
-        try:
+        with _damage_told(path):
             table = pq.read_table(pa.BufferReader(path.read_bytes()))
-        except pa.ArrowInvalid as error:
-            raise RunDirectoryError(f"{path} is no whole Parquet file ({error}). Delete it and read again.") from error
-        coded = [field.name for field in table.schema if (field.metadata or {}).items() >= _JSON.items()]
-        for row in table.to_pylist():
-            rows.append(row | {name: _from_json(row[name]) for name in coded})
+            coded = [field.name for field in table.schema if (field.metadata or {}).items() >= _JSON.items()]
+            rows += [row | {name: _from_json(row[name]) for name in coded} for row in table.to_pylist()]
     return rows
+
+
+def count_completions(path: Path) -> int:
+    """How many completions a file holds, by its footer.
+
+    Raises:
+        RunDirectoryError: the file is damaged.
+    """
+    import pyarrow.parquet as pq
+
+    with _damage_told(path):
+        return int(pq.read_metadata(path).num_rows)
+
+
+@contextlib.contextmanager
+def _damage_told(path: Path) -> Iterator[None]:
+    """What is wrong with a damaged file shows in many ways: its footer, its compressed pages, its text, its JSON."""
+    import pyarrow as pa
+
+    try:
+        yield
+    except (pa.ArrowException, OSError, ValueError) as error:
+        problem = " ".join(str(error).split())
+        raise RunDirectoryError(f"{path} is no whole Parquet file ({problem}). Delete it and read again.") from error
 
 
 def drop_completions_after(directory: Path, step: int) -> None:

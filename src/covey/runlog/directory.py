@@ -149,6 +149,29 @@ class RunDirectory:
         """`guard_disk` for this run: its message names the checkpoint that the run would go on from."""
         return guard_disk(what, self.root, self.newest_checkpoint)
 
+    def refuse_newer(self) -> None:
+        """Refuse a run that a newer Covey wrote in a format that this one does not know.
+
+        Raises:
+            RunDirectoryError: it is one, or `environment.json` cannot be read.
+        """
+        if not self.environment.is_file():
+            return
+        try:
+            environment = dict(json.loads(self.environment.read_bytes()))
+        except (ValueError, TypeError) as error:
+            problem = " ".join(str(error).split())
+            raise RunDirectoryError(
+                f"{self.environment} cannot be read ({problem}): it was cut short or changed. Restore it, or delete it."
+            ) from None
+        written = environment.get("format", RUN_FORMAT)
+        if not isinstance(written, int) or written > RUN_FORMAT:
+            version = (environment.get("packages") or {}).get("covey") or "unknown"
+            raise RunDirectoryError(
+                f"{self.root} was written by a newer version of Covey ({version}: run format {written}; this version "
+                f"reads up to format {RUN_FORMAT}). Update Covey to read it."
+            )
+
     def write_environment(self) -> None:
         """Write down the machine, the versions and the command that the run is made with."""
         with self.guard(self.environment.name):

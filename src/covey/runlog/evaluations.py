@@ -6,10 +6,10 @@ an evaluation that was stopped can go on.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from covey.runlog.files import guard_disk, json_line, write_atomically
 EVALUATION_FORMAT = 1
 """Changes when an older Covey can no longer read an evaluation."""
 
+_ESTIMATE = ("value", "low", "high")
 SETTINGS, COMPLETIONS, SUMMARY = "settings.json", "completions.jsonl", "summary.json"
 
 
@@ -67,11 +68,19 @@ def read_evaluation(folder: Path) -> StoredEvaluation:
             f"{folder / SETTINGS} says that this evaluation has format {stored!r}, but this version of Covey reads "
             f"format {EVALUATION_FORMAT}. Use the version of Covey that wrote it, or evaluate again."
         )
-    summary = _read(folder / SUMMARY)["metrics"] if (folder / SUMMARY).is_file() else {}
-    figures = {
-        name: {key: math.nan if value is None else value for key, value in estimate.items()}
-        for name, estimate in summary.items()
-    }
+    summary = _read(folder / SUMMARY).get("metrics") if (folder / SUMMARY).is_file() else {}
+    try:
+        figures = {
+            name: {key: math.nan if estimate.get(key) is None else float(estimate[key]) for key in _ESTIMATE}
+            for name, estimate in summary.items()
+        }
+        if figures:
+            int(settings["num_samples"]), int(settings["data"]["problems"]), str(settings["name"])
+    except (AttributeError, KeyError, TypeError, ValueError):
+        raise RunDirectoryError(
+            f"{folder} is damaged: {SETTINGS} or {SUMMARY} is not as `covey eval` wrote it. Delete the folder and "
+            "evaluate again."
+        ) from None
     return StoredEvaluation(folder, settings, figures)
 
 
@@ -87,7 +96,7 @@ def list_evaluations(run_dir: Path) -> list[StoredEvaluation]:
     return [read_evaluation(folder) for folder in folders]
 
 
-@contextmanager
+@contextlib.contextmanager
 def writing_evaluation(folder: Path) -> Iterator[None]:
     """Keep every other process from writing an evaluation here; makes the folder.
 
@@ -95,6 +104,8 @@ def writing_evaluation(folder: Path) -> Iterator[None]:
         RunDirectoryError: another process is writing here, or the folder cannot be made.
     """
     instead = "Wait until that evaluation is done, stop it, or give another folder with --out."
+    with _guard(folder):
+        folder.mkdir(parents=True, exist_ok=True)
     with RunDirectory(folder).lock("the evaluation", instead):
         for leftover in folder.glob(".*.tmp"):  # of a process that was killed while it wrote
             leftover.unlink()
@@ -110,7 +121,7 @@ def begin_evaluation(folder: Path, settings: Mapping[str, Any]) -> list[dict[str
         RunDirectoryError: an evaluation with other settings is there, or the disk will not have it.
     """
     wanted = {"format": EVALUATION_FORMAT, **settings}
-    with guard_disk("the evaluation", folder):
+    with _guard(folder):
         if not is_evaluation(folder):
             if folder.exists() and any(not path.name.startswith(".") for path in folder.iterdir()):
                 raise RunDirectoryError(
@@ -120,11 +131,10 @@ def begin_evaluation(folder: Path, settings: Mapping[str, Any]) -> list[dict[str
             (folder / COMPLETIONS).touch()
             return []
         there = read_evaluation(folder).settings
-        differ = [key for key in wanted if key != "environment" and there.get(key) != json.loads(_text(wanted[key]))]
+        differ = _differences(there, json.loads(_text(wanted)))
         if differ:
-            shown = "; ".join(f"{key}: {_text(there.get(key))} there, {_text(wanted[key])} here" for key in differ)
             raise RunDirectoryError(
-                f"{folder} holds an evaluation that differs in {', '.join(differ)} ({shown}). Give another folder with "
+                f"{folder} holds an evaluation with other settings ({'; '.join(differ)}). Give another folder with "
                 "--out, or delete that one."
             )
         found = list(read_completions(folder))
@@ -134,17 +144,17 @@ def begin_evaluation(folder: Path, settings: Mapping[str, Any]) -> list[dict[str
 
 def append_completions(folder: Path, completions: Sequence[Mapping[str, Any]]) -> None:
     """Add completions to an evaluation that was begun."""
-    with guard_disk("the evaluation", folder), (folder / COMPLETIONS).open("a", encoding="utf-8") as file:
+    with _guard(folder), (folder / COMPLETIONS).open("a", encoding="utf-8") as file:
         file.write("".join(map(json_line, completions)))
 
 
 def finish_evaluation(folder: Path, metrics: Mapping[str, tuple[float, float, float]]) -> None:
     """Write the figures, each `(value, low, high)`: the evaluation is done."""
     figures = {
-        name: dict(zip(("value", "low", "high"), (x if math.isfinite(x) else None for x in estimate), strict=True))
+        name: dict(zip(_ESTIMATE, (x if math.isfinite(x) else None for x in estimate), strict=True))
         for name, estimate in metrics.items()
     }
-    with guard_disk("the evaluation", folder):
+    with _guard(folder):
         content = {"format": EVALUATION_FORMAT, "metrics": figures}
         write_atomically(folder / SUMMARY, json.dumps(content, indent=2) + "\n")
 
@@ -165,6 +175,26 @@ def read_completions(folder: Path) -> Iterator[dict[str, Any]]:
                 f"Line {number} of {path} is no JSON object, so the evaluation is damaged. Delete {folder} and "
                 "evaluate again."
             ) from None
+
+
+def _differences(there: Mapping[str, Any], here: Mapping[str, Any], within: str = "") -> list[str]:
+    """The settings in which two evaluations differ, in words; of what only has a hash, that it differs."""
+    found = []
+    for key, value in here.items():
+        other = there.get(key)
+        if key == "environment" or value == other:
+            continue
+        if isinstance(value, Mapping) and isinstance(other, Mapping) and value:
+            found += _differences(other, value, f"{within}{key}.")
+        elif key.endswith("fingerprint"):
+            found.append(f"other {'weights' if key == 'fingerprint' else key.partition('_')[0]}")
+        else:
+            found.append(f"{within}{key}: {_text(other)} there, {_text(value)} here")
+    return found
+
+
+def _guard(folder: Path) -> contextlib.AbstractContextManager[None]:
+    return guard_disk("the evaluation", folder, elsewhere="give another folder with --out")
 
 
 def _read(path: Path) -> dict[str, Any]:

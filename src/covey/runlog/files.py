@@ -14,6 +14,7 @@ from typing import Any
 from covey.errors import RunDirectoryError
 
 _FULL = {errno.ENOSPC: "the disk is full", errno.EDQUOT: "the disk quota is used up"}
+_TOO_LARGE = {errno.EFBIG: "a file would grow larger than is allowed (`ulimit -f`, or the limit of the file system)"}
 _FORBIDDEN = {
     errno.EROFS: "the file system is read-only",
     errno.EACCES: "there is no permission to write there",
@@ -70,7 +71,11 @@ def sync(path: Path) -> None:
 
 @contextlib.contextmanager
 def guard_disk(
-    what: str, directory: Path, newest_checkpoint: Callable[[], Path | None] | None = None
+    what: str,
+    directory: Path,
+    newest_checkpoint: Callable[[], Path | None] | None = None,
+    *,
+    elsewhere: str | None = None,
 ) -> Iterator[None]:
     """Turn "the disk will not have it" into one clear paragraph; let every other error pass.
 
@@ -78,6 +83,7 @@ def guard_disk(
         what: what is being written, as it reads in a sentence ("checkpoint-50").
         directory: where it is being written.
         newest_checkpoint: finds the whole checkpoint that the next run would go on from; asked only when needed.
+        elsewhere: how to have it written to another place, where that is not `output_dir`.
 
     Raises:
         RunDirectoryError: when the disk is full, the quota used up, or writing is not allowed.
@@ -91,25 +97,28 @@ def guard_disk(
         if code is None:
             raise
         checkpoint = newest_checkpoint() if newest_checkpoint else None
-        raise RunDirectoryError(_explain(what, directory, code, checkpoint)) from error
+        raise RunDirectoryError(_explain(what, directory, code, checkpoint, elsewhere)) from error
 
 
 def _disk_errno(error: Exception) -> int | None:
-    if isinstance(error, OSError) and (error.errno in _FULL or error.errno in _FORBIDDEN):
+    if isinstance(error, OSError) and error.errno in _FULL | _TOO_LARGE | _FORBIDDEN:
         return error.errno
     text = str(error)
     return next((code for words, code in _WORDS.items() if words in text), None)
 
 
-def _explain(what: str, directory: Path, code: int, checkpoint: Path | None) -> str:
+def _explain(what: str, directory: Path, code: int, checkpoint: Path | None, elsewhere: str | None) -> str:
     again = "run the same command again"
     if checkpoint is not None:
         again += f": it goes on from {checkpoint.name}"
     if code in _FULL:
         cause, cure = f"{_FULL[code]} ({_free_space(directory)} free)", "free some space"
+    elif code in _TOO_LARGE:
+        cause, cure = _TOO_LARGE[code], "raise that limit"
     else:
         cause, cure = _FORBIDDEN[code], "make that place writable"
-    elsewhere = "set output_dir to another place"
+    if elsewhere is None:
+        elsewhere = "set output_dir to another place"
     if checkpoint is not None:
         elsewhere += f", with resume={checkpoint} to go on from there"
     return (
