@@ -15,7 +15,8 @@ from transformers import GenerationConfig, PreTrainedModel
 
 from covey.rollout.draw import Sampling
 from covey.rollout.local import Ends, prefill, step
-from covey.rollout.prompt_cache import NotSharedError, SharedAttention, SharedPromptCache, base_model, windows_of
+from covey.rollout.prompt_cache import NotSharedError, SharedPromptCache, windows_of
+from covey.rollout.shared_attention import SharedAttention, base_model
 
 logger = logging.getLogger(__name__)
 

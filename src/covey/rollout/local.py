@@ -18,7 +18,8 @@ from transformers import DynamicCache, PreTrainedModel
 from covey.errors import TrainingError
 from covey.rollout.decode import PlainDecoder, plain_decoder
 from covey.rollout.draw import Drawn, LogitsProcessor, RowAware, Sampling, draw, process
-from covey.rollout.prompt_cache import CACHE, SharedAttention, SharedPromptCache, windows_of
+from covey.rollout.prompt_cache import SharedPromptCache, windows_of
+from covey.rollout.shared_attention import CACHE, SharedAttention
 from covey.rollout.weight_order import columns_first
 
 PREFILL_TOKENS = 8192

@@ -13,21 +13,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from transformers import AttentionInterface, Cache, DynamicCache
+from transformers import Cache, DynamicCache
 from transformers.cache_utils import CacheLayerMixin, DynamicLayer, DynamicSlidingWindowLayer
 
 from covey.rollout.two_parts import Order, Part, by_flash, by_products, flash_applies
-
-ATTENTION = "covey_shared_prompt"
-"""The name under which transformers knows `attend`."""
-
-CACHE = "covey_cache"
-"""The argument of a model's forward, handed on to attention, that holds the cache."""
-
-UNDERSTOOD = frozenset(
-    {"position_ids", "cache_position", "use_cache", "output_attentions", "output_router_logits", "is_causal"}
-)
-"""Further arguments of attention that change nothing for a single token: its position is in the query already."""
 
 FIRST_LENGTH = 64
 """Tokens per completion that there is room for at first; doubled whenever they are used up."""
@@ -68,7 +57,7 @@ def windows_of(cache: DynamicCache) -> list[int | None]:
     return windows
 
 
-class _SharedLayer(CacheLayerMixin):
+class SharedLayer(CacheLayerMixin):
     """Keys and values of one layer: of P prompts, flush right, and of b completions, flush left."""
 
     def __init__(self, window: int | None, owner: SharedPromptCache) -> None:
@@ -162,7 +151,7 @@ class SharedPromptCache(Cache):
         self._order: dict[int, Order] = {}  # by number of heads, see `_arrange`
         self._ahead_b1 = torch.empty(0)  # each row's next position, less the column
         self._reach: dict[int | None, _Reach] = {}
-        super().__init__(layers=[_SharedLayer(window, self) for window in windows])
+        super().__init__(layers=[SharedLayer(window, self) for window in windows])
 
     @property
     def live_rows(self) -> int:
@@ -312,7 +301,7 @@ class SharedPromptCache(Cache):
                 found.by_prompt = _hide(back_L >= reach_P1)[:, None]
         return found
 
-    def attend(self, layer: _SharedLayer, query: torch.Tensor, scaling: float) -> torch.Tensor:
+    def attend(self, layer: SharedLayer, query: torch.Tensor, scaling: float) -> torch.Tensor:
         """Attention of one new token per row.
 
         Args:
@@ -345,72 +334,7 @@ def _hide(hidden: torch.Tensor) -> torch.Tensor:
     return torch.zeros(hidden.shape, device=hidden.device).masked_fill_(hidden, -torch.inf)[:, None]
 
 
-def attend(
-    module: torch.nn.Module,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attention_mask: torch.Tensor | None,
-    scaling: float | None = None,
-    dropout: float = 0.0,
-    **kwargs: Any,
-) -> tuple[torch.Tensor, None]:
-    """The attention function that transformers' layers call; keys and values are in the cache already.
-
-    Raises:
-        NotSharedError: the model's attention does more than this function knows.
-    """
-    cache = kwargs.pop(CACHE, None)
-    if cache is None:
-        raise NotSharedError("the model does not hand further arguments on to its attention")
-    layer = cache.layers[module.layer_idx]
-    if not layer.vetted:
-        _vet(layer, query, attention_mask, kwargs)
-        layer.vetted = True
-    return cache.attend(layer, query, query.shape[-1] ** -0.5 if scaling is None else scaling), None
-
-
-class SharedAttention:
-    """Has a model's layers call `attend` while completions are written; on leaving, its own attention is back."""
-
-    def __init__(self, model: Any) -> None:
-        self._model = base_model(model)
-        self._own: str = self._model.config._attn_implementation
-        self._shared = False
-
-    def share(self, shared: bool) -> None:
-        """Take the shared attention, or the model's own; setting it walks the whole model, so only when it changes."""
-        if shared != self._shared:
-            self._model.set_attn_implementation(ATTENTION if shared else self._own)
-            self._shared = shared
-
-    def __enter__(self) -> SharedAttention:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.share(False)
-
-
-def base_model(model: Any) -> Any:
-    """The transformers model inside one that PEFT may have wrapped."""
-    return model.get_base_model() if hasattr(model, "get_base_model") else model
-
-
-def _vet(layer: _SharedLayer, query: torch.Tensor, mask: torch.Tensor | None, more: dict[str, Any]) -> None:
-    window = more.pop("sliding_window", layer.window)
-    unknown = sorted(name for name, value in more.items() if name not in UNDERSTOOD and value is not None)
-    if unknown:
-        raise NotSharedError(f"the model's attention takes {', '.join(unknown)}")
-    if window != layer.window:
-        raise NotSharedError(f"a layer attends over {window} tokens and keeps {layer.window}")
-    if mask is not None or query.shape[2] != 1:
-        raise NotSharedError("the model makes an attention mask of its own")
-
-
 def _for_products(state: torch.Tensor) -> torch.Tensor:
     """In the number type that products are computed in."""
     kind = state.device.type
     return state.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else state
-
-
-AttentionInterface.register(ATTENTION, attend)

@@ -10,7 +10,7 @@ import torch
 
 from covey.model.reasoning_vocab import ReasoningVocabulary
 from covey.model.reasoning_vocab.vocabulary import INSIDE
-from covey.rollout.prompt_cache import base_model
+from covey.rollout.shared_attention import base_model
 
 TAIL = 64
 """Newest tokens by which a text is known again from one call to the next."""

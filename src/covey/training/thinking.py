@@ -14,7 +14,7 @@ import torch
 from covey.errors import ConfigError
 from covey.model.reasoning_vocab import ReasoningVocabulary
 from covey.model.reasoning_vocab.vocabulary import attach, vocabulary_of
-from covey.rollout.prompt_cache import base_model
+from covey.rollout.shared_attention import base_model
 from covey.rollout.thinking import ThinkingMask, masked_generation
 from covey.runlog import names
 from covey.training.masked_head import mask_head, states_of

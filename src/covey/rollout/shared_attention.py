@@ -1,0 +1,86 @@
+"""Has a model's layers ask the shared cache in place of their own attention, while completions are written."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from transformers import AttentionInterface
+
+from covey.rollout.prompt_cache import NotSharedError, SharedLayer
+
+ATTENTION = "covey_shared_prompt"
+"""The name under which transformers knows `attend`."""
+
+CACHE = "covey_cache"
+"""The argument of a model's forward, handed on to attention, that holds the cache."""
+
+UNDERSTOOD = frozenset(
+    {"position_ids", "cache_position", "use_cache", "output_attentions", "output_router_logits", "is_causal"}
+)
+"""Further arguments of attention that change nothing for a single token: its position is in the query already."""
+
+
+def attend(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    **kwargs: Any,
+) -> tuple[torch.Tensor, None]:
+    """The attention function that transformers' layers call; keys and values are in the cache already.
+
+    Raises:
+        NotSharedError: the model's attention does more than this function knows.
+    """
+    cache = kwargs.pop(CACHE, None)
+    if cache is None:
+        raise NotSharedError("the model does not hand further arguments on to its attention")
+    layer = cache.layers[module.layer_idx]
+    if not layer.vetted:
+        _vet(layer, query, attention_mask, kwargs)
+        layer.vetted = True
+    return cache.attend(layer, query, query.shape[-1] ** -0.5 if scaling is None else scaling), None
+
+
+class SharedAttention:
+    """Has a model's layers call `attend` while completions are written; on leaving, its own attention is back."""
+
+    def __init__(self, model: Any) -> None:
+        self._model = base_model(model)
+        self._own: str = self._model.config._attn_implementation
+        self._shared = False
+
+    def share(self, shared: bool) -> None:
+        """Take the shared attention, or the model's own; setting it walks the whole model, so only when it changes."""
+        if shared != self._shared:
+            self._model.set_attn_implementation(ATTENTION if shared else self._own)
+            self._shared = shared
+
+    def __enter__(self) -> SharedAttention:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.share(False)
+
+
+def base_model(model: Any) -> Any:
+    """The transformers model inside one that PEFT may have wrapped."""
+    return model.get_base_model() if hasattr(model, "get_base_model") else model
+
+
+def _vet(layer: SharedLayer, query: torch.Tensor, mask: torch.Tensor | None, more: dict[str, Any]) -> None:
+    window = more.pop("sliding_window", layer.window)
+    unknown = sorted(name for name, value in more.items() if name not in UNDERSTOOD and value is not None)
+    if unknown:
+        raise NotSharedError(f"the model's attention takes {', '.join(unknown)}")
+    if window != layer.window:
+        raise NotSharedError(f"a layer attends over {window} tokens and keeps {layer.window}")
+    if mask is not None or query.shape[2] != 1:
+        raise NotSharedError("the model makes an attention mask of its own")
+
+
+AttentionInterface.register(ATTENTION, attend)
