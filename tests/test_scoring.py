@@ -124,10 +124,11 @@ def gradients(model: torch.nn.Module, scores: Any) -> dict[str, torch.Tensor]:
 
 def assert_same(model: torch.nn.Module, rows: Any, tolerance: float = 1e-5) -> None:
     expected = plain(model, *rows)
+    expected_grads = gradients(model, expected)
     found = shared(model, *rows)
+    found_grads = gradients(model, found)
     for one, other in zip(expected[:2], found[:2], strict=True):
         torch.testing.assert_close(other, one, rtol=0, atol=tolerance)
-    expected_grads, found_grads = gradients(model, expected), gradients(model, found)
     assert expected_grads.keys() == found_grads.keys()
     scale = max(float(gradient.norm()) for gradient in expected_grads.values())
     for name, gradient in expected_grads.items():

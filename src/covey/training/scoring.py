@@ -20,6 +20,7 @@ from accelerate.utils import extract_model_from_parallel, is_compiled_module
 from transformers import PreTrainedModel
 
 from covey.model.group_attention import LAYOUT, NO_MASK, Group, GroupLayout, reason_against, share_prompts
+from covey.model.norms import write_out_norms
 from covey.training.masked_head import STATES
 
 logger = logging.getLogger(__name__)
@@ -188,6 +189,7 @@ class SharedScoring:
             self._reasons[unwrapped] = reason_against(unwrapped)
             if self._reasons[unwrapped] is None:
                 share_prompts(unwrapped)
+                write_out_norms(unwrapped)
         return self._reasons[unwrapped]
 
     def _forward(
