@@ -17,15 +17,33 @@ def test_samples_by_hand() -> None:
     """20 problems with 4 completions each, of which B gets one more right in 8, and one fewer in 2."""
     half, better, worse = [0.0, 0.0, 1.0, 1.0], [0.0, 1.0, 1.0, 1.0], [0.0, 0.0, 0.0, 1.0]
     found = plan([half] * 20, [better] * 8 + [worse] * 2 + [half] * 10)
-    # A sample has the variance 1/3 where half are right, and 1/4 at 3 or 1 of 4; each mean has a quarter of it.
-    own, size = (10 * (1 / 3 + 1 / 4) + 10 * (1 / 3 + 1 / 3)) / 20, 6 * 0.25 / 20
+    # Sample by sample three differences are 0 and one is 1 or -1, which has the variance 1/4; their mean has a quarter.
+    own, size = 10 * (1 / 4) / 20, 6 * 0.25 / 20
     seen = (10 * 0.25**2 - 20 * size**2) / 19
-    assert seen < own / 4  # no less than their own noise can be what it is, so that is taken
-    assert found.told == pytest.approx(REACH * math.sqrt(own / 4 / 20), rel=1e-6)
-    assert found.problems.value == math.ceil(own / 4 * (REACH / size) ** 2) - 20
-    # Nothing is left between the problems, so own / s is to be 20 (size / 2.8)².
-    assert found.samples.value == math.ceil(own / (20 * (size / REACH) ** 2))
+    between, room = seen - own / 4, 20 * (size / REACH) ** 2
+    assert found.told == pytest.approx(REACH * math.sqrt(max(seen, own / 4) / 20), rel=1e-6)
+    assert found.problems.value == max(0, math.ceil(max(seen, own / 4) * (REACH / size) ** 2) - 20)
+    wanted = math.ceil(max(own / (room - between), own / room))
+    assert found.samples.value == max(4, wanted)
     assert found.samples.low <= found.samples.value <= found.samples.high
+
+
+def test_completions_that_are_drawn_alike_have_less_noise_in_their_difference() -> None:
+    """B solves what A solves, sample by sample, and one more of 4 in every fifth problem: no noise but in these."""
+    rng = np.random.default_rng(0)
+    a = (rng.random((100, 4)) < 0.5).astype(float)
+    a[::5] = [0.0, 1.0, 0.0, 1.0]
+    b = a.copy()
+    b[::5, 0] = 1.0
+    alike, drawn_anew = plan(a.tolist(), b.tolist()), plan(a.tolist(), rng.permuted(b, axis=1).tolist())
+    assert alike.told == pytest.approx(REACH * math.sqrt(20 * 0.25 / 4 / 100 / 100), rel=1e-6)
+    assert drawn_anew.told > 2 * alike.told
+
+
+def test_the_difference_need_not_have_as_many_completions_of_both() -> None:
+    found = plan([[0.0, 1.0]] * 10, [[0.0, 1.0, 1.0, 1.0]] * 10)
+    noise = (1 / 2 + 1 / 4) / (2 / (1 / 2 + 1 / 4))  # the two variances over the harmonic mean of 2 and 4
+    assert found.told == pytest.approx(REACH * math.sqrt(noise / 10), rel=1e-6)
 
 
 def test_what_lies_between_the_problems_by_hand() -> None:
@@ -104,7 +122,9 @@ def test_so_many_samples_do_tell_the_difference_80_times_in_100() -> None:
     """60 problems, all solved 4 points more often by B; 25 completions each, which hit these rates exactly."""
     rng = np.random.default_rng(5)
     right = rng.integers(2, 23, size=60)
-    sides = [[[1.0] * int(c) + [0.0] * (25 - int(c)) for c in counts] for counts in (right, right + 1)]
+    sides = [
+        [rng.permutation(np.arange(25) < c).astype(float).tolist() for c in counts] for counts in (right, right + 1)
+    ]
     needed = int(compare(sides[0], sides[1]).plan.samples.value)
     assert 26 <= needed <= 60
     draws = rng.binomial(needed, np.stack([right, right + 1]) / 25, size=(300, 2, 60)) / needed

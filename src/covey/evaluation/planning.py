@@ -49,15 +49,15 @@ def plan(first: _Scores, second: _Scores) -> Plan:
         return Plan(math.nan, undefined, undefined)
     gaps = np.array([mean(b) - mean(a) for a, b in zip(first, second, strict=True)])
     squares = (gaps - gaps.mean()) ** 2 * n / (n - 1)  # their mean is the variance
-    own = np.array([[_variance(scores) for scores in side] for side in (first, second)])  # NaN for one completion
-    each = np.array([[len(scores) for scores in side] for side in (first, second)])
-    several = bool(each.min() > 1)
-    noise = (own / each).sum(axis=0) if several else np.zeros(n)  # in a difference, from the completions alone
+    counts = [(len(a), len(b)) for a, b in zip(first, second, strict=True)]
+    several = min(map(min, counts)) > 1
+    own = np.array([_own(a, b) for a, b in zip(first, second, strict=True)]) if several else np.zeros(n)
+    noise = own / np.array([2 / (1 / a + 1 / b) for a, b in counts])  # in a difference, from the completions alone
     variance = max(float(squares.mean()), float(noise.mean()))
     if variance < 1e-12:
         return Plan(math.nan, undefined, undefined)
     # McNemar's exact test counts whole problems: one of them, the usual correction for continuity, is lost.
-    lost = 1 if each.max() == 1 else 0
+    lost = 1 if max(map(max, counts)) == 1 else 0
     told = min(1.0, _REACH * math.sqrt(variance / n) + lost / n)
     size = abs(float(gaps.mean()))
     if size < 1e-12:
@@ -67,13 +67,22 @@ def plan(first: _Scores, second: _Scores) -> Plan:
     problems = [max(0, _problems(size, variance * by, lost) - n) for by in (1.0, 1 / unsure, unsure)]
     samples = undefined
     if several:
-        samples = _samples(squares - noise, own.sum(axis=0), n * (size / _REACH) ** 2, int(each.min()))
+        samples = _samples(squares - noise, own, n * (size / _REACH) ** 2, min(map(min, counts)))
     return Plan(told, Estimate(*map(float, problems)), samples)
 
 
+def _own(first: Sequence[float], second: Sequence[float]) -> float:
+    """The variance of the difference of one completion of A and one of B, of one problem.
+
+    Where both have as many it is taken from the differences sample by sample: two evaluations with one seed draw with
+    the same random numbers, and completions that are alike for that reason have less noise in their difference.
+    """
+    if len(first) == len(second):
+        return _variance([b - a for a, b in zip(first, second, strict=True)])
+    return _variance(first) + _variance(second)
+
+
 def _variance(scores: Sequence[float]) -> float:
-    if len(scores) < 2:
-        return math.nan
     middle = mean(scores)
     return math.fsum((score - middle) ** 2 for score in scores) / (len(scores) - 1)
 
@@ -93,7 +102,7 @@ def _samples(between: np.ndarray, own: np.ndarray, wanted: float, least: int) ->
 
     Args:
         between: for each problem, the square of what its difference is off the mean, less its noise.
-        own: for each problem, the variance of one completion of A and one of B.
+        own: for each problem, the variance of the difference of one completion of A and one of B.
         least: completions that are there.
     """
     n = len(own)
