@@ -62,10 +62,11 @@ def test_the_head_is_counted_in_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a GPU 4096 tokens by 32768 words at a time; in full, 8000 by 150,000 would be 4.8 GB."""
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     large = small(vocab_size=150_000)
-    need = estimate_memory(load("training.max_completion_length=1000"), large, PROMPT)
-    assert need.head == 4096 * 32768 * 4 + 8000 * 8 * 4 + 150_000 * 8 * 4
-    frozen = estimate_memory(load("training.max_completion_length=1000", "model.lora.rank=4"), large, PROMPT)
-    assert frozen.head == 4096 * 32768 * 4 + 8000 * 8 * 4
+    need = estimate_memory(load("training.max_completion_length=1000", "training.bf16=true"), large, PROMPT)
+    assert need.head == 4096 * 32768 * 2 + 8000 * 8 * 4 + 150_000 * 8 * 4
+    lora = load("training.max_completion_length=1000", "training.bf16=true", "model.lora.rank=4")
+    frozen = estimate_memory(lora, large, PROMPT)
+    assert frozen.head == 4096 * 32768 * 2 + 8000 * 8 * 4
 
 
 def test_the_estimate_counts_the_starter() -> None:

@@ -87,7 +87,8 @@ def estimate_memory(config: Config, model: PretrainedConfig, prompt_length: int)
     stored = parameters * width * (0.5 if config.model.load_in_8bit else 0.25 if config.model.load_in_4bit else 1)
     reference = stored if training.beta and not lora.active else 0  # adapters are switched off to get the reference
     state_width = 4 if lora.active else width
-    mixed = width == 4 and _mixes(training)
+    gpu = _trains_on_gpu(training)
+    mixed = gpu and width == 4 and bool(training.fp16 or training.bf16 or training.bf16 is None)  # None: TRL takes bf16
     value_width = 2 if mixed or width == 2 else 4
     tokens, scored = _tokens_of_a_pass(config, prompt_length)
     budget = config.speed.max_tokens
@@ -100,19 +101,16 @@ def estimate_memory(config: Config, model: PretrainedConfig, prompt_length: int)
         activations=_activations(
             empty, text, tokens, value_width, mixed=mixed, checkpointing=training.gradient_checkpointing
         ),
-        head=_head(scored, words, int(text.hidden_size), value_width, trains_it=not lora.active),
+        head=_head(scored, words, int(text.hidden_size), value_width, gpu=gpu, trains_it=not lora.active),
         accumulates=training.gradient_accumulation_steps > 1 or (budget is not None and tokens >= budget),
         cache=0 if training.use_vllm else _sampling(config, text, words, prompt_length, parameters, value_width),
     )
 
 
-def _mixes(training: Any) -> bool:
-    """Whether products are made in half precision from weights in float32: on a GPU it is TRL's default."""
+def _trains_on_gpu(training: Any) -> bool:
     import torch
 
-    if training.use_cpu or not torch.cuda.is_available():
-        return False
-    return bool(training.fp16 or training.bf16 is None or training.bf16)
+    return bool(torch.cuda.is_available() and not training.use_cpu)
 
 
 def _tokens_of_a_pass(config: Config, prompt_length: int) -> tuple[int, int]:
@@ -153,23 +151,19 @@ def _activations(empty: nn.Module, text: Any, tokens: int, width: int, *, mixed:
     return copies + (layers * tokens * hidden * stream + per_layer if checkpointing else layers * per_layer)
 
 
-def _head(scored: int, words: int, hidden: int, width: int, *, trains_it: bool) -> int:
+def _head(scored: int, words: int, hidden: int, width: int, *, gpu: bool, trains_it: bool) -> int:
     """Bytes of the head's tiles and of the gradients that it collects in float32."""
-    import torch
-
     tile = min(scored, _TILE_TOKENS) * min(words, _TILE_WORDS)
-    tiles = tile * width if torch.cuda.is_available() else tile * 4 * _TILES_WITHOUT_TRITON
+    tiles = tile * width if gpu else tile * 4 * _TILES_WITHOUT_TRITON
     return tiles + scored * hidden * 4 + (words * hidden * 4 if trains_it else 0)
 
 
 def _sampling(config: Config, text: Any, words: int, prompt_length: int, parameters: int, width: int) -> int:
-    import torch
-
     training, shared = config.training, config.speed.shared_prefill
     rows = training.generation_batch
     prompts = -(-rows // training.num_generations) if shared else rows
     cached = prompts * prompt_length + rows * training.max_completion_length
-    laid_out = parameters * 4 if shared and not torch.cuda.is_available() else 0
+    laid_out = parameters * 4 if shared and not _trains_on_gpu(training) else 0
     return cached * _cache_bytes_per_token(text, width) + 3 * rows * words * 4 + laid_out
 
 
