@@ -108,12 +108,13 @@ def _text(text: str) -> str:
 
 
 def titled(text: str, source: Path) -> str:
-    """Tables that a study writes have no heading, and a page needs one: that of the study's README."""
+    """Tables that a study writes have no heading, or one that all have: they get that of the study's README."""
     readme = source.parent / "README.md"
-    if text.startswith("# ") or not readme.is_file():
+    body = text.removeprefix("# Results\n").lstrip("\n")
+    if body.startswith("# ") or not readme.is_file():
         return text
     heading = readme.read_text(encoding="utf-8").partition("\n")[0]
-    return f"{heading}: the figures\n\n{text}"
+    return f"{heading}: the figures\n\n{body}"
 
 
 def moved(root: Path, source: Path, folder: Path) -> str:
