@@ -23,6 +23,7 @@ from covey.report.page import as_json, render_report, write_report
 from covey.report.paired import compare_problems
 from covey.report.panels import make_sections
 from covey.report.series import Panel, Series
+from covey.report.vocabulary import render_vocabulary
 from covey.runlog import MetricsWriter, RunDirectory, names
 from made_run import make_run
 
@@ -298,3 +299,27 @@ def test_comparing_runs(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture
     assert "number 1 of its newest evaluation is not a graded completion" in capsys.readouterr().err
     assert _compare([run, run]) == 2
     assert "same run twice" in capsys.readouterr().err
+
+
+def test_the_page_of_a_reasoning_vocabulary_shows_its_tokens(run: Path) -> None:
+    tokens = [
+        {
+            "text": text,
+            "copy": copy,
+            "id": 512 + copy,
+            "uses": copy,
+            "share": copy / 3,
+            "cosine_embedding": 0.5,
+            "cosine_head": 0.25,
+            "nearest": [{"text": "<answer>", "cosine": 0.125}],
+        }
+        for copy, text in enumerate(["unused", "<b>\n", "ü"])
+    ]
+    page = render_vocabulary(load_run(run), {"tokens": tokens, "counts": {}, "examples": []})
+    used = page.split('id="used"')[1].split("</section>")[0]
+    cells = [re.findall(r"<td>(.*?)</td>", row, re.DOTALL) for row in used.split("<tr>")[2:]]
+    assert [[cell.strip() for cell in row[:4]] for row in cells] == [
+        ["<code>&#34;ü&#34;</code>", "2", "514", "2"],
+        ["<code>&#34;&lt;b&gt;\\n&#34;</code>", "1", "513", "1"],
+    ]
+    assert "&lt;answer&gt;" in cells[0][7]

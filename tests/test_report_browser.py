@@ -152,6 +152,58 @@ def test_a_group_side_by_side(driver: Any, page: Path) -> None:
     assert f"<think>{thinking}</think>" in _content(page)["text"][4]
 
 
+def test_everything_is_reached_by_keyboard(page: Path) -> None:
+    """Tab to a legend, a panel's values, the filters and the list; what each then says is for screen readers."""
+    from selenium.webdriver.common.keys import Keys
+
+    with browser() as driver:
+        open_page(driver, page)
+        focused = driver.switch_to
+
+        def tab_to(css: str) -> Any:
+            for _ in range(200):
+                if driver.execute_script("return document.activeElement.matches(arguments[0])", css):
+                    return focused.active_element
+                focused.active_element.send_keys(Keys.TAB)
+            pytest.fail(f"Tab never reaches {css}")
+
+        theme = tab_to("#theme")
+        theme.send_keys(Keys.ENTER)
+        assert theme.get_attribute("aria-label") == "Switch to light"
+        large = tab_to(".enlarge")
+        large.send_keys(Keys.ENTER)
+        assert driver.execute_script("return document.querySelector('nav').closest('[inert]') !== null")
+        large.send_keys(Keys.ESCAPE)
+        assert not driver.find_elements("css selector", "[inert], .large")
+        plot = tab_to(".plot")
+        assert plot.get_attribute("aria-label").startswith("Validation accuracy")
+        plot.send_keys(Keys.HOME)
+        first = plot.get_attribute("aria-valuetext")
+        plot.send_keys(Keys.ARROW_RIGHT)
+        assert first.startswith("step 0: held-out ")
+        assert int(plot.get_attribute("aria-valuenow")) > 0
+        curve = tab_to(".legend button")
+        curve.send_keys(Keys.SPACE)
+        assert curve.get_attribute("aria-pressed") == "false"
+        search = driver.find_element("css selector", "[name=search]")
+        driver.execute_script("arguments[0].focus()", search)  # past the other panels, which are like the first
+        search.send_keys("what is")
+        outcome = tab_to("[name=outcome]")
+        outcome.send_keys("right")
+        listed = tab_to(".list")
+        for key in (Keys.ARROW_DOWN, Keys.ARROW_DOWN, Keys.ARROW_UP):
+            listed.send_keys(key)
+        active = driver.find_element("id", listed.get_attribute("aria-activedescendant"))
+        assert (active.get_attribute("aria-selected"), active.get_attribute("aria-posinset")) == ("true", "2")
+        assert driver.execute_script("return document.activeElement.className") == "list"
+        listed.send_keys(Keys.ENTER)
+        assert driver.execute_script("return document.activeElement.className") == "detail"
+        assert driver.get_log("browser") == []
+        unnamed = """return [...document.querySelectorAll("button, input, select, [tabindex]")].filter((one) =>
+            !(one.ariaLabel || one.textContent.trim() || one.closest("label"))).length"""
+        assert driver.execute_script(unnamed) == 0
+
+
 def test_ten_thousand_completions_keep_a_small_page(tmp_path: Path) -> None:
     root = make_run(tmp_path / "long", steps=500, per_step=8)
     for step in range(1, 501):  # 64 in place of the 8

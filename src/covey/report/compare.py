@@ -64,6 +64,7 @@ def render_comparison(records: Sequence[RunRecord]) -> str:
         "comparison.html",
         runs=runs,
         paired=paired_rows(records, labels),
+        seeds_differ=len({str(record.config.get("seed")) for record in records}) > 1,
         differences=differences([record.config for record in records]),
         sections=shown,
         data=as_json({"panels": data, "geometry": geometry(*reach)}),
@@ -123,7 +124,7 @@ def paired_rows(records: Sequence[RunRecord], labels: Sequence[str]) -> list[dic
             if held_out not in theirs:
                 continue
             compared = compare_problems(scores, theirs[held_out][1])
-            common = {"run": label, "set": set_label(held_out), "steps": (step, theirs[held_out][0])}
+            common = {"run": label, "set": set_label(held_out), "steps": _steps(step, theirs[held_out][0])}
             rows.append(common | {"paired": compared, "corrected": None})
     for held_out in {row["set"] for row in rows}:
         told = [row for row in rows if row["set"] == held_out and row["paired"]]
@@ -131,6 +132,11 @@ def paired_rows(records: Sequence[RunRecord], labels: Sequence[str]) -> list[dic
             for row, p_value in zip(told, holm([row["paired"].p_value for row in told]), strict=True):
                 row["corrected"] = p_value
     return rows
+
+
+def _steps(first: int, second: int) -> str:
+    """At which steps training evaluated; nothing for evaluations of `covey eval`, which belong to none."""
+    return f" (steps {first} and {second})" if first or second else ""
 
 
 _ABSENT = object()

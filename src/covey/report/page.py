@@ -116,7 +116,7 @@ def draw_sections(sections: Sections, first: int, last: int) -> tuple[Shown, lis
     for heading, panels in sections:
         here = []
         for panel in panels:
-            here.append(_panel(panel, draw(panel, first, last)))
+            here.append(_panel(panel, draw(panel, first, last)) | {"first": first, "last": last})
             data.append(values(panel))
         shown.append((heading, here))
     return shown, data
@@ -141,6 +141,7 @@ def render(template: str, *, scripts: Sequence[str], **values: Any) -> str:
     environment = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, loader=FunctionLoader(_asset)
     )
+    environment.filters["quoted"] = lambda text: json.dumps(text, ensure_ascii=False)  # escaped as all else is
     figure = environment.get_template("panel.html")
     environment.globals.update(style=_asset("report.css"), drawn=lambda panel: figure.render(panel=panel).strip())
     # The newlines of the template belong to what is hashed.

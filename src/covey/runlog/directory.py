@@ -158,12 +158,16 @@ class RunDirectory:
         if not self.environment.is_file():
             return
         try:
-            environment = dict(json.loads(self.environment.read_bytes()))
-        except (ValueError, TypeError) as error:
+            environment = json.loads(self.environment.read_bytes())
+        except ValueError as error:
             problem = " ".join(str(error).split())
             raise RunDirectoryError(
                 f"{self.environment} cannot be read ({problem}): it was cut short or changed. Restore it, or delete it."
             ) from None
+        if not isinstance(environment, dict):
+            raise RunDirectoryError(
+                f"{self.environment} should hold a mapping of keys to values and does not. Restore it, or delete it."
+            )
         written = environment.get("format", RUN_FORMAT)
         if not isinstance(written, int) or written > RUN_FORMAT:
             version = (environment.get("packages") or {}).get("covey") or "unknown"

@@ -73,6 +73,8 @@
     const mark = element("i", `mark ${kind === "right" ? "right" : kind === "wrong" ? "wrong" : "odd"}`);
     mark.textContent = kind === "right" ? "✓" : kind === null ? "·" : kind === "wrong" ? "✗" : "?";
     mark.title = kind === null ? "not graded" : kind.replaceAll("_", " ");
+    mark.setAttribute("role", "img");
+    mark.setAttribute("aria-label", mark.title);
     return mark;
   };
   const draw = () => {
@@ -84,8 +86,12 @@
     const lines = [];
     for (let place = first; place < last; place += 1) {
       const at = found[place];
-      const line = element("button", at === chosen ? "line chosen" : "line");
-      line.type = "button";
+      const line = element("div", at === chosen ? "line chosen" : "line");
+      line.id = `completion-${at}`;
+      line.setAttribute("role", "option");
+      line.setAttribute("aria-selected", String(at === chosen));
+      line.setAttribute("aria-posinset", place + 1);
+      line.setAttribute("aria-setsize", found.length);
       line.style.top = `${place * ROW}px`;
       line.dataset.at = at;
       const head = element("span", "head");
@@ -96,6 +102,8 @@
       lines.push(line);
     }
     space.replaceChildren(...lines);
+    const active = lines.find((line) => line.classList.contains("chosen"));
+    if (active) list.setAttribute("aria-activedescendant", active.id); else list.removeAttribute("aria-activedescendant");
   };
   list.addEventListener("scroll", () => requestAnimationFrame(draw));
   list.addEventListener("click", (event) => {
@@ -103,14 +111,20 @@
     if (line) choose(Number(line.dataset.at), true);
   });
   list.addEventListener("keydown", (event) => {
-    const by = { ArrowDown: 1, ArrowUp: -1 }[event.key];
-    const place = found.indexOf(chosen) + by;
-    if (!by || place < 0 || place >= found.length) return;
+    if (!found.length) return;
+    if (event.key === "Enter") {
+      choose(chosen, true);
+      if (!detail.contains(document.activeElement)) detail.focus({ preventScroll: true });
+      return;
+    }
+    const page = Math.max(1, Math.floor(list.clientHeight / ROW) - 1);
+    const by = { ArrowDown: 1, ArrowUp: -1, PageDown: page, PageUp: -page, Home: -Infinity, End: Infinity }[event.key];
+    if (!by) return;
     event.preventDefault();
+    const place = Math.min(found.length - 1, Math.max(0, found.indexOf(chosen) + by));
     choose(found[place], false);
     list.scrollTop = Math.min(Math.max(list.scrollTop, (place + 1) * ROW - list.clientHeight), place * ROW);
     draw();
-    list.querySelector(".chosen")?.focus();
   });
 
   // --- one group, side by side -------------------------------------------------------------------------------------
@@ -174,7 +188,10 @@
     head.append(element("p", "", `${right} right` + (gold === null ? "" : ` · answer: ${readable(gold)}`)));
     const back = element("button", "back", "← list");
     back.type = "button";
-    back.addEventListener("click", () => root.classList.remove("opened"));
+    back.addEventListener("click", () => {
+      root.classList.remove("opened");
+      list.focus();
+    });
     const shown = element("details", "prompt");
     shown.open = true;
     shown.append(element("summary", "", "Prompt, exactly as the model saw it"), element("pre", "", readable(prompt)));
@@ -183,7 +200,10 @@
     cards.append(...members.map((other) => card(other, most, begun)));
     detail.replaceChildren(back, head, shown, cards);
     detail.scrollTop = 0;
-    if (asked) root.classList.add("opened");
+    if (asked) {
+      root.classList.add("opened");
+      if (back.offsetParent) back.focus({ preventScroll: true }); // there on narrow screens only, where the list is hidden
+    }
     drawn = "";
     draw();
   };

@@ -30,13 +30,18 @@
     const share = left + ((step - low) / (high - low)) * (right - left);
     rule.style.left = `${100 * share}%`;
     rule.hidden = false;
+    const told = [];
     figure.querySelectorAll(".legend button").forEach((button, number) => {
       const series = panel.series[number];
       const at = nearest(series.steps, step);
       let text = written(series.values[at], panel.unit);
       if (series.low) text += ` [${written(series.low[at], panel.unit)}, ${written(series.high[at], panel.unit)}]`;
       button.querySelector("b").textContent = text;
+      told.push(`${series.label} ${text}`);
     });
+    const plot = figure.querySelector(".plot");
+    plot.setAttribute("aria-valuenow", step);
+    plot.setAttribute("aria-valuetext", `step ${step}: ${told.join(", ")}`);
     figure.querySelector(".at").textContent = `step ${step}`;
   };
 
@@ -53,20 +58,44 @@
     }
   });
 
+  // What lies beside `figure` and whatever holds it: out of reach while it covers the page.
+  const setApart = (figure, apart) => {
+    for (let here = figure; here !== document.body; here = here.parentElement) {
+      for (const beside of here.parentElement.children) if (beside !== here) beside.inert = apart;
+    }
+  };
+  const enlarge = (figure, large) => {
+    figure.classList.toggle("large", large);
+    figure.querySelector(".enlarge").setAttribute("aria-pressed", String(large));
+    document.body.classList.toggle("covered", large);
+    setApart(figure, large);
+  };
+
   for (const figure of figures) {
     const plot = figure.querySelector(".plot");
     const panel = byKey.get(figure.dataset.panel);
     watch.observe(figure);
     figure.querySelectorAll(".legend b").forEach((b) => { b.dataset.last = b.textContent; });
+    const steps = panel.series.reduce((a, b) => (b.steps.length > a.length ? b.steps : a), []);
+    let place = steps.length - 1;
+    const tellAll = () => visible.forEach((other) => tell(other, steps[place]));
     plot.addEventListener("pointermove", (event) => {
       const box = plot.getBoundingClientRect();
       const share = ((event.clientX - box.left) / box.width - left) / (right - left);
-      const asked = low + share * (high - low);
-      const steps = panel.series.reduce((a, b) => (b.steps.length > a.length ? b.steps : a), []);
-      const step = steps[nearest(steps, asked)];
-      visible.forEach((other) => tell(other, step));
+      place = nearest(steps, low + share * (high - low));
+      tellAll();
     });
     plot.addEventListener("pointerleave", () => figures.forEach(untell));
+    plot.addEventListener("blur", () => figures.forEach(untell));
+    plot.addEventListener("keydown", (event) => {
+      const far = Math.max(1, Math.round(steps.length / 10));
+      const by = { ArrowRight: 1, ArrowUp: 1, ArrowLeft: -1, ArrowDown: -1, PageUp: far, PageDown: -far, Home: -Infinity, End: Infinity }[event.key];
+      if (!by) return;
+      event.preventDefault();
+      place = Math.min(steps.length - 1, Math.max(0, place + by));
+      visible.add(figure);
+      tellAll();
+    });
     figure.querySelectorAll(".legend button").forEach((button, number) => {
       button.addEventListener("click", () => {
         const on = button.getAttribute("aria-pressed") !== "true";
@@ -77,14 +106,10 @@
         }
       });
     });
-    figure.querySelector(".enlarge").addEventListener("click", () => {
-      const large = figure.classList.toggle("large");
-      document.body.classList.toggle("covered", large);
-    });
+    figure.querySelector(".enlarge").addEventListener("click", () => enlarge(figure, !figure.classList.contains("large")));
   }
   document.addEventListener("keydown", (event) => {
     if (event.key !== "Escape") return;
-    figures.forEach((figure) => figure.classList.remove("large"));
-    document.body.classList.remove("covered");
+    for (const figure of figures) if (figure.classList.contains("large")) enlarge(figure, false);
   });
 })();
