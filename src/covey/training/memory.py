@@ -164,7 +164,8 @@ def _sampling(config: Config, text: Any, words: int, prompt_length: int, paramet
     prompts = -(-rows // training.num_generations) if shared else rows
     cached = prompts * prompt_length + rows * training.max_completion_length
     laid_out = parameters * 4 if shared and not _trains_on_gpu(training) else 0
-    return cached * _cache_bytes_per_token(text, width) + 3 * rows * words * 4 + laid_out
+    total: int = cached * _cache_bytes_per_token(text, width) + 3 * rows * words * 4 + laid_out
+    return total
 
 
 def available_memory() -> tuple[int, str]:
