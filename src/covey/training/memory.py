@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 _TILE_TOKENS, _TILE_WORDS = 4096, 32768
 """The head is computed in tiles of at most so much, on TRL's path and on Covey's."""
-_TILES_WITHOUT_TRITON = 8
+_TILES_WITHOUT_TRITON = 9
 """Where Triton does not run, the steps of a tile's backward pass each leave a tensor of its size."""
 
 
