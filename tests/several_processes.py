@@ -20,6 +20,7 @@ from covey.cli.main import main
 from covey.config.mesh import Mesh
 from covey.objective import MaxEnt
 from covey.report import closing
+from covey.training import processes
 from covey.training.sharding import launcher_environment, mesh_arguments
 from resampled import resampled_trainer
 from scripted import TOTAL, scripted_trainer
@@ -50,26 +51,22 @@ def failing(completions, **columns):
     return variety(completions)
 '''
 
-MAXENT = (
+SETTINGS = (
     "objective.name=maxent",
     *("objective.kl.controller=adaptive", "objective.kl.kl_target=0.001", "objective.kl.kl_horizon=50"),
-    *("training.loss_type=grpo", "training.beta=0.05", "training.num_iterations=2"),
+    *("training.loss_type=grpo", "training.beta=0.05"),
+    *("objective.resample_groups=4", "training.gradient_accumulation_steps=2", "training.scale_rewards=none"),
 )
-"""A reference, a β that moves, and batches that are used twice."""
-RESAMPLED = ("objective.resample_groups=4", "training.gradient_accumulation_steps=2", "training.scale_rewards=none")
-"""Groups without signal are replaced, and every speed key is at its default."""
+"""A reference, a β that moves, and groups without signal that are replaced; every speed key is at its default."""
 SHARDED = "model.mesh_shape=[[2],[fsdp]]"
 
 RUNS: tuple[tuple[str, tuple[str, ...]], ...] = (
-    ("copies", MAXENT),
-    ("copies-stopped", MAXENT),  # by a signal to one of the two
-    ("copies-stopped", MAXENT),
-    ("resampled", RESAMPLED),
-    ("resampled-stopped", (*RESAMPLED, "stop_after_steps=2")),
-    ("resampled-stopped", RESAMPLED),
-    ("shards", (*RESAMPLED, SHARDED)),
-    ("shards-stopped", (*RESAMPLED, SHARDED, "stop_after_steps=2")),
-    ("shards-stopped", (*RESAMPLED, SHARDED)),
+    ("copies", SETTINGS),
+    ("copies-stopped", SETTINGS),  # by a signal to one of the two
+    ("copies-stopped", SETTINGS),
+    ("shards", (*SETTINGS, SHARDED)),
+    ("shards-stopped", (*SETTINGS, SHARDED, "stop_after_steps=2")),
+    ("shards-stopped", (*SETTINGS, SHARDED)),
     ("thinking", ("model.reasoning_vocab_size=full", "training.beta=0.05", "training.max_steps=1")),
 )
 
@@ -86,7 +83,7 @@ WIDENED = "widened"
 def words(model: str, folder: Path, name: str, *more: str) -> list[str]:
     """What follows `covey`."""
     reward = folder / "reward.py"
-    function = {"copies": "variety", "failing": "failing"}.get(name.partition("-")[0], "coarse")
+    function = "failing" if name == "failing" else "coarse"
     return [
         *("train", "model=starter", f"model.name={model}"),
         *(f"rewards.funcs=[{reward}:{function}]", "rewards.workers=0"),
@@ -151,4 +148,5 @@ if __name__ == "__main__":
         torch.distributed.barrier()
         codes.append(main(words(model, folder, name, *more)))
         (folder / f"codes-{os.environ['RANK']}.json").write_text(json.dumps(codes))
+    processes._SPEAK_FIRST = 3.0  # between two processes of one machine
     sys.exit(main(words(model, folder, "failing")))
