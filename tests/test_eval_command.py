@@ -1,8 +1,7 @@
-"""`covey eval`, `compare`, `generate` and `chat` as their users call them, on a tiny model."""
+"""`covey eval` and `covey compare` as their users call them, on a tiny model."""
 
 from __future__ import annotations
 
-import io
 import json
 import sys
 from collections.abc import Callable
@@ -54,7 +53,7 @@ def test_a_stopped_evaluation_goes_on_to_the_same_result(evaluate: Evaluate, tmp
     assert "holds a completion that `covey eval` did not write" in said
     code, said = evaluate(tmp_path / "cut", "evaluation=greedy")
     assert code == 1
-    assert "differs in sampling, num_samples" in said
+    assert "num_samples: 2 there, 1 here; sampling.temperature: 1.0 there, 0.0 here" in said
 
 
 def test_a_checkpoint_gives_what_training_logged(
@@ -231,25 +230,16 @@ def test_evaluations_of_training_are_listed_and_compared(
     assert "no evaluation of a training run" in capsys.readouterr().err
 
 
-def test_generate_and_chat(
-    tiny_model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "in.jsonl").write_text('{"prompt": "1 + 1"}\n{"prompt": [{"role": "user", "content": "2 + 2"}]}\n')
-    short = ("--max-tokens", "5")
-    assert main(["generate", tiny_model, str(tmp_path / "in.jsonl"), str(tmp_path / "out.jsonl"), *short]) == 0
-    rows = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
-    assert main(["generate", tiny_model, "--prompt", "1 + 1", *short]) == 0
-    alone = capsys.readouterr().out
-    assert alone == rows[0]["completion"] + "\n"
-    monkeypatch.setattr("sys.stdin", io.StringIO("1 + 1\n/new\n1 + 1\n"))
-    assert main(["chat", tiny_model, *short]) == 0
-    assert capsys.readouterr().out == alone * 2
-    (tmp_path / "in.jsonl").write_text('{"text": "1 + 1"}\n')
-    assert main(["generate", tiny_model, str(tmp_path / "in.jsonl")]) == 1
-    assert "Line 1 of" in capsys.readouterr().err
-
-
 GSM8K = ("What is 2 plus 3?\tadd them #### 5", "What is 7 minus 3?\tsubtract #### 4", "And 9 plus 9?\tadd #### 18")
+
+
+def test_all_takes_every_row_of_a_file(evaluate: Evaluate, tmp_path: Path, gsm8k: Path) -> None:
+    words = ("dataset=gsm8k", f"dataset.path={gsm8k}")
+    assert evaluate(tmp_path / "all", *words, "--all")[0] == 0
+    asked = [item["prompt"] for item in read_evaluation(tmp_path / "all").completions()]
+    assert asked == [line.split("\t")[0] for line in GSM8K]
+    code, said = evaluate(tmp_path / "out", "--all")
+    assert (code, "every row of a file" in said) == (2, True)
 
 
 @pytest.fixture

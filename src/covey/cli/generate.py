@@ -40,6 +40,10 @@ def add_sampling(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     if (arguments.file is None) == (arguments.prompt is None):
         raise DataError("covey generate wants a file of prompts or --prompt TEXT, one of the two.")
+    if arguments.prompt is not None and not arguments.prompt.strip():
+        raise DataError(
+            "covey generate was given an empty --prompt: write what is to be asked, as in --prompt '12 + 30'."
+        )
     if arguments.out is not None and Path(arguments.out).is_dir():
         raise DataError(f"covey generate writes a file, and {arguments.out} is a folder: name a file in it.")
     prompts = [arguments.prompt] if arguments.file is None else _read(Path(arguments.file))

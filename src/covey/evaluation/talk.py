@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import os
 from dataclasses import dataclass
 from typing import Any, Self
 
 from covey.config import Flag, compose
+from covey.errors import ConfigError
 from covey.evaluation.job import load_policy
 from covey.evaluation.target import find_target
 from covey.model.loading import load_tokenizer
@@ -33,8 +35,12 @@ class Talker:
             max_tokens: the longest completion.
 
         Raises:
-            CoveyError: it cannot be found or loaded.
+            CoveyError: it cannot be found or loaded, or not be sampled like that.
         """
+        if not 0 <= temperature < math.inf:
+            raise ConfigError(f"--temperature {temperature:g}: give 0, for the likeliest token, or a number above it.")
+        if max_tokens < 1:
+            raise ConfigError(f"--max-tokens {max_tokens}: a completion has at least one token.")
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
         target = find_target(name)
         config = compose([Flag("model.name", (target.source,))], target.run).config

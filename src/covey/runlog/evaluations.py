@@ -68,7 +68,7 @@ def read_evaluation(folder: Path) -> StoredEvaluation:
             f"{folder / SETTINGS} says that this evaluation has format {stored!r}, but this version of Covey reads "
             f"format {EVALUATION_FORMAT}. Use the version of Covey that wrote it, or evaluate again."
         )
-    summary = _read(folder / SUMMARY).get("metrics") if (folder / SUMMARY).is_file() else {}
+    summary: Any = _read(folder / SUMMARY).get("metrics") if (folder / SUMMARY).is_file() else {}
     try:
         figures = {
             name: {key: math.nan if estimate.get(key) is None else float(estimate[key]) for key in _ESTIMATE}
