@@ -165,6 +165,28 @@ def test_compare_says_which_problems_differ(tmp_path: Path, capsys: pytest.Captu
         assert says in capsys.readouterr().err
 
 
+def test_compare_says_when_it_may_be_the_seeds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folders = [made(tmp_path / name, "01", problems_fingerprint=name) for name in "ab"]
+    for seed, folder in enumerate(folders):
+        settings = json.loads((folder / "settings.json").read_text())
+        (folder / "settings.json").write_text(json.dumps({**settings, "seed": seed}))
+    assert main(["compare", *map(str, folders)]) == 1
+    assert "Their seeds differ" in capsys.readouterr().err
+
+
+def test_of_runs_the_set_is_compared_that_a_run_is_judged_by(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for run in ("a", "b"):
+        (tmp_path / run / "evaluation").mkdir(parents=True)
+        for name in ("test", "hard"):  # the harder set is the newer one
+            folder = made(tmp_path / run / "evaluation" / f"{name}-final-greedy", "01")
+            settings = json.loads((folder / "settings.json").read_text())
+            (folder / "settings.json").write_text(json.dumps({**settings, "name": name}))
+    assert main(["compare", str(tmp_path / "a"), str(tmp_path / "b")]) == 0
+    assert "b/evaluation/test-final-greedy" in capsys.readouterr().out
+
+
 def test_two_evaluations_do_not_write_into_one_folder(tmp_path: Path) -> None:
     from covey.runlog.evaluations import begin_evaluation, writing_evaluation
 
