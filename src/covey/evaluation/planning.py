@@ -52,7 +52,8 @@ def plan(first: _Scores, second: _Scores) -> Plan:
     counts = [(len(a), len(b)) for a, b in zip(first, second, strict=True)]
     several = min(map(min, counts)) > 1
     own = np.array([_own(a, b) for a, b in zip(first, second, strict=True)]) if several else np.zeros(n)
-    noise = own / np.array([2 / (1 / a + 1 / b) for a, b in counts])  # in a difference, from the completions alone
+    # What the completions alone leave in a problem's difference; of unequal numbers of them the harmonic mean counts.
+    noise = own / np.array([2 / (1 / a + 1 / b) for a, b in counts])
     variance = max(float(squares.mean()), float(noise.mean()))
     if variance < 1e-12:
         return Plan(math.nan, undefined, undefined)
