@@ -1,14 +1,15 @@
-"""How much memory training takes, by what is set: whole runs of `covey train`, each a process of its own.
+"""How much memory training takes, by what is set: whole runs, each a process of its own.
 
     python benchmarks/memory.py [--only WORD] [--keep FOLDER]
 
-Writes `benchmarks/memory.md`. Each run is two optimiser steps (the second has the optimiser's moments) of a model of
-random weights on made-up problems, in float32 on the CPU; what is measured is the most that the process held in main
-memory (its maximum resident set), once as it stands and once less what a run of a tiny model holds, which is Python,
-PyTorch and the other libraries. Beside it stands what `covey doctor` estimates beforehand. A random model hardly ever
-ends a completion, so nearly all of them have the full length: the worst case.
+Writes `benchmarks/memory.json`, and the tables of `docs/memory.md` from it. Each run is two optimiser steps (the second
+has the optimiser's moments) of a model of random weights on made-up problems, in float32 on the CPU; what is measured
+is the most that the process held in main memory (its maximum resident set) less what a run of a tiny model holds, which
+is Python, PyTorch and the other libraries. Beside it stands what `covey doctor` estimates beforehand. A random model
+hardly ever ends a completion, so nearly all of them have the full length: the worst case. Rows of stock TRL are a plain
+script with TRL's own trainer.
 
-On a GPU the same tensors are held; the libraries' share differs. Some twenty minutes on one core.
+On a GPU the same tensors are held; the libraries' share differs. About half an hour on one core.
 """
 
 from __future__ import annotations
@@ -23,13 +24,21 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from transformers import Qwen3Config
 
 ROOT = Path(__file__).resolve().parents[1]
-TABLE = ROOT / "benchmarks" / "memory.md"
+PAGE = ROOT / "docs" / "memory.md"
+BEGIN, END = "<!-- made by benchmarks/memory.py: begin -->", "<!-- made by benchmarks/memory.py: end -->"
+FIGURES = ROOT / "benchmarks" / "memory.json"
 GIGABYTE = 1e9
-PROMPT_LENGTH = 150
-"""Tokens of every prompt, about."""
+SENTENCE = "What is 12 + 30? "
+REPEATS = 20
+"""Sentences of every prompt."""
 
 
 @dataclass(frozen=True)
@@ -44,25 +53,23 @@ class Size:
 
 SIZES = {
     "tiny": Size(hidden=32, layers=1, inner=64, vocabulary=1024),
-    "11m": Size(hidden=256, layers=6, inner=768, vocabulary=24_000),
-    "27m": Size(hidden=384, layers=8, inner=1152, vocabulary=32_000),
-    "80m": Size(hidden=640, layers=10, inner=1920, vocabulary=48_000),
+    "25m": Size(hidden=320, layers=12, inner=1280, vocabulary=16_000),
+    "25m-150k": Size(hidden=320, layers=12, inner=1280, vocabulary=150_000),
+    "100m": Size(hidden=768, layers=10, inner=2304, vocabulary=48_000),
 }
 
 COMMON = (
-    *("training.max_steps=2", "training.num_generations=8", "training.per_device_train_batch_size=8"),
+    *("training.max_steps=2", "training.num_generations=8", "training.per_device_train_batch_size=16"),
     *("training.gradient_accumulation_steps=1", "training.max_completion_length=256", "training.beta=0"),
-    *("training.gradient_checkpointing=true", "training.save_strategy=no", "training.report_to=none"),
-    *(
-        "dataset.test_size=0",
-        "evaluation.every_steps=0",
-        "rewards.funcs=[format]",
-        "rewards.workers=1",
-        "overwrite=true",
-    ),
+    *("training.gradient_checkpointing=false", "training.save_strategy=no", "training.report_to=none"),
+    *("dataset.test_size=0", "evaluation.every_steps=0", "rewards.workers=1", "overwrite=true"),
+    *("training.use_cpu=true", "training.bf16=false"),
 )
+SHORT = ("training.per_device_train_batch_size=8", "training.max_completion_length=64")
+CHECKPOINTING = "training.gradient_checkpointing=true"
 LORA = ("model.lora.rank=16", "model.lora.target_modules=all-linear")
-TRL_PATHS = ("speed.shared_prefill=false", "speed.shared_scoring=false", "speed.trim=false", "speed.skip_zero=false")
+STOCK = "stock TRL"
+"""In place of a first setting: the run is a script with TRL's trainer."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +78,7 @@ class Cell:
 
     title: str
     """What its row says."""
-    size: str = "27m"
+    size: str = "25m"
     settings: tuple[str, ...] = ()
 
     @property
@@ -82,38 +89,47 @@ class Cell:
 
 Key = tuple[str, tuple[str, ...]]
 
-TABLES: dict[str, list[Cell]] = {
-    "By setting: 27 million parameters": [
-        Cell("the settings above"),
-        Cell("`training.gradient_checkpointing=false`", settings=("training.gradient_checkpointing=false",)),
-        Cell(
-            "… and `speed.max_tokens=1024`",
-            settings=("training.gradient_checkpointing=false", "speed.max_tokens=1024"),
-        ),
-        Cell("`speed.max_tokens=1024`", settings=("speed.max_tokens=1024",)),
-        Cell("all of `speed.*` off: TRL's own paths", settings=TRL_PATHS),
-        Cell(
-            "… and `training.gradient_checkpointing=false`",
-            settings=(*TRL_PATHS, "training.gradient_checkpointing=false"),
-        ),
-        Cell("`training.beta=0.04`: with a reference", settings=("training.beta=0.04",)),
-        Cell("LoRA of rank 16", settings=LORA),
-        Cell("LoRA of rank 16, `training.beta=0.04`", settings=(*LORA, "training.beta=0.04")),
-        Cell("`model.dtype=bfloat16`", settings=("model.dtype=bfloat16",)),
-        Cell(
-            "`objective=maxent`, `training.beta=0.04`",
-            settings=("objective=maxent", "training.beta=0.04"),
-        ),
-    ],
-    "By length and micro-batch": [
-        Cell("completions of 128 tokens", settings=("training.max_completion_length=128",)),
-        Cell("completions of 512 tokens", settings=("training.max_completion_length=512",)),
-        Cell(
-            "micro-batches of 16 completions",
-            settings=("training.per_device_train_batch_size=16",),
-        ),
-    ],
-    "By size": [Cell("11 million", "11m"), Cell("27 million"), Cell("80 million", "80m")],
+TABLES: dict[str, tuple[str, list[Cell]]] = {
+    "What tokens take": (
+        "25 million parameters; groups of 8, micro-batches of 16 completions of 256 tokens, no gradient checkpointing, "
+        "β 0.",
+        [
+            Cell("stock TRL", settings=(STOCK,)),
+            Cell("Covey", settings=()),
+            Cell("Covey, `speed.max_tokens=2048`", settings=("speed.max_tokens=2048",)),
+            Cell(
+                "Covey, `per_device_train_batch_size=8`, two of them a step",
+                settings=("training.per_device_train_batch_size=8", "training.gradient_accumulation_steps=2"),
+            ),
+            Cell("Covey, completions of 128 tokens", settings=("training.max_completion_length=128",)),
+            Cell("stock TRL, `gradient_checkpointing=true`", settings=(STOCK, CHECKPOINTING)),
+            Cell("Covey, `gradient_checkpointing=true`", settings=(CHECKPOINTING,)),
+            Cell(
+                "Covey, `gradient_checkpointing=true`, `speed.max_tokens=2048`",
+                settings=(CHECKPOINTING, "speed.max_tokens=2048"),
+            ),
+            Cell(
+                "Covey, `gradient_checkpointing=true`, a vocabulary of 150,000 in place of 16,000",
+                "25m-150k",
+                (CHECKPOINTING,),
+            ),
+        ],
+    ),
+    "What weights take": (
+        "100 million parameters; micro-batches of 8 completions of 64 tokens, gradient checkpointing, β 0.",
+        [
+            Cell("Covey", "100m", (*SHORT, CHECKPOINTING)),
+            Cell(
+                "Covey, `training.beta=0.04`: with a reference", "100m", (*SHORT, CHECKPOINTING, "training.beta=0.04")
+            ),
+            Cell("Covey, LoRA of rank 16", "100m", (*SHORT, CHECKPOINTING, *LORA)),
+            Cell(
+                "Covey, LoRA of rank 16, `training.beta=0.04`",
+                "100m",
+                (*SHORT, CHECKPOINTING, *LORA, "training.beta=0.04"),
+            ),
+        ],
+    ),
 }
 
 
@@ -121,21 +137,53 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--only", default="", help="only rows whose title has this word; nothing is written")
     parser.add_argument("--keep", type=Path, help="a folder for models and runs, in place of one that is removed")
+    parser.add_argument("--page", action="store_true", help="measure nothing: write the page anew from its figures")
     arguments = parser.parse_args()
+    if arguments.page:
+        write_page()
+        return
     with workplace(arguments.keep) as folder:
         data = write_problems(folder)
-        idle = measure(Cell("idle", "tiny", ("training.max_completion_length=8",)), folder, data)[0]
-        print(f"idle: {idle:.2f} GB", flush=True)
-        measured: dict[Key, tuple[float, float]] = {}
-        for cell in (cell for cells in TABLES.values() for cell in cells):
-            if arguments.only in cell.title and cell.key not in measured:
-                measured[cell.key] = measure(cell, folder, data)
-                print(
-                    f"{cell.title}: {measured[cell.key][0]:.2f} GB, estimated {measured[cell.key][1]:.2f}", flush=True
-                )
+        reward = folder / "uneven.py"  # equal rewards would give no gradient, and no gradient is not computed
+        reward.write_text(
+            "def uneven(completions, **columns):\n    return [float(i % 2) for i in range(len(completions))]\n"
+        )
+        peaks: dict[str, int] = {}
+        for cell in every_cell():
+            if arguments.only in cell.title:
+                peaks[name(cell)] = measure(cell, folder, data)
+                print(f"{cell.title}: {peaks[name(cell)] / GIGABYTE:.2f} GB", flush=True)
     if not arguments.only:
-        TABLE.write_text(page(measured, idle), encoding="utf-8")
-        print(f"Written: {TABLE}")
+        stored = {"about": about(), "peak_bytes": peaks}
+        FIGURES.write_text(json.dumps(stored, indent=1) + "\n", encoding="utf-8")
+        write_page()
+
+
+def write_page() -> None:
+    before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
+    after = rest.partition(END)[2]
+    PAGE.write_text(f"{before}{BEGIN}\n{tables()}\n{END}{after}", encoding="utf-8")
+    print(f"Written: {PAGE}")
+
+
+IDLE = {
+    False: Cell("Covey, idle", "tiny", ("training.max_completion_length=8",)),
+    True: Cell("stock TRL, idle", "tiny", (STOCK, "training.max_completion_length=8")),
+}
+"""A run of next to nothing, by whether it is stock TRL's."""
+
+
+def every_cell() -> Iterator[Cell]:
+    seen = set()
+    for cell in (*IDLE.values(), *(cell for _, cells in TABLES.values() for cell in cells)):
+        if cell.key not in seen:
+            seen.add(cell.key)
+            yield cell
+
+
+def name(cell: Cell) -> str:
+    """Under which the figure of a run is kept."""
+    return " ".join((cell.size, *cell.settings))
 
 
 @contextmanager
@@ -151,106 +199,171 @@ def workplace(keep: Path | None) -> Iterator[Path]:
 def write_problems(folder: Path) -> Path:
     """Problems whose prompts are all of about the same length."""
     path = folder / "problems.jsonl"
-    sentence = "What is 12 + 30? "
     with path.open("w", encoding="utf-8") as file:
-        for number in range(64):
-            file.write(json.dumps({"problem": f"{number} {sentence * 18}", "answer": "42"}) + "\n")
+        for number in range(100, 164):
+            file.write(json.dumps({"problem": f"{number} {SENTENCE * REPEATS}", "answer": "42"}) + "\n")
     return path
 
 
-def write_model(folder: Path, name: str) -> Path:
-    """A model of random weights, with the starter's tokenizer: ids past its end decode to nothing."""
-    import torch
-    from transformers import AutoTokenizer, Qwen3Config, Qwen3ForCausalLM
+def model_config(size_name: str) -> Qwen3Config:
+    """A Qwen3 of that size, with the starter's end and padding tokens."""
+    from transformers import Qwen3Config
 
-    path = folder / f"model-{name}"
-    if (path / "config.json").is_file():
-        return path
-    size = SIZES[name]
-    tokenizer = AutoTokenizer.from_pretrained(ROOT / "src" / "covey" / "model" / "starter" / "weights")
-    torch.manual_seed(0)
-    config = Qwen3Config(
+    size = SIZES[size_name]
+    tokenizer = starter_tokenizer()
+    return Qwen3Config(
         hidden_size=size.hidden,
         num_hidden_layers=size.layers,
         intermediate_size=size.inner,
         vocab_size=size.vocabulary,
         num_attention_heads=size.hidden // 64 or 1,
-        num_key_value_heads=max(1, size.hidden // 128),
+        num_key_value_heads=1,
         head_dim=64,
         tie_word_embeddings=True,
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,
         bos_token_id=None,
     )
-    Qwen3ForCausalLM(config).save_pretrained(path)
-    tokenizer.save_pretrained(path)
-    return path
 
 
-def measure(cell: Cell, folder: Path, data: Path) -> tuple[float, float]:
-    """Gigabytes that a run held at most, and that were estimated for it; what a kept folder has is not run again."""
-    stored = folder / "measured.json"
-    known = json.loads(stored.read_text(encoding="utf-8")) if stored.is_file() else {}
-    name = " ".join((cell.size, *cell.settings))
-    if name in known:
-        return known[name][0], known[name][1]
-    model = write_model(folder, cell.size)
-    reward = folder / "uneven.py"  # equal rewards would give no gradient, and no gradient is not computed
-    reward.write_text(
-        "def uneven(completions, **columns):\n    return [float(i % 2) for i in range(len(completions))]\n"
-    )
-    words = [
-        f"output_dir={folder / 'out'}",
-        "run_name=run",
-        f"model.name={model}",
-        f"dataset.path={data}",
-        "dataset.id=null",
-        f"rewards.funcs=[{reward}:uneven]",
+@cache
+def starter_tokenizer() -> Any:
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(ROOT / "src" / "covey" / "model" / "starter" / "weights")
+
+
+def write_model(folder: Path, size_name: str) -> None:
+    """A model of random weights, with the starter's tokenizer: ids past its end decode to nothing."""
+    import torch
+    from transformers import Qwen3ForCausalLM
+
+    path = folder / f"model-{size_name}"
+    if not (path / "model.safetensors").is_file():
+        torch.manual_seed(0)
+        Qwen3ForCausalLM(model_config(size_name)).save_pretrained(path)
+        starter_tokenizer().save_pretrained(path)
+
+
+def words_of(cell: Cell, folder: Path, data: Path) -> list[str]:
+    """The overrides of a run."""
+    return [
+        *(f"output_dir={folder / 'out'}", "run_name=run", f"model.name={folder / f'model-{cell.size}'}"),
+        *(f"dataset.path={data}", "dataset.id=null", f"rewards.funcs=[{folder / 'uneven.py'}:uneven]"),
+        *COMMON,
+        *(word for word in cell.settings if word != STOCK),
     ]
-    words += [*COMMON, *cell.settings]
-    done = subprocess.run([sys.executable, "-m", "covey.cli.main", "train", *words], capture_output=True, text=True)
+
+
+def measure(cell: Cell, folder: Path, data: Path) -> int:
+    """Bytes that a run held at most; what a kept folder has is not run again."""
+    kept = folder / "measured.json"
+    known: dict[str, int] = json.loads(kept.read_text(encoding="utf-8")) if kept.is_file() else {}
+    if name(cell) in known:
+        return known[name(cell)]
+    write_model(folder, cell.size)
+    words = words_of(cell, folder, data)
+    if STOCK in cell.settings:
+        program = [sys.executable, __file__, "--stock", *words]
+    else:
+        program = [sys.executable, "-m", "covey.cli.main", "train", *words]
+    done = subprocess.run(program, capture_output=True, text=True)
     if done.returncode != 0:
         raise SystemExit(f"{cell.title}: training ended with {done.returncode}\n{done.stdout}\n{done.stderr}")
-    summary = json.loads((folder / "out" / "run" / "summary.json").read_text(encoding="utf-8"))
-    known[name] = summary["peak_memory_bytes"] / GIGABYTE, estimated(words, model) / GIGABYTE
-    stored.write_text(json.dumps(known), encoding="utf-8")
-    return known[name]
+    if STOCK in cell.settings:
+        known[name(cell)] = int(done.stdout.split()[-1])
+    else:
+        summary = json.loads((folder / "out" / "run" / "summary.json").read_text(encoding="utf-8"))
+        known[name(cell)] = int(summary["peak_memory_bytes"])
+    kept.write_text(json.dumps(known), encoding="utf-8")
+    return known[name(cell)]
 
 
-def estimated(words: list[str], model: Path) -> float:
-    """What the doctor says, in bytes."""
-    from transformers import AutoConfig
+def train_stock(words: list[str]) -> None:
+    """The same training by a script with TRL's own trainer; prints the bytes that its process held at most."""
+    import resource
 
+    from datasets import load_dataset
+    from transformers import AutoTokenizer
+    from trl import GRPOConfig, GRPOTrainer
+
+    from covey.config import compose
+
+    config = compose(words).config
+    wanted: dict[str, Any] = {
+        key: getattr(config.training, key)
+        for key in (
+            *("max_steps", "num_generations", "per_device_train_batch_size", "gradient_accumulation_steps"),
+            *("max_completion_length", "beta", "gradient_checkpointing", "save_strategy", "report_to", "loss_type"),
+            *("temperature", "use_cpu", "bf16"),
+        )
+    }
+    arguments = GRPOConfig(output_dir=config.output_dir, disable_tqdm=True, **wanted)
+    rows = load_dataset("json", data_files=config.dataset.path, split="train", cache_dir=config.output_dir)
+    rows = rows.map(
+        lambda row: {"prompt": [{"role": "user", "content": row["problem"]}]}, remove_columns=["problem", "answer"]
+    )
+    trainer = GRPOTrainer(
+        model=config.model.name,
+        reward_funcs=lambda completions, **_: [float(i % 2) for i in range(len(completions))],
+        args=arguments,
+        train_dataset=rows,
+        processing_class=AutoTokenizer.from_pretrained(config.model.name),
+    )
+    trainer.train()
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024))
+
+
+@cache
+def prompt_tokens() -> int:
+    """Tokens of every prompt, the template's among them."""
+    message = {"role": "user", "content": f"100 {SENTENCE * REPEATS}"}
+    written = starter_tokenizer().apply_chat_template([message], add_generation_prompt=True, return_dict=True)
+    return len(written["input_ids"])
+
+
+def estimated(cell: Cell) -> int:
+    """What the doctor says, in bytes, on a machine without a GPU."""
     from covey.config import compose
     from covey.training.memory import estimate_memory
 
-    estimate = estimate_memory(compose(words).config, AutoConfig.from_pretrained(model), PROMPT_LENGTH)
+    config = compose(words_of(cell, Path("somewhere"), Path("problems.jsonl"))).config
+    estimate = estimate_memory(config, model_config(cell.size), prompt_tokens())
     return max(estimate.training, estimate.rollout)
 
 
-def page(measured: dict[Key, tuple[float, float]], idle: float) -> str:
+def about() -> dict[str, str]:
+    """Where the figures come from."""
     from importlib.metadata import version
 
-    packages = ", ".join(f"{name} {version(name)}" for name in ("torch", "transformers", "trl", "peft"))
+    packages = ", ".join(f"{package} {version(package)}" for package in ("torch", "transformers", "trl", "peft"))
+    return {"machine": f"{platform.machine()}, no GPU", "packages": packages}
+
+
+def tables() -> str:
+    """What the page says, from the stored figures."""
+    stored = json.loads(FIGURES.read_text(encoding="utf-8"))
+    peaks = stored["peak_bytes"]
+    idle, idle_stock = (f"{peaks[name(IDLE[stock])] / GIGABYTE:.2f} GB" for stock in (False, True))
     lines = [
-        "# Memory, measured",
-        "",
-        f"Made by `python benchmarks/memory.py` on {platform.machine()}, no GPU; {packages}.",
-        "",
-        "A Qwen3 of random weights in float32, groups of 8, micro-batches of 8 completions, one of them a step,",
-        f"prompts of some {PROMPT_LENGTH} tokens, completions of 256 tokens, gradient checkpointing on, β 0, AdamW:",
-        "what the rows below change. *Process* is the most that the process held in main memory; *above idle* is less",
-        f"the {idle:.2f} GB of a tiny model's run, which are Python and the libraries. *Estimated* is what",
-        "`covey doctor` expects beforehand, without them.",
+        f"Made by `python benchmarks/memory.py` on {stored['about']['machine']}; {stored['about']['packages']}.",
+        f"A Qwen3 of random weights in float32, AdamW, prompts of {prompt_tokens()} tokens. *Measured* is the most",
+        "that the process held in main memory, less what a run of next to nothing holds, which is Python and the",
+        f"libraries ({idle}; stock TRL {idle_stock}). *Estimated* is what `covey doctor` says beforehand.",
     ]
-    for title, cells in TABLES.items():
-        lines += ["", f"## {title}", "", "| | process | above idle | estimated |", "|---|---|---|---|"]
+    for title, (text, cells) in TABLES.items():
+        lines += ["", f"### {title}", "", text, "", "| | measured | estimated |", "|---|---|---|"]
         for cell in cells:
-            peak, estimate = measured[cell.key]
-            lines.append(f"| {cell.title} | {peak:.2f} GB | {peak - idle:.2f} GB | {estimate:.2f} GB |")
-    return "\n".join([*lines, ""])
+            stock = STOCK in cell.settings
+            peak = (peaks[name(cell)] - peaks[name(IDLE[stock])]) / GIGABYTE
+            estimate = "" if stock else f"{estimated(cell) / GIGABYTE:.2f} GB"
+            lines.append(f"| {cell.title} | {peak:.2f} GB | {estimate} |")
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    main()
+    if sys.argv[1:2] == ["--stock"]:
+        train_stock(sys.argv[2:])
+    else:
+        main()

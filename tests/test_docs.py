@@ -11,6 +11,7 @@ import importlib.util
 import re
 import shlex
 import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -210,6 +211,7 @@ def test_a_page_without_a_heading_gets_that_of_its_study(tmp_path: Path) -> None
     (tmp_path / "README.md").write_text("# A study\n\nWhat it found.\n")
     script = pages_script()
     assert script.titled("| a |\n", tmp_path / "results.md") == "# A study: the figures\n\n| a |\n"
+    assert script.titled("# Results\n\n| a |\n", tmp_path / "results.md") == "# A study: the figures\n\n| a |\n"
     assert script.titled("# Own\n", tmp_path / "results.md") == "# Own\n"
 
 
@@ -251,3 +253,19 @@ def test_workflows_call_make(root: Path) -> None:
         workflow = yaml.safe_load(path.read_text(encoding="utf-8"))
         called = [step["run"].split() for job in workflow["jobs"].values() for step in job["steps"] if "run" in step]
         assert all(words[0] == "make" and words[1] in listed for words in called), path
+
+
+@pytest.mark.slow
+def test_the_table_of_memory_is_that_of_its_figures(root: Path) -> None:
+    """And so its estimates are those of today's `covey doctor`, which lie as near as the page says."""
+    spec = importlib.util.spec_from_file_location("memory_benchmark", root / "benchmarks" / "memory.py")
+    assert spec is not None
+    assert spec.loader is not None
+    script = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = script  # dataclasses look their module up
+    spec.loader.exec_module(script)
+    tables = script.tables()
+    assert f"{script.BEGIN}\n{tables}\n{script.END}" in script.PAGE.read_text(encoding="utf-8")
+    rows = re.findall(r"\| ([\d.]+) GB \| ([\d.]+) GB \|$", tables, re.MULTILINE)
+    assert len(rows) > 10
+    assert all(0.05 <= float(measured) - float(estimate) <= 0.35 for measured, estimate in rows)
