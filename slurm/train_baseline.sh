@@ -18,10 +18,10 @@
 #
 # It runs training.sh, and reads the same environment variables. Without Slurm: bash slurm/train_baseline.sh
 set -euo pipefail
-folder=$(dirname -- "${BASH_SOURCE[0]}")
-if [[ ! -f $folder/recipe.sh ]]; then folder=${SLURM_SUBMIT_DIR:-$PWD}/slurm; fi # Slurm runs a copy from its spool folder
-if [[ ! -f $folder/recipe.sh ]]; then
-  echo "covey: hand this script in from the folder of the repository: there is no $folder/recipe.sh." >&2
+root=$(CDPATH='' cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd -P)
+if [[ ! -f $root/training.sh ]]; then root=${SLURM_SUBMIT_DIR:-$PWD}; fi # Slurm runs a copy from its spool folder
+if [[ ! -f $root/training.sh ]]; then
+  echo "covey: hand this script in from the folder of the repository: there is no training.sh in $root." >&2
   exit 2
 fi
-exec bash "$folder/recipe.sh" qwen3_0.6b/grpo/deepscaler.yaml "$@"
+exec bash "$root/training.sh" "$root/recipes/qwen3_0.6b/grpo/deepscaler.yaml" "$@"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -80,28 +79,6 @@ def test_the_job_is_known_by_its_number() -> None:
     assert job_id({"SLURM_JOB_ID": "9", "SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "2"}) == "7_2"
     assert not is_again({"SLURM_RESTART_COUNT": "0"})
     assert is_again({"SLURM_RESTART_COUNT": "1"})
-
-
-@pytest.mark.parametrize("spooled", [True, False])
-@pytest.mark.parametrize(
-    ("name", "recipe"), [("baseline", "deepscaler.yaml"), ("reasoning", "deepscaler_reasoning_vocab.yaml")]
-)
-def test_the_pair_of_experiments_finds_its_repository(
-    root: Path, tmp_path: Path, name: str, recipe: str, spooled: bool
-) -> None:
-    """From the copy in Slurm's spool folder by where the job was handed in, else by where the script is."""
-    clone, script = tmp_path / "a clone", Path("slurm") / f"train_{name}.sh"
-    shutil.copytree(root / "slurm", clone / "slurm")
-    (clone / "training.sh").write_text('printf "%s\\n" "$@"\n')
-    (tmp_path / "slurm_script").write_bytes((root / script).read_bytes())
-    called, place = (tmp_path / "slurm_script", clone) if spooled else (clone / script, tmp_path)
-    environment = {"PATH": os.environ["PATH"], **({"SLURM_SUBMIT_DIR": str(place)} if spooled else {})}
-    done = subprocess.run(
-        ["bash", called, "run_name=a b"], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
-    )
-    path = root / "recipes" / "qwen3_0.6b" / "grpo" / recipe
-    assert path.is_file()
-    assert done.stdout.splitlines() == [str(clone / path.relative_to(root)), "run_name=a b"], done.stderr
 
 
 def test_the_pair_of_experiments_says_where_to_hand_it_in_from(root: Path, tmp_path: Path) -> None:

@@ -220,7 +220,6 @@ def test_environment_variables_name_recipe_run_and_index(clone: Clone) -> None:
         "scripts/setup.sh",
         "scripts/try_wheel.sh",
         ".ci/run",
-        "slurm/recipe.sh",
         "slurm/train_baseline.sh",
         "slurm/train_reasoning.sh",
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 from pathlib import Path
@@ -21,6 +22,17 @@ def test_generate_and_chat(
     assert main(["generate", tiny_model, "--prompt", "1 + 1", *short]) == 0
     alone = capsys.readouterr().out
     assert alone == rows[0]["completion"] + "\n"
+
+    def full(self: Path, target: Path) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "replace", full)
+        assert main(["generate", tiny_model, str(tmp_path / "in.jsonl"), str(tmp_path / "other.jsonl"), *short]) == 1
+    said = capsys.readouterr()
+    assert [json.loads(line) for line in said.out.splitlines()] == rows
+    assert "other.jsonl" in said.err
+    assert "standard output" in said.err
     monkeypatch.setattr("sys.stdin", io.StringIO("1 + 1\n/new\n1 + 1\n"))
     assert main(["chat", tiny_model, *short]) == 0
     assert capsys.readouterr().out == alone * 2

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from covey.errors import DataError
+from covey.errors import DataError, RunDirectoryError
 from covey.runlog.files import guard_disk, write_atomically
 
 
@@ -59,10 +59,18 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.out is None:
         sys.stdout.write(text)
     else:
-        out = Path(arguments.out)
+        _write(Path(arguments.out), text)
+    return 0
+
+
+def _write(out: Path, text: str) -> None:
+    """Write what was generated; if the disk will not have it, say it instead."""
+    try:
         with guard_disk(out.name, out.absolute().parent, elsewhere="name another file"):
             write_atomically(out, text)
-    return 0
+    except RunDirectoryError as error:
+        sys.stdout.write(text)
+        raise RunDirectoryError(f"{error} The completions are on the standard output.") from error
 
 
 def _read(path: Path) -> list[Any]:
