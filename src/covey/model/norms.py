@@ -1,7 +1,7 @@
 """Root mean square norms with a gradient written out, for learning on a CPU.
 
-As transformers writes it, a norm goes over its input some five times and its gradient some ten, and waits for memory
-each time. Written out, with the normalised input kept, it is three and seven.
+As transformers writes it, every operation of a norm goes over memory, forth and back. Written out, with the normalised
+input kept, these are fewer.
 """
 
 from __future__ import annotations
