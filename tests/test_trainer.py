@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -83,11 +84,14 @@ def test_a_checkpoint_of_stock_trl_is_taken_with_a_warning(
 
 def test_rows_without_a_prompt_are_told_with_what_would_do() -> None:
     """TRL's own word for it is a bare KeyError, after the model is loaded and the first batch begins."""
+    check = partial(check_prompts, TRLGRPOTrainer)
     good = Dataset.from_dict({"prompt": ["1 + 1?"]})
-    check_prompts(train_dataset=good, eval_dataset={"a": good, "b": good})
-    check_prompts(train_dataset=good.rename_column("prompt", "q").with_transform(lambda rows: {"prompt": rows["q"]}))
-    check_prompts(train_dataset=IterableDataset.from_generator(lambda: iter([{"q": 1}])), eval_dataset=None)
+    check(train_dataset=good, eval_dataset={"a": good, "b": good})
+    check(train_dataset=good.rename_column("prompt", "q").with_transform(lambda rows: {"prompt": rows["q"]}))
+    check(train_dataset=IterableDataset.from_generator(lambda: iter([{"q": 1}])), eval_dataset=None)
     with pytest.raises(DataError, match=r'train_dataset have no column `prompt`.* question, answer\. .*"question", "p'):
-        check_prompts(train_dataset=Dataset.from_dict({"question": ["1 + 1?"], "answer": ["2"]}), eval_dataset=None)
+        check(train_dataset=Dataset.from_dict({"question": ["1 + 1?"], "answer": ["2"]}), eval_dataset=None)
     with pytest.raises(DataError, match=r"eval_dataset\['b'\] have no column `prompt`.* they have q\. Add one"):
-        check_prompts(train_dataset=good, eval_dataset={"a": good, "b": Dataset.from_dict({"q": ["1 + 1?"]})})
+        check(train_dataset=good, eval_dataset={"a": good, "b": Dataset.from_dict({"q": ["1 + 1?"]})})
+    with pytest.raises(DataError, match="train_dataset"):  # before the model, which is not there, is looked for
+        GRPOTrainer("no/model", lambda **_: [0.0], None, Dataset.from_dict({"q": ["1 + 1?"]}))

@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from inspect import signature
 from typing import Any
 
 from covey.data.columns import PROMPT_NAMES
 from covey.errors import DataError
 
 
-def check_prompts(**datasets: Any) -> None:
+def check_prompts(trainer: Any, *args: Any, **kwargs: Any) -> None:
     """Check that every data set has the column that the model is asked with, as far as it tells its columns.
 
     Args:
-        datasets: by the name of the trainer's argument; a mapping holds several, and None is none.
+        trainer: the class of trainer that is about to be made.
+        args: what it is made with; of its data sets a mapping holds several, and None is none.
+        kwargs: the same, by keyword.
 
     Raises:
         DataError: naming the argument, what it has, and what would do.
     """
-    for argument, given in datasets.items():
+    arguments = signature(trainer).bind_partial(*args, **kwargs).arguments
+    for argument in ("train_dataset", "eval_dataset"):
+        given = arguments.get(argument)
         parts = {f"{argument}[{key!r}]": part for key, part in given.items()} if isinstance(given, Mapping) else {}
         for name, dataset in (parts or {argument: given}).items():
             columns = getattr(dataset, "column_names", None)

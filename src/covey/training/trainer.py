@@ -96,9 +96,9 @@ class GRPOTrainer(TRLGRPOTrainer):
         """
         if objective is not None:
             check_objective(objective)
+        check_prompts(TRLGRPOTrainer, *args, **kwargs)
         with engine_in_place(self):
             super().__init__(*args, **kwargs)
-        check_prompts(train_dataset=self.train_dataset, eval_dataset=self.eval_dataset)
         self._speed = speed if speed is not None else SpeedConfig()
         if objective is not None and hasattr(objective, "for_run"):
             objective = objective.for_run(loss_type=self.loss_type, num_generations=self.num_generations)
