@@ -21,7 +21,7 @@ from transformers import (
 
 from covey.rollout import Ends, Sampling, sample
 from covey.rollout import local as local_rollout
-from covey.rollout.decode import PlainDecoder, plain_decoder
+from covey.rollout.decode import TOGETHER, PlainDecoder, Product, plain_decoder
 
 SMALL: dict[str, Any] = {
     "vocab_size": 40,
@@ -111,6 +111,31 @@ def test_log_probabilities_are_those_of_a_scoring_pass(name: str) -> None:
             logits_SV = model(input_ids=torch.tensor([row + one.ids])).logits[0, len(row) - 1 : -1]
         expected = logits_SV.log_softmax(-1).gather(1, torch.tensor(one.ids)[:, None]).squeeze(1)
         assert torch.allclose(torch.tensor(one.logps), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("rows", [1, TOGETHER, 2 * TOGETHER + 1])
+def test_products_meet_few_numbers_of_rows_and_the_numbers_stay_those_of_a_scoring_pass(
+    rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    met: set[int] = set()
+    product = Product.__call__
+
+    def noted(self: Product, x_bI: torch.Tensor, then: str = "none") -> torch.Tensor:
+        met.add(len(x_bI))
+        return product(self, x_bI, then)
+
+    monkeypatch.setattr(Product, "__call__", noted)
+    model = build("qwen3 biased")
+    prompts = [PROMPTS[0]] * (rows // 2) + [PROMPTS[1]] * (rows - rows // 2)
+    drawn = sample(model, prompts, sampling=Sampling(), ends=Ends(30, [3, 8], 0), return_logps=True)
+    assert len({len(one.ids) for one in drawn}) > rows // 4, "completions must end one by one for this to say anything"
+    for prompt, one in zip(prompts, drawn, strict=True):
+        with torch.no_grad():
+            logits_SV = model(input_ids=torch.tensor([prompt + one.ids])).logits[0, len(prompt) - 1 : -1]
+        expected = logits_SV.log_softmax(-1).gather(1, torch.tensor(one.ids)[:, None]).squeeze(1)
+        assert torch.allclose(torch.tensor(one.logps), expected, atol=1e-5)
+    assert met
+    assert met <= set(range(TOGETHER, rows + TOGETHER, TOGETHER))
 
 
 def test_a_training_step_between_two_calls_is_seen() -> None:
