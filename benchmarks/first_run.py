@@ -138,7 +138,7 @@ def page(lines: list[str], environment: dict[str, Any]) -> str:
             "# The first run, measured",
             "",
             f"Made by `python benchmarks/first_run.py` on {os.cpu_count()} cores, no GPU; {versions}.",
-            "Held-out problems, one sampled completion each at temperature 1, 95% Wilson intervals.",
+            "Held-out problems, one sampled completion each at temperature 1, 95% intervals.",
             "",
             *HEADING,
             *lines,

@@ -7,33 +7,25 @@ import random
 
 import pytest
 
-from covey.evaluation.estimators import accuracy_estimate, mean, share_estimate, share_interval, wilson_interval
+from covey.evaluation.estimators import accuracy_estimate, mean, share_estimate, share_interval
 
 
-def test_wilson_against_hand_computed_values() -> None:
-    # 8 of 10: centre (0.8 + 1.92073/10) / 1.384146 = 0.716740, half 0.226585 (z = 1.959964)
-    low, high = wilson_interval(8, 10)
-    assert low == pytest.approx(0.490162, abs=1e-5)
-    assert high == pytest.approx(0.943318, abs=1e-5)
+def test_a_share_against_hand_computed_values() -> None:
+    # z² = 3.841459. 8 of 10: centre (8 + 1.920729) / 13.841459 = 0.716740, its standard error
+    # sqrt(0.716740 · 0.283260 / 13.841459) = 0.121111, times 1.959964 + 0.58 / 10 = 0.244398.
+    assert share_interval(8, 10) == pytest.approx((0.472343, 0.961137), abs=1e-5)
+    # 40 of 100: centre 41.920729 / 103.841459 = 0.403699; 0.048148 · (1.959964 + 0.0058) = 0.094647.
+    assert share_interval(40, 100) == pytest.approx((0.309052, 0.498347), abs=1e-5)
 
 
-def test_wilson_at_the_ends_is_one_sided_and_not_empty() -> None:
-    z2 = 1.959963984540054**2
-    assert wilson_interval(0, 20) == (0.0, pytest.approx(z2 / (20 + z2)))
-    assert wilson_interval(20, 20) == (pytest.approx(20 / (20 + z2)), 1.0)
-
-
-def test_next_to_the_ends_the_bound_is_poissons() -> None:
-    # P(X ≥ 1 | q) = 1 - e^-q = 5% at q = -ln 0.95; P(X ≥ 2 | q) = 1 - e^-q (1 + q) = 5% at q = 0.355362;
-    # P(X ≥ 3 | q) = 5% at q = 0.817691 (Poisson tables).
-    assert share_interval(1, 20) == (pytest.approx(-math.log(0.95) / 20), wilson_interval(1, 20)[1])
-    assert share_interval(18, 20) == (wilson_interval(18, 20)[0], pytest.approx(1 - 0.355362 / 20, abs=1e-7))
-    assert share_interval(3, 100)[0] == pytest.approx(0.00817691, abs=1e-8)
-    assert share_interval(3, 50) == wilson_interval(3, 50)
-    assert share_interval(0, 20) == wilson_interval(0, 20)
-    # Half a success, as effective counts have them: P(1/2, q) = erf(√q) = 5%.
-    assert math.erf(math.sqrt(share_interval(0.5, 20)[0] * 20)) == pytest.approx(0.05)
-    assert share_interval(1e-4, 20)[0] == 0.0
+def test_at_the_ends_a_share_is_bounded_on_one_side_and_not_empty() -> None:
+    # 0 of 20: centre 1.920729 / 23.841459 = 0.080563, standard error 0.055739, times 1.988964 = 0.110863.
+    assert share_interval(0, 20) == (0.0, pytest.approx(0.191426, abs=1e-5))
+    assert share_interval(20, 20) == (pytest.approx(1 - 0.191426, abs=1e-5), 1.0)
+    for right in range(21):  # what is right and what is wrong change places
+        low, high = share_interval(right, 20)
+        assert low <= right / 20 <= high
+        assert share_interval(20 - right, 20) == pytest.approx((1 - high, 1 - low), abs=1e-12)
 
 
 def test_what_takes_k_completions_leans_further() -> None:
@@ -49,7 +41,7 @@ def test_what_takes_k_completions_leans_further() -> None:
 
 def test_undefined_is_nan() -> None:
     assert math.isnan(mean([]))
-    assert all(math.isnan(bound) for bound in wilson_interval(0, 0))
+    assert all(math.isnan(bound) for bound in share_interval(0, 0))
     assert math.isnan(accuracy_estimate([]).value)
 
 

@@ -56,6 +56,22 @@ def test_a_stopped_evaluation_goes_on_to_the_same_result(evaluate: Evaluate, tmp
     assert "num_samples: 2 there, 1 here; sampling.temperature: 1.0 there, 0.0 here" in said
 
 
+def test_k_is_chosen_and_changed_without_sampling_again(evaluate: Evaluate, tmp_path: Path) -> None:
+    assert evaluate(tmp_path / "out", "evaluation.num_samples=4", "evaluation.k=[3,1]")[0] == 0
+    first = read_evaluation(tmp_path / "out")
+    of_k = {name for name in first.summary if "@" in name}
+    assert of_k == {"avg@4", "pass@1", "pass@3", "maj@3"}
+    written = (tmp_path / "out" / "completions.jsonl").read_bytes()
+    assert evaluate(tmp_path / "out", "evaluation.num_samples=4", "evaluation.k=[2]")[0] == 0
+    second = read_evaluation(tmp_path / "out")
+    assert {name for name in second.summary if "@" in name} == {"avg@4", "pass@2", "maj@2"}
+    assert (tmp_path / "out" / "completions.jsonl").read_bytes() == written
+    code, said = evaluate(tmp_path / "more", "evaluation.num_samples=4", "evaluation.k=[1,8]")
+    assert code != 0
+    assert "evaluation.k=[1, 8] is not possible with evaluation.num_samples=4" in said
+    assert not (tmp_path / "more").exists()
+
+
 def test_a_checkpoint_gives_what_training_logged(
     evaluate: Evaluate, tiny_model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -32,27 +32,29 @@ def _script() -> ModuleType:
 coverage = _script()
 
 
-@pytest.mark.parametrize("n", [10, 30, 100, 500])
-@pytest.mark.parametrize("p", [0.02, 0.1, 0.5, 0.9, 0.98])
-def test_single_completions_by_counting_every_outcome(n: int, p: float) -> None:
-    """Not simulated but exact. Counts are whole, so 95% cannot be met on the dot; it stays from 92% on."""
-    covered = 0.0
-    for right in range(n + 1):
-        low, high = share_interval(right, n)
-        covered += comb(n, right) * p**right * (1 - p) ** (n - right) * (low <= p <= high)
-    assert covered >= 0.92
+SHARES = np.linspace(0.002, 0.998, 500)
 
 
-@pytest.mark.parametrize("n", [5, 10, 30, 100])
-def test_no_share_is_covered_by_much_less(n: int) -> None:
-    """All true shares, not a few: Wilson's own interval falls to 83% next to 0 and 1."""
-    p = np.linspace(0.002, 0.998, 500)
-    covered = np.zeros_like(p)
+def exact_coverage(n: int) -> np.ndarray:
+    """Not simulated: the chance of every count whose interval holds the true share, for each of `SHARES`."""
+    covered = np.zeros_like(SHARES)
     for right in range(n + 1):
         low, high = share_interval(right, n)
-        covered += comb(n, right) * p**right * (1 - p) ** (n - right) * ((low <= p) & (p <= high))
-    assert covered.min() >= 0.91
-    assert 0.945 <= covered.mean() <= 0.97
+        covered += comb(n, right) * SHARES**right * (1 - SHARES) ** (n - right) * ((low <= SHARES) & (high >= SHARES))
+    return covered
+
+
+@pytest.mark.parametrize(("n", "least"), [(2, 0.92), (5, 0.92), (7, 0.93), (12, 0.93), (16, 0.93), (25, 0.93)])
+def test_a_few_problems_hold_every_true_share(n: int, least: float) -> None:
+    """Wilson's own interval falls to 83% next to 0 and 1."""
+    assert exact_coverage(n).min() >= least
+
+
+@pytest.mark.parametrize("n", [10, 20, 30, 50, 100, 200, 500])
+def test_every_true_share_is_held_and_the_mean_is_95_percent_within_2(n: int) -> None:
+    covered = exact_coverage(n)
+    assert covered.min() >= 0.93
+    assert 0.93 <= covered.mean() <= 0.97
 
 
 CENTRAL = (0.05, 0.2, 0.5, 0.8, 0.95)
@@ -60,9 +62,9 @@ EXTREME = (0.02, 0.98)
 
 
 def assert_covered(found: dict[float, float]) -> None:
-    """The standard of docs/evaluation.md: 94% to 98.5% in the mean over the true accuracies, and none below 91%."""
+    """The standard of docs/evaluation.md: 94% to 98.5% in the mean over the true accuracies, and none below 93%."""
     assert 0.94 <= np.mean(list(found.values())) <= 0.985, found
-    assert min(found.values()) >= 0.91, found
+    assert min(found.values()) >= 0.93, found
 
 
 @pytest.mark.parametrize("n", [10, 30])
@@ -95,7 +97,7 @@ def test_the_true_majority_by_drawing() -> None:
     assert coverage._true_majority(np.array([0.4]), 4)[0] == pytest.approx(won.mean(), abs=0.01)
 
 
-@pytest.mark.parametrize(("spread", "least"), [(0.5, 0.92), (1.0, 0.89)])
+@pytest.mark.parametrize(("spread", "least"), [(0.5, 0.94), (1.0, 0.92)])
 def test_skewed_lengths(spread: float, least: float) -> None:
     """Student's t holds the mean of the very skewed ones 86% of the time only."""
     assert coverage.length_coverage(spread, 20, draws=1000) >= least

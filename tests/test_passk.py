@@ -8,7 +8,9 @@ from itertools import combinations, product
 
 import pytest
 
+from covey.answers import Outcome
 from covey.errors import ConfigError
+from covey.evaluation.figures import figures
 from covey.evaluation.paired import compare, holm, mcnemar, sign_flip
 from covey.evaluation.passk import majority_at_k, pass_at_k, powers_up_to
 
@@ -44,6 +46,31 @@ def test_k_above_the_samples_says_what_to_do() -> None:
     with pytest.raises(ConfigError, match=r"k=8 .* 4 completions .* evaluation\.num_samples=8"):
         pass_at_k(4, 1, 8)
     assert [powers_up_to(n) for n in (1, 6, 8)] == [[1], [1, 2, 4, 6], [1, 2, 4, 8]]
+
+
+def test_the_figures_of_chosen_k_are_means_over_problems() -> None:
+    right = [[True, False, False, False], [True, True, True, False], [False] * 4]
+    rows = [
+        {
+            "problem": problem,
+            "outcome": Outcome.RIGHT if ok else Outcome.WRONG,
+            "partial": ok,
+            "well_formed": True,
+            "truncated": False,
+            "length": 5,
+            "extracted": "1" if ok else "2",
+        }
+        for problem, flags in enumerate(right)
+        for ok in flags
+    ]
+    found = figures(rows, ks=(3, 1, 3))
+    assert [name for name in found if "@" in name] == ["avg@4", "pass@1", "pass@3", "maj@3"]
+    # Of the four ways to take 3 of 4, three hold the only right one; with three right ones all do.
+    assert found["pass@3"].value == pytest.approx((3 / 4 + 1 + 0) / 3)
+    assert found["maj@3"].value == pytest.approx((0 + 1 + 0) / 3)
+    assert found["pass@1"].value == found["accuracy"].value == pytest.approx(1 / 3)
+    with pytest.raises(ConfigError, match=r"k=5 .* 4 completions"):
+        figures(rows, ks=(5,))
 
 
 def test_mcnemar_and_sign_flips_by_counting_every_case() -> None:

@@ -161,6 +161,9 @@ class EvaluationConfig(Group):
     """Local files of benchmarks by name, in place of the hub: `{gsm8k: data/gsm8k_test.jsonl}`."""
     num_samples: int = option(1, low=1)
     """Completions per problem."""
+    k: tuple[int, ...] = option((), low=1)
+    """The k of pass@k and maj@k, as in `[1,8]`; none of them may be above `num_samples`. Empty takes 1, 2, 4, … up to
+    `num_samples`."""
     max_problems: int | None = option(None, low=1)
     """Evaluate on the first so many problems only."""
     temperature: float = option(1.0, low=0)
@@ -191,6 +194,13 @@ class EvaluationConfig(Group):
             raise BadKeyError(
                 "evaluation.every_steps",
                 f"={show(self.every_steps)} is not possible: it must be a number of steps or epoch.",
+            )
+        if max(self.k, default=0) > self.num_samples:
+            raise BadKeyError(
+                "evaluation.k",
+                f"={show(self.k)} is not possible with evaluation.num_samples={self.num_samples}: pass@{max(self.k)} "
+                f"takes at least {max(self.k)} completions of every problem. Set "
+                f"evaluation.num_samples={max(self.k)}, or a smaller k.",
             )
 
 

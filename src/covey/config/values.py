@@ -94,9 +94,8 @@ def check_choice(key: str, value: Any, choices: Sequence[Any]) -> None:
 
 
 def check_range(key: str, value: Any, low: float | None, high: float | None, above: float | None = None) -> None:
-    """Raise a `BadKeyError` unless `low <= value <= high` and `value > above`; None bounds nothing."""
-    if value is None or isinstance(value, str | bool):
-        return
+    """Raise a `BadKeyError` unless `low <= value <= high` and `value > above`; None bounds nothing. Of a tuple or list
+    that goes for every element."""
     wanted = []
     if above is not None:
         wanted.append(f"above {above}")
@@ -104,9 +103,12 @@ def check_range(key: str, value: Any, low: float | None, high: float | None, abo
         wanted.append(f"at least {low}")
     if high is not None:
         wanted.append(f"at most {high}")
-    outside = (above is not None and value <= above) or (low is not None and value < low)
-    if outside or (high is not None and value > high):
-        raise BadKeyError(key, f"={show(value)} is out of range: it must be {' and '.join(wanted)}.")
+    for item in value if isinstance(value, list | tuple) else (value,):
+        if item is None or isinstance(item, str | bool):
+            continue
+        outside = (above is not None and item <= above) or (low is not None and item < low)
+        if outside or (high is not None and item > high):
+            raise BadKeyError(key, f"={show(value)} is out of range: it must be {' and '.join(wanted)}.")
 
 
 def show(value: Any) -> str:
@@ -130,6 +132,7 @@ def describe(kind: str) -> str:
         "False": "false",
         "list[str]": "a list of texts",
         "tuple[str, ...]": "a list of texts",
+        "tuple[int, ...]": "a list of whole numbers",
         "list[float]": "a list of numbers",
         "list[dict]": "a list of mappings",
         "list[list[int | str]]": "a list of two lists",
@@ -202,7 +205,8 @@ def _is_infinite(value: Any) -> bool:
 def _hint(value: Any, found: list[str]) -> str:
     if isinstance(value, bool | int | float) and "str" in found:
         return f" If you mean the text, put it in quotes: '{str(value).lower() if isinstance(value, bool) else value}'."
-    if isinstance(value, str) and any(member.startswith(("list", "tuple")) for member in found):
+    of_one = int if "tuple[int, ...]" in found else str
+    if isinstance(value, of_one) and any(member.startswith(("list", "tuple")) for member in found):
         return f" For a list of one, write [{value}]."
     return ""
 

@@ -14,8 +14,10 @@ _RESAMPLES = 2000
 _BOOTSTRAP_FROM = 8
 """Problems from which on a mean is bootstrapped; fewer show too little of the shape."""
 
-_RARE = 0.05
-"""One-sided level of the bound next to 0 and 1 (Brown, Cai & DasGupta 2001, section 4.1.1)."""
+_WIDER = 0.58
+"""What the quantile of a share's interval gains for a single problem; it fades as 1 / problems. Chosen by counting
+every outcome: with less, some true shares of a few problems are covered less than 93% of the time; with more, those of
+ten more than 97% in the mean."""
 
 _PRIOR = 0.09
 """Spread that is added to what the problems show. Where hardly any problem is right (or wrong) they show too little of
@@ -38,58 +40,22 @@ def mean(values: Sequence[float]) -> float:
     return math.fsum(values) / len(values) if values else math.nan
 
 
-def wilson_interval(successes: float, trials: float) -> tuple[float, float]:
-    """Wilson's score interval (1927) for a proportion, 95%.
+def share_interval(successes: float, trials: float) -> tuple[float, float]:
+    """Agresti and Coull's interval (1998) for a proportion, 95%, a little wider for few trials.
 
-    Holds its coverage near 0 and 1, where the usual normal interval collapses. `trials` may be an effective sample size
-    and so need not be whole. NaN for no trials.
+    The normal interval after half of z² successes and as many failures were added. It holds every true share at least
+    92% of the time, and 93% from 7 trials on; Wilson's, of the same centre, falls to 83% near 0 and 1.
+
+    Args:
+        successes: from 0 to the trials; may be an effective number, and so need not be whole.
+        trials: likewise; the interval is NaN for none.
     """
     if trials <= 0:
         return math.nan, math.nan
-    p, z2 = successes / trials, Z95**2
-    centre = (p + z2 / (2 * trials)) / (1 + z2 / trials)
-    half = Z95 / (1 + z2 / trials) * math.sqrt(p * (1 - p) / trials + z2 / (4 * trials**2))
-    # At the ends the bound is exactly 0 or 1; rounding must not say otherwise.
-    return (0.0 if p == 0 else max(0.0, centre - half)), (1.0 if p == 1 else min(1.0, centre + half))
-
-
-def share_interval(successes: float, trials: float) -> tuple[float, float]:
-    """The modified Wilson interval (Brown, Cai & DasGupta 2001, section 4.1.1) for a proportion, 95%.
-
-    Wilson's bound towards the near end is too bold where hardly anything was right (or wrong): over a rare event's true
-    shares its coverage falls to 83%. Up to 2 successes (3 from 51 trials on) the lower bound is therefore Poisson's,
-    `q / trials` with `P(X ≥ successes | q) = 5%`, where that is lower; up to 2 or 3 failures the upper one likewise.
-    Both counts may be effective ones and so need not be whole. NaN for no trials.
-    """
-    low, high = wilson_interval(successes, trials)
-    failures, most = trials - successes, 2 if trials <= 50 else 3
-    if 0 < successes <= most:
-        low = min(low, _poisson_bound(successes) / trials)
-    if 0 < failures <= most:
-        high = max(high, 1 - _poisson_bound(failures) / trials)
-    return low, high
-
-
-def _poisson_bound(count: float) -> float:
-    """The mean q of a Poisson variable with `P(X ≥ count) = 5%`: the regularised lower incomplete gamma function
-    `P(count, q)`, also for a count that is not whole, solved by Newton's method on its logarithm."""
-    scale = math.lgamma(count + 1)
-    q = math.exp((math.log(_RARE) + scale) / count)  # what leaves out e^-q: too low, and Newton's steps go up from it
-    for _ in range(50):
-        if q == 0:
-            break
-        term = total = 1.0  # P = q^count e^-q / Γ(count + 1) · Σ q^k / ((count + 1) … (count + k))
-        k = 0
-        while term > 1e-17 * total:
-            k += 1
-            term *= q / (count + k)
-            total += term
-        log_chance = count * math.log(q) - q - scale + math.log(total)
-        step = (math.log(_RARE) - log_chance) * total * q / count  # the slope of the logarithm is count / (q · total)
-        q += step
-        if step < 1e-13 * q:
-            break
-    return q
+    added = Z95**2
+    p = (successes + added / 2) / (trials + added)
+    half = (Z95 + _WIDER / trials) * math.sqrt(p * (1 - p) / (trials + added))
+    return max(0.0, p - half), min(1.0, p + half)
 
 
 def accuracy_estimate(right_by_problem: Sequence[Sequence[bool]]) -> Estimate:
@@ -157,8 +123,9 @@ def share_estimate(shares: Sequence[float], completions: int, k: int = 1) -> Est
 def mean_estimate(values: Sequence[float], seed: int = 0, *, lowest: float = -math.inf) -> Estimate:
     """The mean of one value per problem, and its interval over problems; no interval for a single problem.
 
-    From 8 problems on a bootstrap-t with 2,000 resamples (Efron 1979): it follows the skewness that lengths have, where
-    Student's t, which is taken below 8, is too low on both sides.
+    Student's t; from 8 problems on a bootstrap-t with 2,000 resamples (Efron 1979) as well, and of each bound the one
+    that is further out. Of what is skewed, as lengths are, the first is too low on both sides, the second too narrow
+    on the short one.
 
     Args:
         values: one for each problem.
@@ -174,7 +141,8 @@ def mean_estimate(values: Sequence[float], seed: int = 0, *, lowest: float = -ma
     error = math.sqrt(math.fsum((value - centre) ** 2 for value in values) / (n - 1) / n)
     lower = upper = t_quantile(n - 1)
     if n >= _BOOTSTRAP_FROM and error > 0:
-        lower, upper = _bootstrap_t(np.asarray(values, dtype=float), centre, seed) or (lower, upper)
+        down, up = _bootstrap_t(np.asarray(values, dtype=float), centre, seed) or (lower, upper)
+        lower, upper = max(lower, down), max(upper, up)
     return Estimate(centre, max(lowest, centre - lower * error), centre + upper * error)
 
 

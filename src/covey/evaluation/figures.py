@@ -10,12 +10,16 @@ from covey.evaluation.estimators import Estimate, mean, mean_estimate, share_est
 from covey.evaluation.passk import majority_at_k, pass_at_k, powers_up_to
 
 
-def figures(completions: Iterable[Mapping[str, Any]], seed: int = 0) -> dict[str, Estimate]:
+def figures(completions: Iterable[Mapping[str, Any]], seed: int = 0, ks: Sequence[int] = ()) -> dict[str, Estimate]:
     """All metrics of an evaluation by name.
 
     Args:
         completions: with `problem`, `outcome`, `partial`, `well_formed`, `truncated`, `length` and `extracted`.
         seed: fixes what is drawn where not all subsets are counted.
+        ks: the k of pass@k and maj@k; none takes the powers of two up to the completions of a problem, if several.
+
+    Raises:
+        ConfigError: a k is above the completions of some problem.
     """
     by_problem: dict[int, list[Mapping[str, Any]]] = {}
     for item in completions:
@@ -34,15 +38,16 @@ def figures(completions: Iterable[Mapping[str, Any]], seed: int = 0) -> dict[str
     for outcome in Outcome:
         found[f"grader/{outcome}"] = _share([[item["outcome"] == outcome for item in p] for p in problems])
     samples, total = min(map(len, right), default=0), sum(map(len, right))
+    answers = [[item["extracted"] for item in problem] for problem in problems]
     if samples > 1:
-        answers = [[item["extracted"] for item in problem] for problem in problems]
         found[f"avg@{samples}"] = found["accuracy"]
-        for k in powers_up_to(samples):
-            passed = [pass_at_k(len(problem), sum(problem), k) for problem in right]
-            found[f"pass@{k}"] = share_estimate(passed, total, k)
-        for k in powers_up_to(samples)[1:]:
-            voted = [majority_at_k(a, r, k, seed + i) for i, (a, r) in enumerate(zip(answers, right, strict=True))]
-            found[f"maj@{k}"] = share_estimate(voted, total, k)
+    chosen = sorted(set(ks)) or (powers_up_to(samples) if samples > 1 else [])
+    for k in chosen:
+        passed = [pass_at_k(len(problem), sum(problem), k) for problem in right]
+        found[f"pass@{k}"] = share_estimate(passed, total, k)
+    for k in (k for k in chosen if k > 1):
+        voted = [majority_at_k(a, r, k, seed + i) for i, (a, r) in enumerate(zip(answers, right, strict=True))]
+        found[f"maj@{k}"] = share_estimate(voted, total, k)
     return found
 
 

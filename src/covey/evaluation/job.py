@@ -274,7 +274,7 @@ def _evaluate_set(
             shared_prefill=config.speed.shared_prefill,
             write=means.write,
         )
-        estimates = figures([asdict(item) for item in result.completions], config.seed)
+        estimates = figures([asdict(item) for item in result.completions], config.seed, settings.k)
         finish_evaluation(folder, {name: (e.value, e.low, e.high) for name, e in estimates.items()})
     return read_evaluation(folder)
 

@@ -55,7 +55,7 @@ def read_training_evaluation(file: Path) -> StoredEvaluation:
     completions = list(read_completions(file))
     config = load(recipe=run.config)
     try:
-        estimates = figures(completions, config.seed)
+        estimates = figures(completions, config.seed, config.evaluation.k)
         problems = problems_of(completions)
     except KeyError as missing:
         raise RunDirectoryError(f"{file} holds completions without {missing}: it was changed. Delete it.") from None

@@ -46,7 +46,7 @@ def evaluation_rows(run: RunDirectory) -> list[EvaluationRow]:
 def _row(stored: StoredEvaluation) -> EvaluationRow:
     settings = stored.settings
     samples = int(settings["num_samples"])
-    more = [f"{kind}{samples}" for kind in _MORE if f"{kind}{samples}" in stored.summary] if samples > 1 else []
+    more = _of_largest_k(stored.summary) if samples > 1 else []
     name = str(settings["name"])
     state = stored.name.removeprefix(f"{name}-")
     state = state if state.startswith("checkpoint-") else state.partition("-")[0]
@@ -60,6 +60,15 @@ def _row(stored: StoredEvaluation) -> EvaluationRow:
         more=tuple((metric, _triple(stored.summary[metric])) for metric in more),
         folder=stored.name,
     )
+
+
+def _of_largest_k(summary: Mapping[str, Any]) -> list[str]:
+    """The pass@k and the maj@k of the largest k above 1."""
+    found = []
+    for kind in _MORE:
+        ks = [int(name.removeprefix(kind)) for name in summary if name.startswith(kind)]
+        found += [f"{kind}{k}" for k in ks if k == max(ks) > 1]
+    return found
 
 
 def _sampling(sampling: Mapping[str, Any]) -> str:
