@@ -144,7 +144,13 @@ def test_compare_says_what_changed_and_what_it_would_take(tmp_path: Path, capsys
     assert "worse in B: 1 (problem 4)" in said
     assert "80% power" in said
     assert main(["compare", str(a), str(b), str(c)]) == 0
-    assert "p = 0.375, 0.75 corrected" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in said.splitlines() if line.count("│") == 8]
+    assert [(row[0], row[1], row[3:]) for row in rows] == [
+        ("B - A", "+30.0", ["0.375", "0.75", "4", "1"]),
+        ("C - A", "+10.0", ["1", "1", "1", "0"]),
+    ]
+    assert "better in C: 1 (problem 9)" in said
 
 
 def test_compare_refuses_what_cannot_be_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

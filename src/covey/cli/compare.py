@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,8 @@ from covey.errors import ConfigError, RunDirectoryError
 from covey.runlog.names import HARD_SET, TEST_SET
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from covey.evaluation.estimators import Estimate
     from covey.evaluation.paired import Comparison
     from covey.evaluation.planning import Plan
@@ -59,10 +62,15 @@ def run(arguments: argparse.Namespace) -> int:
         _check_alike(first, other, any_sampling=arguments.any_sampling)
     scores = [_scores(evaluation) for evaluation in found]
     results = [compare(scores[0], other) for other in scores[1:]]
-    corrected = holm([result.p_value for result in results])
     console = composing.make_console()
-    for evaluation, result, p_value in zip(found[1:], results, corrected, strict=True):
-        _print(console, first, evaluation, result, p_value if len(results) > 1 else None, arguments.listed)
+    names = [_letter(place) for place in range(len(found))]
+    accuracies = [results[0].first, *(result.second for result in results)]
+    for name, evaluation, accuracy in zip(names, found, accuracies, strict=True):
+        _say(console, f"{name}  {evaluation.folder}: {accuracy:.1%}")
+    if len(results) > 1:
+        console.print(_table(names[1:], results, holm([result.p_value for result in results])))
+    for name, result in zip(names[1:], results, strict=True):
+        _print(console, name, result, arguments.listed, shown=len(results) > 1)
     return 0
 
 
@@ -225,26 +233,40 @@ def _scores(evaluation: StoredEvaluation) -> list[list[float]]:
     return [found[problem] for problem in sorted(found)]
 
 
-def _print(
-    console: Any,
-    first: StoredEvaluation,
-    second: StoredEvaluation,
-    result: Comparison,
-    corrected: float | None,
-    listed: int,
-) -> None:
+def _letter(place: int) -> str:
+    """A, B, …, Z, AA, AB, …"""
+    return (_letter(place // 26 - 1) if place >= 26 else "") + chr(ord("A") + place % 26)
+
+
+def _say(console: Any, line: str) -> None:
+    console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def _table(names: Sequence[str], results: Sequence[Comparison], corrected: Sequence[float]) -> Table:
+    """What each of several differs from the first by."""
+    from rich.table import Table
+
+    table = Table("points", "difference", "95% interval", "p", "p, corrected (Holm)", "better", "worse")
+    for name, result, p_value in zip(names, results, corrected, strict=True):
+        interval = f"{100 * result.low:+.1f} to {100 * result.high:+.1f}"
+        ps = f"{result.p_value:.3g}", f"{p_value:.3g}"
+        counts = str(len(result.gained)), str(len(result.lost))
+        table.add_row(f"{name} - A", f"{100 * result.difference:+.1f}", interval, *ps, *counts)
+    return table
+
+
+def _print(console: Any, name: str, result: Comparison, listed: int, *, shown: bool) -> None:
+    """The difference of two in words; where a table has shown the figures, what it does not hold."""
+    interval = f"(95% interval {100 * result.low:+.1f} to {100 * result.high:+.1f})"
+    figures = f"{100 * result.difference:+.1f} points {interval}, p = {result.p_value:.3g}"
     lines = [
-        f"A  {first.folder}: {result.first:.1%}",
-        f"B  {second.folder}: {result.second:.1%}",
-        f"B - A on {result.problems} problems: {100 * result.difference:+.1f} points "
-        f"(95% interval {100 * result.low:+.1f} to {100 * result.high:+.1f}), p = {result.p_value:.3g}"
-        + ("" if corrected is None else f", {corrected:.3g} corrected for several comparisons (Holm)"),
-        f"better in B: {_some(result.gained, listed)}",
-        f"worse in B: {_some(result.lost, listed)}",
+        f"{name} - A on {result.problems} problems" + ("" if shown else f": {figures}"),
+        f"better in {name}: {_some(result.gained, listed)}",
+        f"worse in {name}: {_some(result.lost, listed)}",
+        *_needed(result.plan),
     ]
-    lines += _needed(result.plan)
     for line in lines:
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+        _say(console, line)
 
 
 def _needed(plan: Plan) -> list[str]:
