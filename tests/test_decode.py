@@ -19,7 +19,7 @@ from transformers import (
     Qwen3Config,
 )
 
-from covey.rollout import Ends, Sampling, sample
+from covey.rollout import Ends, Sampling, decode, sample
 from covey.rollout import local as local_rollout
 from covey.rollout.decode import TOGETHER, PlainDecoder, Product, plain_decoder
 
@@ -190,6 +190,17 @@ def test_autocast_and_adapters_go_through_their_modules() -> None:
     adapted = get_peft_model(model, LoraConfig(r=2, target_modules=["q_proj"]))
     assert plain_decoder(adapted) is None
     assert plain_decoder(adapted.get_base_model()) is None
+
+
+def test_why_weights_are_not_packed_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    decode._say_once.cache_clear()
+    model = build("qwen3 tied")
+    written(model)
+    assert not caplog.messages
+    model.model.layers[1].mlp.up_proj.register_forward_hook(lambda *_: None)
+    assert written(model) == written(model)
+    (said,) = caplog.messages
+    assert "through the model's modules, not from packed weights: model.layers.1.mlp.up_proj is not as" in said
 
 
 def test_a_class_that_computes_something_else_is_found_out_at_the_first_step(

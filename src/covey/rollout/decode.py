@@ -9,7 +9,9 @@ made when sampling begins and let go when it ends; the model itself is not touch
 from __future__ import annotations
 
 import inspect
+import logging
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -19,6 +21,8 @@ from transformers import LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM,
 from transformers.activations import SiLUActivation
 
 from covey.rollout.prompt_cache import SharedPromptCache
+
+logger = logging.getLogger(__name__)
 
 PLAIN = (LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM)
 """Models of the one shape that is written out here. Children of these classes may do something else."""
@@ -161,30 +165,55 @@ class PlainDecoder:
     def compare(self, found_bV: torch.Tensor, right_bV: torch.Tensor) -> bool:
         """Whether what `look` found is what the model says; from then on `trusted`."""
         self.trusted = bool((found_bV - right_bV).norm() <= ALLOWED * right_bV.norm())
+        if not self.trusted:
+            _say_once("the first logits that these give are not the model's own")
         return self.trusted
+
+
+@cache
+def _say_once(reason: str) -> None:
+    logger.warning("Completions are sampled through the model's modules, not from packed weights: %s.", reason)
 
 
 @torch.no_grad()
 def plain_decoder(model: Any) -> PlainDecoder | None:
-    """The decoding step of a model of a plain shape in float32 on a CPU; None for every other.
+    """The decoding step of a model of a plain shape in float32 on a CPU; None for every other, with a line in the log
+    where it is on a CPU.
 
     Adapters, hooks, replaced forwards, compiled or sharded modules, autocast and modules of other classes all make a
     model one that has to be computed through its modules.
     """
-    if type(model) not in PLAIN or torch.is_autocast_enabled("cpu"):
+    if model.device.type != "cpu":
         return None
+    reason = _refusal(model)
+    if reason is None:
+        return PlainDecoder(model)
+    _say_once(reason)
+    return None
+
+
+def _refusal(model: Any) -> str | None:
+    name = type(model).__name__
+    if hasattr(model, "peft_config"):
+        return "the model has adapters"
+    if type(model) not in PLAIN:
+        return f"they are for {', '.join(kind.__name__ for kind in PLAIN)}, and this is {name}"
+    if torch.is_autocast_enabled("cpu"):
+        return "they are for float32, and this is mixed precision"
     there = all(hasattr(torch.ops.mkldnn, name) for name in ("_reorder_linear_weight", "_linear_pointwise"))
-    packs = there and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
-    hooked = torch_modules._has_any_global_hook()  # type: ignore[no-untyped-call]
-    if not packs or hooked:
-        return None
-    if not all(_plain_module(module, type(model).__module__) for module in model.modules()):
-        return None
-    if not all(_plain_parameter(parameter) for parameter in model.parameters()):
-        return None
+    if not there or not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
+        return "this PyTorch comes without oneDNN"
+    if torch_modules._has_any_global_hook():  # type: ignore[no-untyped-call]
+        return "hooks listen to every module"
+    for path, module in model.named_modules():
+        if not _plain_module(module, type(model).__module__):
+            return f"{path or name} is not as {name} makes it"
+    for path, parameter in model.named_parameters():
+        if not _plain_parameter(parameter):
+            return f"they are for float32, and {path} is {parameter.dtype} as {type(parameter).__name__}"
     if len(model.model.layers) != model.config.num_hidden_layers:
-        return None
-    return PlainDecoder(model)
+        return f"{name} has other layers than its config says"
+    return None
 
 
 def _plain_module(module: torch.nn.Module, home: str) -> bool:
