@@ -19,8 +19,9 @@ prompts, rewards and sampling settings. Steps alternate and only one engine work
 steps that count, with their range in brackets, and a step lasts until the next could begin. Completions are forced to
 the same lengths in both, by one logits processor: evenly spread up to the longest, so that the mean is half of it.
 Sixty-four completions make a step, unless told otherwise. Rewards differ within every group, so no completion goes
-without a gradient. Stock TRL samples in the fastest of its own ways, found for every cell: `generate` with its default
-cache, with a static cache, or with continuous batching. *Ratio* is how many times faster Covey is.
+without a gradient. Stock TRL samples in the fastest of its own ways: `generate` with its default cache, with a static
+cache, or with continuous batching. They are tried for every cell, unless the way is *given*: the fastest of an earlier
+run of that shape. *Ratio* is how many times faster Covey is.
 
 *Of the machine* is the least arithmetic of a step (a group's prompt counted once, no padding: 2N per token to sample,
 6N to learn, and attention) over its time, as a share of the rate that the same process reached in a plain matrix
@@ -36,7 +37,7 @@ INTRODUCTIONS = {
     DEFAULTS: (
         "TRL's own defaults",
         "As above, but with what TRL takes when it is not told: gradient checkpointing, bfloat16 autocast, and "
-        "micro-batches of eight completions.",
+        "micro-batches of eight completions. TRL's static cache stops at the mixed number types.",
     ),
     SIZES: ("Other sizes", "Plain settings, groups of eight. The 100 M model is there for its memory, with two steps."),
     GPU: (
@@ -99,16 +100,17 @@ def heading(cell: Cell) -> str:
 
 def times(measured: Sequence[tuple[Cell, Found]]) -> list[str]:
     lines = [
-        "| model | shape | G | TRL, a step | Covey, a step | ratio | generation | scoring and backward | "
+        "| model | shape | G | steps | TRL, a step | Covey, a step | ratio | generation | scoring and backward | "
         "TRL samples with |",
-        "|---|---|---|---|---|---|---|---|---|",
+        "|---|---|---|---|---|---|---|---|---|---|",
     ]
     for cell, found in measured:
         step = row_of(found, "step")
         parts = [ratio(row_of(found, name)) for name in ("generation", "scoring and backward")]
+        rival = found["rival"]["rollout"] + ("" if found["rival"]["tried"] else ", given")
         lines.append(
-            f"{heading(cell)} {seconds(step, 'trl')} | {seconds(step, 'covey')} | **{ratio(step)}** | {parts[0]} | "
-            f"{parts[1]} | {found['rival']['rollout']} |"
+            f"{heading(cell)} {found['setting']['steps']} | {seconds(step, 'trl')} | {seconds(step, 'covey')} | "
+            f"**{ratio(step)}** | {parts[0]} | {parts[1]} | {rival} |"
         )
     return lines
 
