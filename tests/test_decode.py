@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import pytest
@@ -190,6 +191,31 @@ def test_autocast_and_adapters_go_through_their_modules() -> None:
     adapted = get_peft_model(model, LoraConfig(r=2, target_modules=["q_proj"]))
     assert plain_decoder(adapted) is None
     assert plain_decoder(adapted.get_base_model()) is None
+
+
+def test_weights_are_reordered_for_modules_in_float32_and_not_in_mixed_precision(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    reordered: list[Any] = []
+
+    def columns_first(model: Any) -> AbstractContextManager[None]:
+        reordered.append(model)
+        return nullcontext()
+
+    monkeypatch.setattr(local_rollout, "columns_first", columns_first)
+    model = build("qwen3 tied")
+    own = model.forward
+    model.forward = lambda *args, **kwargs: own(*args, **kwargs)
+    written(model)
+    assert reordered == [model]
+
+    def mixed(*args: Any, **kwargs: Any) -> Any:  # as accelerate does it, inside of the forward
+        with torch.autocast("cpu", torch.bfloat16):
+            return own(*args, **kwargs)
+
+    model.forward = mixed
+    written(model)
+    assert reordered == [model]
 
 
 def test_why_weights_are_not_packed_is_said_once(caplog: pytest.LogCaptureFixture) -> None:

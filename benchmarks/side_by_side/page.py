@@ -37,7 +37,8 @@ INTRODUCTIONS = {
     DEFAULTS: (
         "TRL's own defaults",
         "As above, but with what TRL takes when it is not told: gradient checkpointing, bfloat16 autocast, and "
-        "micro-batches of eight completions. TRL's static cache stops at the mixed number types.",
+        "micro-batches of eight completions. TRL's static cache stops at the mixed number types. Sixteen completions "
+        "make a step: this CPU has no instructions for bfloat16, and both are an order of magnitude slower for it.",
     ),
     SIZES: ("Other sizes", "Plain settings, groups of eight. The 100 M model is there for its memory, with two steps."),
     GPU: (

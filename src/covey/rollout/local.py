@@ -6,8 +6,8 @@ state of the random number generator the drawn tokens are others than `generate`
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
@@ -19,7 +19,7 @@ from covey.errors import TrainingError
 from covey.rollout.decode import PlainDecoder, plain_decoder
 from covey.rollout.draw import Drawn, LogitsProcessor, RowAware, Sampling, draw, process
 from covey.rollout.prompt_cache import SharedPromptCache, windows_of
-from covey.rollout.shared_attention import CACHE, SharedAttention
+from covey.rollout.shared_attention import CACHE, SharedAttention, base_model
 from covey.rollout.weight_order import columns_first
 
 PREFILL_TOKENS = 8192
@@ -94,10 +94,16 @@ def sample(
     run = _Run(model, prompt_ids, sampling, ends, logits_processors, return_logps, generator, decoder)
     by_modules = any_works is None and decoder is None
     reported = 0
-    with torch.no_grad(), columns_first(model) if by_modules else nullcontext(), run.attention:
+    with torch.no_grad(), run.attention, ExitStack() as order:
         while any_works(run.works) if any_works is not None else run.works:
             entering = run.next_prompts(max_tokens_in_flight)
-            if entering:
+            if entering and by_modules:
+                by_modules = False
+                with _mixed_precision(model) as mixed:
+                    run.read(entering)
+                if not any(mixed):
+                    order.enter_context(columns_first(model))
+            elif entering:
                 run.read(entering)
             elif run.works:
                 run.write()
@@ -107,6 +113,16 @@ def sample(
                 reported = run.done
                 on_progress(reported)
     return run.results()
+
+
+@contextmanager
+def _mixed_precision(model: Any) -> Iterator[list[bool]]:
+    """Whether the forwards within compute in mixed precision: accelerate turns it on inside of a forward only."""
+    found: list[bool] = []
+    kind = model.device.type
+    looks = base_model(model).get_input_embeddings()
+    with looks.register_forward_pre_hook(lambda *_: found.append(torch.is_autocast_enabled(kind))):
+        yield found
 
 
 @dataclass(slots=True)
