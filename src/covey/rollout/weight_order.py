@@ -14,7 +14,7 @@ def columns_first(model: Any) -> Iterator[None]:
     """Hold the weights of linear layers column by column, on a CPU; the same numbers at the same parameters.
 
     A step of sampling multiplies a handful of rows with every weight of the model, and takes about as long as reading
-    the weights; read in this order, that is a quarter less, but in mixed precision twice as much. Weights that several
+    the weights; read in this order, that is a quarter less, but in mixed precision far more. Weights that several
     modules share stay as they are, as do those of devices other than a CPU and of number types other than float32. On
     leaving, each parameter has its own storage back.
 
