@@ -182,6 +182,18 @@ def test_what_is_not_plain_goes_through_its_modules(change: str) -> None:
     assert plain_decoder(model) is None
 
 
+def test_gradient_checkpointing_is_no_hindrance_but_another_hook_on_the_embeddings_is() -> None:
+    model = build("qwen3 tied")
+    plain = written(model)
+    model.gradient_checkpointing_enable()
+    model.enable_input_require_grads()
+    assert model.model.embed_tokens._forward_hooks
+    assert plain_decoder(model) is not None
+    assert written(model) == plain
+    model.model.embed_tokens.register_forward_hook(lambda *_: None)
+    assert plain_decoder(model) is None
+
+
 def test_autocast_and_adapters_go_through_their_modules() -> None:
     from peft import LoraConfig, get_peft_model
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from covey.rollout.two_parts import Order, Part, by_flash, by_products, flash_applies
+from covey.rollout.two_parts import Order, Part, by_parts, by_products, parts_apply
 
 P, H, GROUPED, D, L, OWN = 3, 2, 4, 8, 7, 5
 PROMPT_OF = [2, 0, 0, 2, 2]  # prompt 1 is asked by nobody
@@ -32,8 +32,7 @@ def made(lengths: list[int], starts: list[int]) -> tuple[torch.Tensor, Part, Par
     slots = [row * H + h for p in range(P) for h in range(H) for row in places[p] + [0] * (most - len(places[p]))]
     seat = [places[p].index(row) for row, p in enumerate(PROMPT_OF)]
     back = [(p * H + h) * most + seat[row] for row, p in enumerate(PROMPT_OF) for h in range(H)]
-    home = [p * most + seat[row] for row, p in enumerate(PROMPT_OF)]
-    order = Order(torch.tensor(slots), torch.tensor(back), torch.tensor(home))
+    order = Order(torch.tensor(slots), torch.tensor(back))
     return states(b, H, GROUPED, D), prompts, own, order, bias_PL[:, None, None] if some else None
 
 
@@ -57,13 +56,13 @@ def test_both_ways_are_one_softmax_over_all_that_a_row_sees(lengths: list[int], 
     query, prompts, own, order, by_prompt = made(lengths, starts)
     right = plain(query, prompts, own, lengths, starts)
     torch.testing.assert_close(by_products(query, SCALING, prompts, own, order), right, rtol=1e-5, atol=1e-6)
-    assert flash_applies(query, prompts, own, by_prompt)
-    torch.testing.assert_close(by_flash(query, SCALING, prompts, own, order, by_prompt), right, rtol=1e-5, atol=1e-6)
+    assert parts_apply(query, prompts, own, by_prompt)
+    torch.testing.assert_close(by_parts(query, SCALING, prompts, own, order, by_prompt), right, rtol=1e-5, atol=1e-6)
 
 
-def test_the_fused_way_is_left_where_it_does_not_apply() -> None:
+def test_apart_is_left_where_it_does_not_apply() -> None:
     query, prompts, own, _, by_prompt = made([L, 2, 3], [0] * 5)
-    assert not flash_applies(query.bfloat16(), prompts, own, by_prompt)
-    assert not flash_applies(query, prompts, own, None)  # a window hides other tokens from each row
+    assert not parts_apply(query.bfloat16(), prompts, own, by_prompt)
+    assert not parts_apply(query, prompts, own, None)  # a window hides other tokens from each row
     empty = Part(prompts.keys[:, :, :0], prompts.values[:, :, :0], None)
-    assert not flash_applies(query, empty, own, None)
+    assert not parts_apply(query, empty, own, None)

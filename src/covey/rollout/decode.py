@@ -15,6 +15,7 @@ from functools import cache
 from typing import Any
 
 import torch
+import transformers
 from torch.nn.functional import embedding, pad
 from torch.nn.modules import module as torch_modules
 from transformers import LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM
@@ -217,18 +218,24 @@ def _refusal(model: Any) -> str | None:
 
 
 def _plain_module(module: torch.nn.Module, home: str) -> bool:
-    """Whether this is a module as the model's class makes it, with nothing hung onto it."""
+    """Whether this is a module as the model's class makes it, with nothing hung onto it that changes its outcome."""
     kind = type(module)
     known = (torch.nn.Linear, torch.nn.Embedding, torch.nn.ModuleList, torch.nn.SiLU, SiLUActivation)
     if kind not in known and kind.__module__ != home:
         return False
     if isinstance(module, torch.nn.Embedding) and module.max_norm is not None:
         return False
-    hooks = (module._forward_hooks, module._forward_pre_hooks)
+    hooks = [*module._forward_hooks.values(), *module._forward_pre_hooks.values()]
     # TRL and accelerate wrap a model's forward and say what they wrapped; what they add is not for decoding, and the
     # first step is computed through it all the same.
     own = inspect.unwrap(getattr(module.forward, "__func__", module.forward)) is inspect.unwrap(kind.forward)
-    return not any(hooks) and own and module._compiled_call_impl is None
+    return all(map(_only_for_gradients, hooks)) and own and module._compiled_call_impl is None
+
+
+def _only_for_gradients(hook: Any) -> bool:
+    """Whether this is what transformers hangs onto embeddings for gradient checkpointing; each caller adds another."""
+    name = (getattr(hook, "__module__", ""), getattr(hook, "__name__", ""))
+    return name == (transformers.modeling_utils.__name__, "make_inputs_require_grads")
 
 
 def _plain_parameter(parameter: torch.nn.Parameter) -> bool:

@@ -16,7 +16,7 @@ import torch
 from transformers import Cache, DynamicCache
 from transformers.cache_utils import CacheLayerMixin, DynamicLayer, DynamicSlidingWindowLayer
 
-from covey.rollout.two_parts import Order, Part, by_flash, by_products, flash_applies
+from covey.rollout.two_parts import Order, Part, by_parts, by_products, parts_apply
 
 FIRST_LENGTH = 64
 """Tokens per completion that there is room for at first; doubled whenever they are used up."""
@@ -246,13 +246,12 @@ class SharedPromptCache(Cache):
         most = max(map(len, rows_of))
         rows_PS = torch.tensor([rows + [0] * (most - len(rows)) for rows in rows_of])
         place_b1, slot_b1 = torch.tensor(self.prompt_of)[:, None], torch.tensor(slot_of)[:, None]
-        home_b = (place_b1 * most + slot_b1).flatten().to(device)
         self._order = {}
         for H in {layer.own[0].shape[1] for layer in self.layers}:
             head_H = torch.arange(H)
             asks_PHS = rows_PS[:, None] * H + head_H[:, None]
             answer_bH = (place_b1 * H + head_H) * most + slot_b1
-            self._order[H] = Order(asks_PHS.flatten().to(device), answer_bH.flatten().to(device), home_b)
+            self._order[H] = Order(asks_PHS.flatten().to(device), answer_bH.flatten().to(device))
 
     def begin(self) -> None:
         """Make room for one more token per row, and find out what each kind of layer sees of the past."""
@@ -322,8 +321,8 @@ class SharedPromptCache(Cache):
         b, heads, _, d = query.shape
         H = own_keys.shape[1]
         query_bHgd, order = query.reshape(b, H, heads // H, d), self._order[H]
-        if flash_applies(query, prompts, own, reach.by_prompt):
-            found_bHgd = by_flash(query_bHgd, scaling, prompts, own, order, reach.by_prompt)
+        if parts_apply(query, prompts, own, reach.by_prompt):
+            found_bHgd = by_parts(query_bHgd, scaling, prompts, own, order, reach.by_prompt)
         else:
             found_bHgd = by_products(query_bHgd, scaling, prompts, own, order)
         return found_bHgd.reshape(b, 1, heads, -1).to(query.dtype)

@@ -10,8 +10,6 @@ from dataclasses import dataclass
 
 import torch
 
-_FLASH = getattr(torch.ops.aten, "_scaled_dot_product_flash_attention_for_cpu", None)
-
 
 @dataclass(frozen=True, slots=True)
 class Order:
@@ -21,8 +19,6 @@ class Order:
     """For each place and head of keys, in the order prompt, head, place: the row and head that stands there."""
     back: torch.Tensor
     """For each row and head of keys, its place in that layout."""
-    home_b: torch.Tensor
-    """For each row its place in the order prompt, place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,13 +32,13 @@ class Part:
     """Added to scores: `[b, 1, L]` or `[b, 1, t]`, zero or minus infinity; None where everything is seen."""
 
 
-def by_flash(
+def by_parts(
     query_bHgd: torch.Tensor, scaling: float, prompts: Part, own: Part, order: Order, prompt_bias: torch.Tensor | None
 ) -> torch.Tensor:
-    """Each part in one fused kernel, and the two put together by the sums that their softmaxes divided by.
+    """Each part with a softmax of its own, and the two put together by the sums that these divided by.
 
     With `l` the logarithm of such a sum, the answer is `sigmoid(l_own - l_prompt)` parts of the own one and the rest of
-    the prompt's.
+    the prompt's. So scores stay where they are, and only answers go from the order of prompts to that of rows.
 
     Args:
         query_bHgd: queries, those of one head of keys side by side.
@@ -55,26 +51,36 @@ def by_flash(
     Returns:
         `[b, H, g, d]`.
     """
-    assert _FLASH is not None
     b, H, g, d = query_bHgd.shape
-    P = prompts.keys.shape[0]
-    together = query_bHgd.reshape(b * H, g, d).index_select(0, order.slots).view(P, H, -1, d)
-    by_own, own_sum = _FLASH(query_bHgd, own.keys, own.values, attn_mask=_wide(own.bias), scale=scaling)
-    by_prompt, prompt_sum = _FLASH(together, prompts.keys, prompts.values, attn_mask=prompt_bias, scale=scaling)
-    # The kernel keeps heads behind places, so this order is the one that costs no copy.
-    by_prompt = by_prompt.transpose(1, 2).reshape(-1, g, H, d).index_select(0, order.home_b)
-    prompt_sum = prompt_sum.transpose(1, 2).reshape(-1, g, H).index_select(0, order.home_b)
-    share = torch.sigmoid(own_sum.transpose(1, 2) - prompt_sum)[..., None]
-    return torch.lerp(by_prompt, by_own.transpose(1, 2), share).transpose(1, 2)
+    asked = (query_bHgd * scaling).reshape(b * H, g, d)
+    together = asked.index_select(0, order.slots).view(len(prompts.keys) * H, -1, d)
+    by_prompt, prompt_sum = _attend(together, prompts, None if prompt_bias is None else prompt_bias.squeeze(1))
+    by_own, own_sum = _attend(asked, own, own.bias)
+    by_prompt = by_prompt.view(-1, g, by_own.shape[-1]).index_select(0, order.back)
+    share = torch.sigmoid(own_sum - prompt_sum.view(-1, g).index_select(0, order.back))
+    return torch.lerp(by_prompt, by_own, share[..., None]).view(b, H, g, -1)
 
 
-def flash_applies(query: torch.Tensor, prompts: Part, own: Part, prompt_bias: torch.Tensor | None) -> bool:
-    """Whether `by_flash` can be used: float32 on a CPU, and what is hidden of a prompt is so for all its rows."""
+def _attend(asked: torch.Tensor, part: Part, bias: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
+    """What the queries `[n * H, q, d]` find in a part of `[n, H, t, d]`, and the logarithm of the sum, `[n * H, q]`.
+
+    Plain products: with few queries for each key, torch's fused attention takes longer on a CPU, up to twice.
+    """
+    keys, values = part.keys.flatten(0, 1), part.values.flatten(0, 1)
+    scores = torch.bmm(asked, keys.transpose(1, 2))
+    if bias is not None:
+        scores.view(len(bias), -1, scores.shape[-1]).add_(bias)
+    highest = scores.amax(-1)
+    shares = scores.softmax(-1)
+    return torch.bmm(shares, values), highest.sub_(shares.amax(-1).log_())
+
+
+def parts_apply(query: torch.Tensor, prompts: Part, own: Part, prompt_bias: torch.Tensor | None) -> bool:
+    """Whether `by_parts` can be used: float32 on a CPU, and what is hidden of a prompt is so for all its rows."""
     tensors = (query, prompts.keys, own.keys, own.values)
     plain = all(tensor.dtype == torch.float32 and tensor.device.type == "cpu" for tensor in tensors)
     known = prompts.bias is None or prompt_bias is not None
-    same_width = prompts.values.shape[-1] == prompts.keys.shape[-1]
-    return _FLASH is not None and plain and known and same_width and prompts.keys.shape[2] > 0
+    return plain and known and prompts.keys.shape[2] > 0
 
 
 def by_products(query_bHgd: torch.Tensor, scaling: float, prompts: Part, own: Part, order: Order) -> torch.Tensor:
@@ -113,7 +119,3 @@ def by_products(query_bHgd: torch.Tensor, scaling: float, prompts: Part, own: Pa
         from_prompt = torch.bmm(together, prompt_values).view(-1, g, found.shape[-1])
         found += from_prompt.index_select(0, order.back)
     return found.view(b, H, g, -1)
-
-
-def _wide(bias_b1t: torch.Tensor | None) -> torch.Tensor | None:
-    return None if bias_b1t is None else bias_b1t[:, None]
