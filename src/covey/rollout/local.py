@@ -6,8 +6,8 @@ state of the random number generator the drawn tokens are others than `generate`
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
@@ -99,9 +99,7 @@ def sample(
             entering = run.next_prompts(max_tokens_in_flight)
             if entering and by_modules:
                 by_modules = False
-                with _mixed_precision(model) as mixed:
-                    run.read(entering)
-                if not any(mixed):
+                if not _reads_mixed(run, entering):
                     order.enter_context(columns_first(model))
             elif entering:
                 run.read(entering)
@@ -113,16 +111,6 @@ def sample(
                 reported = run.done
                 on_progress(reported)
     return run.results()
-
-
-@contextmanager
-def _mixed_precision(model: Any) -> Iterator[list[bool]]:
-    """Whether the forwards within compute in mixed precision: accelerate turns it on inside of a forward only."""
-    found: list[bool] = []
-    kind = model.device.type
-    looks = base_model(model).get_input_embeddings()
-    with looks.register_forward_pre_hook(lambda *_: found.append(torch.is_autocast_enabled(kind))):
-        yield found
 
 
 @dataclass(slots=True)
@@ -334,6 +322,17 @@ class _Run:
             end = next((place for place, token in enumerate(ids, start=1) if token in eos), len(ids))
             found.append(Sampled(ids[:end], None if logps is None else logps[row][:end]))
         return found
+
+
+def _reads_mixed(run: _Run, entering: list[_Group]) -> bool:
+    """Read these prompts, and say whether the model computed in mixed precision: accelerate turns it on inside of a
+    forward only."""
+    found: list[bool] = []
+    kind = run.model.device.type
+    looks = base_model(run.model).get_input_embeddings()
+    with looks.register_forward_pre_hook(lambda *_: found.append(torch.is_autocast_enabled(kind))):
+        run.read(entering)
+    return any(found)
 
 
 def _groups(prompt_ids: Sequence[Sequence[int]]) -> list[_Group]:
