@@ -21,7 +21,7 @@ the same lengths in both, by one logits processor: evenly spread up to the longe
 Sixty-four completions make a step, unless told otherwise. Rewards differ within every group, so no completion goes
 without a gradient. Stock TRL samples in the fastest of its own ways: `generate` with its default cache, with a static
 cache, or with continuous batching. They are tried for every cell, unless the way is *given*: the fastest of an earlier
-run of that shape. *Ratio* is how many times faster Covey is.
+run, with 5 M parameters. *Ratio* is how many times faster Covey is.
 
 *Of the machine* is the least arithmetic of a step (a group's prompt counted once, no padding: 2N per token to sample,
 6N to learn, and attention) over its time, as a share of the rate that the same process reached in a plain matrix
