@@ -1,18 +1,18 @@
-"""Attention over a prompt and a completion's own tokens: both ways against one softmax over all that a row sees."""
+"""Attention over a prompt and a completion's own tokens, against one softmax over all that a row sees."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
-from covey.rollout.two_parts import Order, Part, by_parts, by_products, parts_apply
+from covey.rollout.two_parts import Order, Part, by_products
 
 P, H, GROUPED, D, L, OWN = 3, 2, 4, 8, 7, 5
 PROMPT_OF = [2, 0, 0, 2, 2]  # prompt 1 is asked by nobody
 SCALING = 0.31
 
 
-def made(lengths: list[int], starts: list[int]) -> tuple[torch.Tensor, Part, Part, Order, torch.Tensor | None]:
+def made(lengths: list[int], starts: list[int]) -> tuple[torch.Tensor, Part, Part, Order]:
     """Random states; prompt p has `lengths[p]` tokens, flush right, and row b's own tokens begin at `starts[b]`."""
     generator = torch.Generator().manual_seed(5)
     b = len(PROMPT_OF)
@@ -33,7 +33,7 @@ def made(lengths: list[int], starts: list[int]) -> tuple[torch.Tensor, Part, Par
     seat = [places[p].index(row) for row, p in enumerate(PROMPT_OF)]
     back = [(p * H + h) * most + seat[row] for row, p in enumerate(PROMPT_OF) for h in range(H)]
     order = Order(torch.tensor(slots), torch.tensor(back))
-    return states(b, H, GROUPED, D), prompts, own, order, bias_PL[:, None, None] if some else None
+    return states(b, H, GROUPED, D), prompts, own, order
 
 
 def plain(query: torch.Tensor, prompts: Part, own: Part, lengths: list[int], starts: list[int]) -> torch.Tensor:
@@ -52,17 +52,18 @@ def plain(query: torch.Tensor, prompts: Part, own: Part, lengths: list[int], sta
 @pytest.mark.parametrize(
     ("lengths", "starts"), [([L] * P, [0] * 5), ([L, 2, 3], [0] * 5), ([4, 5, L], [0, 2, 4, 1, 0])]
 )
-def test_both_ways_are_one_softmax_over_all_that_a_row_sees(lengths: list[int], starts: list[int]) -> None:
-    query, prompts, own, order, by_prompt = made(lengths, starts)
+def test_products_with_both_parts_are_one_softmax_over_all_that_a_row_sees(
+    lengths: list[int], starts: list[int]
+) -> None:
+    query, prompts, own, order = made(lengths, starts)
     right = plain(query, prompts, own, lengths, starts)
     torch.testing.assert_close(by_products(query, SCALING, prompts, own, order), right, rtol=1e-5, atol=1e-6)
-    assert parts_apply(query, prompts, own, by_prompt)
-    torch.testing.assert_close(by_parts(query, SCALING, prompts, own, order, by_prompt), right, rtol=1e-5, atol=1e-6)
 
 
-def test_apart_is_left_where_it_does_not_apply() -> None:
-    query, prompts, own, _, by_prompt = made([L, 2, 3], [0] * 5)
-    assert not parts_apply(query.bfloat16(), prompts, own, by_prompt)
-    assert not parts_apply(query, prompts, own, None)  # a window hides other tokens from each row
-    empty = Part(prompts.keys[:, :, :0], prompts.values[:, :, :0], None)
-    assert not parts_apply(query, empty, own, None)
+def test_without_a_prompt_in_reach_only_own_tokens_count() -> None:
+    query, prompts, own, order = made([L] * P, [0, 2, 4, 1, 0])
+    nothing = Part(
+        prompts.keys[:, :, :0], prompts.values[:, :, :0], prompts.bias[:, :, :0] if prompts.bias is not None else None
+    )
+    right = plain(query, prompts, own, [0] * P, [0, 2, 4, 1, 0])
+    torch.testing.assert_close(by_products(query, SCALING, nothing, own, order), right, rtol=1e-5, atol=1e-6)

@@ -16,7 +16,7 @@ import torch
 from transformers import Cache, DynamicCache
 from transformers.cache_utils import CacheLayerMixin, DynamicLayer, DynamicSlidingWindowLayer
 
-from covey.rollout.two_parts import Order, Part, by_parts, by_products, parts_apply
+from covey.rollout.two_parts import Order, Part, by_products
 
 FIRST_LENGTH = 64
 """Tokens per completion that there is room for at first; doubled whenever they are used up."""
@@ -36,8 +36,6 @@ class _Reach:
     """`[b, 1, L]`, added to the scores of the prompt's tokens."""
     own_bias: torch.Tensor | None = None
     """`[b, 1, t]`, added to the scores of the completion's tokens."""
-    by_prompt: torch.Tensor | None = None
-    """`[P, 1, 1, L]`, the first of these where it is the same for all rows of a prompt."""
 
 
 def windows_of(cache: DynamicCache) -> list[int | None]:
@@ -295,9 +293,6 @@ class SharedPromptCache(Cache):
             column_t = torch.arange(first, self.column + 1, device=device)
             found.prompt_bias = _hide(back_L >= torch.tensor(reach, device=device)[:, None])
             found.own_bias = _hide(column_t < torch.tensor(starts, device=device)[:, None])
-            if window is None:
-                reach_P1 = torch.tensor([min(length, width) for length in self.lengths], device=device)[:, None]
-                found.by_prompt = _hide(back_L >= reach_P1)[:, None]
         return found
 
     def attend(self, layer: SharedLayer, query: torch.Tensor, scaling: float) -> torch.Tensor:
@@ -320,11 +315,7 @@ class SharedPromptCache(Cache):
         own, prompts = Part(own_keys, own_values, reach.own_bias), Part(prompt_keys, prompt_values, reach.prompt_bias)
         b, heads, _, d = query.shape
         H = own_keys.shape[1]
-        query_bHgd, order = query.reshape(b, H, heads // H, d), self._order[H]
-        if parts_apply(query, prompts, own, reach.by_prompt):
-            found_bHgd = by_parts(query_bHgd, scaling, prompts, own, order, reach.by_prompt)
-        else:
-            found_bHgd = by_products(query_bHgd, scaling, prompts, own, order)
+        found_bHgd = by_products(query.reshape(b, H, heads // H, d), scaling, prompts, own, self._order[H])
         return found_bHgd.reshape(b, 1, heads, -1).to(query.dtype)
 
 
