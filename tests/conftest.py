@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from covey.model.reasoning_vocab import ReasoningVocabulary
 
 # Set before any test file imports a library that reads them.
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -47,6 +51,25 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> str:
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return str(folder)
+
+
+@pytest.fixture(scope="session")
+def wide_starter(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The starter with one copy of each of its tokens."""
+    from covey.model.reasoning_vocab.expansion import expand
+    from covey.model.starter import STARTER_PATH
+
+    folder = tmp_path_factory.mktemp("wide") / "model"
+    expand(STARTER_PATH, folder, "full")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def starter_vocabulary(wide_starter: Path) -> ReasoningVocabulary:
+    """What that copy knows of its tokens."""
+    from covey.model.reasoning_vocab import ReasoningVocabulary
+
+    return ReasoningVocabulary.load(wide_starter)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import copy
+import logging
 from typing import Any
 
 import pytest
 import torch
 
+from covey.model import norms
 from covey.model.norms import PLAIN, rms_norm, write_out_norms
 
 
@@ -40,6 +42,21 @@ def test_other_numbers_and_other_norms_go_the_way_of_transformers() -> None:
     assert torch.equal(norm(x), PLAIN[0].forward(norm, x))
     with torch.autocast("cpu"):
         assert "_RootMeanSquare" not in type(norm(x.float()).grad_fn).__name__
+
+
+def test_norms_that_are_not_written_out_are_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    norms._say_once.cache_clear()
+    model = torch.nn.Sequential(PLAIN[0](8), torch.nn.RMSNorm(8))
+    with caplog.at_level(logging.INFO):
+        for _ in range(2):
+            write_out_norms(model)
+            model(torch.randn(2, 8))
+        assert [line.message.partition(": ")[2] for line in caplog.records] == ["RMSNorm is not written out."]
+        for _ in range(2):
+            model[0](torch.randn(2, 8, dtype=torch.float64))
+    assert [line.message.partition("for ")[2] for line in caplog.records][1:] == [
+        "whole tensors in float32 without autocast."
+    ]
 
 
 def test_a_copy_of_a_model_has_norms_of_its_own() -> None:

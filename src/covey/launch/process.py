@@ -15,6 +15,8 @@ from covey.launch.guard import MARK, adopt_orphans, end_all
 
 TICK = 0.05
 """Seconds between two looks at a process."""
+WARDEN_LIVES = 1.0
+"""Seconds that a warden lives at least when it can live at all; another that does not is not started at once."""
 LAST_LINES = 15
 """Lines of a log that explain how a process ended."""
 GUARD = Path(__file__).with_name("guard.py")
@@ -48,7 +50,8 @@ class Warden:
     """A process that stands by to end what is left should this one and guards be killed together.
 
     A guard sees to its own process and, once the launcher is gone, to what other guards left. What a guard left that
-    was killed shortly before its launcher has nobody but the warden. One that is killed itself is replaced at once.
+    was killed shortly before its launcher has nobody but the warden. One that is killed itself is replaced at once,
+    or after a second where it had just begun.
     """
 
     def __init__(self, stop_seconds: float) -> None:
@@ -58,7 +61,7 @@ class Warden:
             stop_seconds: what those left over get between SIGTERM and SIGKILL.
         """
         self._stop_seconds = stop_seconds
-        self._lock, self._over = threading.Lock(), False
+        self._lock, self._over = threading.Lock(), threading.Event()
 
     def __enter__(self) -> None:
         self._orders, self._alive = os.pipe()  # by whose end it knows that this process is gone
@@ -68,7 +71,7 @@ class Warden:
 
     def __exit__(self, *_: object) -> None:
         with self._lock:
-            self._over = True
+            self._over.set()
             self._process.kill()
         self._keeper.join()
         os.close(self._orders)
@@ -87,13 +90,15 @@ class Warden:
         _running.add(self._process.pid)
 
     def _keep(self) -> None:
-        while True:
+        while not self._over.is_set():
+            began = time.monotonic()
             self._process.wait()
+            _running.discard(self._process.pid)
+            if time.monotonic() - began < WARDEN_LIVES:
+                self._over.wait(WARDEN_LIVES)
             with self._lock:
-                _running.discard(self._process.pid)
-                if self._over:
-                    return
-                self._start()
+                if not self._over.is_set():
+                    self._start()
 
 
 class Managed:

@@ -6,7 +6,8 @@ input kept, these are fewer.
 
 from __future__ import annotations
 
-from functools import wraps
+import logging
+from functools import cache, wraps
 from types import MethodType
 from typing import Any
 
@@ -16,6 +17,8 @@ from transformers.models.llama.modeling_llama import LlamaRMSNorm
 from transformers.models.mistral.modeling_mistral import MistralRMSNorm
 from transformers.models.qwen2.modeling_qwen2 import Qwen2RMSNorm
 from transformers.models.qwen3.modeling_qwen3 import Qwen3RMSNorm
+
+logger = logging.getLogger(__name__)
 
 PLAIN = (LlamaRMSNorm, MistralRMSNorm, Qwen2RMSNorm, Qwen3RMSNorm)
 """Norms of the one kind that is written out here. Children of these classes may do something else."""
@@ -34,10 +37,22 @@ def rms_norm(x: torch.Tensor, weight_D: torch.Tensor, eps: float) -> torch.Tenso
 
 
 def write_out_norms(model: torch.nn.Module) -> None:
-    """Have a model's plain norms computed by `rms_norm`, where they get float32 on a CPU."""
+    """Have a model's plain norms computed by `rms_norm`, where they get float32 on a CPU.
+
+    Where others are computed on a CPU, a line in the log says so once.
+    """
+    on_cpu = any(parameter.device.type == "cpu" for parameter in model.parameters())
     for module in model.modules():
-        if type(module) in PLAIN and "forward" not in vars(module):
+        if type(module) not in PLAIN:
+            if on_cpu and type(module).__name__.endswith("RMSNorm"):
+                _say_once(f"{type(module).__name__} is not written out")
+        elif "forward" not in vars(module):
             module.forward = MethodType(_forward_of(type(module)), module)
+
+
+@cache
+def _say_once(reason: str) -> None:
+    logger.info("Norms are computed as transformers does: %s.", reason)
 
 
 def _forward_of(kind: Any) -> Any:
@@ -46,6 +61,8 @@ def _forward_of(kind: Any) -> Any:
         weight = self.weight
         kinds = {(type(one), one.dtype, one.device.type) for one in (hidden_states, weight.data)}
         if kinds != {(torch.Tensor, torch.float32, "cpu")} or torch.is_autocast_enabled("cpu"):
+            if hidden_states.device.type == "cpu":
+                _say_once("what is written out is for whole tensors in float32 without autocast")
             out: torch.Tensor = kind.forward(self, hidden_states)
             return out
         return rms_norm(hidden_states, weight, self.variance_epsilon)
