@@ -39,7 +39,7 @@ def all_cells(steps: int, seed: int) -> list[Cell]:
     wanted += [(CURVES, lengths(prompt, 256)) for prompt in (64, 256, 512, 1024)]
     wanted += [(CURVES, lengths(256, completion)) for completion in (64, 128, 256, 512)]
     wanted += [(SIZES, shaped(size, shape, 8)) for size in ("1m", "25m") for shape in SHAPES]
-    wanted += [(SIZES, shaped("100m", shape, 8, steps=2)) for shape in ("short", "long")]
+    wanted += [(SIZES, shaped("100m", "short", 8, steps=2)), (SIZES, shaped("100m", "long", 8, steps=2, prompts=1))]
     for size in ("0.5b", "1.5b"):
         wanted += [(GPU, shaped(size, shape, 8, bf16=True, prompts=4)) for shape in ("math", "long")]
         wanted += [(GPU, shaped(size, "math", 8, bf16=True, prompts=4, vllm=True))]

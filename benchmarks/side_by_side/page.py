@@ -20,8 +20,8 @@ steps that count, with their range in brackets, and a step lasts until the next 
 the same lengths in both, by one logits processor: evenly spread up to the longest, so that the mean is half of it.
 Sixty-four completions make a step, unless told otherwise. Rewards differ within every group, so no completion goes
 without a gradient. Stock TRL samples in the fastest of its own ways: `generate` with its default cache, with a static
-cache, or with continuous batching. They are tried for every cell, unless the way is *given*: the fastest of an earlier
-run, with 5 M parameters. *Ratio* is how many times faster Covey is.
+cache, or with continuous batching. They are tried for every cell, unless the way is *given*: it was the fastest in an
+earlier run, with the same or with other lengths. *Ratio* is how many times faster Covey is.
 
 *Of the machine* is the least arithmetic of a step (a group's prompt counted once, no padding: 2N per token to sample,
 6N to learn, and attention) over its time, as a share of the rate that the same process reached in a plain matrix
@@ -40,7 +40,11 @@ INTRODUCTIONS = {
         "micro-batches of eight completions. TRL's static cache stops at the mixed number types. Sixteen completions "
         "make a step: this CPU has no instructions for bfloat16, and both are an order of magnitude slower for it.",
     ),
-    SIZES: ("Other sizes", "Plain settings, groups of eight. The 100 M model is there for its memory, with two steps."),
+    SIZES: (
+        "Other sizes",
+        "Plain settings, groups of eight. The 100 M model is there for its memory: two steps, at long prompts of one "
+        "group each.",
+    ),
     GPU: (
         "On a GPU",
         "bfloat16 weights, four prompts a step. With vLLM both engines sample with it, and all completions are the "
