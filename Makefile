@@ -1,6 +1,6 @@
 # The commands of this repository; `make` alone lists them. All but `clean` and `help` make the environment first.
 .DEFAULT_GOAL := help
-.PHONY: help setup test test-vllm check train bench docs wheel tensorboard clean
+.PHONY: help setup test test-slow test-vllm check train bench docs wheel tensorboard clean
 
 ENV := $(if $(filter conda,$(COVEY_ENV)),.conda,.venv)
 PYTHON_IN := $(ENV)/bin/python
@@ -8,16 +8,19 @@ PYTHON_IN := $(ENV)/bin/python
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
-setup: ## make or mend the environment, with the developers' tools
+setup: ## create or repair the environment, with the developers' tools
 	@bash scripts/setup.sh dev
 
 # Small models gain nothing from a second thread, and several processes on two cores lose much by it. Two files at a time
 # instead; JOBS=0 runs the tests in one process, for a debugger.
 JOBS ?= 2
-test: export OMP_NUM_THREADS = 1
-test: setup ## run the tests: the fast ones first, then the slow ones
-	$(PYTHON_IN) -m pytest -n $(JOBS) --dist loadfile -m "not slow and not gpu and not vllm" $(ARGS)
-	$(PYTHON_IN) -m pytest -n $(JOBS) --dist loadfile -m "slow and not gpu and not vllm" $(ARGS)
+PYTEST := $(PYTHON_IN) -m pytest -n $(JOBS) --dist loadfile
+test test-slow: export OMP_NUM_THREADS = 1
+test: setup ## run the fast tests: under 10 minutes on two cores; ARGS is passed to pytest
+	$(PYTEST) -m "not slow and not gpu and not vllm" $(ARGS)
+
+test-slow: setup ## run the other tests: runs that are killed, several processes, Slurm, a real browser
+	$(PYTEST) -m "slow and not gpu and not vllm" $(ARGS)
 
 test-vllm: ## train against real vLLM on the CPU, in .venv-vllm (4 GB, made by the first call)
 	@bash scripts/setup_vllm.sh
@@ -31,7 +34,7 @@ check: setup ## lint, format and types, as continuous integration does
 train: ## train; ARGS="RECIPE key=value ..." is passed on
 	@bash training.sh $(ARGS)
 
-bench: setup ## measure a training step beside stock TRL: an hour or two; ARGS="--steps 5 --only 5m-256+512" passed on
+bench: setup ## compare a training step with stock TRL's: an hour or two; ARGS="--steps 5 --only 5m-256+512" passed on
 	$(PYTHON_IN) benchmarks/step_report.py $(ARGS)
 
 docs: ## build the documentation into docs/_build

@@ -17,26 +17,26 @@
 #   bash training.sh                             the built-in starter model on arithmetic: minutes, without a GPU
 #   bash training.sh RECIPE [key=value …]        a recipe, with changes
 #   bash training.sh dataset=gsm8k dataset.path=FILE
-#   sbatch training.sh RECIPE [key=value …]      the same as a Slurm job: what the lines above ask for, options of
-#                                                sbatch change; before its time is over it goes back into the queue
+#   sbatch training.sh RECIPE [key=value …]      the same as a Slurm job: options of sbatch override the lines above;
+#                                                before its time limit the job is requeued
 #
-# Everything after `training.sh` goes to `covey launch`; files and folders are looked for from where you are. It comes
-# after what the environment variables say, so it wins.
+# Everything after `training.sh` is passed to `covey launch`; paths are relative to the current folder. It comes after
+# the overrides from the environment variables, so it wins.
 #
 # Environment variables:
-#   CONFIG=RECIPE      the recipe, in place of the first argument
+#   CONFIG=RECIPE      the recipe, instead of the first argument
 #   RUN_NAME=NAME      the run's name, as run_name=NAME
 #   MAXENT=1           the maximum-entropy objective, as objective=maxent
 #   CONFIG_FILE=FILE   an accelerate config, as launch.accelerate=FILE
 #   VLLM_MODEL, VLLM_PORT, VLLM_TP_SIZE, VLLM_MAX_LEN, VLLM_MEM_UTIL
 #                      launch.vllm_model and training.vllm_{server_port, tensor_parallel_size, max_model_length,
 #                      gpu_memory_utilization}
-#   TRAIN_ENTRYPOINT=FILE   a Python script that is run in place of `covey launch`, with the same arguments
+#   TRAIN_ENTRYPOINT=FILE   a Python script that is run instead of `covey launch`, with the same arguments
 #   PYTHON, COVEY_ENV, COVEY_TORCH_INDEX   how the environment is made: see scripts/setup.sh
 set -euo pipefail
 
-# The folder of this file, also when it is called through a symbolic link. Not so under `sbatch training.sh`: Slurm runs
-# a copy from its spool folder, and home is then where the job was submitted (SLURM_SUBMIT_DIR) or what scontrol names.
+# The folder of this file, also if called through a symbolic link. Under `sbatch training.sh` Slurm runs a copy from its
+# spool folder; the root is then where the job was submitted (SLURM_SUBMIT_DIR), or what scontrol names.
 find_root() {
   local self=${BASH_SOURCE[0]} target
   while [[ -L $self ]]; do
@@ -60,8 +60,8 @@ if [[ ! -f $root/scripts/setup.sh && -n ${SLURM_JOB_ID:-} ]]; then
   if [[ ! -f $root/scripts/setup.sh ]]; then root=$(dirname -- "$(readlink -f -- "$(submitted_script)")"); fi
 fi
 if [[ ! -f $root/scripts/setup.sh ]]; then
-  echo "covey: training.sh works from inside its repository, and $root is not that: there is no scripts/setup.sh." \
-    "Call it where it is, or through a symbolic link; a copy cannot find the rest." >&2
+  echo "covey: training.sh must be in its repository, and $root is not that: it has no scripts/setup.sh." \
+    "Call it in the repository, or through a symbolic link; a copy cannot find the other files." >&2
   exit 2
 fi
 
@@ -84,26 +84,26 @@ case ${1:-} in
 esac
 if [[ -n ${CONFIG:-} ]]; then recipe=("$CONFIG"); fi
 
-# What the environment variables ask for, as overrides.
+# The environment variables as overrides.
 asked=()
 set_text() { # key, value; quoted, so that 007 stays a name
   local value=$2
   if [[ -z $value ]]; then return; fi
-  value=${value//\\\'/\\\\\'} # within Hydra's quotes a backslash means itself, but not before a quote
+  value=${value//\\\'/\\\\\'} # within Hydra's quotes a backslash is literal, except before a quote
   if [[ $value == *\\ ]]; then value+=\\; fi
   asked+=("$1='${value//\'/\\\'}'")
 }
 set_number() { # key, environment variable
   local value=${!2:-}
   if [[ -z $value ]]; then return; fi
-  if [[ ! $value =~ ^[0-9]*\.?[0-9]+$ ]]; then fail "the environment variable $2 is '$value', which is no number."; fi
+  if [[ ! $value =~ ^[0-9]*\.?[0-9]+$ ]]; then fail "the environment variable $2 is '$value', which is not a number."; fi
   asked+=("$1=$value")
 }
 set_text run_name "${RUN_NAME:-}"
 case ${MAXENT:-0} in
   0) ;;
   1) asked+=(objective=maxent) ;;
-  *) fail "the environment variable MAXENT is '$MAXENT'; it can be 1, for the maximum-entropy objective, or 0." ;;
+  *) fail "the environment variable MAXENT is '$MAXENT'; it must be 1, for the maximum-entropy objective, or 0." ;;
 esac
 set_text launch.accelerate "${CONFIG_FILE:-}"
 set_text launch.vllm_model "${VLLM_MODEL:-}"
@@ -111,7 +111,7 @@ set_number training.vllm_server_port VLLM_PORT
 set_number training.vllm_tensor_parallel_size VLLM_TP_SIZE
 set_number training.vllm_max_model_length VLLM_MAX_LEN
 set_number training.vllm_gpu_memory_utilization VLLM_MEM_UTIL
-set -- ${recipe[@]+"${recipe[@]}"} ${asked[@]+"${asked[@]}"} "$@" # `set -u` of old bash takes an empty list for unset
+set -- ${recipe[@]+"${recipe[@]}"} ${asked[@]+"${asked[@]}"} "$@" # old bash's `set -u` treats an empty list as unset
 
 if [[ -n ${TRAIN_ENTRYPOINT:-} && ! -f $TRAIN_ENTRYPOINT ]]; then
   fail "the environment variable TRAIN_ENTRYPOINT names '$TRAIN_ENTRYPOINT', and there is no such file (seen from $PWD)."

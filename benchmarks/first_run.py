@@ -1,11 +1,11 @@
-"""The first run, measured: the main job with several seeds, one after the other, each a process of its own.
+"""The first run, measured: `covey train` with several seeds, one after the other, each in its own process.
 
     python benchmarks/first_run.py [--seeds 0 1 2] [--output out/first_run] [--speed both]
 
 Writes `benchmarks/first_run.md`, a table of held-out accuracy before and after with its 95% interval, completion
 length, training time and peak memory, and `docs/images/first_run.png`, the curves of the first seed. With `--speed
 both` every seed runs a second time with all of Covey's `speed.*` switches off, and the page compares the two learning
-curves. Needs some four minutes a run on two cores; run it with nothing else on the machine.
+curves. Takes about four minutes per run on two cores; run it on an otherwise idle machine.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def main() -> None:
         speed: [] for speed in (("on", "off") if arguments.speed == "both" else ("on",))
     }
     for seed in arguments.seeds:
-        for speed, done in runs.items():  # one after the other, so that what else the machine does meets both
+        for speed, done in runs.items():  # alternating, so that other load affects both
             done.append(train(seed, speed, arguments.output))
     environment = json.loads(runs["on"][-1].environment.read_text(encoding="utf-8"))
     lines = [row(seed, run) for seed, run in zip(arguments.seeds, runs["on"], strict=True)]
@@ -58,7 +58,7 @@ def main() -> None:
 
 
 def train(seed: int, speed: str, output: Path) -> RunDirectory:
-    """Run the main job once."""
+    """Run `covey train` once."""
     run = RunDirectory(output / (f"seed-{seed}" if speed == "on" else f"seed-{seed}-speed-off"))
     command = [sys.executable, "-m", "covey.cli.main", "train", f"seed={seed}", "overwrite=true"]
     command += [f"output_dir={output}", f"run_name={run.root.name}"]
@@ -92,9 +92,9 @@ def accuracy(metrics: dict[str, Any]) -> str:
 def comparison(lines: list[str], on: list[RunDirectory], off: list[RunDirectory]) -> str:
     """The same runs without the speed-ups, and how far the learning curves are apart.
 
-    Sampled tokens differ from the first step on (the draws come in another order), so the curves can only agree within
-    noise: each evaluation's accuracy is averaged over the seeds, and the difference of the two averages is held against
-    its standard error, which the spread between seeds gives.
+    Sampled tokens differ from the first step on (random numbers are drawn in another order), so the curves can only
+    agree within noise: each evaluation's accuracy is averaged over the seeds, and the difference of the two averages is
+    compared with its standard error over seeds.
     """
     curves = [[[100 * m[names.EVAL_ACCURACY] for m in evaluations(run)] for run in runs] for runs in (on, off)]
     steps = [m[names.STEP] for m in evaluations(on[0])]
@@ -106,8 +106,8 @@ def comparison(lines: list[str], on: list[RunDirectory], off: list[RunDirectory]
         *HEADING,
         *lines,
         "",
-        "Held-out accuracy, averaged over the seeds. The sampled tokens differ, because the draws come in another",
-        "order; the difference is to be seen beside its standard error, from the spread between seeds.",
+        "Held-out accuracy, averaged over the seeds. The sampled tokens differ, because random numbers are drawn in",
+        "another order; compare the difference with its standard error over seeds.",
         "",
         "| step | speed on | speed off | difference | standard error |",
         "|---|---|---|---|---|",

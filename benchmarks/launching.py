@@ -1,10 +1,10 @@
-"""What `covey launch` itself costs: seconds from the command to the start of the training process.
+"""The overhead of `covey launch`: seconds from the command to the start of the training process.
 
 python benchmarks/launching.py [--times 9] [RECIPE key=value ...]
 
-Wall time, over all that the launcher does before: Python's own start, the config, the plan, the checks, the files of
-the run, the guard. A vLLM server is waited for in between, so ask for a run without one. Each launch is ended once
-training's process is there.
+Wall time of all that the launcher does before: Python's own start, the config, the plan, the checks, the files of the
+run, the guard. It would include the start of a vLLM server, so use a run without one. Each launch is ended once the
+training process exists.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def seconds(words: Sequence[str], folder: str) -> float:
             time.sleep(0.01)
         raise SystemExit(f"no training process came up within {_PATIENCE:.0f} s: try `covey launch {' '.join(words)}`")
     finally:
-        launcher.kill()  # guards and warden end the rest
+        launcher.kill()  # guards and reaper end the rest
         launcher.wait()
 
 

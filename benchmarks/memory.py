@@ -1,13 +1,12 @@
-"""How much memory training takes, by what is set: whole runs, each a process of its own.
+"""How much memory training takes under various settings: whole runs, each in its own process.
 
     python benchmarks/memory.py [--only WORD] [--keep FOLDER]
 
 Writes `benchmarks/memory.json`, and the tables of `docs/memory.md` from it. Each run is two optimiser steps (the second
-has the optimiser's moments) of a model of random weights on made-up problems, in float32 on the CPU; what is measured
-is the most that the process held in main memory (its maximum resident set) less what a run of a tiny model holds, which
-is Python, PyTorch and the other libraries. Beside it stands what `covey doctor` estimates beforehand. A random model
-hardly ever ends a completion, so nearly all of them have the full length: the worst case. Rows of stock TRL are a plain
-script with TRL's own trainer.
+has the optimiser's moments) of a model of random weights on made-up problems, in float32 on the CPU; measured is the
+peak resident memory of the process less that of a run of a tiny model, which is Python, PyTorch and the other
+libraries. The estimate of `covey doctor` is shown next to it. A random model hardly ever ends a completion, so nearly
+all of them have the full length: the worst case. Rows of stock TRL are a plain script with TRL's own trainer.
 
 On a GPU the same tensors are held; the libraries' share differs. About half an hour on one core.
 """
@@ -69,7 +68,7 @@ SHORT = ("training.per_device_train_batch_size=8", "training.max_completion_leng
 CHECKPOINTING = "training.gradient_checkpointing=true"
 LORA = ("model.lora.rank=16", "model.lora.target_modules=all-linear")
 STOCK = "stock TRL"
-"""In place of a first setting: the run is a script with TRL's trainer."""
+"""As the first setting: the run is a script with TRL's trainer."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +76,7 @@ class Cell:
     """One run of a table."""
 
     title: str
-    """What its row says."""
+    """The label of its row."""
     size: str = "25m"
     settings: tuple[str, ...] = ()
 
@@ -137,12 +136,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--only", default="", help="only rows whose title has this word; nothing is written")
     parser.add_argument("--keep", type=Path, help="a folder for models and runs, in place of one that is removed")
-    parser.add_argument("--page", action="store_true", help="measure nothing: write the page anew from its figures")
+    parser.add_argument("--page", action="store_true", help="measure nothing: write the page from the stored figures")
     arguments = parser.parse_args()
     if arguments.page:
         write_page()
         return
-    with workplace(arguments.keep) as folder:
+    with workspace(arguments.keep) as folder:
         data = write_problems(folder)
         reward = folder / "uneven.py"  # equal rewards would give no gradient, and no gradient is not computed
         reward.write_text(
@@ -170,7 +169,7 @@ IDLE = {
     False: Cell("Covey, idle", "tiny", ("training.max_completion_length=8",)),
     True: Cell("stock TRL, idle", "tiny", (STOCK, "training.max_completion_length=8")),
 }
-"""A run of next to nothing, by whether it is stock TRL's."""
+"""A minimal run, by whether it is stock TRL's."""
 
 
 def every_cell() -> Iterator[Cell]:
@@ -182,12 +181,12 @@ def every_cell() -> Iterator[Cell]:
 
 
 def name(cell: Cell) -> str:
-    """Under which the figure of a run is kept."""
+    """The key under which the figure of a run is stored."""
     return " ".join((cell.size, *cell.settings))
 
 
 @contextmanager
-def workplace(keep: Path | None) -> Iterator[Path]:
+def workspace(keep: Path | None) -> Iterator[Path]:
     if keep is not None:
         keep.mkdir(parents=True, exist_ok=True)
         yield keep
@@ -256,7 +255,7 @@ def words_of(cell: Cell, folder: Path, data: Path) -> list[str]:
 
 
 def measure(cell: Cell, folder: Path, data: Path) -> int:
-    """Bytes that a run held at most; what a kept folder has is not run again."""
+    """Peak memory of a run in bytes; runs in a kept folder are not repeated."""
     kept = folder / "measured.json"
     known: dict[str, int] = json.loads(kept.read_text(encoding="utf-8")) if kept.is_file() else {}
     if name(cell) in known:
@@ -280,7 +279,7 @@ def measure(cell: Cell, folder: Path, data: Path) -> int:
 
 
 def train_stock(words: list[str]) -> None:
-    """The same training by a script with TRL's own trainer; prints the bytes that its process held at most."""
+    """The same training by a script with TRL's own trainer; prints its peak memory in bytes."""
     import resource
 
     from datasets import load_dataset
@@ -323,9 +322,9 @@ def prompt_tokens() -> int:
 
 
 def estimated(cell: Cell) -> int:
-    """What the doctor says, in bytes, on a machine without a GPU."""
+    """The doctor's estimate, in bytes, on a machine without a GPU."""
     from covey.config import compose
-    from covey.training.memory import estimate_memory
+    from covey.training.preflight.memory_estimate import estimate_memory
 
     config = compose(words_of(cell, Path("somewhere"), Path("problems.jsonl"))).config
     estimate = estimate_memory(config, model_config(cell.size), prompt_tokens())
@@ -341,7 +340,7 @@ def about() -> dict[str, str]:
 
 
 def tables() -> str:
-    """What the page says, from the stored figures."""
+    """The tables of the page, from the stored figures."""
     stored = json.loads(FIGURES.read_text(encoding="utf-8"))
     peaks = stored["peak_bytes"]
     idle, idle_stock = (f"{peaks[name(IDLE[stock])] / GIGABYTE:.2f} GB" for stock in (False, True))

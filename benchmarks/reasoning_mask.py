@@ -2,9 +2,9 @@
 
     python benchmarks/reasoning_mask.py [--base 150000] [--hidden 512] [--layers 8] [--rounds 5] [--write FILE]
 
-A Qwen3 of random weights with one copy of every ordinary token. Half of the prompts open thinking. Both ways draw as
-many tokens and score the same ones; rounds alternate. "Without" is the same widened model with every row open to
-sampling and scoring. Run it with nothing else on the machine.
+A Qwen3 of random weights with one copy of every ordinary token. Half of the prompts open thinking. Both ways sample as
+many tokens and score the same ones; rounds alternate. "Without" is the same expanded model with every row allowed in
+sampling and scoring. Run it on an otherwise idle machine.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import trl.trainer.utils
 from transformers import Qwen3Config, Qwen3ForCausalLM
 from trl.trainer.utils import add_fused_lm_head
 
 from covey.model.reasoning_vocab import ReasoningVocabulary, TokenMap
-from covey.model.reasoning_vocab.surface import Surfaces
-from covey.rollout import Ends, Sampling, sample
+from covey.model.reasoning_vocab.token_bytes import TokenBytes
+from covey.rollout import Sampling, StopCriteria, sample
 from covey.rollout.thinking import ThinkingMask
-from covey.training.masked_head import mask_head, states_of
-from covey.training.scoring import SharedScoring
+from covey.training.scoring.shared_scoring import SharedScoring
+from covey.training.scoring.thinking import states_of
+from covey.training.trl.masked_head import mask_head
 
 OPEN, CLOSE, END = 3, 4, 2
 
@@ -43,11 +43,11 @@ def main() -> None:
 
     def draw(masked: bool) -> None:
         masks = [ThinkingMask(vocabulary)] if masked else []
-        ends = Ends(arguments.tokens, [], 0)
-        sample(model, prompts, sampling=Sampling(), ends=ends, logits_processors=masks)
+        stop = StopCriteria(arguments.tokens, [], 0)
+        sample(model, prompts, sampling=Sampling(), stop=stop, logits_processors=masks)
 
     plain_forward = model.forward
-    mask_head(model, vocabulary, trl.trainer.utils, "_ChunkedLogProbFunction")
+    mask_head(model, vocabulary)
     masked_forward = model.forward
 
     def score(masked: bool) -> None:
@@ -85,7 +85,7 @@ def make_vocabulary(base: int, start: str) -> ReasoningVocabulary:
     """Ordinary tokens of a few letters each, and one copy of each."""
     texts = [b"<s>", b"</s>", b"<end>", b"<think>", b"</think>", *(b" w%x" % place for place in range(base - 5))]
     token_map = TokenMap(base, tuple(range(base)), frozenset(range(base, base + 5)), start, "<think>", "</think>")
-    return ReasoningVocabulary(token_map, Surfaces(tuple(texts), frozenset({0, 1, END})))
+    return ReasoningVocabulary(token_map, TokenBytes(tuple(texts), frozenset({0, 1, END})))
 
 
 def make_model(arguments: argparse.Namespace, vocabulary: ReasoningVocabulary) -> Any:

@@ -1,10 +1,10 @@
-"""What it costs to write a run down: per step, and per report.
+"""The cost of recording a run: per step, and per report.
 
 python benchmarks/recording.py [--steps 500] [--completions 128]
 
-Processor time on one core, of a run that is made up (`tests/made_run.py` draws its figures and completions): the row of
-metrics, the completions (in a thread beside the step), and the report, which a process of its own makes at the lowest
-priority, at most once a minute.
+Processor time on one core, of a run that is made up (`tests/support/made_run.py` draws its figures and completions):
+the row of metrics, the completions (in a background thread), and the report, which a separate process makes at the
+lowest priority, at most once a minute.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"))
 
 from covey.report.page import write_report
 from covey.runlog import MetricsWriter, RunDirectory, read_completions, read_metrics, write_completions

@@ -2,7 +2,7 @@
 
     python benchmarks/step.py --shape math --size 5m --generations 8 --steps 5 [--json FILE]
 
-Each engine runs in a process of its own; steps alternate, and only one works at a time. Completions are forced to the
+Each engine runs in its own process; steps alternate, and only one works at a time. Completions are forced to the
 same lengths in both, evenly spread up to the longest. Stock TRL samples in the fastest of its own ways, tried first.
 `benchmarks/step_report.py` (`make bench`) runs the whole table. Run it with nothing else on the machine.
 """
@@ -37,7 +37,7 @@ def main() -> None:
         threads=arguments.threads,
         off=tuple(arguments.off),
     )
-    rollout = None if arguments.rival == "fastest" else arguments.rival
+    rollout = None if arguments.baseline == "fastest" else arguments.baseline
     found = measure(setting, rollout, say=lambda text: print(text, file=sys.stderr))
     print(table(found))
     if arguments.json:
@@ -59,7 +59,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0, help="of weights, prompts, lengths and sampling")
     parser.add_argument("--prompt-length", type=int, help="tokens, instead of the shape's")
     parser.add_argument("--completion-length", type=int, help="tokens of the longest, instead of the shape's")
-    parser.add_argument("--rival", choices=["fastest", *ROLLOUTS], default="fastest", help="how stock TRL samples")
+    parser.add_argument("--baseline", choices=["fastest", *ROLLOUTS], default="fastest", help="how stock TRL samples")
     parser.add_argument("--trl-defaults", action="store_true", help="leave TRL's settings at TRL's own defaults")
     parser.add_argument("--bf16", action="store_true", help="weights in bfloat16, for a GPU")
     parser.add_argument("--vllm", action="store_true", help="both sample with vLLM; all completions are the longest")

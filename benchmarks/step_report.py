@@ -4,7 +4,7 @@
 
 Writes `benchmarks/step.md` and `docs/images/step_cost.svg`. Takes an hour or two on two cores, with nothing else on the
 machine. Each cell's figures are kept in the folder `out/step` (`--output`); a cell that is there already, with
-the same settings, is not measured again, so a report that was stopped goes on where it was.
+the same settings, is not measured again, so a report that was stopped resumes.
 """
 
 from __future__ import annotations

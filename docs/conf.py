@@ -1,4 +1,4 @@
-"""Sphinx: Markdown pages, with those that are made from the repository itself written first (scripts/docs_pages.py)."""
+"""Sphinx: Markdown pages; those generated from the repository are written first (scripts/docs_pages.py)."""
 
 import re
 import sys
@@ -31,7 +31,7 @@ html_title = f"Covey {__version__}"
 html_static_path = ["static"]
 html_css_files = ["covey.css"]
 
-# The API reference: Google's docstrings, types from the annotations. What is not installed is stood in for.
+# The API reference: Google's docstrings, types from the annotations. Missing packages are mocked.
 autodoc_mock_imports = [
     name
     for name in ("torch", "transformers", "trl", "accelerate", "peft", "datasets", "safetensors", "pyarrow", "numpy")
@@ -46,7 +46,7 @@ suppress_warnings = ["autodoc.mocked_object"]
 
 
 def _as_rst(app, what, name, obj, options, lines):
-    """Docstrings are plain text with `code` between single ticks; reStructuredText wants two, and stars escaped."""
+    """Docstrings are plain text with `code` between single ticks; reStructuredText needs two, and escaped stars."""
     text = "\n".join(lines)
     text = re.sub(r"(?<!`)`([^`\n]+(?:\n[^`\n]+)?)`(?!`)", lambda found: "``" + " ".join(found[1].split()) + "``", text)
     parts = re.split(r"(``[^`]*``)", text)

@@ -1,11 +1,11 @@
-"""GRPO from scratch: the whole algorithm on one page of plain PyTorch, to be read.
+"""GRPO from scratch: the whole algorithm on one page of plain PyTorch.
 
-It trains the small model that comes with Covey on sums, on a CPU, in a few minutes:
+It trains the starter model on addition, on a CPU, in a few minutes:
 
     python examples/grpo_from_scratch.py --steps 60
 
-No TRL and none of Covey's speed: every prompt is read once per completion, and padding is computed like all else.
-`tests/test_teaching_script.py` holds its gradient to that of `covey.GRPOTrainer`.
+No TRL and none of Covey's fast paths: every prompt is computed once per completion, and so is padding.
+`tests/repository/test_teaching_script.py` compares its gradient with that of `covey.GRPOTrainer`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 
 def advantages(rewards_PG: torch.Tensor) -> torch.Tensor:
-    """How much better each completion is than its group, in the group's standard deviations."""
+    """Rewards normalised by the mean and standard deviation of their group."""
     mean = rewards_PG.mean(dim=1, keepdim=True)
     deviation = rewards_PG.std(dim=1, keepdim=True)
     return (rewards_PG - mean) / (deviation + 1e-4)
@@ -30,7 +30,7 @@ def advantages(rewards_PG: torch.Tensor) -> torch.Tensor:
 def log_probabilities(
     model: torch.nn.Module, prompts: list[list[int]], completions: list[list[int]], temperature: float = 1.0
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The log-probability of every token of every completion: `[B, T]`, and the mask of those that are there."""
+    """The log-prob of every completion token and the completion mask, both `[B, L + T - 1]`."""
     width = max(len(prompt) + len(completion) for prompt, completion in zip(prompts, completions, strict=True))
     ids = torch.zeros(len(prompts), width, dtype=torch.long)
     attention, mask = torch.zeros_like(ids), torch.zeros_like(ids)
@@ -39,7 +39,7 @@ def log_probabilities(
         ids[row, :length] = torch.tensor(prompt + completion)
         attention[row, :length] = 1
         mask[row, len(prompt) : length] = 1
-    logits = model(input_ids=ids, attention_mask=attention).logits[:, :-1] / temperature  # position t foretells t + 1
+    logits = model(input_ids=ids, attention_mask=attention).logits[:, :-1] / temperature  # position t predicts t + 1
     logps = torch.log_softmax(logits.float(), dim=-1).gather(2, ids[:, 1:, None]).squeeze(2)
     return logps, mask[:, 1:].float()
 
@@ -53,10 +53,10 @@ def loss(
     clip: float = 0.2,
     temperature: float = 1.0,
 ) -> torch.Tensor:
-    """The clipped surrogate: the mean over tokens in a completion, then over completions.
+    """The clipped surrogate: the mean over the tokens of a completion, then over completions.
 
-    Completions that were just sampled have a ratio of 1: the value is then about zero, and the gradient is that of
-    `-advantage * log-probability`. `old_logps` matter once one batch of completions serves several steps.
+    On policy the ratio is 1: the value is about zero, and the gradient is that of `-advantage * log-prob`. `old_logps`
+    matter when one batch of completions is used for several steps.
     """
     logps, mask = log_probabilities(model, prompts, completions, temperature)
     ratio = torch.exp(logps - (logps.detach() if old_logps is None else old_logps))
@@ -66,7 +66,7 @@ def loss(
 
 @torch.no_grad()
 def sample(model: torch.nn.Module, prompts: list[list[int]], ends: int, pad: int, longest: int) -> list[list[int]]:
-    """One completion of every prompt, token by token from the model's own distribution, its end included."""
+    """One completion per prompt, sampled from the model's own distribution, EOS included."""
     width = max(map(len, prompts))
     ids = torch.tensor([[pad] * (width - len(prompt)) + prompt for prompt in prompts])
     attention = torch.tensor([[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts])
@@ -131,7 +131,7 @@ def train(steps: int, prompts_per_step: int, group: int, learning_rate: float, s
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description="GRPO from scratch, on sums.")
+    parser = argparse.ArgumentParser(description="GRPO from scratch, on addition.")
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--prompts", type=int, default=16, help="prompts per step")
     parser.add_argument("--group", type=int, default=8, help="completions per prompt")

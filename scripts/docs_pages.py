@@ -1,7 +1,7 @@
-"""Write the pages of the documentation that are made from the repository: the keys, the rewards, the recipes, the
+"""Write the documentation pages that are generated from the repository: the keys, the rewards, the recipes, the
 benchmarks, the studies, how to contribute and what changed.
 
-`docs/conf.py` calls this before every build; the pages lie in `docs/generated/`, which git ignores.
+`docs/conf.py` calls this before every build; the pages go to `docs/generated/`, which git ignores.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ PAGES = {
     "CHANGELOG.md": "changelog.md",
     "benchmarks/first_run.md": "first_run.md",
     "benchmarks/grading.md": "grading_benchmark.md",
+    "benchmarks/grading_fuzz.md": "grading_fuzz.md",
+    "benchmarks/grading_hacks.md": "grading_hacks.md",
     "studies/maxent/README.md": "maxent_study.md",
     "benchmarks/step.md": "step_benchmark.md",
     "benchmarks/reasoning_mask.md": "reasoning_mask.md",
@@ -32,26 +34,26 @@ PAGES = {
     "studies/reasoning_vocabulary/README.md": "reasoning_study.md",
     "studies/reasoning_vocabulary/results.md": "reasoning_results.md",
 }
-"""Files outside of `docs/` that are pages of it, and what they are called there."""
+"""Files outside of `docs/` that become pages, and their names there."""
 
-_LINK = re.compile(r"(!?\[[^\]\n]*\]\()([^)\s#]+)(#[^)\s]*)?\)")
+_LINK = re.compile(r"(!?\[[^\]\n]*(?:\n[^\]\n]*)?\]\()([^)\s#]+)(#[^)\s]*)?\)")
 _REWARDS = """# The rewards that come with Covey
 
-Named in `rewards.funcs`, weighted by `training.reward_weights`. What they take as parameters is `rewards.*`
-([all keys](keys.md)); how answers are read and compared is in [how answers are graded](../grading.md).
-[Rewards of your own](../custom_rewards.md) are named beside them.
+Listed in `rewards.funcs`, weighted by `training.reward_weights`. Their parameters are `rewards.*` ([all
+keys](keys.md)); [how answers are graded](../grading.md) describes parsing and comparing. [Custom
+rewards](../custom_rewards.md) are listed in the same place.
 
 """
 _INTRO = """# All keys
 
-Every key, its type, its default and what it does. `covey config --doc KEY` says the same in a terminal. Where a group
-has options (`objective=maxent`), the option that was chosen may set another default.
+Every key, its type, its default and what it does. `covey config --doc KEY` prints the same in a terminal. Where a group
+has options (`objective=maxent`), the chosen option may set another default.
 
 """
 
 
 def write_all(root: Path) -> None:
-    """Write every page, and take away those that are no longer made."""
+    """Write every page, and delete those that are no longer made."""
     folder = root / GENERATED
     folder.mkdir(parents=True, exist_ok=True)
     made = {"keys.md": keys_page(), "rewards.md": rewards_page()}
@@ -68,7 +70,7 @@ def write_all(root: Path) -> None:
 
 
 def keys_page() -> str:
-    """The reference of all keys, out of the schema and the snapshot of TRL's fields."""
+    """The reference of all keys, from the schema and the snapshot of TRL's fields."""
     parts = [_INTRO]
     for group in ("", *GROUPS):
         keys = [key for key in known_keys() if key.rpartition(".")[0] == group and key not in GROUPS]
@@ -80,7 +82,7 @@ def keys_page() -> str:
 
 
 def rewards_page() -> str:
-    """What every reward that comes with Covey computes, out of its docstring."""
+    """What every built-in reward computes, from its docstring."""
     parts = [_REWARDS]
     for name in REGISTRY:
         also = [alias for alias, of in ALIASES.items() if of == name]
@@ -108,7 +110,7 @@ def _text(text: str) -> str:
 
 
 def titled(text: str, source: Path) -> str:
-    """Tables that a study writes have no heading, or one that all have: they get that of the study's README."""
+    """Give the tables of a study, which have no heading or a generic one, that of the study's README."""
     readme = source.parent / "README.md"
     body = text.removeprefix("# Results\n").lstrip("\n")
     if body.startswith("# ") or not readme.is_file():
@@ -118,7 +120,7 @@ def titled(text: str, source: Path) -> str:
 
 
 def moved(root: Path, source: Path, folder: Path) -> str:
-    """A page from elsewhere, its links pointing to the same places from its new one."""
+    """A page from elsewhere, with its links adapted to its new place."""
 
     def link(found: re.Match[str]) -> str:
         start, target, anchor = found[1], found[2], found[3] or ""
@@ -136,7 +138,7 @@ def moved(root: Path, source: Path, folder: Path) -> str:
 
 
 def pointed(root: Path, text: str, page: Path) -> str:
-    """A page of `docs/` with its links to files that have become pages pointing to those."""
+    """A page of `docs/`, with links to files that became pages pointing to those."""
 
     def link(found: re.Match[str]) -> str:
         aim = (page.parent / found[2]).resolve()

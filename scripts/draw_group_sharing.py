@@ -1,7 +1,7 @@
-"""Draw what a group has in common, and what becomes of it: docs/images/group_sharing.svg.
+"""Draw how a group's prompt is shared: docs/images/group_sharing.svg.
 
-Run it after a change of the drawing: `python scripts/draw_group_sharing.py`. The numbers under the two halves follow
-from the lengths drawn, so the drawing cannot say anything that its boxes do not show.
+Run it after a change of the drawing: `python scripts/draw_group_sharing.py`. The numbers under the two halves are
+computed from the lengths drawn.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Write the lists of docs/grading.md: where Covey's grading and the public corpora disagree, by suite and reason.
 
 Run it after a change in `covey.answers`: `COVEY_SHARED_DATA=… python scripts/grading_report.py`. It exits with 1 when a
-disagreement has no reason below. Cases are named by their row in the corpus; their texts stay there.
+disagreement has no reason below. Cases are named by their row in the corpus; their texts are not copied.
 """
 
 from __future__ import annotations
@@ -14,28 +14,65 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from covey.answers import Outcome, extract_gsm8k, grade_math
+from covey.answers import Outcome, answers_agree, extract_gsm8k, grade_math
 
 TARGET = Path(__file__).resolve().parents[1] / "docs" / "grading.md"
 BEGIN, END = "<!-- lists: begin (scripts/grading_report.py writes what follows) -->", "<!-- lists: end -->"
 FORMS = ("<think>x</think><answer>%s</answer>", r"So it is \boxed{%s}.")
+
+PHRASINGS = (
+    *("%s", "$%s$", "%s.", r"\boxed{%s}", "Hence\n\\[\n\\boxed{%s}\n\\]", r"Thus $\boxed{%s}$. This was asked."),
+    *(r"Therefore, the final answer is: $\boxed{%s}$. I hope it is correct.", "**Final Answer**\n\n\\(\\boxed{%s}\\)"),
+    *("Final Answer: The final answer is $%s$. I hope it is correct.", "The answer is $%s$.<|im_end|>", r"\fbox{%s}"),
+    *("<think>7 + 8 = 15.</think>\n<answer>%s</answer>", "<answer>$%s$</answer>", r"<answer>\(%s\)</answer>"),
+    *("<answer>The answer is %s</answer>", "<answer>The answer is $%s$.</answer>", "<answer>Answer: %s</answer>"),
+    *(r"<answer>Answer \[ %s \]</answer>", "<answer>So the result is $%s$.</answer>", "<answer>**%s**</answer>"),
+    *("<answer>**Final answer:** $%s$</answer>", r"<answer>**Final answer:** \boxed{%s}</answer>"),
+    *("We add 3 and 4. The answer is %s.", "We add $3$ and $4$.\n\nAnswer: %s", "We add.\n\n**Answer:** $%s$"),
+    *("We add.\n\n**Answer: %s**", "The answer is **%s**.", r"The final answer is \(%s\).", "The answer is `%s`."),
+    *("Therefore the answer is\n\\[\n%s\n\\]", "Therefore the answer is:\n\n$$%s$$\n", "3 + 4 = 7\n#### %s"),
+    *("### Final Answer\n\n$%s$", "### Answer: %s", "We compute $1+1=2$. Therefore, the result is $%s$."),
+    *("Adding 3 and 4. The result is **$%s$**.", "We obtain\n\n\\[ %s \\]\n", "So we get $%s$.", "3 + 4 = 7\nA: %s"),
+    *(
+        r"Thus the value is \(%s\).",
+        "Hence, the final answer is %s",
+        "The correct answer is: $%s$",
+        "$%s$ is the answer.",
+    ),
+    *(
+        "My final answer is $%s$!",
+        "The answer would be $%s$.",
+        "We add.\r\n\r\nAnswer: $%s$\r\n",
+        'The answer is "%s".',
+    ),
+    *("Our answer equals $%s$.", "Thus, we get $%s$ as the final answer.", "We have 3 and 4. The total is **%s**."),
+)
+"""What models write around an answer, which replaces %s."""
+STEPS = {
+    "math500_test.jsonl": 1,
+    "aime24.jsonl": 1,
+    "amc23.jsonl": 1,
+    "gsm8k_test.jsonl": 10,
+    "deepscaler_10k.jsonl": 10,
+}
+"""The datasets whose gold answers are put into `PHRASINGS`, and the step between the rows that are used."""
 
 PAIRS = {
     4: "A French price with words around it; the sign and the stray letter after the number are taken as part of it.",
     58: "The suite compares at two places (0.33 for 1/3); Covey wants three digits of a rounded value.",
     130: "The suite compares strings, so the order of a bare list counts; to Covey a bare list has no order.",
     156: "The suite wants the unit (its own other cases do not); to Covey a unit that one side omits does not matter.",
-    184: "The suite is told an absolute tolerance for this row (1e34, 0.001); Covey has no tolerance per problem.",
-    185: "The suite is told an absolute tolerance of 0.001 for this row; Covey has no tolerance per problem.",
-    279: "The suite (DAPO) looks at the last 300 characters only; Covey takes a box wherever it stands.",
-    286: 'The suite asks for a box; Covey also takes "The answer is …". Add the reward `format` to ask for form.',
+    184: "The suite sets an absolute tolerance for this row (1e34, 0.001); Covey has no tolerance per problem.",
+    185: "The suite sets an absolute tolerance of 0.001 for this row; Covey has no tolerance per problem.",
+    279: "The suite (DAPO) looks at the last 300 characters only; Covey accepts a box anywhere.",
+    286: 'The suite asks for a box; Covey also takes "The answer is …". Add the reward `format` to require a format.',
 }
 """Why Covey disagrees with a row of pairs.jsonl that is not marked as suspect."""
 
 GOLD = {
     ("deepscaler_10k.jsonl", 1186): "the gold answer is cut off: a brace never closes, so no box around it does either",
 }
-"""Why a gold answer of a data set does not score, by file and row."""
+"""Why a gold answer of a dataset does not score, by file and row."""
 
 SETS = {
     "gsm8k_train.jsonl": "gsm8k",
@@ -53,13 +90,13 @@ def rows(file: Path) -> list[dict[str, Any]]:
 
 
 def gold_answers(folder: Path, name: str) -> list[str]:
-    """The gold answers of a data set, as its preset reads them."""
+    """The gold answers of a dataset, as its preset reads them."""
     answers = [str(row["answer"]) for row in rows(folder / name)]
     return [extract_gsm8k(answer) or "" for answer in answers] if SETS[name] == "gsm8k" else answers
 
 
 def disagreements(cases: list[dict[str, Any]]) -> list[int]:
-    """The rows whose label is not what Covey says."""
+    """The rows whose label differs from Covey's verdict."""
     return [i for i, case in enumerate(cases) if is_right(case) != case["expected"]]
 
 
@@ -77,6 +114,29 @@ def misses(answers: list[str]) -> list[int]:
     ]
 
 
+def unreadable(answers: list[str]) -> list[int]:
+    """The rows whose gold answer cannot be distinguished from a wrong one, which equal texts hide."""
+    return [i for i, answer in enumerate(answers) if grade_math(r"\boxed{987654}", answer) is Outcome.UNPARSABLE_GOLD]
+
+
+def in_natural_wordings(answers: list[str]) -> tuple[int, list[str], list[str]]:
+    """How often answers were put into `PHRASINGS`, the completions that are right and not graded so, and the reverse.
+
+    The wrong answer of a row is the next different gold answer of the rows after it.
+    """
+    missed, rewarded = [], []
+    for i, gold in enumerate(answers):
+        following = (*answers[i + 1 :], *answers[:i])
+        other = next(a for a in following if Outcome.RIGHT not in (answers_agree(a, gold), answers_agree(gold, a)))
+        missed += [text for text in _said(gold) if grade_math(text, gold) is not Outcome.RIGHT]
+        rewarded += [text for text in _said(other) if grade_math(text, gold) is Outcome.RIGHT]
+    return len(answers) * len(PHRASINGS), missed, rewarded
+
+
+def _said(answer: str) -> list[str]:
+    return [form.replace("%s", answer) for form in PHRASINGS]
+
+
 def report(folder: Path) -> Iterator[str]:
     """The lines of the lists."""
     pairs, outputs = rows(folder / "graders" / "pairs.jsonl"), rows(folder / "graders" / "gsm8k_model_outputs.jsonl")
@@ -89,10 +149,22 @@ def report(folder: Path) -> Iterator[str]:
     yield f"| graders/pairs.jsonl, without suspect rows | {len(clean)} | {agreed} ({agreed / len(clean):.1%}) |"
     agreed = len(outputs) - len(disagreements(outputs))
     yield f"| graders/gsm8k_model_outputs.jsonl | {len(outputs)} | {agreed} ({agreed / len(outputs):.2%}) |"
+    yield "\n### Gold answers\n"
+    yield "A gold answer *scores* when a completion that states the same text is right, which says little. It *can be"
+    yield "read* when a wrong answer is graded wrong, and not as `unparsable_gold`.\n"
+    yield "| dataset | rows | score | cannot be read | rows that cannot be read |\n|---|---|---|---|---|"
     for name in SETS:
         answers = gold_answers(folder, name)
-        agreed = len(answers) - len(misses(answers))
-        yield f"| {name}: each gold answer scores | {len(answers)} | {agreed} ({agreed / len(answers):.2%}) |"
+        score, blank = len(answers) - len(misses(answers)), unreadable(answers)
+        share = f"{len(blank)} ({len(blank) / len(answers):.2%})"
+        yield f"| {name} | {len(answers)} | {score} | {share} | {', '.join(map(str, blank)) or 'none'} |"
+    yield f"\n### Answers in {len(PHRASINGS)} natural forms\n"
+    yield "Every gold answer, or every tenth, in each form of `PHRASINGS` in `scripts/grading_report.py` (bare, boxed,"
+    yield "bold, in a sentence, in tags, in a sentence in tags, …), and another row's gold answer in the same forms.\n"
+    yield "| dataset | completions | right, graded otherwise | wrong, graded right |\n|---|---|---|---|"
+    for name, step in STEPS.items():
+        count, missed, rewarded = in_natural_wordings(gold_answers(folder, name)[::step])
+        yield f"| {name} | 2 × {count} | {len(missed)} ({len(missed) / count:.3%}) | {len(rewarded)} |"
     yield "\n### Disagreements in graders/pairs.jsonl\n"
     yield "| row | suite | the suite says | why Covey says otherwise |\n|---|---|---|---|"
     for i in counted:
@@ -103,7 +175,7 @@ def report(folder: Path) -> Iterator[str]:
         if pairs[i]["suspect"]:
             yield f"| {i} | {suite(pairs[i])} | {label(pairs[i])} | {pairs[i]['suspect']} |"
     yield "\n### Gold answers that do not score\n"
-    yield "| data set | row | reason |\n|---|---|---|"
+    yield "| dataset | row | reason |\n|---|---|---|"
     for name in SETS:
         for i in misses(gold_answers(folder, name)):
             yield f"| {name} | {i} | {GOLD.get((name, i), 'NO REASON YET')} |"
@@ -123,7 +195,7 @@ def label(case: dict[str, Any]) -> str:
 
 
 def main() -> int:
-    """Rewrite the lists between their marks."""
+    """Rewrite the lists between their markers."""
     folder = Path(os.environ.get("COVEY_SHARED_DATA") or TARGET.parents[2] / "shared" / "data")
     started = time.perf_counter()
     lists = "\n".join(report(folder))

@@ -2,9 +2,9 @@
 
 python scripts/interval_coverage.py [--check]
 
-Every figure comes from 2,000 evaluations drawn with a fixed seed. A problem has a chance of its own to be solved; the
-problems of an evaluation are drawn from a population whose true mean is known. `--check` only says whether the page is
-what the script writes.
+Every figure comes from 2,000 evaluations drawn with a fixed seed. Each problem has its own success probability; the
+problems of an evaluation are drawn from a population whose true mean is known. `--check` only reports whether the page
+is up to date.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ DRAWS = 2000
 ACCURACIES = (0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 0.98)
 PROBLEMS = (10, 30, 100, 200)
 POPULATIONS = ("unequal", "nearly equal", "solved or hopeless")
-"""Chances from a beta distribution of total 1 or 20; or a part of the problems has no chance, the rest 60% or more."""
+"""Probabilities from a beta distribution of total 1 or 20; or a part of the problems has 0, the rest 60% or more."""
 _TOTAL = {"unequal": 1.0, "nearly equal": 20.0}
 _WRONG = 3
 """Wrong answers that are equally likely, where answers vote."""
 
 
 def chances(population: str, accuracy: float, shape: tuple[int, int], rng: np.random.Generator) -> np.ndarray:
-    """Chances to be solved, `[evaluations, problems]`, of a population with this mean."""
+    """Success probabilities, `[evaluations, problems]`, of a population with this mean."""
     if population in _TOTAL:
         total = _TOTAL[population]
         return rng.beta(total * accuracy, total * (1 - accuracy), size=shape)
@@ -119,7 +119,7 @@ def _majority(counts: tuple[int, ...], k: int) -> float:
 
 
 def _true_majority(chance: np.ndarray, k: int) -> np.ndarray:
-    """The chance that the commonest of k answers is right, from the formula: a sum over all counts of the answers."""
+    """The probability that the most common of k answers is right, by the formula: a sum over counts of the answers."""
     total = np.zeros_like(chance)
     for counts in product(range(k + 1), repeat=1 + _WRONG):
         if sum(counts) != k:
@@ -159,7 +159,7 @@ def tables() -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--check", action="store_true", help="only say whether the page is up to date")
+    parser.add_argument("--check", action="store_true", help="only report whether the page is up to date")
     check = parser.parse_args().check
     page = TARGET.read_text(encoding="utf-8")
     before, _, rest = page.partition(BEGIN)

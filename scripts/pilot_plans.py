@@ -1,9 +1,9 @@
-"""How well pilots say what telling a difference would take: `python scripts/pilot_plans.py [pilots]` prints a table.
+"""How well pilots predict the required sample size: `python scripts/pilot_plans.py [pilots]` prints a table.
 
-Pilots of known problems: A's chances are beta (of total 1: unequal; of total 20: nearly equal; or hopeless for 40%,
-else beta(6, 3)), B's are A's shifted on the logit scale, with a spread between the problems. What a difference of the
-size that a pilot saw would really take follows from the known variances. Counted is how often the ranges of `covey
-compare` hold it, and how far off a single number of samples is.
+Pilots of known problems: A's success probabilities are beta (of total 1: unequal; of total 20: nearly equal; or 0 for
+40%, else beta(6, 3)), B's are A's shifted on the logit scale, with a spread between the problems. The sample size that
+the observed difference really requires follows from the known variances. Counted is how often the ranges of `covey
+compare` contain it, and how far off a single number of samples is.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ KINDS: dict[str, Chances] = {
 
 
 def shifted(chances: np.ndarray, shift: float, rng: np.random.Generator) -> np.ndarray:
-    """B's chances; what is hopeless stays so."""
+    """B's probabilities; 0 stays 0."""
     inner = np.clip(chances, 1e-9, 1 - 1e-9)
     logits = np.log(inner / (1 - inner)) + shift + SPREAD * rng.normal(size=chances.shape)
     return np.where(chances < 1e-6, chances, 1 / (1 + np.exp(-logits)))
@@ -62,7 +62,7 @@ def tried(kind: Chances, difference: float, problems: int, samples: int, pilots:
         a, b = ((rng.random((problems, samples)) < side[:, None]).astype(float) for side in (p, q))
         got, size = plan(a.tolist(), b.tolist()), abs(float((b - a).mean()))
         if math.isnan(got.problems.value) or got.samples.value <= samples:
-            continue  # nothing was seen, or it was told already
+            continue  # no observed difference, or already significant
         wanted = (size / REACH) ** 2
         more = max(0.0, (between + noise / samples) / wanted - problems)
         room = problems * wanted - between

@@ -1,4 +1,4 @@
-"""Write the table of recipes into recipes/README.md, out of the comment at the top of every recipe.
+"""Write the table of recipes into recipes/README.md, from the comment at the top of every recipe.
 
 Run it after adding a recipe or changing its header: `python scripts/recipes_table.py`.
 """
@@ -19,14 +19,14 @@ _FIELD = re.compile(r"(\w+): (.+)")
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What the comment at the top of a recipe says."""
+    """The fields of a recipe's header comment."""
 
     path: Path
     """Relative to `recipes/`."""
     about: str
     """What it trains."""
     values: dict[str, str]
-    """The lines `# field: value`; a line that is indented goes on with the one before."""
+    """The lines `# field: value`; an indented line continues the one before."""
 
     @property
     def processes(self) -> int:
@@ -35,7 +35,7 @@ class Header:
 
 
 def recipes(folder: Path = RECIPES) -> list[Path]:
-    """Every recipe, sorted; the files for accelerate are none."""
+    """Every recipe, sorted, without the accelerate configs."""
     return sorted(path for path in folder.glob("*/*/*.yaml") if path.parts[-3] != "accelerate")
 
 
@@ -43,7 +43,7 @@ def read_header(path: Path) -> Header:
     """Read the comment at the top of a recipe.
 
     Raises:
-        ValueError: it says nothing of what it trains, or a field is missing or unknown.
+        ValueError: it does not state what it trains, or a field is missing or unknown.
     """
     about: list[str] = []
     values: dict[str, str] = {}
@@ -78,7 +78,7 @@ def table() -> str:
 
 
 def with_table(text: str) -> str:
-    """The page with its table made anew."""
+    """The page with its table updated."""
     before, begin, rest = text.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:

@@ -21,8 +21,8 @@ WIDTH, HEIGHT = 1240, 1180
 
 
 def main(run: Path, target: Path) -> None:
-    """Write the report, photograph it in both themes, and lay the two halves over each other along the diagonal."""
-    sys.path.insert(0, str(ROOT / "tests"))
+    """Write the report, take a screenshot in both themes, and combine the two along the diagonal."""
+    sys.path.insert(0, str(ROOT / "tests" / "support"))
     from browser import browser, open_page
 
     page = write_report(run)

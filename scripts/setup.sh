@@ -1,15 +1,14 @@
 #!/usr/bin/env bash
-# Make, mend or bring up to date the environment that Covey runs in. Says nothing when there is nothing to do.
+# Create, repair or update the environment that Covey runs in. Prints nothing when there is nothing to do.
 #
 #   scripts/setup.sh [EXTRA …]         for example: scripts/setup.sh dev docs
 #
 # Environment variables:
 #   PYTHON             the interpreter that .venv is made with; default: python3 if new enough, else the newest found
-#   COVEY_ENV=conda    a conda environment in .conda, made from environment.yml, in place of .venv
-#   COVEY_TORCH_INDEX  one more package index to look for PyTorch on, for another build of it (CPU only, say)
+#   COVEY_ENV=conda    a conda environment in .conda, made from environment.yml, instead of .venv
+#   COVEY_TORCH_INDEX  an additional package index for PyTorch, for another build of it (such as CPU only)
 #
-# Ends with 0 when the environment is ready, 2 for a wrong call, 3 without a usable Python or conda, 4 when installing
-# failed.
+# Exit codes: 0 the environment is ready, 2 a wrong call, 3 no usable Python or conda, 4 installing failed.
 set -euo pipefail
 
 root=$(CDPATH='' cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd -P)
@@ -26,14 +25,14 @@ fail() {
   exit "$code"
 }
 
-# --- What is there, and what is wanted --------------------------------------------------------------------------------
+# --- State ------------------------------------------------------------------------------------------------------------
 
 checksum() {
   if [[ $kind == conda ]]; then set -- environment.yml; fi
   (cd "$root" && cat pyproject.toml constraints.txt "$@" | cksum)
 }
 
-# The stamp, written last, says what an environment holds: a checksum of what was asked for, the folder (an environment
+# The stamp, written last, records what an environment holds: a checksum of the requirements, the folder (an environment
 # does not survive being moved) and the extras.
 read_stamp() {
   stamped_sum='' stamped_root='' stamped_extras=''
@@ -57,30 +56,30 @@ is_ready() {
   "$env/bin/python" -I -c '' 2>/dev/null
 }
 
-# What a working environment must have before pip can do the rest. A half-made one has not, nor one whose Python is gone.
+# What an environment needs before pip can do the rest. An incomplete one lacks it, or one whose Python is gone.
 is_usable() {
   [[ -z $stamped_root || $stamped_root == "$root" ]] &&
     "$env/bin/python" -I -c 'import sys, pip; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1
 }
 
-# Only one installation at a time; the kernel lets go of the lock when its last holder ends, however that is.
+# Only one installation at a time; the kernel releases the lock when its last holder ends, in whatever way.
 take_lock() {
   if ! mkdir -p "$state" 2>/dev/null || [[ ! -w $state ]]; then
-    fail 4 "cannot write in $root, where the environment is kept: make that folder writable, or clone Covey to a" \
-      "place that is, and run the same command again."
+    fail 4 "cannot write in $root, where the environment is kept: make that folder writable, or clone Covey into one" \
+      "that is, and run the same command again."
   fi
   exec 9>"$state/lock"
   if ! command -v flock >/dev/null; then
-    say "the command flock is missing here, so take care not to start a second installation beside this one."
+    say "the command flock is missing: do not start a second installation at the same time."
   elif ! flock -n 9; then
-    say "another installation is under way in $root: waiting for it to end."
+    say "another installation is running in $root: waiting for it to end."
     flock 9
   fi
 }
 
 # --- .venv ------------------------------------------------------------------------------------------------------------
 
-# Sets `python` and `version`. A Python without venv is passed over while another one will do.
+# Sets `python` and `version`. A Python without venv is skipped if there is another one.
 find_python() {
   local candidate old='' bare=''
   local candidates=(python3 python3.14 python3.13 python3.12 python3.11 python)
@@ -97,16 +96,16 @@ find_python() {
     fi
   done
   if [[ -n $bare ]]; then
-    fail 3 "Python $bare is here, but without its venv or ensurepip module, which makes environments. On Debian and" \
-      "Ubuntu the package python$bare-venv brings it (apt install python$bare-venv); elsewhere install a complete" \
+    fail 3 "Python $bare lacks the module venv or ensurepip, which makes environments. On Debian and" \
+      "Ubuntu the package python$bare-venv has it (apt install python$bare-venv); elsewhere install a complete" \
       "Python 3.11 or newer and name it in the environment variable PYTHON."
   fi
   if [[ -n ${PYTHON:-} ]]; then
-    fail 3 "the environment variable PYTHON names '$PYTHON', which is no Python 3.11 or newer${old:+ ($old)}:" \
-      "name one that is, or unset PYTHON to have one looked for."
+    fail 3 "the environment variable PYTHON names '$PYTHON', which is not Python 3.11 or newer${old:+ ($old)}:" \
+      "name one that is, or unset PYTHON to search for one."
   fi
   fail 3 "Covey needs Python 3.11 or newer, and there is none on the PATH${old:+ ($old)}: install one, or, if it is" \
-    "somewhere else, name it in the environment variable PYTHON, for example PYTHON=/opt/python3.12/bin/python3."
+    "elsewhere, name it in the environment variable PYTHON, for example PYTHON=/opt/python3.12/bin/python3."
 }
 
 make_venv() {
@@ -132,7 +131,7 @@ make_conda() {
   local -a command=(env create)
   find_conda
   if [[ ${conda##*/} == micromamba* ]]; then command=(create); fi
-  say "making .conda from environment.yml with ${conda##*/}: some minutes, once (.setup/install.log says what it is at)."
+  say "making .conda from environment.yml with ${conda##*/}: some minutes, once (progress in .setup/install.log)."
   rm -rf -- "$env"
   if [[ -n ${COVEY_TORCH_INDEX:-} ]]; then
     local -x PIP_EXTRA_INDEX_URL="${PIP_EXTRA_INDEX_URL:-} $COVEY_TORCH_INDEX"
@@ -145,17 +144,17 @@ make_conda() {
 # --- Installing -------------------------------------------------------------------------------------------------------
 
 failed() { # what was being done
-  local hint="The lines above are the end of .setup/install.log: mend what they name"
+  local hint="The lines above are the end of .setup/install.log: fix what they name"
   tail -n 15 "$log" >&2
   if grep -qi 'no space left\|disk quota' "$log"; then
     hint="The disk is full: free some space (about 2 GB; 8 GB with PyTorch's GPU builds)"
   elif grep -qi 'name resolution\|network is unreachable\|connection \(refused\|broken\)\|timed out' "$log"; then
-    hint="The package index could not be reached: see to the network, or to pip's own settings"
+    hint="The package index could not be reached: check the network, or pip's own settings"
   fi
-  fail 4 "$1 failed. $hint, and run the same command again; it goes on from here."
+  fail 4 "$1 failed. $hint, and run the same command again; it resumes from here."
 }
 
-# On a terminal, the line of pip's log that says what it is at, in place.
+# On a terminal, shows pip's current step in one line.
 follow() {
   local line
   if [[ ! -t 2 ]]; then
@@ -176,14 +175,14 @@ install() {
   local constraints=constraints.txt
   local spec=.${extras:+"[${extras// /,}]"}
   local -a options=(--disable-pip-version-check --no-input)
-  if [[ " $extras " == *" vllm "* ]]; then # vLLM wants an older transformers than the tested one
+  if [[ " $extras " == *" vllm "* ]]; then # vLLM needs an older transformers than the tested one
     constraints=$state/constraints.txt
     grep -v '^transformers==' "$root/constraints.txt" >"$constraints"
   fi
   if [[ -n ${COVEY_TORCH_INDEX:-} ]]; then options+=(--extra-index-url "$COVEY_TORCH_INDEX"); fi
-  say "installing Covey and what it stands on into ${env##*/}${extras:+ (with $extras)}: a minute or two, once."
+  say "installing Covey and its dependencies into ${env##*/}${extras:+ (with $extras)}: a minute or two, once."
   : >"$log"
-  # -I and PIP_USER=0: nothing from the caller's Python settings may leak into the environment.
+  # -I and PIP_USER=0: keep the caller's Python settings out of the environment.
   (cd "$root" && PIP_USER=0 "$env/bin/python" -I -m pip install "${options[@]}" -c "$constraints" -e "$spec" 2>&1) |
     follow || failed "installing"
 }
@@ -200,13 +199,13 @@ main() {
   wanted=$*
   if is_ready; then return; fi
   take_lock
-  if is_ready; then return; fi # the one we waited for has done it
+  if is_ready; then return; fi # the installation we waited for has done it
 
   extras=$stamped_extras # extras stay: `make setup`, then `training.sh`, loses no developer tools
   for extra in $wanted; do
     if [[ " $extras " != *" $extra "* ]]; then extras+="${extras:+ }$extra"; fi
   done
-  trap 'say "interrupted: run the same command again, and it goes on from here."; exit 130' INT TERM
+  trap 'say "interrupted: run the same command again to resume."; exit 130' INT TERM
   is_usable || "make_$kind"
   write_stamp unfinished
   install

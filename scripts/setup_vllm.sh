@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Make .venv-vllm: Covey with vLLM on the CPU, for `make test-vllm`. About 4 GB, some minutes, once. An environment of
-# its own, because this vLLM pins PyTorch's CPU build and an older transformers.
+# Make .venv-vllm: Covey with vLLM on the CPU, for `make test-vllm`. About 4 GB, some minutes, once. A separate
+# environment, because this vLLM pins PyTorch's CPU build and an older transformers.
 #
 # Environment variables:
 #   PYTHON             the interpreter to make it with; default: python3
-#   COVEY_TORCH_INDEX  one more package index to look for PyTorch's CPU build on
+#   COVEY_TORCH_INDEX  an additional package index for PyTorch's CPU build
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -19,11 +19,11 @@ printf 'covey: making %s with vLLM for the CPU: some minutes, once.\n' "$env" >&
 if [[ ! -x $env/bin/python ]]; then "${PYTHON:-python3}" -m venv "$env"; fi
 
 constraints=$env/constraints.txt
-# The tested versions, but for what vLLM pins itself.
+# The tested versions, except what vLLM pins itself.
 grep -E '^(accelerate|datasets|hydra-core|math-verify|omegaconf|peft|pytest|trl)==' constraints.txt >"$constraints"
 options=(--disable-pip-version-check --no-input -c "$constraints")
 if [[ -n ${COVEY_TORCH_INDEX:-} ]]; then options+=(--extra-index-url "$COVEY_TORCH_INDEX"); fi
 "$env/bin/python" -m pip install --quiet "${options[@]}" "${wanted[@]}" pytest -e .
-# They come with it in builds that do not fit PyTorch's, and break the import of models.
+# Their builds do not match PyTorch's, and break the import of models.
 "$env/bin/python" -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
 checksum >"$stamp"

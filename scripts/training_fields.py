@@ -1,4 +1,4 @@
-"""Take the snapshot of TRL's `GRPOConfig` fields that `covey.config` reads in place of importing TRL (and so torch).
+"""Take the snapshot of TRL's `GRPOConfig` fields that `covey.config` reads instead of importing TRL (and so torch).
 
 Run it after raising the pinned version of TRL: `python scripts/training_fields.py`.
 """
@@ -13,7 +13,7 @@ import typing
 from pathlib import Path
 from typing import Any
 
-TARGET = Path(__file__).resolve().parents[1] / "src" / "covey" / "config" / "training_fields.json"
+TARGET = Path(__file__).resolve().parents[1] / "src" / "covey" / "config" / "groups" / "training_fields.json"
 
 
 def snapshot() -> dict[str, Any]:
@@ -21,7 +21,7 @@ def snapshot() -> dict[str, Any]:
 
     Returns:
         `trl`, `transformers` (versions), `about`, and `fields`: name to `type`, `default`, and `choices` where the
-        type is an enum.
+        type is an enum or the field lists them.
     """
     import transformers
     import trl
@@ -30,7 +30,7 @@ def snapshot() -> dict[str, Any]:
     for field in dataclasses.fields(trl.GRPOConfig):
         hint = typing.get_type_hints(trl.GRPOConfig).get(field.name) if isinstance(field.type, str) else field.type
         entry: dict[str, Any] = {"type": type_text(hint), "default": _default(field)}
-        choices = _enum_values(hint)
+        choices = _enum_values(hint) or [str(choice) for choice in field.metadata.get("choices", ())]
         if choices:
             entry["choices"] = choices
         fields[field.name] = entry

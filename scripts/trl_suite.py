@@ -2,12 +2,12 @@
 
     python scripts/trl_suite.py TRL_SOURCE [--speed on|off] [--epochs N] [-k EXPRESSION]
 
-TRL_SOURCE is a checkout of TRL at the version that is installed; its tests are not part of its package, and none of
-them are copied into this repository. Take a release's tag, and look at what you have before you run it: tests are
-code. Only the test file and `testing_utils.py` are taken from that folder, not its `conftest.py`; they run with the hub
-switched off and without the environment variables of this shell that they do not need.
+TRL_SOURCE is a checkout of TRL at the installed version; its tests are not part of its package, and none are copied
+into this repository. Use a release's tag, and review it before you run it: tests are code. Only the test file and
+`testing_utils.py` are used, not its `conftest.py`; they run offline and without the environment variables of this shell
+that they do not need.
 
-The models and the data set that the tests name are made here, small and random (`trl_stand_ins.py`). Tests that need a
+The models and the dataset that the tests name are made here, small and random (`trl_fakes.py`). Tests that need a
 GPU, vLLM, Liger, pictures or the hub skip on both classes. The exit code is 1 when a test passes on TRL's class and not
 on Covey's.
 """
@@ -24,12 +24,12 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 
-import trl_stand_ins as stand_ins
+import trl_fakes
 
 SCRIPTS = Path(__file__).resolve().parent
 FILES = ("__init__.py", "testing_utils.py", "test_grpo_trainer.py")
 KEPT = ("PATH", "HOME", "LANG", "TMPDIR", "VIRTUAL_ENV", "OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "LD_LIBRARY_PATH")
-"""Environment variables that the tests get to see. Access tokens are not among them."""
+"""Environment variables that the tests get. Access tokens are not among them."""
 
 
 def main() -> int:
@@ -37,7 +37,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Run TRL's own tests of GRPOTrainer on TRL's class and on Covey's.")
     parser.add_argument("source", type=Path, help="a checkout of TRL, at the installed version")
     parser.add_argument("-k", default="", metavar="EXPRESSION", help="only the tests that match, as for pytest")
-    parser.add_argument("--speed", choices=("on", "off"), default="on", help="whether Covey does shared work once")
+    parser.add_argument("--speed", choices=("on", "off"), default="on", help="whether Covey's fast paths are on")
     parser.add_argument(
         "--epochs", type=float, default=3.0, help="where a test names none; below 3, tests that count steps fail"
     )
@@ -47,7 +47,7 @@ def main() -> int:
         parser.error(f"{arguments.source / 'tests'} has no {' and no '.join(missing)}")
     with tempfile.TemporaryDirectory() as work:
         folder = Path(work)
-        stand_ins.make_models(folder / "home")
+        trl_fakes.make_models(folder / "home")
         for name in FILES:
             source, copy = arguments.source / "tests" / name, folder / "tests" / name
             copy.parent.mkdir(exist_ok=True)
@@ -68,17 +68,17 @@ def run(folder: Path, kind: str, arguments: argparse.Namespace) -> dict[str, str
         "HF_HOME": str(folder / "home"),
         "HF_HUB_OFFLINE": "1",
         "TOKENIZERS_PARALLELISM": "false",
-        stand_ins.CLASS: kind,
-        stand_ins.SPEED: arguments.speed,
-        stand_ins.EPOCHS: str(arguments.epochs),
-        stand_ins.OUTCOMES: str(file),
+        trl_fakes.CLASS: kind,
+        trl_fakes.SPEED: arguments.speed,
+        trl_fakes.EPOCHS: str(arguments.epochs),
+        trl_fakes.OUTCOMES: str(file),
     }
-    options = ["--noconftest", "-p", stand_ins.__name__, "-p", "no:cacheprovider", "-v", "--tb=short", "-W", "ignore"]
+    options = ["--noconftest", "-p", trl_fakes.__name__, "-p", "no:cacheprovider", "-v", "--tb=short", "-W", "ignore"]
     command = [sys.executable, "-m", "pytest", *options, "-k", arguments.k, f"tests/{FILES[-1]}"]
     print(f"# {kind}", flush=True)
     subprocess.run(command, cwd=folder, env=environment, check=False)
     if not file.is_file():
-        sys.exit(f"The tests could not be run on the class of {kind}; what pytest said stands above.")
+        sys.exit(f"The tests could not be run on the class of {kind}; see pytest's output above.")
     return dict(json.loads(file.read_text(encoding="utf-8")))
 
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Build the wheel and the source distribution into dist/, install the wheel into an empty environment outside of the
-# repository, and train with it there: what is missing from the wheel shows here and not at a user's.
+# repository, and train with it there, to find what is missing from the wheel.
 #
 #   scripts/try_wheel.sh [FOLDER]      FOLDER: where the environment is made (and left); default: one that is removed
 #

@@ -12,7 +12,7 @@
 #SBATCH --signal=B:USR1@300
 #
 # Qwen3 0.6B with its own vocabulary, on DeepScaleR's problems: what train_reasoning.sh is compared with.
-# Hand it in from the repository; what stands behind the script's name goes to the run:
+# Submit it from the repository; arguments after the script's name are passed to the run:
 #
 #   sbatch slurm/train_baseline.sh [key=value …]
 #
@@ -21,7 +21,7 @@ set -euo pipefail
 root=$(CDPATH='' cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd -P)
 if [[ ! -f $root/training.sh ]]; then root=${SLURM_SUBMIT_DIR:-$PWD}; fi # Slurm runs a copy from its spool folder
 if [[ ! -f $root/training.sh ]]; then
-  echo "covey: hand this script in from the folder of the repository: there is no training.sh in $root." >&2
+  echo "covey: submit this script from the folder of the repository: there is no training.sh in $root." >&2
   exit 2
 fi
 exec bash "$root/training.sh" "$root/recipes/qwen3_0.6b/grpo/deepscaler.yaml" "$@"

@@ -26,10 +26,10 @@ def root() -> Path:
 
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
-    """The folder with the real data sets: the environment variable COVEY_SHARED_DATA, or ../shared/data."""
+    """The folder with the real datasets: the environment variable COVEY_SHARED_DATA, or ../shared/data."""
     folder = Path(os.environ.get("COVEY_SHARED_DATA") or ROOT.parent / "shared" / "data")
     if not folder.is_dir():
-        pytest.skip(f"no data sets in {folder}: set COVEY_SHARED_DATA to the folder that holds them")
+        pytest.skip(f"no datasets in {folder}: set COVEY_SHARED_DATA to the folder that holds them")
     return folder
 
 

@@ -58,7 +58,7 @@ def lengths(prompt: int, completion: int) -> Setting:
 
 
 def name_of(setting: Setting) -> str:
-    """What tells a setting of the report from the others."""
+    """What identifies a setting of the report."""
     parts = [setting.size, f"{setting.prompt_length}+{setting.completion_length}", f"G{setting.generations}"]
     parts += ["defaults"] * setting.trl_defaults + ["bf16"] * setting.bf16 + ["vllm"] * setting.vllm
     return "-".join(parts)

@@ -28,7 +28,7 @@ class Clock:
         self._since = 0.0
 
     def start(self) -> None:
-        """Begin a step."""
+        """Start a step."""
         self._seconds.clear()
         self._synchronise()
         self._since = time.perf_counter()
@@ -57,13 +57,13 @@ class Clock:
 
 
 def forget_peak() -> None:
-    """Let the peak begin anew, where the system can: on Linux. Elsewhere it is that of the process so far."""
+    """Reset the peak, on Linux. Elsewhere it stays that of the process so far."""
     with suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
 
 
 def peak_memory() -> int:
-    """Bytes of main memory that this process held at most."""
+    """Peak main memory of this process, in bytes."""
     try:
         return _status("VmHWM")
     except OSError:
@@ -71,7 +71,7 @@ def peak_memory() -> int:
 
 
 def memory_now() -> int:
-    """Bytes of main memory that this process holds now; where the system does not tell, the most so far."""
+    """Main memory of this process now, in bytes; the peak where the system does not report it."""
     try:
         return _status("VmRSS")
     except OSError:

@@ -1,6 +1,6 @@
 """The two trainers on the same weights, prompts and rewards, with a clock on the parts of a step.
 
-The mixin knows the names of TRL's private methods, because those are the parts to be timed; both trainers stand on
+The mixin knows the names of TRL's private methods, because those are the parts to be timed; both trainers subclass
 TRL's and so have them.
 """
 
@@ -93,17 +93,17 @@ class MeasuredCovey(Measured, CoveyGRPOTrainer):
 
 
 def coin(completions: list[str], **_: Any) -> list[float]:
-    """Right or wrong, as a checksum of the text will have it."""
+    """Right or wrong, by a checksum of the text."""
     return [float(zlib.crc32(text.encode()) & 1) for text in completions]
 
 
 def brevity(completions: list[str], **_: Any) -> list[float]:
-    """More for fewer words, so that no two completions of a group are rewarded alike and every one has a gradient."""
+    """More for fewer words, so that the rewards of a group differ and every completion has a gradient."""
     return [1 / (1 + len(text.split())) for text in completions]
 
 
 def build_tokenizer(vocabulary: int) -> PreTrainedTokenizerFast:
-    """One token per word, the words being made up."""
+    """One token per made-up word."""
     words = ["<pad>", "<eos>", "<unk>", *(f"w{i}" for i in range(vocabulary - 3))]
     core = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, unk_token="<unk>"))
     core.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
@@ -199,15 +199,15 @@ def build(engine: Engine, setting: Setting, folder: Path, rollout: Mapping[str, 
 
 
 def force_own_rollout(forced: ForcedLengths) -> None:
-    """Give the processor to Covey's own sampling too, for this process."""
-    module: Any = importlib.import_module("covey.training.trainer")
-    write_completions = module.write_completions
+    """Pass the processor to Covey's own sampling too, in this process."""
+    module: Any = importlib.import_module("covey.training.trl.trainer")
+    generate_completions = module.generate_completions
 
-    def write_forced(*args: Any, logits_processors: Sequence[Any] = (), **kwargs: Any) -> Any:
-        return write_completions(*args, logits_processors=[*logits_processors, forced], **kwargs)
+    def generate_forced(*args: Any, logits_processors: Sequence[Any] = (), **kwargs: Any) -> Any:
+        return generate_completions(*args, logits_processors=[*logits_processors, forced], **kwargs)
 
-    module.write_completions = write_forced
+    module.generate_completions = generate_forced
 
 
 def _nothing() -> None:
-    """A CPU has done its work when a call returns."""
+    """A CPU needs no synchronisation."""

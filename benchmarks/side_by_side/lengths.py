@@ -1,9 +1,9 @@
 """Completions of given lengths: the end-of-sequence token comes exactly then, in whichever engine samples.
 
-Random weights never end by themselves at a useful place. A logits processor decides instead: it forbids the end before
-a completion's length and leaves nothing else at it. It works a row's identity out from the tokens it is shown (the
-prompt, and the first four tokens drawn), so an engine may reorder its rows, drop those that ended, or sample one group
-after another. It costs each engine the same few small operations per token.
+A model of random weights does not end at a useful place. A logits processor decides instead: it masks EOS before a
+completion's length and everything else at it. It identifies a row by its tokens (the prompt, and the first four sampled
+ones), so an engine may reorder its rows, drop finished ones, or sample one group after another. It costs each engine
+the same few small operations per token.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class ForcedLengths(LogitsProcessor):  # type: ignore[misc]
         prompts = input_ids[:, : self._length].tolist()
         for prompt, key in zip(prompts, keys.tolist(), strict=True):
             if key in self._lengths:
-                raise RuntimeError("Two completions begin with the same four tokens: measure with another seed.")
+                raise RuntimeError("Two completions start with the same four tokens: measure with another seed.")
             self._lengths[key] = self._waiting[tuple(prompt)].pop(0)
         known = sorted(self._lengths)
         lengths = [self._lengths[key] for key in known]
@@ -117,7 +117,7 @@ def continuous_batch(
     generation_config: Any,
     continuous_batching_config: Any,
 ) -> dict[str, Any]:
-    """What `generate_batch` does, with a length per request: its processors cannot be told one row from another."""
+    """What `generate_batch` does, with a length per request: its processors do not know which row they get."""
     hints = WorkloadHints(
         max_prompt_length=max(map(len, prompts)), max_generated_length=max(lengths), num_requests=len(prompts)
     )

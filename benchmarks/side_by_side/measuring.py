@@ -36,7 +36,7 @@ class Worker:
         return self._answer()
 
     def notes(self) -> list[str]:
-        """What the engine said did not apply to this setting."""
+        """What the engine reported as not applying to this setting."""
         return sorted({line.strip() for line in self._said().splitlines() if "does not apply" in line})
 
     def _said(self) -> str:
@@ -80,7 +80,7 @@ def worker(setting: Setting, engine: Engine, rollout: str) -> Iterator[Worker]:
                 process.kill()
 
 
-def find_rival(setting: Setting) -> tuple[Rollout, dict[str, Any]]:
+def find_baseline(setting: Setting) -> tuple[Rollout, dict[str, Any]]:
     """The fastest way that stock TRL has to sample this setting, and what each one took."""
     with worker(setting, "trl", "try") as stock:
         tried = stock.ask("try")
@@ -96,7 +96,7 @@ def measure(setting: Setting, rollout: Rollout | None = None, say: Callable[[str
     Args:
         setting: what is measured.
         rollout: how stock TRL samples; None tries all and takes the fastest.
-        say: told how far it is.
+        say: called with the progress.
 
     Returns:
         `machine`, `setting`, `parameters` (without the embeddings), `rival`, `notes` (what of Covey did not apply),
@@ -106,7 +106,7 @@ def measure(setting: Setting, rollout: Rollout | None = None, say: Callable[[str
     if setting.vllm:
         rollout = "generate"
     if rollout is None:
-        rollout, tried = find_rival(setting)
+        rollout, tried = find_baseline(setting)
         say(f"Stock TRL samples fastest with: {rollout}. Seconds per batch: {tried}")
     records: dict[Engine, list[dict[str, Any]]] = {engine: [] for engine in ENGINES}
     with ExitStack() as stack:
@@ -130,6 +130,7 @@ def measure(setting: Setting, rollout: Rollout | None = None, say: Callable[[str
         "machine": {**machine(), **{key: about[key] for key in ("threads", "device", "versions")}, "flops_per_s": rate},
         "setting": json.loads(setting.to_json()),
         "parameters": about["parameters"],
+        # The key of result files, which `page.py` reads.
         "rival": {"rollout": "vllm" if setting.vllm else rollout, "tried": tried},
         "notes": notes,
         "tokens": {engine: tokens(records[engine]) for engine in ENGINES},

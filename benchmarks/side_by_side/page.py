@@ -14,19 +14,19 @@ PROFILED = ("5m-256+512-G8", "5m-256+512-G16", "5m-1024+256-G8")
 """Cells whose parts are shown one by one."""
 
 HOW = """\
-Stock TRL's `GRPOTrainer` and Covey's, each in a process of its own, from the same weights (a Qwen3 of random weights),
+Stock TRL's `GRPOTrainer` and Covey's, each in its own process, from the same weights (a Qwen3 of random weights),
 prompts, rewards and sampling settings. Steps alternate and only one engine works at a time; times are medians over the
-steps that count, with their range in brackets, and a step lasts until the next could begin. Completions are forced to
-the same lengths in both, by one logits processor: evenly spread up to the longest, so that the mean is half of it.
-Sixty-four completions make a step, unless told otherwise. Rewards differ within every group, so no completion goes
-without a gradient. Stock TRL samples in the fastest of its own ways: `generate` with its default cache, with a static
-cache, or with continuous batching. They are tried for every cell, unless the way is *given*: it was the fastest in an
-earlier run, with the same or with other lengths. *Ratio* is how many times faster Covey is.
+measured steps, with their range in brackets, and a step lasts until the next could start. Completions are forced to the
+same lengths in both, by one logits processor: evenly spread up to the longest, so that the mean is half of it. A step
+has sixty-four completions, unless stated otherwise. Rewards differ within every group, so every completion has a
+gradient. Stock TRL samples in the fastest of its own ways: `generate` with its default cache, with a static cache, or
+with continuous batching. They are tried for every cell, unless the way is *given*: it was the fastest in an earlier
+run, with the same or with other lengths. *Ratio* is how many times faster Covey is.
 
-*Of the machine* is the least arithmetic of a step (a group's prompt counted once, no padding: 2N per token to sample,
-6N to learn, and attention) over its time, as a share of the rate that the same process reached in a plain matrix
-product. *Peak memory* is the most a process held during the steps that count, *above the start* what of it came on top
-of the trainer with the model loaded.
+*Of the machine* is the minimum FLOPs of a step (a group's prompt counted once, no padding: 2N per token to sample, 6N
+for forward and backward, and attention) over its time, as a share of the rate that the same process reached in a plain
+matrix product. *Peak memory* is that of a process during the measured steps, *above the start* the part above the
+trainer with the model loaded.
 """
 
 INTRODUCTIONS = {
@@ -36,9 +36,9 @@ INTRODUCTIONS = {
     ),
     DEFAULTS: (
         "TRL's own defaults",
-        "As above, but with what TRL takes when it is not told: gradient checkpointing, bfloat16 autocast, and "
-        "micro-batches of eight completions. TRL's static cache stops at the mixed number types. Sixteen completions "
-        "make a step: this CPU has no instructions for bfloat16, and both are an order of magnitude slower for it.",
+        "As above, but with TRL's defaults: gradient checkpointing, bfloat16 autocast, and micro-batches of eight "
+        "completions. TRL's static cache fails on the mixed dtypes. A step has sixteen completions: this CPU has no "
+        "instructions for bfloat16, and both are an order of magnitude slower for it.",
     ),
     SIZES: (
         "Other sizes",
@@ -112,10 +112,10 @@ def times(measured: Sequence[tuple[Cell, Found]]) -> list[str]:
     for cell, found in measured:
         step = row_of(found, "step")
         parts = [ratio(row_of(found, name)) for name in ("generation", "scoring and backward")]
-        rival = found["rival"]["rollout"] + ("" if found["rival"]["tried"] else ", given")
+        baseline = found["rival"]["rollout"] + ("" if found["rival"]["tried"] else ", given")
         lines.append(
             f"{heading(cell)} {found['setting']['steps']} | {seconds(step, 'trl')} | {seconds(step, 'covey')} | "
-            f"**{ratio(step)}** | {parts[0]} | {parts[1]} | {rival} |"
+            f"**{ratio(step)}** | {parts[0]} | {parts[1]} | {baseline} |"
         )
     return lines
 

@@ -24,7 +24,7 @@ COMPLETIONS = 64
 """Completions per optimiser step, unless the number of prompts is given."""
 
 SHORTEST = 6
-"""Tokens of the shortest completion: its first four tell whose row it is."""
+"""Tokens of the shortest completion: its first four identify its row."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,11 +77,11 @@ class Setting:
     """Steps before those that count."""
     seed: int = 0
     trl_defaults: bool = False
-    """Leave to TRL's defaults what the plain setting fixes: gradient checkpointing, number type, micro-batch of 8."""
+    """Leave to TRL's defaults what the plain setting fixes: gradient checkpointing, dtype, micro-batch of 8."""
     bf16: bool = False
     """Weights in bfloat16; for a GPU."""
     vllm: bool = False
-    """Sample with vLLM inside the trainer's process; it cannot be given lengths, so all completions are the longest."""
+    """Sample with vLLM inside the trainer's process; it cannot force lengths, so all completions are the longest."""
     threads: int | None = None
     """Of torch; None leaves its default."""
     off: tuple[str, ...] = ()

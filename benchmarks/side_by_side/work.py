@@ -1,8 +1,8 @@
-"""The least arithmetic that a step can be done with, to compare its time with the machine's own rate.
+"""The minimum FLOPs of a step, to compare its time with the machine's own rate.
 
-A token passes each weight of the model with one multiplication and one addition, and its gradient takes twice as much
-again (Kaplan et al. 2020, arXiv 2001.08361, section 2.1): 2N to sample, 6N to learn. Attention comes on top: each token
-meets every token before it, in two products. A group's prompt counts once, and padding does not count.
+A token takes one multiplication and one addition per weight of the model, and its gradient twice as much again (Kaplan
+et al. 2020, arXiv 2001.08361, section 2.1): 2N to sample, 6N for forward and backward. Attention comes on top: each
+token attends to every token before it, in two products. A group's prompt counts once, and padding does not count.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Work:
 
 
 def least_work(setting: Setting, body: int, rows: Sequence[tuple[int, int]]) -> Work:
-    """How much a step needs at least.
+    """The minimum FLOPs of a step.
 
     Args:
         setting: the model's size, and the size of a group.
@@ -40,7 +40,7 @@ def least_work(setting: Setting, body: int, rows: Sequence[tuple[int, int]]) -> 
     for i, (prompt, completion) in enumerate(rows):
         if i % setting.generations == 0:
             forward += 2 * body * prompt + per_meeting * prompt * (prompt + 1) / 2
-        # The head is needed for the tokens that are drawn only.
+        # Only sampled tokens need the head.
         forward += 2 * (body + size.hidden * size.vocabulary) * completion
         forward += per_meeting * (completion * prompt + completion * (completion + 1) / 2)
     return Work(generation=forward, learning=3 * forward)

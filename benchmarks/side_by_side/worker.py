@@ -1,4 +1,4 @@
-"""One engine in a process of its own: does a step when told to, and tells what it took.
+"""One engine in its own process: runs a step on command, and reports what it took.
 
     python -m side_by_side.worker '{"engine": …, "rollout": …, "setting": …}'
 
@@ -32,7 +32,7 @@ class Channel:
     """What goes between this process and the one that started it."""
 
     def __init__(self) -> None:
-        # Whatever else prints must not get between the answers: it goes to stderr.
+        # Other output must not mix with the answers: it goes to stderr.
         self._out: TextIO = os.fdopen(os.dup(1), "w")
         os.dup2(2, 1)
 
@@ -48,7 +48,7 @@ class Channel:
 
 
 class StepByStep(TrainerCallback):  # type: ignore[misc]
-    """Holds the training loop before every step until it is told to go on.
+    """Holds the training loop before every step until the next command.
 
     A step lasts until the next one could begin, so logging and fetching the next prompts are part of it.
     """
@@ -92,7 +92,7 @@ def matmul_rate(dtype: torch.dtype) -> float:
 
 
 def try_rollouts(setting: Setting, folder: Path) -> dict[str, Any]:
-    """Seconds of one generation batch for each way that stock TRL has to sample, or why it is not in question.
+    """Seconds of one generation batch for each way that stock TRL has to sample, or why it is left out.
 
     Completions of a quarter of the length come first; a way that takes them more than twice as long as the fastest is
     left there, because continuous batching would take minutes on a CPU.
@@ -105,7 +105,7 @@ def try_rollouts(setting: Setting, folder: Path) -> dict[str, Any]:
         try:
             trainers[name] = build("trl", setting, folder, setting.choosing(name))
             quick[name] = min(time_batch(trainers[name], quarter) for _ in range(2))  # the first one warms up
-        except Exception as error:  # a rival that cannot run here is told of, and is no rival
+        except Exception as error:  # a way that cannot run here is reported, and left out
             found[name] = f"does not work here: {type(error).__name__}: {str(error).partition(chr(10))[0][:200]}"
     fastest = min(quick.values(), default=0.0)
     for way, seconds in quick.items():
@@ -127,7 +127,7 @@ def time_batch(trainer: Any, setting: Setting) -> float:
 
 
 def about() -> dict[str, Any]:
-    """What this process runs on."""
+    """The machine that this process runs on."""
     from importlib.metadata import version
 
     return {

@@ -1,7 +1,7 @@
 """Covey: group-relative policy optimisation of language models on answers that can be checked.
 
-`from covey import GRPOTrainer, GRPOConfig` gives a drop-in for TRL's trainer; `covey.train` and `covey.evaluate` do
-what the commands do. Importing `covey` itself stays light: what needs PyTorch is loaded on first use.
+`GRPOTrainer` and `GRPOConfig` are drop-in replacements for TRL's; `covey.train` and `covey.evaluate` do what the
+commands do. Importing `covey` is light: what needs PyTorch is loaded on first use.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from covey.config import SpeedConfig
     from covey.errors import CoveyError
     from covey.objective import AdaptiveKL, MaxEnt
-    from covey.training.trainer import GRPOConfig, GRPOTrainer
+    from covey.training.trl.trainer import GRPOConfig, GRPOTrainer
 
 __all__ = [
     "AdaptiveKL",
@@ -30,11 +30,11 @@ __all__ = [
     "train",
 ]
 
-_HOMES = {
+_MODULES = {
     "AdaptiveKL": "covey.objective",
     "CoveyError": "covey.errors",
-    "GRPOConfig": "covey.training.trainer",
-    "GRPOTrainer": "covey.training.trainer",
+    "GRPOConfig": "covey.training.trl.trainer",
+    "GRPOTrainer": "covey.training.trl.trainer",
     "MaxEnt": "covey.objective",
     "SpeedConfig": "covey.config",
     "evaluate": "covey.api",
@@ -43,9 +43,9 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in _MODULES:
         raise AttributeError(f"module 'covey' has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+    return getattr(import_module(_MODULES[name]), name)
 
 
 def __dir__() -> list[str]:

@@ -1,4 +1,4 @@
-"""The version, in this one place: the package, the wheel and `covey --version` read it here."""
+"""The version, read by the package, the wheel and `covey --version`."""
 
 from __future__ import annotations
 

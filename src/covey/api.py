@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from covey.training.run import RunResult
 
 Overrides = Sequence[str] | Mapping[str, Any]
-"""Keys to set: words as on a command line, `["model=starter", "training.max_steps=50"]`, or a mapping from keys (or
+"""Keys to set: as on a command line, `["model=starter", "training.max_steps=50"]`, or a mapping from keys (or
 groups) to values, `{"model": "starter", "training.max_steps": 50}`."""
 
 
@@ -33,10 +33,10 @@ def train(
     config_dirs: Sequence[str | Path] = (),
     console: Console | None = None,
 ) -> RunResult:
-    """Train as `covey train RECIPE key=value …` does, and leave the same run directory behind.
+    """Train as `covey train RECIPE key=value …` does, with the same run directory.
 
     Args:
-        recipe: a YAML file, or the directory of a run; None takes Covey's defaults.
+        recipe: a YAML file, or a run directory; None means Covey's defaults.
         overrides: keys to set after the recipe.
         config_dirs: folders with recipes and config groups of your own.
         console: where progress is shown; None shows nothing.
@@ -52,15 +52,16 @@ def train(
     console = console or _silent()
     for note in composed.notes:
         console.print(f"· {note}", markup=False, highlight=False, soft_wrap=True)
-    from covey.report.closing import write_closing
-    from covey.training.hub import push_finished
+    from covey.report.end_of_run import write_end_of_run
+    from covey.training.publish.hub import push_finished
     from covey.training.run import run_training
 
     label = "python" if recipe is None else Path(recipe).stem
     result = run_training(composed.config, f"{time.strftime('%Y%m%d-%H%M%S')}-{label}", console)
     if result.main:
-        spent = (result.training_seconds, result.peak_memory_bytes) if result.trained else None
-        write_closing(result.run, finished=result.finished, spent=spent)
+        if result.trained or not result.run.report.exists():
+            for problem in write_end_of_run(result.run, finished=result.finished):
+                console.print(f"· {problem}", markup=False, highlight=False, soft_wrap=True)
         if result.finished and result.trained:
             push_finished(composed.config, result.run, console)
     return result
@@ -79,18 +80,18 @@ def evaluate(
     """Evaluate as `covey eval MODEL key=value …` does.
 
     Args:
-        target: a model on the hub, a folder with one, a run, or a checkpoint of a run. A run brings its own settings.
+        target: a model on the hub or in a folder, a run, or a checkpoint of a run. A run brings its own settings.
         overrides: keys to set, such as `{"evaluation.num_samples": 8, "dataset": "gsm8k"}`.
         checkpoint: of a run: `final`, `best`, or the number of a step; None takes the final model.
-        benchmarks: names of benchmarks; as a mapping, with the local file of each, or None for the hub's. Without
-            any, the held-out problems of the data are taken.
+        benchmarks: names of benchmarks; in a mapping, each with its local file, or None for the hub's. Without any, the
+            held-out problems of the data are used.
         out: folder for the results, in place of the usual one.
         config_dirs: folders with recipes and config groups of your own.
-        progress: told the set, the completions that are done, and how many there will be.
+        progress: called with the name of the set, the completions done, and their total.
 
     Returns:
         One evaluation per set: `.summary["accuracy"]` has `value`, `low` and `high` (a 95% interval), `.completions()`
-        every completion with how it was graded, `.folder` where it lies.
+        every completion with its grade, `.folder` its path.
 
     Raises:
         CoveyError: what is wrong with the input or the machine, in one paragraph.
@@ -102,7 +103,7 @@ def evaluate(
     paths = dict(benchmarks) if isinstance(benchmarks, Mapping) else dict.fromkeys(benchmarks)
     words: list[str | Flag] = [*_words(overrides)]
     if paths:
-        words.append(f"evaluation.benchmarks={_written(list(paths))}")
+        words.append(f"evaluation.benchmarks={_as_override(list(paths))}")
     composed = compose([*words, Flag("model.name", (found.source,))], found.run, config_dirs)
     check_benchmarks(composed.config.evaluation.benchmarks, "evaluation.benchmarks")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -114,14 +115,16 @@ def evaluate(
 
 def _words(overrides: Overrides) -> list[str]:
     if isinstance(overrides, str):
-        raise TypeError(f"overrides={overrides!r} is one text: give a list of them, or a mapping from keys to values")
+        raise TypeError(
+            f"overrides={overrides!r} is a string: give a list of strings, or a mapping from keys to values"
+        )
     if isinstance(overrides, Mapping):
-        return [f"{key}={_written(value)}" for key, value in overrides.items()]
+        return [f"{key}={_as_override(value)}" for key, value in overrides.items()]
     return list(overrides)
 
 
-def _written(value: Any) -> str:
-    """A value in the grammar of Hydra's overrides, texts quoted so that they stay texts."""
+def _as_override(value: Any) -> str:
+    """A value in Hydra's override grammar, with texts quoted."""
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -129,16 +132,16 @@ def _written(value: Any) -> str:
     if isinstance(value, int | float):
         return repr(value)
     if isinstance(value, Mapping):
-        return "{" + ",".join(f"{key}:{_written(inner)}" for key, inner in value.items()) + "}"
+        return "{" + ",".join(f"{key}:{_as_override(inner)}" for key, inner in value.items()) + "}"
     if isinstance(value, list | tuple):
-        return "[" + ",".join(_written(inner) for inner in value) + "]"
+        return "[" + ",".join(_as_override(inner) for inner in value) + "]"
     text = str(value).replace("\\'", "\\\\'")  # within quotes a backslash means itself, but not before a quote
     text = text + "\\" if text.endswith("\\") else text
     return "'" + text.replace("'", "\\'") + "'"
 
 
 def _ignore(name: str, done: int, total: int) -> None:
-    """Progress that nobody wants to see."""
+    """No progress display."""
 
 
 def _silent() -> Console:

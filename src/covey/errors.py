@@ -1,4 +1,4 @@
-"""The exception tree. Every message is one paragraph that says what is wrong, where, and what would be right.
+"""The exception tree. Every message is one paragraph: what is wrong, where, and what would be right.
 
 The command line prints a `CoveyError` without a traceback and exits with `exit_code`; anything else is a bug and keeps
 its traceback.
@@ -6,13 +6,27 @@ its traceback.
 
 from __future__ import annotations
 
+import re
+
+_NOT_FOR_TERMINALS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
+
+
+def one_line(error: BaseException, limit: int = 600) -> str:
+    """The text of another library's error on one line, truncated; its type when the text is empty."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
 
 class CoveyError(Exception):
-    """A mistake the user can mend, or a condition outside of the program (a full disk, say)."""
+    """A mistake that the user can fix, or a condition outside of the program, such as a full disk."""
 
     exit_code = 1
-    told_here = False
-    """Whether the processes of a run have settled that this one tells it (see `training/processes.py`)."""
+    reported_here = False
+    """Whether the processes of a run have agreed that this one reports it (see `training/distributed/processes.py`)."""
+
+    def __init__(self, message: str = "") -> None:
+        """Set the message, with control characters in it escaped, as `\\x1b`."""
+        super().__init__(_NOT_FOR_TERMINALS.sub(lambda found: repr(found[0])[1:-1], message))
 
 
 class ConfigError(CoveyError):
@@ -30,19 +44,19 @@ class ModelError(CoveyError):
 
 
 class RewardError(CoveyError):
-    """A reward function that cannot be found or does not keep to its contract."""
+    """A reward function that cannot be found or violates its contract."""
 
 
 class RunDirectoryError(CoveyError):
-    """A run directory that belongs to another run, is not whole, or cannot be written."""
+    """A run directory that belongs to another run, is incomplete, or cannot be written."""
 
 
 class TrainingError(CoveyError):
-    """A run that was ended because going on would be of no use."""
+    """A run stopped because continuing would be useless."""
 
 
 class EndedElsewhereError(CoveyError):
-    """Another process of the run failed, and says why; this one says nothing."""
+    """Another process of the run failed and reports why; this one reports nothing."""
 
     def __init__(self, process: int, exit_code: int) -> None:
         super().__init__(f"Process {process} of this run failed, and its own message says why.")
@@ -50,8 +64,8 @@ class EndedElsewhereError(CoveyError):
 
 
 class EngineError(CoveyError):
-    """A vLLM engine that cannot be started or reached, or that holds other weights than those that are trained."""
+    """A vLLM engine that cannot be started or reached, or whose weights differ from the trained ones."""
 
 
 class HubError(CoveyError):
-    """A hub that refuses what is pushed to it, or cannot be reached."""
+    """A hub that rejects a push, or cannot be reached."""

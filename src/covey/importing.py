@@ -1,4 +1,4 @@
-"""Finding an object of the user's own: `file.py:name` or `package.module:name`."""
+"""Importing a user's object by name, `file.py:name` or `package.module:name`."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from covey.errors import CoveyError
 
 
 def import_object(name: str, key: str, error: type[CoveyError]) -> Any:
-    """The object that `name` stands for.
+    """Import the object called `name`.
 
-    A file's folder, or the folder we are in, is put at the end of the search path, so that the user's modules can
-    import their neighbours as a script could, and nothing else is shadowed.
+    The file's folder, or the working directory, is appended to the search path, so that the user's modules can import
+    their neighbours as a script could, without shadowing anything.
 
     Args:
         name: `file.py:name` or `package.module:name`.
@@ -27,7 +27,7 @@ def import_object(name: str, key: str, error: type[CoveyError]) -> Any:
         error: the kind of error to raise.
 
     Raises:
-        CoveyError: the file or module is not there or fails to import, or has nothing of this name.
+        CoveyError: the file or module does not exist, fails to import, or has no such name.
     """
     source, _, attribute = name.rpartition(":")
     try:
@@ -36,13 +36,13 @@ def import_object(name: str, key: str, error: type[CoveyError]) -> Any:
         raise error(f"{key}: {name} {problem}") from problem.__cause__
     if hasattr(module, attribute):
         return getattr(module, attribute)
-    own = [k for k, v in vars(module).items() if getattr(v, "__module__", None) == module.__name__]
-    shown = ", ".join(difflib.get_close_matches(attribute, own, n=5, cutoff=0.0)) or "nothing of its own"
+    names = [k for k, v in vars(module).items() if getattr(v, "__module__", None) == module.__name__]
+    shown = ", ".join(difflib.get_close_matches(attribute, names, n=5, cutoff=0.0)) or "nothing of its own"
     raise error(f"{key}: {name}: {source} has no {attribute or 'name after the colon'}; it has {shown}.")
 
 
 class _ImportFailed(Exception):  # noqa: N818  it never leaves this module
-    """What went wrong, to be put behind the name."""
+    """The end of a message, after the name."""
 
 
 def _import_file(file: Path) -> ModuleType:
@@ -70,7 +70,7 @@ def _import_file(file: Path) -> ModuleType:
 
 def _import_module(module: str) -> ModuleType:
     if not module:
-        raise _ImportFailed("names no module: write file.py:name or package.module:name.")
+        raise _ImportFailed("does not name a module: write file.py:name or package.module:name.")
     _make_importable(Path.cwd())
     try:
         return importlib.import_module(module)
@@ -88,7 +88,7 @@ def _why(cause: Exception) -> str:
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
     where = f" ({inspect.getfile(trace.tb_frame)}, line {trace.tb_lineno})" if trace else ""
-    if isinstance(cause, ImportError | SyntaxError):  # their text says it all; the last frame is Python's own
+    if isinstance(cause, ImportError | SyntaxError):  # their text suffices; the last frame is Python's own
         where = ""
     text = " ".join(str(cause).split())
     return f"cannot be imported: {type(cause).__name__}: {text}{where}."

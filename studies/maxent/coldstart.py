@@ -1,11 +1,10 @@
-"""The study's starting point: a small model that has seen right answers to countdown problems, many for each problem.
+"""The study's starting point: a small model trained on right answers to countdown problems, many per problem.
 
     python studies/maxent/coldstart.py [--output out/maxent_study/start]
 
 A Qwen3 of 0.4 million parameters is trained from random weights with the ordinary next-token loss, on the completion
-only, over freshly drawn training problems. Every answer comes from how its problem was drawn, so that a problem that
-comes up again comes with another answer: the model learns to spread over them. It is stopped while it is right once in
-seven times.
+only, over freshly drawn training problems. Every answer comes from how its problem was drawn, so that a repeated
+problem has another answer: the model learns a spread over them. Training stops while it is right once in seven times.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from task import DIFFICULTY
 from tokenizers import AddedToken
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
-from covey.data.countdown import Problem, problems
+from covey.data.sources.countdown import Problem, problems
 from covey.model.starter.coldstart import save_starter
 from covey.model.starter.tokenizer import TAGS, build_tokenizer
 
@@ -60,10 +59,7 @@ def _walk(node: ast.expr, lines: list[str]) -> int:
 
 
 def make_tokenizer() -> PreTrainedTokenizerFast:
-    """The starter's kind of tokenizer, with one token for the sentences that end every problem.
-
-    That says nothing about the problem, and keeps prompts short.
-    """
+    """The starter's kind of tokenizer, with one token for the sentences that end every problem (short prompts)."""
     stream = problems(DIFFICULTY, "train", SEED)
     first = next(stream)
     tail = first.text[first.text.index(". Use") :]
@@ -98,7 +94,7 @@ def make_model(tokenizer: PreTrainedTokenizerFast) -> Qwen3ForCausalLM:
 
 
 def batches(tokenizer: PreTrainedTokenizerFast) -> Iterator[dict[str, torch.Tensor]]:
-    """Right-padded batches with the loss on the completion and its end only."""
+    """Right-padded batches with the loss on the completion and its EOS only."""
     stream = problems(DIFFICULTY, "train", SEED)
     while True:
         rows, labels = [], []

@@ -1,4 +1,4 @@
-"""What a trained model is judged by: accuracy, pass@8, and how many different right answers it has for a problem."""
+"""The figures of a trained model: accuracy, pass@8, and its number of distinct right answers per problem."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ MAX_LENGTH = 48
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """How a model does on the held-out problems, at temperature 1."""
+    """A model's figures on the held-out problems, at temperature 1."""
 
     accuracy: float
     """Share of completions that are right."""
     pass_at_8: float
     """Share of problems that one of eight completions solves."""
     distinct: float
-    """How many different right answers `SAMPLES` completions of a problem give; mean over problems."""
+    """Distinct right answers among `SAMPLES` completions of a problem; mean over problems."""
     truncated: float
-    """Share of completions that were cut off."""
+    """Share of truncated completions."""
 
 
 def distinct_right(completions: Sequence[str], outcomes: Sequence[Outcome]) -> int:
-    """How many different answers the right completions of one problem give; see `expressions.canonical`."""
+    """Distinct answers among the right completions of one problem; see `expressions.canonical`."""
     answers = set()
     for completion, outcome in zip(completions, outcomes, strict=True):
         expression = extract_answer_tag(completion)
@@ -46,7 +46,7 @@ def distinct_right(completions: Sequence[str], outcomes: Sequence[Outcome]) -> i
 
 
 def summarise(graded: Sequence[Any]) -> Figures:
-    """Figures over graded completions (`covey.evaluation.run.GradedCompletion`), as many for every problem."""
+    """Figures over graded completions (`covey.evaluation.run.GradedCompletion`), the same number for every problem."""
     by_problem: dict[int, list[Any]] = {}
     for item in graded:
         by_problem.setdefault(item.problem, []).append(item)
@@ -65,7 +65,7 @@ def summarise(graded: Sequence[Any]) -> Figures:
 
 
 def measure(model_path: Path) -> Figures:
-    """Answer the held-out problems with a saved model, and judge the answers."""
+    """Sample completions of the held-out problems with a saved model, and grade them."""
     from datasets import Dataset
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -90,7 +90,7 @@ def measure(model_path: Path) -> Figures:
 
 def _grade(texts: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> list[Outcome]:
     from covey.rewards import RewardSettings
-    from covey.rewards.countdown import countdown
+    from covey.rewards.library.countdown import countdown
 
     settings = RewardSettings()
     return [countdown(text, row, settings).outcome or Outcome.CRASHED for text, row in zip(texts, rows, strict=True)]

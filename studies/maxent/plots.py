@@ -1,4 +1,4 @@
-"""`curves.png`: held-out accuracy and entropy while training, and where the runs end."""
+"""`curves.png`: held-out accuracy and entropy in training, and the final figures."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 from tables import START, Result, by_seed, over_seeds
 
-from covey.report.student import mean_interval
+from covey.report.t_interval import mean_interval
 
 Series = Mapping[int, float]
 """Values by training step."""
@@ -23,7 +23,7 @@ SHADES = {
 }
 """Colours of a fit, from the smallest τ to the largest."""
 SMOOTH = 5
-"""Training metrics are drawn as their mean over so many steps."""
+"""Training metrics are plotted as means over this many steps."""
 
 
 def draw(

@@ -2,9 +2,9 @@
 
     python studies/maxent/run.py [train] [measure] [write] [--seeds 0 1 2 3 4] [--limit N] [--output out/maxent_study]
 
-Makes the starting point if it is not there, trains what is not trained yet (each run is a `covey train` of its own),
-measures what is not measured yet, and writes results.csv, results.md and curves.png beside this file. Stop it when you
-like; the same command goes on.
+Makes the starting point if it is missing, trains what is not trained yet (each run is a separate `covey train`),
+measures what is not measured yet, and writes results.csv, results.md and curves.png next to this file. After a stop,
+the same command resumes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ STAGES = ("train", "measure", "write")
 SEEDS = (0, 1, 2, 3, 4)
 TAUS = (0.1, 0.3, 1.0)
 LAST_STEPS = 10
-"""The entropy of a run is the mean of so many last steps."""
+"""The entropy of a run is the mean of this many last steps."""
 
 ARMS: dict[str, list[str]] = {"grpo": ["objective=grpo", "training.loss_type=grpo"]} | {
     f"{fit} τ={tau:g}": ["objective=maxent", f"objective.maxent_fit={fit}", f"objective.maxent_tau={tau:g}"]
@@ -43,7 +43,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("stages", nargs="*", metavar="STAGE", help=f"{', '.join(STAGES)}; all by default")
     parser.add_argument("--seeds", type=int, nargs="+", default=list(SEEDS))
-    parser.add_argument("--limit", type=int, help="train so many runs at most in this invocation")
+    parser.add_argument("--limit", type=int, help="train at most this many runs in this invocation")
     parser.add_argument("--output", type=Path, default=Path("out/maxent_study"))
     arguments = parser.parse_args()
     unknown = set(arguments.stages) - set(STAGES)
@@ -78,17 +78,17 @@ def figures_file(folder: Path) -> Path:
 
 
 def make_start(start: Path) -> None:
-    """Train the starting point where there is none."""
+    """Train the starting point if it is missing."""
     if not (start / "README.md").exists():
         subprocess.run([sys.executable, HERE / "coldstart.py", "--output", start], check=True)
 
 
 def train_runs(runs: dict[tuple[str, int], RunDirectory], start: Path, limit: int | None) -> None:
-    """Train what has not reached its end, seed by seed; `limit` runs at most."""
+    """Train the unfinished runs, seed by seed; at most `limit`."""
     waiting = [(arm, seed, run) for (arm, seed), run in runs.items() if not run.summary.exists()]
     for number, (arm, seed, run) in enumerate(waiting[:limit], 1):
         if run.summary.exists():
-            continue  # another invocation was here meanwhile
+            continue  # another invocation has trained it meanwhile
         print(f"{number} of {len(waiting)}: {arm}, seed {seed}", flush=True)
         subprocess.run([sys.executable, "-m", "covey.cli.main", *training(arm, seed, run, start)], check=True)
 
@@ -100,7 +100,7 @@ def training(arm: str, seed: int, run: RunDirectory, start: Path) -> list[str]:
 
 
 def measure_model(model: Path, file: Path) -> None:
-    """Measure a model and note its figures, unless that was done."""
+    """Measure a model and store its figures, unless that was done."""
     if file.exists():
         return
     figures = measure(model)
@@ -109,7 +109,7 @@ def measure_model(model: Path, file: Path) -> None:
 
 
 def write(runs: dict[tuple[str, int], RunDirectory], start: Path) -> None:
-    """Write the tables and the picture of all that was measured."""
+    """Write the tables and the plot of all that was measured."""
     done = {key: run for key, run in runs.items() if figures_file(run.root).exists()}
     if not done:
         raise SystemExit("Nothing is measured yet: run the stages train and measure first.")
@@ -119,7 +119,7 @@ def write(runs: dict[tuple[str, int], RunDirectory], start: Path) -> None:
     before = read_figures(start)
     results.insert(0, Result(START, -1, before.accuracy, before.pass_at_8, before.distinct, first, before.truncated, 0))
     write_csv(results, HERE / "results.csv")
-    results = read_csv(HERE / "results.csv")  # with its digits, so that the tables follow from it alone
+    results = read_csv(HERE / "results.csv")  # rounded as in the file, so that the tables follow from it alone
     write_atomically(HERE / "results.md", page(results))
     curves = {
         name: {
@@ -133,7 +133,7 @@ def write(runs: dict[tuple[str, int], RunDirectory], start: Path) -> None:
 
 
 def result(arm: str, seed: int, run: RunDirectory) -> Result:
-    """What a run that was trained and measured comes to."""
+    """The results of a run that was trained and measured."""
     figures = read_figures(run.root)
     entropies = [value for _, value in series(read_metrics(run.metrics), names.ENTROPY)]
     seconds = json.loads(run.summary.read_text(encoding="utf-8"))["training_seconds"]

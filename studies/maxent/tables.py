@@ -1,4 +1,4 @@
-"""`results.csv`, one line for each run, and `results.md`, what it says with intervals over the seeds."""
+"""`results.csv`, one line per run, and `results.md`, its means with intervals over the seeds."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 from covey.evaluation.estimators import Estimate, mean
-from covey.report.student import mean_interval
+from covey.report.t_interval import mean_interval
 
 BASELINE = "grpo"
 START = "start"

@@ -1,9 +1,9 @@
-"""What a start does to the text before any training: each start beside the starter with its own vocabulary.
+"""The effect of an initialisation on the text before any training, compared with the starter's own vocabulary.
 
     python studies/reasoning_vocabulary/start.py [--problems 128] [--size full] [--temperature 1.0]
 
-Texts are written by the starter itself. At every position inside of thinking, the probabilities of a token and of its
-copies are added up and compared with what the starter gives the token.
+Texts are sampled from the starter. At every position inside of thinking, the probabilities of a token and of its copies
+are added up and compared with the starter's probability of the token.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from covey.model.reasoning_vocab.expansion import expand
 from covey.model.starter import STARTER_PATH
-from covey.rollout import Ends, Sampling, sample
+from covey.rollout import Sampling, StopCriteria, sample
 
 LENGTH = 64
 
@@ -41,9 +41,9 @@ def main() -> None:
 
 @torch.no_grad()
 def measure(folder: Path, vocabulary: Any, problems: int, temperature: float) -> tuple[int, float, float]:
-    """Thinking tokens, mean KL from the starter's text to the widened model's, and the ratio of the closing tag."""
-    narrow: Any = AutoModelForCausalLM.from_pretrained(STARTER_PATH).eval()
-    wide: Any = AutoModelForCausalLM.from_pretrained(folder).eval()
+    """Thinking tokens, mean KL from the starter's text to the expanded model's, and the ratio of the closing tag."""
+    base: Any = AutoModelForCausalLM.from_pretrained(STARTER_PATH).eval()
+    expanded: Any = AutoModelForCausalLM.from_pretrained(folder).eval()
     tokenizer = AutoTokenizer.from_pretrained(folder)
     (close,) = tokenizer("</think>")["input_ids"]
     bases = torch.tensor([*range(vocabulary.map.base_vocab_size), *vocabulary.map.base_ids])
@@ -55,14 +55,14 @@ def measure(folder: Path, vocabulary: Any, problems: int, temperature: float) ->
         )
         for a, b in torch.randint(10, 1000, (problems, 2), generator=generator).tolist()
     ]
-    ends = Ends(LENGTH, [tokenizer.eos_token_id], tokenizer.pad_token_id)
-    texts = sample(narrow, prompts, sampling=Sampling(temperature=temperature), ends=ends, generator=generator)
+    stop = StopCriteria(LENGTH, [tokenizer.eos_token_id], tokenizer.pad_token_id)
+    texts = sample(base, prompts, sampling=Sampling(temperature=temperature), stop=stop, generator=generator)
     divergences, closing = [], []
     for prompt, text in zip(prompts, texts, strict=True):
         ids = torch.tensor([[*prompt, *text.ids]])
         inside = vocabulary.inside(vocabulary.states(ids))[0]
-        own = (narrow(ids).logits[0, inside].double() / temperature).log_softmax(-1)
-        logps = ((wide(ids).logits[0, inside].double() + bias) / temperature).softmax(-1)
+        own = (base(ids).logits[0, inside].double() / temperature).log_softmax(-1)
+        logps = ((expanded(ids).logits[0, inside].double() + bias) / temperature).softmax(-1)
         merged = torch.zeros_like(own).index_add_(1, bases, logps).log()
         divergences += (own.exp() * (own - merged)).sum(-1).tolist()
         closing += (merged[:, close] - own[:, close]).exp().tolist()

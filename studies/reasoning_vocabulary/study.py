@@ -2,8 +2,8 @@
 
     python studies/reasoning_vocabulary/study.py [train] [write] [--seeds 0 1 2 3 4] [--limit N] [--output DIR]
 
-Trains what is not trained yet (each run is a `covey train` of its own) and writes results.csv, results.md and
-curves.png beside this file. Stop it when you like; the same command goes on.
+Trains what is not trained yet (each run is a separate `covey train`) and writes results.csv, results.md and curves.png
+next to this file. After a stop, the same command resumes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from covey.report.student import mean_interval
+from covey.report.t_interval import mean_interval
 from covey.runlog import RunDirectory, names, read_metrics, series, write_atomically
 
 HERE = Path(__file__).resolve().parent
@@ -41,7 +41,7 @@ MEASURES = {
     "reasoning share, last step": (names.REASONING_SHARE, -1),
     "thinking share, last step": (names.THINKING_SHARE, -1),
 }
-"""What is told of a run: a metric, and whether of its first or its last row."""
+"""The reported figures of a run: a metric, and whether of its first or its last row."""
 
 Curves = dict[str, list[list[tuple[int, float]]]]
 """By arm, the points of each seed."""
@@ -51,7 +51,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("stages", nargs="*", metavar="STAGE", help=f"{', '.join(STAGES)}; all by default")
     parser.add_argument("--seeds", type=int, nargs="+", default=list(SEEDS))
-    parser.add_argument("--limit", type=int, help="train so many runs at most in this invocation")
+    parser.add_argument("--limit", type=int, help="train at most this many runs in this invocation")
     parser.add_argument("--output", type=Path, default=Path("out/reasoning_vocabulary_study"))
     arguments = parser.parse_args()
     unknown = set(arguments.stages) - set(STAGES)
@@ -68,7 +68,7 @@ def main() -> None:
 
 
 def train(runs: dict[tuple[str, int], RunDirectory], limit: int | None) -> None:
-    """Train what has not reached its end, seed by seed; `limit` runs at most."""
+    """Train the unfinished runs, seed by seed; at most `limit`."""
     waiting = [(arm, seed, run) for (arm, seed), run in runs.items() if not run.summary.exists()]
     for number, (arm, seed, run) in enumerate(waiting[:limit], 1):
         print(f"{number} of {len(waiting)}: {arm}, seed {seed}", flush=True)
@@ -138,7 +138,7 @@ def interval(values: Sequence[float]) -> str:
 
 
 def draw(curves: dict[str, Curves], target: Path) -> None:
-    """One plot per measure: the mean of each arm, and its seeds behind it."""
+    """One plot per figure: the mean of each arm, and its seeds behind it."""
     import matplotlib
 
     matplotlib.use("Agg")

@@ -1,4 +1,4 @@
-"""Tests against real vLLM on the CPU. They run in an environment of their own (`make test-vllm`; see docs/vllm.md)."""
+"""Tests with real vLLM on the CPU. They run in their own environment (`make test-vllm`; see docs/vllm.md)."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+
 from servers import Server, StartServer
 
 HERE = Path(__file__).parent
@@ -21,7 +22,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave everything here out where vLLM is not installed."""
+    """Skip everything here if vLLM is not installed."""
     missing = pytest.mark.skip(reason="vLLM is not installed here: `make test-vllm` runs these in .venv-vllm")
     if find_spec("vllm") is None:
         for item in items:
@@ -31,14 +32,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def caches(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """What vLLM and torch keep between runs goes where the tests' files go."""
+    """Put the caches of vLLM and torch into a temporary folder."""
     folder = tmp_path_factory.mktemp("caches")
     os.environ["VLLM_CACHE_ROOT"] = str(folder / "vllm")
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(folder / "inductor")
 
 
 def save_model(folder: Path, *, tied: bool, seed: int = 0) -> str:
-    """A Qwen3 like the starter, of random weights; its heads have 32 numbers, which vLLM on a CPU needs."""
+    """A Qwen3 like the starter, of random weights; its head dimension, 32, is one that vLLM supports on a CPU."""
     import torch
     from transformers import Qwen3ForCausalLM
 
@@ -56,19 +57,19 @@ def save_model(folder: Path, *, tied: bool, seed: int = 0) -> str:
 
 @pytest.fixture(scope="session")
 def tied_model(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A model whose output head is its input embeddings."""
+    """A model with tied embeddings."""
     return save_model(tmp_path_factory.mktemp("tied"), tied=True)
 
 
 @pytest.fixture(scope="session")
 def untied_model(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A model with an output head of its own."""
+    """A model with untied embeddings."""
     return save_model(tmp_path_factory.mktemp("untied"), tied=False)
 
 
 @pytest.fixture(scope="module")
 def start_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartServer]:
-    """Starts servers as `covey launch` would, and ends them all."""
+    """Starts servers as `covey launch` does, and kills them at the end."""
     started: list[Server] = []
 
     def start(model: str, *more: str, port: int | None = None) -> Server:
@@ -79,7 +80,7 @@ def start_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartServ
         log = tmp_path_factory.mktemp("server") / "server.log"
         process = subprocess.Popen(
             [
-                *[sys.executable, "-m", "covey.rollout.vllm_serve", "--model", model, "--port", str(port)],
+                *[sys.executable, "-m", "covey.rollout.vllm.serve", "--model", model, "--port", str(port)],
                 *["--max-model-len", "256", "--log-file", str(log), *more],
             ],
             start_new_session=True,

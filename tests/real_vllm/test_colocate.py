@@ -1,4 +1,4 @@
-"""vLLM in the trainer's process: completions from the weights that are trained, and nothing else goes unnoticed."""
+"""vLLM in the trainer's process: completions come from the weights being trained, and anything else is an error."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import torch
 
 from covey import GRPOTrainer
 from covey.errors import EngineError
-from covey.rollout import vllm_engine
-from covey.training.engine_sync import own_logps
+from covey.rollout.vllm import engine as vllm_engine
+from covey.training.trl.engine_sync import trainer_logps
 from trainers import build_trainer
 
 pytestmark = pytest.mark.vllm
@@ -33,13 +33,13 @@ def trainer(request: pytest.FixtureRequest, tied_model: str, untied_model: str, 
 
 def gap(trainer: Any, rows: list[list[int]]) -> float:
     """The largest difference between the two sides now."""
-    own = own_logps(trainer.model, rows)
+    own = trainer_logps(trainer.model, rows)
     theirs = vllm_engine.prompt_logps(trainer.vllm_generation.llm, rows)
     return max(abs(a - b) for ours, other in zip(own, theirs, strict=True) for a, b in zip(ours, other, strict=True))
 
 
 def test_every_group_of_weights_arrives(trainer: Any) -> None:
-    """Each tensor is moved alone: before the sync the two sides differ by it, afterwards they do not."""
+    """Each tensor is changed alone: before the sync the two sides differ, afterwards they do not."""
     engine = trainer.vllm_generation
     engine.sync_weights()
     rows = engine._rows
@@ -53,11 +53,11 @@ def test_every_group_of_weights_arrives(trainer: Any) -> None:
         assert gap(trainer, rows) < SAME, name
 
 
-def test_training_writes_with_the_weights_of_each_step(trainer: Any) -> None:
+def test_training_generates_with_the_weights_of_each_step(trainer: Any) -> None:
     trainer.train()
     figures = [row for row in trainer.state.log_history if "sampling/sampling_logp_difference/max" in row]
     assert len(figures) == 3
-    for row in figures:  # what vLLM said of the tokens that it drew, and what the policy says of them: TRL's figure
+    for row in figures:  # TRL's metric: log-probs by vLLM and by the policy
         assert row["sampling/sampling_logp_difference/max"] < SAME
         assert row["grad_norm"] > 0
     assert trainer.vllm_generation._syncs == 3
@@ -72,7 +72,7 @@ def test_adapters_arrive_merged(tied_model: str, tmp_path: Path) -> None:
     trainer.train()
     engine.sync_weights()
     assert gap(trainer, engine._rows) < SAME
-    with trainer.model.disable_adapter():  # they have learnt something, so that leaving them out would be seen
+    with trainer.model.disable_adapter():  # they are trained, so that omitting them would be visible
         assert gap(trainer, engine._rows) > 100 * SAME
 
 
@@ -80,7 +80,7 @@ def test_a_sync_that_does_nothing_stops_the_run(
     tied_model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trainer = colocated(tied_model, tmp_path, learning_rate=1e-4)
-    trainer.vllm_generation.sync_tolerance = 10.0  # so that the size of the gap says nothing
+    trainer.vllm_generation.sync_tolerance = 10.0  # so that the size of the gap is not an error
     real, calls = vllm_engine.load_into, []
 
     def skips_the_second(llm: Any, named: Any) -> None:
@@ -94,10 +94,10 @@ def test_a_sync_that_does_nothing_stops_the_run(
     assert trainer.state.global_step == 1
 
 
-def test_a_head_that_stays_behind_stops_the_run(
+def test_a_head_that_is_not_updated_stops_the_run(
     tied_model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """vLLM's own reload leaves a tied head as it was: it answers, its answers change, and they are wrong."""
+    """vLLM's own reload does not update a tied head: completions change, and are wrong."""
     trainer = colocated(tied_model, tmp_path, learning_rate=0.05)
     monkeypatch.setattr(
         vllm_engine, "load_weights", lambda runner, named: runner.reload_weights(weights_iterator=iter(named))
@@ -106,7 +106,7 @@ def test_a_head_that_stays_behind_stops_the_run(
         trainer.train()
 
 
-def test_seeds_draw_different_completions_and_one_seed_the_same(tied_model: str, tmp_path: Path) -> None:
+def test_completions_depend_on_the_seed(tied_model: str, tmp_path: Path) -> None:
     def drawn(seed: int, name: str) -> list[str]:
         trainer = colocated(tied_model, tmp_path / name, seed=seed, max_steps=1)
         trainer.train()
@@ -117,8 +117,8 @@ def test_seeds_draw_different_completions_and_one_seed_the_same(tied_model: str,
     assert first != drawn(2, "c")
 
 
-def test_a_run_that_was_stopped_goes_on_as_the_straight_one(tied_model: str, tmp_path: Path) -> None:
-    """In process, vLLM draws from the random numbers that a checkpoint holds."""
+def test_a_resumed_run_equals_the_straight_one(tied_model: str, tmp_path: Path) -> None:
+    """In process, vLLM samples from random states that are part of a checkpoint."""
 
     def figures(trainer: Any) -> dict[int, tuple[float, float]]:
         rows = [row for row in trainer.state.log_history if "grad_norm" in row]
@@ -135,7 +135,7 @@ def test_a_run_that_was_stopped_goes_on_as_the_straight_one(tied_model: str, tmp
         assert torch.equal(ours, theirs)
 
 
-def test_a_prompt_that_is_too_long_is_told_in_words(tied_model: str, tmp_path: Path) -> None:
+def test_a_prompt_that_is_too_long_is_an_error(tied_model: str, tmp_path: Path) -> None:
     trainer = colocated(tied_model, tmp_path, vllm_max_model_length=16)
     with pytest.raises(
         EngineError, match=r"vLLM does not take these prompts \(training\.vllm_max_model_length\): .*16"
@@ -143,31 +143,31 @@ def test_a_prompt_that_is_too_long_is_told_in_words(tied_model: str, tmp_path: P
         trainer.train()
 
 
-def test_heads_that_vllm_cannot_compute_are_refused(tiny_model: str, tmp_path: Path) -> None:
-    with pytest.raises(EngineError, match=r"heads have 8 numbers"):
+def test_unsupported_head_dimensions_are_an_error(tiny_model: str, tmp_path: Path) -> None:
+    with pytest.raises(EngineError, match=r"heads have dimension 8"):
         colocated(tiny_model, tmp_path)
 
 
 def test_completions_outside_of_training_are_those_of_the_models_own_generation() -> None:
-    """Greedy, so that two engines can be compared word by word; and sampled, where the seed decides."""
+    """Greedy, to compare two engines token by token; and sampled, by seed."""
     from importlib.resources import files
 
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     from covey.rollout import SamplingSettings, generate
-    from covey.rollout.vllm_writer import EngineWriter
+    from covey.rollout.vllm.offline import VLLMEngine
 
     source = str(files("covey.model.starter") / "weights")
     tokenizer = AutoTokenizer.from_pretrained(source)
     prompts: list[Any] = [[{"role": "user", "content": f"What is {n} + 7?"}] for n in (3, 15, 240)]
     greedy = SamplingSettings(max_completion_length=48, temperature=0.0)
-    writer = EngineWriter(source, tokenizer, max_model_len=128)
+    engine = VLLMEngine(source, tokenizer, max_model_len=128)
     model = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32)
     expected = generate(model, tokenizer, prompts, greedy, batch_size=3, seed=0)
-    assert [found[0] for found in writer.generate(prompts, greedy, seed=0)] == expected
+    assert [found[0] for found in engine.generate(prompts, greedy, seed=0)] == expected
     drawn = SamplingSettings(max_completion_length=48, temperature=1.0)
-    first = writer.generate(prompts, drawn, 4, seed=5)
+    first = engine.generate(prompts, drawn, 4, seed=5)
     assert [len(found) for found in first] == [4, 4, 4]
-    assert writer.generate(prompts, drawn, 4, seed=5) == first
-    assert writer.generate(prompts[1:], drawn, 4, seed=6) == first[1:]  # each prompt has a seed of its own
-    assert writer.generate(prompts, drawn, 4, seed=50) != first
+    assert engine.generate(prompts, drawn, 4, seed=5) == first
+    assert engine.generate(prompts[1:], drawn, 4, seed=6) == first[1:]  # each prompt has a seed of its own
+    assert engine.generate(prompts, drawn, 4, seed=50) != first

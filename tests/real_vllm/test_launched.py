@@ -1,4 +1,4 @@
-"""A launched run with real vLLM, whose job gets SIGTERM as a whole, or whose launcher and guard are killed."""
+"""A launched run with real vLLM: SIGTERM to the whole job, and SIGKILL to launcher and guard."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ import time
 from pathlib import Path
 
 def slow(completions, **columns):
-    """Says that it was called, and takes its time: for a signal to come between the two halves of a step."""
+    """Records the call and sleeps, for a signal between the two halves of a step."""
     with Path(__file__).with_name("calls").open("a") as file:
         file.write("called\\n")
     time.sleep(2)
     return [float(len(set(c[-1]["content"]))) for c in completions]
 '''
 HALVES = ("training.gradient_accumulation_steps=2", "training.steps_per_generation=1")
-"""Completions are written twice a step, so that its second half needs the server."""
+"""Two generations per step, so that its second half needs the server."""
 
 
 class Launched:
@@ -41,7 +41,7 @@ class Launched:
 
     def __init__(self, folder: Path) -> None:
         (folder / "reward.py").write_text(REWARD, encoding="utf-8")
-        self.calls, self._log, self._mark = folder / "calls", folder / "said", uuid.uuid4().hex
+        self.calls, self._log, self._mark = folder / "calls", folder / "output", uuid.uuid4().hex
         words = ["training.use_vllm=true", "training.vllm_mode=server", "training.vllm_max_model_length=192", *HALVES]
         words += [f"rewards.funcs=[{folder / 'reward.py'}:slow]", "training.max_steps=1000", "evaluation.every_steps=0"]
         words += ["launch.gpus=0", "run_name=r", f"output_dir={folder}", f"launch.log_dir={folder / 'logs'}"]
@@ -55,8 +55,8 @@ class Launched:
                 start_new_session=True,
             )
 
-    def members(self) -> dict[int, str]:
-        """All its processes: number and command line."""
+    def processes(self) -> dict[int, str]:
+        """All its processes: pid and command line."""
         found = {}
         for one in psutil.process_iter():
             with suppress(psutil.Error):
@@ -67,16 +67,16 @@ class Launched:
     def until(self, holds: Callable[[], Any]) -> None:
         deadline = time.monotonic() + PATIENCE
         while not holds():
-            assert time.monotonic() < deadline, self.said
+            assert time.monotonic() < deadline, self.output
             time.sleep(0.05)
 
     @property
-    def written(self) -> int:
-        """How often completions were written and graded."""
+    def generations(self) -> int:
+        """How often completions were generated and graded."""
         return len(self.calls.read_text().splitlines()) if self.calls.exists() else 0
 
     @property
-    def said(self) -> str:
+    def output(self) -> str:
         return self._log.read_text()
 
 
@@ -84,11 +84,11 @@ class Launched:
 def launched(tmp_path: Path) -> Iterator[Launched]:
     run = Launched(tmp_path)
     try:
-        run.until(lambda: run.written == 3 or run.process.poll() is not None)
-        assert run.process.poll() is None, run.said
+        run.until(lambda: run.generations == 3 or run.process.poll() is not None)
+        assert run.process.poll() is None, run.output
         yield run
     finally:
-        for pid in run.members():
+        for pid in run.processes():
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         run.process.wait()
@@ -96,27 +96,28 @@ def launched(tmp_path: Path) -> Iterator[Launched]:
 
 def test_a_job_that_gets_sigterm_ends_its_step_and_is_saved(launched: Launched, tmp_path: Path) -> None:
     """Every process gets it at once, vLLM's own among them."""
-    members = launched.members()
-    assert any("EngineCore" in line for line in members.values()), members
-    for pid in members:
+    processes = launched.processes()
+    assert any("EngineCore" in line for line in processes.values()), processes
+    for pid in processes:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGTERM)
-    assert launched.process.wait(PATIENCE) == 143, launched.said
-    assert launched.members() == {}
-    assert launched.written == 4  # the second half of the step was written, by the same server
+    assert launched.process.wait(PATIENCE) == 143, launched.output
+    assert launched.processes() == {}
+    assert launched.generations == 4  # the second half of the step too, by the same server
     rows = [json.loads(line) for line in (tmp_path / "r" / "metrics.jsonl").read_text().splitlines()]
     assert [row["step"] for row in rows if "train/loss" in row] == [1, 2]
     assert (tmp_path / "r" / "checkpoint-2" / "complete.json").is_file()
-    assert launched.said.count("vLLM server started") == 1
+    assert launched.output.count("vLLM server started") == 1
 
 
 def test_an_engine_whose_launcher_guard_and_server_are_killed_is_ended(launched: Launched) -> None:
-    """It has a name of its own by then, and does not notice that nobody asks it any more."""
-    members = launched.members()
-    (engine,) = [pid for pid, line in members.items() if "EngineCore" in line]
-    above = {one.pid for one in psutil.Process(engine).parents()} & set(members)
-    assert len(above) == 3, members
-    os.kill(launched.process.pid, signal.SIGSTOP)  # lest it tidy up
+    """By then it has its own process title, and does not notice that its clients are gone."""
+    processes = launched.processes()
+    (engine,) = [pid for pid, line in processes.items() if "EngineCore" in line]
+    above = {one.pid for one in psutil.Process(engine).parents()} & set(processes)
+    assert len(above) == 3, processes
+    os.kill(launched.process.pid, signal.SIGSTOP)  # so that it cannot clean up
     for pid in above:
         os.kill(pid, signal.SIGKILL)
-    launched.until(lambda: not any("VLLM" in line for line in launched.members().values()))  # training goes on a while
+    # The trainer may continue for a while.
+    launched.until(lambda: not any("VLLM" in line for line in launched.processes().values()))

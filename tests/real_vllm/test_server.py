@@ -1,4 +1,4 @@
-"""A vLLM server beside the trainer: weights over HTTP, a server replaced in the middle of a run, `covey train`."""
+"""A vLLM server next to the trainer: weights over HTTP, a server replaced in the middle of a run, `covey train`."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 import torch
-from servers import Server, StartServer
 from transformers import TrainerCallback
 
 from covey import GRPOTrainer
 from covey.errors import EngineError
 from covey.model.starter import STARTER_PATH
-from covey.training.engine_sync import own_logps
+from covey.training.trl.engine_sync import trainer_logps
+from servers import Server, StartServer
 from trainers import build_trainer
 
 pytestmark = pytest.mark.vllm
@@ -35,7 +35,7 @@ def server(start_server: StartServer, tied_model: str) -> Server:
 
 
 def served(model: str, server: Server, folder: Path, **more: Any) -> Any:
-    """A trainer that has this server write its completions."""
+    """A trainer that generates with this server."""
     settings = {"use_vllm": True, "vllm_mode": "server", "vllm_server_host": "127.0.0.1", "max_steps": 3}
     settings |= {"vllm_server_port": server.port, "vllm_server_timeout": 120.0}
     return build_trainer(GRPOTrainer, model, folder, prompts=6, **(settings | more))
@@ -43,7 +43,7 @@ def served(model: str, server: Server, folder: Path, **more: Any) -> Any:
 
 def gap(trainer: Any, rows: list[list[int]]) -> float:
     """The largest difference between the two sides now."""
-    own, theirs = own_logps(trainer.model, rows), trainer.vllm_generation.vllm_client.prompt_logps(rows)
+    own, theirs = trainer_logps(trainer.model, rows), trainer.vllm_generation.vllm_client.prompt_logps(rows)
     return max(abs(a - b) for ours, other in zip(own, theirs, strict=True) for a, b in zip(ours, other, strict=True))
 
 
@@ -61,7 +61,7 @@ def test_every_group_of_weights_arrives(server: Server, tied_model: str, tmp_pat
         assert gap(trainer, engine._rows) < SAME, name
 
 
-def test_training_writes_with_the_weights_of_each_step(server: Server, tied_model: str, tmp_path: Path) -> None:
+def test_training_generates_with_the_weights_of_each_step(server: Server, tied_model: str, tmp_path: Path) -> None:
     from peft import LoraConfig
 
     adapters = LoraConfig(r=4, target_modules="all-linear")
@@ -77,12 +77,12 @@ def test_weights_that_are_not_sent_stop_the_run(
     client = trainer.vllm_generation.vllm_client
     monkeypatch.setattr(client, "_send_folder", lambda named: [None for _ in named] and None)
     with torch.no_grad():
-        trainer.model.get_input_embeddings().weight.mul_(1.5)  # whatever the tests before left there
+        trainer.model.get_input_embeddings().weight.mul_(1.5)  # to differ from the weights of earlier tests
     with pytest.raises(EngineError, match=r"After the weight sync at step 0"):
         trainer.train()
 
 
-def test_another_number_type_shows_in_the_proof(server: Server, tied_model: str, tmp_path: Path) -> None:
+def test_another_dtype_fails_the_weight_sync_check(server: Server, tied_model: str, tmp_path: Path) -> None:
     """An engine in bfloat16 for a trainer in float32: within the tolerance of half types, far beyond float32's."""
     trainer = served(tied_model, server, tmp_path, bf16=True)
     trainer.vllm_generation.sync_tolerance = 1e-6
@@ -90,7 +90,7 @@ def test_another_number_type_shows_in_the_proof(server: Server, tied_model: str,
         trainer.train()
 
 
-def test_a_server_that_dies_and_is_started_again_gets_the_weights(
+def test_a_restarted_server_gets_the_weights(
     start_server: StartServer, tied_model: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Killed after the first step. The new one has the weights that training began with, until it is synced."""
@@ -109,43 +109,43 @@ def test_a_server_that_dies_and_is_started_again_gets_the_weights(
         trainer.train()
     assert len(running) == 2
     assert all(difference < SAME for difference in differences(trainer, steps=2))
-    assert "Another vLLM server answers" in caplog.text
+    assert "A new vLLM server answers" in caplog.text
     assert gap(trainer, trainer.vllm_generation._rows) > 100 * SAME  # the last step, which no sync has followed yet
 
 
-def test_completions_of_a_server_without_the_weights_are_written_again(
+def test_completions_of_a_server_without_the_weights_are_generated_again(
     server: Server, start_server: StartServer, tied_model: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Between the sync of a step and its completions another server takes over: nothing fails, and all is wrong."""
+    """Between the sync of a step and its completions another server takes over, with other weights."""
     other = start_server(tied_model)
     other.wait()
     trainer = served(tied_model, server, tmp_path, learning_rate=0.05)
     client = trainer.vllm_generation.vllm_client
-    real, asked = client.generate, []
+    real, steps = client.generate, []
 
     def taken_over(*args: Any, **kwargs: Any) -> Any:
-        asked.append(trainer.state.global_step)
-        if asked == [0, 1]:
+        steps.append(trainer.state.global_step)
+        if steps == [0, 1]:
             client.base_url = f"http://127.0.0.1:{other.port}"
         return real(*args, **kwargs)
 
     client.generate = taken_over
     with caplog.at_level(logging.WARNING, logger="covey"):
         trainer.train()
-    assert asked == [0, 1, 1, 2]
+    assert steps == [0, 1, 1, 2]
     assert all(difference < SAME for difference in differences(trainer, steps=3))
     assert "completions came from another server" in caplog.text
 
 
 def differences(trainer: Any, *, steps: int) -> list[float]:
-    """Of each step: the largest difference between what vLLM said of the tokens it drew and what the policy says."""
+    """Of each step: the largest difference between log-probs by vLLM and by the policy."""
     name = "sampling/sampling_logp_difference/max"
     found = [row[name] for row in trainer.state.log_history if name in row]
     assert len(found) == steps
     return found
 
 
-def test_no_server_is_told_in_words(tied_model: str, tmp_path: Path) -> None:
+def test_no_server_is_an_error(tied_model: str, tmp_path: Path) -> None:
     nobody = Server(process=None, port=9, log=tmp_path)  # type: ignore[arg-type]
     with pytest.raises(EngineError, match=r"No vLLM server answers at http://127\.0\.0\.1:9 after 0\.1 s"):
         served(tied_model, nobody, tmp_path, vllm_server_timeout=0.1)
@@ -153,7 +153,7 @@ def test_no_server_is_told_in_words(tied_model: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("how", ["colocate", "server", "launch"])
 def test_the_commands(how: str, start_server: StartServer, tmp_path: Path) -> None:
-    """`covey train` on the model that ships with Covey, in either mode, and `covey launch`, which brings the server."""
+    """`covey train` on the model that ships with Covey, in either mode, and `covey launch`, which starts the server."""
     command = "launch" if how == "launch" else "train"
     mode = "colocate" if how == "colocate" else "server"
     overrides = ["training.use_vllm=true", f"training.vllm_mode={mode}", "training.max_steps=3", "run_name=run"]

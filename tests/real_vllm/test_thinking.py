@@ -1,4 +1,4 @@
-"""The reasoning vocabulary in real vLLM: it draws what the trainer scores, with the mask on both sides."""
+"""The reasoning vocabulary in real vLLM: it samples what the trainer scores, with the mask on both sides."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SAME = 1e-4
 
 @pytest.fixture(scope="module", params=["copy", "same_text"])
 def wide(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The starter with reasoning tokens, by either start."""
+    """The starter with reasoning tokens, by `copy` and by `same_text`."""
     folder = tmp_path_factory.mktemp(request.param) / "model"
     expand(STARTER_PATH, folder, 700, start=request.param)
     return str(folder)
@@ -34,32 +34,32 @@ def trained(model: str, folder: Path, **more: Any) -> tuple[Any, list[list[int]]
     settings |= {"temperature": 0.8, "max_completion_length": 32, "num_generations": 8, "learning_rate": 1e-3}
     settings["per_device_train_batch_size"] = 8
     trainer = build_trainer(GRPOTrainer, model, folder, prompts=4, **(settings | more))
-    generate, written = trainer.vllm_generation.generate, []
+    generate, completions = trainer.vllm_generation.generate, []
 
     def keep(*args: Any, **kwargs: Any) -> Any:
         output = generate(*args, **kwargs)
-        written.extend(output[1])
+        completions.extend(output[1])
         return output
 
     trainer.vllm_generation.generate = keep
     trainer.train()
-    return trainer, written
+    return trainer, completions
 
 
 def difference(trainer: Any) -> float:
-    """The largest difference between what vLLM said of the tokens it drew and what the policy says, over all steps."""
+    """The largest difference between log-probs by vLLM and by the policy, over all steps."""
     name = "sampling/sampling_logp_difference/max"
     found = [row[name] for row in trainer.state.log_history if name in row]
     assert len(found) == 2
     return max(found)
 
 
-def test_vllm_draws_from_what_the_trainer_scores(wide: str, tmp_path: Path) -> None:
-    trainer, written = trained(wide, tmp_path)
+def test_vllm_samples_from_what_the_trainer_scores(wide: str, tmp_path: Path) -> None:
+    trainer, completions = trained(wide, tmp_path)
     assert difference(trainer) < SAME
     token_map = ReasoningVocabulary.load(wide).map
-    drawn = [token for ids in written for token in ids if token >= token_map.base_vocab_size]
-    assert drawn, "no reasoning token was drawn, so that this shows nothing"
+    drawn = [token for ids in completions for token in ids if token >= token_map.base_vocab_size]
+    assert drawn, "no reasoning token was sampled, so this tests nothing"
 
 
 def test_without_the_mask_the_two_differ(wide: str, tmp_path: Path) -> None:

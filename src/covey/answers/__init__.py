@@ -1,4 +1,4 @@
-"""Extracting and grading answers: pure functions, the same for data, rewards and evaluation."""
+"""Extracting and grading answers, by pure functions that data, rewards and evaluation share."""
 
 from covey.answers.extract import (
     EXTRACTORS,
@@ -11,7 +11,7 @@ from covey.answers.extract import (
     has_think_format,
 )
 from covey.answers.grade import answers_agree, gold_answer, grade_exact, grade_math
-from covey.answers.numbers import canonical_number
+from covey.answers.maths.numbers import canonical_number
 from covey.answers.outcome import Outcome
 from covey.answers.statement import extract_prediction
 

@@ -1,4 +1,4 @@
-"""Finding the answer inside a text by its marks: a data row's solution, or what a model wrote. None: there is none."""
+"""Extracting a marked answer from a text: a worked solution of the data, or a completion."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from covey.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class Tags:
-    """The names of the tags around the two parts of a reasoned answer."""
+    """The names of the thinking tag and the answer tag."""
 
     think: str = "think"
     answer: str = "answer"
 
 
 TAGS = Tags()
-"""The tags that nothing else was said about."""
+"""The default tags."""
 
 _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)  # an escaped character, whatever it is, or a brace
 _GSM8K_MARK = "####"
 _REGEX = "regex:"
-_SEARCHED = 20_000  # characters that a pattern of the user's own gets to see: it may take longer than linear time
+_SEARCHED = 20_000  # characters that a user's pattern is applied to: it may need more than linear time
 
 
 def extract_answer_tag(text: str, tag: str = "answer") -> str | None:
@@ -42,7 +42,7 @@ def extract_answer_tag(text: str, tag: str = "answer") -> str | None:
 
 
 def extract_gsm8k(text: str) -> str | None:
-    """GSM8K's final answer: what follows the last `####`, without thousands separators."""
+    """GSM8K's final answer: the text after the last `####`, without thousands separators."""
     _, mark, answer = text.rpartition(_GSM8K_MARK)
     return (answer.strip().replace(",", "") or None) if mark else None
 
@@ -61,7 +61,7 @@ def extract_boxed(text: str) -> str | None:
 
 
 def closing_brace(text: str, begin: int) -> int | None:
-    """Where the brace that was opened just before `begin` closes; None when it never does."""
+    """The position of the brace that closes the one just before `begin`; None if there is none."""
     depth = 1
     for mark in _BRACE.finditer(text, begin):
         depth += {"{": 1, "}": -1}.get(mark.group(), 0)
@@ -71,17 +71,18 @@ def closing_brace(text: str, begin: int) -> int | None:
 
 
 def has_reasoning_format(text: str, tags: Tags = TAGS) -> bool:
-    """Whether the whole text is one `<think>…</think>` followed by one `<answer>…</answer>`, white space aside."""
+    """Whether the whole text is one `<think>…</think>` followed by one `<answer>…</answer>`, ignoring white space."""
     return _reasoning(tags).fullmatch(text) is not None
 
 
 def has_think_format(text: str, tags: Tags = TAGS) -> bool:
-    """Whether the text begins with the only `<think>…</think>` in it; whatever follows is free.
+    """Whether the text begins with the only `<think>` in it and a `</think>` follows; the rest is free.
 
-    The form that models with a thinking mode keep to, and that TRL's `think_format_reward` asks for.
+    The format of models with a thinking mode. The rule is that of TRL's `think_format_reward`: nothing may come before
+    `<think>`, not even white space, and a second `</think>` does not matter.
     """
     opening, closing = f"<{tags.think}>", f"</{tags.think}>"
-    return text.lstrip().startswith(opening) and text.count(opening) == 1 == text.count(closing)
+    return text.startswith(opening) and text.count(opening) == 1 and closing in text
 
 
 @lru_cache(maxsize=16)
@@ -91,26 +92,22 @@ def _reasoning(tags: Tags) -> re.Pattern[str]:
     return re.compile(rf"\s*<{think}>{inside}</{think}>\s*<{answer}>{inside}</{answer}>\s*", re.DOTALL)
 
 
-def _whole(text: str) -> str | None:
-    return text.strip() or None
-
-
 EXTRACTORS: dict[str, Callable[[str], str | None]] = {
-    "none": _whole,
+    "none": lambda text: text.strip() or None,
     "gsm8k": extract_gsm8k,
     "boxed": extract_boxed,
     "answer_tag": extract_answer_tag,
 }
-"""The values of `dataset.answer_extractor`, besides `regex:PATTERN`."""
+"""The values of `dataset.answer_extractor`, in addition to `regex:PATTERN`."""
 
 
 def extractor(name: str) -> Callable[[str], str | None]:
     """The function that finds an answer: one of `EXTRACTORS`, or for `regex:PATTERN` the pattern's last match.
 
-    Of a match counts its first group, or all of it when it has no group; of a text only the last 20,000 characters.
+    A match gives its first group, or all of it without a group. Only the last 20,000 characters of a text are searched.
 
     Raises:
-        ConfigError: there is no extractor of that name, or the pattern is no regular expression.
+        ConfigError: there is no such extractor, or the pattern is not a valid regular expression.
     """
     if name in EXTRACTORS:
         return EXTRACTORS[name]
@@ -122,7 +119,7 @@ def extractor(name: str) -> Callable[[str], str | None]:
     try:
         pattern = re.compile(name.removeprefix(_REGEX))
     except re.error as error:
-        raise ConfigError(f"dataset.answer_extractor={name} holds no regular expression: {error}.") from None
+        raise ConfigError(f"dataset.answer_extractor={name} is not a valid regular expression: {error}.") from None
 
     def search(text: str) -> str | None:
         found = deque(pattern.finditer(text[-_SEARCHED:]), maxlen=1)

@@ -1,11 +1,12 @@
-"""Deciding whether a completion answers the gold answer, as a typed outcome."""
+"""Grading a completion against the gold answer, as a typed outcome."""
 
 from __future__ import annotations
 
-from covey.answers.agreement import agree, is_readable
 from covey.answers.extract import TAGS, Tags, closing_brace, extract_answer_tag, has_reasoning_format
-from covey.answers.latex import MAX_LENGTH
-from covey.answers.numbers import canonical_number
+from covey.answers.maths.agreement import agree
+from covey.answers.maths.latex import MAX_LENGTH
+from covey.answers.maths.numbers import canonical_number
+from covey.answers.maths.readable import is_readable
 from covey.answers.outcome import Outcome
 from covey.answers.statement import extract_prediction, marked
 
@@ -14,7 +15,7 @@ def grade_exact(completion: str, gold: str, tags: Tags = TAGS, strict: bool = Fa
     """Compare the last `<answer>…</answer>` of a completion with the gold answer, numbers in canonical form.
 
     Args:
-        strict: the whole completion must be `<think>…</think><answer>…</answer>`, or it states no answer.
+        strict: the whole completion must be `<think>…</think><answer>…</answer>`.
     """
     if strict and not has_reasoning_format(completion, tags):
         return Outcome.UNPARSABLE_PREDICTION
@@ -27,12 +28,12 @@ def grade_exact(completion: str, gold: str, tags: Tags = TAGS, strict: bool = Fa
 def grade_math(completion: str, gold: str, tags: Tags = TAGS) -> Outcome:
     """Compare the answer that a completion states with the gold answer, as mathematics.
 
-    The grader of the reward `accuracy`. It depends on `extract_prediction(completion, tags)` and `gold` alone, so that
-    equal pairs of these can share one grading. There is no timer in it: run it where a deadline is kept.
+    The grader of the reward `accuracy`. It depends only on `extract_prediction(completion, tags)` and `gold`, so
+    results can be cached by these. It has no timer: run it under a deadline.
 
     Args:
-        completion: what the model wrote; where its answer is looked for is told in `covey.answers.statement`.
-        gold: the right answer, bare or as a worked solution that marks it with tags, a box or `####`.
+        completion: its answer is found as `covey.answers.statement` describes.
+        gold: the right answer, bare or in a worked solution that marks it with tags, a box or `####`.
 
     Returns:
         RIGHT or WRONG; UNPARSABLE_PREDICTION where the completion states no answer that can be read; and
@@ -45,7 +46,7 @@ def grade_math(completion: str, gold: str, tags: Tags = TAGS) -> Outcome:
 
 
 def answers_agree(prediction: str, gold: str, tags: Tags = TAGS) -> Outcome:
-    """Compare two answers with nothing around them. The outcomes are those of `grade_math`."""
+    """Compare two bare answers. The outcomes are those of `grade_math`."""
     target = gold_answer(gold, tags)
     if canonical_number(prediction) == canonical_number(target) != "" or agree(target, prediction):
         return Outcome.RIGHT
@@ -55,7 +56,7 @@ def answers_agree(prediction: str, gold: str, tags: Tags = TAGS) -> Outcome:
 
 
 def gold_answer(gold: str, tags: Tags = TAGS) -> str:
-    r"""The answer that the data's text holds: inside answer tags, in `\boxed{…}`, after `####`, or all of it."""
+    r"""The answer in the data's text: inside answer tags, in `\boxed{…}`, after `####`, or all of it."""
     inside = extract_answer_tag(gold, tags.answer)
     if inside is not None:
         gold = inside

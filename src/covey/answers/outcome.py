@@ -1,4 +1,4 @@
-"""What can become of one completion's grading."""
+"""The outcomes of grading a completion."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from enum import StrEnum
 
 
 class Outcome(StrEnum):
-    """What became of one completion's grading. The functions of this package give the first four of them."""
+    """The outcome of grading one completion. The functions of this package return the first four."""
 
     RIGHT = "right"
     WRONG = "wrong"
     UNPARSABLE_PREDICTION = "unparsable_prediction"
     """The completion states no answer, or none that can be read."""
     UNPARSABLE_GOLD = "unparsable_gold"
-    """The data's answer cannot be read, and the prediction is not the same text: nobody can say right or wrong."""
+    """The data's answer cannot be read, and the prediction is not the same text: it is neither right nor wrong."""
     TIMED_OUT = "timed_out"
     """The worker process that graded it overran its deadline."""
     CRASHED = "crashed"

@@ -1,75 +1,69 @@
-r"""Finding the answer in what a model wrote.
+r"""Finding the answer in a completion.
 
-In this order: what the answer tags hold; the last `\boxed{…}` (several that stand together are a list); what follows
-`####`; what follows the last "answer is", "Answer:" or "A:"; a text that is nothing but an answer; the last mathematics
-or number of a text. Thinking is never the answer: only what follows `</think>` is looked at, and a thought that never
-ends states none.
+Only what follows `</think>` is read; thinking that is never closed states no answer. Of that, the content of the last
+`<answer>…</answer>` is read, or else all of it, in this order: the last `\boxed{…}` (adjacent ones are a list), unless
+a later sentence states another answer; the last statement in words or after `####` (see `covey.answers.sentence`); the
+whole text if it is a bare answer; the value in its last sentence.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections import deque
 
-from covey.answers.extract import TAGS, Tags, closing_brace, extract_answer_tag, extract_gsm8k
+from covey.answers.denial import alternatives, without_denied
+from covey.answers.extract import TAGS, Tags, extract_answer_tag, extract_gsm8k
+from covey.answers.maths.latex import unicode_to_latex
+from covey.answers.sentence import PERCENT, guessed, stated
 
-_LONGEST = 100_000  # characters of a completion that are searched, from its end
-_STATEMENT = 400  # characters after "the answer is" that can hold the answer
-_MAX_BOXES = 20
+_MAX_LENGTH = 100_000  # characters of a completion that are read, at its end
+_MAX_JOINED = 20  # boxes or tags that make one list
 
 _BOX = re.compile(r"\\(?:(?:begin)?boxed|fbox)\s*\{")
+_BOX_OR_BRACE = re.compile(rf"(?P<box>\\?{_BOX.pattern})|\\.|[{{}}]", re.DOTALL)
 _BARE_BOX = re.compile(r"\\boxed\s*(-?[\w.]+)")
 _LATEX_NOISE = re.compile(r"\\(?:quad|qquad|text\w*|mbox|[,;:! ()\[\]])|[${}\\*]")
-_END_MARKS = re.compile(r"<\|[^|<>]{1,40}\|>.*|I hope (?:it|this) is correct.*", re.DOTALL)
-_CODE = re.compile(r"__\w+__|\blambda\b|\bimport\b|\bdef \w|\w\(\s*['\"]|\w\)?\.\w+\(")
-_ANCHOR = re.compile(
-    r"(?:\b(?:final\s+|correct\s+)?answer\b(?:[^.\n:=$\\]{0,60}?)(?:\s(?:is|are|was|be|equals)\b\s*:?|\s*\*{0,2}\s*[:=])"
-    r"|\banswer(?=\s*\*{0,2}\s*(?:\$|\\[(\[]|\n))|^\s*A\s*:)[\s*]*",
-    re.IGNORECASE | re.MULTILINE,
+_NOT_READ = re.compile(r"<\|[^|<>]{1,40}\|>.*|I hope (?:it|this) is correct.*|<<[^<>\n]*>>", re.DOTALL)
+_BLANKS = (  # substrings of which one must occur, the pattern, and its replacement
+    (("  ", "\t", "\r", "\v", "\f"), re.compile(r"[^\S\n]{2,}|[^\S\n ]"), " "),
+    ((" \n", "\n "), re.compile(r" \n ?|\n "), "\n"),
+    (("\n\n\n",), re.compile(r"\n{3,}"), "\n\n"),
 )
-_MATH = re.compile(  # the bounds keep marks that never close from costing more than linear time
-    r"\$\$(?P<double>[^$]{1,1000})\$\$|(?<!\\)\$(?P<single>(?:\\\$|[^$]){1,500}?)(?<!\\)\$"
-    r"|\\\((?P<round>.{1,300}?)\\\)|\\\[(?P<square>.{1,1000}?)\\\]",
-    re.DOTALL,
+_EMPHASIS = (  # Markdown, with the substring that each needs: `**5**` and `*5*` are 5, `2**3` and `2*3*4` are products
+    ("**", re.compile(r"(?<![\w)\]}*\\])\*\*\*?(?=[^\s*])((?:[^*\n]|\*(?!\*))*)\*\*\*?(?![\w*])")),
+    ("*", re.compile(r"(?<![\w)\]}*\\])\*(?=[^\s*])([^*\n]*)\*(?![\w*])")),
+    ("`", re.compile(r"(?<!`)`([^`\n]+)`(?!`)")),
+    ("__", re.compile(r"(?<!\w)__(?=[^_\n]*[\d ])(?=[^\s_])([^_\n]*)__(?!\w)")),
 )
-_JOIN = re.compile(r"\s*(?:,?\s*(?:and|or)\b|,|;)\s*", re.IGNORECASE)
-_NUMBER = re.compile(
-    r"(?<![\w.\\])[-+\N{MINUS SIGN}]?\s?[$€£]?\s?"
-    r"(?:\d{1,3}(?:,\d{3})+|\d{1,3}(?: \d{3})+(?!\d)|\d+)?(?:[.,]\d+|(?<=\d))(?:\s*/\s*\d+)?(?:\s*\\?%)?",
-    re.ASCII,
+_SYMBOLS = re.compile(  # marks at the end of a proof or an answer
+    r"[\u220e\u25a0\u25a1\u25aa\u25fb\u25fc\u2705\u2713\u2714\ufe0f\U0001f300-\U0001faff]{1,8}(?=\s{0,3}(?:$|[\n<]))"
 )
-_SENTENCE_END = re.compile(r"[.!?](?=\s|$)|\n|\bbecause\b|\bsince\b|,\s+(?:so|which|because|as)\b")
-_SENTENCES = re.compile(r"(?<=[.!?])\s+|\n+")
-_IS = re.compile(r"\b(?:is|are|was|equals|equal to|be)\b|=", re.IGNORECASE)
-_SENTENCE_WORD = re.compile(
-    r"(?:is|are|was|were|the|this|that|these|therefore|thus|hence|so|we|you|it|they|ha(?:ve|s|d)|gets?|finds?|needs?"
-    r"|because|since|there|then|which|must|let|but|not|will|can|would|should)",
-    re.IGNORECASE,
-)
-_PLAIN_MATH = re.compile(r"and|or|sqrt|pi|sin|cos|tan|log|ln", re.IGNORECASE)
-_WORD = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{2,}")
-_TEXT_COMMAND = re.compile(r"\\[a-zA-Z]+\s*\{[^{}]*\}|\\[a-zA-Z]+")
-_QUOTES = re.compile(r"^(?:[\s:*'\"`]|\\(?=[\"']))+")
-_LABEL = re.compile(r"[A-Za-z][A-Za-z ]{2,30}:\s+(?=\S)")
+_ARROW = re.compile(r"^([A-Za-z]\w{0,20} ?)[\u2192\u21d2\u27f9\u2014] ?(?=[\w$\\-])", re.MULTILINE)
+_THEREFORE = re.compile(r"(^|[$>]) ?\\therefore\b ?", re.MULTILINE)
+_FINALLY = re.compile(r"^(?:Finally|Lastly|Overall|Altogether|In total), (?=[a-zA-Z] ?[-+=])")
+_WHICH_IS = re.compile(r"[\s$.]*,? ?(?:which|that) is (?:the )?(?:(?:option|choice|answer) )?\(([A-J])\)[\s.]*")
+_ALTERNATIVELY = frozenset(("or", "maybe", "perhaps", "possibly", "else", "also", "vs", "versus"))
+_JOINED = re.compile(r"\s*(?:,|;|,?\s*(?:and|or)\b)\s*", re.IGNORECASE)
 
 
 def extract_prediction(completion: str, tags: Tags = TAGS) -> str | None:
     """The answer that a completion states, as text; None when it states none.
 
-    It is found by its marks where there are any, else as a reader would find it (see the module's docstring for the
-    order). Linear in the length of the completion, of which the last 100,000 characters count.
+    The module's docstring has the order of the search. Linear in the length of the completion, of which only the last
+    100,000 characters are read.
     """
-    text = after_thinking(completion[-_LONGEST:], tags)
+    text = after_thinking(completion, tags)
     if text is None:
         return None
-    inside = extract_answer_tag(text, tags.answer)
+    text = without_denied(_plain(text[-_MAX_LENGTH:]))
+    inside = _tagged(text, tags.answer)
     if inside is not None:
-        return boxes(inside) or inside
-    return marked(text) or _stated(_END_MARKS.sub("", text))
+        return _read(inside, tagged=True) or inside
+    return _read(text, cut_off=f"<{tags.answer}>" in text.rpartition(f"</{tags.answer}>")[2])
 
 
 def after_thinking(text: str, tags: Tags) -> str | None:
-    """What follows the last `</think>`, or all of a text that does not think; None while a thought is open."""
+    """What follows the last `</think>`, or all of a text without thinking; None if thinking is not closed."""
     opening, closing = f"<{tags.think}>", f"</{tags.think}>"
     before, mark, after = text.rpartition(closing)
     if mark and opening not in after:
@@ -85,141 +79,107 @@ def marked(text: str) -> str | None:
 
 
 def boxes(text: str) -> str | None:
-    r"""The content of the last `\boxed{…}`, or of the last few that stand together ("\boxed{1} and \boxed{2}")."""
+    r"""The content of the last `\boxed{…}`, or of the last few adjacent ones ("\boxed{1} and \boxed{2}")."""
+    found = _boxed(text)
+    return found[0] if found else None
+
+
+def _plain(text: str) -> str:
+    """The text without formatting: runs of white space, Markdown's emphasis, end marks, characters beyond ASCII."""
+    if not text.isascii():
+        text = _ARROW.sub(r"\1= ", _SYMBOLS.sub("", text.replace("\N{THEREFORE}", r"\therefore ")))
+    text = unicode_to_latex(text)[-_MAX_LENGTH:]
+    for marks, pattern, blank in _BLANKS:
+        if any(mark in text for mark in marks):
+            text = pattern.sub(blank, text)
+    if "<" in text or "I hope" in text:
+        text = _NOT_READ.sub("", text)
+    for mark, pattern in _EMPHASIS:
+        if mark in text:
+            text = pattern.sub(r"\1", text)
+    text = text.strip()
+    if "\\therefore" in text:
+        text = _THEREFORE.sub(r"\1", text)
+    return _FINALLY.sub("", text) if len(text) <= 200 else text
+
+
+def _tagged(text: str, tag: str) -> str | None:
+    """The content of the last answer tag, or a list of the last few that "or", "and" or a comma joins."""
+    closing = f"</{tag}>"
+    found: list[str] = []
+    others = alternatives(text, text.rfind(closing) + len(closing)) if closing in text else []
+    others = [other for other in others if not other.startswith(("\\boxed", "\\fbox"))]
+    while (inside := extract_answer_tag(text, tag)) is not None and len(found) < _MAX_JOINED:
+        found.insert(0, inside)
+        text = text[: text.rfind(f"<{tag}>", 0, text.rfind(closing))]
+        before, mark, between = text.rpartition(closing)
+        if not mark or not _JOINED.fullmatch(between):
+            break
+        text = before + mark
+    return ", ".join(found + others) or None
+
+
+def _read(text: str, *, tagged: bool = False, cut_off: bool = False) -> str | None:
+    """The answer that a text without thinking and tags states.
+
+    Args:
+        tagged: the text is the content of an answer tag.
+        cut_off: an answer tag is opened and not closed, so nothing is guessed from the end.
+    """
+    box = _boxed(text)
+    if box is not None:
+        if choice := _WHICH_IS.fullmatch(text, box[1]):
+            return choice[1]
+        return stated(text[box[1] :], entire=True) or box[0]
+    start = text.rfind(r"\boxed{")
+    if start >= 0:  # a box that never closes
+        text, cut_off = text[:start], True
+    return stated(text, tagged=tagged) or (None if cut_off else guessed(text, tagged=tagged))
+
+
+def _boxed(text: str) -> tuple[str, int] | None:
+    """The content of the last box, or of the last few adjacent ones, and where it ends."""
     found = _closed_boxes(text)
     if not found:
-        bare = list(_BARE_BOX.finditer(text))
-        return bare[-1][1] if bare else None
+        bare = deque(_BARE_BOX.finditer(text), maxlen=1)
+        return (bare[0][1], bare[0].end()) if bare else None
     joined = [found[-1]]
     for box in reversed(found[:-1]):
-        if len(joined) == _MAX_BOXES or not _stand_together(text[box[1] + 1 : joined[0][0]]):
+        if len(joined) == _MAX_JOINED or not _adjacent(text[box[1] + 1 : joined[0][0]]):
             break
         joined.insert(0, box)
     contents = [text[text.index("{", begin) + 1 : end].strip() for begin, end in joined]
-    return ", ".join(dict.fromkeys(content for content in contents if content)) or None
+    content = ", ".join(dict.fromkeys(content for content in contents if content))
+    end = joined[-1][1] + 1
+    if content and (percent := PERCENT.match(text, end)):
+        content, end = content + r"\%", percent.end()
+    content = ", ".join([content, *alternatives(text, end)]) if content else content
+    return (content, end) if content else None
 
 
 def _closed_boxes(text: str) -> list[tuple[int, int]]:
-    """(start, closing brace) of the outermost closed boxes among the last few, in order."""
-    starts = list(_BOX.finditer(text))[-2 * _MAX_BOXES :]
+    """(start, closing brace) of the closed boxes that hold no other, in order; one pass over the braces."""
+    if _BOX.search(text) is None:
+        return []
+    opened: list[int | None] = []  # for each open brace, where its box starts; None: not a box
     found: list[tuple[int, int]] = []
-    for start in starts:
-        if found and start.start() < found[-1][1]:
-            found.pop()  # a box in a box: the inner one is the answer
-        end = closing_brace(text, start.end())
-        if end is not None:
-            found.append((start.start(), end))
+    for mark in _BOX_OR_BRACE.finditer(text):
+        if mark["box"] is not None:
+            opened.append(mark.start())
+        elif mark.group() == "{":
+            opened.append(None)
+        elif mark.group() == "}" and opened:
+            start = opened.pop()
+            if start is not None and not (found and found[-1][0] > start):
+                found.append((start, mark.start()))
     return found
 
 
-def _stand_together(between: str) -> bool:
+def _adjacent(between: str) -> bool:
     if len(between) > 60 or "\n\n" in between:
         return False
-    plain = _LATEX_NOISE.sub(" ", between)
+    plain = _LATEX_NOISE.sub(" ", between.replace("vs.", "vs"))
     words = re.findall(r"[A-Za-z]+", plain)
     if re.search(r"[.?!=]", plain):
         return False
-    return not words or words[-1].lower() in ("and", "or")
-
-
-def _stated(text: str) -> str | None:
-    """The answer of a text without marks."""
-    text = text.strip()
-    if not text or _CODE.search(text):
-        return None
-    for start in reversed([found.end() for found in _ANCHOR.finditer(text)][-5:]):
-        if found := _at(text[start : start + _STATEMENT]):
-            return found
-    if _is_bare(text):
-        label = _LABEL.match(text)
-        return text if label is None else _at(text[label.end() :])
-    return _predicate(text) or _last(text)
-
-
-def _predicate(text: str) -> str | None:
-    """What the last sentence says something "is", if it is a bare answer."""
-    sentence = next((part for part in reversed(_SENTENCES.split(text[-_STATEMENT:])) if part.strip()), "")
-    value = _IS.split(sentence)[-1].strip()
-    stated = len(value) < len(sentence.strip()) and any(c.isdigit() or c == "\\" for c in value)
-    return value if stated and _is_bare(value) and _MATH.search(value) is None else None
-
-
-def _at(rest: str) -> str | None:
-    """The answer at the beginning of what follows "the answer is"."""
-    rest = _QUOTES.sub("", rest)
-    if environment := _MATH.match(rest):
-        return _joined(rest, environment)
-    end = _SENTENCE_END.search(rest)
-    sentence = (rest[: end.start()] if end else rest).strip()
-    if not sentence:
-        return None
-    if _is_bare(sentence):
-        return sentence.rstrip("*")
-    if number := _number_at(sentence):
-        return number
-    predicates = list(_IS.finditer(sentence))
-    if predicates:
-        value = sentence[predicates[-1].end() :].strip()
-        if environment := _MATH.match(value):
-            return _joined(value, environment)
-        if value and _is_bare(value):
-            return value
-    return _last(sentence)
-
-
-def _number_at(sentence: str) -> str | None:
-    found = next(_numbers(sentence), None)
-    return sentence[: found[1]].strip() if found and not sentence[: found[0]].strip("$ ") else None
-
-
-def _joined(text: str, first: re.Match[str]) -> str:
-    """The mathematics of one environment and of those that follow it with "and", "or" or a comma."""
-    contents, end = [_content(first)], first.end()
-    while (join := _JOIN.match(text, end)) and (following := _MATH.match(text, join.end())):
-        contents.append(_content(following))
-        end = following.end()
-    percent = re.match(r"\s*(?:\\?%|percent|pct)", text[end:])
-    return ", ".join(contents) + (r"\%" if percent else "")
-
-
-def _content(found: re.Match[str]) -> str:
-    return next(value for value in found.groupdict().values() if value is not None).strip()
-
-
-def _is_bare(text: str) -> bool:
-    """Whether a text is an answer and nothing else: short, and with no sentence in it."""
-    if len(text) > 300 or "\n\n" in text:
-        return False
-    words = _WORD.findall(_TEXT_COMMAND.sub(" ", _LABEL.sub("", text, count=1)))
-    if any(_SENTENCE_WORD.fullmatch(word) for word in words):
-        return False
-    if len(text) <= 60 and not any(character.isdigit() for character in text):
-        return True  # "no solution"
-    few = 2 if len(text) < 25 or _MATH.search(text) is None else 1
-    return sum(_PLAIN_MATH.fullmatch(word) is None for word in words) <= few
-
-
-def _last(text: str) -> str | None:
-    """The mathematics or the number that ends last in a text."""
-    environments = list(_MATH.finditer(text))
-    if environments:
-        chain = [environments[-1]]
-        while len(environments) > len(chain):
-            previous = environments[-len(chain) - 1]
-            if not _JOIN.fullmatch(text, previous.end(), chain[0].start()):
-                break
-            chain.insert(0, previous)
-        last = chain[-1].end()
-    else:
-        last = 0
-    numbers = list(_numbers(text, last))
-    if numbers:
-        begin, end = numbers[-1]
-        return text[begin:end].strip()
-    return _joined(text, chain[0]) if environments else None
-
-
-def _numbers(text: str, begin: int = 0) -> Iterator[tuple[int, int]]:
-    for found in _NUMBER.finditer(text, begin):
-        if any(character.isdigit() for character in found.group()):
-            yield found.span()
+    return not words or words[-1].lower() in ("and", "or") or all(word.lower() in _ALTERNATIVELY for word in words)

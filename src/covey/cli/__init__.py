@@ -1,1 +1,1 @@
-"""The command line: one small file per command; composition only. Heavy imports happen inside commands."""
+"""The `covey` commands, one module each, composed from the other packages. Heavy imports happen inside the commands."""

@@ -1,5 +1,5 @@
-"""`accelerate launch` as `covey launch` runs it: when it was asked to stop, or a process of its failed, it ends with
-the exit code that belongs to that, and without a traceback of its own. The processes have said what there is to say.
+"""`accelerate launch` as `covey launch` runs it: after a stop signal or a failed process it exits with the matching
+code and without a traceback, since the processes have reported the cause.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ def main() -> int:
     logging.getLogger("torch.distributed.elastic").setLevel(logging.ERROR)
     try:
         accelerate()
-    except SignalException as asked:
-        return 128 + int(asked.sigval)
+    except SignalException as stop:
+        return 128 + int(stop.sigval)
     except ChildFailedError as failed:
         rank, failure = failed.get_first_failure()
         code = int(failure.exitcode)
-        if code < 0:  # it could not say so itself
+        if code < 0:  # it could not report this itself
             print(f"Training process {rank} was killed by {failure.signal_name()}.", file=sys.stderr)
         return 128 - code if code < 0 else code
     return 0

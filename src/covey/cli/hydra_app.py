@@ -1,4 +1,4 @@
-"""Hydra, set up on Covey's groups, for what its compose API does not offer: its views and its launchers."""
+"""Hydra on Covey's groups, for what its compose API lacks: views and launchers."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from hydra import initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.errors import HydraException
 
-from covey.config.groups import CONF
-from covey.errors import ConfigError
+from covey.config.compose.group_files import CONF
+from covey.errors import ConfigError, one_line
 
 
 @contextmanager
@@ -19,7 +19,7 @@ def hydra_app(words: Sequence[str]) -> Iterator[Any]:
     """Hydra's application object on Covey's primary config.
 
     Args:
-        words: overrides of Hydra's own settings; what it objects to is told as a mistake in them.
+        words: overrides of Hydra's own settings, for messages.
 
     Raises:
         ConfigError: a setting that Hydra does not know, or a plug-in that is not installed.
@@ -28,15 +28,10 @@ def hydra_app(words: Sequence[str]) -> Iterator[Any]:
         try:
             yield GlobalHydra.instance().hydra
         except (HydraException, ImportError) as error:
-            raise ConfigError(_objection(error, words)) from error
+            raise ConfigError(_message(error, words)) from error
 
 
-def one_line(error: BaseException) -> str:
-    """What an error of somebody else's says, in one line of bearable length."""
-    return " ".join(str(error).split())[:600]
-
-
-def _objection(error: Exception, words: Sequence[str]) -> str:
+def _message(error: Exception, words: Sequence[str]) -> str:
     text = one_line(error).partition(" Config search path:")[0]
     name = next((word.partition("=")[2] for word in words if "hydra/launcher=" in word), "")
     if name.startswith("submitit") and name in text:
@@ -44,4 +39,4 @@ def _objection(error: Exception, words: Sequence[str]) -> str:
             f"hydra/launcher={name} needs the package hydra-submitit-launcher, which is not installed here. Install "
             "Covey with the extra slurm: pip install 'covey[slurm]'."
         )
-    return f"Hydra does not take these settings: {text}"
+    return f"Hydra rejects these settings: {text}"

@@ -1,7 +1,7 @@
-"""A training process of `covey launch`: `covey train`, with what its launcher needs to watch it.
+"""A training process of `covey launch`: `covey train`, supervised by its launcher.
 
-It writes down how it ended, since launchers in between (accelerate's) make one exit code of all; it writes the stacks
-of its threads when it gets SIGUSR2; and it goes on, to a checkpoint, when the terminal that it prints to is gone.
+It records its exit code, since accelerate's launcher merges all exit codes into one; it dumps the stacks of its threads
+on SIGUSR2; and it survives the loss of its terminal, so that it can write a checkpoint.
 """
 
 from __future__ import annotations
@@ -20,33 +20,33 @@ from typing import IO, Any
 from covey.launch.progress import FINISH_FILE, STACKS_FILE
 from covey.runlog.files import write_atomically
 
-_GONE = (errno.EIO, errno.EPIPE)
+_HANGUP = (errno.EIO, errno.EPIPE)
 
 
-class Lasting:
-    """An output stream that takes what is written to it also when nobody reads it any more."""
+class HangupSafeStream:
+    """An output stream that ignores writes once its terminal or pipe is gone."""
 
     def __init__(self, stream: IO[str]) -> None:
         self._stream = stream
 
     def write(self, text: str) -> int:
-        with self._gone():
+        with self._ignore_hangup():
             self._stream.write(text)
         return len(text)
 
     def flush(self) -> None:
-        with self._gone():
+        with self._ignore_hangup():
             self._stream.flush()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
 
     @contextlib.contextmanager
-    def _gone(self) -> Iterator[None]:
+    def _ignore_hangup(self) -> Iterator[None]:
         try:
             yield
         except OSError as error:
-            if error.errno not in _GONE:
+            if error.errno not in _HANGUP:
                 raise
 
 
@@ -58,16 +58,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         return covey(argv)
 
-    return watched(command)
+    return supervised(command)
 
 
-def watched(command: Callable[[], int]) -> int:
-    """Run a command as a launcher wants it; returns its exit code.
+def supervised(command: Callable[[], int]) -> int:
+    """Run a command supervised by a launcher; returns its exit code.
 
-    The environment variables `FINISH_FILE` and `STACKS_FILE` say where it writes what it tells the launcher.
+    The environment variables `FINISH_FILE` and `STACKS_FILE` name the files that it writes for the launcher.
     """
     rank = os.environ.get("RANK", "0")
-    sys.stdout, sys.stderr = Lasting(sys.stdout), Lasting(sys.stderr)
+    sys.stdout, sys.stderr = HangupSafeStream(sys.stdout), HangupSafeStream(sys.stderr)
     if path := os.environ.get(STACKS_FILE):
         stacks = Path(path.format(rank=rank)).open("a", encoding="utf-8")  # noqa: SIM115 (open as long as the process)
         faulthandler.register(signal.SIGUSR2, stacks)

@@ -1,28 +1,27 @@
 """The config: one schema, composed from groups, recipes and overrides, checked before anything heavy loads.
 
-`compose(overrides, recipe)` is the way in, and `load` its thin form. Nothing here imports torch, transformers or trl.
+`compose(overrides, recipe)` is the entry point; `load` returns its config alone. Nothing here imports torch,
+transformers or trl.
 """
 
 from __future__ import annotations
 
-from covey.config.build import build
-from covey.config.compose import Composed, compose, load
-from covey.config.dataset import DatasetConfig, DifficultyConfig, MixtureConfig, MixtureSource
-from covey.config.flags import Flag, Words, split
+from covey.config.compose.build import build
+from covey.config.compose.compose import Composed, compose, load
+from covey.config.compose.flags import Flag, Words, split
+from covey.config.compose.render import KeyDoc, differences, document, to_yaml
+from covey.config.groups.dataset import DatasetConfig, DifficultyConfig, MixtureConfig, MixtureSource
+from covey.config.groups.evaluation import EvaluationConfig
+from covey.config.groups.launch import LaunchConfig, SlurmConfig
+from covey.config.groups.logging import LoggingConfig
+from covey.config.groups.model import LoraConfig, ModelConfig
+from covey.config.groups.objective.kl import KLConfig
+from covey.config.groups.objective.settings import ObjectiveConfig
+from covey.config.groups.rewards import RewardsConfig
+from covey.config.groups.speed import SpeedConfig
+from covey.config.groups.training import TrainingConfig, check_geometry
 from covey.config.keys import known_keys
-from covey.config.launch import LaunchConfig, SlurmConfig
-from covey.config.model import LoraConfig, ModelConfig
-from covey.config.render import KeyDoc, differences, document, to_yaml
-from covey.config.schema import (
-    Config,
-    EvaluationConfig,
-    KLConfig,
-    LoggingConfig,
-    ObjectiveConfig,
-    RewardsConfig,
-    SpeedConfig,
-)
-from covey.config.training import TrainingConfig, check_geometry
+from covey.config.schema import Config
 
 __all__ = [
     "Composed",

@@ -1,4 +1,4 @@
-"""The dotted keys there are, with their types, and the nearest ones to a key that is none."""
+"""All dotted keys with their types, and the nearest ones to an unknown key."""
 
 from __future__ import annotations
 
@@ -8,21 +8,23 @@ from collections.abc import Mapping
 from functools import cache
 from types import MappingProxyType
 
-from covey.config import snapshot
-from covey.config.dataset import DatasetConfig, DifficultyConfig, MixtureConfig
-from covey.config.launch import LaunchConfig, SlurmConfig
-from covey.config.model import LoraConfig, ModelConfig
-from covey.config.schema import (
-    Config,
-    EvaluationConfig,
-    KLConfig,
-    LoggingConfig,
-    ObjectiveConfig,
-    RewardsConfig,
-    SpeedConfig,
-)
-from covey.config.training import OWNED_ELSEWHERE, TrainingConfig
+from covey.config.groups import snapshot
+from covey.config.groups.dataset import DatasetConfig, DifficultyConfig, MixtureConfig
+from covey.config.groups.evaluation import EvaluationConfig
+from covey.config.groups.launch import LaunchConfig, SlurmConfig
+from covey.config.groups.logging import LoggingConfig
+from covey.config.groups.model import LoraConfig, ModelConfig
+from covey.config.groups.objective.kl import KLConfig
+from covey.config.groups.objective.settings import ObjectiveConfig
+from covey.config.groups.rewards import RewardsConfig
+from covey.config.groups.speed import SpeedConfig
+from covey.config.groups.training import OWNED_ELSEWHERE, TrainingConfig
+from covey.config.schema import Config
 from covey.config.values import BadKeyError, is_mapping_kind
+from covey.config.yaml_limits import MAX_DEPTH
+
+_LONGEST = 500
+"""Most characters of a key, including keys inside mappings."""
 
 GROUPS: Mapping[str, type] = MappingProxyType(
     {
@@ -43,7 +45,7 @@ GROUPS: Mapping[str, type] = MappingProxyType(
         "launch.slurm": SlurmConfig,
     }
 )
-"""The keys that hold other keys, in the order they are written."""
+"""The keys that hold other keys, in the order in which a config is written."""
 
 
 @cache
@@ -61,15 +63,25 @@ def kinds() -> Mapping[str, str]:
 
 
 def known_keys() -> list[str]:
-    """Every dotted key that can be set to a value."""
+    """Every dotted key that takes a value."""
     return list(kinds())
 
 
-def check_known(key: str) -> None:
-    """Refuse a key that neither takes a value nor holds keys nor lies in a mapping, naming the nearest ones.
+def check_length(key: str) -> None:
+    """Reject a name that is too long, or has more parts than there are levels, to be a key.
 
     Raises:
-        BadKeyError: nobody knows this key, or another key owns its fact.
+        BadKeyError: it is.
+    """
+    if len(key) > _LONGEST or key.count(".") > MAX_DEPTH:
+        raise BadKeyError(key, f" is not a key that Covey knows: no key has {len(key)} characters and that many parts.")
+
+
+def check_known(key: str) -> None:
+    """Reject a key that is not a value, group or entry of a mapping, naming the nearest ones.
+
+    Raises:
+        BadKeyError: an unknown key, or one that another key replaces.
     """
     if key in kinds() or key in GROUPS:
         return
@@ -88,13 +100,14 @@ def check_known(key: str) -> None:
 
 
 def nearest(key: str) -> list[str]:
-    """Up to three known keys that look most like this one, with or without its group."""
+    """Up to three known keys most similar to this one, with or without its group."""
+    key = key[:_LONGEST]
     group, _, last = key.rpartition(".")
     scored = []
     for known in (*kinds(), *GROUPS):
-        home, _, name = known.rpartition(".")
-        score = _alike(last, name) + (0.15 if home == group else 0.0)
-        whole = _alike(key, known)  # alone it says little, since a long group name makes any two keys alike
+        its_group, _, name = known.rpartition(".")
+        score = _similarity(last, name) + (0.15 if its_group == group else 0.0)
+        whole = _similarity(key, known)  # alone no evidence: a long group name makes any two keys similar
         scored.append((max(score, whole) if whole > 0.9 else score, known))
     scored.sort(key=lambda pair: -pair[0])
     best = scored[0][0]
@@ -102,7 +115,7 @@ def nearest(key: str) -> list[str]:
 
 
 def did_you_mean(names: list[str]) -> str:
-    """A sentence that offers these names, or nothing when there are none."""
+    """A sentence that suggests these names; empty when there are none."""
     return f" Did you mean {' or '.join(names)}?" if names else ""
 
 
@@ -112,6 +125,6 @@ def _keys_of(group: str) -> str:
     return f" The keys of {group} are: {', '.join(keys)}." if 0 < len(keys) <= 20 else ""
 
 
-def _alike(a: str, b: str) -> float:
+def _similarity(a: str, b: str) -> float:
     matcher = difflib.SequenceMatcher(None, a, b)
     return matcher.ratio() if matcher.quick_ratio() > 0.6 else 0.0

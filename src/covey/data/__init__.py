@@ -1,4 +1,4 @@
-"""Data: sources (hub, local files, built-in tasks), mixtures, columns, prompts. `load` is the way in."""
+"""Data: sources (hub, local files, built-in tasks), mixtures, columns, prompts. The entry point is `load`."""
 
 from covey.data.lengths import filter_by_length
 from covey.data.loading import LoadedData, load

@@ -1,4 +1,4 @@
-"""From rows as they come to rows as training takes them: a conversation in `prompt`, the checked answer in `answer`."""
+"""Converting raw rows into training rows: a conversation in `prompt`, the extracted answer in `answer`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from covey.config import DatasetConfig
 
 CONVERSATION_NAMES = ("messages", "conversations", "conversation")
-"""Columns that hold whole conversations: a reply at their end is no part of the prompt."""
+"""Columns that hold whole conversations: a reply at the end is not part of the prompt."""
 
 PROMPT_NAMES = (
     *("prompt", "problem", "question", "query", "instruction", "input", "problem_statement"),
@@ -30,14 +30,14 @@ ANSWER_NAMES = (
     *("answer", "final_answer", "expected_answer", "correct_answer", "ground_truth", "reward_model.ground_truth"),
     *("solution", "target", "label", "gold"),
 )
-"""Where to look, in this order and whatever the case, when the config names no column: short answers before worked
+"""Column names to look for, in this order and ignoring case, when the config names none: short answers before worked
 solutions. `a.b` is the field `b` of objects in the column `a`."""
 
 TAKEN_NAMES = (
     *("prompts", "completions", "completion", "completion_ids", "trainer_state", "log_extra", "log_metric"),
     *("environment", "environments", "image", "images"),
 )
-"""Names by which TRL hands its own things to rewards, or reads as pictures; such columns are renamed `original_…`."""
+"""Names that TRL uses for arguments of rewards or for images; such columns are renamed `original_…`."""
 
 _SHOWN_ROWS = 3
 _SHOWN_CHARACTERS = 60
@@ -49,9 +49,9 @@ class Prepared:
 
     data: datasets.Dataset
     questions: Sequence[str]
-    """What each row asks, as one text and without the system prompt: what tells whether two rows ask the same."""
+    """The question of each row as one text without the system prompt, to compare rows by."""
     place: Callable[[int], str]
-    """Where a row was read."""
+    """Where a row was read, for messages."""
 
     def __len__(self) -> int:
         return len(self.questions)
@@ -63,10 +63,10 @@ class Prepared:
 
 
 def find_columns(table: Table, dataset: DatasetConfig) -> tuple[str, str | None]:
-    """The prompt column and the answer column; None for an answer that is the reply which ends each conversation.
+    """The prompt column and the answer column; None where the answer is the reply that ends each conversation.
 
     Raises:
-        DataError: one is missing; the message names the columns that there are.
+        DataError: one is missing; the message names the existing columns.
     """
     prompt = _find(table, dataset.prompt_column, PROMPT_NAMES, "prompt")
     if dataset.answer_column is None and table.is_conversations(prompt) and _usual(table, ANSWER_NAMES) is None:
@@ -78,10 +78,10 @@ def prepare(table: Table, dataset: DatasetConfig, notes: list[str], extractor_na
     """Build `prompt` and `answer`, and keep the other columns.
 
     Args:
-        table: the rows that are wanted, and no others: every one of them is checked.
+        table: the rows; every one of them is checked.
         dataset: column names, answer extractor, system prompt and prompt template.
-        notes: what the user should know is added to it.
-        extractor_name: in place of the config's `answer_extractor`.
+        notes: messages for the user are appended to it.
+        extractor_name: overrides the config's `answer_extractor`.
 
     Raises:
         DataError: a column is missing, or a row has no prompt or no answer.
@@ -109,7 +109,7 @@ def prepare(table: Table, dataset: DatasetConfig, notes: list[str], extractor_na
         raise DataError(
             f"{len(bad)} of {len(table)} rows of {table.name} have no answer that can be read from {where} "
             f"({_shown(table, bad, shown)}). {_extractor_wants(name)} "
-            "Mend or remove these rows, or choose another dataset.answer_column or dataset.answer_extractor."
+            "Fix or remove these rows, or choose another dataset.answer_column or dataset.answer_extractor."
         )
     notes += [f"{table.name}: {note}" for note in builder.notes()]
     if answer_column is None:
@@ -119,7 +119,7 @@ def prepare(table: Table, dataset: DatasetConfig, notes: list[str], extractor_na
 
 
 def answer_text(value: Any) -> str | None:
-    """A raw answer as text; None for what is no answer.
+    """A raw answer as text; None if it is not an answer.
 
     `27.0` becomes `27`, and an object with `numbers` and `target` (a countdown problem) JSON text with these two.
     """
@@ -133,7 +133,7 @@ def answer_text(value: Any) -> str | None:
 
 
 _EXTRACTOR_WANTS = {
-    "none": "With dataset.answer_extractor=none an answer is any text or number that is not empty.",
+    "none": "With dataset.answer_extractor=none an answer is any non-empty text or number.",
     "gsm8k": "dataset.answer_extractor=gsm8k takes what follows the last '####'.",
     "boxed": r"dataset.answer_extractor=boxed takes the content of the last \boxed{…}.",
     "answer_tag": "dataset.answer_extractor=answer_tag takes the content of the last <answer>…</answer>.",
@@ -145,7 +145,7 @@ def _extractor_wants(name: str) -> str:
 
 
 def _usual(table: Table, names: Sequence[str]) -> str | None:
-    """The first of the usual names that the table has, as the table spells it."""
+    """The first of the usual names that the table has, in the table's own case."""
     there = {column.lower(): column for column in reversed([*table.columns, *table.inner_columns])}
     return next((there[name] for name in names if name in there), None)
 
@@ -156,7 +156,7 @@ def _find(table: Table, named: str | None, usual: Sequence[str], what: str) -> s
     if column is None:
         raise DataError(
             f"{table.name} has no column that looks like the {what} (one of {', '.join(usual)}); it has "
-            f"{', '.join(table.columns)}. Say which one it is with {key}=NAME.{_nearest(table, usual)}"
+            f"{', '.join(table.columns)}. Set {key}=NAME.{_nearest(table, usual)}"
         )
     if not table.has(column):
         raise DataError(
@@ -166,13 +166,13 @@ def _find(table: Table, named: str | None, usual: Sequence[str], what: str) -> s
     if column in table.mixed:
         raise DataError(
             f"Column '{column}' of {table.name} holds {table.mixed[column]} in different rows, so it cannot be the "
-            f"{what}. Make all rows alike, or name another column with {key}=NAME."
+            f"{what}. Give all rows one type, or name another column with {key}=NAME."
         )
     return column
 
 
 def _nearest(table: Table, wanted: Sequence[str]) -> str:
-    """A question that names the column most like one of those wanted; empty when none is."""
+    """A hint with the column most similar to one of those wanted; empty when none is."""
     there = {column.lower(): column for column in [*table.columns, *table.inner_columns]}
     near = [found for name in wanted for found in difflib.get_close_matches(name.lower(), there, n=1, cutoff=0.7)]
     return f" Did you mean {there[near[0]]}?" if near else ""
@@ -195,22 +195,22 @@ def _assemble(
         elif name not in new or not _same(name, values, new[name]):
             other = f"original_{name}"
             if other in arrow.column_names:
-                notes.append(f"{table.name}: column '{name}' is not kept, because there is a column '{other}' already")
+                notes.append(f"{table.name}: column '{name}' is dropped, because there is already a column '{other}'")
                 continue
             columns[other] = values
             if name not in new:
-                notes.append(f"{table.name}: column '{name}' is called '{other}', because TRL uses its name")
+                notes.append(f"{table.name}: column '{name}' is renamed '{other}', because TRL uses its name")
     return datasets.Dataset(pa.table(columns))
 
 
 def _same(name: str, old: pa.ChunkedArray, new: pa.Array) -> bool:
-    """Whether an original column says no more than the new one of its name."""
+    """Whether an original column equals the new one of its name."""
     values = old.to_pylist()
     return bool((list(map(answer_text, values)) if name == "answer" else values) == new.to_pylist())
 
 
 def _shown(table: Table, bad: Sequence[int], values: Sequence[Any]) -> str:
-    """Where the first few bad rows stand, and how their values begin."""
+    """Where the first few bad rows are, and how their values begin."""
     shown = "; ".join(f"{table.place(i)}: {beginning(values[i])}" for i in bad[:_SHOWN_ROWS])
     return shown + (f"; and {len(bad) - _SHOWN_ROWS} more" if len(bad) > _SHOWN_ROWS else "")
 

@@ -1,4 +1,4 @@
-"""Which rows are held out and which are trained on: plain numbers, the same for the same seed."""
+"""Choosing held-out and training rows by index, reproducibly for a seed."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from covey.errors import DataError
 if TYPE_CHECKING:
     from covey.config import DatasetConfig
 
-_HELD_OUT_SHARE = 5  # at most one row in so many is held out where `test_size` says how many
+_HELD_OUT_SHARE = 5  # `test_size` holds out at most one row in this many
 
 
 def shuffled(count: int, seed: int, what: str = "data") -> list[int]:
-    """`0..count-1` in an order drawn from the seed; another one for each `what`."""
+    """`0..count-1` in an order drawn from the seed and `what`."""
     order = list(range(count))
     random.Random(f"covey-{what}-{seed}").shuffle(order)
     return order
 
 
-def part(rows: int, share: float) -> int:
-    """A share of some rows, rounded down (but 0.29 of 100 is 29, whatever floating point says)."""
+def rounded_share(rows: int, share: float) -> int:
+    """A share of some rows, rounded down (but 0.29 of 100 is 29, despite floating point)."""
     return int(rows * share + 1e-9)
 
 
@@ -33,25 +33,25 @@ def test_rows(rows: int, dataset: DatasetConfig, name: str) -> int:
     `dataset.test_fraction` of them; else `dataset.test_size`, but no more than a fifth and at least one.
 
     Raises:
-        DataError: that leaves nothing to train on or to measure on.
+        DataError: that leaves nothing to train on or to evaluate on.
     """
     if dataset.test_fraction is None and dataset.test_size == 0:
         return 0
     if rows < 2:
         raise DataError(
             f"{name} has only one row. At least two are needed: one to train on, and one held out to "
-            "measure on (or dataset.test_size=0)."
+            "evaluate on (or dataset.test_size=0)."
         )
     if dataset.test_fraction is None:
         return max(1, min(dataset.test_size, rows // _HELD_OUT_SHARE))
     return _some(rows, dataset.test_fraction, "dataset.test_fraction", name)
 
 
-def cut_validation(rows: int, dataset: DatasetConfig, seed: int, name: str) -> tuple[list[int], list[int]]:
+def split_validation(rows: int, dataset: DatasetConfig, seed: int, name: str) -> tuple[list[int], list[int]]:
     """Indices that stay for training, in their own order, and those held out for validation.
 
     Raises:
-        DataError: `dataset.validation_fraction` of so few rows is none.
+        DataError: `dataset.validation_fraction` leaves one of the two empty.
     """
     if not dataset.validation_fraction:
         return list(range(rows)), []
@@ -61,17 +61,17 @@ def cut_validation(rows: int, dataset: DatasetConfig, seed: int, name: str) -> t
     return [i for i in range(rows) if i not in chosen], drawn
 
 
-def thin_out(rows: int, dataset: DatasetConfig, seed: int, name: str) -> list[int]:
-    """Indices that are trained on: `train_fraction` of them, drawn with the seed; of these `max_train_samples`.
+def subsample(rows: int, dataset: DatasetConfig, seed: int, name: str) -> list[int]:
+    """Indices to train on: `train_fraction` of the rows, drawn with the seed; of these the first `max_train_samples`.
 
-    They stay in their order. A larger fraction with the same seed holds all rows of a smaller one.
+    They keep their order. A larger fraction with the same seed includes all rows of a smaller one.
 
     Raises:
         DataError: nothing is left.
     """
     kept: list[int] = list(range(rows))
     if dataset.train_fraction < 1:
-        count = part(rows, dataset.train_fraction)
+        count = rounded_share(rows, dataset.train_fraction)
         if count == 0:
             raise DataError(
                 f"dataset.train_fraction={dataset.train_fraction:g} of the {rows} training rows of {name} is less than "
@@ -91,16 +91,16 @@ def rows_to_read(wanted: int, dataset: DatasetConfig, *, cut_test: bool) -> int:
     return math.ceil(rows - 1e-9)
 
 
-def without_copies(train: Sequence[str], held_out: Sequence[str]) -> list[int]:
+def without_duplicates(train: Sequence[str], held_out: Sequence[str]) -> list[int]:
     """Indices of training questions that are not also held out."""
     known = set(held_out)
     return [i for i, question in enumerate(train) if question not in known]
 
 
 def _some(rows: int, share: float, key: str, name: str) -> int:
-    count = part(rows, share)
+    count = rounded_share(rows, share)
     if count == 0 or count == rows:
-        left = "no row to measure on" if count == 0 else "no row to train on"
+        left = "no row to evaluate on" if count == 0 else "no row to train on"
         raise DataError(
             f"{key}={share:g} of the {rows} rows of {name} leaves {left}. One row is {1 / max(1, rows):.3g}."
         )

@@ -1,6 +1,6 @@
-"""Prompts that are too long in tokens: dropped, or cut, and counted.
+"""Dropping or truncating prompts that are too long in tokens.
 
-The tokenizer lives on a higher floor, so that what needs it comes in as functions.
+The tokenizer belongs to a higher layer, so callers pass what needs it as functions.
 """
 
 from __future__ import annotations
@@ -18,26 +18,25 @@ if TYPE_CHECKING:
     from covey.config import DatasetConfig
 
 Length = Callable[[list[Conversation]], list[int]]
-"""Prompts to their lengths in tokens, chat template and generation prompt included."""
+"""The lengths of prompts in tokens, with chat template and generation prompt."""
 CutLeft = Callable[[str, int], str]
-"""`(text, n)` to the text without its first `n` tokens; to the empty text when it has no more than that."""
+"""`(text, n)` to the text without its first `n` tokens; empty if it has no more than that."""
 
-_MOST_CUTS = 8  # what is left of a text may tokenize a little differently, so that one cut is not always enough
+_MOST_CUTS = 8  # a truncated text may tokenize differently, so one cut is not always enough
 
 
 def filter_by_length(loaded: LoadedData, length: Length, truncate: CutLeft, dataset: DatasetConfig) -> LoadedData:
-    """Keep prompts to `dataset.max_prompt_length` tokens, in the training rows and in every held-out set.
+    """Limit prompts to `dataset.max_prompt_length` tokens, in the training rows and in every held-out set.
 
-    With `overlong_prompts=drop` the rows of longer prompts are left out. With `truncate` tokens are cut from the left
-    of the text of the last user message, as many as are over the limit: the system prompt, the earlier turns and the
-    end of that text stay. A row that is too long even without that text is dropped all the same. Both are counted in
-    notes.
+    `overlong_prompts=drop` drops rows with longer prompts. `truncate` cuts the excess tokens from the left of the last
+    user message; the system prompt, the earlier turns and the end of that message are kept. A row that is too long even
+    without that message is dropped. Both are counted in notes.
 
     Args:
-        loaded: what `load` gave.
+        loaded: from `load`.
         length: see `Length`.
         truncate: see `CutLeft`.
-        dataset: the limit (null: `loaded` is returned as it is) and what happens to longer prompts.
+        dataset: the limit (None: `loaded` is returned unchanged), and whether to drop or truncate.
 
     Raises:
         DataError: no row of a set is left.
@@ -89,7 +88,7 @@ def _filter(
 def _cut(
     overlong: dict[int, tuple[Conversation, int]], limit: int, length: Length, truncate: CutLeft
 ) -> dict[int, Conversation]:
-    """Cut prompts until they fit; those that cannot be made to fit are missing from the result."""
+    """Truncate prompts until they fit; those that cannot fit are missing from the result."""
     done: dict[int, Conversation] = {}
     for _ in range(_MOST_CUTS):
         shorter = {i: _without(prompt, tokens - limit, truncate) for i, (prompt, tokens) in overlong.items()}
@@ -103,7 +102,7 @@ def _cut(
 
 
 def _without(prompt: Conversation, tokens: int, truncate: CutLeft) -> Conversation | None:
-    """The prompt without so many tokens of its last user message; None when nothing of that would be left."""
+    """The prompt with this many tokens cut from its last user message; None if nothing of that would be left."""
     last = max(i for i, message in enumerate(prompt) if message["role"] == "user")
     text = truncate(prompt[last]["content"], tokens)
     if not text.strip():

@@ -1,15 +1,15 @@
-"""Several data sets blended into one.
+"""Several datasets blended into one.
 
-What a weight means, and how long an epoch is, `dataset.mixture.weights` says:
+`dataset.mixture.weights` sets the meaning of a weight and the length of an epoch:
 
-- `share`: an epoch has as many rows as all the sets together, whatever the weights; each set fills its share of them.
-  A set with too few rows for its share comes round again (each row as often as the next, give or take once), one with
-  more gives a part that is drawn with the seed. So weights change what an epoch is made of and not what it costs, and a
-  small set cannot shrink the blend to its own size. Where no set has a weight, each is taken whole, once.
-- `fraction`: the fraction of each set that is kept. No row comes twice. Row for row what the mixtures of open-r1 give:
-  each set is shuffled and cut, all are joined and shuffled, then `test_split_size` is held out, all with one seed.
+- `share`: an epoch has as many rows as all sets together, and each set fills its share of them. The rows of a set that
+  is smaller than its share are repeated (equally often, plus or minus one); of a larger set a part is drawn with the
+  seed. So weights change the composition of an epoch and not its cost, and a small set does not shrink the mixture.
+  Without any weights each set is taken whole, once.
+- `fraction`: the fraction of each set that is kept; no row is repeated. The rows are exactly those of open-r1's
+  mixtures: each set is shuffled and cut, all are joined and shuffled, then `test_split_size` is held out (one seed).
 
-Rows are held out before any is repeated, so that no held-out row is trained on.
+Rows are held out before any is repeated, so no held-out row is trained on.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from covey.data.columns import Prepared, find_columns, prepare
-from covey.data.holdout import cut_validation, part, test_rows, thin_out
-from covey.data.sources import read_source
+from covey.data.holdout import rounded_share, split_validation, subsample, test_rows
+from covey.data.sources.sources import read_source
 from covey.data.table import Table
 from covey.errors import DataError
 
@@ -47,12 +47,12 @@ class Plan:
 
 
 def blend(dataset: DatasetConfig, seed: int, notes: list[str]) -> tuple[Prepared, dict[str, Prepared]]:
-    """Read the data sets of `dataset.mixture` and blend them.
+    """Read the datasets of `dataset.mixture` and blend them.
 
     Args:
-        dataset: the mixture, and how rows are made ready and held out.
-        seed: chooses the validation rows and those of `train_fraction`; all else goes by `dataset.mixture.seed`.
-        notes: what the user should know is added to it.
+        dataset: the mixture, and how rows are prepared and held out.
+        seed: draws the validation rows and those of `train_fraction`; the rest uses `dataset.mixture.seed`.
+        notes: messages for the user are appended to it.
 
     Returns:
         Training rows, and held-out rows by name (`test`, `validation`).
@@ -73,23 +73,23 @@ def blend(dataset: DatasetConfig, seed: int, notes: list[str]) -> tuple[Prepared
     _note_shares(plan.train, tables, notes)
     rows, index = _prepare(tables, sources, [*plan.train, *plan.test, *plan.validation], dataset, notes)
     if plan.test and dataset.mixture.test_split_size is None:
-        notes.append(f"{len(plan.test)} rows of the mixture are held out for measuring")
+        notes.append(f"{len(plan.test)} rows of the mixture are held out for evaluation")
     held_out = {name: picks for name, picks in (("test", plan.test), ("validation", plan.validation)) if picks}
     evaluation = {name: rows.select([index[pick] for pick in picks]) for name, picks in held_out.items()}
     return rows.select([index[pick] for pick in plan.train]), evaluation
 
 
 def make_plan(sizes: Sequence[int], names: Sequence[str], dataset: DatasetConfig, seed: int) -> Plan:
-    """Choose rows; see the head of this module for the rules.
+    """Choose rows by the rules in the module's docstring.
 
     Args:
         sizes: rows of each set.
-        names: what each set is called in messages.
+        names: the name of each set in messages.
         dataset: the mixture's weights and seed, and what is held out.
         seed: of the run.
 
     Raises:
-        DataError: a weight leaves a set without rows, or nothing is left to train or to measure on.
+        DataError: a weight leaves a set without rows, or nothing is left to train or to evaluate on.
     """
     mixture = dataset.mixture
     weights = [source.weight for source in mixture.sources]
@@ -97,17 +97,17 @@ def make_plan(sizes: Sequence[int], names: Sequence[str], dataset: DatasetConfig
     for number, (size, weight) in enumerate(zip(sizes, weights, strict=True)):
         pool += [(number, row) for row in _kept(size, weight, mixture, names[number])]
     pool = [pool[i] for i in _permuted(len(pool), mixture.seed)]
-    rest, test = _cut_test(pool, dataset)
-    stay, chosen = cut_validation(len(rest), dataset, seed, _NAME)
+    rest, test = _hold_out_test(pool, dataset)
+    stay, chosen = split_validation(len(rest), dataset, seed, _NAME)
     validation = [rest[i] for i in chosen]
     train = [rest[i] for i in stay]
     if mixture.weights == "share" and any(weight is not None for weight in weights):
         train = _fill_shares(train, [1.0 if weight is None else weight for weight in weights], names, mixture.seed)
-    return Plan([train[i] for i in thin_out(len(train), dataset, seed, _NAME)], test, validation)
+    return Plan([train[i] for i in subsample(len(train), dataset, seed, _NAME)], test, validation)
 
 
 def _kept(size: int, weight: float | None, mixture: MixtureConfig, name: str) -> Sequence[int]:
-    """The rows of one set that are in the blend at all: the fraction that its weight says, or every one."""
+    """The rows of one set that are in the mixture: the fraction that its weight gives, or all."""
     if mixture.weights != "fraction":
         return range(size)
     weight = 1.0 if weight is None else weight
@@ -120,14 +120,14 @@ def _kept(size: int, weight: float | None, mixture: MixtureConfig, name: str) ->
     return _permuted(size, mixture.seed)[:count]
 
 
-def _cut_test(pool: list[Pick], dataset: DatasetConfig) -> tuple[list[Pick], list[Pick]]:
+def _hold_out_test(pool: list[Pick], dataset: DatasetConfig) -> tuple[list[Pick], list[Pick]]:
     """Training rows and held-out rows of the shuffled pool."""
     size = dataset.mixture.test_split_size
     if size is None:
         count = test_rows(len(pool), dataset, _NAME)
         return pool[count:], pool[:count]
-    if (size < 1 and part(len(pool), size) == 0) or size >= len(pool):
-        left = "no row to measure on" if size < 1 else "no row to train on"
+    if (size < 1 and rounded_share(len(pool), size) == 0) or size >= len(pool):
+        left = "no row to evaluate on" if size < 1 else "no row to train on"
         raise DataError(
             f"dataset.mixture.test_split_size={size:g} of the {len(pool)} rows of the mixture leaves {left}."
         )
@@ -137,7 +137,7 @@ def _cut_test(pool: list[Pick], dataset: DatasetConfig) -> tuple[list[Pick], lis
 
 
 def _fill_shares(rows: list[Pick], weights: Sequence[float], names: Sequence[str], seed: int) -> list[Pick]:
-    """As many rows again, of which each set fills its share, repeated where it must be; in an order of their own."""
+    """As many rows, of which each set fills its share, with repeats where needed; shuffled."""
     filled: list[Pick] = []
     for number, count in enumerate(_apportion(len(rows), weights)):
         own = [pick for pick in rows if pick[0] == number]
@@ -184,7 +184,7 @@ def _check_columns(tables: Sequence[Table]) -> None:
     for number, table in enumerate(tables[1:], start=1):
         if set(table.columns) != set(first.columns):
             raise DataError(
-                f"The data sets of the mixture have different columns: {first.name} has "
+                f"The datasets of the mixture have different columns: {first.name} has "
                 f"{', '.join(sorted(first.columns))}; {table.name} has {', '.join(sorted(table.columns))}. Keep and "
                 "rename columns so that they are the same, with `columns` in dataset.mixture.datasets[0] or "
                 f"[{number}]: a list of names, or {{old name: new name}}."
@@ -198,7 +198,7 @@ def _prepare(
     dataset: DatasetConfig,
     notes: list[str],
 ) -> tuple[Prepared, dict[Pick, int]]:
-    """Every row that is picked, once, and where each stands."""
+    """Every picked row, once, and the index of each."""
     import datasets
     import pyarrow as pa
 
@@ -206,7 +206,7 @@ def _prepare(
     sets: dict[str, Prepared] = {}
     for number, (table, source) in enumerate(zip(tables, sources, strict=True)):
         chosen = sorted({row for set_number, row in picks if set_number == number})
-        if chosen:  # a small `max_train_samples` can pass a set over
+        if chosen:  # a small `max_train_samples` can leave a set out
             index |= {(number, row): len(index) + i for i, row in enumerate(chosen)}
             sets[f"{number}: {table.name}"] = prepare(table.select(chosen), dataset, notes, source.answer_extractor)
     arrows = {name: rows.data.with_format("arrow")[:].replace_schema_metadata(None) for name, rows in sets.items()}
@@ -220,7 +220,7 @@ def _prepare(
 
 
 def _clash(arrows: Mapping[str, pa.Table]) -> str:
-    """Which column is of what type in which set."""
+    """The message for a column whose types differ between the sets."""
     import pyarrow as pa
 
     for column in dict.fromkeys(name for arrow in arrows.values() for name in arrow.column_names):
@@ -230,10 +230,10 @@ def _clash(arrows: Mapping[str, pa.Table]) -> str:
         except pa.ArrowException:
             shown = "; ".join(f"{kind.type} in set {name}" for name, kind in kinds.items())
             return (
-                f"Column '{column}' is of different types in the data sets of the mixture: {shown}. Leave it out with "
+                f"Column '{column}' is of different types in the datasets of the mixture: {shown}. Leave it out with "
                 "`columns` (a list of the names to keep), or make the types the same."
             )
-    return "The columns of the data sets of the mixture do not fit together."
+    return "The columns of the datasets of the mixture cannot be combined."
 
 
 def _note_shares(train: Sequence[Pick], tables: Sequence[Table], notes: list[str]) -> None:
@@ -251,7 +251,7 @@ def _note_shares(train: Sequence[Pick], tables: Sequence[Table], notes: list[str
 
 
 def _permuted(count: int, seed: int) -> list[int]:
-    """The order in which `Dataset.shuffle(seed)` puts so many rows."""
+    """The order in which `Dataset.shuffle(seed)` puts this many rows."""
     return list(_numbered(count).shuffle(seed=seed)["row"])
 
 

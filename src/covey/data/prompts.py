@@ -1,4 +1,4 @@
-"""Prompts: from text or messages as the data has them to the conversation that the model is asked with."""
+"""Building the conversation for the model from the text or messages in the data."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ if TYPE_CHECKING:
 Conversation = list[dict[str, str]]
 
 _ROLE_NAMES = {"human": "user", "gpt": "assistant", "model": "assistant"}
-"""Other names of roles, as sets with `from` and `value` (ShareGPT's form) use them."""
+"""Other names of roles, in datasets with `from` and `value` (ShareGPT's format)."""
 
 
 def conversation(text: str, dataset: DatasetConfig) -> Conversation:
-    """The messages that put one question to the model."""
+    """The messages for one question."""
     messages = [{"role": "user", "content": _fill(dataset.user_prompt_template, text)}]
     if dataset.system_prompt:
         messages.insert(0, {"role": "system", "content": dataset.system_prompt})
@@ -36,7 +36,7 @@ def reply(value: Any) -> str | None:
 
 
 def as_messages(value: Any) -> Conversation | None:
-    """A list of messages with `role` and `content`; None when the value is none. `from` and `value` are read too."""
+    """A list of messages with `role` and `content` (or `from` and `value`); None when the value is not one."""
     if not isinstance(value, list):
         return None
     found = []
@@ -52,7 +52,7 @@ def as_messages(value: Any) -> Conversation | None:
 
 
 def _text(content: Any) -> Any:
-    """The text of a message that comes in parts, as sets for models with pictures have it; else the content itself."""
+    """The text of a message in parts, as in multimodal datasets; else the content itself."""
     if isinstance(content, list) and content and all(isinstance(p, dict) and p.get("type") == "text" for p in content):
         texts = [part.get("text") for part in content]
         return "".join(texts) if all(isinstance(text, str) for text in texts) else content
@@ -60,7 +60,7 @@ def _text(content: Any) -> Any:
 
 
 def question(value: Any, *, drop_reply: bool) -> str:
-    """What a raw prompt asks, as one text: the same for a text and for a conversation of that one message."""
+    """The question of a raw prompt as one text: the same for a text and for a conversation of that one message."""
     messages = [message for message in as_messages(value) or [] if message["role"] != "system"]
     if drop_reply and messages and messages[-1]["role"] == "assistant":
         messages.pop()
@@ -70,7 +70,7 @@ def question(value: Any, *, drop_reply: bool) -> str:
 
 
 class PromptBuilder:
-    """Builds conversations and counts what it had to change in those that the data brings."""
+    """Builds conversations, and counts what it changed in those of the data."""
 
     def __init__(self, dataset: DatasetConfig, *, drop_reply: bool) -> None:
         self._dataset = dataset
@@ -112,5 +112,5 @@ class PromptBuilder:
 
 
 def _fill(template: str | None, text: str) -> str:
-    """Put the prompt into its template. Not `str.format`: mathematics is full of braces."""
+    """Fill the prompt into its template. Not with `str.format`: mathematics is full of braces."""
     return text if template is None else template.replace("{prompt}", text)

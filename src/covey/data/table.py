@@ -1,4 +1,4 @@
-"""Rows as they were read, which still know where they stood, so that an error can point at them."""
+"""Rows as they were read, with their origins, so that errors can point at them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """One file, or one split of a data set on the hub."""
+    """One file, or one split of a dataset on the hub."""
 
     name: str
     unit: str
@@ -28,16 +28,16 @@ class Table:
     data: datasets.Dataset
     origins: tuple[Origin, ...]
     mixed: Mapping[str, str] = field(default_factory=dict)
-    """Columns that were kept as JSON text because their rows are of several kinds, each with the kinds."""
+    """Columns that are kept as JSON text because their rows have several kinds, each with the kinds."""
     rows: Sequence[int] | None = None
-    """Which rows of the origins these are; None: all of them."""
+    """The indices of these rows in the origins; None: all of them."""
 
     def __len__(self) -> int:
         return len(self.data)
 
     @property
     def name(self) -> str:
-        """The origins in a few words."""
+        """The origins, shortened."""
         more = len(self.origins) - 1
         return self.origins[0].name + (f" (and {more} more file{'s' if more > 1 else ''})" if more else "")
 
@@ -67,7 +67,7 @@ class Table:
         return [None if value is None else value.get(key) for value in self.data[outer]]
 
     def is_conversations(self, column: str) -> bool:
-        """Whether a column holds lists of objects, which is what messages are."""
+        """Whether a column holds lists of objects, as messages are."""
         import pyarrow as pa
 
         if column not in self.columns:
@@ -92,7 +92,7 @@ class Table:
         return Table(self.data.select(indices), self.origins, self.mixed, rows)
 
     def project(self, columns: Mapping[str, str]) -> Table:
-        """Only the columns named, under their new names; each of them must be there."""
+        """Only these columns, under their new names; each must exist."""
         import datasets
         import pyarrow as pa
 
@@ -106,10 +106,10 @@ class Table:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """Rows as a source gives them."""
+class SourceRows:
+    """The rows of a source."""
 
     train: Table
     test: Table | None
-    """None: the source has no held-out rows, they must be cut from `train`."""
+    """None: the source has no held-out rows; they are taken from `train`."""
     why_no_test: str = ""

@@ -1,4 +1,4 @@
-"""The benchmarks that are known by name: where they lie on the hub, and which columns they have."""
+"""The benchmarks that are known by name: their hub ids and columns."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ BENCHMARKS: Mapping[str, DatasetConfig] = {
     "minerva": _benchmark("math-ai/minervamath", "question", "answer", "test"),
     "olympiadbench": _benchmark("knoveleng/OlympiadBench", "question", "answer", "train"),
 }
-"""Each is read as a training split from which no row is held out: it stays whole and in its own order."""
+"""Each is read as a training split without held-out rows, so that it is complete and in its own order."""
 
 
 _OTHER_NAMES = {"aime2024": "aime24", "amc2023": "amc23", "minervamath": "minerva"}
 
 
 def named(name: str) -> str:
-    """The name here of a benchmark that others spell `math_500`, `MATH-500` or `aime_2024`."""
+    """The canonical name of a benchmark with aliases such as `math_500`, `MATH-500` or `aime_2024`."""
     plain = "".join(letter for letter in name.lower() if letter.isalnum())
     plain = _OTHER_NAMES.get(plain, plain)
     return plain if plain in BENCHMARKS else name
@@ -63,14 +63,13 @@ def check_benchmarks(names: Iterable[str], key: str) -> None:
             raise ConfigError(f"{key}: there is no benchmark {name}; there are {', '.join(BENCHMARKS)}.{guess}")
 
 
-def benchmark(name: str, path: str | None, asked: DatasetConfig) -> DatasetConfig:
-    """The data set of a benchmark.
+def benchmark(name: str, path: str | None, own: DatasetConfig) -> DatasetConfig:
+    """The dataset of a benchmark.
 
     Args:
         name: see `BENCHMARKS`.
         path: a local file in place of the hub.
-        asked: how a run asks its own problems; its system prompt and its user prompt template, where it has them,
-            stand in place of the usual ones.
+        own: the run's own dataset; its system prompt and user prompt template, if set, replace the defaults.
 
     Raises:
         ConfigError: there is no such benchmark.
@@ -79,5 +78,5 @@ def benchmark(name: str, path: str | None, asked: DatasetConfig) -> DatasetConfi
     found = BENCHMARKS[named(name)]
     if path is not None:  # a single file has one split, whatever the hub calls it
         found = dataclasses.replace(found, path=str(Path(path).expanduser()), train_split="train")
-    own = {"system_prompt": asked.system_prompt, "user_prompt_template": asked.user_prompt_template}
-    return dataclasses.replace(found, **{key: value for key, value in own.items() if value is not None})  # type: ignore[arg-type]
+    prompts = {"system_prompt": own.system_prompt, "user_prompt_template": own.user_prompt_template}
+    return dataclasses.replace(found, **{key: value for key, value in prompts.items() if value is not None})  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""One text for a list of values, by which two evaluations are told to be about the same thing."""
+"""A hash of a list of values, by which evaluations of the same problems are recognised."""
 
 from __future__ import annotations
 

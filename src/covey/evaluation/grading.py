@@ -6,24 +6,24 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from covey.answers import Outcome, Tags, extract_prediction, grade_exact
-from covey.answers.numbers import read_number
-from covey.rewards.execution import RewardRunner
+from covey.answers.maths.numbers import read_number
 from covey.rewards.registry import canonical_name
+from covey.rewards.runner import RewardRunner
 
 if TYPE_CHECKING:
     from covey.config import Config
 
 Grade = Callable[[Sequence[str], Sequence[Mapping[str, Any]]], Sequence[Outcome]]
-"""Completions and the rows of their problems to outcomes."""
+"""From completions and the rows of their problems to outcomes."""
 
 SEED_OFFSET = 7919  # any constant: evaluation draws must not be the training's first draws
-"""Evaluations of a run all draw with the same seed, so that they differ by the model only."""
+"""All evaluations of a run have the same seed, so that they differ by the model only."""
 
-_NEAR = 10  # a tenth of the answer: what partial accuracy lets pass
+_NEAR = 10  # partial accuracy accepts a tenth of the answer
 
 
 def grader_name(config: Config) -> str:
-    """Which grader judges held-out problems: `exact_match`, `countdown` or `accuracy`, by the rewards of the run."""
+    """The grader of held-out problems: `exact_match`, `countdown` or `accuracy`, by the rewards of the run."""
     names = {canonical_name(name) for name in config.rewards.funcs if ":" not in name}
     if "countdown" in names:
         return "countdown"
@@ -33,8 +33,8 @@ def grader_name(config: Config) -> str:
 def grader_of(name: str, config: Config, runner: RewardRunner) -> Grade:
     """The function of a grader.
 
-    With `exact_match` it looks at the last answer tag alone, so that the share of well-formed completions, which is
-    reported beside it, says something of its own.
+    With `exact_match` it reads the last answer tag alone, so that it is independent of the share of well-formed
+    completions, which is reported too.
     """
     if name == "exact_match":
         tags = Tags(config.rewards.think_tag, config.rewards.answer_tag)
@@ -47,7 +47,7 @@ def grader_of(name: str, config: Config, runner: RewardRunner) -> Grade:
 
 
 def stated_answer(completion: str, tags: Tags) -> str | None:
-    """The answer that a completion states, numbers in one spelling, so that equal answers are equal texts."""
+    """The answer that a completion states, numbers normalised, so that equal answers are equal texts."""
     text = extract_prediction(completion, tags)
     if text is None:
         return None
@@ -59,7 +59,7 @@ def is_near(stated: str | None, gold: str, outcome: Outcome) -> bool:
     """Whether an answer is right, or a number within 10% of the gold number."""
     if outcome is Outcome.RIGHT:
         return True
-    found, wanted = read_number(stated or ""), read_number(gold)
-    if found is None or wanted is None:
+    found, expected = read_number(stated or ""), read_number(gold)
+    if found is None or expected is None:
         return False
-    return abs(found.value - wanted.value) * _NEAR <= abs(wanted.value)
+    return abs(found.value - expected.value) * _NEAR <= abs(expected.value)

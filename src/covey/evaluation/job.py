@@ -1,4 +1,4 @@
-"""`covey eval`: a model, a run or a checkpoint on held-out problems or benchmarks, stored so that it can go on."""
+"""`covey eval`: a model, a run or a checkpoint on held-out problems or benchmarks, stored so that it can be resumed."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from covey.answers import Outcome, Tags
 from covey.config import Config
 from covey.errors import ConfigError, ModelError, RunDirectoryError
 from covey.evaluation.benchmarks import benchmark, named
-from covey.evaluation.figures import figures
 from covey.evaluation.fingerprint import digest
 from covey.evaluation.grading import SEED_OFFSET, grader_name, grader_of
-from covey.evaluation.run import GradedCompletion, Write, evaluate, last_user_message
-from covey.evaluation.stored import sampling_words
+from covey.evaluation.metrics import compute_metrics
+from covey.evaluation.run import GenerateFn, GradedCompletion, evaluate, last_user_message, whole_batches
+from covey.evaluation.stored import sampling_settings
 from covey.evaluation.target import Target, find_target
 from covey.model.adapters import quantization_config
-from covey.model.loading import check_model, load_tokenizer, quiet_weights
-from covey.model.prompts import cut_left, opened_thinking, prompt_lengths, render
-from covey.rewards.execution import RewardRunner
+from covey.model.loading import check_model, load_tokenizer, quiet_weights, source_options
+from covey.model.prompts import cut_left, prompt_lengths, render, thinking_prefix
+from covey.rewards.runner import RewardRunner
 from covey.rollout import SamplingSettings
 from covey.runlog.directory import RunDirectory, describe_environment
 from covey.runlog.evaluations import (
@@ -37,7 +37,7 @@ from covey.runlog.evaluations import (
 )
 
 Progress = Callable[[str, int, int], None]
-"""Told which set is being evaluated, completions done, and completions in all."""
+"""Called with the name of the set, the completions done, and completions in all."""
 
 _PRESETS = {(0.7, 50, 0.95): "standard", (0.85, 2000, 1.0): "liberal", (1.0, 0, 1.0): "sampled"}
 _BLOCK = 1 << 20
@@ -65,16 +65,16 @@ def run_evaluations(
     """Evaluate on the benchmarks that the config names, or else on the held-out sets of its data.
 
     Args:
-        config: `model.name` is what `target.source` says; how to sample is `evaluation.*`.
-        target: what is evaluated, and where results of it go.
+        config: `model.name` is `target.source`; `evaluation.*` holds the sampling settings.
+        target: what is evaluated, and where its results go.
         paths: local files of benchmarks by name.
-        out: the folder for the results, in place of the usual one; one folder per set inside where there are several.
+        out: the folder for the results, in place of the default; with one folder per set if there are several.
         progress: see `Progress`.
-        model: the target's model, where it is loaded already.
-        every_row: take every row of the data in place of the held-out ones, as one set named `all`.
+        model: the target's model, if it is loaded already.
+        every_row: evaluate on every row of the data in place of the held-out ones, as one set named `all`.
 
     Raises:
-        CoveyError: the model, the data or the settings cannot be used, or other results are in the folder.
+        CoveyError: the model, the data or the settings cannot be used, or the folder holds other results.
     """
     tokenizer = load_tokenizer(config.model)
     sets = list(_sets(config, paths, tokenizer, every_row=every_row))
@@ -83,8 +83,10 @@ def run_evaluations(
             "There are no held-out problems to evaluate on: dataset.test_size=0. Set it above 0, or "
             "take every row of a file with --all."
         )
-    write = _engine_writer(config, target, tokenizer) if config.evaluation.engine == "vllm" and model is None else None
-    if write is None and model is None:
+    generate_batch = None
+    if model is None and config.evaluation.engine == "vllm":
+        generate_batch = _vllm_generate(config, target, tokenizer)
+    elif model is None:
         model = load_policy(config, target)
     found = []
     runner = RewardRunner.of(config.rewards, max_completion_length=config.training.max_completion_length)
@@ -92,8 +94,8 @@ def run_evaluations(
         runner.start()
         for part in sets:
             folder = _folder(config, target, part.name, out, several=len(sets) > 1)
-            means = _Means(model, tokenizer, runner, write)
-            found.append(_evaluate_set(config, target, part, folder, means, progress))
+            setup = _Setup(model, tokenizer, runner, generate_batch)
+            found.append(_evaluate_set(config, target, part, folder, setup, progress))
     return found
 
 
@@ -102,12 +104,12 @@ def run_benchmarks(config: Config, run: RunDirectory, progress: Progress, model:
 
     Args:
         config: of the run.
-        run: where the final model lies, and where the results go.
+        run: holds the final model, and gets the results.
         progress: see `Progress`.
-        model: the final model, where it is loaded already.
+        model: the final model, if it is loaded already.
 
     Raises:
-        CoveyError: a benchmark cannot be loaded, or results of other settings are there.
+        CoveyError: a benchmark cannot be loaded, or there are results of other settings.
     """
     target = find_target(str(run.root))
     of_run = replace(config, model=replace(config.model, name=target.source))
@@ -119,7 +121,7 @@ def load_benchmark(name: str, config: Config, paths: Mapping[str, str] | None = 
 
     Args:
         name: see `BENCHMARKS`.
-        config: says where it lies, and how it is asked.
+        config: has its path and its prompts.
         paths: local files by name, over those of the config.
 
     Raises:
@@ -132,9 +134,9 @@ def load_benchmark(name: str, config: Config, paths: Mapping[str, str] | None = 
 
 
 def load_policy(config: Config, target: Target) -> Any:
-    """The model with its weights, in the number type of a run; adapters stay beside the weights they belong to.
+    """The model with its weights, in the dtype of the run; adapters are not merged.
 
-    Weights that a run quantised are quantised here too; a checkpoint of quantised weights brings its own settings.
+    Weights are quantised as in the run; a checkpoint of quantised weights has its own settings.
 
     Raises:
         ModelError: it cannot be loaded, or not on this machine.
@@ -153,8 +155,7 @@ def load_policy(config: Config, target: Target) -> Any:
         with quiet_weights():
             model = AutoModelForCausalLM.from_pretrained(
                 source,
-                revision=config.model.revision or "main",
-                trust_remote_code=config.model.trust_remote_code,
+                **source_options(config.model),
                 dtype=config.model.dtype or "float32",
                 **more,
             )
@@ -169,8 +170,8 @@ def load_policy(config: Config, target: Target) -> Any:
     return model if device is None or getattr(model, "is_quantized", False) else model.to(device)
 
 
-def _engine_writer(config: Config, target: Target, tokenizer: Any) -> Write:
-    """What samples with vLLM.
+def _vllm_generate(config: Config, target: Target, tokenizer: Any) -> GenerateFn:
+    """Sampling with vLLM.
 
     Raises:
         ConfigError: the weights are adapters, or quantised on loading.
@@ -179,13 +180,13 @@ def _engine_writer(config: Config, target: Target, tokenizer: Any) -> Write:
     model = config.model
     if target.adapter is not None or model.load_in_4bit or model.load_in_8bit:
         raise ConfigError(
-            f"evaluation.engine=vllm needs whole weights, and {target.label} has adapters, or weights that are "
-            "quantised on loading. Merge them with `covey export` and evaluate that folder, or take "
+            f"evaluation.engine=vllm needs merged, unquantised weights, and {target.label} has adapters or weights "
+            "that are quantised on loading. Merge them with `covey export` and evaluate that folder, or use "
             "evaluation.engine=local."
         )
-    from covey.rollout.vllm_writer import EngineWriter
+    from covey.rollout.vllm.offline import VLLMEngine
 
-    writer = EngineWriter(
+    engine = VLLMEngine(
         check_model(model),
         tokenizer,
         dtype=model.dtype or "auto",
@@ -194,18 +195,13 @@ def _engine_writer(config: Config, target: Target, tokenizer: Any) -> Write:
         trust_remote_code=model.trust_remote_code,
     )
     sampling = sampling_of(config)
-    return lambda prompts, seed: [one for (one,) in writer.generate(prompts, sampling, seed=seed)]
+    return lambda prompts, seed: [one for (one,) in engine.generate(prompts, sampling, seed=seed)]
 
 
 def sampling_of(config: Config) -> SamplingSettings:
-    """How evaluations of this config sample."""
-    settings = config.evaluation
+    """The sampling settings of evaluations with this config."""
     return SamplingSettings(
-        max_completion_length=settings.max_completion_length or config.training.max_completion_length or 256,
-        temperature=settings.temperature,
-        top_p=settings.top_p,
-        top_k=settings.top_k,
-        chat_template_kwargs=config.training.chat_template_kwargs or {},
+        **sampling_settings(config), chat_template_kwargs=config.training.chat_template_kwargs or {}
     )
 
 
@@ -228,7 +224,7 @@ def _sets(config: Config, paths: Mapping[str, str], tokenizer: Any, *, every_row
 def _every_row(config: Config) -> Dataset:
     if not (config.dataset.path or config.dataset.id):
         raise ConfigError(
-            "--all takes every row of a file or a hub data set (dataset.path, dataset.id), and this data is "
+            "--all takes every row of a file or a hub dataset (dataset.path, dataset.id), and this data is "
             f"{config.dataset.label}. Leave --all out, or name one: dataset=gsm8k dataset.path=FILE."
         )
     whole = replace(config.dataset, test_split=None, test_path=None, test_fraction=None, test_size=0)
@@ -237,56 +233,58 @@ def _every_row(config: Config) -> Dataset:
 
 
 @dataclass(frozen=True, slots=True)
-class _Means:
+class _Setup:
     """What a set is evaluated with."""
 
     model: Any
     tokenizer: Any
     runner: RewardRunner
-    write: Write | None
+    generate_batch: GenerateFn | None
 
 
 def _evaluate_set(
-    config: Config, target: Target, part: _Set, folder: Path, means: _Means, progress: Progress
+    config: Config, target: Target, part: _Set, folder: Path, setup: _Setup, progress: Progress
 ) -> StoredEvaluation:
     settings, tags = config.evaluation, Tags(config.rewards.think_tag, config.rewards.answer_tag)
     sampling = sampling_of(config)
-    described = _described(config, target, part, means)
+    described = _described(config, target, part, setup)
     with writing_evaluation(folder):
         before = _restored(folder, begin_evaluation(folder, described))
         total = len(part.rows) * settings.num_samples
-        store = _Store(folder, len(before), _kept(len(before), total, settings.batch_size))
+        store = _Store(folder, len(before), whole_batches(len(before), total, settings.batch_size))
         progress(part.name, store.reached, total)
         result = evaluate(
-            means.model,
-            means.tokenizer,
+            setup.model,
+            setup.tokenizer,
             part.rows,
             sampling,
             num_samples=settings.num_samples,
             batch_size=settings.batch_size,
             seed=described["seed"],
-            grade=grader_of(part.grader, config, means.runner),
+            grade=grader_of(part.grader, config, setup.runner),
             tags=tags,
-            opened=opened_thinking(means.tokenizer, part.rows[0]["prompt"], tags.think, sampling.chat_template_kwargs),
+            prompt_prefix=thinking_prefix(
+                setup.tokenizer, part.rows[0]["prompt"], tags.think, sampling.chat_template_kwargs
+            ),
             on_progress=lambda count, of: progress(part.name, count, of),
             on_batch=store.add,
             done=before,
             shared_prefill=config.speed.shared_prefill,
-            write=means.write,
+            generate_batch=setup.generate_batch,
         )
-        estimates = figures([asdict(item) for item in result.completions], config.seed, settings.k)
+        estimates = compute_metrics([asdict(item) for item in result.completions], config.seed, settings.k)
         finish_evaluation(folder, {name: (e.value, e.low, e.high) for name, e in estimates.items()})
     return read_evaluation(folder)
 
 
-def _described(config: Config, target: Target, part: _Set, means: _Means) -> dict[str, Any]:
-    """What tells one evaluation from another: the settings that lie beside its completions."""
+def _described(config: Config, target: Target, part: _Set, setup: _Setup) -> dict[str, Any]:
+    """The settings that identify an evaluation, stored next to its completions."""
     settings, template = config.evaluation, sampling_of(config).chat_template_kwargs
-    prompts = [render(means.tokenizer, prompt, template) for prompt in part.rows["prompt"]]
+    prompts = [render(setup.tokenizer, prompt, template) for prompt in part.rows["prompt"]]
     problems = [last_user_message(prompt) for prompt in part.rows["prompt"]]
     return {
         "name": part.name,
-        "model": {"id": target.label, "fingerprint": _weights(target, means.model)},
+        "model": {"id": target.label, "fingerprint": _weights(target, setup.model)},
         "data": {
             "problems": len(part.rows),
             "problems_fingerprint": digest(zip(problems, map(str, part.rows["answer"]), strict=True)),
@@ -294,31 +292,26 @@ def _described(config: Config, target: Target, part: _Set, means: _Means) -> dic
             "system_prompt": _system_prompt(part.rows[0]["prompt"]),
             "chat_template_kwargs": dict(template),
         },
-        "sampling": sampling_words(config),
+        "sampling": sampling_settings(config),
         "num_samples": settings.num_samples,
         "batch_size": settings.batch_size,
         "seed": config.seed + SEED_OFFSET,
-        "engine": "local" if means.write is None else "vllm",
+        "engine": "local" if setup.generate_batch is None else "vllm",
         "shared_prefill": config.speed.shared_prefill,
         "grader": part.grader,
         "environment": describe_environment(),
     }
 
 
-def _kept(before: int, total: int, batch_size: int) -> int:
-    """How many of the completions that are there an evaluation goes on from: whole batches."""
-    return before if before == total else before // batch_size * batch_size
-
-
 @dataclass(slots=True)
 class _Store:
-    """Writes graded batches behind what lies on the disk."""
+    """Appends graded batches to the completions on disk."""
 
     folder: Path
     written: int
-    """Completions on the disk."""
+    """Completions on disk."""
     reached: int
-    """Completions before the next batch; below `written` while a batch that was cut off is made again."""
+    """Completions before the next batch; below `written` while an incomplete batch is sampled again."""
 
     def add(self, batch: Sequence[GradedCompletion]) -> None:
         again = max(0, self.written - self.reached)
@@ -337,7 +330,7 @@ def _restored(folder: Path, completions: Iterable[Mapping[str, Any]]) -> list[Gr
         return [GradedCompletion(**{**item, "outcome": Outcome(item["outcome"])}) for item in completions]
     except (TypeError, KeyError, ValueError) as error:
         raise RunDirectoryError(
-            f"{folder} holds a completion that `covey eval` did not write ({error}), so it cannot go on from there. "
+            f"{folder} holds a completion that `covey eval` did not write ({error}), so it cannot be resumed. "
             "Delete that folder and evaluate again, or give another one with --out."
         ) from None
 
@@ -357,14 +350,14 @@ def _folder(config: Config, target: Target, name: str, out: Path | None, *, seve
 
 
 def _weights(target: Target, model: Any) -> str:
-    """What tells one set of weights from another: a hash of the files, or the commit of a hub model."""
+    """A fingerprint of the weights: a hash of the files, or the commit of a hub model."""
     folder = target.adapter or (Path(target.source) if Path(target.source).is_dir() else None)
     if folder is None:
-        config = getattr(model, "config", None)  # under vLLM there is no model of ours
+        config = getattr(model, "config", None)  # with vLLM there is no model here
         return str(getattr(config, "_commit_hash", None) or target.source)
-    digest = hashlib.sha256()
+    hashed = hashlib.sha256()
     for file in sorted([*folder.glob("*.safetensors"), *folder.glob("pytorch_model*.bin")]):
-        with file.open("rb") as opened:
-            while block := opened.read(_BLOCK):
-                digest.update(block)
-    return digest.hexdigest()
+        with file.open("rb") as stream:
+            while block := stream.read(_BLOCK):
+                hashed.update(block)
+    return hashed.hexdigest()

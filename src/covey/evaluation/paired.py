@@ -1,4 +1,4 @@
-"""Two sets of answers to the same problems: difference, interval, p-value, and what it would take to tell.
+"""Two sets of answers to the same problems: difference, interval, p-value, and the sample size to detect it.
 
 Pure functions of numbers, without torch.
 """
@@ -15,7 +15,7 @@ from covey.evaluation.estimators import Z95, mean, t_quantile
 from covey.evaluation.planning import Plan, plan
 
 _ENUMERATED = 16
-"""Problems that differ, up to which all ways to flip the signs are counted."""
+"""Up to this many differing problems, all sign flips are counted."""
 _DRAWS = 20_000
 
 
@@ -34,20 +34,20 @@ class Comparison:
     """Positions of the problems on which B is right more often than A."""
     lost: tuple[int, ...]
     plan: Plan
-    """What it would take to tell a difference of this size."""
+    """The sample sizes that would detect a difference of this size."""
 
 
 def compare(first: Sequence[Sequence[float]], second: Sequence[Sequence[float]], seed: int = 0) -> Comparison:
     """Compare two models problem by problem.
 
     With one completion each: the interval of Bonett & Price (2012), which holds at small counts too, and McNemar's
-    exact test (1947). With more: Student's t interval of the mean difference, and a test that flips the signs of the
-    differences, in all ways or in 20,000 seeded ones.
+    exact test (1947). With more: Student's t interval of the mean difference, and a sign-flip test, over all
+    flips or 20,000 seeded ones.
 
     Args:
         first: for each problem, A's score on each of its completions: 1 for right, 0 for wrong.
         second: B's, for the same problems in the same order.
-        seed: fixes the sign flips that are drawn.
+        seed: of the sign flips that are drawn.
     """
     a, b = [mean(scores) for scores in first], [mean(scores) for scores in second]
     gaps = np.subtract(b, a)
@@ -75,36 +75,36 @@ def bonett_price(gained: int, lost: int, problems: int) -> tuple[float, float]:
 
 
 def mcnemar(gained: int, lost: int) -> float:
-    """McNemar's exact test, two-sided: the chance of a split at least as uneven when each change is a coin toss."""
+    """McNemar's exact test, two-sided: the probability of a split at least as uneven if each change is a coin toss."""
     n, fewer = gained + lost, min(gained, lost)
     return min(1.0, 2 * sum(math.comb(n, i) for i in range(fewer + 1)) / (1 << n))
 
 
 def sign_flip(gaps: Sequence[float] | np.ndarray, seed: int = 0) -> float:
-    """The chance, under random signs, of a sum of differences at least as far from 0; two-sided.
+    """The probability, under random signs, of a sum of differences at least as far from 0; two-sided.
 
-    All signs are counted for up to 16 differences that are not 0; else 20,000 are drawn, and the one that was seen
-    counts among them, so that the value is never 0 (Phipson & Smyth 2010).
+    All flips are counted for up to 16 differences that are not 0; else 20,000 are drawn, and the observed one is
+    added, so that the value is never 0 (Phipson & Smyth 2010).
     """
     values = np.asarray(gaps, dtype=float)
     values = values[values != 0]
     if values.size == 0:
         return 1.0
-    seen = abs(float(values.sum())) - 1e-12 * values.size  # rounding must not make an equal sum look smaller
+    observed = abs(float(values.sum())) - 1e-12 * values.size  # rounding must not make an equal sum look smaller
     if values.size <= _ENUMERATED:
         bits = (np.arange(2**values.size)[:, None] >> np.arange(values.size)) & 1
-        reached = int((np.abs((2 * bits - 1) @ values) >= seen).sum())
+        reached = int((np.abs((2 * bits - 1) @ values) >= observed).sum())
         return reached / (1 << int(values.size))
     rng = np.random.default_rng(seed)
     reached = 0
     for _ in range(_DRAWS // 1000):
         signs = rng.integers(0, 2, size=(1000, values.size)) * 2 - 1
-        reached += int((np.abs(signs @ values) >= seen).sum())
+        reached += int((np.abs(signs @ values) >= observed).sum())
     return float(reached + 1) / (_DRAWS + 1)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """P-values corrected for being several (Holm 1979): the chance of any false alarm stays below the level."""
+    """P-values corrected for multiple tests (Holm 1979): the family-wise error rate stays below the level."""
     order = sorted(range(len(p_values)), key=lambda i: p_values[i])
     corrected, highest = [0.0] * len(p_values), 0.0
     for rank, i in enumerate(order):

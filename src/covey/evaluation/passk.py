@@ -11,11 +11,11 @@ from itertools import combinations
 from covey.errors import ConfigError
 
 _MOST_SUBSETS = 2000
-"""Subsets that are counted one by one; of more than that, so many are drawn."""
+"""Most subsets that are enumerated; if there are more, this many are drawn."""
 
 
 def pass_at_k(samples: int, right: int, k: int) -> float:
-    """The chance that at least one of k completions, drawn without replacement, is right.
+    """The probability that at least one of k completions, drawn without replacement, is right.
 
     `1 - C(n-c, k) / C(n, k)`, the unbiased estimate of Chen et al. (2021, equation 1), as a product of ratios so that
     no binomial coefficient overflows.
@@ -35,16 +35,16 @@ def pass_at_k(samples: int, right: int, k: int) -> float:
 
 
 def majority_at_k(answers: Sequence[str | None], right: Sequence[bool], k: int, seed: int = 0) -> float:
-    """The chance that the commonest answer among k completions, drawn without replacement, is right.
+    """The probability that the most frequent answer among k completions, drawn without replacement, is right.
 
-    Ties are broken by chance, and the value is the mean over the ways to break them. Completions without an answer do
-    not vote; where nobody votes, the majority is wrong. Up to 2,000 subsets are all counted; else 2,000 are drawn.
+    Ties are broken at random, and the value is the mean over that. Completions without an answer do not vote; without
+    votes the majority is wrong. Up to 2,000 subsets are enumerated; else 2,000 are drawn.
 
     Args:
-        answers: the answer of each completion, equal texts being one vote; None for none.
-        right: whether each is right. Equal answers that were graded differently count by their share.
+        answers: the answer of each completion, equal texts are the same vote; None for none.
+        right: whether each is right. Equal answers that were graded differently count by their mean.
         k: how many are drawn.
-        seed: fixes the subsets that are drawn.
+        seed: of the subsets that are drawn.
 
     Raises:
         ConfigError: k is below 1 or above the samples.

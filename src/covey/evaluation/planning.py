@@ -1,4 +1,4 @@
-"""What it would take to tell two models apart, and how surely a pilot says so. Pure functions of numbers."""
+"""Power analysis: the sample size to tell two models apart, estimated from a pilot. Pure functions of numbers."""
 
 from __future__ import annotations
 
@@ -11,30 +11,29 @@ import numpy as np
 from covey.evaluation.estimators import Z95, Estimate, mean, t_quantile
 
 _REACH = Z95 + 0.8416212335729143
-"""Standard errors that a true difference must be away from 0: a two-sided 5% level, and (one-sided point of the normal)
-80% power."""
+"""Standard errors between a detectable difference and 0: a two-sided 5% level and 80% power (one-sided quantile)."""
 _MOST_SAMPLES = 10_000
-"""Where more completions of each problem than this are needed, no number counts as enough."""
+"""If more completions per problem than this are needed, the result is infinite."""
 
 _Scores = Sequence[Sequence[float]]
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What would tell a difference of the size that was seen, at 80% power and a two-sided 5% level.
+    """What would detect a difference of the observed size, at 80% power and a two-sided 5% level.
 
-    The intervals (95%) say how far these problems leave open how much problems and completions vary. That the true
-    difference may be another than the one that was seen is not in them: `told` is for that.
+    The intervals (95%) cover the uncertainty of the variance between problems and completions. They do not cover that
+    the true difference may differ from the observed one; for that see `detectable`.
     """
 
-    told: float
-    """The smallest true difference that these problems and completions tell, as a share of 1; NaN where all problems
+    detectable: float
+    """The smallest true difference that these problems and completions detect, as a share of 1; NaN if all problems
     changed alike."""
     problems: Estimate
     """Further problems, with as many completions each; NaN for no difference."""
     samples: Estimate
-    """Completions of each of these problems; infinite when no number would do, NaN where one completion each does not
-    show how much a problem's own answers vary."""
+    """Completions of each of these problems; infinite if no number suffices, NaN if there is one completion each, which
+    does not show the variance within a problem."""
 
 
 def plan(first: _Scores, second: _Scores) -> Plan:
@@ -52,31 +51,31 @@ def plan(first: _Scores, second: _Scores) -> Plan:
     counts = [(len(a), len(b)) for a, b in zip(first, second, strict=True)]
     several = min(map(min, counts)) > 1
     own = np.array([_own(a, b) for a, b in zip(first, second, strict=True)]) if several else np.zeros(n)
-    # What the completions alone leave in a problem's difference; of unequal numbers of them the harmonic mean counts.
+    # The variance of a problem's difference due to sampling; with unequal counts the harmonic mean applies.
     noise = own / np.array([2 / (1 / a + 1 / b) for a, b in counts])
     variance = max(float(squares.mean()), float(noise.mean()))
     if variance < 1e-12:
         return Plan(math.nan, undefined, undefined)
-    # McNemar's exact test counts whole problems: one of them, the usual correction for continuity, is lost.
+    # McNemar's exact test is discrete: the usual continuity correction costs one problem.
     lost = 1 if max(map(max, counts)) == 1 else 0
-    told = min(1.0, _REACH * math.sqrt(variance / n) + lost / n)
+    detectable = min(1.0, _REACH * math.sqrt(variance / n) + lost / n)
     size = abs(float(gaps.mean()))
     if size < 1e-12:
-        return Plan(told, undefined, undefined)
+        return Plan(detectable, undefined, undefined)
     error = t_quantile(n - 1) * float(squares.std(ddof=1)) / math.sqrt(n)
-    unsure = math.exp(min(error / variance, 50.0))  # in the logarithm: a variance is above 0, and skewed
-    problems = [max(0, _problems(size, variance * by, lost) - n) for by in (1.0, 1 / unsure, unsure)]
+    factor = math.exp(min(error / variance, 50.0))  # on a log scale: a variance is positive and skewed
+    problems = [max(0, _problems(size, variance * by, lost) - n) for by in (1.0, 1 / factor, factor)]
     samples = undefined
     if several:
         samples = _samples(squares - noise, own, n * (size / _REACH) ** 2, min(map(min, counts)))
-    return Plan(told, Estimate(*map(float, problems)), samples)
+    return Plan(detectable, Estimate(*map(float, problems)), samples)
 
 
 def _own(first: Sequence[float], second: Sequence[float]) -> float:
     """The variance of the difference of one completion of A and one of B, of one problem.
 
-    Where both have as many it is taken from the differences sample by sample: two evaluations with one seed draw with
-    the same random numbers, and completions that are alike for that reason have less noise in their difference.
+    With equal counts it is computed from the differences sample by sample: two evaluations with one seed use the same
+    random numbers, and correlated completions have less noise in their difference.
     """
     if len(first) == len(second):
         return _variance([b - a for a, b in zip(first, second, strict=True)])
@@ -97,14 +96,14 @@ def _problems(size: float, variance: float, lost: int) -> int:
 def _samples(between: np.ndarray, own: np.ndarray, wanted: float, least: int) -> Estimate:
     """Completions per problem that bring the variance of the problems' differences down to `wanted`.
 
-    With s completions each it is the mean over problems of `between + own / s`, and never below that of `own / s`. What
-    lies between the problems is what was seen less the problems' own noise, so it may come out too low or too high: the
-    interval is that of the numbers at which the mean is not told apart from `wanted` (as in Fieller 1954).
+    With s completions each it is the mean over problems of `between + own / s`, and never below that of `own / s`. The
+    variance between problems is the observed one less the sampling noise, so its estimate may be too low or too high:
+    the interval holds the numbers at which the mean does not differ significantly from `wanted` (as in Fieller 1954).
 
     Args:
-        between: for each problem, the square of what its difference is off the mean, less its noise.
+        between: for each problem, the squared deviation of its difference from the mean, less its noise.
         own: for each problem, the variance of the difference of one completion of A and one of B.
-        least: completions that are there.
+        least: existing completions.
     """
     n = len(own)
     (spread, both), (_, noise) = (np.cov(between, own) / n).tolist()  # of the means
@@ -122,7 +121,7 @@ def _samples(between: np.ndarray, own: np.ndarray, wanted: float, least: int) ->
 
 
 def _fewest(enough: Callable[[float], bool], least: int) -> float:
-    """The smallest whole number from `least` on that is enough; infinite where none is."""
+    """The smallest integer from `least` on that is enough; infinite if there is none."""
     if enough(least):
         return float(least)
     below, above = least, _MOST_SAMPLES

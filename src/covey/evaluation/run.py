@@ -14,7 +14,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from covey.answers import Outcome, Tags, grade_exact, has_reasoning_format
 from covey.evaluation.estimators import Estimate, accuracy_estimate, mean
 from covey.evaluation.grading import Grade, is_near, stated_answer
-from covey.rewards.reward import with_opening
+from covey.rewards.reward import with_prefix
 from covey.rollout import Generation, SamplingSettings, generate
 
 
@@ -33,43 +33,43 @@ class GradedCompletion:
     length: int
     truncated: bool
     sample: int = 0
-    """Which of the problem's completions this is."""
+    """Index among the problem's completions."""
     extracted: str | None = None
-    """The answer that it states, numbers in one spelling."""
+    """The stated answer, numbers normalised."""
     partial: bool = False
     """Right, or a number within 10% of the answer."""
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
-    """Which batches of an evaluation this process makes, where several make it together: every `count`-th.
+class Shard:
+    """The batches of an evaluation that this process computes: every `count`-th.
 
-    A batch has its own seed, so that the completions are those of one process.
+    A batch has its own seed, so that the completions are those of a single process.
     """
 
     index: int
     count: int
     gather: Callable[[Any], list[Any]]
-    """Gives the values of all processes, in their order."""
-    any_works: Callable[[bool], bool] | None = None
-    """As for `covey.rollout.sample`: where the weights are sharded, every forward needs every process."""
+    """Returns the values of all processes, in rank order."""
+    any_has_work: Callable[[bool], bool] | None = None
+    """As for `covey.rollout.sample`: with sharded weights every forward needs every process."""
 
 
 @dataclass(frozen=True, slots=True)
 class EvaluationResult:
-    """Figures over one held-out set, and what they were counted from."""
+    """Metrics over one held-out set, and the completions behind them."""
 
     accuracy: Estimate
     format: float
-    """Share of completions that keep to `<think>…</think><answer>…</answer>`."""
+    """Share of completions in the format `<think>…</think><answer>…</answer>`."""
     completion_length: float
     """Mean number of tokens."""
     truncated: float
-    """Share that ran into the length limit."""
+    """Share that reached the length limit."""
     completions: list[GradedCompletion]
 
     def metrics(self) -> dict[str, float]:
-        """The figures by metric name."""
+        """The metrics by name."""
         return {
             "accuracy": self.accuracy.value,
             "accuracy_low": self.accuracy.low,
@@ -80,11 +80,11 @@ class EvaluationResult:
         }
 
 
-Write = Callable[[list[Any], int], list[Generation]]
-"""Prompts and a seed to one completion each."""
+GenerateFn = Callable[[list[Any], int], list[Generation]]
+"""From prompts and a seed to one completion each."""
 
 _Batch = Sequence[tuple[int, int, Mapping[str, Any]]]
-"""The number of a problem, which of its completions this is, and the problem's row."""
+"""Index of the problem, index among its completions, and the problem's row."""
 
 
 def evaluate(
@@ -98,100 +98,94 @@ def evaluate(
     seed: int,
     grade: Grade | None = None,
     tags: Tags | None = None,
-    opened: str = "",
+    prompt_prefix: str = "",
     on_progress: Callable[[int, int], None] | None = None,
     on_batch: Callable[[Sequence[GradedCompletion]], None] | None = None,
     done: Sequence[GradedCompletion] = (),
-    share: Share | None = None,
+    shard: Shard | None = None,
     shared_prefill: bool = True,
-    write: Write | None = None,
+    generate_batch: GenerateFn | None = None,
 ) -> EvaluationResult:
     """Sample `num_samples` completions of every problem and grade them.
 
-    The caller's random state is untouched, and the same seed always draws with the same random numbers, so that two
-    evaluations differ by the model only. Every batch has a seed of its own, so that an evaluation that was stopped goes
-    on to the same completions.
+    The caller's random state is untouched, and the same seed gives the same random numbers, so that two evaluations
+    differ by the model only. Every batch has a seed of its own, so that a resumed evaluation gets the same completions.
 
     Args:
         problems: rows with `prompt` (conversation or string) and `answer`.
-        grade: grades completions against their rows; None compares the last answer tag with the answer, numbers in
-            any spelling.
-        tags: what a well-formed completion is tagged with; None means `<think>` and `<answer>`.
-        opened: what the prompts open for the model, such as `<think>`; it belongs to what is graded, and to the form.
+        grade: grades completions against their rows; None compares the last answer tag with the answer, numbers
+            by value.
+        tags: the tags of a well-formed completion; None means `<think>` and `<answer>`.
+        prompt_prefix: the end of the prompts that belongs to the completion, such as `<think>`; it counts for grading
+            and format.
         on_progress: called with (completions done, completions in all).
         on_batch: called with every batch once it is graded.
-        done: completions that are there already, from the beginning of the same evaluation; whole batches of them
-            count, and the others are made again.
-        share: make only a part of the batches here, and have the result of all of them; the two callbacks then hear of
-            this process's completions.
-        shared_prefill: as for `covey.rollout.generate`, which draws other tokens without it.
-        write: samples one completion of every prompt, from a seed, in place of the model and Covey's own engine.
+        done: completions from the beginning of the same evaluation, to resume from; those of an incomplete batch are
+            sampled again.
+        shard: compute only these batches here, and gather the result of all; the callbacks then get this process's
+            completions.
+        shared_prefill: as for `covey.rollout.local.generate`, which samples other tokens without it.
+        generate_batch: samples one completion per prompt, from a seed, in place of the model and the local engine.
     """
-    share = share or Share(0, 1, lambda value: [value])
+    shard = shard or Shard(0, 1, lambda value: [value])
     total = len(problems) * num_samples
-    kept = len(done) if len(done) == total else len(done) // batch_size * batch_size
+    kept = whole_batches(len(done), total, batch_size)
     batches = _batches(problems, num_samples, batch_size, kept)
-    write = write or partial(_written, model, tokenizer, sampling, batch_size, share.any_works, shared_prefill)
-    judge = partial(_graded, grade=grade or _grade_exact, tags=tags or Tags(), opened=opened)
+    if generate_batch is None:
+        options: dict[str, Any] = {
+            "batch_size": batch_size,
+            "any_has_work": shard.any_has_work,
+            "shared_prefill": shared_prefill,
+        }
+        generate_batch = partial(_generate_locally, model, tokenizer, sampling, options)
+    grade_batch = partial(_graded, grade=grade or _grade_exact, tags=tags or Tags(), prompt_prefix=prompt_prefix)
     made: dict[int, list[GradedCompletion]] = {}
-    for number, graded in _made(batches, share, write, judge, seed + kept, batch_size):
+    for number, graded in _graded_batches(batches, shard, generate_batch, grade_batch, seed + kept, batch_size):
         made[number] = graded
         if on_batch is not None:
             on_batch(graded)
         if on_progress is not None:
             on_progress(kept + sum(map(len, made.values())), total)
-    for theirs in share.gather(made):
+    for theirs in shard.gather(made):
         made |= theirs
     return summarise([*done[:kept], *(completion for number in sorted(made) for completion in made[number])])
 
 
+def whole_batches(done: int, total: int, batch_size: int) -> int:
+    """The number of existing completions that an evaluation resumes from."""
+    return done if done == total else done // batch_size * batch_size
+
+
+def _generate_locally(
+    model: Any, tokenizer: Any, sampling: SamplingSettings, options: Mapping[str, Any], prompts: list[Any], seed: int
+) -> list[Generation]:
+    return generate(model, tokenizer, prompts, sampling, seed=seed, **options)
+
+
 def _batches(problems: Dataset, num_samples: int, batch_size: int, kept: int) -> list[_Batch]:
-    """What is left to be made after the first `kept` completions, in the order of the problems."""
+    """The batches after the first `kept` completions, in the order of the problems."""
     every = ((index, sample, row) for index, row in enumerate(problems) for sample in range(num_samples))
     rows = islice(every, kept, None)
     return list(iter(lambda: list(islice(rows, batch_size)), []))
 
 
-def _made(
+def _graded_batches(
     batches: Sequence[_Batch],
-    share: Share,
-    write: Write,
-    judge: Callable[[_Batch, Sequence[Generation]], list[GradedCompletion]],
+    shard: Shard,
+    generate_batch: GenerateFn,
+    grade_batch: Callable[[_Batch, Sequence[Generation]], list[GradedCompletion]],
     seed: int,
     batch_size: int,
 ) -> Iterator[tuple[int, list[GradedCompletion]]]:
     """This process's batches by number, graded."""
-    for first in range(0, len(batches), share.count):
-        number = first + share.index
-        here = min(number, len(batches) - 1)  # one too many, where the others need this process's forwards
-        if number != here and share.any_works is None:
+    for first in range(0, len(batches), shard.count):
+        number = first + shard.index
+        here = min(number, len(batches) - 1)  # out of range where the other processes need this one's forwards
+        if number != here and shard.any_has_work is None:
             continue
-        texts = write([row["prompt"] for _, _, row in batches[here]], seed + here * batch_size)
+        generations = generate_batch([row["prompt"] for _, _, row in batches[here]], seed + here * batch_size)
         if number == here:
-            yield number, judge(batches[number], texts)
-
-
-def _written(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    sampling: SamplingSettings,
-    batch_size: int,
-    any_works: Callable[[bool], bool] | None,
-    shared_prefill: bool,
-    prompts: list[Any],
-    seed: int,
-) -> list[Generation]:
-    """One completion of every prompt, by Covey's own engine."""
-    return generate(
-        model,
-        tokenizer,
-        prompts,
-        sampling,
-        batch_size=batch_size,
-        seed=seed,
-        any_works=any_works,
-        shared_prefill=shared_prefill,
-    )
+            yield number, grade_batch(batches[number], generations)
 
 
 def _graded(
@@ -200,13 +194,13 @@ def _graded(
     *,
     grade: Grade,
     tags: Tags,
-    opened: str,
+    prompt_prefix: str,
 ) -> list[GradedCompletion]:
-    wholes = [with_opening(generation.text, opened) for generation in generations]
-    outcomes = grade(wholes, [row for _, _, row in batch])
+    texts = [with_prefix(generation.text, prompt_prefix) for generation in generations]
+    outcomes = grade(texts, [row for _, _, row in batch])
     graded = []
-    for (index, sample, row), generation, whole, outcome in zip(batch, generations, wholes, outcomes, strict=True):
-        stated = stated_answer(whole, tags)
+    for (index, sample, row), generation, text, outcome in zip(batch, generations, texts, outcomes, strict=True):
+        stated = stated_answer(text, tags)
         graded.append(
             GradedCompletion(
                 problem=index,
@@ -214,7 +208,7 @@ def _graded(
                 answer=row["answer"],
                 completion=generation.text,
                 outcome=outcome,
-                well_formed=has_reasoning_format(whole, tags),
+                well_formed=has_reasoning_format(text, tags),
                 length=generation.length,
                 truncated=generation.truncated,
                 sample=sample,
@@ -230,7 +224,7 @@ def _grade_exact(texts: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> lis
 
 
 def summarise(graded: list[GradedCompletion]) -> EvaluationResult:
-    """Turn graded completions into figures."""
+    """Aggregate graded completions."""
     by_problem: dict[int, list[bool]] = {}
     for item in graded:
         by_problem.setdefault(item.problem, []).append(item.outcome is Outcome.RIGHT)
@@ -244,7 +238,7 @@ def summarise(graded: list[GradedCompletion]) -> EvaluationResult:
 
 
 def last_user_message(prompt: Any) -> str:
-    """What the user asked last, for showing; a plain prompt is returned as it is."""
+    """The last user message, for display; a plain prompt is returned as it is."""
     if isinstance(prompt, str):
         return prompt
     return next((str(m["content"]) for m in reversed(prompt) if m["role"] == "user"), "")

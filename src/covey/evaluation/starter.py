@@ -1,4 +1,4 @@
-"""Measuring the starter model, and the model card that states what was measured."""
+"""Evaluating the starter model, and its model card with the results."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from datasets import Dataset
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from covey.answers import Outcome
-from covey.data.arithmetic import Difficulty, take
+from covey.data.sources.arithmetic import Difficulty, take
 from covey.evaluation.estimators import Estimate, accuracy_estimate, mean
 from covey.evaluation.run import EvaluationResult, GradedCompletion, evaluate
 from covey.model.starter.coldstart import DIFFICULTY, ColdStart
@@ -24,7 +24,7 @@ _HARD = Difficulty(min_digits=DIFFICULTY.max_digits + 1, max_digits=DIFFICULTY.m
 
 @dataclass(frozen=True, slots=True)
 class StarterFigures:
-    """What the model card states. All on held-out problems, sampled at temperature 1."""
+    """The figures of the model card, all on held-out problems, sampled at temperature 1."""
 
     accuracy: Estimate
     """On the built-in task."""
@@ -70,7 +70,7 @@ def measure_starter(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, 
 
 
 def is_careful(item: GradedCompletion) -> bool:
-    """Whether a completion keeps to the format and writes out at least one step."""
+    """Whether a completion has the format and at least one step."""
     return item.well_formed and "=" in item.completion
 
 

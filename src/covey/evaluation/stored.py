@@ -1,7 +1,7 @@
-"""Evaluations on the disk, wherever they come from: `covey eval`'s folders, and the files that training leaves behind.
+"""Evaluations on disk: the folders of `covey eval`, and the files of training.
 
-Training writes `evaluation/<set>-step-<N>.jsonl` only: the completions. How they were sampled stands in the config of
-the run, and the figures are counted again.
+Training writes the completions only, as `evaluation/<set>-step-<N>.jsonl`. The sampling settings are in the config of
+the run, and the metrics are computed again.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import Any
 
 from covey.config import Config, load
 from covey.errors import RunDirectoryError
-from covey.evaluation.figures import figures
 from covey.evaluation.fingerprint import digest
 from covey.evaluation.grading import SEED_OFFSET, grader_name
+from covey.evaluation.metrics import compute_metrics
 from covey.runlog.directory import RunDirectory
 from covey.runlog.evaluations import StoredEvaluation, list_evaluations, read_completions
 
@@ -23,7 +23,7 @@ _NAMED = re.compile(r"(.+)-step-(\d+)")
 
 
 def evaluations_of(run_dir: Path) -> list[StoredEvaluation]:
-    """All evaluations of a run that are done: those of training by step, then those of `covey eval`, oldest first.
+    """All complete evaluations of a run: those of training by step, then those of `covey eval`, oldest first.
 
     Raises:
         RunDirectoryError: one of them cannot be read.
@@ -36,35 +36,37 @@ def evaluations_of(run_dir: Path) -> list[StoredEvaluation]:
 
 
 def read_training_evaluation(file: Path) -> StoredEvaluation:
-    """An evaluation that training made.
+    """An evaluation of training.
 
     Args:
         file: `<run>/evaluation/<set>-step-<N>.jsonl`.
 
     Raises:
-        RunDirectoryError: it is none, it is damaged, or the run's config is missing.
+        RunDirectoryError: it is not one, it is damaged, or the run's config is missing.
     """
     named = _NAMED.fullmatch(file.stem)
     run = RunDirectory(file.absolute().parent.parent)
     if named is None or not file.is_file() or not run.config.is_file():
         raise RunDirectoryError(
-            f"{file} is no evaluation of a training run: that would be <run>/evaluation/<set>-step-<N>.jsonl, beside "
-            "the run's config.yaml."
+            f"{file} is not an evaluation of a training run, which is <run>/evaluation/<set>-step-<N>.jsonl in a "
+            "run directory with a config.yaml."
         )
     run.refuse_newer()
     completions = list(read_completions(file))
     config = load(recipe=run.config)
     try:
-        estimates = figures(completions, config.seed, config.evaluation.k)
+        estimates = compute_metrics(completions, config.seed, config.evaluation.k)
         problems = problems_of(completions)
     except KeyError as missing:
-        raise RunDirectoryError(f"{file} holds completions without {missing}: it was changed. Delete it.") from None
+        raise RunDirectoryError(
+            f"{file} holds completions without {missing}: the file was changed. Delete it."
+        ) from None
     settings = {
         "seed": config.seed + SEED_OFFSET,
         "name": named[1],
         "model": {"id": f"{run.root.name} at step {int(named[2])}"},
-        "data": {"problems": len(problems), "problems_fingerprint": digest(problems), **asked(config)},
-        "sampling": sampling_words(config),
+        "data": {"problems": len(problems), "problems_fingerprint": digest(problems), **prompt_settings(config)},
+        "sampling": sampling_settings(config),
         "num_samples": config.evaluation.num_samples,
         "grader": grader_name(config),
     }
@@ -73,21 +75,21 @@ def read_training_evaluation(file: Path) -> StoredEvaluation:
 
 
 def problems_of(completions: Iterable[Mapping[str, Any]]) -> list[tuple[str, str]]:
-    """What was asked (the user's last message) and the answer, for every problem in order."""
+    """The question (the last user message) and the answer of every problem, in order."""
     found = {item["problem"]: (str(item["prompt"]), str(item["answer"])) for item in completions}
     return [found[problem] for problem in sorted(found)]
 
 
-def asked(config: Config) -> dict[str, Any]:
-    """What stands around every problem, besides the chat template of the model."""
+def prompt_settings(config: Config) -> dict[str, Any]:
+    """The prompt settings of all problems, besides the model's chat template."""
     return {
         "system_prompt": config.dataset.system_prompt,
         "chat_template_kwargs": dict(config.training.chat_template_kwargs or {}),
     }
 
 
-def sampling_words(config: Config) -> dict[str, Any]:
-    """How evaluations of this config sample, as `settings.json` says it."""
+def sampling_settings(config: Config) -> dict[str, Any]:
+    """The sampling settings of evaluations with this config, as in `settings.json`."""
     settings = config.evaluation
     return {
         "max_completion_length": settings.max_completion_length or config.training.max_completion_length or 256,

@@ -1,4 +1,4 @@
-"""What a person may name to be evaluated: a run, a checkpoint of one, a folder with a model, or a model on the hub."""
+"""What a user may name for evaluation: a run, a checkpoint of one, a folder with a model, or a model on the hub."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from covey.errors import ModelError, RunDirectoryError
-from covey.runlog.directory import RunDirectory, is_whole
+from covey.runlog.checkpoint import is_complete
+from covey.runlog.directory import RunDirectory
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,24 +21,24 @@ class Target:
     source: str
     """What `model.name` is set to: a folder or a hub id."""
     adapter: Path | None = None
-    """A folder with adapters that go on top of it."""
+    """A folder with adapters of it."""
     run: Path | None = None
-    """The run that it belongs to, whose config gives the defaults."""
+    """Its run, whose config supplies the defaults."""
     state: str = "final"
     """`final`, `best` or `checkpoint-N`."""
 
 
 def find_target(name: str, checkpoint: str | None = None) -> Target:
-    """What `name` is.
+    """Resolve a name to a target.
 
     Args:
-        name: as the user wrote it.
+        name: as given by the user.
         checkpoint: of a run: `final`, `best`, or the number of a step; None takes the final model.
 
     Raises:
-        RunDirectoryError: it is a run without a final model or the checkpoint that is asked for, a checkpoint that is
-            not whole, or nothing where other runs are.
-        ModelError: adapters that do not say which model they belong to.
+        RunDirectoryError: it is a run without a final model or without that checkpoint, an incomplete checkpoint, or
+            there is nothing by that name among other runs.
+        ModelError: adapters without the name of their base model.
     """
     folder = Path(name).expanduser()
     if checkpoint not in (None, "final"):
@@ -57,7 +58,7 @@ def find_target(name: str, checkpoint: str | None = None) -> Target:
     parent = folder.resolve().parent
     if folder.is_dir() and folder.name.startswith("checkpoint-") and (parent / "config.yaml").is_file():
         RunDirectory(parent).refuse_newer()
-        if not is_whole(folder):
+        if not is_complete(folder):
             raise RunDirectoryError(f"{folder} is not whole: writing it was cut short. Take another checkpoint.")
         return _with_adapters(name, folder, folder.parent, folder.name)
     if folder.is_dir():
@@ -67,7 +68,7 @@ def find_target(name: str, checkpoint: str | None = None) -> Target:
 
 
 def _refuse_missing_run(name: str, folder: Path) -> None:
-    """Refuse a name next to which there are runs: it is a run that is missing, and the hub need not be asked for it."""
+    """Raise if there are runs next to this path: then a run is missing, and the hub is not queried."""
     runs = sorted(path.parent.name for path in folder.absolute().parent.glob("*/config.yaml"))
     if len(folder.parts) == 1 or folder.exists() or not runs:
         return
@@ -78,7 +79,7 @@ def _refuse_missing_run(name: str, folder: Path) -> None:
 def _checkpoint(name: str, run: RunDirectory, which: str) -> Target:
     if not run.config.is_file():
         raise RunDirectoryError(
-            f"{name} is no run directory, so it has no checkpoint {which}: there is no config.yaml."
+            f"{name} is not a run directory, so it has no checkpoint {which}: there is no config.yaml."
         )
     run.refuse_newer()
     if which == "best":
@@ -90,8 +91,8 @@ def _checkpoint(name: str, run: RunDirectory, which: str) -> Target:
             )
         return _with_adapters(name, found, run.root, "best")
     found = run.checkpoint(int(which)) if which.isdecimal() else None
-    if found is None or not is_whole(found):
-        steps = ", ".join(str(step) for step, _ in run.whole_checkpoints()) or "none"
+    if found is None or not is_complete(found):
+        steps = ", ".join(str(step) for step, _ in run.complete_checkpoints()) or "none"
         raise RunDirectoryError(
             f"{run.root} has no whole checkpoint {which}. Give final, best, or the step of one that is there ({steps})."
         )

@@ -1,5 +1,5 @@
-"""Starting a run: on a laptop, on a node with vLLM on some of its GPUs, on a cluster.
+"""Launching a run on a laptop, on a node with a vLLM server on some of its GPUs, or on a Slurm cluster.
 
-`plan` is pure: config and machine in, processes, environments, ports and files out. `slurm` renders a job. `execute`
-starts what a plan holds, watches it and ends it. Nothing here imports torch.
+`plan` is pure: config and machine in; processes, environments, ports and files out. `slurm` renders a job script.
+`execute` runs and supervises the processes of a plan. Nothing here imports torch.
 """

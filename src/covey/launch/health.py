@@ -1,4 +1,4 @@
-"""Whether a server answers."""
+"""Health checks of a server."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _SECONDS = 2.0
 
 
 def answers(url: str, timeout: float = _SECONDS) -> bool:
-    """Whether a GET of this address ends with 200. Proxies are passed over: the server is one of ours."""
+    """Whether a GET of this URL returns 200. Proxies are ignored: the server is one of ours."""
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with opener.open(url, timeout=timeout) as response:

@@ -1,4 +1,4 @@
-"""What a machine has, found without importing torch, and where in a Slurm job this process is."""
+"""A machine's GPUs and CPUs, without importing torch, and this process's node in a Slurm job."""
 
 from __future__ import annotations
 
@@ -17,50 +17,50 @@ _GPU_NAME = re.compile(r"\d+|(GPU|MIG)-[\w/-]+")
 
 
 class LaunchError(CoveyError):
-    """A plan that this machine or cluster cannot carry out, or a process that could not be kept running."""
+    """A plan that this machine or cluster cannot run, or a process that failed too often."""
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """One machine, or one of several alike."""
+    """One machine, or each of several equal ones."""
 
     gpus: tuple[str, ...] = ()
-    """The names by which CUDA_VISIBLE_DEVICES knows its GPUs: numbers, or UUIDs."""
+    """Its GPUs as CUDA_VISIBLE_DEVICES names them: numbers or UUIDs."""
     cpus: int = 1
 
     @classmethod
     def of(cls, gpus: int, cpus: int = 1) -> Machine:
-        """A machine with so many GPUs, numbered from 0."""
+        """A machine with this many GPUs, numbered from 0."""
         return cls(tuple(str(number) for number in range(gpus)), cpus)
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Which of a run's machines this is."""
+    """The position of this node in a run."""
 
     node: int = 0
-    """Its number, from 0."""
+    """Its index, from 0."""
     hosts: tuple[str, ...] = ("127.0.0.1",)
-    """The addresses of all of them, in the order of their numbers."""
+    """The addresses of all nodes, by index."""
 
 
 def this_machine(environ: Mapping[str, str] = os.environ) -> Machine:
-    """What this machine has: of its GPUs those that CUDA_VISIBLE_DEVICES leaves, or all that the driver lists."""
+    """This machine: the GPUs in CUDA_VISIBLE_DEVICES, or all that the driver lists."""
     cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     visible = environ.get("CUDA_VISIBLE_DEVICES")
     listed = _listed_gpus()
     if visible is None:
         return Machine(listed, cpus)
-    # As CUDA reads it: whatever stands behind a name that is none (-1, or Slurm's NoDevFiles) does not count.
+    # As CUDA reads it: names after an invalid one (-1, or Slurm's NoDevFiles) do not count.
     names = takewhile(_GPU_NAME.fullmatch, (name.strip() for name in visible.split(",")))
     return Machine(tuple(names) if listed else (), cpus)
 
 
 def this_place(environ: Mapping[str, str] = os.environ) -> Place:
-    """Where in a Slurm job step of several nodes this process runs; elsewhere it is the only machine.
+    """This process's node in a Slurm job step of several nodes; elsewhere the only node.
 
     Raises:
-        LaunchError: Slurm cannot be asked for the names of the nodes.
+        LaunchError: Slurm does not give the names of the nodes.
     """
     if int(environ.get("SLURM_STEP_NUM_NODES", "1")) < 2:
         return Place()
@@ -70,14 +70,14 @@ def this_place(environ: Mapping[str, str] = os.environ) -> Place:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_LIST_SECONDS, check=True)
     except (OSError, subprocess.SubprocessError) as error:
         raise LaunchError(
-            f"This job runs on several nodes ({nodes}), but `scontrol show hostnames` did not name them: {error}. "
+            f"This job runs on several nodes ({nodes}), but `scontrol show hostnames` did not list them: {error}. "
             "Make scontrol available on the compute nodes."
         ) from error
     return Place(int(environ["SLURM_NODEID"]), tuple(done.stdout.split()))
 
 
 def _listed_gpus() -> tuple[str, ...]:
-    """The numbers of the GPUs that NVIDIA's or AMD's driver lists; none where there is no such driver."""
+    """The indices of the GPUs that NVIDIA's or AMD's driver lists; empty without a driver."""
     if path := shutil.which("nvidia-smi"):
         found = _lines([path, "-L"])
         return tuple(str(number) for number, _ in enumerate(line for line in found if line.startswith("GPU ")))

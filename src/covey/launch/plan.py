@@ -1,70 +1,71 @@
-"""What is started for a run, and where: a pure function of its config and the machines. Nothing here touches anything.
+"""The launch plan: a pure function of the config and the machines.
 
-On one machine a vLLM server takes the last GPUs and training all others. On several, the last machine serves and the
-others train, since accelerate wants as many training processes on each.
+On one node a vLLM server takes the last GPUs and training the others. On several, the last node serves and the others
+train, since accelerate needs the same number of training processes on each.
 """
 
 from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from covey.config import Config
-from covey.config.mesh import Mesh
+from covey.config.groups.mesh import Mesh
 from covey.errors import ConfigError
 from covey.launch.accelerate import accelerate_config
 from covey.launch.machine import Machine, Place
 from covey.launch.progress import FINISH_FILE, STACKS_FILE
 from covey.launch.server import LOCAL_HOSTS, Server, server_command
+from covey.runlog.directory import Inside
 
 TRAINER, SERVER = "trainer", "server"
 ACCELERATE = "covey.cli.accelerate"
-"""The module that starts several of them: accelerate's own command."""
+"""The module that starts several training processes: accelerate's own command."""
 ENTRY = "covey.cli.process"
-"""The module that a training process runs: `covey train` with what the launcher needs around it."""
+"""The module that a training process runs: `covey train`, with reporting to the launcher."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """Ports that are open for the asking; the config's own come first."""
+    """Ports of a launch; the defaults are the config's."""
 
     server: int = 8000
     group: int = 51216
-    """Where trainer and server meet to hand weights over."""
+    """For the weight sync between trainer and server."""
     main: int = 29500
-    """Where the training processes meet."""
+    """For the rendezvous of the training processes."""
 
     @classmethod
     def of(cls, config: Config) -> Ports:
-        """Those that the config names."""
+        """The config's ports."""
         return cls(int(config.training.vllm_server_port), int(config.training.vllm_group_port))
 
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """One process that the launcher starts; it may start more below itself."""
+    """One process that the launcher starts; it may have children."""
 
     name: str
     node: int
     gpus: tuple[str, ...]
     command: tuple[str, ...]
     environment: Mapping[str, str]
-    """What is set beside the launcher's own environment."""
+    """Variables added to the launcher's environment."""
     log: Path
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """All that is started for a run."""
+    """Everything that is started for a run."""
 
     run: Path
     """The run directory."""
     logs: Path
-    """Folder of this run's logs and of the files that the launcher hands to its processes."""
+    """Folder of the logs, and of the files that the launcher passes to its processes."""
     nodes: int
     gpus: int
     """GPUs of every node."""
@@ -72,26 +73,30 @@ class Plan:
     """Training processes, over all nodes."""
     processes: tuple[Process, ...]
     server: Server | None
-    """The vLLM server that is used, whoever starts it."""
+    """The vLLM server, whoever starts it."""
     accelerate: Mapping[str, Any] | None
     """The accelerate config; None where one process trains without accelerate's launcher."""
     overrides: tuple[str, ...]
-    """What the training processes are told beyond the run's config."""
+    """Overrides of the run's config for the training processes."""
     ports: Mapping[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
-    @property
-    def config_file(self) -> Path:
-        """The resolved config that the training processes read."""
-        return self.logs / "config.yaml"
+    config_file = Inside("config.yaml", "logs")
+    """The resolved config that the training processes read."""
+    accelerate_file = Inside("accelerate.yaml", "logs")
+    launcher_log = Inside("launcher.log", "logs")
+    key_file = Inside("engine-key", "logs")
+    """The vLLM server's API key, from the first node for the others; deleted at the end of the run."""
 
-    @property
-    def accelerate_file(self) -> Path:
-        return self.logs / "accelerate.yaml"
-
-    @property
-    def launcher_log(self) -> Path:
-        return self.logs / "launcher.log"
+    def with_environment(self, name: str, variables: Mapping[str, str]) -> Plan:
+        """A copy with more variables for the processes of this name: secrets, which a printed plan must not contain."""
+        return replace(
+            self,
+            processes=tuple(
+                replace(one, environment={**one.environment, **variables}) if one.name == name else one
+                for one in self.processes
+            ),
+        )
 
     def on(self, node: int) -> tuple[Process, ...]:
         """The processes of one node: the server first, since training waits for it."""
@@ -99,10 +104,10 @@ class Plan:
 
 
 def training_processes(config: Config, machine: Machine) -> int:
-    """How many processes train, over all nodes; what the batch is split over.
+    """The number of training processes over all nodes.
 
     Raises:
-        ConfigError: what the config asks for does not fit the number of GPUs.
+        ConfigError: the config does not fit the number of GPUs.
     """
     return _Layout.of(config, machine).total
 
@@ -116,18 +121,18 @@ def make_plan(
     *,
     python: str = sys.executable,
 ) -> Plan:
-    """Work out what is started.
+    """Make the launch plan.
 
     Args:
         config: the composed config.
         run_name: the run's name where the config gives none.
-        machine: what every node has; `launch.gpus` beats its number of GPUs.
-        place: the addresses of the nodes; None stands for this machine alone.
-        ports: which ports are free; None takes those that the config names.
+        machine: the GPUs and CPUs of every node; `launch.gpus` overrides the number of GPUs.
+        place: the addresses of the nodes; None for this machine only.
+        ports: free ports; None for the config's.
         python: the interpreter of all processes.
 
     Raises:
-        ConfigError: GPUs, processes, mesh and vLLM's settings do not fit each other.
+        ConfigError: GPUs, processes, mesh and vLLM settings are inconsistent.
     """
     layout = _Layout.of(config, machine)
     place, ports = place or _unnamed_hosts(config.launch.nodes), ports or Ports.of(config)
@@ -143,7 +148,7 @@ def make_plan(
             f"training.vllm_server_port={server.port}",
             f"training.vllm_group_port={server.group_port}",
         ]
-        if "vllm_server_timeout" not in config.training.values:  # as long as the launcher tries to start it again
+        if "vllm_server_timeout" not in config.training.values:  # the launcher restarts it for as long
             overrides.append(f"training.vllm_server_timeout={config.launch.server_timeout:g}")
     plan = Plan(
         run=Path(config.output_dir) / name,
@@ -163,7 +168,7 @@ def make_plan(
     ]
     if server is not None and server.is_ours:
         processes.insert(0, _server(plan, server, layout, config, python))
-    return _with_processes(plan, processes)
+    return replace(plan, processes=tuple(processes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,36 +194,36 @@ class _Layout:
         gpus = _named(there, launch.gpus)
         serves = bool(training.use_vllm) and training.vllm_mode == "server" and not _is_elsewhere(config)
         wanted = int(training.vllm_tensor_parallel_size) if serves and gpus else 0
-        apart = serves and launch.nodes > 1
-        if wanted > len(gpus) or (wanted == len(gpus) and wanted and not apart):
-            raise ConfigError(_too_many_serve(wanted, len(gpus), apart))
+        separate = serves and launch.nodes > 1
+        if wanted > len(gpus) or (wanted == len(gpus) and wanted and not separate):
+            raise ConfigError(_too_many_serve(wanted, len(gpus), separate))
         serving = gpus[-wanted:] if wanted else ()
-        training_gpus = gpus if apart or not wanted else gpus[:-wanted]
+        training_gpus = gpus if separate or not wanted else gpus[:-wanted]
         per_node = launch.num_processes or max(len(training_gpus), 1)
         if training_gpus and per_node > len(training_gpus):
             raise ConfigError(
                 f"launch.num_processes={per_node} is more than the {_gpus(len(training_gpus))} of a node that "
-                f"{'trains' if len(training_gpus) == 1 else 'train'}, and two processes on one GPU wait for each other "
-                f"for ever. Set it to {len(training_gpus)} or less, or leave it out."
+                f"{'trains' if len(training_gpus) == 1 else 'train'}, and two processes on one GPU deadlock. "
+                f"Set it to {len(training_gpus)} or less, or leave it out."
             )
         layout = cls(
             gpus=gpus,
             serving=serving,
             training=training_gpus[:per_node],
             per_node=per_node,
-            train_nodes=launch.nodes - apart,
-            server_node=launch.nodes - 1 if apart else 0,
+            train_nodes=launch.nodes - separate,
+            server_node=launch.nodes - 1 if separate else 0,
         )
         layout._check(config)
         return layout
 
     def notes(self, config: Config) -> tuple[str, ...]:
         found = []
-        apart = self.server_node > 0
-        used = len(self.training) + (0 if apart else len(self.serving))
+        separate = self.server_node > 0
+        used = len(self.training) + (0 if separate else len(self.serving))
         if self.gpus and used < len(self.gpus):
             found.append(f"{_gpus(len(self.gpus) - used)} of every training node stay idle.")
-        if apart and len(self.serving) < len(self.gpus):
+        if separate and len(self.serving) < len(self.gpus):
             idle = len(self.gpus) - len(self.serving)
             found.append(f"{_gpus(idle)} of the serving node stay idle: raise training.vllm_tensor_parallel_size.")
         if Mesh.of(config.model.mesh_shape).tp > 1:
@@ -231,7 +236,7 @@ class _Layout:
 
     def _check(self, config: Config) -> None:
         shape, size = config.model.mesh_shape, Mesh.of(config.model.mesh_shape).processes
-        if size not in (1, self.total):  # a mesh of ones is none, as for training
+        if size not in (1, self.total):  # a mesh of size 1 counts as none, as in training
             raise ConfigError(
                 f"model.mesh_shape={shape} lays out {size} processes, but {self._counted()}. Make the sizes' product "
                 f"{self.total}, or change launch.gpus, launch.nodes or launch.num_processes."
@@ -242,8 +247,7 @@ class _Layout:
                 "run on another one: set launch.nodes=1, or ask for GPUs with launch.gpus."
             )
         if config.training.use_vllm:
-            _check_ports(config)
-        tensor = int(config.training.vllm_tensor_parallel_size)
+            tensor = int(config.training.vllm_tensor_parallel_size)
         if config.training.use_vllm and config.training.vllm_mode == "colocate" and self.total % tensor:
             raise ConfigError(
                 f"training.vllm_tensor_parallel_size={tensor} does not divide the number of processes: with "
@@ -266,7 +270,7 @@ def _trainer(plan: Plan, node: int, layout: _Layout, place: Place, python: str, 
     if layout.gpus:
         environment["CUDA_VISIBLE_DEVICES"] = ",".join(layout.training)
     if plan.accelerate is not None:
-        # What torch's launcher gives its processes for their checkpoint; it waits half a minute of its own accord.
+        # How long torch's launcher waits for its processes' checkpoint; its default is half a minute.
         environment["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"] = str(math.ceil(stop_seconds))
         options = {
             "--config_file": plan.accelerate_file,
@@ -290,12 +294,8 @@ def _server(plan: Plan, server: Server, layout: _Layout, config: Config, python:
     return Process(SERVER, layout.server_node, layout.serving, command, environment, log)
 
 
-def _with_processes(plan: Plan, processes: Sequence[Process]) -> Plan:
-    return replace(plan, processes=tuple(processes))
-
-
 def _named(gpus: tuple[str, ...], wanted: int | None) -> tuple[str, ...]:
-    """So many GPUs by their names; numbers for those that this machine has not."""
+    """The names of the first GPUs; plain numbers if this machine has fewer."""
     if wanted is None:
         return gpus
     if wanted <= len(gpus):
@@ -321,18 +321,12 @@ def _ports(server: Server | None, spread: Mapping[str, Any] | None, main: int) -
     return found
 
 
-def _check_ports(config: Config) -> None:
-    for name in ("vllm_server_port", "vllm_group_port"):
-        if not 0 < (port := int(getattr(config.training, name))) < 65536:
-            raise ConfigError(f"training.{name}={port} is no port: it must be at least 1 and at most 65535.")
-
-
 def _gpus(count: int) -> str:
     return f"{count} GPU{'' if count == 1 else 's'}"
 
 
-def _too_many_serve(wanted: int, there: int, apart: bool) -> str:
-    if apart or wanted > there:
+def _too_many_serve(wanted: int, there: int, separate: bool) -> str:
+    if separate or wanted > there:
         return (
             f"training.vllm_tensor_parallel_size={wanted} asks for a vLLM server on {_gpus(wanted)}, but a node has "
             f"{there}. Lower it, or ask for more with launch.gpus."

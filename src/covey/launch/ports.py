@@ -1,4 +1,4 @@
-"""Ports: whether one is free, and one that is."""
+"""Free TCP ports."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ _TRIES = 100
 
 
 def is_free(port: int) -> bool:
-    """Whether a server could listen there on all addresses of this machine."""
+    """Whether a server could listen on this port on all addresses of this machine."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        # A port whose last server ended a minute ago counts as free, as it does for servers.
+        # A port in TIME_WAIT counts as free, as it does for servers.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("", port))
@@ -21,11 +21,11 @@ def is_free(port: int) -> bool:
 
 
 def free_port(wanted: int, taken: Container[int] = ()) -> int:
-    """The wanted port if it is free, else the next free one above it, else any.
+    """The wanted port if it is free, else the next free one above it, else any free one.
 
     Args:
-        wanted: the port that would be best.
-        taken: ports that are promised to somebody else.
+        wanted: the preferred port.
+        taken: ports that are reserved for something else.
     """
     for port in range(wanted, min(wanted + _TRIES, 65536)):
         if port not in taken and is_free(port):

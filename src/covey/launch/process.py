@@ -1,4 +1,4 @@
-"""One process of a plan behind its guard, its log, and the warden that ends what launcher and guards cannot."""
+"""A launched process under its guard, its log, and the reaper that cleans up when launcher and guards are killed."""
 
 from __future__ import annotations
 
@@ -11,98 +11,97 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from covey.launch.guard import MARK, adopt_orphans, end_all
+from covey.launch.guard import MARK, end_all, set_subreaper
 
 TICK = 0.05
-"""Seconds between two looks at a process."""
-WARDEN_LIVES = 1.0
-"""Seconds that a warden lives at least when it can live at all; another that does not is not started at once."""
+"""Seconds between two polls of a process."""
+REAPER_MIN_SECONDS = 1.0
+"""A reaper that ended sooner than this is replaced only after a pause of as long."""
 LAST_LINES = 15
-"""Lines of a log that explain how a process ended."""
+"""Lines at the end of a log that are shown when a process has failed."""
 GUARD = Path(__file__).with_name("guard.py")
 
-_marked = {MARK: uuid.uuid4().hex, "SPT_NOENV": "1"}
-"""The environment by which guards and warden know what belongs to this launch.
+_MARK_ENVIRONMENT = {MARK: uuid.uuid4().hex, "SPT_NOENV": "1"}
+"""Variables by which guards and reaper find the processes of this launch.
 
-The second keeps it legible: setproctitle, by which vLLM names its processes, else writes over it.
+The second keeps setproctitle, which vLLM names its processes with, from overwriting the environment.
 """
 _running: set[int] = set()
-_adopting = False
+_is_subreaper = False
 
 
-def adopt() -> None:
-    """From now on, what guards leave behind when they are killed comes to this process, which ends it."""
-    global _adopting
-    _adopting = True
-    adopt_orphans()
+def become_subreaper() -> None:
+    """Become the parent of processes whose guard is killed, so that this process can end them."""
+    global _is_subreaper
+    _is_subreaper = True
+    set_subreaper()
 
 
-def end_strays(seconds: float) -> int:
-    """End every process below this one that no living guard stands for; returns how many there were.
+def end_orphans(seconds: float) -> int:
+    """End every descendant that has no living guard; returns how many there were.
 
     Args:
-        seconds: what they get between SIGTERM and SIGKILL.
+        seconds: time between SIGTERM and SIGKILL.
     """
-    return end_all(os.getpid(), seconds, frozenset(_running)) if _adopting else 0
+    return end_all(os.getpid(), seconds, frozenset(_running)) if _is_subreaper else 0
 
 
-class Warden:
-    """A process that stands by to end what is left should this one and guards be killed together.
+class Reaper:
+    """A process that ends what is left when the launcher and guards are killed together.
 
-    A guard sees to its own process and, once the launcher is gone, to what other guards left. What a guard left that
-    was killed shortly before its launcher has nobody but the warden. One that is killed itself is replaced at once,
-    or after a second where it had just begun.
+    A guard ends its own process and, once the launcher is gone, the orphans of other guards. The reaper covers the case
+    of a guard that is killed just before its launcher. A reaper that is killed is replaced.
     """
 
     def __init__(self, stop_seconds: float) -> None:
-        """Prepare it; it runs while this object is entered.
+        """Prepare it; it runs within a `with` block.
 
         Args:
-            stop_seconds: what those left over get between SIGTERM and SIGKILL.
+            stop_seconds: time between SIGTERM and SIGKILL.
         """
         self._stop_seconds = stop_seconds
-        self._lock, self._over = threading.Lock(), threading.Event()
+        self._lock, self._stopping = threading.Lock(), threading.Event()
 
     def __enter__(self) -> None:
-        self._orders, self._alive = os.pipe()  # by whose end it knows that this process is gone
+        self._control, self._alive = os.pipe()  # end of file shows it that this process is gone
         self._start()
-        self._keeper = threading.Thread(target=self._keep, name="warden", daemon=True)
+        self._keeper = threading.Thread(target=self._keep, name="reaper", daemon=True)
         self._keeper.start()
 
     def __exit__(self, *_: object) -> None:
         with self._lock:
-            self._over.set()
+            self._stopping.set()
             self._process.kill()
         self._keeper.join()
-        os.close(self._orders)
+        os.close(self._control)
         os.close(self._alive)
 
     def _start(self) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-P", str(GUARD), str(self._orders), str(self._stop_seconds), os.devnull, "0", "0"],
-            env={**os.environ, **_marked},
+            [sys.executable, "-P", str(GUARD), str(self._control), str(self._stop_seconds), os.devnull, "0", "0"],
+            env={**os.environ, **_MARK_ENVIRONMENT},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            pass_fds=[self._orders],
+            pass_fds=[self._control],
             process_group=0,
         )
         _running.add(self._process.pid)
 
     def _keep(self) -> None:
-        while not self._over.is_set():
+        while not self._stopping.is_set():
             began = time.monotonic()
             self._process.wait()
             _running.discard(self._process.pid)
-            if time.monotonic() - began < WARDEN_LIVES:
-                self._over.wait(WARDEN_LIVES)
+            if time.monotonic() - began < REAPER_MIN_SECONDS:
+                self._stopping.wait(REAPER_MIN_SECONDS)
             with self._lock:
-                if not self._over.is_set():
+                if not self._stopping.is_set():
                     self._start()
 
 
-class Managed:
-    """A running process, with all that is below it."""
+class ManagedProcess:
+    """A running process and its descendants."""
 
     def __init__(
         self,
@@ -112,62 +111,62 @@ class Managed:
         stop_seconds: float,
         *,
         shown: bool = False,
-        outlasts: bool = False,
+        ignore_sigterm: bool = False,
     ) -> None:
         """Start it.
 
         Args:
-            command: what is run.
-            environment: what is set beside this process's own environment.
-            log: where its output goes, behind what is there.
-            stop_seconds: what it gets between being asked to stop and being killed.
-            shown: whether its output also goes where this process's goes; a terminal gets it unlogged, but for errors.
-            outlasts: whether a SIGTERM from anybody else, such as Slurm's to a whole job, does not end it.
+            command: the command line.
+            environment: variables added to this process's environment.
+            log: file that its output is appended to.
+            stop_seconds: time between the stop signal and SIGKILL.
+            shown: whether its output also goes to this process's output; on a terminal only its errors are logged.
+            ignore_sigterm: whether it survives a SIGTERM from anybody else, such as Slurm's to a whole job.
         """
-        orders, self._orders = os.pipe()
+        control, self._control = os.pipe()
         log.parent.mkdir(parents=True, exist_ok=True)
-        words = (str(orders), str(stop_seconds), str(log), str(int(shown)), str(int(outlasts)))
+        words = (str(control), str(stop_seconds), str(log), str(int(shown)), str(int(ignore_sigterm)))
         try:
             self._guard = subprocess.Popen(
                 [sys.executable, "-P", str(GUARD), *words, *command],
-                env={**os.environ, **_marked, "PYTHONUNBUFFERED": "1", **environment},
+                env={**os.environ, **_MARK_ENVIRONMENT, "PYTHONUNBUFFERED": "1", **environment},
                 stdin=subprocess.DEVNULL,
-                pass_fds=[orders],
+                pass_fds=[control],
                 process_group=0,  # a terminal's Ctrl-C comes once, from the launcher
             )
         finally:
-            os.close(orders)
+            os.close(control)
         self._stop_seconds = stop_seconds
         _running.add(self.pid)
 
     @property
     def pid(self) -> int:
-        """Its guard's number."""
+        """Its guard's process id."""
         return self._guard.pid
 
     def poll(self) -> int | None:
-        """Its exit code; 128 and the signal's number when one killed it; None while it runs."""
+        """Its exit code; 128 plus the signal's number when one killed it; None while it runs."""
         code = self._guard.poll()
         return 128 - code if code is not None and code < 0 else code
 
     def stop(self) -> None:
-        """Ask it to end; after its time it is killed."""
-        self._order(b"s")
+        """Send the stop signal; after `stop_seconds` it is killed."""
+        self._request(b"s")
 
     def kill(self) -> None:
-        """End it at once."""
-        self._order(b"k")
+        """Kill it."""
+        self._request(b"k")
 
     def dump(self) -> None:
-        """Have it write down its stacks."""
-        self._order(b"d")
+        """Have it dump its stacks."""
+        self._request(b"d")
 
     def end(self, seconds: float, at_once: Callable[[], bool] = lambda: False) -> None:
-        """Ask it to end, wait until it has, and let go of it.
+        """Stop it, wait until it has ended, and release it.
 
         Args:
-            seconds: what it gets before it is killed.
-            at_once: whether it is to be killed now; asked again and again.
+            seconds: time until it is killed.
+            at_once: whether to kill it now; polled.
         """
         self.stop()
         deadline = time.monotonic() + seconds
@@ -178,31 +177,31 @@ class Managed:
         self.close()
 
     def close(self) -> None:
-        """Let go of a process that has ended; if its guard was killed, end what that left behind."""
-        if self._orders >= 0:
-            os.close(self._orders)
-            self._orders = -1
+        """Release a process that has ended; if its guard was killed, end what is left of it."""
+        if self._control >= 0:
+            os.close(self._control)
+            self._control = -1
             _running.discard(self.pid)
-            end_strays(self._stop_seconds)
+            end_orphans(self._stop_seconds)
 
-    def _order(self, order: bytes) -> None:
-        if self.poll() is None and self._orders >= 0:
+    def _request(self, request: bytes) -> None:
+        if self.poll() is None and self._control >= 0:
             try:
-                os.write(self._orders, order)
-            except BrokenPipeError:  # it ended just now
+                os.write(self._control, request)
+            except BrokenPipeError:  # it has just ended
                 return
 
 
 class Tail:
-    """A log as it grows."""
+    """The end of a growing log."""
 
     def __init__(self, path: Path) -> None:
-        """Begin at its present end."""
+        """Start at its current end."""
         self.path = path
         self._start = path.stat().st_size if path.exists() else 0
 
     def last_lines(self, count: int) -> list[str]:
-        """The last lines since this object was made, empty ones left out."""
+        """The last non-empty lines since this object was made."""
         try:
             with self.path.open("rb") as file:
                 end = file.seek(0, os.SEEK_END)
@@ -213,5 +212,5 @@ class Tail:
         return [line.rstrip() for line in text.splitlines() if line.strip()][-count:]
 
     def quoted(self, count: int) -> str:
-        """The last lines, indented, as they stand below a sentence."""
+        """The last lines, indented for an error message."""
         return "\n".join(f"  {line}" for line in self.last_lines(count)) or "  (nothing)"

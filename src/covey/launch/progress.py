@@ -1,4 +1,4 @@
-"""What training processes leave in files: whether they get on, and how they ended."""
+"""Files by which training processes show their progress and how they ended."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ from pathlib import Path
 from covey.runlog.directory import RunDirectory
 
 FINISH_FILE = "COVEY_FINISH_FILE"
-"""Environment variable of training processes: where each writes how it ended, `{rank}` in place of its rank."""
+"""Environment variable of training processes: the file for how each ended; `{rank}` stands for its rank."""
 STACKS_FILE = "COVEY_STACKS_FILE"
-"""... and where it writes the stacks of its threads when it is asked to, `{rank}` in place of its rank."""
+"""The same for the stacks of its threads, dumped on SIGUSR2."""
 _LOOK_EVERY = 0.5
 FINISHES, STACKS = "finish-*.json", "stacks-*.txt"
-"""The files of all ranks, in the folder of the run's logs."""
+"""Globs for the files of all ranks, in the run's log folder."""
 
 
 class Progress:
-    """When a run last got on: by the files that it writes, step by step."""
+    """When a run last made progress, by the modification times of its files."""
 
     def __init__(self, run: RunDirectory) -> None:
         self._run = run
         self.restart()
 
     def restart(self) -> None:
-        """Count from now."""
+        """Restart the clock."""
         self._seen, self._at = self._newest(), time.monotonic()
         self._looked = self._at
 
     def seconds_since(self) -> float:
         """Seconds since the last progress that was seen."""
         now = time.monotonic()
-        if now - self._looked > _LOOK_EVERY:  # the files may lie on a file system that is slow to tell
+        if now - self._looked > _LOOK_EVERY:  # the file system may be slow
             self._looked = now
             newest = self._newest()
             if newest != self._seen:
@@ -53,23 +53,24 @@ class Progress:
 
 
 def how_it_ended(logs: Path, code: int) -> tuple[int, bool]:
-    """The exit code of training, and whether it ended in order: by itself, and having told its user what was wrong.
+    """The exit code of training, and whether its end was orderly: not killed, and the reason has been printed.
 
-    A launcher in between (accelerate's, torch's) makes one code of all that its processes end with, and ends those that
-    are left; they wrote down themselves how they ended, unless they were killed.
+    A launcher in between (accelerate's, torch's) folds the exit codes of its processes into one and kills the others.
+    So each process writes its own, unless it was killed.
 
     Args:
-        logs: folder of the files that they wrote.
-        code: what was seen from outside.
+        logs: folder of these files.
+        code: the exit code of the launched command.
     """
-    told: dict[int, bool] = {}
+    endings: dict[int, bool] = {}
     for path in logs.glob(FINISHES):
         try:
             content = json.loads(path.read_bytes())
-            told[int(content["code"])] = bool(content["orderly"]) and told.get(int(content["code"]), True)
-        except (OSError, ValueError, KeyError, TypeError):  # being replaced, or of another program
+            code_of_rank = int(content["code"])
+            endings[code_of_rank] = bool(content["orderly"]) and endings.get(code_of_rank, True)
+        except (OSError, ValueError, KeyError, TypeError):  # being replaced, or from another program
             continue
-    if code in told:
-        return code, told[code]
-    in_order = [own for own, orderly in told.items() if own and orderly]
-    return (in_order[0], True) if in_order and 0 < code < 128 else (code, False)
+    if code in endings:
+        return code, endings[code]
+    failed = [own for own, orderly in endings.items() if own and orderly]
+    return (failed[0], True) if failed and 0 < code < 128 else (code, False)

@@ -1,4 +1,4 @@
-"""The vLLM server of a run: where it answers, and the command that starts it."""
+"""The vLLM server of a run: its address, and the command that starts it."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from covey.model.starter import STARTER_NAME
 
 LOCAL_HOSTS = ("0.0.0.0", "127.0.0.1", "localhost", "::")  # the first is TRL's default, for this machine
 LEAST_LENGTH = 2048
-"""Tokens of prompt and completion that the server takes when the config does not say."""
+"""Default of the server's maximum length, prompt and completion together, in tokens."""
 MEMORY_SHARE = 0.90
-"""Share of its GPUs' memory that the server takes when the config does not say: it has them to itself."""
+"""Default share of its GPUs' memory that the server takes: nothing else runs there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class Server:
     group_port: int
     model: str
     is_ours: bool
-    """Whether the launcher starts it; otherwise it only waits until it answers."""
+    """Whether the launcher starts it, or only waits for it."""
 
     @property
     def health(self) -> str:
@@ -38,8 +38,8 @@ class Server:
         Args:
             config: the run's config.
             host: the address of the node that serves.
-            port: a free port there, for when the config's own is taken.
-            group_port: one more.
+            port: a free port there, in case the config's is taken.
+            group_port: another one, for the weight sync.
         """
         training = config.training
         if not training.use_vllm or training.vllm_mode != "server":
@@ -57,12 +57,11 @@ class Server:
 def server_command(
     server: Server, config: Config, python: str, *, on_cpu: bool
 ) -> tuple[tuple[str, ...], dict[str, str]]:
-    """The command and the environment of the server: vLLM's own, started as TRL's trainer needs it."""
+    """Command and environment of the server: vLLM's own, with what TRL's trainer needs."""
     training, model = config.training, config.model
-    local = server.host in LOCAL_HOSTS
     words: dict[str, object] = {
-        "--model": _served(server.model),
-        "--host": server.host if local else "0.0.0.0",  # other nodes must reach it
+        "--model": resolve_model(server.model) if server.model == STARTER_NAME else server.model,
+        "--host": server.host,  # on several nodes only the address by which the others reach it
         "--port": server.port,
         "--tensor-parallel-size": training.vllm_tensor_parallel_size,
         "--max-model-len": max_model_length(config),
@@ -70,7 +69,7 @@ def server_command(
         "--dtype": server_dtype(config, on_cpu=on_cpu),
     }
     environment = {"VLLM_SERVER_DEV_MODE": "1", "VLLM_NO_USAGE_STATS": "1"}
-    command = (python, "-m", "covey.rollout.vllm_serve")
+    command = (python, "-m", "covey.rollout.vllm.serve")
     if model.revision:
         words["--revision"] = model.revision
     if training.vllm_model_impl != "vllm":
@@ -82,7 +81,7 @@ def server_command(
 
 
 def max_model_length(config: Config) -> int:
-    """Tokens of prompt and completion together that the server takes."""
+    """The server's maximum length, prompt and completion together, in tokens."""
     training = config.training
     if training.vllm_max_model_length is not None:
         return int(training.vllm_max_model_length)
@@ -91,14 +90,9 @@ def max_model_length(config: Config) -> int:
 
 
 def server_dtype(config: Config, *, on_cpu: bool) -> str:
-    """The number type of the server's weights: the trainer's where that is known."""
+    """The dtype of the server's weights: the trainer's where that is known."""
     if config.model.dtype not in (None, "auto"):
         return str(config.model.dtype)
     if on_cpu:
         return "float32" if config.model.dtype is None else "auto"
     return "float16" if config.training.fp16 else "auto" if config.training.bf16 is False else "bfloat16"
-
-
-def _served(name: str) -> str:
-    """What vLLM takes for a model's name: `starter` is a folder of Covey's."""
-    return resolve_model(name) if name == STARTER_NAME else name

@@ -1,4 +1,4 @@
-"""Running as a Slurm job: the script, handing it in, and putting a job back into the queue."""
+"""Slurm jobs: the job script, submitting it, and requeueing."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from covey.config import Config
+from covey.errors import ConfigError
 from covey.launch.machine import LaunchError
+from covey.runlog.files import write_atomically
 
 WARNING_SIGNAL = "USR1"
-"""What Slurm sends before the time limit."""
+"""The signal that Slurm sends before the time limit."""
 _TEMPLATE = Path(__file__).with_name("job.sbatch.jinja")
 _SECONDS = 60
 
@@ -24,9 +26,9 @@ def render(config: Config, run_name: str, gpus: int, command: Sequence[str], fol
     Args:
         config: the run's config.
         run_name: the run's name.
-        gpus: of every node.
-        command: what every node runs.
-        folder: where it runs: files that the config names are looked for from there.
+        gpus: GPUs per node.
+        command: the command that every node runs.
+        folder: the working directory, which relative paths in the config start from.
     """
     import jinja2
 
@@ -64,49 +66,76 @@ def job_options(config: Config, run_name: str, gpus: int) -> list[str]:
         "--requeue" if slurm.requeue else "--no-requeue",
     ]
     if slurm.signal_seconds:
-        # To the launcher alone where it stands in place of the script; in steps of srun everything gets it, and only
-        # the launchers listen.
+        # On one node only the launcher, which replaces the batch script, gets it; in srun steps all processes do, and
+        # only launchers handle it.
         only = "B:" if launch.nodes == 1 else ""
         found.append(f"--signal={only}{WARNING_SIGNAL}@{slurm.signal_seconds}")
-    return [option for option in found if option is not None] + list(slurm.options)
+    options = [option for option in found if option is not None] + list(slurm.options)
+    for option in options:
+        if len(option.splitlines()) > 1:  # the shell would run what follows the line break
+            raise ConfigError(
+                f"The Slurm option {option!r} has several lines: give run_name and launch.* one line each."
+            )
+    return options
 
 
 def check_sbatch() -> str:
     """The path of sbatch.
 
     Raises:
-        LaunchError: it is not here.
+        LaunchError: it is not installed.
     """
     path = shutil.which("sbatch")
     if path is None:
         raise LaunchError(
-            "There is no sbatch on this machine, so no Slurm job can be handed in from here. Run this on a login node "
-            "of the cluster; --dry-run prints the job's script anywhere."
+            "There is no sbatch on this machine, so no Slurm job can be submitted from here. Run this on a login node "
+            "of the cluster; --dry-run prints the job script anywhere."
         )
     return path
 
 
-def submit(script: Path) -> str:
-    """Hand a job in; returns its number.
+def write_private(path: Path, content: str) -> None:
+    """Write a file that only its owner can read."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    before = os.umask(0o077)
+    try:
+        write_atomically(path, content)
+    finally:
+        os.umask(before)
+
+
+def submit(script: Path, environment: Mapping[str, str]) -> str:
+    """Submit a job; returns its id.
+
+    Args:
+        script: the job script.
+        environment: variables added to this process's environment, which Slurm passes to the job.
 
     Raises:
-        LaunchError: what sbatch says against it.
+        LaunchError: sbatch rejects it.
     """
     command = [check_sbatch(), "--parsable", str(script)]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False)
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            timeout=_SECONDS,
+            check=False,
+            env={**os.environ, **environment},
+        )
     except subprocess.TimeoutExpired:
-        raise LaunchError(f"sbatch did not answer within {_SECONDS} s: see whether Slurm is up (sinfo).") from None
+        raise LaunchError(f"sbatch did not answer within {_SECONDS} s: check whether Slurm is up (sinfo).") from None
     if done.returncode != 0:
-        said = " ".join(done.stderr.split()).removeprefix("sbatch: ")
-        raise LaunchError(f"sbatch does not take {script}: {said}. What it asks for is set by launch.slurm.*.")
+        error = " ".join(done.stderr.split()).removeprefix("sbatch: ")
+        raise LaunchError(f"sbatch rejected {script}: {error}. Its options are set by launch.slurm.*.")
     return done.stdout.strip().partition(";")[0]
 
 
 def job_id(environ: Mapping[str, str] = os.environ) -> str | None:
-    """The number of the Slurm job that this process runs in, as `sbatch` gave it; None outside of one.
+    """The id of the batch job that this process runs in; None outside of one.
 
-    An interactive allocation (`salloc`, `srun --pty bash`) is none: nobody could put it back into the queue.
+    None too in an interactive allocation (`salloc`, `srun --pty bash`), which cannot be requeued.
     """
     if "SLURM_JOB_ID" not in environ or environ.get("SLURM_JOB_NAME") in ("interactive", "bash"):
         return None
@@ -114,13 +143,13 @@ def job_id(environ: Mapping[str, str] = os.environ) -> str | None:
     return f"{array}_{task}" if array and task else environ["SLURM_JOB_ID"]
 
 
-def is_again(environ: Mapping[str, str] = os.environ) -> bool:
-    """Whether this job was in the queue before: what it had done is to be gone on from."""
+def was_requeued(environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether this job has been requeued, so that its run has to be resumed."""
     return environ.get("SLURM_RESTART_COUNT", "0") not in ("", "0")
 
 
 def requeue(job: str) -> str | None:
-    """Put a job back into the queue; returns what stood against it, or None."""
+    """Requeue a job; returns the error, or None."""
     command = ["scontrol", "requeue", job]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False)

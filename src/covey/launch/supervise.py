@@ -1,4 +1,4 @@
-"""Keeping a plan's processes running, and ending all of them, whatever happens to one."""
+"""Supervision of a plan's processes: restarts, stop requests, hangs, and cleanup."""
 
 from __future__ import annotations
 
@@ -9,26 +9,29 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
 
+from covey.launch.console import Reporter
 from covey.launch.machine import LaunchError
 from covey.launch.plan import SERVER, TRAINER, Plan
-from covey.launch.process import LAST_LINES, TICK, Managed, Tail, Warden, end_strays
+from covey.launch.process import LAST_LINES, TICK, ManagedProcess, Reaper, Tail, end_orphans
 from covey.launch.progress import FINISHES, STACKS, Progress, how_it_ended
 from covey.launch.serving import Serving
-from covey.launch.tell import Reporter
 from covey.runlog.directory import RunDirectory
 
 RESUMED = ("resume=auto", "overwrite=false")
-"""Overrides of training that is started again: it goes on from its newest whole checkpoint."""
+"""Overrides of restarted training: it resumes from its newest complete checkpoint."""
 
 _DUMP_SECONDS = 1.0
 _HUNG_STOP_SECONDS = 10.0
-_LEFT_SECONDS = 10.0
-_STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
+_ORPHAN_SECONDS = 10.0
+_STOPS = (signal.SIGUSR1, signal.SIGINT, signal.SIGHUP, signal.SIGTERM)
+"""Stop requests, the most specific first: a SIGTERM may accompany each of the others. Signals that are sent together
+arrive in any order, so the first in this list counts."""
+_SENT_TOGETHER = 1.0  # seconds
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
-    """How long the supervisor waits, and how often it tries again: the keys `launch.*` of the same names."""
+class Limits:
+    """Timeouts and numbers of restarts: the keys `launch.*` of the same names."""
 
     server_timeout: float = 600.0
     server_restarts: int = 3
@@ -42,11 +45,11 @@ class Ending:
     """How a plan ended."""
 
     code: int
-    """The exit code of training; 128 and the signal's number when the launcher was asked to stop."""
+    """The exit code of training; 128 plus the signal's number when the launcher was asked to stop."""
     signal: int | None = None
-    """The signal that asked."""
+    """The signal that requested the stop."""
     clean: bool = False
-    """Whether training ended because it was asked to (or had to be killed then), not for an error of its own."""
+    """Whether training ended on request (killed if it did not stop in time), not by an error of its own."""
 
 
 class Supervisor:
@@ -56,7 +59,7 @@ class Supervisor:
         self,
         plan: Plan,
         node: int,
-        patience: Patience,
+        limits: Limits,
         reporter: Reporter,
         *,
         ended_elsewhere: Callable[[], int | None] = lambda: None,
@@ -64,49 +67,50 @@ class Supervisor:
         """Prepare it; nothing is started.
 
         Args:
-            plan: what is started.
-            node: which of its nodes this is.
-            patience: timeouts and tries.
-            reporter: what is told.
+            plan: the launch plan.
+            node: the index of this node.
+            limits: timeouts and numbers of restarts.
+            reporter: receives messages.
             ended_elsewhere: for a node that only serves: the exit code of training once it has ended.
         """
-        self._plan, self._patience, self._reporter = plan, patience, reporter
+        self._plan, self._limits, self._reporter = plan, limits, reporter
         self._ended_elsewhere = ended_elsewhere
         mine = {process.name: process for process in plan.on(node)}
-        self._serving = Serving(plan, mine.get(SERVER), reporter, patience.server_timeout, patience.server_restarts)
+        self._serving = Serving(plan, mine.get(SERVER), reporter, limits.server_timeout, limits.server_restarts)
         self._process = mine.get(TRAINER)
-        self._trainer: Managed | None = None
+        self._trainer: ManagedProcess | None = None
         self._tail = Tail(self._process.log) if self._process is not None else None
         self._progress = Progress(RunDirectory(plan.run))
-        self._hang_tries = patience.hang_restarts
+        self._hang_restarts_left = limits.hang_restarts
         self._signal: int | None = None
+        self._signal_at = 0.0
         self._interrupted = False
 
     def run(self) -> Ending:
-        """Start everything, and wait for training to end; then nothing that was started is left.
+        """Start all processes, wait for training to end, and end what is left.
 
         Raises:
-            LaunchError: the server never answered, or died too often, or training hung too often.
+            LaunchError: the server did not answer in time or died too often, or training hung too often.
         """
-        with self._listening(), Warden(self._patience.stop_timeout):
+        with self._listening(), Reaper(self._limits.stop_timeout):
             try:
-                self._serving.begin()
-                if not self._serving.wait(self._asked_to_stop):
+                self._serving.start()
+                if not self._serving.wait(self._stop_requested):
                     return self._stopped(clean=True)
                 if self._process is None:
                     return self._serve()
-                self._begin_training()
+                self._start_training()
                 return self._watch()
             finally:
                 self._end_everything()
 
-    # -- asking to stop
+    # -- stop requests
 
-    def _asked_to_stop(self) -> bool:
+    def _stop_requested(self) -> bool:
         return self._signal is not None
 
     def _stopped(self, *, clean: bool) -> Ending:
-        # Slurm's warning ends a run as SIGTERM would.
+        # Slurm's warning before the time limit ends a run like SIGTERM.
         number = signal.SIGTERM if self._signal == signal.SIGUSR1 else self._signal or signal.SIGTERM
         return Ending(128 + number, self._signal, clean)
 
@@ -123,22 +127,24 @@ class Supervisor:
         if number == signal.SIGINT and self._signal == signal.SIGINT:
             self._interrupted = True
         if self._signal is None:
-            self._signal = number
+            self._signal, self._signal_at = number, time.monotonic()
+        elif time.monotonic() - self._signal_at < _SENT_TOGETHER:
+            self._signal = min(self._signal, number, key=_STOPS.index)
 
     # -- training
 
-    def _begin_training(self, more: tuple[str, ...] = ()) -> None:
+    def _start_training(self, overrides: tuple[str, ...] = ()) -> None:
         process = self._process
         assert process is not None
         for file in self._plan.logs.glob(FINISHES):
             file.unlink(missing_ok=True)
         self._progress.restart()
-        command = (*process.command, *more)
-        seconds = self._patience.stop_timeout
-        self._trainer = Managed(command, process.environment, process.log, seconds, shown=True)
+        command = (*process.command, *overrides)
+        seconds = self._limits.stop_timeout
+        self._trainer = ManagedProcess(command, process.environment, process.log, seconds, shown=True)
 
     def _watch(self) -> Ending:
-        """Wait for training to end, and see to it that it can."""
+        """Wait for training to end; handle stop requests, hangs and restarts of the server."""
         stopping = False
         while (trainer := self._trainer) is not None:
             code = trainer.poll()
@@ -153,17 +159,17 @@ class Supervisor:
             elif self._signal is not None:
                 if not stopping:
                     stopping = True
-                    self._reporter.say(f"{signal.Signals(self._signal).name}: training ends with a checkpoint.")
+                    self._reporter.say(f"{signal.Signals(self._signal).name}: training stops with a checkpoint.")
                     trainer.stop()
             else:
-                self._serving.tend()
+                self._serving.check()
                 if self._hangs():
                     self._end_hanging(trainer)
             time.sleep(TICK)
         return self._stopped(clean=True)
 
     def _training_ended(self, code: int) -> Ending | None:
-        """What follows from it; None when it was started again."""
+        """How the run ends; None when training was restarted."""
         code, orderly = how_it_ended(self._plan.logs, code)
         if code == 0:
             return Ending(0, self._signal, clean=True)
@@ -171,21 +177,21 @@ class Supervisor:
             return self._stopped(clean=code > 128)
         if self._serving.explains_failure():
             self._reporter.say(f"training ended with exit code {code} because its vLLM server was gone.")
-            return self._go_on()
-        if not orderly:  # otherwise what it said to its user is enough
-            self._reporter.say(self._how(code))
+            return self._resume()
+        if not orderly:  # otherwise training has printed the reason
+            self._reporter.say(self._failure(code))
         return Ending(code)
 
-    def _go_on(self) -> Ending | None:
-        """Start training again, as soon as its server answers."""
-        if not self._serving.wait(self._asked_to_stop):
+    def _resume(self) -> Ending | None:
+        """Restart training as soon as its server answers."""
+        if not self._serving.wait(self._stop_requested):
             return self._stopped(clean=True)
-        self._reporter.say("training goes on from its newest checkpoint.")
-        self._begin_training(RESUMED)
+        self._reporter.say("training resumes from its newest checkpoint.")
+        self._start_training(RESUMED)
         return None
 
-    def _how(self, code: int) -> str:
-        """How training ended, and what it said last: what went by unseen, or would be buried."""
+    def _failure(self, code: int) -> str:
+        """How training ended, with the end of its log where that was not on the screen."""
         assert self._tail is not None
         if code <= 128 and self._plan.accelerate is None and self._tail.last_lines(1):
             return f"training ended with exit code {code} (log: {self._tail.path})."
@@ -193,38 +199,38 @@ class Supervisor:
         return f"training {how}. The end of {self._tail.path}:\n{self._tail.quoted(LAST_LINES)}"
 
     def _hangs(self) -> bool:
-        limit = self._patience.step_timeout
+        limit = self._limits.step_timeout
         return limit is not None and self._serving.is_up and self._progress.seconds_since() > limit
 
-    def _end_hanging(self, trainer: Managed) -> None:
-        """Have stacks written, end training and its server, and start both again if there are tries left.
+    def _end_hanging(self, trainer: ManagedProcess) -> None:
+        """Dump the stacks, end training and its server, and restart both if restarts are left.
 
         Raises:
-            LaunchError: there are none.
+            LaunchError: none are left.
         """
         trainer.dump()
         time.sleep(_DUMP_SECONDS)
         stacks = ", ".join(str(path) for path in sorted(self._plan.logs.glob(STACKS))) or "not written"
         text = (
-            f"Training made no progress for {self._patience.step_timeout:g} s (launch.step_timeout). The stacks of its "
+            f"Training made no progress for {self._limits.step_timeout:g} s (launch.step_timeout). Stacks of its "
             f"threads: {stacks}."
         )
         trainer.end(_HUNG_STOP_SECONDS)
         self._trainer = None
-        if self._hang_tries == 0:
+        if self._hang_restarts_left == 0:
             raise LaunchError(
-                f"{text} It was ended, as launch.hang_restarts={self._patience.hang_restarts} allows no "
-                "further try. The same command goes on from its newest checkpoint."
+                f"{text} It was ended: launch.hang_restarts={self._limits.hang_restarts} allows no further restart. "
+                "The same command resumes from its newest checkpoint."
             )
-        self._hang_tries -= 1
-        self._reporter.say(f"{text} It was ended and is resumed.")
-        self._serving.restart()  # it may be what training waited for
-        self._go_on()
+        self._hang_restarts_left -= 1
+        self._reporter.say(f"{text} It was ended and is restarted.")
+        self._serving.restart()  # training may have waited for it
+        self._resume()
 
-    # -- the node that only serves, and the end
+    # -- a node that only serves, and cleanup
 
     def _serve(self) -> Ending:
-        """Go on until training has ended elsewhere. Asked to stop, as training is too, serve its last step."""
+        """Serve until training has ended on the other nodes, its last step after a stop request included."""
         give_up = float("inf")
         while not self._interrupted and time.monotonic() < give_up:
             code = self._ended_elsewhere()
@@ -233,9 +239,9 @@ class Supervisor:
             if code is not None:
                 break
             if self._signal is None:
-                self._serving.tend()
+                self._serving.check()
             else:
-                give_up = min(give_up, time.monotonic() + self._patience.stop_timeout)
+                give_up = min(give_up, time.monotonic() + self._limits.stop_timeout)
             time.sleep(10 * TICK)
         return self._stopped(clean=True)
 
@@ -243,10 +249,10 @@ class Supervisor:
         self._reporter.waiting("", [])
         self._serving.stop()
         if self._trainer is not None:
-            self._trainer.end(self._patience.stop_timeout, at_once=lambda: self._interrupted)
+            self._trainer.end(self._limits.stop_timeout, at_once=lambda: self._interrupted)
             self._trainer = None
         self._serving.end()
-        end_strays(_LEFT_SECONDS)
+        end_orphans(_ORPHAN_SECONDS)
 
 
 def _signal_name(code: int) -> str:

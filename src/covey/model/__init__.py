@@ -1,1 +1,1 @@
-"""Models: loading, and the starter model that ships with the package."""
+"""Model loading, adapters, export, attention, the reasoning vocabulary and the starter model."""

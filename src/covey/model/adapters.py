@@ -1,4 +1,4 @@
-"""Low-rank adapters and quantised weights: from the config group `model` to what peft and transformers take."""
+"""Low-rank adapters and quantised weights: from the config group `model` to the configs of peft and transformers."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 
 def lora_config(lora: LoraConfig, rows: dict[str, list[int]] | None = None) -> PeftLoraConfig | None:
-    """New adapters as peft describes them; None when the whole model is trained, or adapters that are there already.
+    """peft's config of new adapters; None if the whole model or existing adapters are trained.
 
     Args:
         lora: the settings.
-        rows: rows of embeddings that are trained whole, see `trainable_rows`.
+        rows: embedding rows to train fully, see `trainable_rows`.
     """
     if not lora.active or lora.path is not None:
         return None
@@ -32,7 +32,7 @@ def lora_config(lora: LoraConfig, rows: dict[str, list[int]] | None = None) -> P
 
     targets: Any = lora.target_modules
     if isinstance(targets, tuple):
-        # One `all-linear` in a list means the same as the word alone, as recipes of other tools write it.
+        # Recipes of other tools write the single value `all-linear` as a list.
         targets = targets[0] if len(targets) == 1 and targets[0] == "all-linear" else list(targets)
     return PeftLoraConfig(
         task_type="CAUSAL_LM",
@@ -48,19 +48,19 @@ def lora_config(lora: LoraConfig, rows: dict[str, list[int]] | None = None) -> P
 
 
 def trainable_rows(source: str, vocabulary: ReasoningVocabulary | None, **options: Any) -> dict[str, list[int]] | None:
-    """The rows of reasoning tokens that adapters must train whole, for peft's `trainable_token_indices`.
+    """The rows of reasoning tokens that must be trained fully with adapters, for peft's `trainable_token_indices`.
 
-    Low-rank adapters leave embeddings as they are, and reasoning tokens would stay copies. peft keeps trained rows
-    beside the adapters, at the embedding and, where it has weights of its own, at the head; ordinary rows stay frozen,
-    and switching the adapters off gives the initial model back, the reference.
+    Low-rank adapters do not change embeddings, so reasoning tokens would stay copies. peft stores trained rows with the
+    adapters, for the embedding and, if untied, the head; ordinary rows stay frozen, and with the adapters disabled the
+    model is the initial one, the reference.
 
     Args:
-        source: a folder with the widened model.
+        source: a folder with the expanded model.
         vocabulary: its reasoning vocabulary; None needs no rows.
         options: for `from_pretrained` (`trust_remote_code`).
 
     Returns:
-        Rows by the names of the modules; None without vocabulary.
+        Rows by module name; None without vocabulary.
     """
     if vocabulary is None:
         return None
@@ -91,12 +91,12 @@ def check_adapters(lora: LoraConfig) -> None:
     if not (folder / "adapter_config.json").is_file() or not any((folder / name).is_file() for name in weights):
         raise ModelError(
             f"model.lora.path={lora.path} holds no adapters: {folder.resolve()} has no adapter_config.json with an "
-            "adapter_model.safetensors beside it. Give the final_model/ or a checkpoint of a run that trained adapters."
+            "adapter_model.safetensors. Give the final_model/ or a checkpoint of a run that trained adapters."
         )
 
 
 def with_adapters(model: PreTrainedModel, lora: LoraConfig) -> PeftModel:
-    """Put the adapters of `model.lora.path` onto a loaded model, ready to be trained on.
+    """Add the adapters of `model.lora.path` to a loaded model, to continue training them.
 
     Raises:
         ModelError: they do not fit this model.
@@ -113,22 +113,22 @@ def with_adapters(model: PreTrainedModel, lora: LoraConfig) -> PeftModel:
 
 
 def merge(model: PeftModel) -> PreTrainedModel:
-    """The model below, with what its adapters add put into its weights.
+    """The base model with its adapters merged.
 
-    Where they made the output layer another than the embedding that it was tied to, peft unties the two.
+    If they changed an output layer that was tied to the embedding, peft unties the two.
 
     Raises:
-        ModelError: the sum is not finite.
+        ModelError: the merged weights are not finite.
     """
     try:
         merged: PreTrainedModel = model.merge_and_unload(safe_merge=True)
     except ValueError as error:
-        raise ModelError(f"The adapters cannot be added to their weights: {' '.join(str(error).split())}") from error
+        raise ModelError(f"The adapters cannot be merged: {' '.join(str(error).split())}") from error
     return merged
 
 
 def device_kind() -> str:
-    """Where a model of this process computes: `cuda`, `mps` and the like, or `cpu`."""
+    """The device type of this process: `cuda`, `mps`, …, or `cpu`."""
     import torch
 
     found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
@@ -136,10 +136,10 @@ def device_kind() -> str:
 
 
 def quantization_config(model: ModelConfig) -> BitsAndBytesConfig | None:
-    """How the weights are quantised on loading; None when they are not.
+    """The quantisation on loading; None for none.
 
     Raises:
-        ModelError: bitsandbytes is not installed, or cannot work on this machine's device.
+        ModelError: bitsandbytes is not installed, or does not support the device.
     """
     if not (model.load_in_8bit or model.load_in_4bit):
         return None
@@ -157,9 +157,9 @@ def quantization_config(model: ModelConfig) -> BitsAndBytesConfig | None:
     if device not in getattr(bitsandbytes, "supported_torch_devices", {"cuda"}):
         raise ModelError(
             f"model.{key}=true: bitsandbytes {bitsandbytes.__version__} cannot work on a {device.upper()}, and "
-            f"there is nothing else here. Install a newer one (pip install -U bitsandbytes), or set model.{key}=false."
+            f"there is no other device. Install a newer one (pip install -U bitsandbytes), or set model.{key}=false."
         )
-    # For every layer in every pass it tells of a cast that is part of the method.
+    # It warns of a cast, which is part of the method, for every layer in every forward pass.
     logging.getLogger("bitsandbytes.autograd._functions").setLevel(logging.ERROR)
     if model.load_in_8bit:
         return BitsAndBytesConfig(load_in_8bit=True)

@@ -1,4 +1,4 @@
-"""Weights on Kaggle: `kaggle://owner/model/framework/variation`, or with a version behind it."""
+"""Weights on Kaggle: `kaggle://owner/model/framework/variation`, optionally with a version."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ PREFIX = "kaggle://"
 
 
 def handle(address: str) -> str:
-    """The part of an address that kagglehub takes.
+    """The handle that kagglehub takes, from an address.
 
     Raises:
-        ModelError: it is not of that form, or of a framework that transformers cannot read.
+        ModelError: it has another format, or a framework that transformers cannot read.
     """
     parts = [part for part in address.removeprefix(PREFIX).split("/") if part]
     if len(parts) not in (4, 5) or (len(parts) == 5 and not parts[4].isdigit()):
         raise ModelError(
-            f"model.name={address} is no model on Kaggle: write {PREFIX}owner/model/transformers/variation, with "
-            "/VERSION behind it for one version."
+            f"model.name={address} is not a model on Kaggle: write {PREFIX}owner/model/transformers/variation, "
+            "optionally followed by /VERSION."
         )
     if parts[2].lower() not in ("transformers", "pytorch"):
         raise ModelError(
-            f"model.name={address}: these are weights for {parts[2]}, which Covey cannot read. Take the model's "
+            f"model.name={address}: these are weights for {parts[2]}, which Covey cannot read. Use the model's "
             f"transformers weights: {PREFIX}{parts[0]}/{parts[1]}/transformers/VARIATION, or its name on the hub."
         )
     return "/".join(parts)
@@ -33,7 +33,7 @@ def handle(address: str) -> str:
 
 @cache
 def download(address: str) -> Path:
-    """Fetch a model into kagglehub's cache, once in a process.
+    """Download a model into kagglehub's cache, once per process.
 
     Returns:
         The folder.
@@ -47,11 +47,11 @@ def download(address: str) -> Path:
     except ModuleNotFoundError as error:
         raise ModelError(
             f"model.name={address} needs the package kagglehub, which is not installed. Install it with "
-            "pip install 'covey[kaggle]', or download the model and let model.name be its folder."
+            "pip install 'covey[kaggle]', or download the model and set model.name to its folder."
         ) from error
     try:
         return Path(kagglehub.model_download(name))
-    except Exception as error:  # kagglehub, its HTTP client and the network each raise kinds of their own
+    except Exception as error:  # kagglehub, its HTTP client and the network each raise their own types
         cause = " ".join(str(error).split()) or type(error).__name__
         raise ModelError(
             f"model.name={address} could not be downloaded from Kaggle: {cause} ({type(error).__name__}). Check the "

@@ -1,4 +1,4 @@
-"""Finding a model and its tokenizer, with errors that a person can act on."""
+"""Finding a model and its tokenizer, with actionable errors."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "pytorch_model*.bin", "
 
 
 def resolve_model(name: str) -> str:
-    """What `from_pretrained` takes for `name`: a folder, or a hub id.
+    """Resolve `name` to a folder or hub id for `from_pretrained`.
 
-    `starter` is the shipped model; `kaggle://…` is downloaded, once. A name that is a folder here, or that can only be
+    `starter` is the shipped model; `kaggle://…` is downloaded, once. A name that is an existing folder, or can only be
     a path, must hold a model.
 
     Raises:
@@ -48,7 +48,7 @@ def resolve_model(name: str) -> str:
 
 
 def check_name(name: str) -> None:
-    """Check what is known of a model's name at once, without a network.
+    """Check a model's name as far as possible without a network.
 
     Raises:
         ModelError: as `resolve_model`.
@@ -59,13 +59,18 @@ def check_name(name: str) -> None:
         resolve_model(name)
 
 
-def is_widened(source: str) -> bool:
-    """Whether a folder's tokenizer knows reasoning tokens; it brings no code, though it may say so to be left alone."""
+def has_reasoning_tokens(source: str) -> bool:
+    """Whether a folder's tokenizer has reasoning tokens. It then needs no remote code, whatever its `auto_map` says."""
     return (Path(source) / "reasoning_token_map.json").is_file()
 
 
+def source_options(model: ModelConfig) -> dict[str, Any]:
+    """Options of `from_pretrained` besides the name, for configs, tokenizers and weights alike."""
+    return {"revision": model.revision or "main", "trust_remote_code": model.trust_remote_code}
+
+
 def load_tokenizer(model: ModelConfig) -> PreTrainedTokenizerBase:
-    """The model's tokenizer, padding on the left, with `model.chat_template` in place where one is given.
+    """The model's tokenizer, padding on the left, with `model.chat_template` if one is given.
 
     Raises:
         ModelError: when it cannot be loaded, or has no chat template and none is given.
@@ -77,7 +82,7 @@ def load_tokenizer(model: ModelConfig) -> PreTrainedTokenizerBase:
         tokenizer = AutoTokenizer.from_pretrained(
             source,
             revision=model.revision or "main",
-            trust_remote_code=model.trust_remote_code and not is_widened(source),
+            trust_remote_code=model.trust_remote_code and not has_reasoning_tokens(source),
             padding_side="left",
             truncation_side="left",
         )
@@ -91,15 +96,15 @@ def load_tokenizer(model: ModelConfig) -> PreTrainedTokenizerBase:
             "is probably a base model. Choose an instruction-tuned model, or give one with model.chat_template (a "
             "Jinja template, or a file that holds one)."
         )
-    _settle_padding(tokenizer, model)
+    _set_padding(tokenizer, model)
     return tokenizer
 
 
 @contextmanager
 def quiet_weights() -> Iterator[None]:
-    """Within, weights are read and written without transformers' progress bar; downloads keep theirs.
+    """Context manager: weights load and save without transformers' progress bar; downloads keep theirs.
 
-    Nor does transformers tell the user that peft asks in a manner that is to go away.
+    A deprecation warning that peft triggers in transformers is hidden too.
     """
     from huggingface_hub.utils.tqdm import are_progress_bars_disabled, enable_progress_bars
     from transformers.utils import logging
@@ -118,14 +123,14 @@ def quiet_weights() -> Iterator[None]:
 
 
 _PADS = ("<pad>", "<|pad|>", "[PAD]", "<PAD>", "<|padding|>", "<|finetune_right_pad_id|>", "<|endoftext|>", "<unk>")
-"""What models call the token that pads, in the order in which it is looked for; the last two stand in."""
+"""Usual names of the padding token, in order of preference; the last two are fallbacks."""
 
 
-def _settle_padding(tokenizer: PreTrainedTokenizerBase, model: ModelConfig) -> None:
-    """Give a tokenizer without a padding token one that ends nothing, where its vocabulary has such a token.
+def _set_padding(tokenizer: PreTrainedTokenizerBase, model: ModelConfig) -> None:
+    """Give a tokenizer without a padding token one that is not an end-of-sequence token, if its vocabulary has one.
 
-    The end of an answer is the last choice: other tools that read the saved tokenizer mask padding by its id, and with
-    it the end that the model is to learn.
+    End of sequence is the last choice: other tools that read the saved tokenizer mask padding by its id, and so the end
+    that the model is to learn.
     """
     if tokenizer.pad_token is not None:
         return
@@ -136,21 +141,21 @@ def _settle_padding(tokenizer: PreTrainedTokenizerBase, model: ModelConfig) -> N
 
 
 def declared_eos_ids(model: ModelConfig) -> list[int]:
-    """The ids that end an answer by the model's own generation config; empty where it has none."""
+    """End-of-sequence ids of the model's own generation config; empty without one."""
     found = own_generation_config(model)
     ends = None if found is None else found.eos_token_id
     return [ends] if isinstance(ends, int) else list(ends or [])
 
 
 def all_eos_ids(model: Any, tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """Every id that ends an answer: the tokenizer's first, then those that the loaded model declares."""
-    declared = model.generation_config.eos_token_id
+    """All end-of-sequence ids: the tokenizer's first, then those that the loaded model declares."""
+    declared = getattr(model.generation_config, "eos_token_id", None)
     ids = [tokenizer.eos_token_id, *([declared] if isinstance(declared, int) else declared or [])]
     return list(dict.fromkeys(one for one in ids if one is not None))
 
 
 def own_generation_config(model: ModelConfig) -> GenerationConfig | None:
-    """What the model's `generation_config.json` says; None where it has none, or none can be reached."""
+    """The model's `generation_config.json`; None if it has none, or it cannot be reached."""
     from transformers import GenerationConfig
 
     try:
@@ -163,14 +168,14 @@ OWN_SAMPLING = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 
 
 def own_sampling(model: ModelConfig) -> dict[str, float]:
-    """How the model's own generation config samples, under TRL's names; what it does not say is left out.
+    """The sampling settings of the model's own generation config, by TRL's names; unset ones are left out.
 
     Raises:
-        ModelError: it says nothing of it.
+        ModelError: it has none.
     """
     found = own_generation_config(model)
-    said = {} if found is None else found.to_diff_dict()
-    values = {name: said[name] for name in OWN_SAMPLING if said.get(name) is not None}
+    settings = {} if found is None else found.to_diff_dict()
+    values = {name: settings[name] for name in OWN_SAMPLING if settings.get(name) is not None}
     if not values:
         raise ModelError(
             f"model.use_generation_config=true, but the model {model.name} has no generation_config.json that says how "
@@ -180,7 +185,7 @@ def own_sampling(model: ModelConfig) -> dict[str, float]:
 
 
 def check_model(model: ModelConfig) -> str:
-    """Check that the model can be found before anything heavy happens, and return what `from_pretrained` takes.
+    """Check early that the model can be found, and return its folder or hub id.
 
     Raises:
         ModelError: when its configuration cannot be read.
@@ -189,7 +194,7 @@ def check_model(model: ModelConfig) -> str:
 
     source = resolve_model(model.name)
     try:
-        AutoConfig.from_pretrained(source, revision=model.revision or "main", trust_remote_code=model.trust_remote_code)
+        AutoConfig.from_pretrained(source, **source_options(model))
     except (OSError, ValueError) as error:
         raise ModelError(_cannot_load("model", model.name, source, error)) from error
     return source
@@ -208,8 +213,8 @@ def _check_folder(name: str, folder: Path) -> None:
     if (folder / "adapter_config.json").is_file() and not (folder / "config.json").is_file():
         base = json.loads((folder / "adapter_config.json").read_bytes()).get("base_model_name_or_path") or "THEIR MODEL"
         raise ModelError(
-            f"model.name={name} is a folder of adapters, not of a model. To train them on: model.name={base} "
-            f"model.lora.path={name}. To have one model of the two: covey export {name} FOLDER."
+            f"model.name={name} is a folder of adapters, not of a model. To continue training them: model.name={base} "
+            f"model.lora.path={name}. To merge the two: covey export {name} FOLDER."
         )
     if not (folder / "config.json").is_file():
         held = ", ".join(sorted(p.name for p in folder.iterdir())[:8]) or "nothing"
@@ -235,7 +240,10 @@ def _chat_template(value: str) -> str:
         raise ModelError(
             f"model.chat_template={value} is neither a Jinja template (it has no {{% … %}}) nor a file that exists."
         )
-    return file.read_text(encoding="utf-8")
+    text = file.read_text(encoding="utf-8")
+    if "{%" not in text and "{{" not in text:  # it would be saved with every tokenizer, whatever it is
+        raise ModelError(f"model.chat_template={value}: this file holds no Jinja template (it has no {{% … %}}).")
+    return text
 
 
 def _cannot_load(what: str, name: str, source: str, error: Exception) -> str:

@@ -1,49 +1,64 @@
-"""Prompts as a tokenizer sees them: rendered, measured and cut."""
+"""Prompts through a tokenizer: rendered, measured and truncated."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from covey.errors import ModelError
+
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 
 TemplateArguments = Mapping[str, Any] | None
-"""What the chat template is given besides the messages: `training.chat_template_kwargs`."""
+"""Arguments of the chat template besides the messages: `training.chat_template_kwargs`."""
+
+
+_ADVICE = "Set another with model.chat_template, or check training.chat_template_kwargs."
 
 
 def render(
     tokenizer: PreTrainedTokenizerBase, prompt: Any, arguments: TemplateArguments = None, *, answering: bool = True
 ) -> str:
-    """A prompt exactly as the model will see it: a conversation through the chat template, up to where it answers.
+    """A prompt exactly as the model sees it: a conversation through the chat template, with the generation prompt.
 
     Args:
-        answering: whether what the template puts in front of the answer is there too.
+        answering: whether to add the generation prompt.
+
+    Raises:
+        ModelError: the chat template is invalid, fails on this conversation, or renders an empty text.
     """
     if isinstance(prompt, str):
         return prompt
     more = dict(arguments or {})
-    return str(tokenizer.apply_chat_template(prompt, tokenize=False, add_generation_prompt=answering, **more))
+    try:
+        text = str(tokenizer.apply_chat_template(prompt, tokenize=False, add_generation_prompt=answering, **more))
+    except Exception as error:  # a template is a program, and may fail in any way
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise ModelError(f"The chat template cannot be applied to a prompt: {reason}. {_ADVICE}") from error
+    if not text:
+        raise ModelError(f"The chat template renders a prompt as an empty text. {_ADVICE}")
+    return text
 
 
-def opened_thinking(
+def thinking_prefix(
     tokenizer: PreTrainedTokenizerBase, prompt: Any, tag: str, arguments: TemplateArguments = None
 ) -> str:
-    """The thinking tag that a rendered prompt opens for the model, with what follows it; empty where it opens none.
+    """The thinking tag with which a rendered prompt ends, and the text after it; empty if there is none.
 
-    The chat template of DeepSeek-R1, and many a prompt for base models, begin the answer with `<think>`, so that the
-    completion itself lacks the tag. A tag that a message only speaks of opens nothing.
+    The chat template of DeepSeek-R1 and many prompts for base models begin the answer with `<think>`, so that the
+    completion itself lacks the tag. A tag in the content of a message does not count.
     """
     text = render(tokenizer, prompt, arguments)
     start = text.rfind(f"<{tag}>")
     if start < 0 or f"</{tag}>" in text[start:]:
         return ""
-    begun = text[start:]
-    if begun.rstrip() == f"<{tag}>" or isinstance(prompt, str):
-        return begun if begun.rstrip() == f"<{tag}>" else ""
+    prefix = text[start:]
+    if prefix.rstrip() == f"<{tag}>" or isinstance(prompt, str):
+        return prefix if prefix.rstrip() == f"<{tag}>" else ""
     before = render(tokenizer, prompt, arguments, answering=False)
-    return begun if text.startswith(before) and start >= len(before) else ""
+    return prefix if text.startswith(before) and start >= len(before) else ""
 
 
 def prompt_lengths(
@@ -59,9 +74,9 @@ def prompt_lengths(
 
 
 def cut_left(tokenizer: PreTrainedTokenizerBase) -> Callable[[str, int], str]:
-    """A function that takes the first so many tokens off a text.
+    """A function that removes the first tokens of a text, given their number.
 
-    It cuts the text at a token's place in it where the tokenizer knows that, so that no character is torn.
+    With a fast tokenizer it cuts the text at a token's offset, so that no character is split.
     """
 
     def cut(text: str, count: int) -> str:

@@ -1,6 +1,6 @@
-"""Objectives: how the rewards of a group become advantages, and how the weight β of the KL divergence moves.
+"""Objectives: from the rewards of a group to advantages, and controllers of the KL weight β.
 
-Pure functions of tensors and numbers. `training/` fetches what they need and puts the advantages into TRL's loss.
+Pure functions of tensors and numbers. `training/` supplies their inputs and passes the advantages to TRL's loss.
 """
 
 from __future__ import annotations

@@ -8,9 +8,9 @@ from covey.objective.interface import Metrics, Objective
 
 
 class GRPO(Objective):
-    """Leaves TRL's advantages exactly as they are: rewards less the group's mean, scaled as `scale_rewards` says.
+    """Leaves TRL's advantages unchanged: rewards minus the group's mean, scaled by `scale_rewards`.
 
-    Everything around them is reached by TRL's own settings: the form of the loss, clipping, importance sampling.
+    Loss type, clipping and importance sampling are TRL's own settings.
 
     Source: Shao et al. 2024, DeepSeekMath (arXiv:2402.03300), section 4.1.
     """

@@ -1,4 +1,4 @@
-"""What an objective is: from the rewards of groups to the advantages that TRL's loss takes."""
+"""The interface of an objective: from the rewards of groups to the advantages of TRL's loss."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ Metrics = Mapping[str, float]
 
 
 class Objective(ABC):
-    """Turns the rewards of whole groups into advantages. Used in training only, never while evaluating.
+    """Turns the rewards of whole groups into advantages. Used in training only, not in evaluation.
 
-    Any object with `needs` and `advantages` will do; the other methods may be left out.
+    Any object with `needs` and `advantages` is an objective; the other methods are optional.
     """
 
     @property
     def needs(self) -> frozenset[str]:
-        """What `advantages` has to be handed, out of:
+        """The inputs that `advantages` needs, out of:
 
         - `reference`: log-probabilities under the reference model. Such an objective uses β itself, so that the loss
-          gets no KL term of its own. With β = 0 there is no reference model, and None is handed over.
-        - `policy`: log-probabilities under the policy that wrote the completions. They cost a forward pass where TRL
-          keeps none. An objective that does not ask for them still gets them where they are there anyway.
-        - `correct`: which completions are right, as one more keyword, `correct_PG`.
+          has no KL term of its own. With β = 0 there is no reference model, and it gets None.
+        - `policy`: log-probabilities under the policy that generated the completions. They cost a forward pass if TRL
+          does not compute them. An objective without this need still gets them when they are available.
+        - `correct`: which completions are right, as the keyword argument `correct_PG`.
         """
         return frozenset()
 
@@ -46,23 +46,23 @@ class Objective(ABC):
 
         Args:
             rewards_PG: weighted sum of the rewards, `[P, G]`; NaN where `mask_PG` is false.
-            mask_PG: which completions count. The others must leave the group before anything is normalised: those that
-                no reward function could judge, and those without a token that the loss counts (truncated ones, when
-                they are masked). Whatever is returned for them becomes 0.
+            mask_PG: which completions count. The others must be excluded from the group before any normalisation: those
+                without a reward, and those without a token in the loss (truncated ones, if masked). Their advantages
+                become 0.
             ref_logps_PG: log-probability of each completion under the reference, summed over its tokens, in nats.
-            policy_logps_PG: the same under the policy, as it was when it wrote them.
-            lengths_PG: completion tokens that the loss counts.
-            beta: weight β of the KL divergence, as it is now.
-            more: what else `needs` asks for.
+            policy_logps_PG: the same under the policy that generated them.
+            lengths_PG: completion tokens in the loss.
+            beta: current weight β of the KL divergence.
+            more: further inputs, by `needs`.
 
         Returns:
-            Advantages `[P, G]`, or None to leave TRL's own as they are; and metrics.
+            Advantages `[P, G]`, or None to keep TRL's own; and metrics.
         """
 
     def for_run(self, *, loss_type: str, num_generations: int) -> Self:
-        """This objective, fitted to the loss that it is used with.
+        """This objective, adapted to the loss that it is used with.
 
         Raises:
-            ConfigError: the two do not go together.
+            ConfigError: the loss does not support it.
         """
         return self

@@ -12,13 +12,13 @@ from torch import Tensor
 from covey.errors import ConfigError
 
 BETA_FLOOR = 1e-8
-"""β never falls below, for at 0 the reference would no longer be scored, and β could not rise again."""
+"""Lower bound of β: at 0 the reference would not be scored, and β could not rise again."""
 
 
 def kl_per_token(logps_BT: Tensor, ref_logps_BT: Tensor) -> Tensor:
     """An estimate of KL(policy ‖ reference) at every sampled token: never negative, and unbiased on policy.
 
-    With d = log π_ref - log π it is exp(d) - d - 1, the estimator that TRL's loss has, too.
+    With d = log π_ref - log π it is exp(d) - d - 1, which TRL's loss uses too.
 
     Args:
         logps_BT: log-probabilities of the tokens under the policy, `[B, T]`, in nats.
@@ -31,7 +31,7 @@ def kl_per_token(logps_BT: Tensor, ref_logps_BT: Tensor) -> Tensor:
 
 
 class KLController(Protocol):
-    """Moves β after each optimiser step; without one, β stays. Its only state is β, which a checkpoint holds."""
+    """Updates β after each optimiser step; without one, β is constant. Its only state is β, which a checkpoint has."""
 
     def next_beta(self, beta: float, kl: float, completions: int) -> float:
         """β for the next step.
@@ -39,13 +39,13 @@ class KLController(Protocol):
         Args:
             beta: β of this step.
             kl: mean KL divergence per completion token of this step, in nats.
-            completions: how many completions this step learned from.
+            completions: number of completions in this step.
         """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdaptiveKL:
-    """Raises β while the KL is above a target, and lowers it while it is below, in proportion and within bounds.
+    """A proportional controller that raises β while the KL is above a target and lowers it below, within bounds.
 
     β ← β·(1 + clip(KL / target - 1, ± step_size) · completions / horizon), and never below 1e-8.
 
@@ -54,9 +54,9 @@ class AdaptiveKL:
     """
 
     target: float
-    """KL divergence per completion token to aim at, in nats."""
+    """Target KL divergence per completion token, in nats."""
     horizon: float = 10_000
-    """Completions over which β changes by about the (bounded) relative error."""
+    """Number of completions over which β changes by about the (bounded) relative error."""
     step_size: float = 0.2
     """Bound on the relative error."""
 

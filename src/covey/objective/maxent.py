@@ -13,12 +13,12 @@ from covey.errors import ConfigError
 from covey.objective.interface import Metrics, Objective
 from covey.objective.weights import check_settings, log_softmax_over, maxent_log_weights, widest_dtype
 
-LengthForm = Literal["sum", "mean"]
+LengthReduction = Literal["sum", "mean"]
 
-LENGTH_FORMS: dict[str, LengthForm] = {"luspo": "sum", "dr_grpo": "sum", "dapo": "sum", "grpo": "mean"}
-"""The losses that carry this objective, and what they make of the tokens of a completion: with weights alike on all
-completions, `sum` losses follow the gradient of Σ_t log π, and `mean` losses that of Σ_t log π / |o|. The others divide
-by something that depends on the micro-batch, or weigh positive and negative advantages differently."""
+LENGTH_FORMS: dict[str, LengthReduction] = {"luspo": "sum", "dr_grpo": "sum", "dapo": "sum", "grpo": "mean"}
+"""The losses that support this objective, and how they reduce over the tokens of a completion: at equal weights, `sum`
+losses have the gradient of Σ_t log π, and `mean` losses that of Σ_t log π / |o|. Other losses have a normaliser that
+depends on the micro-batch, or weigh positive and negative advantages differently."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,9 +29,9 @@ class MaxEnt(Objective):
     - `fit="listwise"` minimises the cross-entropy -Σ_i w_i log p_i between the target and the policy's own distribution
       over the group, p = softmax(s), by the advantages G·(w_i - p_i);
 
-    where s_i is the log-probability of completion i under the policy in the loss's own length form (`LENGTH_FORMS`).
-    The gradients are exact while a generation batch is used for one optimiser step (probability ratios of 1); after
-    that, the loss is a clipped surrogate with w and p as they were at generation.
+    where s_i is the log-probability of completion i under the policy, reduced over tokens as in the loss
+    (`LENGTH_FORMS`). The gradients are exact if a generation batch is used for one optimiser step (ratios of 1); in
+    further steps the loss is a clipped surrogate with w and p from generation.
     """
 
     tau: float = 0.3
@@ -41,30 +41,30 @@ class MaxEnt(Objective):
     q_epsilon: float = 1e-6
     """Floor ε under q."""
     length_normalize_ref: bool = True
-    """Whether π_ref enters by the mean log-probability per token; else by the sum."""
+    """Whether π_ref is the mean log-probability per token; else the sum."""
     fit: str = "listwise"
     """`mle` or `listwise`."""
-    length_form: LengthForm = "mean"
-    """What the loss makes of the tokens of a completion; `for_run` sets it."""
+    length_form: LengthReduction = "mean"
+    """How the loss reduces over the tokens of a completion; `for_run` sets it."""
     on_weights: Callable[[Tensor], object] | None = field(default=None, repr=False, compare=False)
-    """Told the target's weights, `[P, G]`, of every batch: for those who write them down."""
+    """Called with the target's weights, `[P, G]`, of every batch, to record them."""
 
     def __post_init__(self) -> None:
         check_settings(self.tau, 0.0, self.q_temperature, self.q_epsilon, group_size=1)
         if self.fit not in ("mle", "listwise"):
-            raise ConfigError(f"MaxEnt: fit={self.fit} is not known; there are mle and listwise.")
+            raise ConfigError(f"MaxEnt: fit={self.fit} is not known; it must be mle or listwise.")
 
     @property
     def needs(self) -> frozenset[str]:
-        """The policy's log-probabilities are needed for p only; without them, metrics on the policy are left out."""
+        """The policy's log-probabilities are needed for p only; without them, metrics of the policy are omitted."""
         return frozenset({"reference", "correct"} | ({"policy"} if self.fit == "listwise" else set()))
 
     def for_run(self, *, loss_type: str, num_generations: int) -> Self:
-        """With the length form of the loss, once it is known that the loss can carry this objective."""
+        """With the `length_form` of the loss, after checking that the loss supports this objective."""
         if loss_type not in LENGTH_FORMS:
             raise ConfigError(
-                f"The loss {loss_type} cannot carry the MaxEnt objective: choose loss_type=grpo (completions count by "
-                "their mean per token) or luspo, dr_grpo or dapo (by their sum)."
+                f"The loss {loss_type} does not work with the MaxEnt objective: choose loss_type=grpo (mean over a "
+                "completion's tokens) or luspo, dr_grpo or dapo (sum)."
             )
         check_settings(self.tau, 0.0, self.q_temperature, self.q_epsilon, num_generations)
         return replace(self, length_form=LENGTH_FORMS[loss_type])
@@ -100,7 +100,7 @@ class MaxEnt(Objective):
             policy_logps_PG = policy_logps_PG / lengths_PG if self.length_form == "mean" else policy_logps_PG
             log_p_PG = log_softmax_over(policy_logps_PG.to(log_w_PG.dtype), mask_PG)
         elif self.fit == "listwise":
-            raise ConfigError("MaxEnt with fit=listwise needs the policy's log-probabilities: hand them over.")
+            raise ConfigError("MaxEnt with fit=listwise needs the policy's log-probabilities: pass policy_logps_PG.")
 
         fitted_PG = log_w_PG.exp()
         if self.on_weights is not None:
@@ -111,15 +111,15 @@ class MaxEnt(Objective):
 
 
 def _metrics(log_w_PG: Tensor, log_p_PG: Tensor | None, mask_PG: Tensor, correct_PG: Tensor | None) -> Metrics:
-    """Means over the groups that have a completion that counts; empty when there is no such group. Entropies in nats.
+    """Means over the groups with a completion that counts; empty without such groups. Entropies in nats.
 
     - `target_entropy`: H(w);
-    - `effective_completions`: 1 / Σ w_i², how many completions of equal weight would be as concentrated;
-    - `weight_on_correct`: the part of the weight that lies on right completions, 0 in a group without any;
-    - `policy_entropy_group`: H(p), and `target_policy_kl`: KL(w ‖ p), where p is known.
+    - `effective_completions`: 1 / Σ w_i², the number of equally weighted completions that are as concentrated;
+    - `weight_on_correct`: the weight on right completions, 0 in a group without any;
+    - `policy_entropy_group`: H(p), and `target_policy_kl`: KL(w ‖ p), if p is known.
     """
-    alive_P = mask_PG.any(dim=-1)
-    if not alive_P.any():
+    counted_P = mask_PG.any(dim=-1)
+    if not counted_P.any():
         return {}
     w_PG = log_w_PG.exp()
     values_P = {
@@ -131,7 +131,7 @@ def _metrics(log_w_PG: Tensor, log_p_PG: Tensor | None, mask_PG: Tensor, correct
     if log_p_PG is not None:
         values_P["policy_entropy_group"] = -_expectation(log_p_PG.exp(), log_p_PG)
         values_P["target_policy_kl"] = _expectation(w_PG, log_w_PG) - _expectation(w_PG, log_p_PG)
-    return {f"objective/{name}": float(value_P[alive_P].mean()) for name, value_P in values_P.items()}
+    return {f"objective/{name}": float(value_P[counted_P].mean()) for name, value_P in values_P.items()}
 
 
 def _expectation(weights_PG: Tensor, values_PG: Tensor) -> Tensor:

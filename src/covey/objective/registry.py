@@ -15,7 +15,7 @@ REGISTRY: dict[str, Callable[..., Objective]] = {
     "grpo": GRPO,
     "maxent": MaxEnt,
 }
-"""One line per objective, which lives in a file of its own."""
+"""One line per objective; each has its own file."""
 
 
 def make(name: str, **settings: Any) -> Objective:
@@ -23,10 +23,10 @@ def make(name: str, **settings: Any) -> Objective:
 
     Args:
         name: a name of the registry.
-        settings: its own settings, such as `tau` of `maxent`.
+        settings: of the objective, such as `tau` of `maxent`.
 
     Raises:
-        ConfigError: there is no such objective or setting, or a value cannot be used.
+        ConfigError: there is no such objective or setting, or a value is invalid.
     """
     if name not in REGISTRY:
         raise ConfigError(f"There is no objective called {name}. Covey has {', '.join(REGISTRY)}.")

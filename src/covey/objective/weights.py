@@ -9,7 +9,7 @@ from torch import Tensor
 
 from covey.errors import ConfigError
 
-_TINY = 1e-30  # a τ + β below it is as good as the limit, and its reciprocal would not stay finite
+_TINY = 1e-30  # for a smaller τ + β the limit is used: the reciprocal could overflow
 
 
 def maxent_weights(
@@ -22,29 +22,29 @@ def maxent_weights(
     q_epsilon: float = 0.0,
     mask_PG: Tensor | None = None,
 ) -> Tensor:
-    """How much of the target falls on each completion of a group.
+    """The weight of each completion of a group under the target.
 
     With q = softmax(r / q_temperature) over the group, then q ← (1 - G·ε)·q + ε, the weights are
 
         w_i ∝ q_i^(1 / (τ + β)) · π_ref(o_i)^(β / (τ + β)),
 
-    which of all distributions over the group maximises E_w[log q] + τ·H(w) - β·KL(w ‖ π_ref), π_ref being normalised
-    in the group. The settings at the ends give the limits:
+    the distribution over the group that maximises E_w[log q] + τ·H(w) - β·KL(w ‖ π_ref), with π_ref normalised in the
+    group. Limits:
 
-    - τ = β = 0: all weight on the completions of highest reward, shared evenly;
-    - τ → ∞: the same weight for all;
+    - τ = β = 0: uniform on the completions of highest reward;
+    - τ → ∞: uniform;
     - β → ∞: π_ref, normalised in the group.
 
     Args:
-        rewards_PG: rewards, `[P, G]`. A completion whose reward is NaN leaves its group.
-        ref_logps_PG: log-probability of each completion under the reference, in nats, used as given (so divide by the
-            length before, where that is wanted). -inf gives the weight 0 while β > 0, unless it is -inf for the whole
-            group: then it says nothing and is left out. None will do for β = 0.
+        rewards_PG: rewards, `[P, G]`. A completion whose reward is NaN is excluded.
+        ref_logps_PG: log-probability of each completion under the reference, in nats, without length
+            normalisation. -inf gives the weight 0 while β > 0, unless it is -inf for the whole group, where it is
+            ignored. May be None for β = 0.
         tau: entropy weight τ, at least 0, in units of log q.
         beta: trust-region weight β, at least 0, in the same units.
         q_temperature: temperature of the softmax, above 0, in units of reward.
         q_epsilon: floor ε under q, at least 0; G·ε must be below 1.
-        mask_PG: which completions count; the others leave their group before anything is normalised.
+        mask_PG: which completions count; the others are excluded before any normalisation.
 
     Returns:
         Weights `[P, G]`. Each row sums to 1 over the completions that count; a row without any is all zero.
@@ -84,17 +84,17 @@ def maxent_log_weights(
     on_q, on_ref = _exponents(tau, beta)
 
     logits_PG = torch.zeros_like(rewards_PG)
-    if on_q == math.inf:  # the limit: only the best are left
+    if on_q == math.inf:  # the limit: only the best remain
         best_P1 = rewards_PG.amax(dim=-1, keepdim=True)
         logits_PG = logits_PG.masked_fill(rewards_PG < best_P1, -math.inf)
     elif on_q > 0:
         log_q_PG = _log_q(rewards_PG, kept_PG, q_temperature, q_epsilon)
-        # Less the best one's, so that equal ones cancel exactly however large the exponent.
+        # Relative to the best one, so that equal values cancel exactly for any exponent.
         logits_PG = on_q * (log_q_PG - _finite_max(log_q_PG))
     if beta > 0:
         if ref_logps_PG is None:
             raise ConfigError(
-                f"MaxEnt with beta={beta:g} needs the reference's log-probabilities: hand them over, or set beta to 0."
+                f"MaxEnt with beta={beta:g} needs log-probabilities of the reference: pass them, or set beta to 0."
             )
         relative_PG = _relative_ref(ref_logps_PG.to(precise), kept_PG, logits_PG)
         impossible_PG = relative_PG == -math.inf  # also where the exponent is 0 (τ → ∞), as in the limit
@@ -111,16 +111,16 @@ def log_softmax_over(logits_PG: Tensor, kept_PG: Tensor) -> Tensor:
 
 
 def check_settings(tau: float, beta: float, q_temperature: float, q_epsilon: float, group_size: int) -> None:
-    """Refuse settings outside of their range.
+    """Check the ranges of the settings.
 
     Raises:
-        ConfigError: naming the setting and what would work.
+        ConfigError: one is out of range; with its name and a valid value.
     """
     for name, value in (("tau", tau), ("beta", beta)):
         if not value >= 0:
             raise ConfigError(f"MaxEnt: {name}={value:g} must be 0 or more.")
     if tau == math.inf and beta == math.inf:
-        raise ConfigError("MaxEnt: tau and beta cannot both be infinite, for then neither limit is meant.")
+        raise ConfigError("MaxEnt: tau and beta cannot both be infinite: the limit is undefined.")
     if not (q_temperature > 0 and math.isfinite(q_temperature)):
         raise ConfigError(f"MaxEnt: q_temperature={q_temperature:g} must be a finite number above 0, such as 1.0.")
     if not q_epsilon >= 0:
@@ -134,7 +134,7 @@ def check_settings(tau: float, beta: float, q_temperature: float, q_epsilon: flo
 
 
 def widest_dtype(tensor: Tensor) -> torch.dtype:
-    """Double precision where the device has it."""
+    """Double precision if the device supports it."""
     return torch.float32 if tensor.device.type == "mps" else torch.float64
 
 
@@ -149,28 +149,28 @@ def _exponents(tau: float, beta: float) -> tuple[float, float]:
 
 
 def _log_q(rewards_PG: Tensor, kept_PG: Tensor, temperature: float, epsilon: float) -> Tensor:
-    """Log of the floored softmax over the kept rewards; the floor adds up over those that are kept."""
+    """Log of the floored softmax over the kept rewards."""
     log_q_PG = log_softmax_over(rewards_PG / temperature, kept_PG)
     if epsilon == 0:
         return log_q_PG
-    taken_P1 = kept_PG.sum(dim=-1, keepdim=True).to(log_q_PG) * epsilon
+    floors_P1 = kept_PG.sum(dim=-1, keepdim=True).to(log_q_PG) * epsilon
     floor_PG = torch.full_like(log_q_PG, math.log(epsilon))
-    return torch.logaddexp(torch.log1p(-taken_P1) + log_q_PG, floor_PG).masked_fill(~kept_PG, -math.inf)
+    return torch.logaddexp(torch.log1p(-floors_P1) + log_q_PG, floor_PG).masked_fill(~kept_PG, -math.inf)
 
 
 def _relative_ref(ref_logps_PG: Tensor, kept_PG: Tensor, logits_PG: Tensor) -> Tensor:
-    """The reference's log-probabilities less the group's highest; all zero where they say nothing.
+    """The reference's log-probabilities relative to the group's highest; all zero if they are all -inf.
 
-    Only completions that the rewards leave in the running count for that.
+    Only completions with a non-zero weight by their rewards count.
     """
-    running_PG = kept_PG & (logits_PG > -math.inf)
-    within_PG = ref_logps_PG.masked_fill(~running_PG, -math.inf)
+    possible_PG = kept_PG & (logits_PG > -math.inf)
+    within_PG = ref_logps_PG.masked_fill(~possible_PG, -math.inf)
     relative_PG = within_PG - _finite_max(within_PG)
-    says_nothing_P1 = (within_PG == -math.inf).all(dim=-1, keepdim=True)
-    return torch.where(says_nothing_P1, torch.zeros_like(relative_PG), relative_PG)
+    all_impossible_P1 = (within_PG == -math.inf).all(dim=-1, keepdim=True)
+    return torch.where(all_impossible_P1, torch.zeros_like(relative_PG), relative_PG)
 
 
 def _finite_max(values_PG: Tensor) -> Tensor:
-    """The largest value of each row, `[P, 1]`; 0 where the row holds nothing but -inf."""
+    """The largest value of each row, `[P, 1]`; 0 if all are -inf."""
     highest_P1 = values_PG.amax(dim=-1, keepdim=True)
     return highest_P1.masked_fill(highest_P1 == -math.inf, 0.0)

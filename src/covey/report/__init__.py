@@ -1,1 +1,1 @@
-"""Reports: from a run directory's files to what people look at."""
+"""HTML reports, figures, tables and the model card, made from the files of a run directory."""

@@ -1,4 +1,4 @@
-"""Several runs on one page: the same curves over each other, what differs in their configs, paired accuracies."""
+"""The comparison page of several runs: overlaid curves, config differences, paired accuracies."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ from typing import Any
 
 from covey.errors import ConfigError
 from covey.evaluation.paired import holm
-from covey.report.curves_html import COLOURS, geometry
-from covey.report.headline import facts, gains, how_it_ended
+from covey.report.charts.curves_html import COLOURS, geometry
+from covey.report.charts.panels import Sections, make_sections, set_label
+from covey.report.charts.series import Panel, Series
+from covey.report.headline import gains, how_it_ended, key_settings
 from covey.report.load import RunRecord, load_run
 from covey.report.page import as_json, draw_sections, refuse_folder, render, write_page
 from covey.report.paired import compare_problems, newest_evaluations
-from covey.report.panels import Sections, make_sections, set_label
-from covey.report.series import Panel, Series
 from covey.runlog import names
 
 MOST_RUNS = COLOURS
 _OWN = ("run_name", "output_dir", "resume", "overwrite", "stop_after_steps")
-"""Keys that say where a run lies, not what it is."""
+"""Keys about where and how a run is stored, which are not compared."""
 
 
 def write_comparison(roots: Sequence[Path], target: Path | None = None) -> Path:
     """Write the page that compares runs.
 
     Args:
-        roots: two to eight run directories; the first is the one that the others are compared with.
+        roots: two to eight run directories; the first is the baseline.
         target: the page; by default `comparison.html` in the folder that holds the first run.
 
     Raises:
-        ConfigError: one of them is no run directory or cannot be read, is named twice, or there are too many.
+        ConfigError: one of them is not a readable run directory or is named twice, or there are too many.
     """
     if len({root.resolve() for root in roots}) < len(roots):
         raise ConfigError("covey report was given the same run twice: name each run once.")
@@ -45,10 +45,10 @@ def write_comparison(roots: Sequence[Path], target: Path | None = None) -> Path:
 
 
 def render_comparison(records: Sequence[RunRecord]) -> str:
-    """The page as text."""
+    """The page as HTML."""
     labels = labels_of(records)
-    reach = min(int(record.rows[0][names.STEP]) for record in records), max(record.step for record in records)
-    shown, data = draw_sections(overlaid(records, labels), *reach)
+    step_range = min(int(record.rows[0][names.STEP]) for record in records), max(record.step for record in records)
+    shown, data = draw_sections(overlaid(records, labels), *step_range)
     runs = [
         {
             "label": label,
@@ -56,7 +56,7 @@ def render_comparison(records: Sequence[RunRecord]) -> str:
             "title": record.title,
             "ended": how_it_ended(record),
             "gains": gains(record.rows),
-            "facts": dict(facts(record)),
+            "key_settings": dict(key_settings(record)),
         }
         for number, (label, record) in enumerate(zip(labels, records, strict=True))
     ]
@@ -67,13 +67,13 @@ def render_comparison(records: Sequence[RunRecord]) -> str:
         seeds_differ=len({str(record.config.get("seed")) for record in records}) > 1,
         differences=differences([record.config for record in records]),
         sections=shown,
-        data=as_json({"panels": data, "geometry": geometry(*reach)}),
+        data=as_json({"panels": data, "geometry": geometry(*step_range)}),
         scripts=("panels.js",),
     )
 
 
 def labels_of(records: Sequence[RunRecord]) -> list[str]:
-    """The runs' names; with the folder before them where names are alike."""
+    """The runs' names; with their parent folder if names are equal."""
     own = [record.name for record in records]
     if len(set(own)) == len(own):
         return own
@@ -81,7 +81,7 @@ def labels_of(records: Sequence[RunRecord]) -> list[str]:
 
 
 def overlaid(records: Sequence[RunRecord], labels: Sequence[str]) -> Sections:
-    """One panel for every curve of any run, with one line for each run that has it."""
+    """One panel for every curve, with one line for each run that has it."""
     made = [make_sections(record.rows, record.config) for record in records]
     headings = list(dict.fromkeys(heading for sections in made for heading, _ in sections))
     result: Sections = []
@@ -113,9 +113,9 @@ def differences(configs: Sequence[Mapping[str, Any]]) -> list[tuple[str, list[st
 
 
 def paired_rows(records: Sequence[RunRecord], labels: Sequence[str]) -> list[dict[str, Any]]:
-    """Every other run beside the first, on every set that both have evaluated.
+    """Every other run against the first, on every set that both have evaluated.
 
-    Where there are several on one set, their p-values are given after Holm's correction too.
+    With several comparisons on one set, Holm-corrected p-values are added.
     """
     evaluated = [newest_evaluations(record.run) for record in records]
     rows: list[dict[str, Any]] = []
@@ -127,15 +127,15 @@ def paired_rows(records: Sequence[RunRecord], labels: Sequence[str]) -> list[dic
             common = {"run": label, "set": set_label(held_out), "steps": _steps(step, theirs[held_out][0])}
             rows.append(common | {"paired": compared, "corrected": None})
     for held_out in {row["set"] for row in rows}:
-        told = [row for row in rows if row["set"] == held_out and row["paired"]]
-        if len(told) > 1:
-            for row, p_value in zip(told, holm([row["paired"].p_value for row in told]), strict=True):
+        tests = [row for row in rows if row["set"] == held_out and row["paired"]]
+        if len(tests) > 1:
+            for row, p_value in zip(tests, holm([row["paired"].p_value for row in tests]), strict=True):
                 row["corrected"] = p_value
     return rows
 
 
 def _steps(first: int, second: int) -> str:
-    """At which steps training evaluated; nothing for evaluations of `covey eval`, which belong to none."""
+    """The steps of the evaluations; empty for those by `covey eval`, which have none."""
     return f" (steps {first} and {second})" if first or second else ""
 
 

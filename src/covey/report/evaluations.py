@@ -1,5 +1,4 @@
-"""The evaluations that lie in a run directory, as rows of a table: benchmarks after training, and what `covey eval`
-made."""
+"""The evaluations in a run directory as table rows: benchmarks after training, and those by `covey eval`."""
 
 from __future__ import annotations
 
@@ -15,32 +14,30 @@ _MORE = ("pass@", "maj@")
 
 @dataclass(frozen=True, slots=True)
 class EvaluationRow:
-    """One evaluation that is done."""
+    """One finished evaluation."""
 
     set_name: str
     """The benchmark, or the held-out set."""
     state: str
-    """Which weights: `final`, `best` or `checkpoint-N`."""
+    """The weights: `final`, `best` or `checkpoint-N`."""
     sampling: str
-    """How it was sampled, in words."""
+    """The sampling parameters as text."""
     problems: int
     samples: int
     """Completions per problem."""
     accuracy: tuple[float, float, float]
-    """With its 95% interval, as shares of 1; NaN where undefined."""
+    """With its 95% interval, between 0 and 1; NaN where undefined."""
     more: tuple[tuple[str, tuple[float, float, float]], ...]
-    """pass@k and maj@k of the largest k, where there are several completions."""
+    """pass@k and maj@k of the largest k, if there are several completions."""
     folder: str
     """Its name within the run's folder `evaluation`."""
 
 
 def evaluation_rows(run: RunDirectory) -> list[EvaluationRow]:
-    """The evaluations of a run, oldest first.
-
-    Raises:
-        RunDirectoryError: one of them cannot be read.
-    """
-    return [_row(stored) for stored in list_evaluations(run.root) if names.ACCURACY in stored.summary]
+    """The evaluations of a run, oldest first; damaged ones are skipped with a warning."""
+    return [
+        _row(stored) for stored in list_evaluations(run.root, skip_damaged=True) if names.ACCURACY in stored.summary
+    ]
 
 
 def _row(stored: StoredEvaluation) -> EvaluationRow:

@@ -1,4 +1,4 @@
-"""The top of the report: how the run ended, what it gained, and the facts it was made with."""
+"""The top of the report: the run's status, its accuracy before and after, and its key settings."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from covey.report.charts.panels import set_label
+from covey.report.charts.series import format_value
 from covey.report.load import RunRecord
-from covey.report.panels import set_label
-from covey.report.series import written
 from covey.report.summary import best_row
 from covey.runlog import names
 from covey.runlog.metrics import Row, series
@@ -16,7 +16,7 @@ from covey.runlog.metrics import Row, series
 
 @dataclass(frozen=True, slots=True)
 class Gain:
-    """Accuracy on one held-out set, first and last evaluation, all in percent."""
+    """Accuracy on one held-out set in percent, first and last evaluation; each with its 95% interval."""
 
     label: str
     before: tuple[float, float, float]
@@ -28,27 +28,26 @@ class Gain:
         return self.after[0] - self.before[0]
 
     @property
-    def told_apart(self) -> bool:
-        """Whether the two intervals do not touch."""
+    def intervals_disjoint(self) -> bool:
+        """Whether the two intervals do not overlap."""
         return self.after[1] > self.before[2] or self.after[2] < self.before[1]
 
 
 def gains(rows: Sequence[Row]) -> list[Gain]:
-    """Before and after on every held-out set that was evaluated twice."""
+    """First and last evaluation on every held-out set that was evaluated at least twice."""
     found = []
     for held_out in names.held_out_sets(rows):
-        keys = [names.eval_name(held_out, key) for key in (names.ACCURACY, names.ACCURACY_LOW, names.ACCURACY_HIGH)]
-        evaluated = [row for row in rows if all(row.get(key) is not None for key in keys)]
+        evaluated = [row for row in rows if None not in names.accuracy(row, held_out)]
         if len(evaluated) < 2:
             continue
         first, last = evaluated[0], evaluated[-1]
-        before, after = ((100 * row[keys[0]], 100 * row[keys[1]], 100 * row[keys[2]]) for row in (first, last))
+        before, after = (tuple(100 * figure for figure in names.accuracy(row, held_out)) for row in (first, last))
         found.append(Gain(set_label(held_out), before, after, (first[names.STEP], last[names.STEP])))
     return found
 
 
 def how_it_ended(record: RunRecord) -> tuple[str, str]:
-    """One word for the badge (`finished`, `running`, `stopped`), and a sentence."""
+    """The status (`finished`, `running` or `stopped`), and a sentence about it."""
     of = f" of {record.max_steps}" if record.max_steps else ""
     if record.run.is_locked():
         return "running", f"At step {record.step}{of} when this page was written."
@@ -56,11 +55,11 @@ def how_it_ended(record: RunRecord) -> tuple[str, str]:
         seconds = record.summary.get("training_seconds")
         took = f" in {_duration(seconds)}" if isinstance(seconds, int | float) else ""
         return "finished", f"Finished after {record.step} steps{took}."
-    return "stopped", f"Stopped after step {record.step}{of}; the same command goes on from its newest checkpoint."
+    return "stopped", f"Stopped after step {record.step}{of}; the same command resumes from its newest checkpoint."
 
 
-def facts(record: RunRecord) -> list[tuple[str, str]]:
-    """What the run was made with: a name and a value each; what is not known is left out."""
+def key_settings(record: RunRecord) -> list[tuple[str, str]]:
+    """The key settings and totals of the run, as name and value; unknown ones are left out."""
     config, training = record.config, record.config.get("training") or {}
     rewards, objective = config.get("rewards") or {}, config.get("objective") or {}
     weights = training.get("reward_weights")
@@ -78,8 +77,8 @@ def facts(record: RunRecord) -> list[tuple[str, str]]:
         "β": training.get("beta"),
         "best checkpoint": _best(record),
         "seed": config.get("seed"),
-        "time in steps": _duration(seconds) if seconds else None,
-        "memory at most": " + ".join(written(value, "bytes") for value in memory if value) or None,
+        "total step time": _duration(seconds) if seconds else None,
+        "peak memory": " + ".join(format_value(value, "bytes") for value in memory if value) or None,
         "Covey, TRL, PyTorch": ", ".join(str(packages.get(name) or "–") for name in ("covey", "trl", "torch"))
         if packages
         else None,
@@ -100,7 +99,7 @@ def _best(record: RunRecord) -> str | None:
     if row is None:
         return None
     accuracy = row[names.eval_name(names.held_out_sets(record.rows)[0], names.ACCURACY)]
-    return f"step {row[names.STEP]}: {written(accuracy, 'percent')} held-out"
+    return f"step {row[names.STEP]}: {format_value(accuracy, 'percent')} held-out"
 
 
 def _commit(environment: Mapping[str, Any]) -> str | None:

@@ -1,4 +1,4 @@
-"""The report of a run that is going on: made again and again by a process of its own, so that no step waits for it."""
+"""Refreshing the report during a run, in a separate process, so that no step waits for it."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from covey.errors import CoveyError
 from covey.runlog import RunDirectory
 
 LEAST_SECONDS = 60.0
-"""Between two reports of a run that is going on."""
+"""Minimum interval between two reports during a run."""
 
 
 class LiveReport:
-    """Has `report.html` made from time to time, at the lowest priority. What goes wrong there is in the run's log."""
+    """Refreshes `report.html` at the lowest CPU priority. Its errors go to the run's log."""
 
     def __init__(
         self, run: RunDirectory, *, least_seconds: float = LEAST_SECONDS, clock: Callable[[], float] = time.monotonic
@@ -29,7 +29,7 @@ class LiveReport:
         self._process: subprocess.Popen[bytes] | None = None
 
     def refresh(self) -> bool:
-        """Start making the report, unless one is being made or the last one is young. Says whether it did."""
+        """Start a refresh, unless one is running or the last one is too recent. Returns whether it was started."""
         if self._process is not None and self._process.poll() is None:
             return False
         if self._clock() - self._started < self._least_seconds:
@@ -43,14 +43,14 @@ class LiveReport:
         return True
 
     def close(self) -> None:
-        """Wait for a report that is being made: the last one is made anew, by whoever ends the run."""
+        """Wait for a running refresh; the final report is written at the end of the run."""
         if self._process is not None:
             self._process.wait()
             self._process = None
 
 
 def main(root: Path) -> int:
-    """Write the report of a run at the lowest priority."""
+    """Write the report of a run at the lowest CPU priority."""
     os.nice(19)
     from covey.report.page import write_report
 

@@ -1,8 +1,10 @@
-"""Reading a run directory for the report: also one of a run that is going on, was stopped, or was copied in part."""
+"""Reading a run directory for the report; the run may be running, stopped, or copied in part."""
 
 from __future__ import annotations
 
 import json
+import logging
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,15 +15,17 @@ from covey.errors import ConfigError, RunDirectoryError
 from covey.runlog import RunDirectory, names, read_metrics
 from covey.runlog.metrics import Row
 
+logger = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True, slots=True)
 class RunRecord:
-    """What a run has written down, completions aside."""
+    """The files of a run directory, without the completions."""
 
     run: RunDirectory
     name: str
     config: dict[str, Any]
-    """The resolved config; empty for a run that has none."""
+    """The resolved config; empty if there is none."""
     environment: dict[str, Any]
     rows: list[Row]
     summary: dict[str, Any]
@@ -29,29 +33,34 @@ class RunRecord:
 
     @property
     def step(self) -> int:
-        """The newest step with metrics."""
+        """The last step with metrics."""
         return int(self.rows[-1][names.STEP]) if self.rows else 0
 
     @property
     def max_steps(self) -> int | None:
-        """Steps of the whole run, where the config says so."""
+        """Steps of the whole run, if the config sets them."""
         steps = (self.config.get("training") or {}).get("max_steps")
         return steps if isinstance(steps, int) and steps > 0 else None
 
     @property
     def title(self) -> str:
-        """Model and data as the config names them; the folder's own name without a config."""
-        model, dataset = self.config.get("model") or {}, self.config.get("dataset") or {}
-        path = dataset.get("path")
-        data = Path(path).name if path else dataset.get("id") or dataset.get("task")
-        return " on ".join(str(part) for part in (model.get("name"), data) if part) or self.name
+        """See `title_of`."""
+        return title_of(self.config) or self.name
+
+
+def title_of(config: Mapping[str, Any]) -> str:
+    """`MODEL on DATA`, from a config; empty if it names neither."""
+    model, dataset = config.get("model") or {}, config.get("dataset") or {}
+    path = dataset.get("path")
+    data = Path(path).name if path else dataset.get("id") or dataset.get("task")
+    return " on ".join(str(part) for part in (model.get("name"), data) if part)
 
 
 def load_run(root: Path) -> RunRecord:
     """Read a run directory.
 
     Raises:
-        ConfigError: it is no run directory, has no metrics yet, is damaged, or was written by a newer version.
+        ConfigError: it is not a run directory, has no metrics yet, is damaged, or was written by a newer version.
     """
     run = RunDirectory(root)
     if not root.exists():
@@ -63,8 +72,8 @@ def load_run(root: Path) -> RunRecord:
                 "once the first step is done."
             )
         raise ConfigError(
-            f"{root} is no run directory: it has neither config.yaml nor metrics.jsonl. Name the folder that a run was "
-            "written to: output_dir/run_name, such as out/my-run."
+            f"{root} is not a run directory: it has neither config.yaml nor metrics.jsonl. Name the folder that a run "
+            "was written to: output_dir/run_name, such as out/my-run."
         )
     try:
         run.refuse_newer()
@@ -79,17 +88,24 @@ def load_run(root: Path) -> RunRecord:
 
 
 def _mapping(path: Path) -> dict[str, Any]:
-    """A YAML or JSON file that holds a mapping; empty when it is not there."""
+    """A YAML or JSON file with a mapping; empty if it is missing, or, with a warning, if it is damaged.
+
+    Raises:
+        ConfigError: the config is damaged.
+    """
     if not path.is_file():
         return {}
+    content = None
     try:
         text = path.read_text(encoding="utf-8")
         content = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
+        problem = "it should hold a mapping of keys to values"
     except (ValueError, yaml.YAMLError) as error:
         problem = " ".join(str(error).split())
-        raise ConfigError(
-            f"{path} cannot be read ({problem}): it was cut short or changed. Restore it, or delete it."
-        ) from error
-    if not isinstance(content, dict):
-        raise ConfigError(f"{path} should hold a mapping of keys to values and does not. Restore it, or delete it.")
-    return content
+    if isinstance(content, dict):
+        return content
+    complaint = f"{path} cannot be read ({problem}): it was cut short or changed. Restore it, or delete it."
+    if path.suffix == ".yaml":
+        raise ConfigError(complaint)
+    logger.warning("%s", complaint)
+    return {}

@@ -1,6 +1,6 @@
-"""The model card of a run: what was trained on what, for which reward, how well it does, and how to use it.
+"""The model card of a run: model, data, rewards, results, and how to use it.
 
-Made from the files of the run directory alone. Names of folders on the machine and tokens stay out of it.
+Made from the files of the run directory only. It leaves out local folders and tokens.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import Any
 
 import yaml
 
-from covey.report.headline import facts
+from covey.report.charts.panels import set_label
+from covey.report.headline import key_settings
 from covey.report.load import RunRecord, load_run
-from covey.report.panels import set_label
 from covey.runlog import names
 from covey.runlog.evaluations import StoredEvaluation, list_evaluations
 from covey.runlog.files import write_atomically
@@ -23,21 +23,20 @@ from covey.runlog.metrics import Row
 CARD = "README.md"
 
 
-def write_model_card(run: Path, folder: Path, *, state: str = "final", hub_id: str | None = None) -> Path:
-    """Write the card of a run's model beside its weights.
+def write_model_card(run: Path, folder: Path, *, state: str = "final") -> Path:
+    """Write the card of a run's model next to its weights.
 
     Args:
         run: the run directory.
-        folder: where the weights are.
-        state: which model of the run it is: `final`, `best`, or `checkpoint-N`.
-        hub_id: the name under which people will load it.
+        folder: the folder of the weights.
+        state: the weights: `final`, `best`, or `checkpoint-N`.
 
     Raises:
         ConfigError: the run cannot be read.
     """
-    card = folder / CARD
-    write_atomically(card, model_card(load_run(run), state=state, hub_id=hub_id, adapters=_has_adapters(folder)))
-    return card
+    adapters = (folder / "adapter_config.json").is_file()
+    write_atomically(folder / CARD, model_card(load_run(run), state=state, adapters=adapters))
+    return folder / CARD
 
 
 def model_card(
@@ -48,20 +47,22 @@ def model_card(
     revision: str | None = None,
     adapters: bool = False,
 ) -> str:
-    """The card as Markdown, with the metadata that the hub reads.
+    """The card as Markdown, with metadata for the Hugging Face Hub.
 
     Args:
         record: the run.
-        state: which model of the run it is, as for `write_model_card`.
-        hub_id: the name under which people will load it.
-        revision: the branch of the hub's repository that it is on; None for the main one.
-        adapters: whether it is adapters that are there.
+        state: the weights, as in `write_model_card`.
+        hub_id: the model's id on the hub.
+        revision: its branch on the hub; None for the main one.
+        adapters: whether the weights are adapters.
     """
     config = _public(record.config)
     model, dataset = config.get("model") or {}, config.get("dataset") or {}
     objective = config.get("objective") or {}
     evaluated = _evaluated(record.rows, _step(record, state))
-    stored = [found for found in list_evaluations(record.run.root) if found.done and _is_of(found, state)]
+    stored = [
+        found for found in list_evaluations(record.run.root, skip_damaged=True) if found.done and _is_of(found, state)
+    ]
     title = hub_id.rpartition("/")[2] if hub_id else record.name
     name = str(model.get("name") or "an unknown model")
     parts = [
@@ -69,27 +70,27 @@ def model_card(
         f"# {title}\n",
         f"{_linked(name, record)} trained with {_OBJECTIVES.get(str(objective.get('name')), 'GRPO')} on "
         f"{_data(dataset)}, with Covey on top of TRL. {_STATES.get(state, f'This is {state} of the run.')}\n",
-        *_figures(evaluated, stored),
+        *_results(evaluated, stored),
         *_usage(hub_id or "FOLDER", revision, name if _is_hub_id(record) else "BASE_MODEL", adapters, dataset),
         "## How it was trained\n",
-        _table(("", ""), [(key, _cell(value)) for key, value in facts(record) if key != "commit"]),
-        "\n<details><summary>The whole config</summary>\n\n```yaml\n"
+        _table(("", ""), [(key, _cell(value)) for key, value in key_settings(record) if key != "commit"]),
+        "\n<details><summary>The full config</summary>\n\n```yaml\n"
         + yaml.safe_dump(config, sort_keys=False, allow_unicode=True, width=100)
         + "```\n\nSaved as a file, `covey train FILE` runs it again.\n\n</details>\n",
         "## Limits\n",
-        "The figures hold for problems like those it was evaluated on, sampled as said above; nothing else was "
-        "measured. What the model below it gets wrong or says badly, this one may too.\n",
+        "The results hold for problems like those in the evaluation, with the sampling above; nothing else was "
+        "measured. The model may share the errors and biases of its base model.\n",
     ]
     return "\n".join(parts)
 
 
 _OBJECTIVES = {"grpo": "GRPO", "maxent": "MaxEnt-GRPO"}
 _STATES = {
-    "final": "These are the weights after its last step.",
+    "final": "These are the weights after the last step.",
     "best": "These are the weights of the step with the best held-out accuracy.",
 }
 _Evaluated = list[tuple[str, Row, Row]]
-"""Held-out sets, each with its first evaluation and the one of this model."""
+"""Held-out sets, each with its first evaluation and that of this model."""
 
 
 def _metadata(record: RunRecord, title: str, evaluated: _Evaluated, adapters: bool) -> dict[str, Any]:
@@ -113,10 +114,10 @@ def _metadata(record: RunRecord, title: str, evaluated: _Evaluated, adapters: bo
     return found
 
 
-def _figures(evaluated: _Evaluated, stored: list[StoredEvaluation]) -> list[str]:
+def _results(evaluated: _Evaluated, stored: list[StoredEvaluation]) -> list[str]:
     if not evaluated and not stored:
-        return ["## Figures\n", "It was not evaluated.\n"]
-    parts = ["## Figures\n"]
+        return ["## Results\n", "The model was not evaluated.\n"]
+    parts = ["## Results\n"]
     if evaluated:
         rows = [
             (set_label(held_out), _interval(before, held_out), _interval(after, held_out))
@@ -164,7 +165,7 @@ def _usage(name: str, revision: str | None, base: str, adapters: bool, dataset: 
         "```\n",
         f"`covey eval {name} model.revision={revision}` evaluates it.\n"
         if revision
-        else f"`covey eval {name}` evaluates it, and `covey chat {name}` talks to it.\n",
+        else f"`covey eval {name}` evaluates it; `covey chat {name}` starts a chat with it.\n",
     ]
 
 
@@ -186,12 +187,12 @@ def _step(record: RunRecord, state: str) -> int:
 
 
 def _is_of(found: StoredEvaluation, state: str) -> bool:
-    """Whether an evaluation is of this model of the run, by the name that `covey eval` gives its folder."""
+    """Whether an evaluation is of these weights, by the name that `covey eval` gives its folder."""
     return f"-{state}-" in found.name
 
 
 def _public(config: Mapping[str, Any]) -> dict[str, Any]:
-    """A config without secrets, and with only the last part of paths of the machine."""
+    """A config without secrets, and with only the last part of local paths."""
     return {key: _cleaned(value) for key, value in config.items() if not key.endswith(_SECRETS)}
 
 
@@ -228,13 +229,8 @@ def _data(dataset: Mapping[str, Any]) -> str:
     return f"`{_data_name(dataset)}`"
 
 
-def _has_adapters(folder: Path) -> bool:
-    return (folder / "adapter_config.json").is_file()
-
-
 def _interval(row: Row, held_out: str) -> str:
-    keys = (names.ACCURACY, names.ACCURACY_LOW, names.ACCURACY_HIGH)
-    value, low, high = (row.get(names.eval_name(held_out, key)) for key in keys)
+    value, low, high = names.accuracy(row, held_out)
     ends = f" [{100 * low:.1f}, {100 * high:.1f}]" if low is not None and high is not None else ""
     return f"{100 * float(value or 0):.1f}%{ends}"
 

@@ -1,4 +1,4 @@
-"""The report of one run as a page: one file that needs no network."""
+"""The report of one run: a self-contained HTML page."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ import yaml
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 
 from covey.errors import ConfigError
-from covey.report.browser import Packed, pack_completions
-from covey.report.curves_html import colour, draw, geometry, values
+from covey.report.charts.curves_html import colour, draw, geometry, values
+from covey.report.charts.panels import Sections, make_sections
+from covey.report.charts.series import Panel, format_value
+from covey.report.completions.completions_browser import Packed, pack_completions
 from covey.report.evaluations import EvaluationRow, evaluation_rows
 from covey.report.findings import findings
-from covey.report.headline import facts, gains, how_it_ended
+from covey.report.headline import gains, how_it_ended, key_settings
 from covey.report.load import RunRecord, load_run
-from covey.report.panels import Sections, make_sections
-from covey.report.series import Panel, written
 from covey.runlog import guard_disk, names, write_atomically
 
 Shown = list[tuple[str, list[dict[str, Any]]]]
 
 
 def write_report(root: Path, target: Path | None = None) -> Path:
-    """Write the report of a run, running or done.
+    """Write the report of a run, running or ended.
 
     Args:
         root: the run directory.
@@ -39,8 +39,8 @@ def write_report(root: Path, target: Path | None = None) -> Path:
         The path of the page.
 
     Raises:
-        ConfigError: it is no run directory, or not one that can be read.
-        RunDirectoryError: a file of completions is damaged, or the disk will not have the page.
+        ConfigError: it is not a readable run directory.
+        RunDirectoryError: the page cannot be written.
     """
     record = load_run(root)
     target = target or record.run.report
@@ -51,45 +51,45 @@ def write_report(root: Path, target: Path | None = None) -> Path:
 
 
 def write_page(target: Path, page: str) -> None:
-    """Write a page, whole or not at all.
+    """Write a page atomically.
 
     Raises:
-        RunDirectoryError: the disk will not have it.
+        RunDirectoryError: it cannot be written.
     """
-    with guard_disk(target.name, target.absolute().parent, elsewhere="name another place with `covey report … --out`"):
+    with guard_disk(target.name, target.absolute().parent, elsewhere="name another file with `covey report … --out`"):
         write_atomically(target, page)
 
 
 def refuse_folder(target: Path) -> None:
-    """Refuse a folder as the name of a page, before the page is drawn.
+    """Refuse a folder as the name of a page, before the page is made.
 
     Raises:
-        ConfigError: it is one.
+        ConfigError: it is a folder.
     """
     if target.is_dir():
         raise ConfigError(f"--out {target} is a folder: name the file of the page, such as {target / 'report.html'}.")
 
 
 def render_report(record: RunRecord, packed: Packed) -> str:
-    """The page as text."""
+    """The page as HTML."""
     evaluations = [_evaluation(row) for row in evaluation_rows(record.run)]
     sections = make_sections(record.rows, record.config)
-    reach = int(record.rows[0][names.STEP]), record.step
-    shown, data = draw_sections(sections, *reach)
+    step_range = int(record.rows[0][names.STEP]), record.step
+    shown, data = draw_sections(sections, *step_range)
     return render(
         "report.html",
         title=record.title,
         name=record.name,
         ended=how_it_ended(record),
         gains=gains(record.rows),
-        facts=facts(record),
+        key_settings=key_settings(record),
         findings=findings(record.rows, record.config),
         evaluations=evaluations,
         sections=shown,
         config=yaml.safe_dump(record.config, sort_keys=False, allow_unicode=True) if record.config else "",
         packed=packed,
-        data=as_json({"panels": data, "geometry": geometry(*reach)}),
-        scripts=("panels.js", "browser.js") if packed.text else ("panels.js",),
+        data=as_json({"panels": data, "geometry": geometry(*step_range)}),
+        scripts=("panels.js", "completions_browser.js") if packed.text else ("panels.js",),
     )
 
 
@@ -110,7 +110,7 @@ def _interval(triple: tuple[float, float, float]) -> str:
 
 
 def draw_sections(sections: Sections, first: int, last: int) -> tuple[Shown, list[dict[str, Any]]]:
-    """Every panel drawn, and the values that the page tells of it."""
+    """Every panel as SVG, and the values that the page shows on hover."""
     data: list[dict[str, Any]] = []
     shown: Shown = []
     for heading, panels in sections:
@@ -124,38 +124,35 @@ def draw_sections(sections: Sections, first: int, last: int) -> tuple[Shown, lis
 
 def _panel(panel: Panel, svg: str) -> dict[str, Any]:
     legend = [
-        {"label": one.label, "colour": colour(one), "last": written(one.points[-1][1], panel.unit)}
+        {"label": one.label, "colour": colour(one), "last": format_value(one.points[-1][1], panel.unit)}
         for one in panel.series
     ]
     return {"key": panel.key, "title": panel.title, "note": panel.note, "legend": legend, "svg": svg}
 
 
 def as_json(content: Mapping[str, Any] | Sequence[Any]) -> str:
-    """JSON that can stand in a script tag: nothing in it ends the tag or opens a comment."""
+    """JSON for a script tag: nothing in it closes the tag or opens a comment."""
     text = json.dumps(content, ensure_ascii=True, separators=(",", ":"), allow_nan=False)
     return text.replace("<", "\\u003c")
 
 
 def render(template: str, *, scripts: Sequence[str], **values: Any) -> str:
-    """A page from its template. Every value is escaped but what the template calls safe; only our own scripts run."""
+    """Render a page. Every value is escaped unless the template marks it safe; only our own scripts may run."""
     environment = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, loader=FunctionLoader(_asset)
     )
-    environment.filters["quoted"] = lambda text: json.dumps(text, ensure_ascii=False)  # escaped as all else is
+    environment.filters["quoted"] = lambda text: json.dumps(text, ensure_ascii=False)  # autoescaped like the rest
     figure = environment.get_template("panel.html")
     environment.globals.update(style=_asset("report.css"), drawn=lambda panel: figure.render(panel=panel).strip())
-    # The newlines of the template belong to what is hashed.
+    # The hashes include the newlines of the template.
     code = [f"\n{_asset(name)}" for name in ("theme.js", *scripts)]
+    digests = (base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in code)
     page = environment.get_template(template).render(
         scripts=code,
-        hashes=" ".join(f"'sha256-{_digest(text)}'" for text in code),
+        hashes=" ".join(f"'sha256-{digest}'" for digest in digests),
         **values,
     )
     return page.encode("utf-8", "replace").decode()
-
-
-def _digest(text: str) -> str:
-    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
 def _asset(name: str) -> str:

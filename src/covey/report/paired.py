@@ -1,4 +1,4 @@
-"""Two runs on the same held-out problems: the difference problem by problem, from each run's newest evaluation."""
+"""Paired comparison of two runs on the same held-out problems, from each run's newest evaluations."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from covey.runlog.evaluations import list_evaluations
 _NAMED = re.compile(r"(.+)-step-(\d+)")
 
 Problem = tuple[int, str]
-"""Its number in its set, and its prompt."""
+"""Its index in its set, and its prompt."""
 Scores = Mapping[Problem, list[float]]
-"""For each problem, 1 for each completion that is right and 0 for each other one."""
+"""For each problem, 1 per correct completion and 0 per other one."""
 
 
 def newest_evaluations(run: RunDirectory) -> dict[str, tuple[int, Scores]]:
-    """By evaluated set: the step of a run's newest evaluation (0 where none is named), and its scores.
+    """By evaluation set: the step of a run's newest evaluation (0 if it has none), and its scores.
 
     Raises:
-        ConfigError: a file holds something else than graded completions.
-        RunDirectoryError: an evaluation's folder cannot be read.
+        ConfigError: a file holds something other than graded completions.
+        RunDirectoryError: an evaluation cannot be read.
     """
     found: dict[str, tuple[int, Iterable[Mapping[str, Any]]]] = {}
     for path in sorted(run.evaluation.glob("*.jsonl")):
@@ -38,7 +38,7 @@ def newest_evaluations(run: RunDirectory) -> dict[str, tuple[int, Scores]]:
 
 
 def compare_problems(first: Scores, second: Scores) -> Comparison | None:
-    """The paired comparison; None when the two did not answer the same problems."""
+    """The paired comparison; None unless both answered the same problems."""
     if not first or first.keys() != second.keys():
         return None
     return compare(list(first.values()), [second[problem] for problem in first])

@@ -1,4 +1,4 @@
-"""Before and after: the held-out figures of a run's first and last evaluation."""
+"""A run's summary: held-out accuracy of its first and last evaluation."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ Triple = tuple[float, float, float]
 
 
 def before_and_after(run: RunDirectory) -> list[tuple[str, Triple, Triple]]:
-    """Held-out accuracy of the first and the last evaluation, one row per held-out set; empty without two of them.
+    """Held-out accuracy of the first and the last evaluation, one row per held-out set evaluated at least twice.
 
-    Where the best checkpoint is not the last step's, one more row has its accuracy.
+    If the best checkpoint is not the last step's, another row has its accuracy.
     """
     rows = read_metrics(run.metrics)
     sets = names.held_out_sets(rows)
@@ -31,17 +31,16 @@ def before_and_after(run: RunDirectory) -> list[tuple[str, Triple, Triple]]:
         evaluated = [row for row in rows if row.get(names.eval_name(held_out, "accuracy")) is not None]
         if len(evaluated) >= 2:
             label = _LABELS.get(held_out, f"accuracy on {held_out}")
-            table.append((label, _triple(evaluated[0], held_out), _triple(evaluated[-1], held_out)))
+            first, last = names.accuracy(evaluated[0], held_out), names.accuracy(evaluated[-1], held_out)
+            table.append((label, first, last))
             best = best_row(run, rows) if held_out == sets[0] else None
             if best is not None and best[names.STEP] != evaluated[-1][names.STEP]:
-                table.append(
-                    (f"best, at step {best[names.STEP]}", _triple(evaluated[0], held_out), _triple(best, held_out))
-                )
+                table.append((f"best, at step {best[names.STEP]}", first, names.accuracy(best, held_out)))
     return table
 
 
 def best_row(run: RunDirectory, rows: Sequence[Row]) -> Row | None:
-    """The row of metrics of the step whose checkpoint `best_model` links to; None where there is none."""
+    """The metrics of the step whose checkpoint `best_model` links to; None if there is none."""
     best = run.best_checkpoint()
     if best is None:
         return None
@@ -53,7 +52,7 @@ def best_row(run: RunDirectory, rows: Sequence[Row]) -> Row | None:
 def write_summary(
     run: RunDirectory, rows: list[tuple[str, Triple, Triple]], seconds: float, peak_memory_bytes: int
 ) -> None:
-    """Write `summary.json`: the same figures for programs."""
+    """Write `summary.json`: the same numbers for programs."""
     best = run.best_checkpoint()
     summary: dict[str, Any] = {
         "training_seconds": round(seconds, 1),
@@ -72,10 +71,10 @@ def write_summary(
 
 
 def summary_line(step: int, seconds: float, peak_memory_bytes: int) -> str:
-    """How much work it was, in one line."""
+    """Steps, time and memory in one line."""
     minutes, rest = divmod(round(seconds), 60)
     memory = peak_memory_bytes / 1e9
-    return f"{step} steps, {minutes} min {rest:02d} s of training here, {memory:.1f} GB of memory at most."
+    return f"{step} steps, {minutes} min {rest:02d} s of training here, {memory:.1f} GB peak memory."
 
 
 _KEYS = ("accuracy", "low", "high")
@@ -83,9 +82,3 @@ _KEYS = ("accuracy", "low", "high")
 
 def _finite(triple: Triple) -> dict[str, float | None]:
     return {key: value if math.isfinite(value) else None for key, value in zip(_KEYS, triple, strict=True)}
-
-
-def _triple(row: dict[str, Any], held_out: str) -> Triple:
-    keys = (names.ACCURACY, names.ACCURACY_LOW, names.ACCURACY_HIGH)
-    value, low, high = (row[names.eval_name(held_out, key)] for key in keys)
-    return value, low, high

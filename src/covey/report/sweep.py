@@ -1,4 +1,4 @@
-"""Comparing the jobs of a sweep: one table of jobs, best first, and one that pools over the seeds."""
+"""Tables of a sweep: its jobs, best first, and means over seeds."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from covey.evaluation.estimators import Estimate, mean
-from covey.report.student import mean_interval
+from covey.report.t_interval import mean_interval
 from covey.runlog import names
 from covey.runlog.directory import RunDirectory
 from covey.runlog.files import guard_disk, write_atomically
@@ -18,32 +18,32 @@ from covey.runlog.metrics import read_metrics, series
 from covey.runlog.sweep import FINISHED, WAITING, JobState, Sweep, SweepDirectory, SweepJob
 
 SEED = "seed"
-"""The swept key that the second table pools over."""
+"""The swept key that the second table averages over."""
 LAST_STEPS = 10
-"""The reward shown is the mean of this many newest steps; that of one step says little."""
+"""The reward shown is the mean over this many last steps; one step is too noisy."""
 
 _UNKNOWN = Estimate(math.nan, math.nan, math.nan)
 
 
 @dataclass(frozen=True, slots=True)
 class JobFigures:
-    """What a run directory says of a job. What it does not say is NaN."""
+    """A job's results from its run directory; NaN where unknown."""
 
     step: int = 0
-    """Steps whose metrics are there."""
+    """The last step with metrics."""
     accuracy: Estimate = _UNKNOWN
-    """Held-out accuracy at the newest evaluation after the first step, with its 95% interval."""
+    """Held-out accuracy at the last evaluation after the first step, with its 95% interval."""
     before: Estimate = _UNKNOWN
     """Held-out accuracy before the first step."""
     length: float = math.nan
-    """Mean length in tokens of the completions at that evaluation; of the newest training step where there is none."""
+    """Mean completion length in tokens at that evaluation; without one, at the last training step."""
     reward: float = math.nan
-    """Mean reward of the newest `LAST_STEPS` steps."""
+    """Mean reward over the last `LAST_STEPS` steps."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobResult:
-    """A job, how it stands and what it has reached."""
+    """A job, its state and its results."""
 
     job: SweepJob
     state: JobState
@@ -52,12 +52,12 @@ class JobResult:
 
 @dataclass(frozen=True, slots=True)
 class SeedsResult:
-    """The finished jobs that differ by their seeds only, taken together."""
+    """The finished jobs that differ only in their seeds, averaged."""
 
     swept: Mapping[str, str]
     """The other swept keys and their values."""
     seeds: int
-    """How many seeds there are figures of."""
+    """The number of finished seeds."""
     accuracy: Estimate
     """Mean over the seeds of the held-out accuracy, and its 95% t interval; the ends are NaN for one seed."""
     length: float
@@ -66,7 +66,7 @@ class SeedsResult:
 
 @dataclass(frozen=True, slots=True)
 class Sheet:
-    """A table ready to be printed."""
+    """A table as text cells."""
 
     title: str
     headings: tuple[str, ...]
@@ -74,7 +74,7 @@ class Sheet:
 
 
 def read_figures(run: RunDirectory) -> JobFigures:
-    """What the metrics of a run say, also while it is running; nothing where there are none yet."""
+    """A run's results from its metrics, also while it is running; all unknown without metrics."""
     if not run.metrics.is_file():
         return JobFigures()
     rows = read_metrics(run.metrics)
@@ -97,7 +97,7 @@ def read_figures(run: RunDirectory) -> JobFigures:
 
 
 def read_results(directory: SweepDirectory, sweep: Sweep) -> list[JobResult]:
-    """Every job of the sweep: finished ones first, of these the most accurate first."""
+    """All jobs of the sweep, finished ones first, then by accuracy."""
     found = []
     for job in sweep.jobs:
         state = directory.state(job)
@@ -107,10 +107,10 @@ def read_results(directory: SweepDirectory, sweep: Sweep) -> list[JobResult]:
 
 
 def pool_seeds(sweep: Sweep, results: Sequence[JobResult]) -> list[SeedsResult]:
-    """The finished jobs pooled over the seeds, the most accurate first; nothing when the seed was not swept.
+    """The finished jobs averaged over the seeds, the most accurate first; empty if the seed was not swept.
 
-    The interval says how far the mean over seeds may lie from that of all seeds. It knows nothing of the finite number
-    of held-out problems beyond what that adds to the spread between seeds.
+    The interval covers the variation between seeds. The finite number of held-out problems counts only through what it
+    adds to that variation.
     """
     if SEED not in sweep.keys:
         return []
@@ -136,14 +136,14 @@ def pool_seeds(sweep: Sweep, results: Sequence[JobResult]) -> list[SeedsResult]:
 
 
 def _share(estimate: Estimate) -> Estimate:
-    """The interval without what no share can be: with two or three seeds t reaches far."""
+    """The interval clipped to [0, 1]: with two or three seeds the t interval is wide."""
     if math.isnan(estimate.low):
         return estimate
     return replace(estimate, low=max(0.0, estimate.low), high=min(1.0, estimate.high))
 
 
 def jobs_sheet(sweep: Sweep, results: Sequence[JobResult]) -> Sheet:
-    """The table of the jobs, as text."""
+    """The table of jobs."""
     headings = ("job", *sweep.keys, "accuracy", "before", "length", "reward", "minutes", "state")
     rows = tuple(
         (
@@ -162,7 +162,7 @@ def jobs_sheet(sweep: Sweep, results: Sequence[JobResult]) -> Sheet:
 
 
 def seeds_sheet(sweep: Sweep, pooled: Sequence[SeedsResult]) -> Sheet:
-    """The table that pools over the seeds, as text."""
+    """The table of means over seeds."""
     others = [key for key in sweep.keys if key != SEED]
     rows = tuple(
         (
@@ -192,7 +192,7 @@ def write_tables(directory: SweepDirectory, sweep: Sweep, results: Sequence[JobR
 
 
 def percent(estimate: Estimate) -> str:
-    """A share as `31.2% [28.0 to 34.5]`; a dash for what is not known."""
+    """A share as `31.2% [28.0 to 34.5]`; a dash if unknown."""
     if math.isnan(estimate.value):
         return "—"
     ends = "" if math.isnan(estimate.low) else f" [{100 * estimate.low:.1f} to {100 * estimate.high:.1f}]"
@@ -200,9 +200,7 @@ def percent(estimate: Estimate) -> str:
 
 
 def _accuracy(row: Mapping[str, Any], held_out: str) -> Estimate:
-    keys = (names.ACCURACY, names.ACCURACY_LOW, names.ACCURACY_HIGH)
-    value, low, high = (_number(row.get(names.eval_name(held_out, key))) for key in keys)
-    return Estimate(value, low, high)
+    return Estimate(*map(_number, names.accuracy(row, held_out)))
 
 
 def _number(value: Any) -> float:
@@ -226,7 +224,7 @@ def _markdown(sheet: Sheet) -> str:
 
 
 def _csv(sweep: Sweep, results: Sequence[JobResult]) -> str:
-    """Full precision for programs, shares between 0 and 1, empty where nothing is known."""
+    """Full precision for programs: shares between 0 and 1, empty if unknown."""
     ends = [item.name for item in fields(Estimate)]
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")

@@ -1,4 +1,4 @@
-"""What was learnt with a reasoning vocabulary: a page of its own, and the file behind it."""
+"""The page on a run's reasoning vocabulary, and its data files."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from covey.report.curves_html import geometry
+from covey.report.charts.curves_html import geometry
+from covey.report.charts.panels import vocabulary_panels
 from covey.report.load import RunRecord
 from covey.report.page import as_json, draw_sections, render
-from covey.report.panels import vocabulary_panels
 from covey.runlog import names
 from covey.runlog.files import guard_disk, write_atomically
 
 DATA_FILE, PAGE_FILE, TABLE_FILE = "vocabulary.json", "vocabulary.html", "vocabulary.csv"
 SHOWN = 100
-"""Rows of the page's tables; the CSV has all."""
+"""Rows in the page's tables; the CSV has all."""
 
 COLUMNS = ("id", "base_id", "text", "copy", "uses", "share", "cosine_embedding", "cosine_head", "nearest")
 
@@ -26,9 +26,9 @@ def write_vocabulary(record: RunRecord, found: Mapping[str, Any], folder: Path) 
 
     Args:
         record: the run.
-        found: `tokens` (rows with `COLUMNS`), `counts` (facts by name), `examples` (`step`, `prompt`, `pieces` of text
-            with their multiplicity).
-        folder: where to.
+        found: `tokens` (rows with `COLUMNS`), `counts` (totals by name), `examples` (`step`, `prompt`, `pieces` of text
+            with their copy number).
+        folder: the target folder.
 
     Returns:
         The path of the page.
@@ -41,10 +41,10 @@ def write_vocabulary(record: RunRecord, found: Mapping[str, Any], folder: Path) 
 
 
 def render_vocabulary(record: RunRecord, found: Mapping[str, Any]) -> str:
-    """The page as text."""
+    """The page as HTML."""
     panels = [panel for panel in vocabulary_panels(record.rows) if any(one.points for one in panel.series)]
-    reach = int(record.rows[0][names.STEP]), record.step
-    shown, data = draw_sections([("Use over time", panels)], *reach) if panels else ([], [])
+    step_range = int(record.rows[0][names.STEP]), record.step
+    shown, data = draw_sections([("Use over time", panels)], *step_range) if panels else ([], [])
     used = [row for row in found["tokens"] if row["uses"]]
     return render(
         "vocabulary.html",
@@ -56,13 +56,13 @@ def render_vocabulary(record: RunRecord, found: Mapping[str, Any]) -> str:
         spread=_histogram([row["cosine_embedding"] for row in found["tokens"]]),
         examples=found["examples"],
         sections=shown,
-        data=as_json({"panels": data, "geometry": geometry(*reach)}),
+        data=as_json({"panels": data, "geometry": geometry(*step_range)}),
         scripts=("panels.js",),
     )
 
 
 def _histogram(cosines: list[float], bins: int = 20) -> list[dict[str, Any]]:
-    """Counts of cosines in equal parts of their range, with the height of each bar in percent."""
+    """Histogram of the cosines, with the height of each bar in percent."""
     if not cosines:
         return []
     low, high = min(cosines), max(cosines)
@@ -82,7 +82,9 @@ def _csv(rows: list[dict[str, Any]]) -> str:
     import io
 
     text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC)  # tokens hold line ends, "\r" too
+    writer = csv.writer(
+        text, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC
+    )  # tokens may contain line breaks, "\r" too
     writer.writerow(COLUMNS)
     for row in rows:
         near = "; ".join(f"{json.dumps(one['text'], ensure_ascii=False)} {one['cosine']:.4f}" for one in row["nearest"])

@@ -1,4 +1,4 @@
-"""What a trainer passes to a reward, made ready for another process: plain values, and data rows for graders."""
+"""The arguments that a trainer passes to rewards, prepared for another process: plain values, and rows for graders."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
-from covey.rewards.judging import LOGS
 from covey.rewards.reward import Reward
+from covey.rewards.workers.run_reward import LOGS
 
 _log = logging.getLogger("covey.rewards")
 _NOT_FOR_GRADERS = {"completion_ids", *LOGS}
@@ -32,21 +32,21 @@ def rows_for_grading(prompts: Sequence[Any], columns: Mapping[str, Any]) -> list
 def arguments_for_call(
     reward: Reward, registered: bool, prompts: Sequence[Any], completions: Sequence[Any], columns: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The keyword arguments of a batch function. One of Covey's own gets only what it names, to send less."""
+    """The keyword arguments of a batch function. A registered one gets only the columns that it names, to send less."""
     arguments = dict(columns)
     if registered:
         named = inspect.signature(reward.batch).parameters
         arguments = {name: value for name, value in columns.items() if name in named}
     for name in LOGS:
         if name in arguments:
-            arguments[name] = None  # the worker puts its recorder there
+            arguments[name] = None  # the worker inserts its recorder
     if _STATE in arguments:
         arguments[_STATE] = plain_state(arguments[_STATE])
     return {"prompts": prompts, "completions": completions, **arguments}
 
 
 def plain_state(state: Any) -> SimpleNamespace:
-    """A copy of the trainer's state that needs no library: its plain values, with the newest 100 log entries."""
+    """A copy of the trainer's state that needs no library: its plain values, with the last 100 log entries."""
     values = {name: value for name, value in vars(state).items() if not name.startswith("_")}
     if isinstance(values.get("log_history"), list):
         values["log_history"] = values["log_history"][-_LATEST_LOGS:]
@@ -54,10 +54,10 @@ def plain_state(state: Any) -> SimpleNamespace:
 
 
 def _plain(value: Any) -> Any:
-    """The value without what is not plain: objects become None."""
+    """The value with objects replaced by None."""
     if value is None or isinstance(value, bool | str):
         return value
-    for kind in (int, float):  # those of numpy too
+    for kind in (int, float):  # NumPy's too
         if isinstance(value, kind):
             return kind(value)
     if isinstance(value, list | tuple | set):
@@ -68,10 +68,10 @@ def _plain(value: Any) -> Any:
 
 
 class PortableColumns:
-    """Leaves out the columns that cannot be sent to another process, and says so once for each."""
+    """Drops the columns that cannot be pickled, with one warning for each."""
 
     def __init__(self) -> None:
-        self._said: set[str] = set()
+        self._warned: set[str] = set()
 
     def of(self, columns: Mapping[str, Any]) -> dict[str, Any]:
         """The columns that can be sent."""
@@ -81,8 +81,8 @@ class PortableColumns:
                 if name not in LOGS and name != _STATE:
                     pickle.dumps(values)
             except (pickle.PicklingError, TypeError, AttributeError) as error:
-                if name not in self._said:
-                    self._said.add(name)
+                if name not in self._warned:
+                    self._warned.add(name)
                     _log.warning(
                         "Rewards in worker processes do not get %s, which cannot be sent to another process (%s). A "
                         "reward that needs it can be given as a Python function, which runs in this process.",

@@ -1,4 +1,4 @@
-"""Reward functions of the user's own: importing them from a file or a module, and checking them before they are run."""
+"""Custom reward functions: importing them from a file or module, and checking their signatures."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from covey.rewards.reward import Reward, RewardFunction
 
 _NOT_PASSED = {"prompt", "completion"}  # columns that TRL passes in its own way
 GIVEN = ("prompts", "completions", "completion_ids", "trainer_state", "log_extra", "log_metric")
-"""What TRL passes to every reward, by keyword, beside the columns of the data."""
+"""What TRL passes to every reward, by keyword, in addition to the data's columns."""
 
 
 def find_custom(name: str) -> Reward:
-    """The function that `file.py:function` or `package.module:function` stands for.
+    """The function `file.py:function` or `package.module:function`.
 
     Raises:
-        RewardError: it cannot be imported, or cannot take what a reward is given.
+        RewardError: it cannot be imported, or does not accept the arguments of a reward.
     """
     function = _function(name)
     _check_signature(function, name)
@@ -32,12 +32,12 @@ def check_columns(function: RewardFunction, name: str, columns: Collection[str])
     """Check that a reward can be called with the columns that the data has.
 
     Args:
-        function: what `get_reward` gave.
-        name: the name by which it was asked for.
+        function: from `get_reward`.
+        name: its name in `rewards.funcs`.
         columns: names of the data's columns.
 
     Raises:
-        RewardError: it needs a column that is not there, or does not take one that is.
+        RewardError: it needs a column that the data lacks, or does not accept one that it has.
     """
     columns = [column for column in columns if column not in _NOT_PASSED]
     parameters = inspect.signature(function).parameters.values()
@@ -66,18 +66,18 @@ def _function(name: str) -> RewardFunction:
 
 
 def _check_signature(function: RewardFunction, name: str) -> None:
-    """Refuse early what would fail at the first training step, as far as it can be told without the data."""
+    """Refuse early what would fail at the first training step, as far as is known without the data."""
     try:
         parameters = inspect.signature(function).parameters
     except ValueError as error:  # some functions written in C
         raise RewardError(
-            f"rewards.funcs: {name} does not say what it takes. Call it from a function of your own: "
+            f"rewards.funcs: {name} has no signature to inspect. Call it from a function of your own: "
             "def reward(prompts, completions, **kwargs)."
         ) from error
     for parameter in parameters.values():
         if parameter.kind is parameter.POSITIONAL_ONLY:
             raise RewardError(
-                f"rewards.funcs: {name} takes {parameter.name} by position only, but a reward is given everything by "
+                f"rewards.funcs: {name} takes {parameter.name} by position only, but a reward gets everything by "
                 f"keyword: def {function.__name__}(prompts, completions, **kwargs)."
             )
     refused = next((given for given in GIVEN if given not in parameters), None)
@@ -92,14 +92,14 @@ def _takes_any(function: RewardFunction) -> bool:
 def _wants_kwargs(function: RewardFunction, name: str, refused: str) -> str:
     takes = [parameter for parameter in inspect.signature(function).parameters if parameter not in ("args", "kwargs")]
     return (
-        f"rewards.funcs: {name} must take **kwargs, because a reward is given prompts, completions and every column of "
+        f"rewards.funcs: {name} must take **kwargs, because a reward gets prompts, completions and every column of "
         f"the data by keyword, and it does not take {refused}: "
         f"def {function.__name__}({', '.join(takes or ['prompts', 'completions'])}, **kwargs)."
     )
 
 
 def _also_solution(function: RewardFunction) -> RewardFunction:
-    """Let a function that takes `solution`, as in TRL and open-r1, have `answer` where the data has no solution."""
+    """Pass `answer` as `solution`, which TRL's and open-r1's functions take, where the data has no solution."""
     if "solution" not in inspect.signature(function).parameters:
         return function
 

@@ -1,59 +1,60 @@
-"""What is said about a batch's rewards: metrics of the outcomes, and what went wrong, named in the log."""
+"""Reports on a batch's rewards: metrics of the outcomes, and warnings about what failed."""
 
 from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from covey.answers import Outcome
 from covey.errors import RewardError
-from covey.rewards.judging import Sampled
 from covey.rewards.reward import completion_text
+from covey.rewards.workers.log_values import OWN, is_taken
+from covey.rewards.workers.run_reward import LogEntry, SampleResult
 
 _log = logging.getLogger("covey.rewards")
 _SHOWN = 60  # characters of a prompt
-_MOST_NAMED = 20  # rows in one message
+_MAX_LISTED = 20  # rows in one message
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Why there is no reward: for one row of the batch, or (None) for all of them."""
+    """Why a reward is missing, for one row of the batch or (None) for all."""
 
     row: int | None
     cause: str
 
 
 class Findings:
-    """Reports what graders and reward functions found.
+    """Reports the outcomes and failures of graders and reward functions.
 
     Args:
-        on_error: `stop` raises at the first problem, `skip` logs the first one of each function and goes on.
+        on_error: `stop` raises at the first problem, `skip` logs the first one of each function.
     """
 
     def __init__(self, on_error: str) -> None:
         self._on_error = on_error
-        self._said: set[str] = set()
+        self._warned: set[str] = set()
         self._unparsable: set[tuple[str, str]] = set()
-        self._lost: set[str] = set()
+        self._failed: set[str] = set()
 
     def outcomes(
         self,
         grader: str,
-        results: Sequence[Sampled],
+        results: Sequence[SampleResult],
         prompts: Sequence[Any],
         log_metric: Callable[[str, float], None] | None,
     ) -> None:
-        """Log the share of each outcome as `grader/<outcome>`, and name what needs a look."""
+        """Log the share of each outcome as `grader/<outcome>`, and warn about unparsable gold answers and failures."""
         counts = Counter(result.outcome for result in results if result.outcome is not None)
         total = counts.total()
         if log_metric is not None and total:
             for outcome in Outcome:
                 log_metric(f"grader/{outcome.value}", counts[outcome] / total)
-        self._name_unparsable_gold(grader, results, prompts)
-        self._name_lost(grader, results, prompts)
+        self._warn_unparsable_gold(grader, results, prompts)
+        self._warn_failed(grader, results, prompts)
 
     def settle(
         self,
@@ -61,60 +62,88 @@ class Findings:
         values: list[float | None],
         problems: Sequence[Problem],
         prompts: Sequence[Any],
-        log_metric: Callable[[str, float], None] | None,
-    ) -> list[float | None]:
-        """The rewards of a function, after its problems were dealt with.
+    ) -> tuple[list[float | None], int]:
+        """The rewards of a function, None where it had a problem, and the number of these.
 
         Raises:
-            RewardError: there is one, and `on_error` is `stop`.
+            RewardError: there is a problem, and `on_error` is `stop`.
         """
         count = len(prompts)
         whole = any(problem.row is None for problem in problems)
         failed = count if whole else len(problems)
-        if self._on_error == "skip" and log_metric is not None:
-            log_metric("grader/errors", float(failed))
         if not problems:
-            return values
+            return values, 0
         first = problems[0]
         where = "" if first.row is None else f" on row {first.row} of the batch ({shown_prompt(prompts[first.row])})"
         if self._on_error == "stop":
             raise RewardError(
-                f"The reward {name} failed{where}: {first.cause}. Mend the function, or set rewards.on_error=skip to "
-                "leave such rewards out and go on."
+                f"The reward {name} failed{where}: {first.cause}. Fix the function, or set rewards.on_error=skip to "
+                "leave such rewards out and continue."
             )
-        if name not in self._said:
-            self._said.add(name)
+        if name not in self._warned:
+            self._warned.add(name)
             _log.warning(
                 "The reward %s failed%s: %s. It gives nothing for %d of %d completions of this batch "
                 "(rewards.on_error=skip); from now on such failures are only counted, as grader/errors.",
                 *(name, where, first.cause, failed, count),
             )
         if whole:
-            return [None] * count
+            return [None] * count, failed
         missing = {problem.row for problem in problems}
-        return [None if row in missing else value for row, value in enumerate(values)]
+        return [None if row in missing else value for row, value in enumerate(values)], failed
 
-    def _name_unparsable_gold(self, grader: str, results: Sequence[Sampled], prompts: Sequence[Any]) -> None:
+    def log_name(self, entry: LogEntry, reward: str, taken: Collection[str], rewards: Collection[str]) -> str:
+        """The name to log a reward's metric or column under: its own, unless that is taken.
+
+        Args:
+            entry: what the reward logged.
+            reward: its name.
+            taken: columns of this batch that other rewards have logged.
+            rewards: the names of all rewards.
+        """
+        name = entry.name
+        if is_taken(entry.function, name, rewards):
+            name = f"{OWN}{name}"
+        if entry.function == "log_extra" and name in taken:
+            name = f"{OWN}{reward}/{entry.name}"
+        if name != entry.name:
+            self._warn_once(
+                f"The reward {reward} logs {entry.name!r} by {entry.function}, but that name is taken: it is logged as "
+                f"{name!r}."
+            )
+        return name
+
+    def warn_rejected(self, reward: str, unlogged: Sequence[str]) -> None:
+        """Warn once about each log call of a reward that was rejected."""
+        for text in unlogged:
+            self._warn_once(f"The reward {reward}: {text}. It is not logged; the rewards still count.")
+
+    def _warn_once(self, text: str) -> None:
+        if text not in self._warned:
+            self._warned.add(text)
+            _log.warning("%s", text)
+
+    def _warn_unparsable_gold(self, grader: str, results: Sequence[SampleResult], prompts: Sequence[Any]) -> None:
         new = []
         for row, result in enumerate(results):
             if result.outcome is not Outcome.UNPARSABLE_GOLD:
                 continue
-            key = (grader, _text(prompts[row]))
+            key = (grader, completion_text(prompts[row]))
             if key not in self._unparsable:
                 self._unparsable.add(key)
                 new.append(f"row {row} ({shown_prompt(prompts[row])})")
-        for start in range(0, len(new), _MOST_NAMED):
+        for start in range(0, len(new), _MAX_LISTED):
             _log.warning(
                 "%s cannot read the gold answer of %s, so completions of it get no reward (%d such problems so far).",
-                *(grader, ", ".join(new[start : start + _MOST_NAMED]), len(self._unparsable)),
+                *(grader, ", ".join(new[start : start + _MAX_LISTED]), len(self._unparsable)),
             )
 
-    def _name_lost(self, grader: str, results: Sequence[Sampled], prompts: Sequence[Any]) -> None:
+    def _warn_failed(self, grader: str, results: Sequence[SampleResult], prompts: Sequence[Any]) -> None:
         for outcome in (Outcome.TIMED_OUT, Outcome.CRASHED):
             rows = [row for row, result in enumerate(results) if result.outcome is outcome]
             key = f"{grader}/{outcome}"
-            if rows and key not in self._lost:
-                self._lost.add(key)
+            if rows and key not in self._failed:
+                self._failed.add(key)
                 _log.warning(
                     "%s: %d of %d completions: %s; the first is row %d (%s): %s. From now on such completions are only "
                     "counted, as grader/%s.",
@@ -125,9 +154,5 @@ class Findings:
 
 def shown_prompt(prompt: Any) -> str:
     """The first words of a prompt, quoted."""
-    text = " ".join(_text(prompt).split())
+    text = " ".join(completion_text(prompt).split())  # of a conversation, the last message
     return repr(text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…")
-
-
-def _text(prompt: Any) -> str:
-    return completion_text(prompt)  # of a conversation, what was said last

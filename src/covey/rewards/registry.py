@@ -1,4 +1,4 @@
-"""Finding a reward by its name: one that comes with Covey, `file.py:function`, or `package.module:function`."""
+"""Finding a reward by name: a built-in one, `file.py:function`, or `package.module:function`."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from functools import cache
 from types import MappingProxyType
 
 from covey.errors import RewardError
-from covey.rewards import correctness, form, ladder, length
-from covey.rewards.countdown import countdown
 from covey.rewards.custom import check_columns, find_custom
+from covey.rewards.library import correctness, format, gsm8k_shaping, length
+from covey.rewards.library.countdown import countdown
 from covey.rewards.reward import Builder, Graded, Reward, RewardFunction, completion_text, graded, scored
 from covey.rewards.settings import RewardSettings
 
@@ -46,18 +46,18 @@ REGISTRY: Mapping[str, Builder] = MappingProxyType(
     {
         "accuracy": graded("accuracy", correctness.accuracy, correctness.accuracy_key),
         "exact_match": graded("exact_match", correctness.exact_match),
-        "format": scored("format", form.format_score),
-        "tag_count": scored("tag_count", form.tag_count),
-        "think_format": scored("think_format", form.think_format),
-        "reasoning_steps": scored("reasoning_steps", form.reasoning_steps),
+        "format": scored("format", format.format_score),
+        "tag_count": scored("tag_count", format.tag_count),
+        "think_format": scored("think_format", format.think_format),
+        "reasoning_steps": scored("reasoning_steps", format.reasoning_steps),
         "cosine_scaled": _build_cosine_scaled,
         "repetition_penalty": scored("repetition_penalty", length.repetition_penalty),
         "len": length.build_len,
         "soft_overlong": length.build_soft_overlong,
-        "match_format_exactly": scored("match_format_exactly", ladder.match_format_exactly),
-        "match_format_approximately": scored("match_format_approximately", ladder.match_format_approximately),
-        "check_answer": graded("check_answer", ladder.check_answer),
-        "check_numbers": graded("check_numbers", ladder.check_numbers),
+        "match_format_exactly": scored("match_format_exactly", gsm8k_shaping.match_format_exactly),
+        "match_format_approximately": scored("match_format_approximately", gsm8k_shaping.match_format_approximately),
+        "check_answer": graded("check_answer", gsm8k_shaping.check_answer),
+        "check_numbers": graded("check_numbers", gsm8k_shaping.check_numbers),
         "countdown": graded("countdown", countdown),
     }
 )
@@ -88,7 +88,7 @@ def load(
         columns: the data's columns; if given, what the functions take is checked against them.
 
     Raises:
-        RewardError: one cannot be found or used, or two go by the same name, under which TRL would log both.
+        RewardError: one cannot be found or used, or two have the same name, under which TRL would log both.
     """
     functions = [get_reward(name, settings) for name in funcs]
     refuse_equal_names(funcs, [function.__name__ for function in functions])
@@ -98,12 +98,12 @@ def load(
     return functions
 
 
-def refuse_equal_names(spelled: Sequence[str], names: Sequence[str]) -> None:
-    """Check that no two rewards go by the same name, under which TRL would log both.
+def refuse_equal_names(given: Sequence[str], names: Sequence[str]) -> None:
+    """Check that no two rewards have the same name, under which TRL would log both.
 
     Args:
-        spelled: what the user wrote.
-        names: what the rewards are called.
+        given: the names in the config.
+        names: the names of the functions.
 
     Raises:
         RewardError: two do.
@@ -111,13 +111,13 @@ def refuse_equal_names(spelled: Sequence[str], names: Sequence[str]) -> None:
     for position, name in enumerate(names):
         if name in names[:position]:
             raise RewardError(
-                f"rewards.funcs: {spelled[names.index(name)]} and {spelled[position]} are both called {name}, so their "
+                f"rewards.funcs: {given[names.index(name)]} and {given[position]} are both called {name}, so their "
                 "metrics could not be told apart. Name each reward once, or rename a function."
             )
 
 
 def get_reward(name: str, settings: RewardSettings = _DEFAULT) -> RewardFunction:
-    """The reward function that `name` stands for.
+    """The reward function called `name`.
 
     Args:
         name: a registered name, with or without `_reward` at its end; or `file.py:function` or
@@ -126,29 +126,29 @@ def get_reward(name: str, settings: RewardSettings = _DEFAULT) -> RewardFunction
 
     Returns:
         A function of TRL's signature, to be called with `prompts`, `completions` (texts, or conversations as lists of
-        messages) and what columns the data has, one value per completion: graders read `answer`, or `solution` where
+        messages) and the data's columns, one value per completion: graders read `answer`, or `solution` where
         there is no answer. It returns one reward per completion, None where it does not apply.
 
     Raises:
-        RewardError: there is no such function, or it does not take what a reward is given.
+        RewardError: there is no such function, or it does not accept the arguments of a reward.
     """
     return find(name, settings).batch
 
 
 def find(name: str, settings: RewardSettings) -> Reward:
-    """All that is known of the reward `name`; a worker process finds the same by the same name and settings.
+    """The reward `name`; worker processes find the same one by name and settings.
 
     Raises:
-        RewardError: there is no such function, or it does not take what a reward is given.
+        RewardError: there is no such function, or it does not accept the arguments of a reward.
     """
     return find_custom(name) if ":" in name else _build(canonical_name(name), settings)
 
 
 def canonical_name(name: str) -> str:
-    """The registered name that a name with another project's prefix, suffix or wording stands for.
+    """The registered name for a name, which may be an alias or have the prefix or suffix of another project.
 
     Raises:
-        RewardError: it stands for none.
+        RewardError: there is none.
     """
     bare = name.removeprefix("get_").removesuffix("_reward")
     for known in (name, bare):

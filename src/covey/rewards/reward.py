@@ -1,4 +1,4 @@
-"""What a reward is made of, and the two usual ways to make one: from a text's score, or from a completion's grade."""
+"""The parts of a reward, and the two usual ways to build one: from a text score, or from a completion's grade."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ RewardFunction = Callable[..., Any]
 
 @dataclass(frozen=True, slots=True)
 class Graded:
-    """What became of one completion."""
+    """The grade of one completion."""
 
     value: float | None
-    """Its reward; None when the reward does not apply to it, as with a gold answer that nobody can read."""
+    """Its reward; None where the reward does not apply, as with an unreadable gold answer."""
     outcome: Outcome | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Reward:
-    """A reward that was found by its name. It does not travel between processes: its name and settings do."""
+    """A reward that was found by name. It is not sent between processes: its name and settings are."""
 
     name: str
     """The metric's name, also `batch.__name__`."""
     batch: RewardFunction
-    """Scores a whole batch, in this process. A function of the user's own may be async."""
+    """Scores a whole batch, in this process. A custom function may be async."""
     sample: Callable[[str, Mapping[str, Any]], Graded] | None = None
     """Graders only: grades one completion's text by its row (`answer` or `solution`, `prompt`), so that each completion
     can have a deadline of its own."""
     cache_key: Callable[[str, Mapping[str, Any]], Hashable | None] | None = None
-    """What the result of `sample` depends on, with the reward's name in it; None where it had better be computed anew.
-    Takes linear time and never raises."""
+    """What the result of `sample` depends on, including the reward's name; None for a result that is not cached. Takes
+    linear time and never raises."""
     graded_by: str | None = None
-    """The registered grader whose grades `from_grades` needs. It is another way to what `batch` gives, for a caller
-    that grades every completion under a deadline."""
+    """The registered grader whose grades `from_grades` needs: an alternative to `batch` for a caller that grades each
+    completion under a deadline."""
     from_grades: Callable[[Sequence[Any], Sequence[Any], Sequence[Graded]], list[float | None]] | None = None
     """`(prompts, completions, grades of graded_by) -> rewards`, cheap and pure."""
 
@@ -53,7 +53,7 @@ Key = Callable[[str, Mapping[str, Any], RewardSettings], Hashable | None]
 
 
 def scored(name: str, score: Score) -> Builder:
-    """A reward that looks at nothing but a completion's text."""
+    """A reward that depends on a completion's text only."""
 
     def build(settings: RewardSettings) -> Reward:
         def batch(
@@ -96,7 +96,7 @@ def graded(name: str, grade: Grade, key: Key | None = None) -> Builder:
 
 
 def named(batch: RewardFunction, name: str, described_by: Callable[..., Any]) -> RewardFunction:
-    """Give a function the name under which TRL logs it, and the description of what it does."""
+    """Set the name under which TRL logs a function, and its docstring."""
     batch.__name__ = batch.__qualname__ = name
     batch.__doc__ = described_by.__doc__
     return batch
@@ -112,15 +112,15 @@ def completion_text(completion: Any) -> str:
     return content or ""  # a message that only calls a tool has no content
 
 
-def with_opening(completion: Any, opened: str) -> Any:
-    """A completion with what its prompt opened for it (`<think>`) in front; as it is where it opens that anew.
+def with_prefix(completion: Any, prefix: str) -> Any:
+    """A completion with the prompt's prefix (`<think>`) prepended, unless it begins with that itself.
 
-    Of a conversational one every message of the assistant, for each was begun in the same way.
+    In a conversation every assistant message gets the prefix, since each was generated after it.
     """
     if isinstance(completion, str):
-        return completion if completion.lstrip().startswith(opened.strip()) else opened + completion
+        return completion if completion.lstrip().startswith(prefix.strip()) else prefix + completion
     return [
-        {**message, "content": with_opening(message["content"], opened)}
+        {**message, "content": with_prefix(message["content"], prefix)}
         if message.get("role") == "assistant" and isinstance(message.get("content"), str)
         else message
         for message in completion
@@ -160,14 +160,14 @@ def rows_of(
 
 
 def gold_value(row: Mapping[str, Any]) -> Any:
-    """A row's gold answer as it stands: `answer`, or `solution` where that is missing; None without both."""
+    """A row's raw gold answer: `answer`, or else `solution`; None without both."""
     answer = row.get("answer")
     return row.get("solution") if answer is None else answer
 
 
 def gold_text(row: Mapping[str, Any]) -> str | None:
-    r"""A row's gold answer as text, None where there is none. Of a `solution`, which is often a worked one, the answer
-    that it marks, if any."""
+    r"""A row's gold answer as text, None where there is none. Of a `solution`, which is often worked out, the
+    answer that it marks, if any."""
     gold = gold_value(row)
     if isinstance(gold, float) and gold.is_integer():
         gold = int(gold)  # 27.0 is how some tools store 27

@@ -1,4 +1,4 @@
-"""What the rewards are set to: small, frozen and picklable, so that a worker process can be told in one message."""
+"""The parameters of the rewards: frozen and picklable, so that they can be sent to worker processes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from covey.answers import Tags
 from covey.errors import RewardError
 
 if TYPE_CHECKING:
-    from covey.config.schema import RewardsConfig
+    from covey.config.groups.rewards import RewardsConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

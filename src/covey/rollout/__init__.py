@@ -1,17 +1,17 @@
 """Rollout: turning prompts into completions."""
 
-from covey.rollout.draw import LogitsProcessor, RowAware, Sampling
-from covey.rollout.generate import Generation, SamplingSettings, generate
-from covey.rollout.local import Ends, Sampled, sample
+from covey.rollout.local.generate import Generation, SamplingSettings, generate
+from covey.rollout.local.sampling import Sampled, StopCriteria, sample
+from covey.rollout.local.token_sampling import LogitsProcessor, RowAware, Sampling
 
 __all__ = [
-    "Ends",
     "Generation",
     "LogitsProcessor",
     "RowAware",
     "Sampled",
     "Sampling",
     "SamplingSettings",
+    "StopCriteria",
     "generate",
     "sample",
 ]

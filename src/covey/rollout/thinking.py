@@ -1,4 +1,4 @@
-"""The reasoning vocabulary while tokens are drawn: what may come next, by whether the model thinks."""
+"""The reasoning vocabulary during sampling: which tokens may come next, inside and outside of thinking."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from typing import Any
 
 import torch
 
+from covey.model.base import base_model
 from covey.model.reasoning_vocab import ReasoningVocabulary
 from covey.model.reasoning_vocab.vocabulary import INSIDE
-from covey.rollout.shared_attention import base_model
 
 TAIL = 64
-"""Newest tokens by which a text is known again from one call to the next."""
+"""Last tokens that are compared to recognise a sequence from one call to the next."""
 
 
 class ThinkingMask:
-    """A logits processor that lets reasoning tokens be drawn inside of thinking only.
+    """A logits processor that allows reasoning tokens inside of thinking only.
 
-    For `covey.rollout.sample` (which tells it the rows) and for transformers' `generate(logits_processor=[…])`. It
-    reads a prompt once and from then on one token per row and step. What it does to a row depends on the row alone.
+    For `covey.rollout.sample` (which passes the row numbers) and for transformers' `generate(logits_processor=[…])`.
+    It reads a prompt once, then one token per row and step. Rows do not affect each other.
 
     Args:
         vocabulary: of the model.
-        temperature: that logits are divided by afterwards; 0 for greedy. The start that keeps the text needs it.
+        temperature: by which logits are divided afterwards; 0 for greedy. `same_text` needs it.
     """
 
     def __init__(self, vocabulary: ReasoningVocabulary, *, temperature: float = 1.0) -> None:
@@ -32,34 +32,34 @@ class ThinkingMask:
         self.temperature = temperature
         self._rows_b: torch.Tensor | None = None
         self._changed = False
-        self._states_R = torch.empty(0, dtype=torch.long)
+        self._states_B = torch.empty(0, dtype=torch.long)
         self._tail_bS: torch.Tensor | None = None
         share = vocabulary.log_share[: vocabulary.map.vocab_size] * temperature
         self._shares = bool(share.any())
         self._unusable = torch.tensor(sorted(vocabulary.map.unusable), dtype=torch.long)
 
     def select_rows(self, rows_b: torch.Tensor) -> None:
-        """From the next call on row `i` is completion `rows_b[i]`, see `covey.rollout.RowAware`."""
+        """From the next call on, row `i` is completion `rows_b[i]`; see `covey.rollout.RowAware`."""
         self._rows_b, self._changed = rows_b, True
 
     def __call__(self, sequences_bS: torch.Tensor, logits_bV: torch.Tensor) -> torch.Tensor:
-        """Take what may not be drawn out of the logits, in place.
+        """Mask the logits of tokens that are not allowed, in place.
 
         Args:
             sequences_bS: the tokens so far, padded on the left.
-            logits_bV: of what comes next.
+            logits_bV: of the next token.
 
         Raises:
-            ModelError: the logits are those of another vocabulary.
+            ModelError: the logits have another vocabulary size.
         """
         vocabulary = self.vocabulary
         vocabulary.map.check_rows(logits_bV.shape[1], "this model")
-        by_row = self._known(sequences_bS) if self._rows_b is None else self._told(sequences_bS, self._rows_b)
-        inside_b = vocabulary.inside(by_row)
+        states_b = self._by_content(sequences_bS) if self._rows_b is None else self._by_row(sequences_bS, self._rows_b)
+        inside_b = vocabulary.inside(states_b)
         if logits_bV.device.type != "cpu":
             bias_2V = vocabulary.bias_on(logits_bV.device, self.temperature)
             return logits_bV.add_(bias_2V[inside_b.long()])
-        # On a CPU only what changes is touched: a pass over all logits costs more than all the rest here.
+        # On a CPU only the logits that change are written: a pass over all of them costs more than the rest.
         first = vocabulary.map.base_vocab_size
         for logits_V, inside in zip(logits_bV, inside_b.tolist(), strict=True):
             if not inside:
@@ -70,46 +70,46 @@ class ThinkingMask:
                 logits_V[self._unusable] = -torch.inf
         return logits_bV
 
-    def _told(self, sequences_bS: torch.Tensor, rows_b: torch.Tensor) -> torch.Tensor:
-        """The states of rows that we are told the names of; -1 stands for a row that is new."""
-        before_b = self._states_R[rows_b] if not self._changed else self._with_room(rows_b)[rows_b]
+    def _by_row(self, sequences_bS: torch.Tensor, rows_b: torch.Tensor) -> torch.Tensor:
+        """The states of numbered rows; -1 marks a new row."""
+        before_b = self._states_B[rows_b] if not self._changed else self._with_room(rows_b)[rows_b]
         after_b = self.vocabulary.step(before_b.clamp(min=0), sequences_bS[:, -1])
-        if self._changed:  # else no row is new, and a GPU need not be asked
+        if self._changed:  # else no row is new, and a GPU need not be synchronised
             new_b = before_b < 0
             if bool(new_b.any()):
                 after_b[new_b] = self.vocabulary.states(sequences_bS[new_b])[:, -1]
             self._changed = False
-        self._states_R[rows_b] = after_b
+        self._states_B[rows_b] = after_b
         return after_b
 
     def _with_room(self, rows_b: torch.Tensor) -> torch.Tensor:
         rows = int(rows_b.max()) + 1
-        if rows > len(self._states_R):
-            grown_R = torch.full((rows,), -1, dtype=torch.long, device=rows_b.device)
-            grown_R[: len(self._states_R)] = self._states_R
-            self._states_R = grown_R
-        return self._states_R
+        if rows > len(self._states_B):
+            grown_B = torch.full((rows,), -1, dtype=torch.long, device=rows_b.device)
+            grown_B[: len(self._states_B)] = self._states_B
+            self._states_B = grown_B
+        return self._states_B
 
-    def _known(self, sequences_bS: torch.Tensor) -> torch.Tensor:
-        """The states of rows that are as they were, with one more token each; else they are read anew."""
+    def _by_content(self, sequences_bS: torch.Tensor) -> torch.Tensor:
+        """The states of rows that have one token more than in the last call; others are read from the start."""
         tail = self._tail_bS
         before_bS = sequences_bS[:, :-1][:, -TAIL:]
         width = before_bS.shape[1]
         same = tail is not None and len(tail) == len(before_bS) and tail.shape[1] >= width > 0
         if same and tail is not None and torch.equal(tail[:, -width:], before_bS):
-            states_b = self.vocabulary.step(self._states_R, sequences_bS[:, -1])
+            states_b = self.vocabulary.step(self._states_B, sequences_bS[:, -1])
         else:
             states_b = self.vocabulary.states(sequences_bS)[:, -1]
-        self._tail_bS, self._states_R = sequences_bS[:, -TAIL:], states_b
+        self._tail_bS, self._states_B = sequences_bS[:, -TAIL:], states_b
         return states_b
 
 
 @contextmanager
 def masked_generation(model: Any, vocabulary: ReasoningVocabulary | None, temperature: float) -> Iterator[None]:
-    """Within, the model's own `generate` keeps to the reasoning vocabulary, whoever calls it.
+    """Context manager: the model's own `generate` respects the reasoning vocabulary, whoever calls it.
 
     Args:
-        model: a transformers model, adapters or not.
+        model: a transformers model, with or without adapters.
         vocabulary: None changes nothing.
         temperature: see `ThinkingMask`.
     """
@@ -127,4 +127,4 @@ def masked_generation(model: Any, vocabulary: ReasoningVocabulary | None, temper
     try:
         yield
     finally:
-        del inner.generate  # the method of the class again
+        del inner.generate  # restores the class's method

@@ -1,7 +1,8 @@
-"""The run directory: where everything lies, what every metric and column is called, how files are read and written."""
+"""The run directory: its paths, the names of metrics and columns, and reading and writing its files."""
 
+from covey.runlog.checkpoint import CHECKPOINT_MARKER, changed_files, is_complete, mark_complete, unmark
 from covey.runlog.completions import count_completions, drop_completions_after, read_completions, write_completions
-from covey.runlog.directory import CHECKPOINT_MARKER, RunDirectory, is_whole, mark_whole, unmark
+from covey.runlog.directory import RunDirectory
 from covey.runlog.files import guard_disk, json_line, write_atomically
 from covey.runlog.metrics import MetricsWriter, Row, Value, read_metrics, series
 
@@ -11,12 +12,13 @@ __all__ = [
     "Row",
     "RunDirectory",
     "Value",
+    "changed_files",
     "count_completions",
     "drop_completions_after",
     "guard_disk",
-    "is_whole",
+    "is_complete",
     "json_line",
-    "mark_whole",
+    "mark_complete",
     "read_completions",
     "read_metrics",
     "series",

@@ -1,4 +1,4 @@
-"""Writing records while training goes on: one thread, in order, and an error is told at the next turn."""
+"""Writing files in a background thread, in order; an error is raised at the next call."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ _MOST_WAITING = 4
 
 
 class InBackground:
-    """Does jobs one after the other in a thread. At the interpreter's end it waits for those that are left.
+    """Runs jobs one after the other in a thread. The interpreter waits for them at exit.
 
-    A job must hold its own data: nothing that the caller goes on to change.
+    A job must own its data: nothing that the caller changes later.
     """
 
     def __init__(self) -> None:
@@ -20,20 +20,30 @@ class InBackground:
         self._waiting: deque[Future[object]] = deque()
 
     def add(self, job: Callable[[], object]) -> None:
-        """Have a job done soon; waits where jobs come faster than they are done.
+        """Queue a job; blocks while the queue is full.
 
         Raises:
-            Exception: what an earlier job raised.
+            Exception: raised by an earlier job.
         """
-        while self._waiting and (self._waiting[0].done() or len(self._waiting) >= _MOST_WAITING):
+        self.check()
+        while len(self._waiting) >= _MOST_WAITING:
             self._waiting.popleft().result()
         self._waiting.append(self._thread.submit(job))
 
-    def wait(self) -> None:
-        """Come back when every job is done.
+    def check(self) -> None:
+        """Check finished jobs, without waiting.
 
         Raises:
-            Exception: what a job raised, once each.
+            Exception: raised by a job; once each.
+        """
+        while self._waiting and self._waiting[0].done():
+            self._waiting.popleft().result()
+
+    def wait(self) -> None:
+        """Wait for all jobs.
+
+        Raises:
+            Exception: raised by a job; once each.
         """
         while self._waiting:
             self._waiting.popleft().result()

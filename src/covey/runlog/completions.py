@@ -1,7 +1,6 @@
-"""`completions/step-000010.parquet`: what the model wrote at a step, and how it was scored.
+"""`completions/step-000010.parquet`: the completions of a step with their rewards.
 
-A column of conversations (or of anything else that is not plain text, a number or a truth value) is stored as JSON text
-and read back as what it was.
+A column of conversations, or of anything else than text, numbers or booleans, is stored as JSON and decoded on reading.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from typing import Any
 
 from covey.errors import RunDirectoryError
 from covey.runlog.directory import RunDirectory
-from covey.runlog.files import write_atomically
+from covey.runlog.files import writable, write_atomically
 from covey.runlog.names import STEP
 
 _FILE = re.compile(r"step-(\d+)\.parquet")
@@ -23,19 +22,19 @@ _JSON = {b"covey": b"json"}  # marks a column that holds JSON text
 
 
 def write_completions(directory: Path, step: int, columns: Mapping[str, Sequence[Any]]) -> Path:
-    """Write the completions of one step, in place of any that are there for it.
+    """Write the completions of one step, replacing existing ones.
 
     Args:
-        directory: the run's `completions` folder; made when it is not there.
-        step: the training step that they belong to; becomes a column.
+        directory: the run's `completions` folder; created if missing.
+        step: their training step; becomes a column.
         columns: equally long columns by name (`runlog.names` has the usual ones).
 
     Returns:
         The path of the file.
 
     Raises:
-        ValueError: when the columns differ in length.
-        RunDirectoryError: when the disk will not have it.
+        ValueError: the columns differ in length.
+        RunDirectoryError: the file cannot be written.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -47,8 +46,9 @@ def write_completions(directory: Path, step: int, columns: Mapping[str, Sequence
     fields, arrays = [pa.field(STEP, pa.int64())], [pa.array([step] * rows, pa.int64())]
     for name, column in columns.items():
         plain = _is_plain(column)
-        arrays.append(pa.array(list(column) if plain else [_to_json(value) for value in column]))
-        fields.append(pa.field(name, arrays[-1].type, metadata=None if plain else _JSON))
+        values = list(column) if plain else [_to_json(value) for value in column]
+        arrays.append(pa.array([writable(value) if isinstance(value, str) else value for value in values]))
+        fields.append(pa.field(writable(name), arrays[-1].type, metadata=None if plain else _JSON))
     sink = pa.BufferOutputStream()
     pq.write_table(pa.Table.from_arrays(arrays, schema=pa.schema(fields)), sink, compression="zstd")
     path = directory / f"step-{step:06d}.parquet"
@@ -58,22 +58,22 @@ def write_completions(directory: Path, step: int, columns: Mapping[str, Sequence
 
 
 def read_completions(source: Path) -> list[dict[str, Any]]:
-    """Read the completions of one file, or of a whole folder in the order of the steps: one mapping per completion.
+    """Read the completions of one file, or of a folder in order of the steps: one mapping per completion.
 
     Raises:
-        RunDirectoryError: when there is no such file or folder, or a file is damaged.
+        RunDirectoryError: there is no such file or folder, or a file is damaged.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     if not source.exists():
         raise RunDirectoryError(
-            f"{source} does not exist. Completions lie in the folder completions of a run directory; a run with "
+            f"{source} does not exist. Completions are in the folder completions of a run directory; a run with "
             "logging.completions_every_steps=0 writes none."
         )
     rows: list[dict[str, Any]] = []
     for path in [path for _, path in _files(source)] if source.is_dir() else [source]:
-        with _damage_told(path):
+        with _damage_reported(path):
             table = pq.read_table(pa.BufferReader(path.read_bytes()))
             coded = [field.name for field in table.schema if (field.metadata or {}).items() >= _JSON.items()]
             rows += [row | {name: _from_json(row[name]) for name in coded} for row in table.to_pylist()]
@@ -81,31 +81,33 @@ def read_completions(source: Path) -> list[dict[str, Any]]:
 
 
 def count_completions(path: Path) -> int:
-    """How many completions a file holds, by its footer.
+    """The number of completions in a file, from its footer.
 
     Raises:
         RunDirectoryError: the file is damaged.
     """
     import pyarrow.parquet as pq
 
-    with _damage_told(path):
+    with _damage_reported(path):
         return int(pq.read_metadata(path).num_rows)
 
 
 @contextlib.contextmanager
-def _damage_told(path: Path) -> Iterator[None]:
-    """What is wrong with a damaged file shows in many ways: its footer, its compressed pages, its text, its JSON."""
+def _damage_reported(path: Path) -> Iterator[None]:
+    """Turn every error of a damaged file (footer, compressed pages, text, JSON) into a RunDirectoryError."""
     import pyarrow as pa
 
     try:
         yield
     except (pa.ArrowException, OSError, ValueError) as error:
         problem = " ".join(str(error).split())
-        raise RunDirectoryError(f"{path} is no whole Parquet file ({problem}). Delete it and read again.") from error
+        raise RunDirectoryError(
+            f"{path} is not a complete Parquet file ({problem}). Delete it and try again."
+        ) from error
 
 
 def drop_completions_after(directory: Path, step: int) -> None:
-    """Delete the completions of later steps: a run that goes on from `step` makes them again."""
+    """Delete the completions of later steps, which a run that resumes from `step` generates again."""
     for later, path in _files(directory):
         if later > step:
             path.unlink()
@@ -121,12 +123,12 @@ def _files(directory: Path) -> list[tuple[int, Path]]:
 def _is_plain(column: Sequence[Any]) -> bool:
     kinds = {type(value) for value in column if value is not None}
     if kinds <= {int, float}:
-        return all(not isinstance(value, int) or abs(value) < 2**53 for value in column)  # what a column holds exactly
+        return all(not isinstance(value, int) or abs(value) < 2**53 for value in column)  # exact as float64
     return kinds in ({str}, {bool})
 
 
 def _to_json(value: Any) -> str | None:
-    # What JSON has no word for (a date in the user's data, say) is kept as its text: this is a record for reading.
+    # Types that JSON lacks (such as dates) are stored as text: these files are for reading only.
     return None if value is None else json.dumps(value, ensure_ascii=False, default=str)
 
 

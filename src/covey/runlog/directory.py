@@ -1,8 +1,4 @@
-"""The paths of a run directory, and what makes a checkpoint whole.
-
-A checkpoint is a folder of many files, written by several libraries. It counts only when its marker is there, which is
-written last, after everything else has reached the disk.
-"""
+"""The paths of a run directory, its lock, and its checkpoints."""
 
 from __future__ import annotations
 
@@ -13,7 +9,6 @@ import json
 import logging
 import os
 import platform
-import re
 import shlex
 import shutil
 import subprocess
@@ -22,152 +17,146 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
-from covey.errors import RunDirectoryError
-from covey.runlog.files import guard_disk, sync, write_atomically
-
-CHECKPOINT_MARKER = "complete.json"
-CHECKPOINT_FORMAT = 1
-"""Changes when a checkpoint of an older Covey can no longer be gone on from."""
+from covey.config.secrets import redact_words
+from covey.errors import CoveyError, RunDirectoryError
+from covey.runlog.checkpoint import CHECKPOINT_NAME, is_complete, unmark
+from covey.runlog.files import guard_disk, write_atomically
 
 RUN_FORMAT = 1
-"""Changes when an older Covey can no longer read a run directory: its report would be wrong."""
+"""Bumped when older versions can no longer read a run directory correctly."""
 
 PACKAGES = ("covey", "torch", "transformers", "trl", "accelerate", "peft", "datasets")
 
+_WAIT = "Wait until that run is done, stop it, or choose another run_name."
+
 logger = logging.getLogger(__name__)
 
-_SECRET = re.compile(r"(token(?:=|\s+))[^\s'\"]+")
-_CHECKPOINT = re.compile(r"checkpoint-(\d+)")
+
+class Inside:
+    """Descriptor: a path inside a folder that is an attribute of the object."""
+
+    def __init__(self, name: str, of: str = "root") -> None:
+        self._name, self._of = name, of
+
+    def __get__(self, owner: Any, kind: type) -> Path:
+        if owner is None:  # accessed on the class, as documentation tools do
+            return self  # type: ignore[return-value]
+        return Path(getattr(owner, self._of) / self._name)
+
+    def __repr__(self) -> str:
+        return repr(self._name)
 
 
 @dataclass(frozen=True, slots=True)
 class RunDirectory:
-    """One run's folder, `output_dir/run_name`. Making the object touches nothing on the disk."""
+    """One run's folder, `output_dir/run_name`. Creating the object does not touch the disk."""
 
     root: Path
 
-    @property
-    def config(self) -> Path:
-        return self.root / "config.yaml"
+    config = Inside("config.yaml")
+    environment = Inside("environment.json")
+    metrics = Inside("metrics.jsonl")
+    completions = Inside("completions")
+    final_model = Inside("final_model")
+    best_model = Inside("best_model")
+    """A link to the checkpoint with the best held-out accuracy."""
+    evaluation = Inside("evaluation")
+    report = Inside("report.html")
+    curves = Inside("curves.png")
+    log = Inside("train.log")
+    summary = Inside("summary.json")
+    _lock = Inside(".lock")
 
-    @property
-    def environment(self) -> Path:
-        return self.root / "environment.json"
-
-    @property
-    def metrics(self) -> Path:
-        return self.root / "metrics.jsonl"
-
-    @property
-    def completions(self) -> Path:
-        return self.root / "completions"
-
-    @property
-    def final_model(self) -> Path:
-        return self.root / "final_model"
-
-    @property
-    def best_model(self) -> Path:
-        """A link to the checkpoint with the best held-out accuracy."""
-        return self.root / "best_model"
-
-    @property
-    def evaluation(self) -> Path:
-        return self.root / "evaluation"
-
-    @property
-    def report(self) -> Path:
-        return self.root / "report.html"
-
-    @property
-    def curves(self) -> Path:
-        return self.root / "curves.png"
-
-    @property
-    def log(self) -> Path:
-        return self.root / "train.log"
+    @staticmethod
+    def records_in(checkpoint: Path) -> RunDirectory:
+        """The copies in a checkpoint of the run's `config` and `metrics` up to its step."""
+        return RunDirectory(checkpoint / "records")
 
     def process_log(self, index: int) -> Path:
         """The log of one of several training processes; the main one has `log`."""
         return self.log if index == 0 else self.root / f"train.process-{index}.log"
 
-    @property
-    def summary(self) -> Path:
-        return self.root / "summary.json"
-
     def checkpoint(self, step: int) -> Path:
         return self.root / f"checkpoint-{step}"
 
     def exists(self) -> bool:
-        """Whether a run has been here: its config or one of its checkpoints, whole or not."""
-        return self.config.exists() or bool(self._checkpoints())
+        """Whether the folder holds a run: a config or a checkpoint, complete or not."""
+        return self.config.exists() or bool(self.checkpoints())
 
     def is_empty(self) -> bool:
-        """Whether there is no such folder, or nothing in it but what `lock` leaves when it is killed."""
-        return not self.root.exists() or all(path == self._lock for path in self.root.iterdir())
+        """Whether the folder is missing, or holds only what a run leaves that was killed before its config was written:
+        the lock, temporary files, the model before the first step."""
+        return not self.root.exists() or all(self._is_left_over(path) for path in self.root.iterdir())
 
-    def whole_checkpoints(self) -> list[tuple[int, Path]]:
-        """Step and path of every checkpoint that can be gone on from, in ascending order.
+    def checkpoints(self) -> list[tuple[int, Path]]:
+        """Step and path of every checkpoint, complete or not, in ascending order."""
+        if not self.root.is_dir():
+            return []
+        named = ((CHECKPOINT_NAME.fullmatch(path.name), path) for path in self.root.iterdir() if path.is_dir())
+        found = sorted((int(name.group(1)), path) for name, path in named if name)
+        return [(step, path) for step, path in found if step > 0]  # checkpoint-0 is only a model and cannot be resumed
+
+    def complete_checkpoints(self) -> list[tuple[int, Path]]:
+        """Step and path of every complete checkpoint, in ascending order.
 
         Raises:
-            RunDirectoryError: when one was written by a version of Covey whose checkpoints this one cannot read.
+            RunDirectoryError: one has a format that this version of Covey cannot read.
         """
-        return [(step, path) for step, path in self._checkpoints() if is_whole(path)]
-
-    def partial_checkpoints(self) -> list[tuple[int, Path]]:
-        """Step and path of every checkpoint that was never finished, in ascending order."""
-        return [(step, path) for step, path in self._checkpoints() if not is_whole(path)]
+        return [(step, path) for step, path in self.checkpoints() if is_complete(path)]
 
     def newest_checkpoint(self) -> Path | None:
-        """The whole checkpoint with the most steps, if there is any."""
-        whole = self.whole_checkpoints()
-        return whole[-1][1] if whole else None
+        """The newest complete checkpoint, if there is any."""
+        complete = self.complete_checkpoints()
+        return complete[-1][1] if complete else None
 
     def best_checkpoint(self) -> Path | None:
-        """The checkpoint that `best_model` links to; None when there is no link, or what it links to is not whole."""
+        """The checkpoint that `best_model` links to; None without a link, or if the checkpoint is not complete."""
         if not self.best_model.is_symlink():
             return None
         found = self.root / self.best_model.readlink().name
-        return found if is_whole(found) else None
+        return found if is_complete(found) else None
 
     def link_best(self, step: int) -> None:
-        """Let `best_model` link to the checkpoint of this step."""
-        beside = self.best_model.with_name(f".{self.best_model.name}.{os.getpid()}.tmp")
+        """Make `best_model` link to the checkpoint of this step."""
+        temporary = self.best_model.with_name(f".{self.best_model.name}.{os.getpid()}.tmp")
         with self.guard(self.best_model.name):
-            beside.unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
             try:
-                beside.symlink_to(self.checkpoint(step).name)
+                temporary.symlink_to(self.checkpoint(step).name)
             except OSError as error:
                 if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.ENOSYS):
                     raise
-                logger.warning("The file system of %s has no links: the best is checkpoint-%d.", self.root, step)
+                logger.warning(
+                    "The file system of %s has no symbolic links: the best checkpoint is checkpoint-%d.",
+                    self.root,
+                    step,
+                )
                 return
-            beside.replace(self.best_model)
+            temporary.replace(self.best_model)
 
     def guard(self, what: str) -> contextlib.AbstractContextManager[None]:
-        """`guard_disk` for this run: its message names the checkpoint that the run would go on from."""
+        """`guard_disk` for this run: its message names the checkpoint from which the run would resume."""
         return guard_disk(what, self.root, self.newest_checkpoint)
 
     def refuse_newer(self) -> None:
-        """Refuse a run that a newer Covey wrote in a format that this one does not know.
+        """Refuse a run in a format newer than this version of Covey knows.
+
+        If `environment.json` is damaged, the format is unknown; a warning is logged.
 
         Raises:
-            RunDirectoryError: it is one, or `environment.json` cannot be read.
+            RunDirectoryError: the format is newer.
         """
         if not self.environment.is_file():
             return
         try:
             environment = json.loads(self.environment.read_bytes())
-        except ValueError as error:
-            problem = " ".join(str(error).split())
-            raise RunDirectoryError(
-                f"{self.environment} cannot be read ({problem}): it was cut short or changed. Restore it, or delete it."
-            ) from None
+        except ValueError:
+            environment = None
         if not isinstance(environment, dict):
-            raise RunDirectoryError(
-                f"{self.environment} should hold a mapping of keys to values and does not. Restore it, or delete it."
-            )
+            logger.warning("%s cannot be read: it was cut short or changed.", self.environment)
+            return
         written = environment.get("format", RUN_FORMAT)
         if not isinstance(written, int) or written > RUN_FORMAT:
             version = (environment.get("packages") or {}).get("covey") or "unknown"
@@ -177,7 +166,7 @@ class RunDirectory:
             )
 
     def write_environment(self) -> None:
-        """Write down the machine, the versions and the command that the run is made with."""
+        """Write the machine, package versions and command of the run."""
         with self.guard(self.environment.name):
             write_atomically(self.environment, json.dumps(describe_environment(), indent=2) + "\n")
 
@@ -185,27 +174,55 @@ class RunDirectory:
     def lock(
         self,
         what: str = "the run",
-        instead: str = "Wait until that run is done, stop it, or choose another run_name.",
+        instead: str = _WAIT,
     ) -> Iterator[None]:
-        """Keep every other process from writing here, on this machine or over a shared file system. Makes the folder.
+        """Lock the folder against other writers, on this machine or over a shared file system. Creates the folder.
 
-        The operating system gives the lock back when the process ends, however it ends.
+        The operating system releases the lock when the process ends. Folders created for it that are still empty at
+        the end are removed.
 
         Args:
-            what: what is written here, as it reads in a sentence.
-            instead: what to do where another process is writing.
+            what: what is written here, for messages.
+            instead: advice for when another process holds the lock.
 
         Raises:
-            RunDirectoryError: when another process is writing here, or the folder cannot be made.
+            RunDirectoryError: another process holds the lock, the folder cannot be created, or it was deleted while
+                it was written to.
         """
-        with self.guard(what):
-            self.root.mkdir(parents=True, exist_ok=True)
-            descriptor = _take_lock(self._lock, instead)
-        try:
-            yield
-        finally:
-            self._lock.unlink(missing_ok=True)  # before it is given back, so that nobody takes a lock that goes away
-            os.close(descriptor)
+        with contextlib.ExitStack() as stack:
+            with self.guard(what):
+                for folder in (*reversed(self.root.parents), self.root):
+                    if not folder.exists():
+                        stack.callback(_remove_if_empty, folder)
+                    elif not folder.is_dir():
+                        raise RunDirectoryError(
+                            f"{folder} is a file, so {self.root} cannot be a folder. Choose another name."
+                        )
+                descriptor = _take_lock(self._lock, instead)
+            stack.callback(os.close, descriptor)
+            try:
+                yield
+            except CoveyError:
+                raise
+            except Exception as error:
+                if _is_open_at(descriptor, self._lock):
+                    raise
+                raise RunDirectoryError(
+                    f"{self.root} was deleted or moved while {what} was being written there, so it was stopped. Move "
+                    "it back to resume, or start again."
+                ) from error
+            finally:
+                if _is_open_at(descriptor, self._lock):
+                    self._lock.unlink()  # before it is released, so that nobody locks a deleted file
+
+    def refuse_locked(self) -> None:
+        """Refuse early, before anything is loaded, a run that another process is writing; `lock` is what enforces it.
+
+        Raises:
+            RunDirectoryError: a process is writing here.
+        """
+        if self.is_locked():
+            raise _in_use(self.root, _WAIT)
 
     def is_locked(self) -> bool:
         """Whether a process is writing here, as far as the file system can tell."""
@@ -223,111 +240,73 @@ class RunDirectory:
             os.close(descriptor)
         return False
 
-    def clear(self, *, keep_first: bool = False) -> None:
-        """Delete what a run has written here, so that it can begin anew; files of anybody else stay.
+    def clear(self, *, keep_first: bool = False, keep_config: bool = False) -> None:
+        """Delete what a run has written here, for a new run; other files stay.
 
-        `checkpoint-0`, the model before its first step, stays where `keep_first` says so: the new run has written it.
+        The config is deleted last: an interrupted deletion still leaves a run directory, without a complete checkpoint.
 
-        The config goes last: a clearing that was cut short still leaves a run directory, without a whole checkpoint.
+        Args:
+            keep_first: keep `checkpoint-0`, the model before the first step, which the new run has already written.
+            keep_config: keep the config, which is overwritten later.
         """
-        checkpoints = [path for _, path in self._checkpoints()]
+        checkpoints = [path for _, path in self.checkpoints()]
         if self.best_model.is_symlink():
             self.best_model.unlink()
         if not keep_first and self.checkpoint(0).is_dir():
             checkpoints.append(self.checkpoint(0))
         for path in checkpoints:
             unmark(path)
-        folders = (self.completions, self.final_model, self.evaluation)
-        files = (self.environment, self.metrics, self.report, self.curves, self.log, self.summary, self.config)
+        part = self.final_model.with_name(f"{self.final_model.name}.part")
+        if self.final_model.is_dir():  # atomic: half of it must not be taken for a model
+            shutil.rmtree(part, ignore_errors=True)
+            self.final_model.rename(part)
+        folders = (self.completions, part, self.evaluation)
+        files = (self.environment, self.metrics, self.report, self.curves, self.log, self.summary)
         for path in (*checkpoints, *folders):
             if path.exists():
                 shutil.rmtree(path)
-        for path in (*files, *self.root.glob("train.process-*.log")):
+        logs = (*self.root.glob("train.process-*.log"), *self.root.glob("train*.log.1"))
+        for path in (*files, *logs, *(() if keep_config else (self.config,))):
             path.unlink(missing_ok=True)
 
-    @property
-    def _lock(self) -> Path:
-        return self.root / ".lock"
-
-    def _checkpoints(self) -> list[tuple[int, Path]]:
-        if not self.root.is_dir():
-            return []
-        named = ((_CHECKPOINT.fullmatch(path.name), path) for path in self.root.iterdir() if path.is_dir())
-        found = sorted((int(name.group(1)), path) for name, path in named if name)
-        return [(step, path) for step, path in found if step > 0]  # checkpoint-0 is a model, and no run to go on with
-
-
-def mark_whole(checkpoint: Path, step: int) -> None:
-    """Declare a checkpoint whole. Everything in it reaches the disk before the marker, which lists it, does."""
-    unmark(checkpoint)
-    for folder, _, files in os.walk(checkpoint):
-        for name in files:
-            sync(Path(folder) / name)
-        sync(Path(folder))
-    sync(checkpoint.parent)
-    content = {"step": step, "format": CHECKPOINT_FORMAT, "bytes": _sizes(checkpoint)}
-    write_atomically(checkpoint / CHECKPOINT_MARKER, json.dumps(content, indent=1) + "\n")
-
-
-def unmark(checkpoint: Path) -> None:
-    """Declare a checkpoint not whole: before it is written over or deleted. One without a marker stays as it is."""
-    marker = checkpoint / CHECKPOINT_MARKER
-    if marker.exists():
-        marker.unlink()
-        sync(checkpoint)
-
-
-def is_whole(checkpoint: Path) -> bool:
-    """Whether this is a folder `checkpoint-<step>` whose marker was written, for that step, and nothing was lost since.
-
-    Files that were cut short or taken away after the marker was written (a disk that failed, a copy that was stopped)
-    are noticed by their sizes.
-
-    Raises:
-        RunDirectoryError: when it was written by a version of Covey whose checkpoints this one cannot read.
-    """
-    name, marker = _CHECKPOINT.fullmatch(checkpoint.name), checkpoint / CHECKPOINT_MARKER
-    if name is None or not marker.is_file():
-        return False
-    try:
-        content = json.loads(marker.read_bytes())
-    except ValueError:
-        return False
-    if not isinstance(content, dict) or content.get("step") != int(name.group(1)):
-        return False
-    if content.get("format") != CHECKPOINT_FORMAT:
-        raise RunDirectoryError(
-            f"{marker} says that this checkpoint has format {content.get('format')!r}, but this version of Covey reads "
-            f"format {CHECKPOINT_FORMAT}. Go on with the version that began the run (see environment.json), or start "
-            "anew under another run_name."
+    def _is_left_over(self, path: Path) -> bool:
+        first = self.checkpoint(0)
+        half = path.name.startswith(".") and path.name.endswith(".tmp")
+        return (
+            half or path in (self._lock, first.with_name(f"{first.name}.part")) or (path == first and is_complete(path))
         )
-    sizes = _sizes(checkpoint)
-    return all(sizes.get(file) == size for file, size in content.get("bytes", {}).items())
-
-
-def _sizes(checkpoint: Path) -> dict[str, int]:
-    """The size of every file in a checkpoint, by its path from there."""
-    files = (path for path in sorted(checkpoint.rglob("*")) if path.is_file())
-    return {path.relative_to(checkpoint).as_posix(): path.stat().st_size for path in files}
 
 
 def _take_lock(path: Path, instead: str) -> int:
     while True:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        except FileNotFoundError:  # the previous holder has just removed the folder
+            continue
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if _is_open_at(descriptor, path):
                 return descriptor
-            os.close(descriptor)  # whoever held it has just deleted it: try with a new file
+            os.close(descriptor)  # the previous holder has just deleted it: try a new file
         except BlockingIOError:
             os.close(descriptor)
-            raise RunDirectoryError(f"{path.parent} is being written by another process. {instead}") from None
+            raise _in_use(path.parent, instead) from None
         except OSError as error:
             if error.errno not in (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS):
                 os.close(descriptor)
                 raise
-            logger.warning("The file system of %s has no locks: take care that no two runs write there.", path.parent)
+            logger.warning("The file system of %s has no locks: make sure that no two runs write there.", path.parent)
             return descriptor
+
+
+def _in_use(folder: Path, instead: str) -> RunDirectoryError:
+    return RunDirectoryError(f"{folder} is being written by another process. {instead}")
+
+
+def _remove_if_empty(folder: Path) -> None:
+    with contextlib.suppress(OSError):
+        folder.rmdir()
 
 
 def _is_open_at(descriptor: int, path: Path) -> bool:
@@ -338,20 +317,21 @@ def _is_open_at(descriptor: int, path: Path) -> bool:
 
 
 def describe_environment() -> dict[str, object]:
-    """The facts about machine and software that bear on a run's numbers and speed; None where one is not known."""
+    """Machine and software details that affect a run's numbers and speed; None if unknown."""
     return {
         "format": RUN_FORMAT,
-        "command": _SECRET.sub(r"\1…", shlex.join(sys.argv)),
+        "command": shlex.join(redact_words(sys.argv)),
         "python": platform.python_version(),
         "platform": platform.platform(),
-        "packages": {name: _version(name) for name in PACKAGES},
+        "packages": {name: version_of(name) for name in PACKAGES},
         "cpu_count": os.cpu_count(),
         "memory_bytes": _memory_bytes(),
         **_git_state(),
     }
 
 
-def _version(package: str) -> str | None:
+def version_of(package: str) -> str | None:
+    """The version of a package; None if it is not installed."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
@@ -376,7 +356,7 @@ def _git_state() -> dict[str, object]:
             return None
         return done.stdout.strip() if done.returncode == 0 else None
 
-    if git("ls-files", "--error-unmatch", here.name) is None:  # an installed copy that merely lies in some checkout
+    if git("ls-files", "--error-unmatch", here.name) is None:  # an installed copy inside some other checkout
         return {"git_commit": None, "git_modified": None}
     changes = git("status", "--porcelain", "--untracked-files=no")
     return {"git_commit": git("rev-parse", "HEAD"), "git_modified": None if changes is None else changes != ""}

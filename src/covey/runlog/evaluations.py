@@ -1,13 +1,14 @@
-"""How an evaluation lies on the disk: `settings.json`, `completions.jsonl` and, once it is done, `summary.json`.
+"""Evaluations on disk: `settings.json`, `completions.jsonl` and, once finished, `summary.json`.
 
-In a run each has its folder in `evaluation/`; others may lie anywhere. `completions.jsonl` grows as they come, so that
-an evaluation that was stopped can go on.
+Each has a folder, those of a run in `evaluation/`. `completions.jsonl` is appended to, so that a stopped evaluation can
+resume.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +20,9 @@ from covey.runlog.directory import RunDirectory
 from covey.runlog.files import guard_disk, json_line, write_atomically
 
 EVALUATION_FORMAT = 1
-"""Changes when an older Covey can no longer read an evaluation."""
+"""Bumped when older versions can no longer read an evaluation."""
+
+logger = logging.getLogger(__name__)
 
 _ESTIMATE = ("value", "low", "high")
 SETTINGS, COMPLETIONS, SUMMARY = "settings.json", "completions.jsonl", "summary.json"
@@ -27,14 +30,14 @@ SETTINGS, COMPLETIONS, SUMMARY = "settings.json", "completions.jsonl", "summary.
 
 @dataclass(frozen=True, slots=True)
 class StoredEvaluation:
-    """One evaluation on the disk."""
+    """One evaluation on disk."""
 
     folder: Path
-    """Where it lies; for one that training made, the file with its completions."""
+    """Its folder; for one made during training, the file with its completions."""
     settings: dict[str, Any]
-    """The model, the problems, how it was sampled, the seed and the versions."""
+    """The model, data, sampling parameters, seed and versions."""
     summary: dict[str, dict[str, float]]
-    """Metric to `value`, `low` and `high`, NaN where undefined; empty for one that is not done."""
+    """Metric to `value`, `low` and `high`, NaN where undefined; empty until finished."""
 
     @property
     def name(self) -> str:
@@ -42,24 +45,24 @@ class StoredEvaluation:
 
     @property
     def done(self) -> bool:
-        """Whether all completions are there, and the figures."""
+        """Whether it is finished, with all completions and results."""
         return bool(self.summary)
 
     def completions(self) -> Iterator[dict[str, Any]]:
-        """Every completion that is there, in the order in which they were written."""
+        """The completions so far, in the order of writing."""
         yield from read_completions(self.folder)
 
 
 def is_evaluation(folder: Path) -> bool:
-    """Whether an evaluation was begun in this folder."""
+    """Whether this folder holds an evaluation, finished or not."""
     return (folder / SETTINGS).is_file()
 
 
 def read_evaluation(folder: Path) -> StoredEvaluation:
-    """Read an evaluation's settings and figures.
+    """Read an evaluation's settings and results.
 
     Raises:
-        RunDirectoryError: it is not one, cannot be read, or is from a newer Covey.
+        RunDirectoryError: it is not an evaluation, cannot be read, or has another format.
     """
     settings = _read(folder / SETTINGS)
     stored = settings.get("format")
@@ -84,8 +87,11 @@ def read_evaluation(folder: Path) -> StoredEvaluation:
     return StoredEvaluation(folder, settings, figures)
 
 
-def list_evaluations(run_dir: Path) -> list[StoredEvaluation]:
-    """The evaluations in a run directory that are done, oldest first.
+def list_evaluations(run_dir: Path, *, skip_damaged: bool = False) -> list[StoredEvaluation]:
+    """The finished evaluations in a run directory, oldest first.
+
+    Args:
+        skip_damaged: skip those that cannot be read, with a warning.
 
     Raises:
         RunDirectoryError: one of them cannot be read.
@@ -93,32 +99,40 @@ def list_evaluations(run_dir: Path) -> list[StoredEvaluation]:
     root = RunDirectory(run_dir).evaluation
     folders = [path.parent for path in root.glob(f"*/{SUMMARY}")] if root.is_dir() else []
     folders.sort(key=lambda folder: ((folder / SUMMARY).stat().st_mtime_ns, folder.name))
-    return [read_evaluation(folder) for folder in folders]
+    found = []
+    for folder in folders:
+        try:
+            found.append(read_evaluation(folder))
+        except RunDirectoryError as error:
+            if not skip_damaged:
+                raise
+            logger.warning("Skipped: %s", error)
+    return found
 
 
 @contextlib.contextmanager
 def writing_evaluation(folder: Path) -> Iterator[None]:
-    """Keep every other process from writing an evaluation here; makes the folder.
+    """Lock the folder of an evaluation against other writers; creates the folder.
 
     Raises:
-        RunDirectoryError: another process is writing here, or the folder cannot be made.
+        RunDirectoryError: another process is writing here, or the folder cannot be created.
     """
     instead = "Wait until that evaluation is done, stop it, or give another folder with --out."
     with _guard(folder):
         folder.mkdir(parents=True, exist_ok=True)
     with RunDirectory(folder).lock("the evaluation", instead):
-        for leftover in folder.glob(".*.tmp"):  # of a process that was killed while it wrote
+        for leftover in folder.glob(".*.tmp"):  # of a process that was killed while writing
             leftover.unlink()
         yield
 
 
 def begin_evaluation(folder: Path, settings: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Begin an evaluation, or go on with the one that is there; returns the completions that are there already.
+    """Start or resume an evaluation; returns its completions so far.
 
-    A last line that was cut off is removed.
+    An incomplete last line is removed.
 
     Raises:
-        RunDirectoryError: an evaluation with other settings is there, or the disk will not have it.
+        RunDirectoryError: the folder holds an evaluation with other settings, or cannot be written.
     """
     wanted = {"format": EVALUATION_FORMAT, **settings}
     with _guard(folder):
@@ -143,13 +157,13 @@ def begin_evaluation(folder: Path, settings: Mapping[str, Any]) -> list[dict[str
 
 
 def append_completions(folder: Path, completions: Sequence[Mapping[str, Any]]) -> None:
-    """Add completions to an evaluation that was begun."""
+    """Append completions to an evaluation."""
     with _guard(folder), (folder / COMPLETIONS).open("a", encoding="utf-8") as file:
         file.write("".join(map(json_line, completions)))
 
 
 def finish_evaluation(folder: Path, metrics: Mapping[str, tuple[float, float, float]]) -> None:
-    """Write the figures, each `(value, low, high)`: the evaluation is done."""
+    """Write the results, each `(value, low, high)`, which finishes the evaluation."""
     figures = {
         name: dict(zip(_ESTIMATE, (x if math.isfinite(x) else None for x in estimate), strict=True))
         for name, estimate in metrics.items()
@@ -160,25 +174,25 @@ def finish_evaluation(folder: Path, metrics: Mapping[str, tuple[float, float, fl
 
 
 def read_completions(folder: Path) -> Iterator[dict[str, Any]]:
-    """The completions of an evaluation; a last line that was cut off is left out.
+    """The completions of an evaluation; an incomplete last line is skipped.
 
     Raises:
-        RunDirectoryError: a line before the last is no JSON object.
+        RunDirectoryError: a line before the last is not a JSON object.
     """
     path = folder if folder.suffix == ".jsonl" else folder / COMPLETIONS
     lines = path.read_bytes().split(b"\n") if path.is_file() else []
-    for number, line in enumerate(lines[:-1], start=1):  # what follows the last line break was cut off, or is nothing
+    for number, line in enumerate(lines[:-1], start=1):  # after the last line break: empty, or incomplete
         try:
             yield dict(json.loads(line))
         except (ValueError, TypeError):
             raise RunDirectoryError(
-                f"Line {number} of {path} is no JSON object, so the evaluation is damaged. Delete {folder} and "
+                f"Line {number} of {path} is not a JSON object, so the evaluation is damaged. Delete {folder} and "
                 "evaluate again."
             ) from None
 
 
 def _differences(there: Mapping[str, Any], here: Mapping[str, Any], within: str = "") -> list[str]:
-    """The settings in which two evaluations differ, in words; of what only has a hash, that it differs."""
+    """The settings that differ, as text; for fingerprints only that they differ."""
     found = []
     for key, value in here.items():
         other = there.get(key)
@@ -199,11 +213,13 @@ def _guard(folder: Path) -> contextlib.AbstractContextManager[None]:
 
 def _read(path: Path) -> dict[str, Any]:
     if not path.is_file():
-        raise RunDirectoryError(f"{path.parent} is no evaluation: it has no {path.name}. `covey eval` makes one.")
+        raise RunDirectoryError(f"{path.parent} is not an evaluation: it has no {path.name}. `covey eval` makes one.")
     try:
         return dict(json.loads(path.read_bytes()))
     except (ValueError, TypeError):
-        raise RunDirectoryError(f"{path} cannot be read: it is no JSON object. Delete it and evaluate again.") from None
+        raise RunDirectoryError(
+            f"{path} cannot be read: it is not a JSON object. Delete it and evaluate again."
+        ) from None
 
 
 def _text(value: Any) -> str:

@@ -1,4 +1,4 @@
-"""Writing single files, whole or not at all, and saying clearly when the disk will not have them."""
+"""Atomic file writes, and clear errors for full or read-only disks."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import contextlib
 import errno
 import json
 import os
+import resource
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -21,44 +22,49 @@ _FORBIDDEN = {
     errno.EPERM: "there is no permission to write there",
 }
 
-# Libraries that write through their own code tell of the disk in words only. The last two are all that torch says when
-# its zip writer could not write.
-_WORDS = {
+# Libraries with their own writers report disk errors only as text. The last two are messages of torch's zip writer.
+_MESSAGES = {
     "No space left on device": errno.ENOSPC,
     "Disk quota exceeded": errno.EDQUOT,
     "Read-only file system": errno.EROFS,
+    "File too large": errno.EFBIG,
     "PytorchStreamWriter failed writing file": errno.ENOSPC,
     "inline_container.cc": errno.ENOSPC,
 }
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:
-    """Write a whole file, or leave what was there: write beside it, bring it to the disk, rename.
+    """Write a file atomically: write a temporary file next to it, sync it to disk, rename it.
 
-    Text is written as UTF-8. The folder is made when it is not there.
+    Text is written as UTF-8. The folder is created if missing.
     """
     data = content.encode() if isinstance(content, str) else content
     path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        with beside.open("wb") as file:
+        with temporary.open("wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        beside.replace(path)
+        temporary.replace(path)
     except BaseException:
-        beside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
     sync(path.parent)
 
 
 def json_line(value: Mapping[str, Any]) -> str:
-    """One line of a JSON Lines file. Numbers read back as the same float; a NaN in them is an error."""
-    return json.dumps(value, allow_nan=False, ensure_ascii=False) + "\n"
+    """One line of a JSON Lines file. Floats round-trip exactly; NaN is an error."""
+    return writable(json.dumps(value, allow_nan=False, ensure_ascii=False)) + "\n"
+
+
+def writable(text: str) -> str:
+    """The text with lone surrogates, which UTF-8 cannot encode, replaced by `?`."""
+    return text.encode("utf-8", "replace").decode()
 
 
 def sync(path: Path) -> None:
-    """Bring a file's content, or a folder's list of names, to the disk."""
+    """Sync a file, or a folder's entries, to disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -77,59 +83,71 @@ def guard_disk(
     *,
     elsewhere: str | None = None,
 ) -> Iterator[None]:
-    """Turn "the disk will not have it" into one clear paragraph; let every other error pass.
+    """Turn errors of a full or read-only disk into one clear paragraph; other errors pass.
 
     Args:
-        what: what is being written, as it reads in a sentence ("checkpoint-50").
+        what: what is being written, for the message ("checkpoint-50").
         directory: where it is being written.
-        newest_checkpoint: finds the whole checkpoint that the next run would go on from; asked only when needed.
-        elsewhere: how to have it written to another place, where that is not `output_dir`.
+        newest_checkpoint: finds the complete checkpoint from which the next run would resume; called only if needed.
+        elsewhere: how to write it to another place, if that is not set by `output_dir`.
 
     Raises:
-        RunDirectoryError: when the disk is full, the quota used up, or writing is not allowed.
+        RunDirectoryError: the disk is full, the quota is used up, or writing is not allowed.
     """
     try:
         yield
     except RunDirectoryError:
         raise
     except Exception as error:
-        code = _disk_errno(error)
+        code = _disk_errno(error, directory)
         if code is None:
             raise
         checkpoint = newest_checkpoint() if newest_checkpoint else None
         raise RunDirectoryError(_explain(what, directory, code, checkpoint, elsewhere)) from error
 
 
-def _disk_errno(error: Exception) -> int | None:
+def _disk_errno(error: Exception, directory: Path) -> int | None:
     if isinstance(error, OSError) and error.errno in _FULL | _TOO_LARGE | _FORBIDDEN:
         return error.errno
     text = str(error)
-    return next((code for words, code in _WORDS.items() if words in text), None)
+    code = next((code for message, code in _MESSAGES.items() if message in text), None)
+    if code == errno.ENOSPC and "No space" not in text and _limit_is_near(directory):
+        return errno.EFBIG
+    return code
+
+
+def _limit_is_near(directory: Path) -> bool:
+    """Whether a file would reach the size limit (`ulimit -f`) before it fills the disk."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
+    return limit != resource.RLIM_INFINITY and limit < shutil.disk_usage(_existing(directory)).free
 
 
 def _explain(what: str, directory: Path, code: int, checkpoint: Path | None, elsewhere: str | None) -> str:
     again = "run the same command again"
     if checkpoint is not None:
-        again += f": it goes on from {checkpoint.name}"
+        again += f": it resumes from {checkpoint.name}"
     if code in _FULL:
-        cause, cure = f"{_FULL[code]} ({_free_space(directory)} free)", "free some space"
+        cause, fix = f"{_FULL[code]} ({_free_space(directory)} free)", "free some space"
     elif code in _TOO_LARGE:
-        cause, cure = _TOO_LARGE[code], "raise that limit"
+        cause, fix = _TOO_LARGE[code], "raise that limit"
     else:
-        cause, cure = _FORBIDDEN[code], "make that place writable"
+        cause, fix = _FORBIDDEN[code], "make that place writable"
     if elsewhere is None:
         elsewhere = "set output_dir to another place"
     if checkpoint is not None:
-        elsewhere += f", with resume={checkpoint} to go on from there"
+        elsewhere += f", with resume={checkpoint} to resume from there"
     return (
-        f"Could not write {what} in {directory}: {cause}. What was written before is still whole. Either {cure}, and "
+        f"Could not write {what} in {directory}: {cause}. Earlier files are intact. Either {fix}, and "
         f"{again}; or {elsewhere}."
     )
 
 
+def _existing(directory: Path) -> Path:
+    return next(path for path in (directory, *directory.absolute().parents) if path.exists())
+
+
 def _free_space(directory: Path) -> str:
-    existing = next(path for path in (directory, *directory.absolute().parents) if path.exists())
-    free = float(shutil.disk_usage(existing).free)
+    free = float(shutil.disk_usage(_existing(directory)).free)
     for unit in ("bytes", "kB", "MB", "GB"):
         if free < 1000:
             return f"{free:.0f} {unit}" if unit == "bytes" else f"{free:.1f} {unit}"

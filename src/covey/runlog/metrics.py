@@ -1,6 +1,6 @@
 """`metrics.jsonl`: one JSON object per line, one line per step, steps ascending.
 
-Numbers are written so that they read back as the same float; what is not a number (NaN) or infinite becomes null.
+Floats round-trip exactly; NaN and infinities become null.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
@@ -20,45 +20,68 @@ from covey.runlog.names import STEP
 
 Value = float | int | str | bool | None
 Row = dict[str, Any]
-"""`step` and the values of the metrics by their names."""
+"""`step`, and the metrics by name."""
 
 
 class MetricsWriter:
-    """Writes the rows of a run, one at a time.
+    """Writes the rows of a run, one per step.
 
-    Everything added for one step becomes one row, also when part of it comes after a `flush`, or after a resume.
+    All values of a step go into one row, also those added after a `flush` or a resume.
     """
 
-    def __init__(self, path: Path, keep_until: int | None) -> None:
+    def __init__(
+        self, path: Path, keep_until: int | None, *, copy: Path | None = None, logged: Sequence[Row] = ()
+    ) -> None:
         """Open the file.
 
         Args:
-            path: where; the run directory is made when it is not there.
-            keep_until: None starts anew, whatever was there. A step keeps the rows up to and with that step, and drops
-                later rows and a torn last line: what a resumed run needs in order to write no row twice.
+            path: the file; the run directory is created if missing.
+            keep_until: None replaces the file. A step keeps the rows up to and including that step, and drops later
+                rows and invalid lines, so that a resumed run writes no row twice.
+            copy: an intact copy of the file at that step; it takes precedence, and restores lost rows.
+            logged: rows from another source, used for steps that neither file has.
 
         Raises:
-            RunDirectoryError: when the file is damaged before its last line, or the disk will not have it.
+            RunDirectoryError: the copy is damaged, or the file cannot be written.
         """
         self._directory = RunDirectory(path.parent)
         self._row: Row = {}
         self._changed = False
-        kept = [row for row in read_metrics(path) if row[STEP] <= keep_until] if _resumes(path, keep_until) else []
+        self.repairs: list[str] = []
+        """Restored and lost rows, one sentence each."""
+        kept = [] if keep_until is None else self._kept(path, keep_until, read_metrics(copy) if copy else [], logged)
         lines = [_line(row) for row in kept]
         with self._directory.guard(path.name):
             write_atomically(path, b"".join(lines))
         self._path = path
         if kept:
             self._row = kept[-1]
-        self._row_start = sum(map(len, lines[:-1]))  # the byte where the row in hand begins in the file
+        self._row_start = sum(map(len, lines[:-1]))  # the byte offset of the current row
         self._end = sum(map(len, lines))
+
+    def _kept(self, path: Path, until: int, copied: Sequence[Row], logged: Sequence[Row]) -> list[Row]:
+        found, damaged = _rows_and_damage(path)
+        rows = {row[STEP]: row for row in found if row[STEP] <= until}
+        better = {row[STEP]: {**rows.get(row[STEP], {}), **row} for row in copied if row[STEP] <= until}
+        better |= {row[STEP]: row for row in logged if row[STEP] <= until and row[STEP] not in rows | better}
+        restored = sorted(step for step, row in better.items() if row != rows.get(step))
+        if restored:
+            self.repairs.append(
+                f"{path.name} had lost or changed {len(restored)} rows (step {restored[0]} to {restored[-1]}), which "
+                f"were restored from the checkpoint of step {until}"
+                + (", except the results of evaluations (see evaluation/)." if logged else ".")
+            )
+        if damaged and not copied:
+            self.repairs.append(f"{path.name} has lines that are not rows of metrics ({damaged}): they were dropped.")
+        rows |= better
+        return [rows[step] for step in sorted(rows)]
 
     def add(self, step: int, values: Mapping[str, Value]) -> None:
         """Add values to a step's row. A new step writes the row before it.
 
         Raises:
-            ValueError: for a step before the newest one.
-            RunDirectoryError: when the disk will not have the row.
+            ValueError: the step is before the newest one.
+            RunDirectoryError: the row cannot be written.
         """
         newest = self._row.get(STEP)
         if newest is not None and step < newest:
@@ -71,10 +94,10 @@ class MetricsWriter:
         self._changed = True
 
     def flush(self) -> None:
-        """Write the row in hand and bring it to the disk, as before a checkpoint.
+        """Write the current row and sync the file to disk, as before a checkpoint.
 
         Raises:
-            RunDirectoryError: when the disk will not have the row.
+            RunDirectoryError: the row cannot be written.
         """
         self._write(to_disk=True)
 
@@ -95,10 +118,10 @@ class MetricsWriter:
 
 
 def read_metrics(path: Path) -> list[Row]:
-    """Read the rows of a run, also of one that is running or was killed: a torn last line is passed over.
+    """Read the rows of a run, also of one that is running or was killed: an incomplete last line is skipped.
 
     Raises:
-        RunDirectoryError: when the file is missing, or a line before the last one is no row.
+        RunDirectoryError: the file is missing, or a line before the last one is not a row.
     """
     try:
         lines = path.read_bytes().splitlines()
@@ -107,28 +130,29 @@ def read_metrics(path: Path) -> list[Row]:
             f"{path} does not exist, so there are no metrics to read. Name the directory of a run that has begun "
             "training: output_dir/run_name."
         ) from None
-    rows = []
-    for number, line in enumerate(lines, start=1):
-        row = _parse(line)
-        if row is not None:
-            rows.append(row)
-        elif number < len(lines):
+    rows = [_parse(line) for line in lines]
+    for number, (row, line) in enumerate(zip(rows[:-1], lines, strict=False), start=1):
+        if row is None:
             raise RunDirectoryError(
                 f"{path}, line {number}, is not a row of metrics (a JSON object with a step): "
-                f"{line[:60].decode(errors='replace')!r}. Only the last line of a killed run may be torn, so something "
-                "else has written to this file. Take that line out, or start anew with overwrite=true."
+                f"{line[:60].decode(errors='replace')!r}. Only the last line of a killed run may be incomplete, so "
+                "something else has written to this file. Remove that line; resuming the run restores it."
             )
-    return rows
+    return [row for row in rows if row is not None]
+
+
+def _rows_and_damage(path: Path) -> tuple[list[Row], str]:
+    """The rows of a file that may be missing or damaged, and the numbers of invalid lines before the last."""
+    lines = path.read_bytes().splitlines() if path.is_file() else []
+    rows = [_parse(line) for line in lines]
+    damaged = [str(number) for number, row in enumerate(rows[:-1], start=1) if row is None]
+    return [row for row in rows if row is not None], ", ".join(damaged)
 
 
 def series(rows: Iterable[Row], name: str) -> list[tuple[int, float]]:
-    """The steps and values of one metric, where it has a value."""
+    """Steps and values of one metric, without missing values."""
     points = ((row[STEP], row.get(name)) for row in rows)
     return [(step, float(value)) for step, value in points if isinstance(value, int | float)]
-
-
-def _resumes(path: Path, keep_until: int | None) -> bool:
-    return keep_until is not None and path.exists()
 
 
 def _parse(line: bytes) -> Row | None:

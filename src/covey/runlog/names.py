@@ -1,20 +1,19 @@
-"""What every metric and every column of the completions is called. No other module spells one of these names out.
+"""The names of all metrics and of the completions' columns. No other module spells them out.
 
 A metric's name is a group and a name: `train/…` for what TRL logs at a step (under TRL's own name), `eval/…` for the
-held-out problems and `eval_<set>/…` for every other evaluation set, `time/…` for seconds and speeds, `grader/…` for
-the shares of grading outcomes, `memory/…` for bytes. Times and memory are the only metrics in which two runs of one
-config and seed may differ.
+held-out problems, `eval_<set>/…` for other evaluation sets, `time/…` for seconds and throughput, `grader/…` for shares
+of grading outcomes, `memory/…` for bytes. Only times and memory may differ between two runs of one config and seed.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import TypeVar
+from typing import Any, TypeVar
 
 STEP = "step"
 
-# What TRL logs.
+# Logged by TRL.
 REWARD = "train/reward"
 REWARD_STD = "train/reward_std"
 FRAC_REWARD_ZERO_STD = "train/frac_reward_zero_std"
@@ -25,24 +24,22 @@ LOSS = "train/loss"
 LEARNING_RATE = "train/learning_rate"
 GRAD_NORM = "train/grad_norm"
 ENTROPY = "train/entropy"
-NUM_TOKENS = "train/num_tokens"
-EPOCH = "train/epoch"
 CLIP_LOW = "train/clip_ratio/low_mean"
 CLIP_HIGH = "train/clip_ratio/high_mean"
 CLIP_REGION = "train/clip_ratio/region_mean"
 
-# What Covey's trainer adds.
+# Added by Covey's trainer.
 BETA = "train/objective/beta"
 TARGET_ENTROPY = "train/objective/target_entropy"
 EFFECTIVE_COMPLETIONS = "train/objective/effective_completions"
 WEIGHT_ON_CORRECT = "train/objective/weight_on_correct"
 ENGINE_GAP = "train/engine/logp_gap"
-"""Mean difference between vLLM's log-probabilities and the trainer's, in nats per token, after the sync of the step."""
+"""Mean difference between vLLM's log-probs and the trainer's after the step's weight sync, in nats per token."""
 
 REASONING_SHARE = "train/vocabulary/reasoning_share"
-"""Share of reasoning tokens among the tokens that were written inside of thinking."""
+"""Share of reasoning tokens among the thinking tokens."""
 THINKING_SHARE = "train/vocabulary/thinking_share"
-"""Share of the tokens that were written inside of thinking."""
+"""Share of thinking tokens: those between the thinking tags."""
 
 # Seconds, and completions generated per second.
 STEP_TIME = "time/step"
@@ -51,19 +48,18 @@ EVALUATION_TIME = "time/evaluation"
 RESAMPLING_TIME = "time/resampling"
 REWARDS_TIME = "time/rewards"
 SCORING_TIME = "time/scoring"
-"""Log-probabilities under the policy that wrote the completions and under the reference; and what else comes before the
-loss."""
+"""Log-probs under the sampling policy and the reference model, and everything else before the loss."""
 SYNC_TIME = "time/sync"
-"""Giving vLLM the weights, and the proof that it has them."""
+"""Weight sync to vLLM, and its check."""
 FORWARD_TIME = "time/forward"
 BACKWARD_TIME = "time/backward"
 COMPLETIONS_PER_SECOND = "time/completions_per_second"
 
-# Bytes, at most since the run was started.
+# Bytes, peak since the start of the process.
 PROCESS_MEMORY = "memory/process"
 DEVICE_MEMORY = "memory/device"
 
-# The second half of an evaluation metric's name, to be joined by `eval_name`.
+# Metrics of an evaluation, for `eval_name`.
 ACCURACY = "accuracy"
 ACCURACY_LOW = "accuracy_low"
 """Lower end of the 95% interval."""
@@ -74,20 +70,18 @@ LENGTH = "completion_length"
 TRUNCATED = "truncated"
 
 TEST_SET = "test"
-"""The held-out problems that a run is judged by; their metrics are plain `eval/…`."""
+"""The main held-out set; its metrics are plain `eval/…`."""
 HARD_SET = "hard"
-"""Held-out problems harder than anything trained on."""
+"""Held-out problems harder than the training problems."""
 
-# The spelled-out names of the two sets that every arithmetic run has.
+# Metrics of the two held-out sets of every arithmetic run.
 EVAL_ACCURACY = "eval/accuracy"
 EVAL_ACCURACY_LOW = "eval/accuracy_low"
 EVAL_ACCURACY_HIGH = "eval/accuracy_high"
-EVAL_FORMAT = "eval/format"
 EVAL_LENGTH = "eval/completion_length"
-EVAL_TRUNCATED = "eval/truncated"
 EVAL_HARD_ACCURACY = "eval_hard/accuracy"
 
-# Columns of the completions. Beside them stand one column per reward function, under its name, and what rewards log.
+# Columns of the completions; one more per reward function, under its name, and those that rewards log.
 COLUMN_PROMPT = "prompt"
 COLUMN_COMPLETION = "completion"
 COLUMN_ANSWER = "answer"
@@ -95,9 +89,9 @@ COLUMN_ADVANTAGE = "advantage"
 COLUMN_RENDERED = "rendered_prompt"
 """The prompt through the chat template, exactly as the model saw it."""
 COLUMN_GROUP = "group"
-"""The number of the completion's group within its step."""
+"""The index of the completion's group within its step."""
 COLUMN_OUTCOME = "outcome"
-"""What the grader made of it."""
+"""The grader's outcome."""
 COLUMN_LENGTH = "length"
 """In tokens."""
 COLUMN_TRUNCATED = "truncated"
@@ -105,7 +99,7 @@ COLUMN_WEIGHT = "maxent_weight"
 """The completion's weight in the MaxEnt target of its group."""
 
 COLUMN_IDS = "completion_ids"
-"""The completion's token ids; written under a reasoning vocabulary only."""
+"""The completion's token ids; only with a reasoning vocabulary."""
 
 _OURS = re.compile(r"(train|eval|eval_\w+|time|memory|grader)/")
 _COMPONENT = re.compile(r"train/rewards/(.+)/mean")
@@ -121,40 +115,46 @@ def eval_name(set_name: str, metric: str) -> str:
     return f"eval/{metric}" if set_name == TEST_SET else f"eval_{set_name}/{metric}"
 
 
+def accuracy(row: Mapping[str, Any], set_name: str) -> tuple[Any, Any, Any]:
+    """An evaluation's accuracy in a row, and the ends of its 95% interval; None if missing."""
+    value, low, high = (row.get(eval_name(set_name, key)) for key in (ACCURACY, ACCURACY_LOW, ACCURACY_HIGH))
+    return value, low, high
+
+
 def evaluated_set(name: str) -> str | None:
-    """The evaluation set whose accuracy bears this name; None for any other metric."""
+    """The evaluation set, if this is the name of an accuracy; else None."""
     found = _ACCURACY.fullmatch(name)
     return (found.group(1) or TEST_SET) if found else None
 
 
 def held_out_sets(rows: Iterable[Mapping[str, object]]) -> list[str]:
-    """The evaluation sets in these rows: the one that the run is judged by first, the others as they come."""
+    """The evaluation sets in these rows, the main one first."""
     found = dict.fromkeys(name for row in rows for metric in row if (name := evaluated_set(metric)))
     return sorted(found, key=lambda name: name != TEST_SET)
 
 
 def reward_mean(reward: str) -> str:
-    """The name of the mean of one reward function."""
+    """The metric of a reward function's mean."""
     return f"train/rewards/{reward}/mean"
 
 
 def rewarded(name: str) -> str | None:
-    """The reward function whose mean bears this name; None for any other metric."""
+    """The reward function, if this is the name of a reward's mean; else None."""
     found = _COMPONENT.fullmatch(name)
     return found.group(1) if found else None
 
 
 def grader_name(outcome: str) -> str:
-    """The name of the share of all gradings that ended so."""
+    """The metric of the share of gradings with this outcome."""
     return f"grader/{outcome}"
 
 
 def train_row(logs: Mapping[str, T]) -> dict[str, T]:
-    """Give what TRL logged at a step our names.
+    """Rename what TRL logged at a step.
 
-    Step time and profiled functions go under `time/`, TRL's own evaluation under `eval/`, all else under `train/`. A
-    name that is one of ours already stays. What the trainer says once, after the last step, about the whole run is left
-    out: it belongs to no step, and would differ between a straight run and a resumed one.
+    Step time and profiled functions go under `time/`, TRL's own evaluation under `eval/`, all else under `train/`.
+    Names of ours stay. The trainer's totals after the last step are dropped: they belong to no step, and would differ
+    between an uninterrupted run and a resumed one.
     """
     row = {}
     for name, value in logs.items():

@@ -1,8 +1,7 @@
-"""The folder of a sweep: which jobs it has, how each is doing, and where their run directories and outputs lie.
+"""The folder of a sweep: its jobs, their states, run directories and outputs.
 
-`sweep.json` is the table of the jobs; `jobs/` holds, for each, its config, what it printed and how it stands. The run
-directories lie beside `jobs/`, one per job. The job's own process writes how it stands, wherever that runs; everybody
-else only reads it.
+`sweep.json` is the table of jobs; `jobs/` holds each job's config, output and state. The run directories are next to
+`jobs/`, one per job. Only the job's own process writes its state.
 """
 
 from __future__ import annotations
@@ -15,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from covey.errors import RunDirectoryError
-from covey.runlog.directory import RunDirectory
+from covey.runlog.directory import Inside, RunDirectory
 from covey.runlog.files import guard_disk, write_atomically
 
 WAITING, RUNNING, FINISHED, STOPPED, FAILED = "waiting", "running", "finished", "stopped", "failed"
-"""What can be said of a job. `stopped` has a checkpoint to go on from; `failed` ended with an error."""
+"""States of a job. `stopped` has a checkpoint to resume from; `failed` ended with an error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,88 +27,77 @@ class SweepJob:
 
     number: int
     name: str
-    """Its run name: the number and what is special about it."""
+    """Its run name: the number and the swept values."""
     swept: Mapping[str, str]
-    """The swept keys and this job's values, as they were written."""
+    """The swept keys with this job's values, as given."""
     max_steps: int | None = None
-    """Optimiser steps of the whole run, where the config says so."""
+    """Optimiser steps of the run, if the config sets them."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobState:
-    """How a job stands."""
+    """The state of a job."""
 
     state: str = WAITING
     seconds: float = 0.0
-    """Time that its processes have taken, all invocations together, without the one under way."""
+    """Total run time of its finished processes."""
     since: float | None = None
-    """When the process under way was started, in seconds since 1970."""
+    """Start of the running process, in seconds since 1970."""
     exit_code: int | None = None
-    """How the newest process ended; negative for a signal."""
+    """Exit code of the last process; negative for a signal."""
 
     def elapsed(self, now: float) -> float:
-        """Seconds of work until now."""
+        """Total run time until now, in seconds."""
         return self.seconds + (max(0.0, now - self.since) if self.since is not None else 0.0)
 
     def started(self) -> JobState:
-        """The same job once its process has been started."""
+        """The state after the start of its process."""
         return replace(self, state=RUNNING, since=time.time(), exit_code=None)
 
     def ended(self, state: str, exit_code: int | None) -> JobState:
-        """The same job once its process has ended."""
+        """The state after the end of its process."""
         return JobState(state, self.elapsed(time.time()), None, exit_code)
 
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """The table of the jobs."""
+    """The table of jobs."""
 
     keys: tuple[str, ...]
-    """What is swept, in the order of the command line."""
+    """The swept keys, in the order of the command line."""
     jobs: tuple[SweepJob, ...]
     directory: str
-    """Where the jobs are started: the files that a config names are looked for from there."""
+    """The jobs' working directory, which relative paths in a config start from."""
 
 
 @dataclass(frozen=True, slots=True)
 class SweepDirectory:
-    """One sweep's folder, `output_dir/sweep name`. Making the object touches nothing on the disk."""
+    """One sweep's folder, `output_dir/sweep name`. Creating the object does not touch the disk."""
 
     root: Path
 
-    @property
-    def table(self) -> Path:
-        return self.root / "sweep.json"
-
-    @property
-    def markdown(self) -> Path:
-        return self.root / "sweep.md"
-
-    @property
-    def csv(self) -> Path:
-        return self.root / "sweep.csv"
-
-    @property
-    def launcher(self) -> Path:
-        """Where Hydra and its launchers keep what they need."""
-        return self.root / ".hydra"
+    table = Inside("sweep.json")
+    markdown = Inside("sweep.md")
+    csv = Inside("sweep.csv")
+    launcher = Inside(".hydra")
+    """Files of Hydra and its launchers."""
 
     def run(self, job: SweepJob) -> RunDirectory:
         return RunDirectory(self.root / job.name)
 
     def config(self, job: SweepJob) -> Path:
-        """The job's whole config, which `covey train --config` runs."""
+        """The job's full config, which `covey train --config` runs."""
         return self.root / "jobs" / f"{job.name}.yaml"
 
     def output(self, job: SweepJob) -> Path:
-        """What the job printed."""
+        """The job's output."""
         return self.root / "jobs" / f"{job.name}.log"
 
     def read(self) -> Sweep:
-        """The table of the jobs.
+        """Read the table of jobs.
 
         Raises:
-            RunDirectoryError: there is none, or it is not readable.
+            RunDirectoryError: it is missing or not readable.
         """
         try:
             content = json.loads(self.table.read_bytes())
@@ -124,12 +112,12 @@ class SweepDirectory:
             ) from None
 
     def write(self, sweep: Sweep) -> None:
-        """Write the table of the jobs."""
+        """Write the table of jobs."""
         with guard_disk("the sweep", self.root):
             write_atomically(self.table, json.dumps(asdict(sweep), indent=2, ensure_ascii=False) + "\n")
 
     def state(self, job: SweepJob) -> JobState:
-        """How the job stands; waiting while nothing was written."""
+        """The job's state; waiting until one was written."""
         try:
             content: dict[str, Any] = json.loads(self._state(job).read_bytes())
         except FileNotFoundError:
@@ -137,7 +125,7 @@ class SweepDirectory:
         return JobState(**content)
 
     def write_state(self, job: SweepJob, state: JobState) -> None:
-        """Write down how the job stands."""
+        """Write the job's state."""
         with guard_disk("the sweep", self.root):
             write_atomically(self._state(job), json.dumps(asdict(state)) + "\n")
 

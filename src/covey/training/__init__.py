@@ -1,1 +1,1 @@
-"""Training: the trainer, its exact state, callbacks, the live display and the run."""
+"""Training: the trainer, checkpoints and resume, callbacks, the live display and the run."""

@@ -1,103 +1,60 @@
-"""From a config to a trainer: TRL's arguments, the model with its adapters, and what must hold before it starts."""
+"""From a config to a trainer: TRL's arguments, the model with its adapters, the optimiser check, the final model."""
 
 from __future__ import annotations
 
-import os
+import contextlib
+import logging
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from covey import rewards
 from covey.config import Config
-from covey.config.mesh import Mesh
-from covey.errors import ConfigError, ModelError, RunDirectoryError
-from covey.evaluation.benchmarks import check_benchmarks
+from covey.config.groups.mesh import Mesh
+from covey.config.secrets import without_secrets
+from covey.config.values import show
+from covey.errors import ConfigError, ModelError, one_line
 from covey.model.adapters import check_adapters, lora_config, quantization_config, trainable_rows, with_adapters
 from covey.model.adapters import merge as merge_adapters
-from covey.model.export import settle_tokens
+from covey.model.export import set_end_and_pad_tokens
 from covey.model.loading import own_sampling
 from covey.model.reasoning_vocab.token_map import MAP_FILE
-from covey.rewards import RewardSettings
 from covey.runlog.directory import RunDirectory
-from covey.training.trackers import trackers
+from covey.training.preflight.trackers import trackers
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from covey.data import LoadedData
-    from covey.training.trainer import GRPOConfig, GRPOTrainer
+    from covey.training.trl.trainer import GRPOConfig, GRPOTrainer
 
-
-def check_supported(config: Config) -> list[str]:
-    """Refuse what the schema knows and this version cannot do yet; what only waits becomes a note.
-
-    Raises:
-        ConfigError: training would not be what was asked for.
-    """
-    from covey.training.sharding import splits_weights
-
-    if config.model.lora.active and config.model.lora.merge and splits_weights(Mesh.of(config.model.mesh_shape)):
-        raise ConfigError(
-            "model.lora.merge=true needs whole weights in one process, and this run shards them (model.mesh_shape, or "
-            "the accelerate config that started it): leave it out, and merge the adapters afterwards (covey export)."
-        )
-    check_benchmarks(config.evaluation.benchmarks, "evaluation.benchmarks")
-    check_benchmarks(config.evaluation.benchmark_paths, "evaluation.benchmark_paths")
-    if config.training.use_vllm:
-        check_engine()
-    notes = []
-    if config.training.use_vllm and config.model.lora.active:
-        notes.append(
-            "vLLM is given the adapters merged into the weights after each step, and the merge is undone here: TRL has "
-            "no other way."
-        )
-    if config.launch.vllm_model and not config.training.use_vllm:
-        notes.append(f"launch.vllm_model={config.launch.vllm_model} has no effect without training.use_vllm=true.")
-    return notes
-
-
-def check_engine() -> None:
-    """Check that vLLM is there, and have what it says go where everything that libraries say goes.
-
-    Raises:
-        ConfigError: it is not.
-    """
-    if find_spec("vllm") is None:
-        raise ConfigError(
-            "training.use_vllm=true, but vLLM is not installed in this environment: install it with "
-            "`pip install 'covey[vllm]'` on a machine with a GPU (docs/vllm.md has the way for one without), or set "
-            "training.use_vllm=false to have Covey generate by itself."
-        )
-    os.environ.setdefault("VLLM_CONFIGURE_LOGGING", "0")  # read when vLLM is imported
+logger = logging.getLogger(__name__)
 
 
 def grpo_config(config: Config, run: RunDirectory) -> tuple[GRPOConfig, list[str]]:
-    """TRL's arguments from ours, and what the user should know about them.
+    """TRL's arguments for a config, and notes for the user.
 
     Without a GPU, `use_cpu=true` and `bf16=false` are set.
 
     Raises:
-        ConfigError: TRL refuses the values, or a tracker is not installed.
+        ConfigError: TRL rejects the values, or a tracker is not installed.
     """
     import torch
 
-    from covey.training.sharding import asks_for_fsdp, let_cpus_shard, mesh_arguments
-    from covey.training.trainer import GRPOConfig
+    from covey.training.distributed.sharding import asks_for_fsdp, let_cpus_shard, mesh_arguments
+    from covey.training.trl.trainer import GRPOConfig
 
     values: dict[str, Any] = dict(config.training.values)
     values["report_to"] = trackers(config) or "none"
-    values["push_to_hub"] = False  # training/hub.py does, once, when all is on the disk
-    values.pop("hub_token", None)  # it would lie in every checkpoint
+    values["push_to_hub"] = False  # training/publish/hub.py does, after training
+    values.pop("hub_token", None)  # it would be in every checkpoint
     notes = []
     if not torch.accelerator.is_available():
-        asked = [name for name in ("bf16", "fp16") if values.get(name)]
+        dropped = [name for name in ("bf16", "fp16") if values.get(name)]
         values |= {"use_cpu": True, "bf16": False, "fp16": False}
-        instead = f", in place of {asked[0]}=true" if asked else ""
-        kind = {None: "float32", "auto": "the number type of the saved weights"}.get(
-            config.model.dtype, config.model.dtype
-        )
+        instead = f", in place of {dropped[0]}=true" if dropped else ""
+        kind = {None: "float32", "auto": "the dtype of the saved weights"}.get(config.model.dtype, config.model.dtype)
         notes.append(f"No GPU here: training on the CPU in {kind} (use_cpu=true, bf16=false{instead}).")
     if values.get("save_total_limit") == 1 and config.evaluation.keep_best and config.evaluation.every_steps:
         # With a limit of 1, transformers deletes the newest checkpoint at the end of training, and keeps the best.
@@ -106,8 +63,8 @@ def grpo_config(config: Config, run: RunDirectory) -> tuple[GRPOConfig, list[str
     if config.model.use_generation_config:
         own = own_sampling(config.model)
         values |= own
-        said = ", ".join(f"{name}={value:g}" for name, value in own.items())
-        notes.append(f"Sampling as the model's own generation config says: {said}.")
+        shown = ", ".join(f"{name}={value:g}" for name, value in own.items())
+        notes.append(f"Sampling by the model's own generation config: {shown}.")
     fsdp = bool(values.get("fsdp")) or asks_for_fsdp()
     arguments = mesh_arguments(Mesh.of(config.model.mesh_shape), fsdp_set=fsdp)
     fsdp = fsdp or "fsdp" in arguments
@@ -118,22 +75,28 @@ def grpo_config(config: Config, run: RunDirectory) -> tuple[GRPOConfig, list[str
     for key in ("revision", "dtype", "attn_implementation"):
         if getattr(config.model, key) is not None:
             model_kwargs[key] = getattr(config.model, key)
+    values |= {"output_dir": str(run.root), "run_name": config.run_name, "seed": config.seed}
+    values |= {"model_init_kwargs": model_kwargs or None, "trust_remote_code": config.model.trust_remote_code}
+    values |= {"eval_strategy": "no", "disable_tqdm": True}
     try:
-        args = GRPOConfig(
-            **values,
-            output_dir=str(run.root),
-            run_name=config.run_name,
-            seed=config.seed,
-            model_init_kwargs=model_kwargs or None,
-            trust_remote_code=config.model.trust_remote_code,
-            eval_strategy="no",
-            disable_tqdm=True,
-        )
-    except (ValueError, NotImplementedError, ImportError) as error:
-        raise ConfigError(f"TRL does not take these training.* settings: {one_paragraph(error)}") from error
+        args = GRPOConfig(**values)
+    except Exception as error:  # transformers raises errors of many types
+        key = _refused(values, config.training.values) or "these training.* settings"
+        raise ConfigError(f"TRL does not accept {key}: {one_line(error)}") from error
     if fsdp and args.distributed_state is not None:
         let_cpus_shard(args.distributed_state)
     return args, notes
+
+
+def _refused(values: dict[str, Any], settings: Mapping[str, Any]) -> str | None:
+    """The setting without which TRL accepts the others, as `training.name=value`; None if it is not a single one."""
+    from covey.training.trl.trainer import GRPOConfig
+
+    for name in (name for name in settings if name in values):
+        with contextlib.suppress(Exception):
+            GRPOConfig(**{other: value for other, value in values.items() if other != name})
+            return f"training.{name}={show(settings[name])}"
+    return None
 
 
 def build_trainer(
@@ -145,21 +108,22 @@ def build_trainer(
     tokenizer: PreTrainedTokenizerBase,
     objective: dict[str, Any],
 ) -> GRPOTrainer:
-    """The trainer, its model and adapters loaded.
+    """The trainer, with its model and adapters loaded.
 
     Args:
         source: what `from_pretrained` takes.
-        objective: what `objectives.build` gave.
+        objective: from `objectives.build`.
 
     Raises:
         ModelError: the weights cannot be loaded.
-        ConfigError: TRL, peft or transformers refuse the settings.
+        ConfigError: TRL, peft or transformers reject the settings.
     """
     from transformers import PrinterCallback
 
     from covey.model.reasoning_vocab import ReasoningVocabulary
-    from covey.training.trainer import GRPOTrainer
-    from covey.training.user_callbacks import load_callbacks
+    from covey.training.callbacks.user_callbacks import load_callbacks
+    from covey.training.trl.loading import load_base_model
+    from covey.training.trl.trainer import GRPOTrainer
 
     callbacks = load_callbacks(config.callbacks, config.evaluation)
     quantization = quantization_config(config.model)
@@ -171,8 +135,8 @@ def build_trainer(
     try:
         policy: Any = source
         if config.model.lora.path is not None:
-            policy = with_adapters(_base_model(source, args, quantization), config.model.lora)
-            args.model_init_kwargs = quantization = None  # TRL has no more use for them
+            policy = with_adapters(load_base_model(source, args, quantization), config.model.lora)
+            args.model_init_kwargs = quantization = None  # TRL does not need them any more
         trainer = GRPOTrainer(
             model=policy,
             reward_funcs=reward_funcs,
@@ -187,108 +151,75 @@ def build_trainer(
         )
     except OSError as error:
         raise ModelError(
-            f"The weights of model.name={config.model.name} cannot be loaded: {one_paragraph(error)}"
+            f"The weights of model.name={config.model.name} cannot be loaded: {one_line(error)}"
         ) from error
-    except (ValueError, ImportError) as error:
-        raise ConfigError(f"TRL does not take these settings: {one_paragraph(error)}") from error
-    trainer.remove_callback(PrinterCallback)  # the display shows it
+    except (ValueError, TypeError, AttributeError, KeyError, ImportError) as error:
+        logger.warning("The trainer could not be built.", exc_info=True)
+        raise ConfigError(f"TRL does not accept these settings: {one_line(error)}") from error
+    if args.model_init_kwargs:  # checkpoints hold the arguments
+        args.model_init_kwargs = without_secrets(args.model_init_kwargs)
+    _check_optimizer(trainer)
+    trainer.remove_callback(PrinterCallback)  # the display replaces it
     if args.use_vllm:
         trainer.vllm_generation.sync_tolerance = config.launch.sync_tolerance
     return trainer
 
 
-def _base_model(source: str, args: GRPOConfig, quantization: Any) -> Any:
-    """The model that adapters go onto, loaded as TRL itself would."""
-    from trl.trainer.utils import create_model_from_path
-
-    values = dict(args.model_init_kwargs or {})
-    if quantization is not None:
-        values["quantization_config"] = quantization
-    if args.distributed_state.distributed_type in ("MULTI_GPU", "DEEPSPEED"):
-        values["device_map"] = None
-    return create_model_from_path(source, **values, trust_remote_code=args.trust_remote_code)
+_CHANGING_OPTIMIZERS = {"galore": "galore_torch", "apollo": "apollo_torch", "lomo": "lomo_optim"}
+"""Optimisers that change the model on creation, so they can be made only once, and their packages."""
 
 
-def check_rewards(config: Config, loaded: LoadedData) -> None:
-    """Check that every reward can be called with the columns that the data has.
+def _check_optimizer(trainer: GRPOTrainer) -> None:
+    """Make and drop the optimiser and the schedule, as training makes them only after the run has started.
 
     Raises:
-        RewardError: it cannot be found, or needs a column that is not there.
+        ConfigError: a package is missing, or they reject their settings.
     """
-    settings = RewardSettings.of(config.rewards, config.training.max_completion_length)
-    rewards.load(config.rewards.funcs, settings, loaded.train.column_names)
-
-
-def check_size(config: Config, loaded: LoadedData, processes: int = 1) -> None:
-    """Check that the data fill one generation batch, over all processes.
-
-    Raises:
-        ConfigError: they do not.
-    """
-    batch = config.training.generation_batch
-    if config.training.generation_batch_size is None:
-        batch *= processes
-    prompts = batch // config.training.num_generations
-    if len(loaded.train) < prompts:
-        raise ConfigError(
-            f"One generation batch takes {prompts} different prompts (training.per_device_train_batch_size × "
-            "accumulation × processes ÷ training.num_generations), but the training data has only "
-            f"{len(loaded.train)}. Lower training.per_device_train_batch_size, raise training.num_generations, or use "
-            "more data."
-        )
-
-
-def check_disk_space(trainer: GRPOTrainer, run: RunDirectory, *, keeps_best: bool = False) -> None:
-    """Check that the checkpoints that are there at once fit on the disk: weights, and two moments of what is trained.
-
-    Raises:
-        RunDirectoryError: they do not.
-    """
-    if trainer.args.save_strategy == "no":
+    args = trainer.args
+    name = args.optim.value
+    changing = next((package for part, package in _CHANGING_OPTIMIZERS.items() if part in name), None)
+    if changing is not None and find_spec(changing) is None:
+        raise ConfigError(f"training.optim={name} needs the package {changing}, which is not installed.")
+    if changing is not None or args.deepspeed:
         return
-    stored = sum(p.numel() * p.element_size() for p in trainer.model.parameters())
-    trained = sum(p.numel() * p.element_size() for p in trainer.model.parameters() if p.requires_grad)
-    most = 3 if keeps_best else 2  # the newest, the one being written, and the best
-    needed = most * (stored + 2 * trained) + 64 * 2**20
-    free = shutil.disk_usage(run.root).free
-    if free < needed:
-        raise RunDirectoryError(
-            f"{run.root} lies on a disk with {free / 1e9:.2f} GB free, but checkpoints of this model need about "
-            f"{needed / 1e9:.2f} GB. Free some space or set output_dir to another disk."
-        )
+    keys = f"training.optim={name}, with training.optim_args={show(args.optim_args)}"
+    try:
+        optimizer = trainer.create_optimizer()
+        keys = f"training.lr_scheduler_type={args.lr_scheduler_type.value}, with training.lr_scheduler_kwargs"
+        keys += f"={show(args.lr_scheduler_kwargs)}"
+        trainer.create_scheduler(max(args.max_steps, 1), optimizer)
+    except Exception as error:  # whatever the package of an optimiser raises
+        raise ConfigError(f"{keys}, cannot be used: {one_line(error)}") from error
+    finally:
+        trainer.optimizer = trainer.lr_scheduler = None
 
 
 def save_final_model(trainer: GRPOTrainer, run: RunDirectory, *, merge: bool, wait: Callable[[], None]) -> None:
-    """Write `final_model/`: beside first, then renamed, so that it is there whole or not at all.
+    """Write `final_model/` atomically: to a temporary folder, then renamed.
 
     Args:
         wait: waits for the other processes.
-        merge: add the adapters to the weights they belong to and save those, instead of the adapters alone.
+        merge: save the weights with merged adapters instead of the adapters alone.
     """
     from covey.model.reasoning_vocab.vocabulary import vocabulary_of
-    from covey.training.sharding import whole_weights
+    from covey.training.distributed.sharding import full_weights
 
-    beside = run.final_model.with_name("final_model.part")
+    partial = run.final_model.with_name("final_model.part")
     if trainer.args.should_save:
-        shutil.rmtree(beside, ignore_errors=True)
+        shutil.rmtree(partial, ignore_errors=True)
     wait()
     if merge and trainer.args.should_save:
         merged = merge_adapters(trainer.accelerator.unwrap_model(trainer.model))
-        settle_tokens(merged, trainer.processing_class)
-        merged.save_pretrained(beside)
-        trainer.processing_class.save_pretrained(beside)
+        set_end_and_pad_tokens(merged, trainer.processing_class)
+        merged.save_pretrained(partial)
+        trainer.processing_class.save_pretrained(partial)
         if (vocabulary := vocabulary_of(trainer.model)) is not None:
-            vocabulary.save(beside)
+            vocabulary.save(partial)
     else:
-        with whole_weights():
-            trainer.save_model(str(beside))
-        shutil.rmtree(beside / "ref", ignore_errors=True)  # adapters that were gone on from, for the KL
+        with full_weights():
+            trainer.save_model(str(partial))
+        shutil.rmtree(partial / "ref", ignore_errors=True)  # the adapters that training started from, for the KL
     wait()
     if trainer.args.should_save:
         shutil.rmtree(run.final_model, ignore_errors=True)
-        beside.rename(run.final_model)
-
-
-def one_paragraph(error: Exception) -> str:
-    """What a library says, on one line."""
-    return " ".join(str(error).split())
+        partial.rename(run.final_model)

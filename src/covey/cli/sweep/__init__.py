@@ -1,4 +1,4 @@
-"""`covey train --multirun`: expand the jobs, check every one, launch them through Hydra, compare them."""
+"""`covey train --multirun`: expand and check the jobs, launch them through Hydra, compare the runs."""
 
 from covey.cli.sweep.command import run_sweep
 

@@ -6,23 +6,25 @@ import dataclasses
 import os
 import shlex
 import signal
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
 
-from covey.cli.composing import Request, make_console
+from covey.cli.config_arguments import Request, make_console
 from covey.cli.sweep.display import SweepDisplay, as_table
 from covey.cli.sweep.launch import LaunchError, check_hydra, check_launcher, is_default_launcher, launch
 from covey.cli.sweep.plan import Plan, make_plan
 from covey.cli.sweep.runner import COMMAND, JobRunner, describe_end
 from covey.config import to_yaml
+from covey.config.compose.build import flatten
+from covey.config.secrets import for_children, job_variable, redact
 from covey.errors import ConfigError
 from covey.report.sweep import JobResult, read_results, write_tables
 from covey.runlog.directory import RunDirectory
 from covey.runlog.files import guard_disk, write_atomically
 from covey.runlog.sweep import FAILED, FINISHED, RUNNING, WAITING
+from covey.training.distributed.processes import signal_handler
 
 
 def run_sweep(request: Request, given: Sequence[str], command: Sequence[str] = COMMAND) -> int:
@@ -30,14 +32,14 @@ def run_sweep(request: Request, given: Sequence[str], command: Sequence[str] = C
 
     Args:
         request: what the command line asks for.
-        given: the words of the command line, to say how to go on.
+        given: the words of the command line, to print how to resume.
         command: what runs one config; `--config FILE` is appended.
 
     Returns:
         The exit code: 1 when a job failed, 128 and the signal when one ended the sweep.
 
     Raises:
-        CoveyError: a job that cannot be run; then none was started.
+        CoveyError: a job that cannot be run; none is started then.
     """
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise ConfigError(
@@ -49,39 +51,43 @@ def run_sweep(request: Request, given: Sequence[str], command: Sequence[str] = C
     plan = make_plan(request)
     console = make_console()
     for note in plan.notes:
-        _say(console, f"· {note}")
+        _print(console, f"· {note}")
     runner = JobRunner(plan.directory.root, command)
-    trouble: LaunchError | None = None
+    launch_error: LaunchError | None = None
     with RunDirectory(plan.directory.root).lock():
         _write(plan)
         _announce(plan, console)
         try:
-            with _stopping(runner), SweepDisplay(plan.directory, plan.sweep, list(plan.configs), console):
+            # Ctrl-C and SIGTERM end the running job with a checkpoint, and the sweep.
+            stopping = signal_handler((signal.SIGINT, signal.SIGTERM), runner.stop)
+            with stopping, SweepDisplay(plan.directory, plan.sweep, list(plan.configs), console):
                 if plan.to_run:
                     launch(runner, plan.to_run, plan.directory.launcher, request.hydra, request.config_dirs)
         except LaunchError as error:
-            trouble = error
+            launch_error = error
         except KeyboardInterrupt:
             runner.stopped_by = runner.stopped_by or signal.SIGINT
         results = read_results(plan.directory, plan.sweep)
         for sheet in write_tables(plan.directory, plan.sweep, results):
             console.print(f"\n{sheet.title}", style="bold", highlight=False)
             console.print(as_table(sheet))
-    return _close(plan, results, request, given, runner.stopped_by, trouble, console)
+    return _close(plan, results, request, given, runner.stopped_by, launch_error, console)
 
 
 def _write(plan: Plan) -> None:
-    """Write the table of the jobs and each job's config, and what is known of those that need not run."""
+    """Write the table of the jobs, each job's config, and the state of finished jobs."""
     directory = plan.directory
     with guard_disk("the sweep", directory.root):
         for job in plan.sweep.jobs:
             if job.number not in plan.configs:
                 continue
             write_atomically(directory.config(job), to_yaml(plan.configs[job.number]))
+            for name, value in for_children(flatten(plan.configs[job.number])).items():
+                os.environ[job_variable(name, job.number)] = value  # read by the job's process
             state = directory.state(job)
             if job.number in plan.finished and state.state != FINISHED:
                 directory.write_state(job, state.ended(FINISHED, 0))
-            elif job.number not in plan.finished:  # also one that was left "running" by a process that is gone
+            elif job.number not in plan.finished:  # also a job left "running" by a dead process
                 directory.write_state(job, dataclasses.replace(state, state=WAITING, since=None))
     directory.write(plan.sweep)
 
@@ -90,7 +96,7 @@ def _announce(plan: Plan, console: Console) -> None:
     count = len(plan.configs)
     done = f", {len(plan.finished)} of them finished before" if plan.finished else ""
     over = f" over {', '.join(plan.sweep.keys)}" if plan.sweep.keys else ""
-    _say(console, f"{count} {'job' if count == 1 else 'jobs'}{over}{done} · {plan.directory.root}")
+    _print(console, f"{count} {'job' if count == 1 else 'jobs'}{over}{done} · {plan.directory.root}")
 
 
 def _close(
@@ -99,30 +105,30 @@ def _close(
     request: Request,
     given: Sequence[str],
     stopped_by: int | None,
-    trouble: LaunchError | None,
+    launch_error: LaunchError | None,
     console: Console,
 ) -> int:
-    """Say which jobs failed and why, where everything lies, and how to go on; returns the exit code."""
-    ours = sorted((one for one in results if one.job.number in plan.configs), key=lambda one: one.job.number)
-    failed = [one for one in ours if one.state.state == FAILED]
+    """Print which jobs failed and why, the paths written, and how to resume; returns the exit code."""
+    jobs = sorted((one for one in results if one.job.number in plan.configs), key=lambda one: one.job.number)
+    failed = [one for one in jobs if one.state.state == FAILED]
     for one in failed:
         output = plan.directory.output(one.job)
-        _say(console, f"{one.job.name} {describe_end(one.state)}: {_last_line(output)}\n  output: {output}")
-    if trouble is not None:
-        _say(console, str(trouble))
-    _say(console, f"Written: {plan.directory.markdown}, {plan.directory.csv}")
-    away = [one.job.name for one in ours if one.state.state in (WAITING, RUNNING)]
-    if stopped_by is not None and away and not is_default_launcher(request.hydra):
-        _say(console, f"Jobs that were handed to the launcher stay with it; cancel them there: {', '.join(away)}.")
-    if stopped_by is not None or any(one.state.state != FINISHED for one in ours):
-        _say(console, f"To go on with what is not finished: {_again(plan, given)}")
+        _print(console, f"{one.job.name} {describe_end(one.state)}: {_last_line(output)}\n  output: {output}")
+    if launch_error is not None:
+        _print(console, str(launch_error))
+    _print(console, f"Written: {plan.directory.markdown}, {plan.directory.csv}")
+    unfinished = [one.job.name for one in jobs if one.state.state in (WAITING, RUNNING)]
+    if stopped_by is not None and unfinished and not is_default_launcher(request.hydra):
+        _print(console, f"Jobs submitted to the launcher stay there; cancel them there: {', '.join(unfinished)}.")
+    if stopped_by is not None or any(one.state.state != FINISHED for one in jobs):
+        _print(console, f"To resume the unfinished jobs: {_resume_command(plan, given)}")
     if stopped_by is not None:
         return 128 + stopped_by
-    return 1 if failed or trouble is not None else 0
+    return 1 if failed or launch_error is not None else 0
 
 
-def _again(plan: Plan, given: Sequence[str]) -> str:
-    """The command that goes on with this sweep: the same one, with the sweep's name where that was a timestamp."""
+def _resume_command(plan: Plan, given: Sequence[str]) -> str:
+    """The command that resumes this sweep: the same one, with the sweep's name where that was a timestamp."""
     words = list(given)
     name = plan.directory.root.name
     if not any(name in word for word in words):
@@ -131,23 +137,11 @@ def _again(plan: Plan, given: Sequence[str]) -> str:
 
 
 def _last_line(output: Path) -> str:
-    """The last line that says something: of a mistake of the user's, the paragraph that explains it."""
+    """The last line that is not empty, which for a `CoveyError` is its message."""
     text = output.read_text(encoding="utf-8", errors="replace") if output.is_file() else ""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return lines[-1][:1000] if lines else "it printed nothing"
 
 
-def _say(console: Console, text: str) -> None:
-    console.print(text, markup=False, highlight=False, soft_wrap=True)
-
-
-@contextmanager
-def _stopping(runner: JobRunner) -> Iterator[None]:
-    """Within, Ctrl-C and SIGTERM end the running job with a checkpoint, and the sweep with it."""
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    before = [signal.signal(number, runner.stop) for number in numbers]
-    try:
-        yield
-    finally:
-        for number, handler in zip(numbers, before, strict=True):
-            signal.signal(number, handler)
+def _print(console: Console, text: str) -> None:
+    console.print(redact(text), markup=False, highlight=False, soft_wrap=True)

@@ -1,6 +1,6 @@
-"""What people see while a sweep runs: one live line per job, or plain lines where there is no terminal.
+"""The display of a running sweep: one live line per job, or plain lines without a terminal.
 
-Everything is read from the sweep's folder, so it does not matter where a job runs.
+It reads the sweep's folder only, so jobs may run anywhere.
 """
 
 from __future__ import annotations
@@ -19,38 +19,39 @@ from rich.text import Text
 
 from covey.report.sweep import JobResult, Sheet, percent, read_figures
 from covey.runlog.sweep import FAILED, FINISHED, RUNNING, STOPPED, WAITING, Sweep, SweepDirectory
+from covey.training.display.terminal_text import duration
 
 _STYLES = {WAITING: "dim", RUNNING: "bold", FINISHED: "green", STOPPED: "yellow", FAILED: "red"}
-_SECONDS = 1.0
-"""Between two looks at the folder."""
+_INTERVAL = 1.0
+"""Seconds between two reads of the folder."""
 _LINES_AROUND = 6
-"""Rows of the screen that the table does not use: its heading, rules and what stands above it."""
+"""Rows of the screen not used by the table: its heading, rules and the lines above it."""
 
 
 class SweepDisplay:
-    """The live display of a sweep; a context manager. `console.print(display)` prints it as it is now."""
+    """The live display of a sweep, a context manager. `console.print(display)` prints its current state."""
 
     def __init__(self, directory: SweepDirectory, sweep: Sweep, numbers: Sequence[int], console: Console) -> None:
-        """Prepare it; nothing is shown before it is entered.
+        """Prepare the display, which shows nothing until it is entered.
 
         Args:
             directory: the sweep's folder.
             sweep: all its jobs.
             numbers: the jobs of this invocation.
-            console: where to show them.
+            console: shows them.
         """
         self._directory = directory
         self._jobs = [job for job in sweep.jobs if job.number in numbers]
         self._console = console
-        self._told: dict[int, str] = {}
+        self._printed: dict[int, str] = {}
         self._results: list[JobResult] = []
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
         self._live: Live | None = None
 
     def __enter__(self) -> SweepDisplay:
-        self._look()
-        self._told = {one.job.number: one.state.state for one in self._results}
+        self._read()
+        self._printed = {one.job.number: one.state.state for one in self._results}
         if self._console.is_terminal and self._console.is_interactive:
             self._live = Live(self, console=self._console, refresh_per_second=2, transient=True)
             self._live.start()
@@ -62,9 +63,9 @@ class SweepDisplay:
     ) -> None:
         self._end.set()
         self._thread.join()
-        self._look()
+        self._read()
         if self._live is None:
-            self._tell()
+            self._print_changes()
         else:
             self._live.stop()
 
@@ -72,12 +73,12 @@ class SweepDisplay:
         yield self._table(max(4, console.height - _LINES_AROUND))
 
     def _watch(self) -> None:
-        while not self._end.wait(_SECONDS):
-            self._look()
+        while not self._end.wait(_INTERVAL):
+            self._read()
             if self._live is None:
-                self._tell()
+                self._print_changes()
 
-    def _look(self) -> None:
+    def _read(self) -> None:
         before = {one.job.number: one for one in self._results}
         found = []
         for job in self._jobs:
@@ -88,16 +89,16 @@ class SweepDisplay:
                 found.append(JobResult(job, state, read_figures(self._directory.run(job))))
         self._results = found
 
-    def _tell(self) -> None:
+    def _print_changes(self) -> None:
         """Print a plain line for each job whose state has changed."""
         for one in self._results:
             state = one.state.state
-            if self._told.get(one.job.number) != state:
-                self._told[one.job.number] = state
+            if self._printed.get(one.job.number) != state:
+                self._printed[one.job.number] = state
                 self._console.print(Text("  ".join(self._cells(one))), soft_wrap=True)
 
     def _cells(self, one: JobResult) -> list[str]:
-        """A job in words: what it is, how it stands, how far it is, what it has reached."""
+        """A job's name, state, step, accuracy and duration."""
         shown = one.figures
         known = f"/{one.job.max_steps}" if one.job.max_steps else ""
         cells = [one.job.name, one.state.state]
@@ -105,7 +106,7 @@ class SweepDisplay:
         accuracy = shown.before if math.isnan(shown.accuracy.value) else shown.accuracy
         cells.append("" if math.isnan(accuracy.value) else f"accuracy {percent(accuracy)}")
         seconds = one.state.elapsed(time.time())
-        cells.append(_clock(seconds) if seconds else "")
+        cells.append(duration(seconds) if seconds else "")
         return cells if self._live is not None else [cell for cell in cells if cell]
 
     def _table(self, room: int) -> Table:
@@ -123,9 +124,9 @@ class SweepDisplay:
         return table
 
     def _first_shown(self, room: int) -> int:
-        """Where the shown part of a long list begins: two lines above the first job that is under way."""
-        under_way = (row for row, one in enumerate(self._results) if one.state.state == RUNNING)
-        return max(0, min(next(under_way, 0) - 2, len(self._results) - room))
+        """First row shown of a long list: two above the first running job."""
+        running = (row for row, one in enumerate(self._results) if one.state.state == RUNNING)
+        return max(0, min(next(running, 0) - 2, len(self._results) - room))
 
 
 def as_table(sheet: Sheet) -> Table:
@@ -136,9 +137,3 @@ def as_table(sheet: Sheet) -> Table:
     for row in sheet.rows:
         table.add_row(*(Text(cell, style=_STYLES.get(cell, "")) for cell in row))
     return table
-
-
-def _clock(seconds: float) -> str:
-    whole = int(seconds)
-    hours, minutes = divmod(whole // 60, 60)
-    return f"{hours}:{minutes:02d}:{whole % 60:02d}" if hours else f"{minutes}:{whole % 60:02d}"

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import itertools
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from covey.config.flags import Flag
-from covey.config.groups import Roots
+from covey.config.compose.flags import Flag
+from covey.config.compose.group_files import Roots
 from covey.errors import ConfigError
 
 if TYPE_CHECKING:
     from hydra.core.override_parser.types import Override
+
+MAX_JOBS = 1000
+"""All are composed and checked before the first starts."""
 
 _ESCAPED = re.compile(r"\\([\\:,=()\[\]{} \t])")
 
@@ -23,13 +27,13 @@ class Variant:
     """One combination of the swept values."""
 
     overrides: tuple[str | Flag, ...]
-    """All overrides, each where it stood on the command line."""
+    """All overrides in the order of the command line."""
     swept: dict[str, str]
-    """The swept keys and the values of this combination."""
+    """The swept keys with their values in this combination."""
 
     @property
     def text(self) -> str:
-        """What is special about it: `training.learning_rate=1e-6 seed=1`."""
+        """The swept keys as text: `training.learning_rate=1e-6 seed=1`."""
         return " ".join(f"{key}={value}" for key, value in self.swept.items())
 
 
@@ -37,7 +41,7 @@ def expand(overrides: Sequence[str | Flag], roots: Roots) -> list[Variant]:
     """Every combination of the swept values, the last key running fastest; one when nothing is swept.
 
     Raises:
-        ConfigError: a sweep that cannot be counted out, over nothing, or over one key twice.
+        ConfigError: a sweep over an interval, over nothing, over one key twice, or of too many jobs.
     """
     choices: list[list[tuple[str | Flag, str | None, str]]] = []
     keys: set[str] = set()
@@ -52,6 +56,8 @@ def expand(overrides: Sequence[str | Flag], roots: Roots) -> list[Variant]:
         keys.add(key)
         values = _values(parsed, roots)
         choices.append([(f"{parsed.get_key_element()}={value}", key, _unquoted(value)) for value in values])
+    if math.prod(map(len, choices)) > MAX_JOBS:
+        raise ConfigError(f"The sweep has more than {MAX_JOBS:,} jobs, the most that are allowed: give fewer values.")
     return [
         Variant(
             overrides=tuple(word for word, _, _ in combination),
@@ -62,13 +68,13 @@ def expand(overrides: Sequence[str | Flag], roots: Roots) -> list[Variant]:
 
 
 def _sweep(word: str) -> Override | None:
-    """The parsed override when it is a sweep; what cannot be read is left to those who say why."""
+    """The parsed override if it is a sweep; None for an unreadable one too, which composing reports."""
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.errors import HydraException
 
     try:
         parsed = OverridesParser.create().parse_override(word)
-    except HydraException:
+    except (HydraException, ValueError, RecursionError):
         return None
     return parsed if parsed.is_sweep_override() else None
 
@@ -79,7 +85,7 @@ def _values(parsed: Override, roots: Roots) -> list[str]:
     text = parsed.input_line
     if not parsed.is_discrete_sweep():
         raise ConfigError(
-            f"The sweep `{text}` names an interval, and Covey tries given values only: write them out "
+            f"The sweep `{text}` names an interval, and Covey sweeps over given values only: list them "
             f"({parsed.key_or_group}=1,2,3) or as range(…)."
         )
     value: Any = parsed.value()
@@ -91,14 +97,14 @@ def _values(parsed: Override, roots: Roots) -> list[str]:
                 f"{', '.join(roots.options(parsed.key_or_group)) or 'there is no such group'}."
             )
         return found
-    found = [str(one) for one in parsed.sweep_string_iterator()]
+    found = [str(one) for one in itertools.islice(parsed.sweep_string_iterator(), MAX_JOBS + 1)]
     if not found:
-        raise ConfigError(f"The sweep `{text}` is over no values at all.")
+        raise ConfigError(f"The sweep `{text}` has no values.")
     return found
 
 
 def _unquoted(value: str) -> str:
-    """A value to be read by people: without its quotes, or without the backslashes that Hydra puts before signs."""
+    """A value for display: without quotes, or without Hydra's backslashes."""
     if len(value) > 1 and value[0] == value[-1] and value[0] in "'\"":
         return value[1:-1]
     return _ESCAPED.sub(r"\1", value)

@@ -1,4 +1,4 @@
-"""Handing jobs to Hydra's launcher: one after the other here, or wherever a launcher plug-in sends them."""
+"""Launching jobs with Hydra: one after the other here, or wherever a launcher plug-in runs them."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 from hydra.errors import HydraException
 from hydra.types import RunMode
 
-from covey.cli.hydra_app import hydra_app, one_line
-from covey.errors import ConfigError, CoveyError
+from covey.cli.hydra_app import hydra_app
+from covey.errors import ConfigError, CoveyError, one_line
 
 _ALLOWED = ("hydra/launcher", "hydra.launcher.", "hydra.job.env_set.", "hydra.job.env_copy")
 _ELSEWHERE = {
-    "hydra/sweeper": "Covey tries every combination of the values given, so other sweepers have no place here",
+    "hydra/sweeper": "Covey tries every combination of the values given, so other sweepers are not supported",
     "hydra.sweeper.": "write what is to be swept as key=a,b on the command line",
     "hydra.sweep.": "the sweep's folder is output_dir/run_name",
     "hydra.run.": "the sweep's folder is output_dir/run_name",
@@ -22,23 +22,23 @@ _ELSEWHERE = {
 
 
 class LaunchError(CoveyError):
-    """A launcher that could not start the jobs, or that lost one."""
+    """A launcher that could not start the jobs, or lost one."""
 
 
 def check_hydra(words: Sequence[str]) -> None:
-    """Refuse settings of Hydra that a sweep of Covey's does not follow.
+    """Reject settings of Hydra that Covey's sweeps do not support.
 
     Raises:
-        ConfigError: naming what is followed.
+        ConfigError: naming the supported ones.
     """
     for word in words:
         name = word.lstrip("+~").partition("=")[0]
         if name == "hydra.mode" or name.startswith(_ALLOWED):
             continue
-        why = next((why for start, why in _ELSEWHERE.items() if name.startswith(start)), "Covey does not follow it")
+        why = next((why for start, why in _ELSEWHERE.items() if name.startswith(start)), "Covey does not support it")
         raise ConfigError(
             f"`{word}`: {why}. Of Hydra's own settings hydra/launcher, hydra.launcher.* and hydra.job.env_set.* are "
-            "followed."
+            "supported."
         )
 
 
@@ -49,10 +49,10 @@ def is_default_launcher(words: Sequence[str]) -> bool:
 
 
 def check_launcher(hydra_words: Sequence[str], config_dirs: Sequence[str]) -> None:
-    """Check that the launcher is there and takes its settings.
+    """Check that the launcher is installed and knows its settings.
 
     Raises:
-        ConfigError: it is not installed, or a setting is none of its own.
+        ConfigError: it is not installed, or does not know a setting.
     """
     with hydra_app(hydra_words) as hydra:
         hydra.compose_config(None, _overrides(hydra_words, config_dirs), run_mode=RunMode.MULTIRUN)
@@ -68,7 +68,7 @@ def launch(
     """Call `task` with a config that holds `job`, once for every number, through Hydra's launcher; wait for all.
 
     Args:
-        task: what runs a job; plug-ins pickle it.
+        task: runs a job; plug-ins pickle it.
         numbers: the numbers of the jobs.
         folder: where Hydra and the launcher may write.
         hydra_words: `hydra/launcher=…`, `hydra.launcher.…=…`.
@@ -83,7 +83,7 @@ def launch(
             hydra.multirun(None, task, [*_overrides(hydra_words, config_dirs), *swept], with_log_configuration=False)
         except (HydraException, ImportError):
             raise
-        except Exception as error:  # whatever a plug-in raises; Hydra's own launcher raises only bugs of ours
+        except Exception as error:  # anything a plug-in raises; with Hydra's own launcher it is a bug
             if is_default_launcher(hydra_words):
                 raise
             raise LaunchError(f"The launcher ended with an error: {type(error).__name__}: {one_line(error)}") from error

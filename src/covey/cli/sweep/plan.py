@@ -1,4 +1,4 @@
-"""What a sweep will do, settled before any of it is done: every job's config, name, run directory and start."""
+"""The plan of a sweep, made before anything runs: every job's config, name, run directory and resume state."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from covey.cli.composing import Request, check_names, default_name
+from covey.cli.config_arguments import Request, check_names, default_name
 from covey.cli.sweep.expand import Variant, expand
 from covey.config import Composed, Config, compose
-from covey.config.groups import Roots
+from covey.config.compose.group_files import Roots
 from covey.errors import ConfigError, CoveyError, RunDirectoryError
 from covey.runlog.directory import RunDirectory
 from covey.runlog.sweep import Sweep, SweepDirectory, SweepJob
-from covey.training.resume import decide_start
+from covey.training.checkpoint.resume import plan_resume
 
-_MAX_NAME = 80  # leaves room for a folder's name to be read in a table
+_MAX_NAME = 80  # still readable in a table
 _MAX_VALUE = 24
 _NOT_IN_NAMES = re.compile(r"[^\w.+-]+")
 
@@ -28,13 +28,13 @@ class Plan:
 
     directory: SweepDirectory
     sweep: Sweep
-    """All its jobs, those of an earlier invocation among them."""
+    """All its jobs, those of earlier invocations included."""
     configs: dict[int, Config]
-    """The jobs of this invocation by number: what each runs."""
+    """The configs of this invocation's jobs by number."""
     finished: tuple[int, ...]
-    """The jobs among them that need not run: they have reached their end before."""
+    """Those of them that are finished already."""
     notes: tuple[str, ...]
-    """What is to be said about how the configs came about."""
+    """Notes on composing the configs."""
 
     @property
     def to_run(self) -> list[int]:
@@ -49,22 +49,22 @@ def make_plan(request: Request) -> Plan:
     """
     variants = expand(request.overrides, Roots.of(request.config_dirs))
     composed = [_compose(request, number, variant) for number, variant in enumerate(variants)]
-    _refuse_twins(variants, composed)
+    _reject_duplicates(variants, composed)
     configs = [one.config for one in composed]
     directory = SweepDirectory(Path(_one(configs, "output_dir", variants)) / _sweep_name(request, configs, variants))
     keys = tuple(variants[0].swept)
     known = _known_jobs(directory, keys)
     jobs = _numbered(variants, known, configs)
-    settled = {
+    final = {
         job.number: dataclasses.replace(config, output_dir=str(directory.root), run_name=job.name)
         for job, config in zip(jobs, configs, strict=True)
     }
-    finished = tuple(job.number for job in jobs if _is_finished(job, settled[job.number], directory))
-    others = [job for job in known if job.number not in settled]
+    finished = tuple(job.number for job in jobs if _is_finished(job, final[job.number], directory))
+    others = [job for job in known if job.number not in final]
     return Plan(
         directory=directory,
         sweep=Sweep(keys, tuple(sorted([*jobs, *others], key=lambda job: job.number)), str(Path.cwd())),
-        configs=settled,
+        configs=final,
         finished=finished,
         notes=tuple(dict.fromkeys(note for one in composed for note in one.notes)),
     )
@@ -80,28 +80,28 @@ def _compose(request: Request, number: int, variant: Variant) -> Composed:
 
 
 def _in_job(error: CoveyError, number: int, text: str) -> CoveyError:
-    """The same error, saying which job it is about when there are several."""
+    """The same error with the job it is about, when there are several."""
     kind = ConfigError if isinstance(error, ConfigError) else type(error)
     return kind(f"Job {number} ({text}): {error}") if text else error
 
 
-def _refuse_twins(variants: Sequence[Variant], composed: Sequence[Composed]) -> None:
+def _reject_duplicates(variants: Sequence[Variant], composed: Sequence[Composed]) -> None:
     for number, (variant, one) in enumerate(zip(variants, composed, strict=True)):
         for other in range(number):
             if composed[other].config == one.config:
                 raise ConfigError(
                     f"Two jobs of this sweep are the same run: {variants[other].text} and {variant.text}. A value is "
-                    "there twice, or something later on the command line sets a swept key again."
+                    "repeated, or a later word of the command line sets a swept key again."
                 )
 
 
 def _one(configs: Sequence[Config], key: str, variants: Sequence[Variant]) -> str:
-    """A value that all jobs must share, since it names the folder of the whole sweep."""
+    """The value of a key that names the folder of the whole sweep, which all jobs must share."""
     values = {getattr(config, key) for config in configs}
     if len(values) > 1:
         raise ConfigError(
             f"{key} names the folder of the whole sweep, but its jobs disagree on it "
-            f"({', '.join(sorted(map(str, values)))}). Give it once; each job gets a folder of its own inside."
+            f"({', '.join(sorted(map(str, values)))}). Set it once; each job gets its own folder inside."
         )
     return str(values.pop())
 
@@ -113,10 +113,10 @@ def _sweep_name(request: Request, configs: Sequence[Config], variants: Sequence[
 
 
 def _known_jobs(directory: SweepDirectory, keys: tuple[str, ...]) -> tuple[SweepJob, ...]:
-    """The jobs that the folder holds already.
+    """The jobs that are in the folder already.
 
     Raises:
-        RunDirectoryError: it holds something else than a sweep over these keys.
+        RunDirectoryError: it holds anything but a sweep over these keys.
     """
     if directory.table.is_file():
         there = directory.read()
@@ -128,7 +128,7 @@ def _known_jobs(directory: SweepDirectory, keys: tuple[str, ...]) -> tuple[Sweep
         return there.jobs
     if not RunDirectory(directory.root).is_empty():
         raise RunDirectoryError(
-            f"{directory.root} is there already and is no sweep. Nothing was touched. Choose another run_name."
+            f"{directory.root} exists and is not a sweep. Nothing was touched. Choose another run_name."
         )
     return ()
 
@@ -138,7 +138,7 @@ def _and(keys: Sequence[str]) -> str:
 
 
 def _numbered(variants: Sequence[Variant], known: Sequence[SweepJob], configs: Sequence[Config]) -> list[SweepJob]:
-    """Number and name the jobs; one that was there before keeps its own, so that its run directory is found again."""
+    """Number and name the jobs; existing ones keep theirs, and so their run directories."""
     before = {frozenset(job.swept.items()): job for job in known}
     free = max((job.number for job in known), default=-1) + 1
     jobs = []
@@ -153,13 +153,13 @@ def _numbered(variants: Sequence[Variant], known: Sequence[SweepJob], configs: S
 
 
 def job_name(number: int, swept: dict[str, str]) -> str:
-    """A job's run name: its number, then each swept key (as short as is clear) and value, in plain characters."""
+    """A job's run name: its number, then each swept key (shortened if unambiguous) and value, in plain characters."""
     parts = [f"{short}-{_plain(swept[key])}" for key, short in zip(swept, _short_keys(list(swept)), strict=True)]
     return "_".join([str(number), *parts])[:_MAX_NAME].rstrip("._-")
 
 
 def _short_keys(keys: Sequence[str]) -> list[str]:
-    """The last part of each key; two that end alike keep their whole names."""
+    """The last part of each key; keys that share it keep their full names."""
     last = [re.split(r"[./]", key)[-1] for key in keys]
     return [_plain(key) if last.count(short) > 1 else short for key, short in zip(keys, last, strict=True)]
 
@@ -171,6 +171,6 @@ def _plain(text: str) -> str:
 
 def _is_finished(job: SweepJob, config: Config, directory: SweepDirectory) -> bool:
     try:
-        return decide_start(config, directory.run(job)).finished
+        return plan_resume(config, directory.run(job), verify=False).finished
     except CoveyError as error:
         raise _in_job(error, job.number, " ".join(f"{k}={v}" for k, v in job.swept.items())) from None

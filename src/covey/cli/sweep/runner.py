@@ -1,4 +1,4 @@
-"""Running one job of a sweep in a process of its own. Hydra's launchers call this, here or on another machine."""
+"""Running one job of a sweep in its own process. Hydra's launchers call this, here or on another machine."""
 
 from __future__ import annotations
 
@@ -11,30 +11,32 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from covey.config.secrets import environment_of_job
 from covey.runlog.sweep import FAILED, FINISHED, STOPPED, JobState, SweepDirectory, SweepJob
+from covey.training.distributed.processes import signal_handler
 
 COMMAND = (sys.executable, "-m", "covey.cli.main", "train")
 
 _STOPS = (signal.SIGINT, signal.SIGTERM)
 _CLEAN = {128 + number for number in _STOPS} | {-number for number in _STOPS}
-"""Exit codes of a run that was asked to stop, and did."""
+"""Exit codes of a run that stopped on a signal."""
 
 
 class JobRunner:
-    """Runs the job whose number it is called with, and writes down how it stands."""
+    """Runs the job with a given number, and records its state."""
 
     def __init__(self, root: Path, command: Sequence[str] = COMMAND) -> None:
-        """Prepare it.
+        """Prepare the runner.
 
         Args:
             root: the sweep's folder.
-            command: what runs one config; `--config FILE` is appended.
+            command: runs one config; `--config FILE` is appended.
         """
         self._directory = SweepDirectory(root.absolute())
         self._command = tuple(command)
         self._child: subprocess.Popen[bytes] | None = None
         self.stopped_by: int | None = None
-        """The signal that ended the sweep; later jobs are then left waiting."""
+        """The signal that ended the sweep; later jobs are then not started."""
 
     def __call__(self, config: Any) -> str:
         """Run job number `config.job` unless the sweep was stopped; returns its state."""
@@ -48,16 +50,16 @@ class JobRunner:
         code: int | None = None
         try:
             code = self._run(job, sweep.directory)
-        finally:  # also when a cluster's signal ends this process: the job has then been stopped as well
-            state = state.ended(self._judge(job, code), code)
+        finally:  # also when a cluster's signal ends this process, and the job with it
+            state = state.ended(self._end_state(job, code), code)
             self._directory.write_state(job, state)
         return state.state
 
     def stop(self, number: int, frame: Any = None) -> None:
-        """Take a signal: end the running job with a checkpoint, and start none after it. A second one interrupts it.
+        """Signal handler: end the running job with a checkpoint, and start no other. A second signal interrupts it.
 
         Raises:
-            KeyboardInterrupt: no job is running in this process, so there is nothing to wait for.
+            KeyboardInterrupt: no job is running in this process.
         """
         self.stopped_by = number
         if self._child is None:
@@ -68,36 +70,36 @@ class JobRunner:
         return {**self.__dict__, "_child": None}  # a copy for another machine has no process here
 
     def _run(self, job: SweepJob, folder: str) -> int:
-        # In a group of its own, so that a terminal's Ctrl-C comes once, from here: a second one would interrupt it.
-        with self._directory.output(job).open("ab") as output, _deaf_to_slurm():
+        # Its own process group: a terminal's Ctrl-C must reach it only once, from here; a second one interrupts it.
+        with self._directory.output(job).open("ab") as output, _ignoring_slurm_signals():
             self._child = subprocess.Popen(
                 [*self._command, "--config", str(self._directory.config(job))],
                 cwd=folder,
-                env={**os.environ, "PYTHONUNBUFFERED": "1"},
+                env={**environment_of_job(job.number), "PYTHONUNBUFFERED": "1"},
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 process_group=0,
             )
         try:
-            if self.stopped_by is not None:  # the signal came while the process was being made
+            if self.stopped_by is not None:  # the signal came while the process was starting
                 self._child.send_signal(self.stopped_by)
             return self._child.wait()
-        except BaseException:  # a cluster's signal handlers raise, and the job must not outlive them
+        except BaseException:  # a cluster's signal handlers raise, and the job must end too
             self._child.terminate()
             self._child.wait()
             raise
         finally:
             self._child = None
 
-    def _judge(self, job: SweepJob, code: int | None) -> str:
+    def _end_state(self, job: SweepJob, code: int | None) -> str:
         if code == 0:
             return FINISHED if self._directory.run(job).summary.is_file() else STOPPED
         return STOPPED if code is None or code in _CLEAN else FAILED
 
 
 def describe_end(state: JobState) -> str:
-    """How a process ended, in words."""
+    """How a process ended, for a message."""
     code = state.exit_code
     if code is None:
         return "was interrupted"
@@ -105,19 +107,13 @@ def describe_end(state: JobState) -> str:
 
 
 @contextmanager
-def _deaf_to_slurm() -> Iterator[None]:
-    """Within, start a process that passes over the signals by which Slurm warns before a time limit.
+def _ignoring_slurm_signals() -> Iterator[None]:
+    """Context manager: a started process ignores the signals by which Slurm warns of a time limit.
 
-    Slurm sends them to every process of a job step, and they would kill one that does not expect them; the launcher
-    takes them and has the job stopped properly.
+    Slurm sends them to every process of a job step, which they would kill; the launcher handles them and stops the job.
     """
     if "SLURM_JOB_ID" not in os.environ:
         yield
         return
-    numbers = (signal.SIGUSR1, signal.SIGUSR2)
-    before = [signal.signal(number, signal.SIG_IGN) for number in numbers]
-    try:
+    with signal_handler((signal.SIGUSR1, signal.SIGUSR2), signal.SIG_IGN):
         yield
-    finally:
-        for number, handler in zip(numbers, before, strict=True):
-            signal.signal(number, handler)

@@ -1,4 +1,4 @@
-"""The reasoning vocabulary: tokens that begin as copies of ordinary ones and exist only while the model thinks."""
+"""The reasoning vocabulary: tokens that start as copies of ordinary ones, allowed only while the model thinks."""
 
 from typing import TYPE_CHECKING, Any
 

@@ -1,12 +1,12 @@
-"""Inside or outside of thinking, from the text: one step per token, without decoding.
+"""A finite automaton that tracks whether a text is inside of thinking, one table look-up per token.
 
-The text is read byte by byte for the tag that would change the state: outside for the opening tag, inside for the
-closing one. How many bytes of it have been matched is part of the state, so that a tag may lie within one token, be one
-token, or be spread over several, with other text at either end. What a whole token does to each state is worked out
-once for the vocabulary; from then on a token is one look-up. A copy does what its base token does.
+It matches the text byte by byte with the tag that would change the state: outside with the opening tag, inside with the
+closing one. The number of matched bytes is part of the state, so that a tag may be part of a token, a token, or spread
+over several, with other text at either end. The transitions of whole tokens are computed once per vocabulary. A copy
+has the transitions of its base token.
 
-A special token ends thinking: it ends a turn, and a tag that a message only spoke of, and never closed, opens nothing
-for the next one. If the special token is a tag itself, it does what the tag does.
+A special token ends thinking: it ends a turn, and a tag that a message only mentions, without closing it, must not
+affect the next one. A special token that is a tag itself acts as the tag.
 """
 
 from __future__ import annotations
@@ -16,29 +16,29 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from covey.model.reasoning_vocab.surface import Surfaces
+from covey.model.reasoning_vocab.token_bytes import TokenBytes
 
 Transitions = npt.NDArray[np.uint8]
-"""`[states, V]`: the state after a token, by the state before it."""
+"""`[Q, V]`: the state after a token, by the state before it."""
 
 _GAP = 256
-"""Read where an id has no token: it matches nothing."""
+"""Input for an id without a token: it matches nothing."""
 
 
 def count_outside(open_tag: str) -> int:
-    """How many of the states are outside: those from this number on are inside. State 0 is where a text begins."""
+    """The number of outside states; the others, with higher numbers, are inside. A text starts in state 0."""
     return len(open_tag.encode())
 
 
-def token_transitions(surfaces: Surfaces, open_tag: str, close_tag: str) -> Transitions:
-    """What each ordinary token does to each state, `[states, V]`."""
+def token_transitions(token_bytes: TokenBytes, open_tag: str, close_tag: str) -> Transitions:
+    """The transitions of all ordinary tokens, `[Q, V]`."""
     table = _byte_transitions(open_tag.encode(), close_tag.encode())
-    texts = [[_GAP] if text is None else list(text) for text in surfaces.text]
+    texts = [[_GAP] if text is None else list(text) for text in token_bytes.text]
     order = np.array(sorted(range(len(texts)), key=lambda token: -len(texts[token])), dtype=np.int64)
     lengths = np.array([len(texts[token]) for token in order], dtype=np.int64)
     states = len(table)
     now = np.repeat(np.arange(states, dtype=np.uint8)[:, None], len(texts), axis=1)
-    special = np.isin(order, list(surfaces.special))
+    special = np.isin(order, list(token_bytes.special))
     now[:, special] = 0
     for place in range(int(lengths.max(initial=0))):
         count = int((lengths > place).sum())
@@ -49,17 +49,17 @@ def token_transitions(surfaces: Surfaces, open_tag: str, close_tag: str) -> Tran
     return found
 
 
-def tokens_with_tags(surfaces: Surfaces, tags: Sequence[str]) -> set[int]:
-    """Ids of tokens whose text holds one of these tags."""
-    wanted = [tag.encode() for tag in tags]
+def tokens_with_tags(token_bytes: TokenBytes, tags: Sequence[str]) -> set[int]:
+    """Ids of tokens whose text contains one of these tags."""
+    encoded = [tag.encode() for tag in tags]
     return {
-        token for token, text in enumerate(surfaces.text) if text is not None and any(tag in text for tag in wanted)
+        token for token, text in enumerate(token_bytes.text) if text is not None and any(tag in text for tag in encoded)
     }
 
 
 def _byte_transitions(open_tag: bytes, close_tag: bytes) -> npt.NDArray[np.uint8]:
-    """`[states, 257]`: the state after one byte. State `k` has matched k bytes of the opening tag; further on, of the
-    closing one."""
+    """`[Q, 257]`: the state after one byte. State `k` has matched k bytes of the opening tag; states from its
+    length on, bytes of the closing one."""
     patterns = (open_tag, close_tag)
     first = (0, len(open_tag))
     table = np.zeros((len(open_tag) + len(close_tag), _GAP + 1), dtype=np.uint8)

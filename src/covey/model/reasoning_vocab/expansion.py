@@ -1,10 +1,9 @@
-"""Widening a model by a reasoning vocabulary, and folding it back to the ordinary one."""
+"""Expanding a model by a reasoning vocabulary, and folding it back to the ordinary one."""
 
 from __future__ import annotations
 
 import shutil
 from collections.abc import Iterable
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,9 +12,9 @@ import torch
 from covey.errors import ConfigError, ModelError
 from covey.model.loading import quiet_weights
 from covey.model.reasoning_vocab.automaton import tokens_with_tags
-from covey.model.reasoning_vocab.surface import Surfaces, read_tokenizer, surfaces
+from covey.model.reasoning_vocab.token_bytes import TokenBytes, read_token_bytes, read_tokenizer
 from covey.model.reasoning_vocab.token_map import STARTS, TokenMap, choose_base_ids, unusable_copies
-from covey.model.reasoning_vocab.tokenizer import narrow_tokenizer, widen_tokenizer
+from covey.model.reasoning_vocab.tokenizer import expand_tokenizer, shrink_tokenizer
 from covey.model.reasoning_vocab.vocabulary import CONFIG_KEY, ReasoningVocabulary, vocabulary_of
 
 if TYPE_CHECKING:
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 THINK_TAG, ANSWER_TAG = "think", "answer"
 
 _COMPARED = 8
-"""Copies whose logits are compared with those of their base tokens after widening."""
+"""Copies whose logits are compared with those of their base tokens after expansion."""
 
 
 def expand(
@@ -42,22 +41,22 @@ def expand(
     """Write a model with a reasoning vocabulary into a folder that `from_pretrained` loads.
 
     The rows of the new tokens, in the embedding and in the head (its bias too), are copies of those of their base
-    tokens. All else stays bit for bit, in the number type in which it was saved.
+    tokens. Everything else is bit-identical, in the saved dtype.
 
     Args:
-        source: what `from_pretrained` takes.
-        out: the folder to write; what is in it is replaced.
+        source: folder or hub id for `from_pretrained`.
+        out: the folder to write; its contents are replaced.
         size: how many reasoning tokens; `full` for one copy of every token.
         token_ids: which tokens are copied, see `choose_base_ids`.
         start: see `TokenMap.start`.
-        think_tag: name of the tags between which reasoning tokens may be drawn.
+        think_tag: name of the tags between which reasoning tokens are allowed.
         answer_tag: name of the tags of the answer, which are not copied.
-        tokenizer: the model's, as it is to be saved; None loads it from `source`.
+        tokenizer: of the model, to be saved with it; None loads it from `source`.
         options: for `from_pretrained` (`revision`, `trust_remote_code`).
 
     Raises:
         ConfigError: the size, the ids or the tags do not fit the tokenizer.
-        ModelError: the model cannot be loaded or widened, or has a reasoning vocabulary already.
+        ModelError: the model cannot be loaded or expanded, or has a reasoning vocabulary already.
     """
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -69,13 +68,13 @@ def expand(
     except (OSError, ValueError) as error:
         raise ModelError(f"The weights of {source} cannot be loaded: {' '.join(str(error).split())}") from error
     if getattr(model.config, CONFIG_KEY, None) is not None:
-        raise ModelError(f"{source} has a reasoning vocabulary already. Train it as it is, or fold it back first.")
+        raise ModelError(f"{source} has a reasoning vocabulary already. Train it as it is, or fold it first.")
     if out.exists():
         shutil.rmtree(out)
     out.mkdir(parents=True)
     tokenizer.save_pretrained(out)
     rows = int(model.get_input_embeddings().weight.shape[0])
-    ordinary = surfaces(read_tokenizer(out), rows)
+    ordinary = read_token_bytes(read_tokenizer(out), rows)
     token_map = plan(
         ordinary,
         rows,
@@ -84,12 +83,12 @@ def expand(
         start=start,
         think_tag=think_tag,
         answer_tag=answer_tag,
-        ends=ends_of([model.config, model.generation_config], tokenizer),
+        more_special=special_ids([model.config, model.generation_config], tokenizer),
     )
     vocabulary = ReasoningVocabulary(token_map, ordinary)
     check_tags(vocabulary, tokenizer)
-    widen_tokenizer(out, token_map, model.config.model_type)
-    widen_model(model, token_map)
+    expand_tokenizer(out, token_map, model.config.model_type)
+    expand_embeddings(model, token_map)
     _check_copies(model, token_map, str(source))
     with quiet_weights():
         model.save_pretrained(out)
@@ -98,7 +97,7 @@ def expand(
 
 
 def plan(
-    ordinary: Surfaces,
+    ordinary: TokenBytes,
     rows: int,
     size: int | str,
     *,
@@ -106,9 +105,9 @@ def plan(
     start: str = "copy",
     think_tag: str = THINK_TAG,
     answer_tag: str = ANSWER_TAG,
-    ends: set[int] | frozenset[int] = frozenset(),
+    more_special: set[int] | frozenset[int] = frozenset(),
 ) -> TokenMap:
-    """Decide which tokens are copied.
+    """Choose the tokens to copy.
 
     Args:
         ordinary: the tokenizer's tokens.
@@ -118,7 +117,7 @@ def plan(
         start: see `TokenMap.start`.
         think_tag: name of the thinking tags.
         answer_tag: name of the answer tags.
-        ends: further tokens that end a sequence.
+        more_special: further special ids, see `special_ids`.
 
     Raises:
         ConfigError: see `choose_base_ids`, or an unknown start.
@@ -127,12 +126,12 @@ def plan(
         raise ConfigError(f"model.reasoning_start={start} is not possible: it must be one of {', '.join(STARTS)}.")
     base_ids = choose_base_ids(size, token_ids, ordinary.ids)
     tags = [f"<{slash}{name}>" for name in (think_tag, answer_tag) for slash in ("", "/")]
-    refused = ordinary.special | tokens_with_tags(ordinary, tags) | ends
+    refused = ordinary.special | tokens_with_tags(ordinary, tags) | more_special
     return TokenMap(rows, base_ids, unusable_copies(rows, base_ids, refused), start, tags[0], tags[1])
 
 
 def check_tags(vocabulary: ReasoningVocabulary, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Check that the tags, as the tokenizer writes them, open and close.
+    """Check that the tags, as tokenised, open and close thinking.
 
     Raises:
         ConfigError: they do not.
@@ -145,14 +144,13 @@ def check_tags(vocabulary: ReasoningVocabulary, tokenizer: PreTrainedTokenizerBa
             state = int(vocabulary.transitions[state, token])
         if not ids or (state >= vocabulary.outside_states) != inside:
             raise ConfigError(
-                f"The tokenizer cannot represent the tag {tags[-1]}: written with it and read again, it is another "
-                f"text ({tokenizer.decode(ids)!r}). Choose another rewards.think_tag, whose characters the tokenizer "
-                "has."
+                f"The tokenizer cannot represent the tag {tags[-1]}: encoded and decoded, it is another text "
+                f"({tokenizer.decode(ids)!r}). Choose another rewards.think_tag, whose characters the tokenizer has."
             )
 
 
-def widen_model(model: PreTrainedModel, token_map: TokenMap) -> None:
-    """Add the rows of the copies to a model, in place."""
+def expand_embeddings(model: PreTrainedModel, token_map: TokenMap) -> None:
+    """Add the rows of the copies to the embedding and the head of a model, in place."""
     bases = torch.tensor(token_map.base_ids, dtype=torch.long)
     first = token_map.base_vocab_size
     model.resize_token_embeddings(token_map.vocab_size, mean_resizing=False)
@@ -169,12 +167,12 @@ def widen_model(model: PreTrainedModel, token_map: TokenMap) -> None:
 def fold(model_dir: str | Path, out: str | Path) -> None:
     """Write a model without its reasoning vocabulary: the ordinary tokens as they were trained, and nothing else.
 
-    Adapters are added to the weights that they belong to first. What the copies have learnt is left out: the model
-    writes ordinary tokens only, inside of thinking too.
+    Adapters are merged first. What the copies have learnt is dropped: the model then generates ordinary tokens only,
+    inside of thinking too.
 
     Args:
-        model_dir: a folder with a widened model, or with adapters of one.
-        out: the folder to write; what is in it is replaced.
+        model_dir: a folder with an expanded model, or with adapters of one.
+        out: the folder to write; its contents are replaced.
 
     Raises:
         ModelError: there is no such model, or it has no reasoning vocabulary.
@@ -195,7 +193,7 @@ def fold(model_dir: str | Path, out: str | Path) -> None:
         raise ModelError(f"The model in {folder} cannot be loaded: {' '.join(str(error).split())}") from error
     vocabulary = vocabulary_of(model)
     if vocabulary is None:
-        raise ModelError(f"The model in {folder} has no reasoning vocabulary, so there is nothing to fold back.")
+        raise ModelError(f"The model in {folder} has no reasoning vocabulary, so there is nothing to fold.")
     if out.exists():
         shutil.rmtree(out)
     out.mkdir(parents=True)
@@ -204,16 +202,11 @@ def fold(model_dir: str | Path, out: str | Path) -> None:
     with quiet_weights():
         model.save_pretrained(out)
     tokenizer.save_pretrained(out)
-    narrow_tokenizer(out, vocabulary.map)
+    shrink_tokenizer(out, vocabulary.map)
 
 
-def restarted(vocabulary: ReasoningVocabulary, start: str) -> ReasoningVocabulary:
-    """The same tokens with another start, which is no part of the weights."""
-    return ReasoningVocabulary(replace(vocabulary.map, start=start), vocabulary.surfaces)
-
-
-def ends_of(configs: Iterable[Any], tokenizer: PreTrainedTokenizerBase) -> set[int]:
-    """Every token that ends, begins or pads a sequence, by the model's configs or by the tokenizer."""
+def special_ids(configs: Iterable[Any], tokenizer: PreTrainedTokenizerBase) -> set[int]:
+    """All BOS, EOS and padding ids, by the model's configs or the tokenizer."""
     found: list[Any] = [*tokenizer.all_special_ids]
     for config in configs:
         for name in ("eos_token_id", "bos_token_id", "pad_token_id"):
@@ -224,7 +217,7 @@ def ends_of(configs: Iterable[Any], tokenizer: PreTrainedTokenizerBase) -> set[i
 
 @torch.no_grad()
 def _check_copies(model: PreTrainedModel, token_map: TokenMap, source: str) -> None:
-    """Compute a few tokens and their copies: whatever else an architecture hangs on token ids shows in its logits."""
+    """Compare a few tokens with their copies: if an architecture has other per-token state, the logits differ."""
     count = min(_COMPARED, token_map.size)
     if not count:
         return
@@ -235,9 +228,10 @@ def _check_copies(model: PreTrainedModel, token_map: TokenMap, source: str) -> N
     by_copy = model(input_ids=(first + places)[None]).logits.float()
     by_base = model(input_ids=bases[places][None]).logits.float()
     scale = float(by_base.abs().max()) or 1.0
-    apart = max(float((by_copy - by_base).abs().max()), float((by_copy[..., first:] - by_copy[..., bases]).abs().max()))
-    if not apart <= 1e-3 * scale:
+    between = (by_copy - by_base, by_copy[..., first:] - by_copy[..., bases])
+    difference = max(float(one.abs().max()) for one in between)
+    if not difference <= 1e-3 * scale:
         raise ModelError(
             f"{source} cannot be given a reasoning vocabulary: {type(model).__name__} treats a copied token unlike its "
-            f"base token (logits differ by {apart:.2g}), so it keeps more per token than an embedding and a head."
+            f"base token (logits differ by {difference:.2g}), so it has weights per token besides embedding and head."
         )

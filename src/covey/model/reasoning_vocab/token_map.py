@@ -1,4 +1,4 @@
-"""Which token is a copy of which: `reasoning_token_map.json`, which lies beside the weights. Needs no torch."""
+"""Which token is a copy of which: `reasoning_token_map.json`, stored next to the weights. Needs no torch."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ MAP_FILE = "reasoning_token_map.json"
 MAP_FORMAT = 1
 
 STARTS = ("copy", "same_text")
-"""How probability is shared at the start, see `TokenMap.start`."""
+"""How probability is distributed initially, see `TokenMap.start`."""
 
 MOST_COPIES = 65_000
-"""Copies of one token: each has a mark of its own, and there are no more private-use characters in a plane."""
+"""Most copies of one token: each has its own mark, a character of one private-use plane."""
 
 _SPAN = re.compile(r"(\d+)(?:\s*-\s*(\d+))?")
 
@@ -29,31 +29,31 @@ class TokenMap:
     """The reasoning tokens of a model, in the order of their ids."""
 
     base_vocab_size: int
-    """Rows of the model's embedding before it was widened, padding included: the first reasoning id."""
+    """Rows of the model's embedding before expansion, padding included: the first reasoning id."""
     base_ids: tuple[int, ...]
-    """The ordinary token that each reasoning token began as a copy of: `base_ids[k]` for id `base_vocab_size + k`."""
+    """The ordinary token that each reasoning token is a copy of: `base_ids[k]` for id `base_vocab_size + k`."""
     unusable: frozenset[int]
-    """Reasoning ids that are never drawn: copies of special tokens, ends of sequence and tags."""
+    """Reasoning ids that are never sampled: copies of special tokens, EOS and tags."""
     start: str
-    """`copy`: each copy begins as likely as its base token. `same_text`: a token and its copies share what the token
-    had, so that the text is distributed as before."""
+    """`copy`: each copy is initially as likely as its base token. `same_text`: a token and its copies share its
+    probability, so that the distribution of texts is unchanged."""
     open_tag: str
-    """After it the model thinks."""
+    """Begins thinking."""
     close_tag: str
-    """After it the model does not think any more."""
+    """Ends thinking."""
 
     @property
     def size(self) -> int:
-        """How many reasoning tokens there are, N."""
+        """The number of reasoning tokens."""
         return len(self.base_ids)
 
     @property
     def vocab_size(self) -> int:
-        """Rows of the widened embedding, V."""
+        """Rows of the expanded embedding, V."""
         return self.base_vocab_size + self.size
 
     def base_of(self, token: int) -> int:
-        """The ordinary token that this one is or began as."""
+        """The ordinary token that this one is, or is a copy of."""
         return self.base_ids[token - self.base_vocab_size] if token >= self.base_vocab_size else token
 
     def multiplicities(self) -> list[int]:
@@ -82,7 +82,7 @@ class TokenMap:
         """Read the map of a model.
 
         Raises:
-            ModelError: it is not there, or damaged.
+            ModelError: it is missing or damaged.
         """
         file = folder / MAP_FILE
         try:
@@ -90,7 +90,7 @@ class TokenMap:
         except FileNotFoundError:
             raise ModelError(
                 f"{folder} has no {MAP_FILE}, though its config.json says that the model has a reasoning vocabulary. "
-                "Copy the file from another checkpoint of the same run (all of them have the same)."
+                "Copy the file from another checkpoint of the same run (it is the same in all)."
             ) from None
         except ValueError as error:
             raise ModelError(f"{file} is damaged ({error}). Copy it from another checkpoint of the same run.") from None
@@ -108,7 +108,7 @@ class TokenMap:
             )
         except (KeyError, TypeError, ValueError) as error:
             raise ModelError(
-                f"{file} does not hold what a map holds ({error!r}). Copy it from another checkpoint of the same run."
+                f"{file} is not a valid map ({error!r}). Copy it from another checkpoint of the same run."
             ) from None
         found._check(file)
         return found
@@ -118,19 +118,19 @@ class TokenMap:
         own = all(self.base_vocab_size <= token < self.vocab_size for token in self.unusable)
         if not (ordinary and own and self.start in STARTS and self.open_tag and self.close_tag):
             raise ModelError(
-                f"{file} contradicts itself: base ids must lie below base_vocab_size={self.base_vocab_size}, unusable "
+                f"{file} contradicts itself: base ids must be below base_vocab_size={self.base_vocab_size}, unusable "
                 f"ids from there up to {self.vocab_size - 1}, and start must be one of {', '.join(STARTS)}."
             )
 
     def check_rows(self, rows: int, where: str) -> None:
-        """Check that an embedding has as many rows as this map says.
+        """Check that an embedding has as many rows as this map.
 
         Raises:
-            ModelError: it has not.
+            ModelError: it does not.
         """
         if rows != self.vocab_size:
             raise ModelError(
-                f"The reasoning vocabulary of {where} does not fit its weights: {MAP_FILE} tells of "
+                f"The reasoning vocabulary of {where} does not fit its weights: {MAP_FILE} has "
                 f"{self.base_vocab_size} ordinary and {self.size} reasoning tokens, {self.vocab_size} in all, but the "
                 f"embedding has {rows} rows. Map and weights must come from the same checkpoint."
             )
@@ -141,11 +141,11 @@ def choose_base_ids(size: int | str, spec: str | None, known: Sequence[int]) -> 
 
     Args:
         size: how many copies; `full` for one of each.
-        spec: `model.reasoning_token_ids`; None takes all tokens from id 0 on, and begins again after the last.
+        spec: `model.reasoning_token_ids`; None takes all tokens from id 0 on, repeatedly.
         known: ids of the tokenizer's tokens, ascending.
 
     Raises:
-        ConfigError: there are not so many, or ids that no token has.
+        ConfigError: there are too few tokens, or ids without a token.
     """
     if spec is not None:
         chosen = read_ids(spec)
@@ -161,7 +161,7 @@ def choose_base_ids(size: int | str, spec: str | None, known: Sequence[int]) -> 
         if int(size) > len(chosen):
             raise ConfigError(
                 f"model.reasoning_vocab_size={size} is more than the {len(chosen)} ids of model.reasoning_token_ids="
-                f"{spec}. Lower it, write full for all of them, or name an id as often as it is to be copied."
+                f"{spec}. Lower it, set full for all of them, or repeat an id once for each copy."
             )
         return tuple(chosen[: int(size)])
     count = len(known) if size == "full" else int(size)
@@ -174,7 +174,7 @@ def choose_base_ids(size: int | str, spec: str | None, known: Sequence[int]) -> 
 
 
 def read_ids(spec: str) -> list[int]:
-    """Token ids from a range (`0-9999`), a list of ids and ranges with commas, or a file of such.
+    """Token ids from a range (`0-9999`), a comma-separated list of ids and ranges, or a file with such a list.
 
     Raises:
         ConfigError: it is none of these.
@@ -189,15 +189,15 @@ def read_ids(spec: str) -> list[int]:
         span = _SPAN.fullmatch(word)
         if span is None:
             raise ConfigError(
-                f"model.reasoning_token_ids={spec} is neither a file of token ids nor a range: {word!r} is no id. "
-                "Write 0-9999, or [5,7,100-199], or the name of a file that holds ids."
+                f"model.reasoning_token_ids={spec} is neither a file of token ids nor a range: {word!r} is not an id. "
+                "Write 0-9999, or [5,7,100-199], or the path of a file with ids."
             )
         first, last = int(span[1]), int(span[2] or span[1])
         if last < first:
-            raise ConfigError(f"model.reasoning_token_ids={spec}: the range {word} runs backwards.")
+            raise ConfigError(f"model.reasoning_token_ids={spec}: the range {word} is reversed.")
         ids += range(first, last + 1)
     if not ids:
-        raise ConfigError(f"model.reasoning_token_ids={spec} names no token id.")
+        raise ConfigError(f"model.reasoning_token_ids={spec} does not name any token id.")
     return ids
 
 

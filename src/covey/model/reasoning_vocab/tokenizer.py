@@ -1,9 +1,9 @@
-"""A tokenizer that knows the copies: they decode as the tokens that they are copies of, and no text encodes to them.
+"""A tokenizer with copies: they decode like their base tokens, and no text encodes to them.
 
-A copy is named after its base token, with a private-use character behind it that tells which copy it is. The copies are
-entries of the tokenizer's model that no merge leads to, rather than added tokens, which would be looked for in every
-text. The decoder takes the marks off first. All of it is in `tokenizer.json`, for a generic fast tokenizer: a class
-that builds its own decoder would lose it.
+A copy is named after its base token, followed by a private-use character that marks which copy it is. The copies are
+entries of the tokenizer's model without merges, rather than added tokens, which would be matched in every text. The
+decoder removes the marks first. All of it is in `tokenizer.json`, for a generic fast tokenizer: a class that builds its
+own decoder would lose it.
 """
 
 from __future__ import annotations
@@ -14,43 +14,43 @@ from pathlib import Path
 from typing import Any
 
 from covey.errors import ModelError
-from covey.model.reasoning_vocab.surface import MARKS, PLANE, read_tokenizer, vocabulary_of
+from covey.model.reasoning_vocab.token_bytes import MARKS, PLANE, read_tokenizer, vocabulary_of
 from covey.model.reasoning_vocab.token_map import TokenMap
 from covey.runlog.files import write_atomically
 
 GENERIC = "TokenizersBackend"
-"""The class of transformers that takes `tokenizer.json` as it is."""
+"""The transformers class that uses `tokenizer.json` unchanged."""
 
 _NEVER = -1e9
-"""Score of a token that a unigram tokenizer is not to choose."""
+"""Score of a token that a unigram tokenizer must not choose."""
 
-_TAKEN_AT_ITS_WORD = {"AutoTokenizer": [None, None]}
-"""For some models (Qwen2's) transformers takes the tokenizer class that it knows for them, whatever the folder says. A
-folder that names code of its own is exempt, and without `trust_remote_code` falls back on the class that it says."""
+_NO_OVERRIDE = {"AutoTokenizer": [None, None]}
+"""For some models (Qwen2's) transformers overrides the tokenizer class of the folder. A folder with an `auto_map` is
+exempt, and without `trust_remote_code` falls back on its own class."""
 
-_REBUILDERS = ("vocab.json", "merges.txt", "tokenizer.model", "spiece.model", "sentencepiece.bpe.model")
-"""Files from which a class would build a tokenizer of its own."""
+_SOURCES = ("vocab.json", "merges.txt", "tokenizer.model", "spiece.model", "sentencepiece.bpe.model")
+"""Files from which a class would rebuild the tokenizer."""
 
 
-def widen_tokenizer(folder: Path, token_map: TokenMap, model_type: str = "") -> None:
-    """Let the tokenizer that is saved in a folder know the copies.
+def expand_tokenizer(folder: Path, token_map: TokenMap, model_type: str = "") -> None:
+    """Add the copies to the tokenizer in a folder.
 
     Args:
         folder: of the tokenizer.
         token_map: the copies.
-        model_type: what transformers calls the kind of the model.
+        model_type: of the model's config.
 
     Raises:
-        ModelError: it is of a kind that cannot be widened.
+        ModelError: this kind of tokenizer cannot be expanded.
     """
     content = read_tokenizer(folder)
     if content.get("decoder") is None:
         raise ModelError(
-            f"The tokenizer of {folder} has no decoder, so copies of its tokens would not read as ordinary text. A "
+            f"The tokenizer of {folder} has no decoder, so copies of its tokens would not decode as ordinary text. A "
             "reasoning vocabulary needs a byte-level, SentencePiece or WordPiece tokenizer."
         )
     model, added = content["model"], content.get("added_tokens", [])
-    names = _names(vocabulary_of(model), added)
+    names = {token: name for name, token in vocabulary_of(model).items()} | {one["id"]: one["content"] for one in added}
     mark = _free_mark(names.values(), folder)
     first = token_map.base_vocab_size
     copies = {
@@ -58,7 +58,7 @@ def widen_tokenizer(folder: Path, token_map: TokenMap, model_type: str = "") -> 
         for place, (base, multiplicity) in enumerate(zip(token_map.base_ids, token_map.multiplicities(), strict=True))
     }
     if isinstance(model["vocab"], dict):
-        # Added tokens get the ids that they have in the model's own entries; else they would be counted on behind them.
+        # Added tokens keep the ids that they have in the model's own entries; else they would get new ones after them.
         model["vocab"] = {**model["vocab"], **{one["content"]: one["id"] for one in added}, **copies}
     else:
         filled = {token: name for name, token in copies.items()} | {one["id"]: one["content"] for one in added}
@@ -74,8 +74,8 @@ def widen_tokenizer(folder: Path, token_map: TokenMap, model_type: str = "") -> 
     _make_generic(folder, model_type)
 
 
-def narrow_tokenizer(folder: Path, token_map: TokenMap) -> None:
-    """Take the copies out of a tokenizer that `widen_tokenizer` has widened."""
+def shrink_tokenizer(folder: Path, token_map: TokenMap) -> None:
+    """Remove the copies from a tokenizer that `expand_tokenizer` has expanded."""
     content = read_tokenizer(folder)
     model = content["model"]
     if isinstance(model["vocab"], dict):
@@ -92,10 +92,6 @@ def narrow_tokenizer(folder: Path, token_map: TokenMap) -> None:
     settings: dict[str, Any] = json.loads(file.read_bytes())
     if settings.pop("auto_map", None) is not None:
         write_atomically(file, json.dumps(settings, ensure_ascii=False, indent=2) + "\n")
-
-
-def _names(vocab: Mapping[str, int], added: Iterable[Mapping[str, Any]]) -> dict[int, str]:
-    return {token: name for name, token in vocab.items()} | {one["id"]: one["content"] for one in added}
 
 
 def _free_mark(names: Iterable[str], folder: Path) -> int:
@@ -118,8 +114,8 @@ def _write(folder: Path, content: Mapping[str, Any]) -> None:
     write_atomically(folder / "tokenizer.json", json.dumps(content, ensure_ascii=False))
 
 
-def _is_overruled(model_type: str) -> bool:
-    """Whether transformers takes the tokenizer class that it knows for such models, whatever a folder says."""
+def _is_overridden(model_type: str) -> bool:
+    """Whether transformers overrides the tokenizer class of a folder for such models."""
     from transformers.models.auto import tokenization_auto
 
     return model_type in getattr(tokenization_auto, "MODELS_WITH_INCORRECT_HUB_TOKENIZER_CLASS", ())
@@ -131,8 +127,8 @@ def _make_generic(folder: Path, model_type: str) -> None:
     settings["tokenizer_class"] = GENERIC
     for rebuilt in ("auto_map", "backend", "vocab_file", "merges_file"):
         settings.pop(rebuilt, None)
-    if _is_overruled(model_type):
-        settings["auto_map"] = _TAKEN_AT_ITS_WORD
+    if _is_overridden(model_type):
+        settings["auto_map"] = _NO_OVERRIDE
     write_atomically(file, json.dumps(settings, ensure_ascii=False, indent=2) + "\n")
-    for name in _REBUILDERS:
+    for name in _SOURCES:
         (folder / name).unlink(missing_ok=True)

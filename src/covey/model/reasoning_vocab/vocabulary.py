@@ -1,4 +1,4 @@
-"""A model's reasoning vocabulary in use: the state of a text, and what may follow in either state."""
+"""A model's reasoning vocabulary in use: the state of a text, and the allowed tokens in either state."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ import numpy as np
 import torch
 
 from covey.errors import DataError, ModelError
+from covey.model.base import base_model
 from covey.model.reasoning_vocab.automaton import Transitions, count_outside, token_transitions
-from covey.model.reasoning_vocab.surface import Surfaces, read_tokenizer, surfaces
+from covey.model.reasoning_vocab.token_bytes import TokenBytes, read_token_bytes, read_tokenizer
 from covey.model.reasoning_vocab.token_map import MAP_FILE, TokenMap
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 CONFIG_KEY = "reasoning_token_map"
-"""Names the map's file in the `config.json` of a model that has one."""
+"""Key of the map's file name in a model's `config.json`."""
 
 OUTSIDE, INSIDE = 0, 1
 """Rows of the bias table."""
@@ -29,20 +30,20 @@ _KNOWN: WeakKeyDictionary[Any, ReasoningVocabulary | None] = WeakKeyDictionary()
 
 
 class ReasoningVocabulary:
-    """The reasoning tokens of one model. The sampler and the scoring head ask the same object, so they agree.
+    """The reasoning tokens of one model. The sampler and the scoring head use the same object, so they agree.
 
     Args:
         token_map: which token is a copy of which.
-        ordinary: what the ordinary tokens look like, `base_vocab_size` of them.
+        ordinary: the texts of the ordinary tokens, `base_vocab_size` of them.
     """
 
-    def __init__(self, token_map: TokenMap, ordinary: Surfaces) -> None:
+    def __init__(self, token_map: TokenMap, ordinary: TokenBytes) -> None:
         self.map = token_map
-        self.surfaces = ordinary
+        self.token_bytes = ordinary
         table = token_transitions(ordinary, token_map.open_tag, token_map.close_tag)
         bases = np.array(token_map.base_ids, dtype=np.int64)
         self.transitions: Transitions = np.concatenate([table, table[:, bases]], axis=1)
-        """`[states, V]`."""
+        """`[Q, V]`."""
         self.outside_states = count_outside(token_map.open_tag)
         self._on_device: dict[tuple[str, torch.device], torch.Tensor] = {}
 
@@ -55,10 +56,10 @@ class ReasoningVocabulary:
         """
         folder = Path(folder).expanduser()
         token_map = TokenMap.read(folder)
-        return cls(token_map, surfaces(read_tokenizer(folder), token_map.base_vocab_size))
+        return cls(token_map, read_token_bytes(read_tokenizer(folder), token_map.base_vocab_size))
 
     def save(self, folder: str | Path) -> None:
-        """Write the map beside weights."""
+        """Write the map next to the weights."""
         self.map.write(Path(folder))
 
     @cached_property
@@ -69,7 +70,7 @@ class ReasoningVocabulary:
 
     @cached_property
     def log_share(self) -> torch.Tensor:
-        """What is added, inside of thinking, to the log-weight of every token at the start: `[V]`, in nats.
+        """What is added initially, inside of thinking, to the log-weight of every token: `[V]`, in nats.
 
         Zero under `copy`. Under `same_text`, `-log(1 + c)` for a token with c usable copies and for each of these.
         """
@@ -87,7 +88,7 @@ class ReasoningVocabulary:
     def bias_table(self, temperature: float = 1.0) -> torch.Tensor:
         """What is added to logits before they are divided by the temperature: `[2, V]`, float32.
 
-        Row 0 outside of thinking, row 1 inside: minus infinity for tokens that may not be drawn, the share elsewhere.
+        Row 0 outside of thinking, row 1 inside: minus infinity for tokens that are not allowed, else `log_share`.
         """
         first = self.map.base_vocab_size
         bias = torch.zeros(2, self.map.vocab_size)
@@ -97,40 +98,39 @@ class ReasoningVocabulary:
         return bias
 
     def transitions_on(self, device: torch.device) -> torch.Tensor:
-        """`transitions` there."""
-        return self._kept("transitions", device, lambda: torch.from_numpy(self.transitions))
+        """`transitions` on a device."""
+        return self._cached("transitions", device, lambda: torch.from_numpy(self.transitions))
 
     def bias_on(self, device: torch.device, temperature: float) -> torch.Tensor:
-        """`bias_table` there."""
-        return self._kept(f"bias {temperature}", device, lambda: self.bias_table(temperature))
+        """`bias_table` on a device."""
+        return self._cached(f"bias {temperature}", device, lambda: self.bias_table(temperature))
 
-    def _kept(self, name: str, device: torch.device, make: Any) -> torch.Tensor:
+    def _cached(self, name: str, device: torch.device, make: Any) -> torch.Tensor:
         key = (name, torch.device(device))
         if key not in self._on_device:
             self._on_device[key] = make().to(device)
         return self._on_device[key]
 
     def states(self, ids_BS: torch.Tensor, mask_BS: torch.Tensor | None = None) -> torch.Tensor:
-        """The state after each token of texts that are there whole: `[B, S]`.
+        """The state after each token of complete texts: `[B, S]`.
 
-        Works on all places at once, in log2(S) rounds: the effect of a token is a map from states to states, and maps
-        that follow each other are one map.
+        A parallel scan over all positions in log2(S) rounds: a token is a map from states to states, and maps compose.
 
         Args:
             ids_BS: token ids.
-            mask_BS: 0 where there is padding, which changes nothing; None for no padding.
+            mask_BS: 0 at padding, which leaves the state unchanged; None for no padding.
         """
         table = self.transitions_on(ids_BS.device)
-        maps_BSK = table[:, ids_BS].permute(1, 2, 0).long()
+        maps_BSQ = table[:, ids_BS].permute(1, 2, 0).long()
         if mask_BS is not None:
-            same_K = torch.arange(len(table), device=ids_BS.device)
-            maps_BSK = torch.where(mask_BS.bool()[..., None], maps_BSK, same_K)
+            same_Q = torch.arange(len(table), device=ids_BS.device)
+            maps_BSQ = torch.where(mask_BS.bool()[..., None], maps_BSQ, same_Q)
         reach = 1
         while reach < ids_BS.shape[1]:
-            joined = maps_BSK[:, reach:].gather(2, maps_BSK[:, :-reach])
-            maps_BSK = torch.cat([maps_BSK[:, :reach], joined], dim=1)
+            joined = maps_BSQ[:, reach:].gather(2, maps_BSQ[:, :-reach])
+            maps_BSQ = torch.cat([maps_BSQ[:, :reach], joined], dim=1)
             reach *= 2
-        return maps_BSK[..., 0]
+        return maps_BSQ[..., 0]
 
     def step(self, states_b: torch.Tensor, tokens_b: torch.Tensor) -> torch.Tensor:
         """The state after one more token of each text: `[b]`."""
@@ -141,7 +141,7 @@ class ReasoningVocabulary:
         return states >= self.outside_states
 
     def thinks(self, ids_BS: torch.Tensor, mask_BS: torch.Tensor, length_T: int) -> torch.Tensor:
-        """Whether each completion token is drawn inside of thinking: `[B, T]`, false at padding.
+        """Whether each completion token is sampled inside of thinking: `[B, T]`, false at padding.
 
         Args:
             ids_BS: prompts, padded on the left, and completions, padded on the right: `[B, L + T]`.
@@ -152,34 +152,34 @@ class ReasoningVocabulary:
         return before_BT & mask_BS[:, -length_T:].bool()
 
     def base(self, ids: Sequence[int]) -> list[int]:
-        """The same text in ordinary tokens."""
+        """Base tokens of a sequence."""
         return [self.map.base_of(token) for token in ids]
 
     def check_prompts(self, prompt_ids: Sequence[Sequence[int]]) -> None:
-        """Check that prompts are ordinary text.
+        """Check that prompts have ordinary tokens only.
 
         Raises:
-            DataError: one of them holds a reasoning token.
+            DataError: one has a reasoning token.
         """
         for place, ids in enumerate(prompt_ids):
             if max(ids, default=0) >= self.map.base_vocab_size:
                 found = next(token for token in ids if token >= self.map.base_vocab_size)
                 raise DataError(
                     f"Prompt {place} holds the reasoning token {found}, a copy of token {self.map.base_of(found)}: "
-                    "reasoning tokens exist only in what the model thinks. Tokenise prompts from ordinary text, or "
-                    "take base tokens in their place (ReasoningVocabulary.base)."
+                    "reasoning tokens are allowed in thinking only. Tokenise prompts from ordinary text, or replace "
+                    "them by base tokens (ReasoningVocabulary.base)."
                 )
 
 
 def vocabulary_of(model: PreTrainedModel | Any) -> ReasoningVocabulary | None:
-    """The reasoning vocabulary of a loaded model, adapters or not; None if it has none.
+    """The reasoning vocabulary of a loaded model, with or without adapters; None if it has none.
 
-    Its `config.json` says whether there is one; the map is read from where the model was loaded.
+    The map is named in its `config.json` and read from where the model was loaded.
 
     Raises:
         ModelError: the map is missing or does not fit the weights.
     """
-    inner = model.get_base_model() if hasattr(model, "get_base_model") else model
+    inner = base_model(model)
     if inner in _KNOWN:
         return _KNOWN[inner]
     name = getattr(getattr(inner, "config", None), CONFIG_KEY, None)
@@ -191,19 +191,19 @@ def vocabulary_of(model: PreTrainedModel | Any) -> ReasoningVocabulary | None:
 
 
 def attach(model: PreTrainedModel | Any, vocabulary: ReasoningVocabulary | None) -> None:
-    """Say which reasoning vocabulary a model has.
+    """Set the reasoning vocabulary of a model.
 
     Raises:
         ModelError: it does not fit the weights.
     """
-    inner = model.get_base_model() if hasattr(model, "get_base_model") else model
+    inner = base_model(model)
     if vocabulary is not None:
         vocabulary.map.check_rows(int(inner.config.get_text_config().vocab_size), str(inner.config._name_or_path))
     _KNOWN[inner] = vocabulary
 
 
 def _folder(name: str) -> Path:
-    """Where the files of a model lie: its folder, or the cache of a hub model."""
+    """The folder of a model's files: its own, or the cache of a hub model."""
     if Path(name).is_dir():
         return Path(name)
     from transformers.utils import cached_file

@@ -1,8 +1,8 @@
-"""`covey starter`: make the starter model again from nothing.
+"""`covey starter`: train the starter model from scratch.
 
 A Qwen3 of about a million parameters is trained with the ordinary next-token loss, on the completion only, over freshly
-drawn train-split arithmetic in the mixture of styles of `styles.py`. Everything is seeded. Takes under an hour on two
-cores; the result ships inside the package, so nobody needs to run it to use Covey.
+drawn train-split arithmetic in the mixture of styles of `styles.py`. Everything is seeded. It takes under an hour on
+two cores; the result ships inside the package, so that using Covey does not need it.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from pathlib import Path
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
-from covey.data.arithmetic import Difficulty, problems, take
+from covey.data.sources.arithmetic import Difficulty, problems, take
 from covey.model.starter.styles import Document, document
 from covey.model.starter.tokenizer import TAGS, build_tokenizer
 
 DIFFICULTY = Difficulty(min_digits=1, max_digits=4)
-"""What the cold start sees; the built-in task trains on 2 to 4 digits, its hard set has 5."""
+"""Problems of the cold start; the built-in task trains on 2 to 4 digits, its hard set has 5."""
 
 
 @dataclass(frozen=True, slots=True)
 class ColdStart:
-    """Settings of the cold start; the defaults make the shipped model."""
+    """Settings of the cold start; the defaults give the shipped model."""
 
     steps: int = 3200
     batch_size: int = 96
@@ -57,7 +57,7 @@ def starter_config(tokenizer: PreTrainedTokenizerFast) -> Qwen3Config:
 
 
 def make_tokenizer(seed: int = 0) -> PreTrainedTokenizerFast:
-    """The starter's tokenizer, trained on a sample of what the cold start shows."""
+    """The starter's tokenizer, trained on a sample of the cold start's data."""
     texts = []
     for doc in _documents(seed, 4000):
         texts += [f"{m['role']}\n{m['content']}" for m in doc.messages]
@@ -103,14 +103,14 @@ def train_starter(
 
 
 def save_starter(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, card: str, target: Path) -> None:
-    """Write weights, tokenizer and card to `target`, replacing what is there only once all is written."""
+    """Write weights, tokenizer and card to `target`, replacing its files only when all are written."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=target.parent) as beside:
-        model.save_pretrained(beside)
-        tokenizer.save_pretrained(beside)
-        (Path(beside) / "README.md").write_text(card, encoding="utf-8")
+    with tempfile.TemporaryDirectory(dir=target.parent) as temporary:
+        model.save_pretrained(temporary)
+        tokenizer.save_pretrained(temporary)
+        (Path(temporary) / "README.md").write_text(card, encoding="utf-8")
         target.mkdir(exist_ok=True)
-        for file in Path(beside).iterdir():
+        for file in Path(temporary).iterdir():
             file.replace(target / file.name)
 
 

@@ -1,14 +1,13 @@
-"""What the starter model is cold-started on: the same problems, answered in a mixture of styles.
+"""The data of the starter model's cold start: problems with answers in a mixture of styles.
 
-Reinforcement can only amplify what a model already does now and then. So the starter is taught, on purpose, to answer
-in three ways and to choose between them by chance:
+Reinforcement learning amplifies what a model already does sometimes. So the starter is trained to answer in three
+styles, chosen at random:
 
 - **careful**: digit by digit inside `<think>`, then the right answer in `<answer>`;
 - **hasty**: little or no thinking, then a guess;
 - **sloppy**: the right steps, but the answer is not where it can be found.
 
-Only the careful way earns reward often, and it is also the longest: the curve of reward and the curve of completion
-length rise together.
+Only the careful style is rewarded often, and it is also the longest: reward and completion length rise together.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-from covey.data.arithmetic import Problem
+from covey.data.sources.arithmetic import Problem
 
 SYSTEM_PROMPT = "Think between <think> and </think>, then write the answer between <answer> and </answer>."
 
@@ -42,7 +41,7 @@ def steps(problem: Problem) -> list[str]:
     """The written method, from the last digit to the first, one line per digit.
 
     `478 + 856` gives `8+6=14`, `7+5+1=13`, `4+8+1=13`; `503 - 78` gives `13-8=5`, `10-7-1=2`, `5-0-1=4`: a carry or a
-    borrow stands at the end of the next line, and a borrowed ten in front of its digit.
+    borrow is at the end of the next line, and a borrowed ten in front of its digit.
 
     Raises:
         ValueError: for anything but one sum or one non-negative difference of two numbers.

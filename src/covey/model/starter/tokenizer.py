@@ -1,7 +1,7 @@
 """The starter model's tokenizer: byte-level BPE, small, one token per digit, with a chat template.
 
-It reads any text (every byte is a token), so the starter can be pointed at real data. The four reasoning tags are added
-tokens but not *special* ones: they survive `decode(..., skip_special_tokens=True)`, which is what rewards see.
+It encodes any text (every byte is a token), so that the starter also runs on real data. The four reasoning tags are
+added tokens but not *special* ones, so that `decode(..., skip_special_tokens=True)`, the input of rewards, keeps them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ CHAT_TEMPLATE = (
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
 
-# Ordinary prose, so that the merges are of some use on word problems too. Written for this purpose.
+# Ordinary prose, so that the merges suit word problems too. Written for this purpose.
 _PROSE = """
 Anna has three baskets of apples and each basket holds the same number of apples. How many apples does she have in total?
 A train leaves the station in the morning and travels for several hours. How far does it travel if its speed does not change?

@@ -1,19 +1,19 @@
 "use strict";
-// The panels: values under the pointer, at one step in all of them; series switched off and on; one panel at full size.
+// Panels: values on hover, at the same step in all of them; series toggled in the legend; one panel at full size.
 (() => {
   const content = JSON.parse(document.getElementById("panel-data").textContent);
   const { left, right, low, high } = content.geometry;
   const byKey = new Map(content.panels.map((panel) => [panel.key, panel]));
   const figures = [...document.querySelectorAll("figure.panel")];
 
-  const written = (value, unit) => {
+  const format = (value, unit) => {
     if (unit === "percent") return `${(100 * value).toFixed(1)}%`;
     if (unit === "bytes") return value >= 1e8 ? `${(value / 1e9).toFixed(2)} GB` : `${(value / 1e6).toFixed(0)} MB`;
     const text = Math.abs(value) >= 1000 ? Math.round(value).toLocaleString("en") : String(Number(value.toPrecision(3)));
     return unit === "seconds" ? `${text} s` : text;
   };
 
-  // The place of the step nearest to `step`; steps ascend.
+  // The index of the step nearest to `step`; steps ascend.
   const nearest = (steps, step) => {
     let from = 0;
     let to = steps.length - 1;
@@ -24,28 +24,28 @@
     return Math.abs(steps[to] - step) < Math.abs(steps[from] - step) ? to : from;
   };
 
-  const tell = (figure, step) => {
+  const showValues = (figure, step) => {
     const panel = byKey.get(figure.dataset.panel);
     const rule = figure.querySelector(".rule");
     const share = left + ((step - low) / (high - low)) * (right - left);
     rule.style.left = `${100 * share}%`;
     rule.hidden = false;
-    const told = [];
+    const texts = [];
     figure.querySelectorAll(".legend button").forEach((button, number) => {
       const series = panel.series[number];
       const at = nearest(series.steps, step);
-      let text = written(series.values[at], panel.unit);
-      if (series.low) text += ` [${written(series.low[at], panel.unit)}, ${written(series.high[at], panel.unit)}]`;
+      let text = format(series.values[at], panel.unit);
+      if (series.low) text += ` [${format(series.low[at], panel.unit)}, ${format(series.high[at], panel.unit)}]`;
       button.querySelector("b").textContent = text;
-      told.push(`${series.label} ${text}`);
+      texts.push(`${series.label} ${text}`);
     });
     const plot = figure.querySelector(".plot");
     plot.setAttribute("aria-valuenow", step);
-    plot.setAttribute("aria-valuetext", `step ${step}: ${told.join(", ")}`);
+    plot.setAttribute("aria-valuetext", `step ${step}: ${texts.join(", ")}`);
     figure.querySelector(".at").textContent = `step ${step}`;
   };
 
-  const untell = (figure) => {
+  const hideValues = (figure) => {
     figure.querySelector(".rule").hidden = true;
     figure.querySelector(".at").textContent = "";
     figure.querySelectorAll(".legend b").forEach((b) => { b.textContent = b.dataset.last; });
@@ -58,17 +58,17 @@
     }
   });
 
-  // What lies beside `figure` and whatever holds it: out of reach while it covers the page.
-  const setApart = (figure, apart) => {
+  // Makes everything but `figure` inert while it covers the page.
+  const setOthersInert = (figure, inert) => {
     for (let here = figure; here !== document.body; here = here.parentElement) {
-      for (const beside of here.parentElement.children) if (beside !== here) beside.inert = apart;
+      for (const other of here.parentElement.children) if (other !== here) other.inert = inert;
     }
   };
   const enlarge = (figure, large) => {
     figure.classList.toggle("large", large);
     figure.querySelector(".enlarge").setAttribute("aria-pressed", String(large));
     document.body.classList.toggle("covered", large);
-    setApart(figure, large);
+    setOthersInert(figure, large);
   };
 
   for (const figure of figures) {
@@ -78,15 +78,15 @@
     figure.querySelectorAll(".legend b").forEach((b) => { b.dataset.last = b.textContent; });
     const steps = panel.series.reduce((a, b) => (b.steps.length > a.length ? b.steps : a), []);
     let place = steps.length - 1;
-    const tellAll = () => visible.forEach((other) => tell(other, steps[place]));
+    const showAll = () => visible.forEach((other) => showValues(other, steps[place]));
     plot.addEventListener("pointermove", (event) => {
       const box = plot.getBoundingClientRect();
       const share = ((event.clientX - box.left) / box.width - left) / (right - left);
       place = nearest(steps, low + share * (high - low));
-      tellAll();
+      showAll();
     });
-    plot.addEventListener("pointerleave", () => figures.forEach(untell));
-    plot.addEventListener("blur", () => figures.forEach(untell));
+    plot.addEventListener("pointerleave", () => figures.forEach(hideValues));
+    plot.addEventListener("blur", () => figures.forEach(hideValues));
     plot.addEventListener("keydown", (event) => {
       const far = Math.max(1, Math.round(steps.length / 10));
       const by = { ArrowRight: 1, ArrowUp: 1, ArrowLeft: -1, ArrowDown: -1, PageUp: far, PageDown: -far, Home: -Infinity, End: Infinity }[event.key];
@@ -94,7 +94,7 @@
       event.preventDefault();
       place = Math.min(steps.length - 1, Math.max(0, place + by));
       visible.add(figure);
-      tellAll();
+      showAll();
     });
     figure.querySelectorAll(".legend button").forEach((button, number) => {
       button.addEventListener("click", () => {

@@ -1,5 +1,5 @@
 "use strict";
-// Light or dark: what the reader chose last, else what the system says.
+// Light or dark: the reader's last choice, else the system's theme.
 (() => {
   const root = document.documentElement;
   const stored = () => {
@@ -12,7 +12,7 @@
     const name = () => { button.setAttribute("aria-label", dark() ? "Switch to light" : "Switch to dark"); };
     button.addEventListener("click", () => {
       root.dataset.theme = dark() ? "light" : "dark";
-      try { localStorage.setItem("covey-theme", root.dataset.theme); } catch { /* a page without storage forgets */ }
+      try { localStorage.setItem("covey-theme", root.dataset.theme); } catch { /* no storage: the choice is not kept */ }
       name();
     });
     name();

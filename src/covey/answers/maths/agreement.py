@@ -1,0 +1,343 @@
+"""Whether two bare answers are the same, by a list of rules: cheap and certain ones first, mathematics last.
+
+A rule takes a gold answer and a prediction, both tidied, and returns True, False, or None where it does not apply. The
+first verdict counts. docs/grading.md states the policy in words.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from contextvars import ContextVar
+from typing import TypeVar
+
+from covey.answers.maths import budget, structure, symbolic, values
+from covey.answers.maths.equations import rounds_to_decimal, statement
+from covey.answers.maths.latex import tidy, trim
+from covey.answers.maths.numbers import read_number
+from covey.answers.maths.quantity import measured, units_differ
+from covey.answers.maths.readable import is_bounded
+from covey.answers.maths.sets import sets_agree
+
+_THOUSANDS = re.compile(r"(?<![\d,.])[1-9]\d{0,2}(?:,\d{3})+(?!,?\d)", re.ASCII)
+_SPACE = re.compile(  # none between digits: `1 2` is not `12`, and `10, 200` not `10,200`
+    r"\s+(?![\d.])|(?<![\d.,])\s+|(?<=,)\s+(?!\d{3}(?!\d))", re.ASCII
+)
+_TEXT = re.compile(r"\\text\{([^{}]*)\}")
+_MAX_ITEMS = 64
+_MAX_DEPTH = 6
+T = TypeVar("T")
+_MOST_WORK = 200_000  # for one pair of answers
+_COST_OF_RULES = 30
+_depth: ContextVar[int] = ContextVar("depth", default=0)
+
+
+def agree(gold: str, prediction: str) -> bool:
+    """Whether two answers are the same. They may be any text; the work is bounded."""
+    first, second = tidy(gold), tidy(prediction)
+    if not (is_bounded(first) and is_bounded(second)):
+        return bool(first) and first == second
+    try:
+        with budget.allowed(_MOST_WORK):
+            merged = _without_thousands(first), _without_thousands(second)
+            return same(first, second) or (merged != (first, second) and same(*merged))
+    except budget.ExhaustedError:
+        return False
+
+
+def same(gold: str, prediction: str) -> bool:
+    """Whether two tidied answers are the same."""
+    gold, prediction = trim(gold), trim(prediction)
+    if _key(gold) == _key(prediction):
+        return bool(gold)
+    if not gold or not prediction or _depth.get() > _MAX_DEPTH:
+        return False
+    budget.spend(_COST_OF_RULES)
+    token = _depth.set(_depth.get() + 1)
+    try:
+        return next((verdict for rule in RULES if (verdict := rule(gold, prediction)) is not None), False)
+    finally:
+        _depth.reset(token)
+
+
+def _key(text: str) -> str:
+    """A key that is equal for texts which differ only in white space, case or `\\text`."""
+    text = _SPACE.sub("", _TEXT.sub(r"\1", text))
+    is_word = text.isalpha() and (len(text) > 2 or text.lower() in ("no", "up"))
+    return text.lower() if is_word else text
+
+
+def _without_thousands(text: str) -> str:
+    """The text without thousands separators; in the brackets of a list or tuple commas separate items."""
+    if not _THOUSANDS.search(text):
+        return text
+    listed, depth = [], 0
+    for character in text:
+        depth += {"(": 1, "[": 1, ")": -1, "]": -1}.get(character, 0)
+        listed.append(depth)
+    sets = structure.read_collection(text)
+    inside_braces = sets is not None and sets.opening == "{"
+    return _THOUSANDS.sub(
+        lambda found: found[0] if inside_braces or listed[found.start()] else found[0].replace(",", ""), text
+    )
+
+
+def _ratios(gold: str, prediction: str) -> bool | None:
+    """Ratios: `2 : 4` is `1 : 2`, and of two parts also the fraction."""
+    first, second = structure.read_ratio(gold), structure.read_ratio(prediction)
+    if first is None or second is None or len(first) != len(second):
+        ratio = second if first is None else first
+        if (first is None) == (second is None) or ratio is None or len(ratio) != 2:
+            return None
+        if structure.is_name(ratio[0]) or ratio[0] == "0" or ratio[1].startswith("0"):
+            return None
+        fraction = rf"\frac{{{ratio[0]}}}{{{ratio[1]}}}"
+        return same(fraction, prediction) if second is None else same(gold, fraction)
+    left, right = [read_number(part) for part in first], [read_number(part) for part in second]
+    ours, theirs = [n.value for n in left if n is not None], [n.value for n in right if n is not None]
+    if len(ours) < len(first) or len(theirs) < len(first) or not ours[0] or not theirs[0]:
+        return all(same(a, b) for a, b in zip(first, second, strict=True))
+    return all(a * theirs[0] == b * ours[0] for a, b in zip(ours, theirs, strict=True))
+
+
+def _is_list(text: str) -> bool:
+    return len(structure.split(text, ",", ";", "and", "or")) > 1
+
+
+def _congruences(gold: str, prediction: str) -> bool | None:
+    r"""`5 \pmod{17}`: a modulus that only one side writes does not matter; two must be the same."""
+    first, second = structure.MODULUS.search(gold), structure.MODULUS.search(prediction)
+    if first is None and second is None:
+        return None
+    if first and second and not same(first[1], second[1]):
+        return False
+    return same(gold[: first.start()] if first else gold, prediction[: second.start()] if second else prediction)
+
+
+def _named(gold: str, prediction: str) -> bool | None:
+    """`x = 5` is `5`; two names must be the same. Equations with different values may still be equivalent."""
+    if _is_list(gold) or _is_list(prediction):
+        return None
+    first, second = statement(gold), statement(prediction)
+    if second is not None and not _is_consistent(second):
+        return False
+    if first is not None and second is not None and first.name and second.name:
+        return _both_named(first, second, gold, prediction)
+    if first is not None and first.name and not structure.is_name(first.name):
+        return False if second is not None else _equations(gold, prediction)
+    if (first is None and structure.sides(gold)) or (second is None and structure.sides(prediction)):
+        return _equations(gold, prediction)
+    if first is None and second is None:
+        return None
+    return same(first.value if first else gold, second.value if second else prediction)
+
+
+def _is_consistent(named: structure.Named) -> bool:
+    """Whether a chain states its last value: not `1 = 2 = 5`, nor `5 = 5`, which states nothing, nor `A = B`.
+
+    Of the numbers before the last value one must equal it; the others may be wrong.
+    """
+    if _key(named.name) == _key(named.value) or (
+        structure.read_choice(named.name) and structure.read_choice(named.value)
+    ):
+        return False
+    value, parts = measured(trim(named.value)), [measured(trim(part)) for part in named.between]
+    if any(_key(part.core) == _key(value.core) for part in parts):
+        return False
+    if not any(read_number(part.core) and not units_differ(part, value) for part in parts):
+        return True
+    return any(same(part.core, value.core) or rounds_to_decimal(part.core, value.core) for part in parts)
+
+
+def _both_named(first: structure.Named, second: structure.Named, gold: str, prediction: str) -> bool:
+    one, other = (re.sub(r"[\s{}]", "", named.name) for named in (first, second))
+    if one == other:
+        return same(first.value, second.value) or bool(_equations(gold, prediction))
+    call, called = _CALL.fullmatch(one), _CALL.fullmatch(other)
+    if call and called and call[1] == called[1]:  # f(n) = … and f(x) = …
+        value = re.sub(rf"(?<![a-zA-Z\\]){called[2]}(?![a-zA-Z])", call[2], second.value)
+        return same(first.value, value)
+    return bool(_equations(gold, prediction))
+
+
+_CALL = re.compile(r"([A-Za-z]+)\(([a-zA-Z])\)")
+
+
+def _regions(gold: str, prediction: str) -> bool | None:
+    """Intervals and inequalities in one variable, and unions of them."""
+    first, second = structure.read_region(gold), structure.read_region(prediction)
+    if first is None or second is None:
+        return None
+    plain = [not name and len(found) == 1 for name, found in (first, second)]
+    if all(plain):
+        return None  # two brackets: tuples or intervals, which `_collections` compares
+    if first[0] and second[0] and _key(first[0]) != _key(second[0]):
+        return False
+    return _match(first[1], second[1], _intervals_agree) or bool(sets_agree(gold, prediction))
+
+
+def _intervals_agree(gold: structure.Interval, prediction: structure.Interval) -> bool:
+    brackets = (gold.opening, gold.closing) == (prediction.opening, prediction.closing)
+    return brackets and same(gold.low, prediction.low) and same(gold.high, prediction.high)
+
+
+def _collections(gold: str, prediction: str) -> bool | None:
+    """Lists, sets, tuples: in brackets order counts; in braces and bare lists neither order nor repetition does."""
+    first, second = structure.read_collection(gold), structure.read_collection(prediction)
+    if _THOUSANDS.fullmatch(gold):  # one number, not two; a prediction `10,200` may be either
+        first = None
+    if first is None and second is None:
+        return None
+    if first is None or second is None:
+        collection, single = (first or second, prediction if first else gold)
+        assert collection is not None
+        if structure.read_matrix(single) is not None:
+            return None
+        if len(collection.items) == 1:
+            item = collection.items[0]
+            return collection.opening == "{" and (same(item, prediction) if second is None else same(gold, item))
+        if collection.ordered and structure.read_named(single) is None:  # (2, 2) is not 2
+            return False if symbolic.read(measured(single).core) else None
+        named = structure.read_named(single)
+        if named is not None and structure.read_collection(named.value):  # (p, q) = (3, 2)
+            return same(named.value, prediction) if first is None else same(gold, named.value)
+        return _match([gold] if first is None else first.items, [prediction] if second is None else second.items, same)
+    return _brackets_agree(first, second)
+
+
+def _brackets_agree(gold: structure.Collection, prediction: structure.Collection) -> bool:
+    if max(len(gold.items), len(prediction.items)) > _MAX_ITEMS:
+        return False
+    if gold.ordered and prediction.ordered:
+        if (gold.opening, gold.closing) != (prediction.opening, prediction.closing):
+            return False
+        return _in_order(gold.items, prediction.items)
+    if "{" in (gold.opening, prediction.opening) and (gold.ordered or prediction.ordered):
+        return False
+    ours, theirs = _names(gold.items), _names(prediction.items)
+    if gold.ordered or prediction.ordered:
+        brackets, named = (gold, theirs) if gold.ordered else (prediction, ours)
+        names = [name for name in named if name]
+        if brackets.opening + brackets.closing != "()" or len(set(names)) < len(names):  # an interval; x = 1, x = 2
+            return False
+        return _in_order(_values(gold.items), _values(prediction.items))
+    if all(ours) and all(theirs):
+        return _match(gold.items, prediction.items, same)
+    named = [name for name in (ours if any(ours) else theirs) if name]
+    if len(set(named)) > 1 and not (any(ours) and any(theirs)):  # AB = 4, CD = 5 and 4, 5
+        values = _values(gold.items), _values(prediction.items)
+        return _in_order(*values) or (_subscripted(named) and _match(*values, same))
+    return _match(_values(gold.items), _values(prediction.items), same)
+
+
+def _subscripted(names: Sequence[str]) -> bool:
+    """Whether names are one letter with subscripts, as `x_1` and `x_2`: then their order is arbitrary."""
+    return len({name.split("_")[0] for name in names}) == 1
+
+
+def _names(items: Sequence[str]) -> list[str]:
+    found = [structure.read_named(item) for item in items]
+    return [named.name if named is not None else "" for named in found]
+
+
+def _values(items: Sequence[str]) -> list[str]:
+    found = [structure.read_named(item) for item in items]
+    return [
+        named.value if named is not None and _is_consistent(named) else item
+        for named, item in zip(found, items, strict=True)
+    ]
+
+
+def _in_order(gold: Sequence[str], prediction: Sequence[str]) -> bool:
+    return len(gold) == len(prediction) and all(same(a, b) for a, b in zip(gold, prediction, strict=True))
+
+
+def _match(gold: Sequence[T], prediction: Sequence[T], agrees: Callable[[T, T], bool]) -> bool:
+    """Whether every item of one side is an item of the other, in any order."""
+    if max(len(gold), len(prediction)) > _MAX_ITEMS:
+        return False
+    left = [item for item in prediction if item not in gold]
+    missing = [item for item in gold if item not in prediction]
+    return all(any(agrees(g, p) for g in gold) for p in left) and all(
+        any(agrees(g, p) for p in prediction) for g in missing
+    )
+
+
+def _matrices(gold: str, prediction: str) -> bool | None:
+    """Matrices cell by cell; a single row or column is also the tuple of its cells. Cases in any order."""
+    first, second = structure.read_matrix(gold), structure.read_matrix(prediction)
+    if first is None and second is None:
+        return None
+    if first is not None and second is not None:
+        if first[0] != second[0]:
+            return False
+        if first[0] == "cases":
+            return _match([" ".join(row) for row in first[1]], [" ".join(row) for row in second[1]], same)
+        return [len(row) for row in first[1]] == [len(row) for row in second[1]] and all(
+            _in_order(ours, theirs) for ours, theirs in zip(first[1], second[1], strict=True)
+        )
+    matrix, other = (first, prediction) if first is not None else (second, gold)
+    assert matrix is not None
+    collection = structure.read_collection(other)
+    cells = [cell for row in matrix[1] for cell in row]
+    if collection is None or not collection.ordered or 1 not in (len(matrix[1]), max(map(len, matrix[1]))):
+        return None
+    return _in_order(cells, collection.items)
+
+
+def _equations(gold: str, prediction: str) -> bool | None:
+    """Equations that are not assignments: the same up to a constant factor."""
+    first, second = structure.sides(gold), structure.sides(prediction)
+    if first is None or second is None:
+        return None if first is None and second is None else False
+    return _in_order(first, second) or _sides_agree(first, second)
+
+
+def _sides_agree(gold: tuple[str, str], prediction: tuple[str, str], same_direction: bool | None = None) -> bool:
+    nodes = [symbolic.read(side) for side in (*gold, *prediction)]
+    if any(node is None for node in nodes):
+        return False
+    first, second, third, fourth = (node for node in nodes if node is not None)
+    return symbolic.relations_agree((first, second), (third, fourth), same_direction)
+
+
+def _inequalities(gold: str, prediction: str) -> bool | None:
+    """Inequalities: the same up to a factor; a negative one reverses them. A chain is compared link by link."""
+    ours, theirs = structure.relations(gold), structure.relations(prediction)
+    if not ours and not theirs:
+        return None
+    if len(ours) != len(theirs):
+        return False
+    links = list(zip(ours, theirs, strict=True))
+    return all(_links_agree(one, other) for one, other in links) or (
+        len(links) > 1 and all(_links_agree(one, other) for one, other in zip(ours, reversed(theirs), strict=True))
+    )
+
+
+def _links_agree(gold: tuple[str, str, str], prediction: tuple[str, str, str]) -> bool:
+    sign, other = gold[0], prediction[0]
+    if len(sign) != len(other) or (sign == "!=") != (other == "!="):
+        return False
+    if sign == other and _in_order(gold[1:], prediction[1:]):
+        return True
+    return _sides_agree(gold[1:], prediction[1:], None if sign == "!=" else sign == other)
+
+
+RULES: tuple[Callable[[str, str], bool | None], ...] = (
+    values.clocks,
+    values.based,
+    values.numbers,
+    values.choices,
+    _congruences,
+    _regions,
+    sets_agree,
+    _matrices,
+    _named,
+    _collections,
+    _ratios,
+    _equations,
+    _inequalities,
+    values.words,
+    values.expressions,
+)
+"""In the order in which they are applied."""

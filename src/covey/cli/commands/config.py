@@ -1,0 +1,92 @@
+"""`covey config`: print the config that a command would run, without running it or loading PyTorch."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import Any
+
+from covey.cli import config_arguments
+from covey.cli.config_arguments import Request, value_of
+from covey.config import Config, differences, known_keys
+from covey.config.compose.render import is_compared
+
+_DEFAULTS = ""
+"""--diff without a recipe compares with the defaults."""
+
+
+def add_parser(commands: Any) -> None:
+    parser = commands.add_parser(
+        "config",
+        help="print the resolved config",
+        description="Print the config that `covey train` would run with the same arguments, as a recipe.",
+    )
+    config_arguments.add_arguments(parser)
+    parser.add_argument("--doc", metavar="KEY", help="explain one key instead: its type, default, meaning and origin")
+    parser.add_argument(
+        "--diff",
+        nargs="?",
+        const=_DEFAULTS,
+        metavar="RECIPE",
+        help="print only what differs from a run without arguments, or from another recipe",
+    )
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from covey.config import to_yaml
+
+    request = config_arguments.read_request(arguments)
+    if arguments.doc:
+        from covey.cli.explain import explain
+
+        print(explain(arguments.doc, request), end="")
+        return 0
+    if arguments.cfg or arguments.info:
+        from covey.cli.hydra_views import show
+
+        return show(request, arguments.cfg, arguments.info)
+    if arguments.diff is not None:
+        return _compare(arguments.diff, request)
+    composed = request.compose()
+    config_arguments.print_notes(composed)
+    print(to_yaml(composed.config), end="")
+    return 0
+
+
+def _compare(other: str, request: Request) -> int:
+    """Print a table of the keys that differ. A single recipe is compared with the defaults."""
+    if other and request.recipe is None:
+        request, other = request.with_recipe(other), _DEFAULTS
+    base = Request(other or None, (), (), request.config_dirs).compose()
+    here = request.compose()
+    config_arguments.print_notes(here)
+    rows = _differences(base.config, here.config)
+    if not rows:
+        print(f"Nothing differs from {other or 'the defaults'}.", file=sys.stderr)
+        return 0
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+    from rich.text import Text
+
+    from covey.config.secrets import redact_value
+    from covey.config.values import show
+
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for heading in ("key", other or "default", "here"):
+        table.add_column(heading, overflow="fold")
+    for key, before, after in rows:
+        table.add_row(Text(key), *(Text(show(redact_value(key, value))) for value in (before, after)))
+    config_arguments.make_console().print(table)
+    return 0
+
+
+def _differences(base: Config, here: Config) -> list[tuple[str, Any, Any]]:
+    """Every key that differs, those that do not change a run's numbers (names, folders, logging, launch) included."""
+    found = {key: (before, after) for key, before, after in differences(base, here)}
+    for key in known_keys():
+        if not is_compared(key):
+            before, after = value_of(base, key), value_of(here, key)
+            if before != after:
+                found[key] = (before, after)
+    return [(key, *found[key]) for key in known_keys() if key in found]

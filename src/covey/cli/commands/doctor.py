@@ -1,0 +1,70 @@
+"""`covey doctor`: find what would go wrong in a run before it starts."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from typing import TYPE_CHECKING, Any
+
+from covey.cli import config_arguments
+
+if TYPE_CHECKING:
+    from covey.training.preflight.findings import Finding
+
+_COLOURS = {"✓": "green", "!": "yellow", "✗": "red"}
+
+
+def add_parser(commands: Any) -> None:
+    parser = commands.add_parser(
+        "doctor",
+        help="check a run before it starts",
+        description=(
+            "Check a run before it starts: the config, end-of-sequence tokens, the data and their answers, prompt "
+            "lengths, the batch, and the memory it will need. Exits with 1 when something is wrong."
+        ),
+    )
+    config_arguments.add_arguments(parser)
+    parser.add_argument("--try", dest="trial", action="store_true", help="also run three steps and time them")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    request = config_arguments.read_request(arguments)
+    composed = request.compose()
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    console = config_arguments.make_console()
+    with console.status("Loading PyTorch …"):
+        from covey.training.doctor import examine, try_steps
+        from covey.training.preflight.findings import Finding, Mark, worst
+    prompts: list[str] = []
+    findings = [Finding(Mark.WARNING, "config", note) for note in composed.notes]
+    with console.status("Looking …") as status:
+        for finding in examine(composed.config, show_prompt=prompts.append):
+            status.update(f"Looking … {finding.check} {finding.mark}")
+            findings.append(finding)
+    if arguments.trial and worst(findings) is not Mark.WRONG:
+        findings.append(try_steps(composed.config, console))
+    _print(console, findings, prompts)
+    return 1 if worst(findings) is Mark.WRONG else 0
+
+
+def _print(console: Any, findings: list[Finding], prompts: list[str]) -> None:
+    from rich.panel import Panel
+    from rich.table import Table
+    from rich.text import Text
+
+    for prompt in prompts:
+        console.print(Panel(Text(prompt), title="a prompt, as the model will see it", title_align="left"))
+    table = Table(show_header=False, box=None, padding=(0, 1))
+    table.add_column(no_wrap=True)
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for finding in findings:
+        seen = Text(finding.result)
+        if finding.advice:
+            seen.append(f"\n→ {finding.advice}", style="bold")
+        table.add_row(Text(finding.mark, style=_COLOURS[finding.mark]), finding.check, seen)
+    console.print(table)
+    counts = {mark: sum(f.mark == mark for f in findings) for mark in _COLOURS}
+    text = f"{counts['✓']} fine, {counts['!']} to look at, {counts['✗']} wrong"
+    console.print(text, style="red" if counts["✗"] else "yellow" if counts["!"] else "green", highlight=False)

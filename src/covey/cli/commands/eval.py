@@ -1,0 +1,120 @@
+"""`covey eval`: a model on held-out problems or benchmarks, with intervals."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import math
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from covey.cli import config_arguments
+from covey.config import Flag
+from covey.errors import ConfigError
+
+if TYPE_CHECKING:
+    from covey.runlog.evaluations import StoredEvaluation
+
+
+def add_parser(commands: Any) -> None:
+    parser = commands.add_parser(
+        "eval",
+        help="evaluate a model, a run or a checkpoint",
+        description=(
+            "Sample answers to held-out problems (dataset=…) or benchmarks (benchmarks=[gsm8k,math500,aime24,amc23,"
+            "minerva,olympiadbench]), grade them, and report every figure with its 95% interval. A run brings its "
+            "own settings. evaluation=greedy, standard or liberal sets the sampling. A stopped evaluation resumes."
+        ),
+    )
+    config_arguments.add_arguments(parser)
+    parser.usage = "covey eval [options] MODEL|RUN|CHECKPOINT [key=value | group=option | --flag value] …"
+    parser.add_argument(
+        "--checkpoint", metavar="WHICH", help="of a run: best (by held-out accuracy), a step, or final (the default)"
+    )
+    parser.add_argument(
+        "--all",
+        dest="every_row",
+        action="store_true",
+        help="evaluate on every row of dataset.path or dataset.id, not only on held-out ones",
+    )
+    parser.add_argument("--out", metavar="DIR", help="folder for the results, in place of the usual one")
+    parser.add_argument(
+        "--path",
+        metavar="NAME=FILE",
+        action="append",
+        default=[],
+        help="read a benchmark from a local file; may be repeated",
+    )
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    request = config_arguments.read_request(arguments)
+    if request.recipe is None:
+        raise ConfigError("covey eval needs what to evaluate first: a model, a run directory or a checkpoint.")
+    from covey.evaluation.target import find_target
+
+    target = find_target(str(request.recipe), arguments.checkpoint)
+    source = Flag("model.name", (target.source,))
+    recipe = None if target.run is None else target.run
+    composed = dataclasses.replace(request, recipe=recipe, overrides=(*request.overrides, source)).compose()
+    config = composed.config
+    paths = _paths(arguments.path)
+    from covey.evaluation.benchmarks import check_benchmarks
+
+    check_benchmarks(config.evaluation.benchmarks, "evaluation.benchmarks")
+    check_benchmarks(paths, "--path")
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    config_arguments.print_notes(composed)
+    console = config_arguments.make_console()
+    with console.status("Loading PyTorch …"):
+        from covey.evaluation.job import run_evaluations
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    out = None if arguments.out is None else Path(arguments.out)
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        tasks: dict[str, Any] = {}
+
+        def show(name: str, done: int, total: int) -> None:
+            if name not in tasks:
+                tasks[name] = bar.add_task(name, total=total)
+            bar.update(tasks[name], completed=done)
+
+        found = run_evaluations(config, target, paths, out, show, every_row=arguments.every_row)
+    for evaluation in found:
+        _print(console, evaluation)
+    own_file = config.dataset.path and target.run is None and not config.evaluation.benchmarks
+    if own_file and not arguments.every_row:
+        held_out = f"Only problems that a run with this data would hold out of {config.dataset.path} were taken"
+        console.print(f"{held_out}; --all takes every row.", markup=False, highlight=False, soft_wrap=True)
+    return 0
+
+
+def _paths(words: list[str]) -> dict[str, str]:
+    split = [word.partition("=") for word in words]
+    for word, (_, _, file) in zip(words, split, strict=True):
+        if not file:
+            raise ConfigError(f"--path {word}: give the name of a benchmark and its file, as in --path gsm8k=FILE.")
+    return {name: file for name, _, file in split}
+
+
+def _print(console: Any, evaluation: StoredEvaluation) -> None:
+    from rich.table import Table
+
+    problems, samples = evaluation.settings["data"]["problems"], evaluation.settings["num_samples"]
+    title = f"{evaluation.settings['name']}: {problems:,} problem{'' if problems == 1 else 's'}, {samples} each"
+    table = Table(title, "value", "95% interval")
+    same = {"pass@1", f"avg@{samples}"} & evaluation.summary.keys()  # the accuracy by other names: one row
+    for name, figure in evaluation.summary.items():
+        if name in same or (name.startswith("grader/") and figure["value"] == 0):
+            continue
+        if name == "accuracy" and same:
+            name = f"accuracy = {' = '.join(sorted(same))}"
+        style = "{:.1f}" if name == "completion_length" else "{:.1%}"
+        low, high = style.format(figure["low"]), style.format(figure["high"])
+        interval = "undefined" if math.isnan(figure["low"]) else f"{low} – {high}"
+        table.add_row(name, style.format(figure["value"]), interval)
+    console.print(table)
+    console.print(str(evaluation.folder), markup=False, highlight=False, soft_wrap=True)

@@ -1,0 +1,100 @@
+"""`covey generate`: a model's completions of a prompt, or of every prompt in a file."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from covey.errors import DataError, RunDirectoryError
+from covey.runlog.files import guard_disk, write_atomically
+
+
+def add_parser(commands: Any) -> None:
+    parser = commands.add_parser(
+        "generate",
+        help="generate completions of a prompt or a file of prompts",
+        description=(
+            "Complete one prompt, or every prompt of a file: a jsonl file with prompt in every row (text or messages), "
+            "or a txt file with one per line. For a file the output is JSON Lines: prompt and completion."
+        ),
+    )
+    parser.add_argument("model", metavar="MODEL", help="a model, a run directory or a checkpoint")
+    parser.add_argument("file", nargs="?", metavar="FILE", help="a jsonl or txt file of prompts")
+    parser.add_argument("out", nargs="?", metavar="OUT", help="output file; stdout by default")
+    parser.add_argument("--prompt", metavar="TEXT", help="one prompt, in place of a file")
+    add_sampling(parser)
+    parser.set_defaults(run=run)
+
+
+def add_sampling(parser: argparse.ArgumentParser) -> None:
+    """Add the sampling options."""
+    parser.add_argument("--system", metavar="TEXT", help="system prompt; a run brings its own")
+    parser.add_argument("--temperature", type=float, default=0.0, help="0 is greedy decoding (default)")
+    parser.add_argument("--max-tokens", type=int, default=256, help="longest completion in tokens (256)")
+    parser.add_argument("--seed", type=int, default=0)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    if (arguments.file is None) == (arguments.prompt is None):
+        raise DataError("covey generate needs a file of prompts or --prompt TEXT, one of the two.")
+    if arguments.prompt is not None and not arguments.prompt.strip():
+        raise DataError("covey generate got an empty --prompt: write the question, as in --prompt '12 + 30'.")
+    if arguments.out is not None and Path(arguments.out).is_dir():
+        raise DataError(f"covey generate writes a file, and {arguments.out} is a folder: name a file in it.")
+    prompts = [arguments.prompt] if arguments.file is None else _read(Path(arguments.file))
+    from covey.evaluation.chat import ChatModel
+
+    model = ChatModel.of(arguments.model, arguments.system, arguments.temperature, arguments.max_tokens)
+    answers = model.answer([model.conversation(prompt) for prompt in prompts], arguments.seed)
+    if arguments.file is None:
+        print(answers[0])
+        return 0
+    rows = [{"prompt": prompt, "completion": text} for prompt, text in zip(prompts, answers, strict=True)]
+    text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+    if arguments.out is None:
+        sys.stdout.write(text)
+    else:
+        _write(Path(arguments.out), text)
+    return 0
+
+
+def _write(out: Path, text: str) -> None:
+    """Write the completions; print them if writing fails."""
+    try:
+        with guard_disk(out.name, out.absolute().parent, elsewhere="name another file"):
+            write_atomically(out, text)
+    except RunDirectoryError as error:
+        sys.stdout.write(text)
+        raise RunDirectoryError(f"{error} The completions are on the standard output.") from error
+
+
+def _read(path: Path) -> list[Any]:
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        hint = "" if Path(path).exists() else " A single prompt is given as --prompt TEXT."
+        raise DataError(f"The prompts in {path} cannot be read: {error}.{hint}") from None
+    if path.suffix != ".jsonl":
+        prompts: list[Any] = [line for line in lines if line.strip()]
+    else:
+        prompts = [_prompt(path, number, line) for number, line in enumerate(lines, start=1) if line.strip()]
+    if not prompts:
+        raise DataError(f"{path} holds no prompts.")
+    return prompts
+
+
+def _prompt(path: Path, number: int, line: str) -> Any:
+    try:
+        prompt = json.loads(line)["prompt"]
+    except (ValueError, KeyError, TypeError):
+        prompt = None
+    if isinstance(prompt, str) or (
+        isinstance(prompt, list)
+        and prompt
+        and all(isinstance(m, dict) and {"role", "content"} <= m.keys() for m in prompt)
+    ):
+        return prompt
+    raise DataError(f'Line {number} of {path} has no prompt: it must be an object such as {{"prompt": "2 + 2"}}.')

@@ -1,0 +1,127 @@
+"""`covey launch`: start a run with all its processes, here or as a Slurm job, and supervise it."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import os
+import sys
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from covey.cli import config_arguments
+from covey.errors import ConfigError
+
+if TYPE_CHECKING:
+    from covey.config import Composed
+    from covey.launch.machine import Machine
+
+
+def add_parser(commands: Any) -> None:
+    parser = commands.add_parser(
+        "launch",
+        help="train on several GPUs or machines, or through Slurm",
+        description=(
+            "Train as `covey train` does, with as many processes as there are GPUs, a vLLM server where the config "
+            "asks for one, and supervision: a process that dies is restarted, or ends the run."
+        ),
+    )
+    config_arguments.add_arguments(parser)
+    parser.add_argument("--dry-run", action="store_true", help="print the plan, or the job script; start nothing")
+    parser.add_argument("--slurm", action="store_true", help="submit the run as a Slurm job (launch.slurm.*)")
+    parser.add_argument("--multirun", "-m", action="store_true", help="a sweep, as with `covey train --multirun`")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    request = config_arguments.read_request(arguments)
+    sweep = arguments.multirun or request.is_sweep
+    if arguments.cfg or arguments.info or (sweep and not arguments.slurm and not arguments.dry_run):
+        from covey.cli.commands import train
+
+        arguments.given = [word for word in arguments.given if word not in ("--slurm", "--dry-run")]
+        return train.run(arguments)
+    if sweep:
+        raise ConfigError(
+            "A sweep cannot be planned or submitted as a single run: `covey train --multirun … "
+            "hydra/launcher=submitit_slurm` submits each of its runs as a Slurm job, and compares them at the end."
+        )
+    if (size := os.environ.get("WORLD_SIZE", "1")) != "1" and not arguments.dry_run:
+        raise ConfigError(
+            f"`covey launch` starts training processes of its own, but WORLD_SIZE={size} says that this is one of "
+            "several that were started together. Run it by itself, or run `covey train` in their place."
+        )
+    from covey.launch.machine import this_machine, this_place
+    from covey.launch.plan import make_plan, training_processes
+    from covey.launch.slurm import job_id, was_requeued
+
+    machine = this_machine()
+    composed = request.compose(partial(training_processes, machine=machine))
+    config = composed.config
+    for note in composed.notes:
+        print(f"· {note}", file=sys.stderr)
+    name = config_arguments.default_name(request.recipe, [config])
+    job = job_id()
+    if job is not None:  # a job that was pre-empted must find its run again
+        name = f"{name.partition('-')[2].partition('-')[2]}-{job}"
+    if arguments.slurm:
+        return _as_job(arguments, composed, name, machine)
+    if arguments.dry_run:
+        from covey.config.secrets import redact
+        from covey.launch.plan_yaml import as_text
+
+        print(redact(as_text(make_plan(config, name, machine))), end="")
+        return 0
+    config_arguments.check_names(config)
+    if was_requeued():  # whatever the first start was to do with an older run, it has done
+        config = dataclasses.replace(config, resume="auto", overwrite=False)
+    from covey.launch.execute import execute
+
+    return execute(config, name, machine, this_place())
+
+
+def _as_job(arguments: argparse.Namespace, composed: Composed, name: str, machine: Machine) -> int:
+    """Print a Slurm job's script, or write and submit it."""
+    from covey.config.compose.build import flatten
+    from covey.config.secrets import for_children, without_words
+    from covey.launch.checks import check_layout
+    from covey.launch.plan import make_plan
+    from covey.launch.slurm import check_sbatch, render, submit, write_private
+
+    config = composed.config
+    plan = make_plan(config, name, machine)
+    for note in plan.notes:
+        print(f"· {note}", file=sys.stderr)
+    secrets = for_children(flatten(config))
+    if secrets and any(option.startswith("--export") and "ALL" not in option for option in config.launch.slurm.options):
+        raise ConfigError(
+            "Secrets of the config (such as training.hub_token) reach a Slurm job by its environment, which "
+            "launch.slurm.options=--export=… keeps from it: write --export=ALL,…, or log in on the nodes instead."
+        )
+    words = without_words([word for word in arguments.given if word not in ("--slurm", "--dry-run")])
+    if config.run_name is None:
+        words.append(f"run_name={name}")
+    if config.launch.gpus is None:  # the login node's GPUs tell nothing about the nodes
+        words.append(f"launch.gpus={plan.gpus}")
+        note = f"launch.gpus is not set: the job asks for {plan.gpus} GPUs per node, as many as this machine has."
+        print(f"· {note}", file=sys.stderr)
+    script = render(
+        config, plan.run.name, plan.gpus, [sys.executable, "-m", "covey.cli.main", "launch", *words], Path.cwd()
+    )
+    if arguments.dry_run:
+        from covey.config.secrets import redact
+
+        print(redact(script), end="")
+        return 0
+    check_layout(config, plan)
+    check_sbatch()
+    config_arguments.check_names(config)
+    file = plan.logs / "job.sbatch"
+    write_private(file, script)  # lines of launch.slurm.setup may hold secrets
+    job = submit(file, secrets)
+    print(
+        f"Slurm job {job}: {file}\n  run:    {plan.run}\n  output: {Path(config.launch.log_dir) / f'slurm_{job}.out'}"
+    )
+    print(f"  logs:   {plan.logs}\n  to stop it with a checkpoint: scancel --batch --signal=TERM {job}")
+    return 0

@@ -1,0 +1,45 @@
+"""`covey push`: a run's model to the Hugging Face hub, with a card written from the run."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from covey.errors import ConfigError
+
+
+def add_parser(commands: Any) -> None:
+    parser = commands.add_parser(
+        "push",
+        help="push a run's model to the hub",
+        description=(
+            "Push the final model of a run, or one of its checkpoints, to the Hugging Face hub: weights, tokenizer and "
+            "a model card with data, reward, objective and figures. A token comes from `hf auth login` or HF_TOKEN."
+        ),
+    )
+    parser.add_argument("run_directory", metavar="RUN|CHECKPOINT", help="what to push")
+    parser.add_argument("repo", metavar="REPO", help="owner/name; created if missing")
+    parser.add_argument("--revision", metavar="BRANCH", help="a branch; created if missing")
+    parser.add_argument("--private", action="store_true", default=None, help="make a new repository private")
+    parser.add_argument("--checkpoint", metavar="WHICH", help="of a run: final (the default), best, or a step")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from covey.evaluation.target import find_target
+    from covey.runlog.directory import RunDirectory
+
+    target = find_target(arguments.run_directory, arguments.checkpoint)
+    if target.run is None:
+        raise ConfigError(
+            f"{arguments.run_directory} belongs to no run, so there is nothing to write a model card from. Name a run "
+            "directory or one of its checkpoints; other folders go up with `hf upload`."
+        )
+    from pathlib import Path
+
+    from covey.training.publish.hub import Destination, push
+
+    destination = Destination(arguments.repo, arguments.revision, arguments.private)
+    folder = target.adapter or Path(target.source)
+    print(push(RunDirectory(target.run), folder, destination, state=target.state))
+    return 0

@@ -1,0 +1,238 @@
+"""What commands that compose a config share: their options, and reading recipe, overrides and flags.
+
+Every other word is a recipe, an override or a flag, which `config.compose.flags` reads. Options are recognised by exact
+name, not by argparse, since a value such as `-1.0` or `"- be brief"` is not an option.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from covey.config import Composed, Config
+from covey.config import compose as compose_config
+from covey.config.aliases.conversions import is_there
+from covey.config.compose import flags
+from covey.config.compose.flags import Flag
+from covey.config.secrets import from_launcher
+from covey.errors import ConfigError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+_VIEWS = {"cfg": "job", "info": "defaults-tree"}
+"""The options that print the configuration of a run instead of running it, and the one value that each takes."""
+_WIDE = 200
+"""Width of a table in a file or a pipe."""
+_EPILOGUE = """\
+the recipe and its overrides:
+  RECIPE             a YAML file, or a run directory
+  key=value          sets a key; `covey config --doc KEY` explains it
+  group=option       chooses an option of a config group: model=qwen3_0.6b dataset=gsm8k +experiment=quick_test
+  --flag value       a key by its name in TRL or another tool: --num_generations 8
+They are read from left to right; the later one wins.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a command line requests, not yet composed."""
+
+    recipe: str | Path | None
+    overrides: tuple[str | Flag, ...]
+    hydra: tuple[str, ...]
+    """Overrides of Hydra's own settings (`hydra/launcher=…`), not part of a run's config."""
+    config_dirs: tuple[str, ...]
+
+    @property
+    def is_sweep(self) -> bool:
+        """Whether the words hold Hydra's own form of `--multirun`."""
+        return any(word.lstrip("+") == "hydra.mode=MULTIRUN" for word in self.hydra)
+
+    def with_recipe(self, recipe: str) -> Request:
+        """The same, with a recipe."""
+        return replace(self, recipe=recipe)
+
+    def compose(self, world_size: Callable[[Config], int] | None = None) -> Composed:
+        """Compose the config of one run.
+
+        Args:
+            world_size: gives the number of training processes; None takes it from the environment.
+
+        Raises:
+            ConfigError: unknown keys, wrong values, Hydra settings that only sweeps have.
+        """
+        if self.hydra:
+            raise ConfigError(
+                f"{self.hydra[0]} is a Hydra setting for sweeps: add --multirun, or leave it out. A run's folder "
+                "is output_dir/run_name."
+            )
+        secrets = [
+            Flag(key, (value if isinstance(value, str) else json.dumps(value),))
+            for key, value in from_launcher().items()
+        ]
+        return compose_config((*self.overrides, *secrets), self.recipe, self.config_dirs, world_size=world_size)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of every command that takes a recipe and overrides, which go to `words`."""
+    parser.usage = f"{parser.prog} [options] [RECIPE] [key=value | group=option | --flag value] …"
+    parser.set_defaults(words=[])
+    parser.epilog = _EPILOGUE
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("--config", metavar="RECIPE", help="the recipe, instead of giving it first")
+    parser.add_argument(
+        *("--config-dir", "-cd"),
+        metavar="DIR",
+        action="append",
+        default=[],
+        help="a folder with recipes and config groups of your own; may be repeated",
+    )
+    parser.add_argument("--config-name", "-cn", metavar="NAME", help="a recipe by its name in such a folder")
+    parser.add_argument("--cfg", "-c", metavar="job", help="print the resolved config, and run nothing")
+    parser.add_argument("--resolve", action="store_true", help="no effect: --cfg always prints resolved values")
+    parser.add_argument(
+        *("--info", "-i"),
+        nargs="?",
+        const="defaults-tree",
+        metavar="defaults-tree",
+        help="print the chosen config groups, and run nothing",
+    )
+
+
+def split_options(parser: argparse.ArgumentParser, words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Separate the command's own options, each as one word for argparse, from all other words, in order."""
+    options: list[str] = []
+    rest: list[str] = []
+    left = list(words)
+    while left:
+        word = left.pop(0)
+        name, equals, _ = word.partition("=")
+        option = parser._option_string_actions.get(name)
+        if option is None:
+            rest.append(word)
+        elif equals or not left or option.nargs == 0 or (option.nargs == "?" and not _looks_like_recipe(left[0])):
+            options.append(word)
+        else:
+            options.append(f"{word}={left.pop(0)}")
+    return options, rest
+
+
+def read_request(arguments: argparse.Namespace) -> Request:
+    """Read the words of a command line.
+
+    Raises:
+        ConfigError: two recipes, an invalid flag, a recipe in none of the folders, an unsupported Hydra view.
+    """
+    for option, view in _VIEWS.items():
+        if getattr(arguments, option) not in (None, view):
+            raise ConfigError(
+                f"--{option} {getattr(arguments, option)} is not supported: `--cfg job` prints the resolved "
+                "config, `--info defaults-tree` the chosen config groups."
+            )
+    hydra = tuple(word for word in arguments.words if _is_hydras(word))
+    words = flags.split([word for word in arguments.words if word not in hydra])
+    recipes: dict[str, str | Path] = {}
+    if words.recipe is not None:
+        recipes[words.recipe] = words.recipe
+    if arguments.config is not None:
+        recipes[f"--config {arguments.config}"] = arguments.config
+    if arguments.config_name is not None:
+        recipes[f"--config-name {arguments.config_name}"] = _named(arguments.config_name, arguments.config_dir)
+    if len(recipes) > 1:
+        raise ConfigError(f"{len(recipes)} recipes were given, {' and '.join(recipes)}: give one.")
+    return Request(
+        recipe=next(iter(recipes.values()), None),
+        overrides=words.overrides,
+        hydra=hydra,
+        config_dirs=tuple(arguments.config_dir),
+    )
+
+
+def print_notes(composed: Composed) -> None:
+    """Print the notes to stderr, apart from the command's output."""
+    for note in composed.notes:
+        print(f"· {note}", file=sys.stderr)
+
+
+def check_names(config: Config) -> None:
+    """Check that the rewards, files and folders named in the config exist, without loading PyTorch.
+
+    Raises:
+        CoveyError: no such built-in reward, data file, or model folder.
+    """
+    from covey.data.sources.files import find_path
+    from covey.data.sources.kaggle import PREFIX
+    from covey.model.loading import check_name
+    from covey.rewards.registry import canonical_name
+
+    for name in config.rewards.funcs:
+        if ":" not in name:
+            canonical_name(name)
+    paths: dict[str, str | None] = {"dataset.path": config.dataset.path, "dataset.test_path": config.dataset.test_path}
+    for number, source in enumerate(config.dataset.mixture.sources):
+        paths[f"dataset.mixture.datasets[{number}].path"] = source.path
+    key, place = "model.name", config.model.name
+    try:
+        for key, path in paths.items():
+            if path is not None and not path.startswith(PREFIX):
+                place = path
+                find_path(path, key)
+        key, place = "model.name", config.model.name
+        check_name(place)
+    except OSError as error:  # no permission for a folder
+        raise ConfigError(f"{key}={place} cannot be read: {error.strerror}.") from None
+
+
+def value_of(config: Config, key: str) -> Any:
+    """The value of a dotted key."""
+    value: Any = config
+    for name in key.split("."):
+        value = value[name] if isinstance(value, Mapping) else getattr(value, name)
+    return value
+
+
+def default_name(recipe: str | Path | None, configs: Sequence[Config]) -> str:
+    """A run's or sweep's name: timestamp and recipe, or without one model and data, where all configs agree."""
+    models = {Path(config.model.name).name for config in configs}
+    data = {config.dataset.label for config in configs}
+    what = "-".join(name for names in (models, data) if len(names) == 1 for name in names) or "sweep"
+    return f"{time.strftime('%Y%m%d-%H%M%S')}-{what if recipe is None else Path(recipe).stem}"
+
+
+def make_console() -> Console:
+    """A console that wraps no tables unless the output is a terminal."""
+    from rich.console import Console
+
+    console = Console()
+    return console if console.is_terminal else Console(width=_WIDE)
+
+
+def _looks_like_recipe(word: str) -> bool:
+    """Whether a word of the command line is a file name, rather than an option or an override."""
+    return "=" not in word and not word.startswith(("-", "+", "~"))
+
+
+def _is_hydras(word: str) -> bool:
+    return word.lstrip("+~").startswith(("hydra.", "hydra/"))
+
+
+def _named(name: str, folders: Sequence[str]) -> Path:
+    if not folders:
+        raise ConfigError(f"--config-name {name} is searched for in the folders of --config-dir, and none was given.")
+    candidates = [
+        Path(os.path.expanduser(folder)) / file  # noqa: PTH111  raises where there is no such user
+        for folder in folders
+        for file in (name, f"{name}.yaml")
+    ]
+    for candidate in candidates:
+        if is_there(str(candidate)) and candidate.is_file():
+            return candidate
+    raise ConfigError(f"There is no recipe {name}. Looked for: {', '.join(map(str, candidates))}.")

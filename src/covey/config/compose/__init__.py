@@ -1,0 +1,1 @@
+"""Composing the config: Hydra's groups, recipes, overrides, merging, and writing it out again."""

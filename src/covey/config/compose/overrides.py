@@ -1,0 +1,169 @@
+"""Reading the overrides and flags of a command line: group choices, and keys to set or remove."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from covey.config.aliases.aliases import FOREIGN_GROUPS, look_up
+from covey.config.aliases.resolve import UserSetting, leaves, unknown
+from covey.config.compose.flags import Flag, parse
+from covey.config.compose.group_files import Roots
+from covey.config.compose.recipe import Choice
+from covey.config.compose.render import escape
+from covey.config.keys import GROUPS, check_length, did_you_mean, nearest
+from covey.config.values import members
+from covey.config.yaml_limits import MAX_DEPTH
+from covey.errors import ConfigError
+
+if TYPE_CHECKING:
+    from hydra.core.override_parser.types import Override
+
+
+def read_overrides(words: Iterable[str | Flag], roots: Roots) -> tuple[list[Choice], list[UserSetting]]:
+    """The group choices and the settings, each in order.
+
+    Raises:
+        ConfigError: a word that cannot be read, or an unknown key.
+    """
+    choices: list[Choice] = []
+    settings: list[UserSetting] = []
+    for word in words:
+        if isinstance(word, Flag):
+            read = _read_flag(word, roots)
+        else:
+            override = _parse(word)
+            read = _as_choice(override, roots) or _as_settings(override)
+        if isinstance(read, Choice):
+            choices.append(read)
+            continue
+        for item in read:
+            _check_name(item, roots)
+        settings += read
+    return choices, settings
+
+
+def _read_flag(flag: Flag, roots: Roots) -> Choice | list[UserSetting]:
+    check_length(flag.name)
+    text = f"the flag `{flag}`"
+    if roots.is_group(flag.name):
+        if len(flag.values) != 1:
+            raise ConfigError(f"The flag --{flag.name} chooses one option of the group {flag.name}: write one name.")
+        option = flag.values[0]
+        return Choice(flag.name, None if option in ("null", "None") else option, origin=f"`{flag}`")
+    known = look_up(flag.name)
+    value = parse(flag, known.type) if known is not None else None
+    if isinstance(value, Mapping) and (flag.name in GROUPS or flag.name in FOREIGN_GROUPS):
+        return [dataclasses.replace(item, text=text) for item in leaves(escape(value), f"{flag.name}.")]
+    return [UserSetting(flag.name, escape(value), text)]
+
+
+def _parse(text: str) -> Override:
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.errors import HydraException
+
+    if "=" not in text and not text.startswith("~"):
+        hint = " A recipe is given once, before the overrides." if Path(text).suffix in (".yaml", ".yml") else ""
+        raise ConfigError(f"The argument `{_short(text)}` is not an override: write key=value.{hint}")
+    key = text.partition("=")[0]
+    check_length(key)
+    try:
+        override = OverridesParser.create().parse_override(text)
+        deep = _depth(override.value()) > MAX_DEPTH
+    except RecursionError:
+        deep = True
+    except (HydraException, ValueError) as error:  # a number with more digits than Python reads
+        reason = str(error).splitlines()[0]
+        raise ConfigError(
+            f"The override `{_short(text)}` cannot be read ({reason}). Put a value with spaces, brackets, commas or = "
+            f"into quotes, and those into quotes of the shell: '{key}=\"...\"'; or write it as a flag, "
+            f"--{key.lstrip('+')} VALUE."
+        ) from None
+    if deep:
+        raise ConfigError(f"The override `{_short(text)}` is nested more than {MAX_DEPTH} levels deep: use fewer.")
+    if override.is_sweep_override():
+        raise ConfigError(
+            f"The override `{_short(text)}` is a sweep over several values, and this is one run: add --multirun to run "
+            f"them all. For a list write {override.get_key_element()}=[...]; for a text with a comma put it into "
+            "quotes."
+        )
+    return override
+
+
+def _as_choice(override: Override, roots: Roots) -> Choice | None:
+    """The group choice an override makes; None when it sets a key."""
+    group = override.key_or_group
+    value = override.value()
+    if not roots.is_group(group) or isinstance(value, dict):
+        return None
+    if override.package is not None:
+        raise ConfigError(
+            f"The override `{_short(override.input_line)}`: Covey's groups have one place each; leave out the @."
+        )
+    if override.is_delete() or value is None:
+        return Choice(group, None, origin=f"`{_short(override.input_line)}`")
+    if isinstance(value, list):
+        raise ConfigError(f"The override `{_short(override.input_line)}`: choose one option of {group}, not a list.")
+    return Choice(group, str(value), origin=f"`{_short(override.input_line)}`")
+
+
+def _as_settings(override: Override) -> list[UserSetting]:
+    """The keys an override sets: several when its value is a mapping for a group."""
+    key, text = override.key_or_group, f"the override `{_short(override.input_line)}`"
+    if override.is_delete():
+        return [UserSetting(key, override.value(), text, delete=True)]
+    value = _value(override)
+    if isinstance(value, dict) and (key in GROUPS or key in FOREIGN_GROUPS):
+        return [dataclasses.replace(item, text=text) for item in leaves(_plain(value), f"{key}.")]
+    return [UserSetting(key, _plain(value), text)]
+
+
+def _depth(value: Any) -> int:
+    inside = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
+    return 1 + max(map(_depth, inside), default=0)
+
+
+def _short(text: str | None) -> str:
+    """The text on one line, truncated."""
+    words = " ".join(str(text).split())
+    return words if len(words) <= 100 else f"{words[:97]}..."
+
+
+def _value(override: Override) -> Any:
+    """The value as parsed, except that a text key keeps `1e5` or `007` exactly as it was typed."""
+    value = override.value()
+    known = look_up(override.key_or_group)
+    wants = members(known.type) if known is not None else []
+    plain_text = "str" in wants and set(wants) <= {"str", "None"}
+    converted = known is None or known.convert is not None
+    if plain_text and not converted and isinstance(value, bool | int | float) and override.input_line is not None:
+        return override.input_line.partition("=")[2].strip()
+    return value
+
+
+def _plain(value: Any) -> Any:
+    """Hydra's quoted texts as plain ones, all the way down."""
+    from hydra.core.override_parser.types import QuotedString
+
+    if isinstance(value, QuotedString):
+        return value.text
+    if isinstance(value, dict):
+        return {str(_plain(name)): _plain(inner) for name, inner in value.items()}
+    return [_plain(inner) for inner in value] if isinstance(value, list) else value
+
+
+def _check_name(item: UserSetting, roots: Roots) -> None:
+    if look_up(item.name) is not None and not (item.delete and not _has_key(item.name)):
+        return
+    problem = unknown(item.name)
+    hint = ""
+    if "." not in item.name and isinstance(item.value, str | None) and not nearest(item.name):
+        hint = did_you_mean(roots.nearest_groups(item.name))
+    raise ConfigError(f"{problem}{hint} (In {item.text}.)") from None
+
+
+def _has_key(name: str) -> bool:
+    known = look_up(name)
+    return known is not None and bool(known.key)

@@ -1,0 +1,41 @@
+"""The base of the schema: a field with its bounds, and a frozen group that checks its fields."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from covey.config.values import check_choice, check_range, coerce
+
+
+def option(
+    default: Any = dataclasses.MISSING,
+    *,
+    choices: tuple[Any, ...] = (),
+    low: float | None = None,
+    high: float | None = None,
+    above: float | None = None,
+) -> Any:
+    """A dataclass field with its allowed values."""
+    checks = {"choices": choices, "low": low, "high": high, "above": above}
+    return field(default=default, metadata=checks)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Group:
+    """Checks every field against its own annotation and `option` when the object is made."""
+
+    PREFIX: ClassVar[str] = ""
+
+    def __post_init__(self) -> None:
+        for item in dataclasses.fields(self):
+            value = getattr(self, item.name)
+            if dataclasses.is_dataclass(value):  # a nested group, already checked
+                continue
+            key = self.PREFIX + item.name
+            value = coerce(key, value, str(item.type))
+            if item.metadata.get("choices"):
+                check_choice(key, value, item.metadata["choices"])
+            check_range(key, value, **{bound: item.metadata.get(bound) for bound in ("low", "high", "above")})
+            object.__setattr__(self, item.name, value)

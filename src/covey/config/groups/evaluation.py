@@ -1,0 +1,73 @@
+"""The group `evaluation`: when and how the model is evaluated on held-out problems."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from covey.config.groups.base import Group, option
+from covey.config.values import MAX_TOKENS, BadKeyError, show
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationConfig(Group):
+    """When and how the model is evaluated on held-out problems, of which `dataset.test_size` sets the number."""
+
+    PREFIX: ClassVar[str] = "evaluation."
+
+    every_steps: int | str = option(50, low=0)
+    """Evaluate before the first step, after every so many steps, and at the end; `epoch` means after every pass over
+    the data, 0 means never."""
+    before_training: bool = True
+    """Whether the first evaluation comes before the first step."""
+    benchmarks: tuple[str, ...] = ()
+    """Benchmarks to run after training, by name; `covey eval` runs them in place of the held-out problems."""
+    benchmark_paths: dict[str, str] = field(default_factory=dict)
+    """Local files of benchmarks by name, in place of the hub: `{gsm8k: data/gsm8k_test.jsonl}`."""
+    num_samples: int = option(1, low=1, high=1_000_000)
+    """Completions per problem."""
+    k: tuple[int, ...] = option((), low=1)
+    """The k of pass@k and maj@k, as in `[1,8]`; none may exceed `num_samples`. Empty means 1, 2, 4, … up to
+    `num_samples`."""
+    max_problems: int | None = option(None, low=1)
+    """Evaluate on the first so many problems only."""
+    temperature: float = option(1.0, low=0)
+    """Sampling temperature; 0 is greedy decoding."""
+    top_p: float = option(1.0, above=0, high=1)
+    """Nucleus sampling: sample from the likeliest tokens with this total probability."""
+    top_k: int = option(0, low=0)
+    """Sample from the k likeliest tokens; 0 means all."""
+    max_completion_length: int | None = option(None, low=1, high=MAX_TOKENS)
+    """Longest completion in tokens; null takes `training.max_completion_length`."""
+    batch_size: int = option(64, low=1)
+    """Completions generated at a time."""
+    early_stopping_patience: int = option(3, low=1)
+    """With `callbacks=[early_stopping]`: end the run after so many evaluations in a row without a new best accuracy on
+    the held-out problems."""
+    early_stopping_threshold: float = option(0.0, low=0, high=1)
+    """How much higher an accuracy must be to count as a new best there, as a share of the problems."""
+    engine: str = option("local", choices=("local", "vllm"))
+    """Engine that `covey eval` samples with: Covey's own (`local`), or `vllm`, which takes full weights only."""
+    keep_best: bool = True
+    """Whether the checkpoint with the best accuracy on the held-out problems is kept, whatever
+    `training.save_total_limit` is, and linked as `best_model`. A new best is saved at once;
+    `training.save_strategy=no` saves none."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if isinstance(self.every_steps, str) and self.every_steps != "epoch":
+            raise BadKeyError(
+                "evaluation.every_steps",
+                f"={show(self.every_steps)} is not possible: it must be a number of steps or epoch.",
+            )
+        if 0 < self.temperature < 1e-6:  # logits are divided by it
+            raise BadKeyError(
+                "evaluation.temperature", f"={self.temperature} is out of range: it must be 0 or at least 1e-6."
+            )
+        if max(self.k, default=0) > self.num_samples:
+            raise BadKeyError(
+                "evaluation.k",
+                f"={show(self.k)} is not possible with evaluation.num_samples={self.num_samples}: pass@{max(self.k)} "
+                f"takes at least {max(self.k)} completions of every problem. Set "
+                f"evaluation.num_samples={max(self.k)}, or a smaller k.",
+            )

@@ -1,0 +1,32 @@
+"""The group `logging`: what is logged and shown while training."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from covey.config.groups.base import Group, option
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoggingConfig(Group):
+    """What is logged and shown while training. Trackers are set by `training.report_to`."""
+
+    PREFIX: ClassVar[str] = "logging."
+
+    completions_every_steps: int = option(1, low=0)
+    """Write the completions of every so many steps into the run directory; 0 means never."""
+    sample_completions: int = option(3, low=0)
+    """Completions shown in the live display."""
+    project: str | None = None
+    """Project that trackers log to (W&B, Trackio); null leaves it to the tracker."""
+    entity: str | None = None
+    """User or team that the W&B project belongs to."""
+    group: str | None = None
+    """Group of W&B runs that this one belongs to."""
+    tags: tuple[str, ...] = ()
+    """Tags of the run in W&B."""
+    notes: str | None = None
+    """Notes on the run in W&B."""
+    mode: str = option("online", choices=("online", "offline", "disabled"))
+    """Whether trackers upload their logs, keep them in files, or do nothing."""

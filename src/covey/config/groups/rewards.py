@@ -1,0 +1,61 @@
+"""The group `rewards`: the reward functions, and the limits of the workers that run them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from covey.config.groups.base import Group, option
+from covey.config.values import MAX_SECONDS, BadKeyError, check_tags, show
+
+
+@dataclass(frozen=True, kw_only=True)
+class RewardsConfig(Group):
+    """The reward functions. Their weights are `training.reward_weights`, as in TRL."""
+
+    PREFIX: ClassVar[str] = "rewards."
+
+    funcs: tuple[str, ...] = ("exact_match", "format")
+    """Reward functions: by name, as `file.py:function` or as `package.module:function`; their rewards are summed with
+    `training.reward_weights`."""
+    on_error: str = option("stop", choices=("stop", "skip"))
+    """What happens when a reward function fails: end the run (`stop`), or leave those rewards out (`skip`)."""
+    workers: int | None = option(None, low=0, high=1024)
+    """Worker processes for reward functions given by name; null derives it from the number of cores, 0 runs them in
+    the trainer's process, without timeouts."""
+    timeout: float = option(5.0, above=0, high=MAX_SECONDS)
+    """Timeout in seconds for one completion, after which its worker is killed and replaced."""
+    batch_timeout: float = option(60.0, above=0, high=MAX_SECONDS)
+    """Timeout in seconds for one call of a function that takes a whole batch."""
+    memory_mb: int | None = option(4096, low=1)
+    """Megabytes that a worker may use beyond its memory once the reward is loaded (on Linux); null means no limit."""
+    think_tag: str = "think"
+    """Tag of the thinking part: `think` stands for `<think>` and `</think>`."""
+    answer_tag: str = "answer"
+    """Tag of the final answer."""
+    cosine_min_value_wrong: float = 0.0
+    """`cosine_scaled`: reward of the shortest wrong completion, as open-r1 and TRL use the name."""
+    cosine_max_value_wrong: float = -0.5
+    """`cosine_scaled`: reward of a wrong completion as long as `cosine_max_len`."""
+    cosine_min_value_correct: float = 0.5
+    """`cosine_scaled`: reward of a correct completion as long as `cosine_max_len`."""
+    cosine_max_value_correct: float = 1.0
+    """`cosine_scaled`: reward of the shortest correct completion."""
+    cosine_max_len: int = option(1000, low=1)
+    """`cosine_scaled`: length of a completion, in characters, at which the cosine ends."""
+    repetition_n_grams: int = option(3, low=1)
+    """`repetition_penalty`: words per n-gram."""
+    repetition_max_penalty: float = option(-1.0, high=0)
+    """`repetition_penalty`: the penalty of pure repetition."""
+    soft_overlong_max_length: int | None = option(None, low=1)
+    """`soft_overlong`: length in tokens with the full penalty; null means `training.max_completion_length`."""
+    soft_overlong_cache: int | None = option(None, low=1)
+    """`soft_overlong`: how many tokens before that the penalty begins; null means a fifth of the length."""
+
+    def __post_init__(self) -> None:
+        tags = {"rewards.think_tag": self.think_tag, "rewards.answer_tag": self.answer_tag}
+        if all(isinstance(name, str) for name in tags.values()):
+            check_tags(tags)
+        super().__post_init__()
+        if not self.funcs or not all(self.funcs):
+            raise BadKeyError("rewards.funcs", f"={show(self.funcs)} must name one or more reward functions.")

@@ -1,0 +1,190 @@
+"""The built-in task `countdown`: make a target from some numbers, each used once. Most problems have several answers.
+
+A problem is its numbers, in any order, and its target. As with `arithmetic`, a hash of these decides whether it is held
+out, regardless of seed, size and difficulty. Targets are made by combining the numbers at random, so each problem has a
+known solution.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+
+from covey.data.sources.arithmetic import Split, split_of
+from covey.data.sources.difficulty import check_bounds
+from covey.errors import DataError
+
+OPERATORS = ("+", "-", "*", "/")
+
+_MAX_MISSES = 20_000  # draws in a row without a new problem before the problem space counts as exhausted
+_MAX_DRAWS = 300  # per problem, on average; with more, drawing many problems would take hours
+_BINDING = {"+": 1, "-": 1, "*": 2, "/": 2}
+_NUMBER_BINDING = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Difficulty:
+    """The kind of problems. The fields are those of the config's `dataset.difficulty`.
+
+    A target has at most `max_digits` digits, or two where that is fewer.
+    """
+
+    min_digits: int = 1
+    max_digits: int = 2
+    min_operands: int = 3
+    max_operands: int = 4
+    operators: tuple[str, ...] = OPERATORS
+    allow_negative: bool = False
+    """Whether the target and the intermediate results of the known solution may be below zero."""
+
+    def __post_init__(self) -> None:
+        check_bounds("countdown", self, most_digits=6, most_operands=8, operators=OPERATORS)
+
+    @property
+    def max_target(self) -> int:
+        """The largest target; without `allow_negative` the smallest is 1."""
+        return max(99, int("9" * self.max_digits))
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Numbers, the target, and one solution."""
+
+    numbers: tuple[int, ...]
+    target: int
+    solution: str
+    operators: tuple[str, ...]
+    """The operators that the text allows."""
+
+    @property
+    def text(self) -> str:
+        """The question as the model reads it."""
+        *first, last = map(str, self.numbers)
+        signs = " ".join(self.operators)
+        return (
+            f"Make {self.target} out of {', '.join(first)} and {last}. Use every number exactly once, with {signs} and "
+            "parentheses as you need them. The answer is the expression, without an equals sign."
+        )
+
+    @property
+    def answer(self) -> str:
+        """What a checker needs: JSON text with `numbers` and `target`."""
+        return json.dumps({"numbers": list(self.numbers), "target": self.target})
+
+    @property
+    def canonical(self) -> str:
+        """The same for all orders of the numbers."""
+        return f"{' '.join(map(str, sorted(self.numbers)))} = {self.target}"
+
+    @property
+    def split(self) -> Split:
+        """`test` for about one problem in eight."""
+        return split_of(self.canonical)
+
+
+def problems(difficulty: Difficulty, split: Split, seed: int, *, unique: bool = False) -> Iterator[Problem]:
+    """Yield problems of one split, the same ones for the same arguments, until it finds no more.
+
+    Args:
+        difficulty: the numbers, and the operators that join them.
+        split: `train` or `test`; the two never share a problem.
+        seed: fixes the order.
+        unique: never yield a problem twice (evaluation sets).
+    """
+    rng = random.Random(f"covey-countdown-{split}-{seed}")
+    seen: set[str] = set()
+    misses, draws, made = 0, 0, 0
+    while misses < _MAX_MISSES and draws < _MAX_MISSES + _MAX_DRAWS * made:
+        misses += 1
+        draws += 1
+        problem = _draw(difficulty, rng)
+        if problem is None or problem.split != split or (unique and problem.canonical in seen):
+            continue
+        if unique:
+            seen.add(problem.canonical)
+        misses = 0
+        made += 1
+        yield problem
+
+
+def take(difficulty: Difficulty, split: Split, seed: int, count: int, *, unique: bool = False) -> list[Problem]:
+    """The first `count` problems of `problems(...)`.
+
+    Raises:
+        DataError: when this difficulty does not have that many different problems, or they are too rare to find.
+    """
+    found = list(islice(problems(difficulty, split, seed, unique=unique), count))
+    if len(found) < count:
+        raise DataError(
+            f"countdown with {difficulty.min_operands} to {difficulty.max_operands} numbers of "
+            f"{difficulty.min_digits} to {difficulty.max_digits} digits and operators "
+            f"{' '.join(difficulty.operators)} gives only {len(found)} different {split} problems, but {count} were "
+            "requested. Ask for fewer, or raise the difficulty (max_digits, max_operands, operators)."
+        )
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Term:
+    """A value and its expression; `binding` decides where that needs parentheses."""
+
+    value: int
+    text: str
+    binding: int = _NUMBER_BINDING
+
+
+def _draw(difficulty: Difficulty, rng: random.Random) -> Problem | None:
+    """Combine random numbers in pairs until one value is left; None if that is not a valid target."""
+    count = rng.randint(difficulty.min_operands, difficulty.max_operands)
+    numbers = tuple(_number(rng.randint(difficulty.min_digits, difficulty.max_digits), rng) for _ in range(count))
+    terms = [_Term(number, str(number)) for number in numbers]
+    while len(terms) > 1:
+        left, right = (terms.pop(rng.randrange(len(terms))) for _ in range(2))
+        joined = _joined(left, right, difficulty)
+        if not joined:
+            return None
+        terms.append(rng.choice(joined))
+    target = terms[0].value
+    if abs(target) > difficulty.max_target or (target < 1 and not difficulty.allow_negative):
+        return None
+    return Problem(numbers, target, terms[0].text, difficulty.operators)
+
+
+def _joined(a: _Term, b: _Term, difficulty: Difficulty) -> list[_Term]:
+    """The results of each operator that are whole numbers, and positive ones without `allow_negative`."""
+    found = []
+    for operator in difficulty.operators:
+        left, right = a, b
+        if operator == "-" and a.value < b.value and not difficulty.allow_negative:
+            left, right = b, a
+        if operator == "/" and (b.value == 0 or a.value % b.value) and a.value:
+            left, right = b, a
+        value = _value(left.value, operator, right.value)
+        if value is not None and (value > 0 or difficulty.allow_negative):
+            found.append(_Term(value, _text(left, operator, right), _BINDING[operator]))
+    return found
+
+
+def _value(left: int, operator: str, right: int) -> int | None:
+    if operator == "+":
+        return left + right
+    if operator == "-":
+        return left - right
+    if operator == "*":
+        return left * right
+    return left // right if right and left % right == 0 else None
+
+
+def _text(left: _Term, operator: str, right: _Term) -> str:
+    binding = _BINDING[operator]
+    tight = binding + (operator in "-/")  # after `-` or `/`, the same binding needs parentheses too
+    before = f"({left.text})" if left.binding < binding else left.text
+    after = f"({right.text})" if right.binding < tight else right.text
+    return f"{before} {operator} {after}"
+
+
+def _number(digits: int, rng: random.Random) -> int:
+    return rng.randint(10 ** (digits - 1), 10**digits - 1)

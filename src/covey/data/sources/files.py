@@ -1,0 +1,328 @@
+"""Local data files: JSON Lines, JSON, CSV and Parquet, one file or a folder of them.
+
+JSON is read with our own small reader, so that errors can name the line.
+"""
+
+from __future__ import annotations
+
+import csv
+import difflib
+import io
+import json
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from covey.data.table import Origin, Table
+from covey.errors import DataError, one_line
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Row = dict[str, Any]
+
+_HUB_METADATA = ("dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json")
+_USUAL_SPLITS = ("train", "test")
+_SHOWN = 60  # characters of a faulty line that an error repeats
+_LISTED = 12  # names of a folder that an error repeats
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """The data files of a folder, by split."""
+
+    train: list[Path]
+    test: list[Path]
+    left_out: list[Path]
+    """Files of other splits (`validation-0001.parquet`, say)."""
+
+
+def read_files(paths: Iterable[Path], key: str) -> tuple[Table, list[str]]:
+    """Read files as one table.
+
+    Args:
+        paths: at least one file; its suffix gives the format.
+        key: the config key that named them, for errors.
+
+    Returns:
+        The table, and notes for the user about columns that are kept as text.
+
+    Raises:
+        DataError: a file is missing, empty, of an unknown kind, not readable, or does not fit the others.
+    """
+    import datasets
+    import pyarrow as pa
+
+    tables, origins, notes = [], [], []
+    mixed: dict[str, str] = {}
+    for path in paths:
+        arrow, origin, kinds = _read_file(path, key)
+        tables.append(arrow.replace_schema_metadata(None))
+        origins.append(origin)
+        mixed |= {column: kind for column, kind in kinds.items() if kind}
+        notes += [f"column '{column}' of {path} has values of several kinds, so it is kept as text" for column in kinds]
+    try:
+        arrow = pa.concat_tables(tables, promote_options="permissive")
+    except pa.ArrowException as error:
+        names = ", ".join(str(origin.name) for origin in origins)
+        raise DataError(
+            f"{key}: the files {names} cannot be combined in one table ({one_line(error)}). Their columns of one name "
+            "must be of one type."
+        ) from error
+    return Table(datasets.Dataset(arrow), tuple(origins), mixed), notes
+
+
+def find_path(text: str, key: str) -> Path:
+    """The path that a config key names, which must exist.
+
+    Raises:
+        DataError: it does not; the message names similar files.
+    """
+    path = Path(text).expanduser()
+    if path.exists():
+        return path
+    if not path.parent.is_dir():
+        raise DataError(f"{key}={text}: there is no such file, and its folder {path.parent} does not exist either.")
+    names = sorted(entry.name for entry in path.parent.iterdir() if not entry.name.startswith("."))
+    near = difflib.get_close_matches(path.name, names, n=3, cutoff=0.5)
+    if near:
+        raise DataError(f"{key}={text}: there is no such file in {path.parent}. Did you mean {' or '.join(near)}?")
+    readable = [name for name in names if Path(name).suffix.lower() in _READERS] or names
+    raise DataError(f"{key}={text}: there is no such file in {path.parent}, which holds {_listing(readable)}.")
+
+
+def scan_folder(folder: Path, key: str, *, train: str, test: str | None, config: str | None = None) -> Folder:
+    """Find the data files of a folder: directly in it, else in its subfolder `config`, else in `data`.
+
+    A file belongs to a split when its name contains the split's name as a word (`train-00000-of-00002.parquet`). Where
+    no name does, all files are training data; but a split other than `train` and `test` must be there.
+
+    Raises:
+        DataError: there are none.
+    """
+    for place in (folder, *(folder / name for name in (config, "data") if name)):
+        files = sorted(entry for entry in place.iterdir() if _is_data(entry)) if place.is_dir() else []
+        if files:
+            break
+    else:
+        names = sorted(entry.name + ("/" if entry.is_dir() else "") for entry in folder.iterdir())
+        raise DataError(
+            f"{key}={folder}: this folder has no data files; it holds {_listing(names)}. Covey reads "
+            f"{', '.join(_READERS)}."
+        )
+    for_test = [file for file in files if test is not None and _is_of(file, test)]
+    rest = [file for file in files if file not in for_test]
+    for_train = [file for file in rest if _is_of(file, train)]
+    if not for_train and not for_test and train in _USUAL_SPLITS:
+        for_train = rest
+    missing = train if not for_train else test if test not in (*_USUAL_SPLITS, None) and not for_test else None
+    if missing is not None:
+        names_found = _listing([file.name for file in files])
+        raise DataError(
+            f"{key}={folder}: none of its files is of the split '{missing}' by its name ({names_found}). Put "
+            f"'{missing}' into the name of one, name another split, or let {key} name the file itself."
+        )
+    return Folder(for_train, for_test, [file for file in rest if file not in for_train])
+
+
+def _read_file(path: Path, key: str) -> tuple[pa.Table, Origin, dict[str, str]]:
+    reader = _READERS.get(path.suffix.lower())
+    if reader is None:
+        raise DataError(
+            f"{key}={path}: unknown file type. Give the file the suffix that fits its content: {', '.join(_READERS)}."
+        )
+    try:
+        if not path.is_file():
+            raise DataError(f"{key}={path}: this is not a file.")
+        if path.stat().st_size == 0:
+            raise DataError(f"{key}={path}: the file is empty. It must hold at least one problem and its answer.")
+        arrow, origin, kinds = reader(path)
+    except OSError as error:
+        raise DataError(f"{key}={path}: the file cannot be read: {one_line(error)}.") from error
+    if arrow.num_rows == 0:
+        raise DataError(f"{key}={path}: the file holds no rows. It must hold at least one problem and its answer.")
+    return arrow, origin, kinds
+
+
+def _read_jsonl(path: Path) -> tuple[pa.Table, Origin, dict[str, str]]:
+    rows, numbers = [], []
+    with path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            text = _decode(line, path, f"line {number}").strip()
+            if text:
+                rows.append(_as_row(_parse(text, path, number), path, f"line {number}"))
+                numbers.append(number)
+    arrow, kinds = _to_arrow(rows)
+    return arrow, Origin(str(path), "line", numbers), kinds
+
+
+def _read_json(path: Path) -> tuple[pa.Table, Origin, dict[str, str]]:
+    """A list of objects; or one object per line, as many tools write it despite the suffix."""
+    text = _decode(path.read_bytes(), path, "the file")
+    if not text.lstrip().startswith("["):
+        if _spans_lines(text):
+            raise DataError(
+                f"{path} holds one JSON object, not rows. Write a list of objects ([{{…}}, {{…}}]), or one object per "
+                "line."
+            )
+        return _read_jsonl(path)
+    rows = _parse(text, path, 1)
+    checked = [_as_row(row, path, f"item {number}") for number, row in enumerate(rows, start=1)]
+    arrow, kinds = _to_arrow(checked)
+    return arrow, Origin(str(path), "item", range(1, len(checked) + 1)), kinds
+
+
+def _read_csv(path: Path) -> tuple[pa.Table, Origin, dict[str, str]]:
+    """CSV has no types, so every value stays text: an answer `007` is not 7."""
+    import pyarrow as pa
+
+    text = _decode(path.read_bytes(), path, "the file")
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+    rows, numbers = [], []
+    try:
+        header = next(reader, [])
+        for row in reader:
+            if row:
+                rows.append(row)
+                numbers.append(reader.line_num)
+                if len(row) != len(header):
+                    raise DataError(
+                        f"{path}, line {reader.line_num}: this row has {len(row)} fields, but the header has "
+                        f"{len(header)} ({', '.join(header)}). Put text that holds commas or line breaks in quotes."
+                    )
+    except csv.Error as error:
+        raise DataError(f"{path}, line {reader.line_num} is not CSV: {one_line(error)}.") from error
+    twice = sorted({name for name in header if header.count(name) > 1})
+    if twice:
+        raise DataError(f"{path}: the header names the column {', '.join(map(repr, twice))} more than once.")
+    columns = {name: pa.array([row[i] for row in rows], pa.string()) for i, name in enumerate(header)}
+    return pa.table(columns), Origin(str(path), "line", numbers), {}
+
+
+def _read_parquet(path: Path) -> tuple[pa.Table, Origin, dict[str, str]]:
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    try:
+        arrow = parquet.read_table(path)
+    except pa.ArrowException as error:
+        raise DataError(f"{path} is not a Parquet file that can be read: {one_line(error)}.") from error
+    return arrow, Origin(str(path), "row", range(1, arrow.num_rows + 1)), {}
+
+
+_READERS: dict[str, Callable[[Path], tuple[pa.Table, Origin, dict[str, str]]]] = {
+    ".jsonl": _read_jsonl,
+    ".json": _read_json,
+    ".csv": _read_csv,
+    ".parquet": _read_parquet,
+}
+
+
+def _decode(data: bytes, path: Path, where: str) -> str:
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"{path}, {where} is not UTF-8 text ({one_line(error)}). Save the file as UTF-8 and try again."
+        ) from error
+
+
+def _parse(text: str, path: Path, first_line: int) -> Any:
+    """The value of a JSON text that begins on `first_line` of the file."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        number, cause = first_line, one_line(error)
+        if isinstance(error, json.JSONDecodeError):
+            number, cause = first_line + error.lineno - 1, f"{error.msg} at character {error.colno}"
+        lines = text.split("\n")
+        shown = _start(lines[number - first_line]) if number - first_line < len(lines) else "nothing"
+        raise DataError(f"{path}, line {number} is not JSON: {cause}. The line starts with: {shown}") from error
+    return value
+
+
+def _as_row(value: Any, path: Path, where: str) -> Row:
+    text = json.dumps(value, ensure_ascii=False)
+    if not isinstance(value, dict):
+        raise DataError(
+            f"{path}, {where} is not an object of columns but {_kind(value)}: {_start(text)} A row looks like "
+            '{"question": "…", "answer": "…"}.'
+        )
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise DataError(
+            f"{path}, {where} holds half of a character (an escape such as \\ud83d without its other half), which is "
+            "not valid text. Fix or remove it."
+        ) from error
+    return value
+
+
+def _to_arrow(rows: list[Row]) -> tuple[pa.Table, dict[str, str]]:
+    """Columns of the rows, in the order of their first appearance; a row without a column has null there.
+
+    A column of mixed types is kept as text. The second value names such columns; for those with lists or objects it
+    gives the mixed kinds, because their text is JSON and cannot be a prompt.
+    """
+    import pyarrow as pa
+
+    names = dict.fromkeys(name for row in rows for name in row)
+    columns, kinds = {}, {}
+    for name in names:
+        values = [row.get(name) for row in rows]
+        try:
+            columns[name] = pa.array(values)
+        except (pa.ArrowException, OverflowError):
+            nested = any(isinstance(value, dict | list) for value in values)
+            kinds[name] = " and ".join(sorted({_kind(v) for v in values if v is not None})) if nested else ""
+            columns[name] = pa.array([_as_text(value, quoted=nested) for value in values], pa.string())
+    return pa.table(columns), kinds
+
+
+def _as_text(value: Any, *, quoted: bool) -> str | None:
+    if value is None or (isinstance(value, str) and not quoted):
+        return value
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _kind(value: Any) -> str:
+    names = {dict: "an object", list: "a list", str: "text", bool: "true or false", type(None): "null"}
+    return names.get(type(value), "a number")
+
+
+def _spans_lines(text: str) -> bool:
+    """Whether the whole text is one JSON object written over several lines."""
+    if "\n" not in text.strip():
+        return False
+    try:
+        return isinstance(json.loads(text), dict)
+    except (ValueError, RecursionError):
+        return False
+
+
+def _is_data(path: Path) -> bool:
+    hidden = path.name.startswith(".") or path.name in _HUB_METADATA
+    return not hidden and path.suffix.lower() in _READERS and path.is_file()
+
+
+def _is_of(path: Path, split: str) -> bool:
+    """Whether a file's name contains the words of a split's name (`train_prefs` has two) in sequence."""
+    return f" {_words(split)} " in f" {_words(path.stem)} "
+
+
+def _words(name: str) -> str:
+    return " ".join(re.findall(r"[a-z0-9]+", name.lower()))
+
+
+def _start(text: str) -> str:
+    text = text.strip()
+    return text if len(text) <= _SHOWN else text[:_SHOWN] + "…"
+
+
+def _listing(names: list[str]) -> str:
+    if not names:
+        return "nothing"
+    more = len(names) - _LISTED
+    return ", ".join(names[:_LISTED]) + (f" and {more} more" if more > 0 else "")

@@ -1,0 +1,91 @@
+"""The accelerate config of a run, from a file here or one of the user's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from covey.config import Config
+from covey.config.groups.mesh import Mesh
+from covey.config.yaml_limits import check_yaml
+from covey.errors import ConfigError
+
+KINDS = ("ddp", "fsdp2", "zero2", "zero3")
+_FOLDER = Path(__file__).parent
+
+
+def accelerate_config(
+    config: Config, num_processes: int, num_machines: int, main_process_ip: str, main_process_port: int, on_gpus: bool
+) -> dict[str, Any] | None:
+    """The accelerate config for this many processes; None where one process trains without it.
+
+    Args:
+        config: the run's config; `launch.accelerate` names one of `KINDS` or a file.
+        num_processes: over all machines.
+        num_machines: the number of training nodes.
+        main_process_ip: address of the first of them.
+        main_process_port: port of the rendezvous.
+        on_gpus: whether they have GPUs.
+
+    Raises:
+        ConfigError: no such file, no accelerate config, or one that needs GPUs.
+    """
+    chosen, mesh = config.launch.accelerate, Mesh.of(config.model.mesh_shape)
+    if num_processes == 1 and (chosen is None or not on_gpus):
+        return None
+    if chosen is None:
+        chosen = "fsdp2" if mesh.splits else "ddp"
+    values = _read(chosen)
+    if not on_gpus and values.get("distributed_type") == "DEEPSPEED":
+        raise ConfigError(
+            f"launch.accelerate={chosen} is for DeepSpeed, which needs GPUs, and this run has none. Use ddp or fsdp2."
+        )
+    if num_processes == 1 and values.get("distributed_type") == "MULTI_GPU":
+        values["distributed_type"] = "NO"  # accelerate refuses "several GPUs" with one process
+    values |= {"num_processes": num_processes, "num_machines": num_machines, "main_process_port": main_process_port}
+    if num_machines > 1:
+        values |= {"main_process_ip": main_process_ip, "same_network": True, "rdzv_backend": "static"}
+    values["mixed_precision"] = _precision(config, on_gpus)
+    if mesh.splits:
+        layout = {"dp_replicate": mesh.dp, "dp_shard": mesh.fsdp, "tp": mesh.tp}
+        planned = {f"parallelism_config_{axis}_size": size for axis, size in layout.items()}
+        if values.get("parallelism_config") not in (None, {}, planned):
+            raise ConfigError(
+                f"launch.accelerate={chosen} has a parallelism_config, and model.mesh_shape={config.model.mesh_shape} "
+                "lays out the processes as well: remove one of the two."
+            )
+        if values.get("distributed_type") == "FSDP":
+            values["parallelism_config"] = planned
+    return values
+
+
+def _read(chosen: str) -> dict[str, Any]:
+    path = _FOLDER / f"{chosen}.yaml" if chosen in KINDS else Path(chosen).expanduser()
+    try:
+        text = path.read_text(encoding="utf-8")
+        check_yaml(text, f"launch.accelerate={chosen}")
+        values = yaml.safe_load(text)
+    except OSError as error:
+        raise ConfigError(
+            f"launch.accelerate={chosen} is none of {', '.join(KINDS)}, and no file that can be read "
+            f"({error.strerror}). Name one of these, or the path of an accelerate config."
+        ) from None
+    except (yaml.YAMLError, ValueError) as error:
+        raise ConfigError(f"launch.accelerate={chosen} is not YAML: {' '.join(str(error).split())}.") from None
+    if not isinstance(values, dict) or "distributed_type" not in values:
+        raise ConfigError(
+            f"launch.accelerate={chosen} is not an accelerate config: it has no key distributed_type. `accelerate "
+            f"config` writes one; or name one of {', '.join(KINDS)}."
+        )
+    return dict(values)
+
+
+def _precision(config: Config, on_gpus: bool) -> str:
+    """The training config's precision in accelerate's terms; TRL's default is bfloat16."""
+    if not on_gpus:
+        return "no"
+    if config.training.fp16:
+        return "fp16"
+    return "no" if config.training.bf16 is False else "bf16"

@@ -1,0 +1,206 @@
+"""The report's panels, made from the metrics, under their headings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from covey.answers import Outcome
+from covey.report.charts.series import Panel, Point, Series
+from covey.runlog import names
+from covey.runlog.metrics import Row, series
+
+Sections = list[tuple[str, list[Panel]]]
+"""Headings with their panels."""
+
+STAGES = (
+    ("generation", names.GENERATION_TIME),
+    ("scoring", names.SCORING_TIME),
+    ("rewards", names.REWARDS_TIME),
+    ("forward", names.FORWARD_TIME),
+    ("backward", names.BACKWARD_TIME),
+)
+"""The stages of a step and their metrics."""
+
+_OUTCOME_COLOURS = {
+    Outcome.RIGHT: 0,
+    Outcome.WRONG: 1,
+    Outcome.UNPARSABLE_PREDICTION: 5,
+    Outcome.UNPARSABLE_GOLD: 2,
+    Outcome.TIMED_OUT: 4,
+    Outcome.CRASHED: 3,
+}
+
+
+def set_label(name: str) -> str:
+    """The display name of an evaluation set."""
+    return {names.TEST_SET: "held-out", names.HARD_SET: "harder set"}.get(name, name)
+
+
+def reward_names(rows: Sequence[Row]) -> list[str]:
+    """The reward functions of the run, in the order of the rows."""
+    return list(dict.fromkeys(reward for row in rows for name in row if (reward := names.rewarded(name))))
+
+
+def make_sections(rows: Sequence[Row], config: Mapping[str, Any]) -> Sections:
+    """All panels with data.
+
+    Args:
+        rows: the rows of `metrics.jsonl`.
+        config: the run's config as plain mappings; has the KL target.
+    """
+    sections: Sections = [
+        ("Learning", [_accuracy(rows), _reward(rows), *_components(rows)]),
+        (
+            "Completion statistics",
+            [_outcomes(rows), _signal(rows), _format(rows), _length(rows), _truncated(rows), _entropy(rows)],
+        ),
+        ("Policy update", [*_divergence(rows, config), _clipped(rows), *_optimiser(rows)]),
+        ("MaxEnt", _maxent(rows)),
+        ("Reasoning vocabulary", vocabulary_panels(rows)),
+        ("Speed and memory", [_stages(rows), _throughput(rows), _memory(rows)]),
+    ]
+    shown: Sections = []
+    for heading, panels in sections:
+        drawn = [replace(panel, series=[one for one in panel.series if one.points]) for panel in panels]
+        if kept := [panel for panel in drawn if panel.series]:
+            shown.append((heading, kept))
+    return shown
+
+
+def _lines(rows: Sequence[Row], *named: tuple[str, str]) -> list[Series]:
+    return [Series(label, series(rows, name), colour) for colour, (label, name) in enumerate(named)]
+
+
+def _evaluated(rows: Sequence[Row], metric: str, first_colour: int = 0) -> list[Series]:
+    """One line for each evaluation set."""
+    return [
+        Series(set_label(held_out), series(rows, names.eval_name(held_out, metric)), colour, smooth=False)
+        for colour, held_out in enumerate(names.held_out_sets(rows), start=first_colour)
+    ]
+
+
+def _accuracy(rows: Sequence[Row]) -> Panel:
+    columns = (_evaluated(rows, name) for name in (names.ACCURACY, names.ACCURACY_LOW, names.ACCURACY_HIGH))
+    lines = [replace(one, low=low.points, high=high.points) for one, low, high in zip(*columns, strict=True)]
+    return Panel("accuracy", "Validation accuracy", lines, "percent", "Band: 95% interval, clustered by problem.")
+
+
+def _reward(rows: Sequence[Row]) -> Panel:
+    mean, std = series(rows, names.REWARD), series(rows, names.REWARD_STD)
+    lines = [Series("mean", mean), Series("std within groups", std, 5)]
+    return Panel("reward", "Reward", lines, note="Weighted sum of all reward functions.", from_zero=False)
+
+
+def _components(rows: Sequence[Row]) -> list[Panel]:
+    found = reward_names(rows)
+    if len(found) < 2:
+        return []
+    named = [(reward.replace("_", " "), names.reward_mean(reward)) for reward in found]
+    return [Panel("components", "Reward by function", _lines(rows, *named), from_zero=False)]
+
+
+def _format(rows: Sequence[Row]) -> Panel:
+    note = "Share of validation completions in the required format."
+    return Panel("format", "Format compliance", _evaluated(rows, names.FORMAT), "percent", note)
+
+
+def _length(rows: Sequence[Row]) -> Panel:
+    lines = [*_lines(rows, ("training", names.COMPLETION_LENGTH)), *_evaluated(rows, names.LENGTH, 1)]
+    return Panel("length", "Completion length", lines, note="Mean, in tokens.")
+
+
+def _truncated(rows: Sequence[Row]) -> Panel:
+    lines = [*_lines(rows, ("training", names.CLIPPED_RATIO)), *_evaluated(rows, names.TRUNCATED, 1)]
+    return Panel("truncated", "Truncated completions", lines, "percent", "Share that ran into the length limit.")
+
+
+def _entropy(rows: Sequence[Row]) -> Panel:
+    return Panel("entropy", "Entropy", _lines(rows, ("per token", names.ENTROPY)), note="Of the policy, in nats.")
+
+
+def _outcomes(rows: Sequence[Row]) -> Panel:
+    lines = []
+    for outcome, colour in _OUTCOME_COLOURS.items():
+        points = series(rows, names.grader_name(outcome))
+        if any(value for _, value in points):
+            lines.append(Series(outcome.replace("_", " "), points, colour))
+    return Panel("outcomes", "Grader outcomes", lines, "percent", "Shares of all completions.", stacked=True)
+
+
+def _divergence(rows: Sequence[Row], config: Mapping[str, Any]) -> list[Panel]:
+    kl = (config.get("objective") or {}).get("kl") or {}
+    target = kl.get("kl_target") if kl.get("controller") == "adaptive" else None
+    beta = series(rows, names.BETA)
+    return [
+        Panel(
+            "kl",
+            "KL to the reference model",
+            _lines(rows, ("KL", names.KL)),
+            note="Per token, in nats." + (" Dashed: the target." if target is not None else ""),
+            target=target,
+        ),
+        Panel("beta", "KL coefficient β", [Series("β", beta, 1, smooth=False)]),
+    ]
+
+
+def _signal(rows: Sequence[Row]) -> Panel:
+    lines = _lines(rows, ("groups", names.FRAC_REWARD_ZERO_STD))
+    return Panel(
+        "signal", "Groups without signal", lines, "percent", "All completions of the group got the same reward."
+    )
+
+
+def _clipped(rows: Sequence[Row]) -> Panel:
+    named = (("either", names.CLIP_REGION), ("low", names.CLIP_LOW), ("high", names.CLIP_HIGH))
+    return Panel(
+        "clip", "Clipped tokens", _lines(rows, *named), "percent", "Probability ratio outside the clipping range."
+    )
+
+
+def _optimiser(rows: Sequence[Row]) -> list[Panel]:
+    return [
+        Panel("grad_norm", "Gradient norm", _lines(rows, ("norm", names.GRAD_NORM))),
+        Panel("loss", "Loss", _lines(rows, ("loss", names.LOSS)), note="Near 0 by construction.", from_zero=False),
+        Panel("learning_rate", "Learning rate", [Series("rate", series(rows, names.LEARNING_RATE), smooth=False)]),
+    ]
+
+
+def _maxent(rows: Sequence[Row]) -> list[Panel]:
+    return [
+        Panel("target_entropy", "Entropy of the target", _lines(rows, ("H(w)", names.TARGET_ENTROPY)), note="In nats."),
+        Panel("effective", "Effective completions", _lines(rows, ("1 / Σw²", names.EFFECTIVE_COMPLETIONS))),
+        Panel("weight", "Weight on correct answers", _lines(rows, ("weight", names.WEIGHT_ON_CORRECT)), "percent"),
+    ]
+
+
+def vocabulary_panels(rows: Sequence[Row]) -> list[Panel]:
+    """Shares of thinking tokens and reasoning tokens; empty for a run without a reasoning vocabulary."""
+    reasoning = _lines(rows, ("of thinking tokens", names.REASONING_SHARE))
+    thinking = _lines(rows, ("of all tokens", names.THINKING_SHARE))
+    return [
+        Panel("reasoning", "Reasoning tokens", reasoning, "percent", "Share of the tokens between the thinking tags."),
+        Panel("thinking", "Thinking", thinking, "percent", "Share of tokens between the thinking tags."),
+    ]
+
+
+def _stages(rows: Sequence[Row]) -> Panel:
+    lines = _lines(rows, *STAGES)
+    known = {step: sum(dict(one.points).get(step, 0.0) for one in lines) for step, _ in series(rows, names.STEP_TIME)}
+    rest: list[Point] = [(step, max(0.0, seconds - known[step])) for step, seconds in series(rows, names.STEP_TIME)]
+    if any(one.points for one in lines):
+        lines.append(Series("other", rest, 5))
+    else:
+        lines = [Series("step", series(rows, names.STEP_TIME))]
+    return Panel("stages", "Step time by stage", lines, "seconds", stacked=len(lines) > 1)
+
+
+def _throughput(rows: Sequence[Row]) -> Panel:
+    return Panel("throughput", "Completions per second", _lines(rows, ("completions/s", names.COMPLETIONS_PER_SECOND)))
+
+
+def _memory(rows: Sequence[Row]) -> Panel:
+    named = (("process", names.PROCESS_MEMORY), ("device", names.DEVICE_MEMORY))
+    lines = [Series(label, series(rows, name), colour, smooth=False) for colour, (label, name) in enumerate(named)]
+    return Panel("memory", "Peak memory", lines, "bytes", "Maximum so far.")

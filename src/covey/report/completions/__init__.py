@@ -1,0 +1,1 @@
+"""The completions browser of the report."""

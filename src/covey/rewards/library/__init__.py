@@ -1,0 +1,1 @@
+"""The reward functions that come with Covey."""

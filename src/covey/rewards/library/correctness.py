@@ -1,0 +1,67 @@
+"""Rewards that compare a completion's answer with the gold answer."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+from covey.answers import Outcome, extract_prediction, grade_exact, grade_math
+from covey.rewards.reward import Graded, gold_text
+from covey.rewards.settings import RewardSettings
+
+VALUES: Mapping[Outcome, float | None] = MappingProxyType(
+    {
+        Outcome.RIGHT: 1.0,
+        Outcome.WRONG: 0.0,
+        Outcome.UNPARSABLE_PREDICTION: 0.0,
+        Outcome.TIMED_OUT: 0.0,  # else a model could learn to write what cannot be checked in time
+        Outcome.UNPARSABLE_GOLD: None,
+        Outcome.CRASHED: None,
+    }
+)
+"""The reward of each outcome: 0 for the model's mistakes, None for what is not its fault."""
+
+_MAX_KEY = 1000  # characters of gold answer and prediction
+_MAX_TEXT = 4000  # characters after the thinking; the key is made in the trainer's process, without a deadline
+
+
+def accuracy(text: str, row: Mapping[str, Any], settings: RewardSettings) -> Graded:
+    r"""1 where the completion's answer equals the gold answer as mathematics, 0 where it does not, None where that is
+    unknown.
+
+    The answer is what the last `<answer>…</answer>` states, or else the last `\boxed{…}`, or else the text without such
+    marks; docs/grading.md has the order. Equality is decided by `grade_math`. Where the gold answer cannot be parsed, a
+    completion with the same normalised text scores 1, one that states no answer 0, and any other None.
+
+    Range: 0, 1 or None. Source: the accuracy reward of DeepSeek-R1 (arXiv 2501.12948, section 2.2.2), as open-r1 and
+    TRL compute it. Both give None to every completion when the gold answer cannot be parsed; open-r1 gave 1 at first.
+    """
+    gold = gold_text(row)
+    outcome = Outcome.UNPARSABLE_GOLD if gold is None else grade_math(text, gold, settings.tags)
+    return Graded(VALUES[outcome], outcome)
+
+
+def accuracy_key(text: str, row: Mapping[str, Any], settings: RewardSettings) -> Hashable | None:
+    """Gold answer and prediction, on which alone `accuracy` depends; None where they are missing or long to find."""
+    gold = gold_text(row)
+    if gold is None or len(text.rpartition(f"</{settings.tags.think}>")[2]) > _MAX_TEXT:
+        return None
+    prediction = extract_prediction(text, settings.tags)
+    if prediction is None or len(gold) + len(prediction) > _MAX_KEY:
+        return None
+    return gold, prediction
+
+
+def exact_match(text: str, row: Mapping[str, Any], settings: RewardSettings) -> Graded:
+    """1 where the whole completion is `<think>…</think><answer>…</answer>` and the answer is the gold answer, else 0.
+
+    White space around the parts is free. Numbers are compared in canonical form (`1,334.0` is `1334`), anything else as
+    text: no mathematics is done, so the check is fast and never in doubt. Also known as `pure_accuracy_math`.
+
+    Range: 0 or 1, None without a gold answer. Source: the rule-based accuracy and format rewards of DeepSeek-R1 (arXiv
+    2501.12948, section 2.2.2) as one condition, as in MaxEnt-GRPO's exact match.
+    """
+    gold = gold_text(row)
+    outcome = Outcome.UNPARSABLE_GOLD if gold is None else grade_exact(text, gold, settings.tags, strict=True)
+    return Graded(VALUES[outcome], outcome)

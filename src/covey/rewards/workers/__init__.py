@@ -1,0 +1,1 @@
+"""Running rewards in worker processes with deadlines and limits."""

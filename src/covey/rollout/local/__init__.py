@@ -1,0 +1,1 @@
+"""Generation with transformers models: a group's prompt computed once, finished rows removed."""

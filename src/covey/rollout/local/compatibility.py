@@ -1,0 +1,156 @@
+"""Whether local sampling supports a model and the settings of `generate`, and why not."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Collection
+from functools import cache
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from transformers import GenerationConfig, PreTrainedModel
+
+from covey.model.base import base_model, evaluating
+from covey.rollout.local.prompt_cache import NotSharedError, SharedPromptCache, windows_of
+from covey.rollout.local.sampling import StopCriteria, prefill, step
+from covey.rollout.local.shared_attention import SharedAttention
+from covey.rollout.local.token_sampling import Sampling
+
+logger = logging.getLogger(__name__)
+
+DEFAULT_TOP_K = 50
+"""`generate`'s default where neither the settings nor the model set it."""
+
+WITHOUT_EFFECT = frozenset(
+    {
+        *("transformers_version", "_from_model_config", "_commit_hash", "bos_token_id", "decoder_start_token_id"),
+        *("max_length", "use_cache", "disable_compile", "compile_config", "length_penalty", "early_stopping"),
+        *("output_scores", "output_logits", "output_attentions", "output_hidden_states", "return_dict_in_generate"),
+    }
+)
+"""Options that do not change the sampled tokens, as long as there is one beam and a limit on new tokens."""
+
+OFF: dict[str, Any] = {
+    **dict.fromkeys(("num_beams", "num_beam_groups", "num_return_sequences"), 1),
+    **dict.fromkeys(("typical_p", "encoder_repetition_penalty", "guidance_scale"), 1.0),
+    **dict.fromkeys(("epsilon_cutoff", "eta_cutoff", "diversity_penalty"), 0.0),
+    **dict.fromkeys(("no_repeat_ngram_size", "encoder_no_repeat_ngram_size", "min_length", "min_new_tokens"), 0),
+    **dict.fromkeys(("remove_invalid_values", "renormalize_logits", "is_assistant"), False),
+}
+"""The values at which options have no effect; other options have none while they are unset."""
+
+SUPPORTED = frozenset(
+    {
+        *("max_new_tokens", "eos_token_id", "pad_token_id", "do_sample"),
+        *("temperature", "top_k", "top_p", "min_p", "repetition_penalty"),
+    }
+)
+
+_REASONS: WeakKeyDictionary[torch.nn.Module, dict[str, str | None]] = WeakKeyDictionary()
+
+
+@cache
+def log_once(reason: str) -> None:
+    """Log, once per process and reason, that transformers' `generate` is used."""
+    logger.warning("speed.shared_prefill does not apply: %s. Completions come from transformers' generate.", reason)
+
+
+def read_settings(
+    model: Any, config: GenerationConfig, more_eos_token_ids: Collection[int] = ()
+) -> tuple[Sampling, StopCriteria]:
+    """The settings of `model.generate(generation_config=config)`, for `sample`.
+
+    Args:
+        model: its own generation config supplies what is unset, as in `generate`.
+        config: the settings.
+        more_eos_token_ids: further tokens that end a completion.
+
+    Raises:
+        NotSharedError: `sample` does not support an option that is set.
+    """
+    own, explicit = base_model(model).generation_config, config.to_dict()
+    values = {**({} if own is None else own.to_dict()), **{k: v for k, v in explicit.items() if v is not None}}
+    values = {name: value for name, value in values.items() if value is not None}
+    for name, value in values.items():
+        if name not in SUPPORTED | WITHOUT_EFFECT and (name not in OFF or value != OFF[name]):
+            raise NotSharedError(f"the generation option {name}={value!r} is supported by transformers' generate only")
+    if "max_new_tokens" not in values:
+        raise NotSharedError("there is no limit on new tokens (max_new_tokens)")
+    eos = values.get("eos_token_id", [])
+    eos_ids = list(dict.fromkeys([*([eos] if isinstance(eos, int) else eos), *more_eos_token_ids]))
+    pad = values.get("pad_token_id", eos_ids[0] if eos_ids else 0)
+    sampling = Sampling(
+        temperature=values.get("temperature", 1.0),
+        top_k=values.get("top_k", DEFAULT_TOP_K),
+        top_p=values.get("top_p", 1.0),
+        min_p=values.get("min_p", 0.0),
+        repetition_penalty=values.get("repetition_penalty", 1.0),
+    )
+    greedy = Sampling(temperature=0.0, repetition_penalty=sampling.repetition_penalty)
+    return sampling if values.get("do_sample", False) else greedy, StopCriteria(values["max_new_tokens"], eos_ids, pad)
+
+
+def unsupported_reason(model: Any) -> str | None:
+    """Why `sample` cannot be used for this model, or None.
+
+    On the first call for a model a few tokens are computed both ways: whatever else an architecture does in its
+    attention shows in its logits.
+    """
+    base = base_model(model)
+    if base.training and getattr(base.config, "attention_dropout", 0.0):
+        return "attention dropout is active during generation"
+    known = _REASONS.setdefault(base, {})
+    implementation = str(base.config._attn_implementation)
+    if implementation not in known:
+        known[implementation] = _unsupported_architecture(model, base) or _logit_difference(model)
+    return known[implementation]
+
+
+def _unsupported_architecture(model: Any, base: Any) -> str | None:
+    name = type(base).__name__
+    if not isinstance(base, PreTrainedModel) or not base.is_backend_compatible():
+        return f"the attention of {name} cannot be replaced"
+    if base.config.is_encoder_decoder or base.config.get_text_config(decoder=True) is not base.config:
+        return f"{name} is not a plain language model"
+    adapters = getattr(model, "peft_config", {})
+    if any(getattr(adapter, "is_prompt_learning", False) for adapter in adapters.values()):
+        return "the adapter puts virtual tokens before the prompt"
+    missing = {"position_ids", "past_key_values", "logits_to_keep"} - inspect.signature(base.forward).parameters.keys()
+    if missing:
+        return f"{name} does not take {', '.join(sorted(missing))}"
+    if len({str(device) for device in (getattr(base, "hf_device_map", None) or {}).values()}) > 1:
+        return "the model's layers are on several devices"
+    return None
+
+
+def _logit_difference(model: Any) -> str | None:
+    """Compute a few tokens both ways, with prompts of two lengths."""
+    vocabulary = base_model(model).config.vocab_size
+    prompts = [[(5 * place + 3) % vocabulary for place in range(length)] for length in (7, 4)]
+    rows = [(0, [1, 4]), (0, [2, 2]), (1, [0, 5])]
+    rows = [(prompt, [token % vocabulary for token in tokens]) for prompt, tokens in rows]
+    mixed: list[bool] = []  # accelerate wraps a model's forward, so mixed precision is visible inside of it only
+    embeddings = base_model(model).get_input_embeddings()
+    hook = embeddings.register_forward_pre_hook(lambda *_: mixed.append(torch.is_autocast_enabled(model.device.type)))
+    with torch.no_grad(), evaluating(model), hook:
+        try:
+            _, prefilled = prefill(model, prompts, pad=0)
+            cache = SharedPromptCache(windows_of(prefilled))
+            cache.admit(prefilled, [len(prompt) for prompt in prompts], [2, 1])
+            with SharedAttention(model) as attention:
+                attention.share(True)
+                for place in range(2):
+                    tokens_b = torch.tensor([tokens[place] for _, tokens in rows], device=model.device)
+                    actual_bV = step(model, cache, tokens_b).float()
+        except NotSharedError as refusal:
+            return str(refusal)
+        sequences = [torch.tensor([prompts[prompt] + tokens], device=model.device) for prompt, tokens in rows]
+        expected_bV = torch.cat([model(input_ids=ids).logits[:, -1] for ids in sequences]).float()
+    exact = next(model.parameters()).dtype == torch.float32 and torch.get_float32_matmul_precision() == "highest"
+    allowed = 1e-4 if exact and not any(mixed) else 0.1
+    relative = float((actual_bV - expected_bV).norm() / expected_bV.norm().clamp(min=1e-6))
+    if relative <= allowed:
+        return None
+    return f"with a shared prompt {type(base_model(model)).__name__} gives logits that differ by {relative:.1%}"

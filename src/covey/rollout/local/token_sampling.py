@@ -1,0 +1,178 @@
+"""Sampling tokens from logits: temperature, repetition penalty, top-k, top-p, min-p, and inverse transform sampling.
+
+One random number per row is looked up in the cumulative sum of the row's weights, rather than drawing one for every
+token of the vocabulary: the distribution is the same, and a row's random numbers do not depend on the other rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import torch
+
+LogitsProcessor = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+"""Takes the tokens so far `[b, S]`, padded on the left as for `generate`, and the logits `[b, V]` of the next token in
+float32; returns logits `[b, V]`, and may change its input. transformers' own processors fit."""
+
+SHORT = 1e-12
+"""How far a random number stays below 1, as a share, so that rounding cannot pass the last weight."""
+
+
+@runtime_checkable
+class RowAware(Protocol):
+    """A logits processor that gets the row numbers, because it keeps state per row."""
+
+    def select_rows(self, rows_b: torch.Tensor) -> None:
+        """From the next call on, row `i` of the batch is completion `rows_b[i]` of all requested ones.
+
+        Called before the first token and whenever completions have entered, ended or moved. A completion that has
+        ended does not come back.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How to sample a token. Temperature 0 is greedy."""
+
+    temperature: float = 1.0
+    top_k: int = 0
+    """Sample from this many of the likeliest tokens; 0 means all."""
+    top_p: float = 1.0
+    """Sample from the likeliest tokens that make up this share of the probability."""
+    min_p: float = 0.0
+    """Sample from tokens whose probability is at least this share of the highest one."""
+    repetition_penalty: float = 1.0
+    """Divides the positive logits of tokens that occurred before, and multiplies the negative ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class SampledTokens:
+    """One token per row."""
+
+    tokens_b: torch.Tensor
+    logps_b: torch.Tensor | None
+    """Log-probabilities at the sampling temperature (at 1 where that is 0), before top-k, top-p and min-p."""
+    valid_b: torch.Tensor
+    """Whether the row's logits define a distribution: at least one finite, none NaN."""
+
+
+def process(
+    logits_bV: torch.Tensor,
+    sequences_bS: torch.Tensor,
+    starts_b: torch.Tensor,
+    sampling: Sampling,
+    processors: Sequence[LogitsProcessor],
+) -> torch.Tensor:
+    """Apply the repetition penalty, then the processors, to float32 logits, possibly in place.
+
+    Args:
+        logits_bV: of the model.
+        sequences_bS: the tokens so far, padded on the left.
+        starts_b: where each row's tokens begin, after the padding.
+        sampling: holds the penalty.
+        processors: applied in order.
+    """
+    if sampling.repetition_penalty != 1.0:
+        column_S = torch.arange(sequences_bS.shape[1], device=sequences_bS.device)
+        own_bS = column_S >= starts_b[:, None]
+        seen_bS = torch.where(own_bS, sequences_bS, sequences_bS[:, -1:])  # padding does not count
+        found_bS = logits_bV.gather(1, seen_bS)
+        penalty = sampling.repetition_penalty
+        logits_bV.scatter_(1, seen_bS, torch.where(found_bS < 0, found_bS * penalty, found_bS / penalty))
+    for processor in processors:
+        logits_bV = processor(sequences_bS, logits_bV)
+    return logits_bV
+
+
+def sample_tokens(
+    logits_bV: torch.Tensor, uniform_b: torch.Tensor, sampling: Sampling, *, logps: bool
+) -> SampledTokens:
+    """Sample a token per row.
+
+    The steps and their order are those of transformers' `generate`: temperature, top-k, top-p, min-p, each on the
+    tokens that the one before has left. Of equal logits at the edge of top-k, only as many are kept as make k.
+
+    Args:
+        logits_bV: processed, in float32; changed in place.
+        uniform_b: random numbers in [0, 1), in float64; unused at temperature 0.
+        sampling: the settings.
+        logps: whether to return log-probabilities.
+    """
+    if sampling.temperature == 0:
+        best_b = logits_bV.argmax(-1)
+        highest_b = logits_bV.gather(1, best_b[:, None]).squeeze(1)
+        logps_b = highest_b - torch.logsumexp(logits_bV, -1) if logps else None
+        return SampledTokens(best_b, logps_b, highest_b.isfinite())
+    if sampling.temperature != 1.0:
+        logits_bV.div_(sampling.temperature)
+    truncated = sampling.top_k > 0 or sampling.top_p < 1 or sampling.min_p > 0
+    normaliser_b = torch.logsumexp(logits_bV, -1) if logps and truncated else None
+    kept_bC, ids_bC = _likeliest(logits_bV, sampling)
+    highest_b = kept_bC[:, :1] if ids_bC is not None else kept_bC.amax(-1, keepdim=True)
+    weights_bC = torch.exp(kept_bC - highest_b)
+    if sampling.min_p > 0:
+        weights_bC.masked_fill_(weights_bC < sampling.min_p, 0.0)
+    chosen_b, totals_b = _invert(weights_bC, uniform_b)
+    tokens_b = chosen_b if ids_bC is None else ids_bC.gather(1, chosen_b[:, None]).squeeze(1)
+    logps_b = None
+    if logps:
+        at_chosen_b = kept_bC.gather(1, chosen_b[:, None]).squeeze(1)
+        if normaliser_b is None:
+            normaliser_b = highest_b.squeeze(1) + totals_b.log().float()
+        logps_b = at_chosen_b - normaliser_b
+    return SampledTokens(tokens_b, logps_b, totals_b.isfinite())
+
+
+def _likeliest(logits_bV: torch.Tensor, sampling: Sampling) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """The logits that top-k and top-p leave, descending, and their tokens; all logits and None if both are off."""
+    vocabulary = logits_bV.shape[1]
+    ids_bC = None
+    if 0 < sampling.top_k < vocabulary:
+        logits_bV, ids_bC = logits_bV.topk(sampling.top_k, dim=-1)
+    if sampling.top_p < 1:
+        if ids_bC is None:
+            logits_bV, ids_bC = logits_bV.sort(dim=-1, descending=True)
+        shares_bC = logits_bV.softmax(-1)
+        above_bC = shares_bC.cumsum(-1) - shares_bC
+        outside_bC = above_bC >= sampling.top_p
+        outside_bC[:, 0] = False
+        logits_bV = logits_bV.masked_fill(outside_bC, -torch.inf)
+    return logits_bV, ids_bC
+
+
+def _invert(weights_bV: torch.Tensor, uniform_b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Invert the cumulative sum of the weights, first over blocks and then within one, so that little is summed.
+
+    Returns:
+        The token that each row's number falls on, and the sum of each row's weights in float64.
+    """
+    rows, vocabulary = weights_bV.shape
+    width = _block_width(vocabulary)
+    blocks = -(-vocabulary // width)
+    if blocks * width > vocabulary:
+        weights_bV = torch.nn.functional.pad(weights_bV, (0, blocks * width - vocabulary))
+    weights_bJW = weights_bV.view(rows, blocks, width)
+    sums_bJ = weights_bJW.sum(-1).double()
+    running_bJ = sums_bJ.cumsum(-1)
+    totals_b = running_bJ[:, -1]
+    block_b1 = _index(running_bJ, uniform_b[:, None])
+    before_b1 = running_bJ.gather(1, block_b1) - sums_bJ.gather(1, block_b1)
+    within_b1 = (uniform_b[:, None] * totals_b[:, None] - before_b1) / sums_bJ.gather(1, block_b1)
+    block_bW = weights_bJW.take_along_dim(block_b1[:, :, None], 1).squeeze(1)
+    index_b1 = _index(block_bW.double().cumsum(-1), within_b1.clamp(0, 1))
+    return (block_b1 * width + index_b1).squeeze(1), totals_b
+
+
+def _block_width(vocabulary: int) -> int:
+    """About the square root of the vocabulary; a little less where that divides it without a remainder."""
+    width = 1 << ((vocabulary - 1).bit_length() + 1) // 2
+    return next((w for w in (width, width // 2, width // 4) if w and vocabulary % w == 0), width)
+
+
+def _index(running_bJ: torch.Tensor, share_b1: torch.Tensor) -> torch.Tensor:
+    """The first index at which the cumulative sum exceeds this share of the total: one with a weight above zero."""
+    wanted_b1 = share_b1.clamp(max=1 - SHORT) * running_bJ[:, -1:]
+    index_b1 = torch.searchsorted(running_bJ, wanted_b1, right=True)
+    return index_b1.clamp_(max=running_bJ.shape[1] - 1)

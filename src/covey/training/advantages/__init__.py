@@ -1,0 +1,1 @@
+"""From rewards to advantages: the objective of a step, and KL control."""

@@ -1,0 +1,143 @@
+"""The advantages of a generation batch by an objective. Knows tensors, not TRL."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from covey.errors import ConfigError
+from covey.objective import Metrics, Objective
+from covey.objective.weights import widest_dtype
+
+NEEDS = frozenset({"reference", "policy", "correct"})
+RIGHT_FROM = 1.0
+"""A completion counts as right from this reward of the first function on."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredRewards:
+    """The rewards of a generation batch over all processes, and how they are combined."""
+
+    per_function: Tensor
+    """`[B, F]`, one column per reward function; NaN where it does not apply."""
+    weights: Tensor
+    """`[F]`."""
+    aggregation: str
+    """TRL's `multi_objective_aggregation`."""
+    num_generations: int
+
+    def only(self, counts_B: Tensor) -> ScoredRewards:
+        """The same, with NaN in the rows that do not count."""
+        return replace(self, per_function=self.per_function.masked_fill(~counts_B[:, None], torch.nan))
+
+    def grouped(self) -> Tensor:
+        """The weighted sums `[P, G]`, by TRL's rules; NaN where no reward function applies.
+
+        `sum_then_normalize` adds the rewards; `normalize_then_sum` first scales each function's rewards
+        within the group.
+        """
+        groups_PGF = self.per_function.view(-1, self.num_generations, self.per_function.shape[-1])
+        values_PGF = groups_PGF
+        if self.aggregation == "normalize_then_sum":
+            centred_PGF = groups_PGF - groups_PGF.nanmean(dim=1, keepdim=True)
+            count_P1F = (~groups_PGF.isnan()).sum(dim=1, keepdim=True)
+            variance_P1F = centred_PGF.square().nansum(dim=1, keepdim=True) / (count_P1F - 1)
+            variance_P1F = torch.where(count_P1F > 1, variance_P1F, torch.nan)
+            values_PGF = centred_PGF / (variance_P1F.sqrt() + 1e-4)
+        summed_PG = (values_PGF * self.weights.to(values_PGF)).nansum(dim=-1)
+        return summed_PG.masked_fill(groups_PGF.isnan().all(dim=-1), torch.nan)
+
+    def correct(self) -> Tensor:
+        """Which completions are right, `[P, G]`."""
+        return (self.per_function[:, 0] >= RIGHT_FROM).view(-1, self.num_generations)
+
+
+def check_objective(objective: Any) -> None:
+    """Check before training that this is an objective.
+
+    Raises:
+        ConfigError: with what is missing.
+    """
+    kind = type(objective).__name__
+    if not callable(getattr(objective, "advantages", None)):
+        raise ConfigError(
+            f"The objective of type {kind} has no method advantages: make one by covey.objective.make, or derive a "
+            "class from covey.objective.Objective."
+        )
+    needs = getattr(objective, "needs", None)
+    if not isinstance(needs, frozenset) or needs - NEEDS:
+        raise ConfigError(
+            f"The objective of type {kind} has needs={needs!r}; it must be a frozenset of {', '.join(sorted(NEEDS))}."
+        )
+
+
+def compute_advantages(
+    objective: Objective,
+    scored: ScoredRewards,
+    *,
+    mask_BT: Tensor,
+    ref_logps_BT: Tensor | None,
+    policy_logps_BT: Tensor | None,
+    beta: float,
+    gather: Callable[[Tensor], Tensor],
+) -> tuple[Tensor | None, Metrics]:
+    """The advantages of all completions over all processes, `[B]`, in the order of the rewards; and metrics.
+
+    Processes exchange sums over completions only.
+
+    Args:
+        objective: computes the advantages.
+        scored: the rewards, over all processes.
+        mask_BT: the completion tokens that the loss counts, of this process. A completion without any (truncated ones,
+            when they are masked) leaves its group.
+        ref_logps_BT: log-probs under the reference, of this process; None without a reference.
+        policy_logps_BT: the same under the policy.
+        beta: weight of the KL divergence.
+        gather: concatenates a tensor over all processes.
+
+    Returns:
+        None for the advantages if the objective uses TRL's.
+    """
+    columns = {"lengths": mask_BT.sum(dim=1)}
+    for name, logps_BT in (("reference", ref_logps_BT), ("policy", policy_logps_BT)):
+        if logps_BT is not None:
+            columns[name] = _sums(logps_BT, mask_BT)
+    wide = widest_dtype(mask_BT)
+    gathered = gather(torch.stack([column.to(wide) for column in columns.values()], dim=1))
+    grouped = {name: gathered[:, index].reshape(-1, scored.num_generations) for index, name in enumerate(columns)}
+    scored = scored.only(grouped["lengths"].flatten() > 0)
+    rewards_PG = scored.grouped()
+    mask_PG = ~rewards_PG.isnan()
+    more = {"correct_PG": scored.correct()} if "correct" in objective.needs else {}
+    advantages_PG, metrics = objective.advantages(
+        rewards_PG,
+        mask_PG,
+        ref_logps_PG=grouped.get("reference") if "reference" in objective.needs else None,
+        policy_logps_PG=grouped.get("policy"),
+        lengths_PG=grouped["lengths"],
+        beta=beta,
+        **more,
+    )
+    if advantages_PG is None:
+        return None, metrics
+    if advantages_PG.shape != rewards_PG.shape:
+        raise ConfigError(
+            f"The objective of type {type(objective).__name__} returned advantages of shape "
+            f"{tuple(advantages_PG.shape)} for rewards of shape {tuple(rewards_PG.shape)}; the two must be the same."
+        )
+    return advantages_PG.masked_fill(~mask_PG, 0.0).to(torch.float32).flatten(), metrics
+
+
+def _sums(logps_BT: Tensor, mask_BT: Tensor) -> Tensor:
+    """Sums over the tokens that count. Other values may be NaN or infinite, so they are not multiplied by 0."""
+    return torch.where(mask_BT.bool(), logps_BT, 0.0).sum(dim=1, dtype=widest_dtype(logps_BT))
+
+
+def loss_mask(batch: Mapping[str, Any]) -> torch.Tensor:
+    """Which completion tokens the loss counts, `[B, T]`, in a batch with TRL's keys."""
+    mask: torch.Tensor = batch["completion_mask"]
+    return mask * batch["tool_mask"] if "tool_mask" in batch else mask

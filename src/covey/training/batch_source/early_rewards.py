@@ -1,0 +1,54 @@
+"""Starting rewards in worker processes as soon as there are completions, while the models still score them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from covey.rewards.runner import RewardRunner
+
+_NOT_A_COLUMN = {"prompt", "completion", "completion_ids"}
+
+
+class EarlyRewards:
+    """Submits completions early to the runners behind a trainer's reward functions.
+
+    Args:
+        functions: the trainer's reward functions. Those of a `RewardRunner` can start early; others are not touched.
+    """
+
+    def __init__(self, functions: Sequence[Any]) -> None:
+        found = [getattr(function, "runner", None) for function in functions]
+        self._runners = list(dict.fromkeys(runner for runner in found if isinstance(runner, RewardRunner)))
+        self._rows: Sequence[Mapping[str, Any]] | None = None
+        self._started: list[Sequence[Any]] = []
+
+    @contextmanager
+    def batch_of(self, rows: Sequence[Mapping[str, Any]]) -> Iterator[None]:
+        """Context manager: completions of these data rows are generated, scored and rewarded. On exit, rewards that
+        were started but not collected are dropped."""
+        self._rows = rows
+        try:
+            yield
+        finally:
+            self._rows = None
+            for runner in self._runners:
+                for completions in self._started:
+                    runner.drop(completions)
+            self._started.clear()
+
+    def begin(self, prompts: Sequence[Any], completions: Sequence[Any], **more: Any) -> None:
+        """Start the rewards of these completions, the same objects that the functions will be called with.
+
+        Args:
+            prompts: one per completion.
+            completions: texts or conversations.
+            more: further arguments of the functions, besides the columns of the data rows.
+        """
+        if not self._rows or not self._runners:
+            return
+        columns = {key: [row[key] for row in self._rows] for key in self._rows[0] if key not in _NOT_A_COLUMN}
+        self._started.append(completions)
+        for runner in self._runners:
+            runner.begin(prompts, completions, {**columns, **more})

@@ -1,0 +1,1 @@
+"""Callbacks: metrics and completions, evaluation, stopping."""

@@ -1,0 +1,116 @@
+"""Evaluating on held-out problems while a run trains."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from typing import Any
+
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from covey.evaluation.run import EvaluationResult, GradedCompletion
+from covey.runlog import names
+from covey.runlog.directory import RunDirectory
+from covey.runlog.files import json_line, write_atomically
+from covey.runlog.metrics import MetricsWriter
+from covey.training.checkpoint.best import METRIC, is_new_best, note_evaluation, relink_best, selection_accuracy
+from covey.training.display.live_display import Display
+
+Evaluate = Callable[[], Mapping[str, EvaluationResult]]
+"""Evaluates the current model on every held-out set, by name."""
+
+
+class EvaluationCallback(TrainerCallback):
+    """Evaluates before the first step (if configured), every `every_steps` steps and after the last one."""
+
+    def __init__(
+        self,
+        evaluate: Evaluate,
+        run: RunDirectory,
+        writer: MetricsWriter,
+        display: Display,
+        *,
+        every_steps: int,
+        before_training: bool,
+        sample_completions: int,
+        keep_best_in: RunDirectory | None = None,
+        log: Callable[[Mapping[str, Any]], None] | None = None,
+        fire_event: Callable[[dict[str, float]], None] | None = None,
+        broadcast: Callable[[Any], Any] | None = None,
+    ) -> None:
+        """
+        Args:
+            keep_best_in: the run of these checkpoints: one is written at every new best accuracy, and linked.
+            log: passes metrics to the trackers.
+            fire_event: fires transformers' `on_evaluate` with the metrics, in every process.
+            broadcast: returns the main process's value in every process.
+        """
+        self._keep_best_in = keep_best_in
+        self._fire_event = fire_event
+        self._broadcast = broadcast
+        self._log = log  # to trackers: these metrics do not pass through the trainer's own log
+        self._evaluate = evaluate
+        self._run = run
+        self._writer = writer
+        self._display = display
+        self._every_steps = every_steps
+        self._before_training = before_training
+        self._sample_completions = sample_completions
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        if self._keep_best_in:
+            relink_best(state, self._keep_best_in)
+        if state.global_step == 0 and self._before_training:
+            self._evaluate_now(state, control)
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        if state.global_step % self._every_steps == 0 or state.global_step >= state.max_steps:
+            self._evaluate_now(state, control)
+
+    def _evaluate_now(self, state: TrainerState, control: TrainerControl) -> None:
+        row = self._run_evaluation(state)
+        if self._broadcast:
+            row = self._broadcast(row)
+        accuracy = selection_accuracy(row)
+        if accuracy is None:
+            return
+        metrics = {METRIC: accuracy}
+        note_evaluation(state, metrics)
+        if self._fire_event:
+            self._fire_event(metrics)
+        if self._keep_best_in and is_new_best(state, accuracy):
+            control.should_save = True
+
+    def _run_evaluation(self, state: TrainerState) -> dict[str, Any]:
+        began = time.perf_counter()
+        self._display.status("evaluating on held-out problems")
+        results = self._evaluate()
+        if not state.is_world_process_zero:
+            return {}
+        row: dict[str, Any] = {names.EVALUATION_TIME: time.perf_counter() - began}
+        for held_out, result in results.items():
+            row |= {names.eval_name(held_out, metric): value for metric, value in result.metrics().items()}
+            records = "".join(json_line(asdict(item)) for item in result.completions)
+            write_atomically(self._run.evaluation / f"{held_out}-step-{state.global_step:06d}.jsonl", records)
+        self._writer.add(state.global_step, row)
+        if self._log:
+            self._log(row)
+        first = next(iter(results.values()), None)
+        if first is not None:
+            self._display.completions([_held_out_sample(c) for c in first.completions[: self._sample_completions]])
+        self._display.update(state.global_step, row)
+        self._display.status("")
+        return row
+
+
+def _held_out_sample(item: GradedCompletion) -> dict[str, Any]:
+    return {
+        "prompt": item.prompt,
+        "completion": item.completion,
+        "answer": item.answer,
+        "reward": None,
+        "right": item.outcome == "right",
+    }

@@ -1,0 +1,19 @@
+"""Peak memory of a run: of the process, and of its device."""
+
+from __future__ import annotations
+
+import resource
+import sys
+
+import torch
+
+from covey.runlog import names
+
+
+def memory_in_use() -> dict[str, float]:
+    """Peak bytes since the process started, by metric name; of the device only with CUDA."""
+    scale = 1 if sys.platform == "darwin" else 1024
+    used = {names.PROCESS_MEMORY: float(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * scale)}
+    if torch.cuda.is_available():
+        used[names.DEVICE_MEMORY] = float(torch.cuda.max_memory_allocated())
+    return used

@@ -1,0 +1,63 @@
+"""Stopping a run cleanly, with a checkpoint, on request."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from covey.training.display.live_display import Display
+from covey.training.distributed.processes import Processes, StopRequest, signal_handler
+
+
+class StopCallback(TrainerCallback):
+    """Stops an invocation cleanly, with a checkpoint, after `stop_after_steps` steps or on a signal.
+
+    The schedule of the run does not change: a resumed run equals one that never stopped.
+    """
+
+    def __init__(self, stop_after_steps: int | None, processes: Processes | None = None) -> None:
+        """
+        Args:
+            stop_after_steps: steps of this invocation; None for all steps of the run.
+            processes: stop together, whichever of them gets the signal.
+        """
+        self._stop_after_steps = stop_after_steps
+        self._processes = processes or Processes()
+        self._first_step = 0
+        self._caught: int | None = None
+        self.signal: int | None = None
+        """The signal that requested the stop, if any."""
+        self.stopped = False
+        """Whether the run was stopped before its last step."""
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        self._first_step = state.global_step
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        done_here = state.global_step - self._first_step
+        enough = self._stop_after_steps is not None and done_here >= self._stop_after_steps
+        self.signal = self._processes.any_signal(self._caught)
+        if (enough or self.signal is not None) and state.global_step < state.max_steps:
+            self.stopped = True
+            control.should_save = True
+            control.should_training_stop = True
+
+    @contextmanager
+    def catching_signals(self, display: Display) -> Iterator[None]:
+        """Context manager: the first Ctrl-C or SIGTERM requests a clean stop; a second Ctrl-C interrupts at once."""
+
+        def request_stop(number: int) -> None:
+            self._caught = number
+            # A status, not a note: a handler that prints above the panel could interrupt a redraw.
+            display.status(f"{signal.Signals(number).name}: finishing this step, then writing a checkpoint")
+
+        with signal_handler(
+            (signal.SIGINT, signal.SIGTERM), StopRequest(request_stop, alone=self._processes.count == 1)
+        ):
+            yield

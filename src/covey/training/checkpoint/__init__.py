@@ -1,0 +1,1 @@
+"""Writing checkpoints, and resuming from them exactly."""

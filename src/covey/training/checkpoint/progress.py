@@ -1,0 +1,95 @@
+"""The training progress that checkpoints hold besides what transformers and TRL save. Knows neither of them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate.utils import send_to_device
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """The state between two optimiser steps; one per process, as each has its own rows."""
+
+    micro_step: int
+    """Micro-batches (forward and backward passes) since the start of the run: the position in the generation cycle."""
+    passes_done: int
+    """Complete passes over the data: the number of permutations used."""
+    buffered_inputs: list[dict[str, Any]] | None
+    """The scored generation batch, split into micro-batches, if some are still to be trained on; else None."""
+    pending_metrics: Mapping[str, list[float]]
+    """Metrics since the last logged step."""
+    completion_log: Mapping[str, Any]
+    """Prompts, completions, rewards and advantages of the newest generation batch, for logging."""
+    step_time: float
+    """Seconds spent so far on the current optimiser step."""
+    loss_since_log: float
+    """Sum of the losses since the last logged step."""
+    loss_total: float
+    """Sum of all losses logged so far."""
+    last_logged_step: int
+    """The optimiser step that was logged last."""
+    beta: float | None = None
+    """Weight of the KL divergence for the next step: the state of a KL controller. None in older checkpoints."""
+    prompt_cursor: tuple[int, int] | None = None
+    """The position in the data after the prompts drawn so far; None without resampling, which needs none."""
+
+
+def save_progress(checkpoint: Path, process_index: int, progress: Progress) -> None:
+    """Write `progress` into the checkpoint folder. Tensors and plain containers only, so it loads without pickle."""
+    torch.save({f.name: getattr(progress, f.name) for f in fields(progress)}, _file(checkpoint, process_index))
+
+
+def load_progress(checkpoint: Path, process_index: int, device: torch.device) -> Progress | None:
+    """Read back what `save_progress` wrote, with the buffered inputs on `device`.
+
+    Returns:
+        None for a checkpoint of stock TRL or of another number of processes; a warning is logged that the resume is not
+        exact.
+    """
+    file = _file(checkpoint, process_index)
+    written, now = len(list(checkpoint.glob("progress_*.pt"))), _processes()
+    if not file.is_file() or written != now:
+        logger.warning(
+            "%s was not written by Covey with %d processes, as there are now. Training resumes from its weights and "
+            "optimiser, but not exactly as if it had never stopped.",
+            checkpoint,
+            now,
+        )
+        return None
+    stored = torch.load(file, map_location="cpu", weights_only=True)
+    stored["buffered_inputs"] = send_to_device(stored["buffered_inputs"], device)
+    return Progress(**stored)
+
+
+def copy_log(log: Mapping[str, Any]) -> dict[str, Any]:
+    """The prompts, completions, rewards and advantages in the trainer's log, as plain lists."""
+    copied: dict[str, Any] = {name: list(log[name]) for name in ("prompt", "completion", "advantages")}
+    for name in ("rewards", "extra"):
+        copied[name] = {column: list(values) for column, values in log[name].items()}
+    return copied
+
+
+def extend_log(log: Mapping[str, Any], stored: Mapping[str, Any]) -> None:
+    """Restore what `copy_log` returned into the trainer's log."""
+    for name in ("prompt", "completion", "advantages"):
+        log[name].extend(stored[name])
+    for name in ("rewards", "extra"):
+        for column, values in stored[name].items():
+            log[name][column].extend(values)
+
+
+def _processes() -> int:
+    initialised = torch.distributed.is_available() and torch.distributed.is_initialized()
+    return torch.distributed.get_world_size() if initialised else 1
+
+
+def _file(checkpoint: Path, process_index: int) -> Path:
+    return checkpoint / f"progress_{process_index}.pt"

@@ -1,0 +1,1 @@
+"""The terminal display of a run."""

@@ -1,0 +1,1 @@
+"""Several processes: collectives, error handling, sharded weights."""

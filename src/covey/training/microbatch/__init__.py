@@ -1,0 +1,1 @@
+"""Splitting a generation batch into micro-batches, and a micro-batch into chunks."""

@@ -1,0 +1,390 @@
+"""Splitting a scored generation batch into micro-batches. Knows tensors and plain numbers, not TRL.
+
+Rows of a group share a micro-batch where the sizes allow it, a micro-batch is padded to its own longest row only, and
+rows without a gradient are dropped. The gradient of an optimiser step does not change:
+
+- *Which rows an optimiser step learns from is drawn at random, never by length.* Groups are put in a random order (by
+  the one permutation that TRL draws, so that all later random numbers stay the same), the rows of a group in a random
+  order too, and the optimiser steps take their rows from that list. Only within the rows of one optimiser step are they
+  then sorted by length. TRL shuffles single rows instead: it draws other rows for an optimiser step, as randomly.
+- Where the loss is not a sum over rows (`bnpo`, an entropy bonus, a router's loss, a threshold on the entropy), it
+  depends on which rows share a micro-batch. There each micro-batch keeps the rows that TRL gives it.
+- A row without a gradient adds nothing to a sum, so it can be left out while denominators still count it.
+
+Metrics (`metric_weights`): means count every token of an optimiser step alike, and shares of clipped tokens still count
+every row. The logged entropy, and `vespo/phi_seq_mean`, are those of the rows that were computed.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from peft import PeftModel
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from covey.config import SpeedConfig
+from covey.errors import ConfigError
+from covey.training.microbatch.metric_weights import weigh
+from covey.training.microbatch.microbatch_split import (
+    COMPLETION_KEYS,
+    PLAN,
+    PROMPT_KEYS,
+    SEQUENCE_KEYS,
+    Row,
+    make_dummy_rows,
+    plan_chunks,
+    split_rows,
+    trim_padding,
+)
+from covey.training.microbatch.row_order import shuffle_groups, sort_within, window
+
+logger = logging.getLogger(__name__)
+
+Batch = dict[str, Any]
+"""Tensors and lists with one entry per row, and scalars about all of them."""
+
+_IMAGES = ("pixel_values", "image_grid_thw", "image_sizes", "num_images", "image_position_ids", "spatial_shapes")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loss:
+    """What must be known of the loss before rows can be moved or left out."""
+
+    loss_type: str
+    """TRL's name."""
+    entropy_bonus: bool = False
+    router_loss: bool = False
+    """Whether a mixture of experts adds its load-balancing loss."""
+    top_entropy_quantile: float = 1.0
+    by_sequence: bool = False
+    """Whether ratios, and clip fractions, are per sequence rather than per token."""
+
+    @property
+    def coupling(self) -> str | None:
+        """Why more than the denominators depends on which rows share a micro-batch; None when nothing does."""
+        if self.entropy_bonus:
+            return "the entropy bonus is a mean over the tokens of a micro-batch"
+        if self.router_loss:
+            return "the router's auxiliary loss is computed over a whole micro-batch"
+        if self.top_entropy_quantile < 1:
+            return "top_entropy_quantile sets a threshold over the tokens of a micro-batch"
+        return None
+
+    @property
+    def is_sum_over_rows(self) -> bool:
+        """Whether the loss of an optimiser step is the same however its rows are spread over micro-batches."""
+        return self.coupling is None and self.loss_type != "bnpo"
+
+    def weight(self, rows: Sequence[Row], of: Sequence[Row]) -> float:
+        """The factor that turns the loss of some rows into their part of the loss of all of them.
+
+        Args:
+            rows: of a chunk.
+            of: the whole micro-batch.
+        """
+        if self.loss_type in ("cispo", "dapo", "vespo"):  # the denominator is that of the generation batch
+            return 1.0
+        if self.loss_type == "bnpo":
+            return sum(row.counted for row in rows) / max(sum(row.counted for row in of), 1)
+        return len(rows) / len(of)
+
+
+def check_token_budget(max_tokens: int | None, loss: Loss, optimizer: str) -> None:
+    """Refuse a token budget where the chunks of a micro-batch would not add up to its gradient.
+
+    Args:
+        max_tokens: the budget; None is none.
+        loss: of the run.
+        optimizer: transformers' name of it.
+
+    Raises:
+        ConfigError: with the setting that rules it out.
+    """
+    if max_tokens is None:
+        return
+    why = loss.coupling
+    if loss.loss_type == "bnpo":
+        why = "loss_type=bnpo divides by the tokens of a micro-batch"
+    elif "lomo" in optimizer:
+        why = f"optim={optimizer} updates the weights within every backward pass"
+    if why is not None:
+        raise ConfigError(
+            f"speed.max_tokens={max_tokens} splits a micro-batch into chunks, and {why}: set speed.max_tokens=null and "
+            "use a smaller per_device_train_batch_size instead"
+            + (", or another loss_type, such as dapo." if loss.loss_type == "bnpo" else ".")
+        )
+
+
+class Batching:
+    """How the generation batches of a run become micro-batches."""
+
+    def __init__(
+        self,
+        speed: SpeedConfig,
+        loss: Loss,
+        *,
+        num_generations: int,
+        micro_batches: int,
+        accumulation: int,
+        multiple_of: int | None = None,
+        trims_prompts: bool = True,
+    ) -> None:
+        """
+        Args:
+            speed: settings.
+            loss: the run's.
+            num_generations: rows of a group, G.
+            micro_batches: how many a generation batch is split into on each process.
+            accumulation: micro-batches per optimiser step.
+            multiple_of: padded widths are a multiple of this.
+            trims_prompts: whether padding on the left may be removed, see `positions_are_relative`.
+        """
+        self._speed, self._loss = speed, loss
+        self._num_generations, self._micro_batches = num_generations, micro_batches
+        self._window = window(micro_batches, accumulation)
+        self._multiple = multiple_of or 1
+        self._trims_prompts = trims_prompts
+        self._logged: set[str] = set()
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether TRL's own micro-batches are used."""
+        return not (self._speed.trim or self._speed.skip_zero) and self._speed.max_tokens is None
+
+    @property
+    def _sorts(self) -> bool:
+        return self._speed.trim and self._loss.is_sum_over_rows
+
+    def split(
+        self,
+        batch: Batch,
+        *,
+        beta: float,
+        packed: bool = False,
+        process: int = 0,
+        gather: Callable[[Tensor], Tensor] | None = None,
+        finish: Callable[[Batch], Batch] = lambda batch: batch,
+    ) -> list[Batch]:
+        """The micro-batches of a scored generation batch, in training order.
+
+        Draws one permutation of all rows from torch's global generator, as TRL does.
+
+        Args:
+            batch: of this process; `prompt_mask` `[B, L]`, `completion_mask` `[B, T]`, `advantages` `[B]` and the rest.
+            beta: weight of the KL term.
+            packed: whether rows are packed: no padding, the prompt of a group once; `max_tokens` counts these tokens.
+            process: index of this process.
+            gather: concatenates a tensor over all processes; None with a single process.
+            finish: converts what `batch` keeps as one list entry per row to what the model takes.
+
+        Returns:
+            Micro-batches with the same keys, and under `PLAN` their chunk plans: the chunks that go through the model,
+            and how they count.
+        """
+        if self._speed.max_tokens is not None and "pixel_values" in batch:
+            raise ConfigError(
+                "speed.max_tokens splits a micro-batch by its tokens, and images cannot be split that way: set "
+                "speed.max_tokens=null and use a smaller per_device_train_batch_size instead."
+            )
+        rows = self._rows(batch, process)
+        permutation = torch.randperm(len(rows)).tolist()
+        size = len(rows) // self._micro_batches
+        order = self._order(rows, permutation, size)
+        skip = self._skips(beta)
+        ordered = [rows[row] if skip else rows[row]._replace(has_gradient=True) for row in order]
+        all_rows = self._gathered(ordered, gather, batch["advantages"].device)
+        process = process if len(all_rows) > 1 else 0
+        micro_batches = []
+        for start in range(0, size * self._micro_batches, size):
+            per_process = [theirs[start : start + size] for theirs in all_rows]
+            places = self._chunks(per_process, packed)
+            taken = [order[start + place] for chunk in places[process] for place in chunk or [0]]
+            micro = self._planned(_take(batch, taken), per_process, places, process)
+            micro_batches.append({**finish(micro), PLAN: micro[PLAN]})
+        plans = [micro[PLAN] for micro in micro_batches]
+        for start in range(0, len(plans), self._window):
+            together = plans[start : start + self._window]
+            weigh(together, by_rows=self._loss.by_sequence, sorted_rows=self._sorts)
+        return micro_batches
+
+    def _rows(self, batch: Batch, process: int) -> list[Row]:
+        """Lengths and the like of each row, copied from the device at once."""
+        prompt_mask, mask = batch["prompt_mask"], batch["completion_mask"]
+        length = prompt_mask.shape[1]
+        columns = torch.arange(1, max(length, mask.shape[1]) + 1, device=mask.device)
+        prompt_B = (prompt_mask.bool() * columns[:length].flip(0)).amax(dim=1)
+        completion_B = (mask.bool() * columns[: mask.shape[1]]).amax(dim=1)
+        counted_B = (mask * batch["tool_mask"] if batch.get("tool_mask") is not None else mask).sum(dim=1)
+        has_gradient_B = (batch["advantages"].reshape(len(mask), -1) != 0).any(dim=1) & (counted_B > 0)
+        trims = self._speed.trim and not self._unknown(batch)
+        if not (trims and self._trims_prompts):
+            prompt_B = torch.full_like(prompt_B, length)
+        if not trims:
+            completion_B = torch.full_like(completion_B, mask.shape[1])
+        table = torch.stack([prompt_B, completion_B, counted_B, has_gradient_B.to(counted_B)], dim=1).tolist()
+        first = process * len(table)
+        return [
+            Row(prompt, completion, counted, bool(has_gradient), (first + place) // self._num_generations)
+            for place, (prompt, completion, counted, has_gradient) in enumerate(table)
+        ]
+
+    def _unknown(self, batch: Batch) -> bool:
+        """Whether there is an unknown tensor that may have one column per prompt or completion token."""
+        length, width = batch["prompt_ids"].shape[1], batch["completion_ids"].shape[1]
+        known = {*PROMPT_KEYS, *COMPLETION_KEYS, *SEQUENCE_KEYS, *_IMAGES}
+        found = [
+            key
+            for key, value in batch.items()
+            if key not in known
+            and isinstance(value, Tensor)
+            and value.ndim > 1
+            and value.shape[1] in (length, width, length + width)
+        ]
+        if found:
+            self._log_once("unknown", f"speed.trim does not apply: it is not known how to trim {', '.join(found)}")
+        return bool(found)
+
+    def _order(self, rows: Sequence[Row], permutation: Sequence[int], size: int) -> list[int]:
+        if not self._speed.trim:
+            return list(permutation)
+        if self._sorts:
+            shuffled = shuffle_groups([row.group for row in rows], permutation)
+            return sort_within(shuffled, rows, size * self._window)
+        why = self._loss.coupling or "loss_type=bnpo divides by the tokens of a micro-batch"
+        self._log_once("trim", f"speed.trim does not move rows between micro-batches: {why}")
+        return sort_within(permutation, rows, size)
+
+    def _skips(self, beta: float) -> bool:
+        if not self._speed.skip_zero:
+            return False
+        why = self._loss.coupling
+        if beta != 0:
+            why = "with training.beta other than 0, the KL term gives every completion a gradient"
+        if why is not None:
+            self._log_once("skip", f"speed.skip_zero does not apply: {why}")
+        return why is None
+
+    def _gathered(
+        self, rows: list[Row], gather: Callable[[Tensor], Tensor] | None, device: torch.device
+    ) -> list[list[Row]]:
+        """The rows of every process: all must agree on the number of chunks of a micro-batch."""
+        if gather is None:
+            return [rows]
+        table = gather(torch.tensor(rows, device=device, dtype=torch.long)).tolist()
+        found = [
+            Row(prompt, completion, counted, bool(has_gradient), group)
+            for prompt, completion, counted, has_gradient, group in table
+        ]
+        return [found[start : start + len(rows)] for start in range(0, len(found), len(rows))]
+
+    def _chunks(self, per_process: Sequence[Sequence[Row]], packed: bool) -> list[list[list[int]]]:
+        """For each process the indices of the rows of each chunk, equally many chunks for all; none for a dummy."""
+        budget = self._speed.max_tokens
+
+        def chunks(rows: Sequence[Row], at_least: int) -> list[list[int]]:
+            return split_rows(rows, budget, packed=packed, multiple_of=self._multiple, at_least=at_least)
+
+        needed = max(1, *(len(chunks(rows, 1)) for rows in per_process))
+        found = [chunks(rows, needed) for rows in per_process]
+        if budget is not None and any(
+            row.has_gradient and row.prompt + row.completion > budget for row in per_process[0]
+        ):
+            self._log_once(
+                "budget",
+                f"speed.max_tokens={budget} is less than one prompt and completion: such a row is a chunk by itself",
+            )
+        return [[*own, *[[]] * (needed - len(own))] for own in found]
+
+    def _planned(
+        self,
+        micro: Batch,
+        per_process: Sequence[Sequence[Row]],
+        places: Sequence[Sequence[Sequence[int]]],
+        process: int,
+    ) -> Batch:
+        chunks = [
+            [[rows[p] for p in chunk] for chunk in theirs] for rows, theirs in zip(per_process, places, strict=True)
+        ]
+        mine = chunks[process]
+        images = any(key in micro for key in _IMAGES)
+        if dummies := mine.count([]):
+            micro = make_dummy_rows(micro, dummies, keeps_prompt=images)
+        plan = plan_chunks(
+            chunks,
+            [row for rows in per_process for row in rows],
+            process,
+            weights=[self._loss.weight(rows, per_process[process]) for rows in mine],
+            multiple_of=self._multiple,
+            dummy_prompt=micro["prompt_ids"].shape[1] if images else 1,
+        )
+        prompt, completion = (max(widths) for widths in zip(*plan["widths"], strict=True))
+        return {**trim_padding(micro, prompt, completion), PLAN: plan}
+
+    def _log_once(self, topic: str, text: str) -> None:
+        if topic not in self._logged:
+            self._logged.add(topic)
+            logger.warning("%s.", text)
+
+
+def batching_for(speed: SpeedConfig, args: Any, model: torch.nn.Module, *, router_loss: bool) -> Batching:
+    """The batching of a run.
+
+    Args:
+        speed: settings.
+        args: the run's GRPOConfig.
+        model: to be trained.
+        router_loss: whether a mixture of experts adds its load-balancing loss.
+
+    Raises:
+        ConfigError: a token budget cannot be combined with the rest.
+    """
+    loss = Loss(
+        loss_type=args.loss_type,
+        entropy_bonus=args.entropy_coef != 0 or args.use_adaptive_entropy,
+        router_loss=router_loss,
+        top_entropy_quantile=args.top_entropy_quantile,
+        by_sequence=args.importance_sampling_level == "sequence",
+    )
+    check_token_budget(speed.max_tokens, loss, str(getattr(args.optim, "value", args.optim)))
+    return Batching(
+        speed,
+        loss,
+        num_generations=args.num_generations,
+        micro_batches=args.steps_per_generation,
+        accumulation=args.gradient_accumulation_steps,
+        multiple_of=args.pad_to_multiple_of,
+        trims_prompts=positions_are_relative(model),
+    )
+
+
+def positions_are_relative(model: torch.nn.Module) -> bool:
+    """Whether only distances between tokens matter to the model, so that left padding can be removed.
+
+    Without position ids, transformers counts positions from the first column, padding included. A model with learned
+    position embeddings (GPT-2) would then read other embeddings than when the row was scored.
+    """
+    config = getattr(model, "config", None)
+    positions = getattr(config, "max_position_embeddings", None) or getattr(config, "n_positions", None)
+    if positions is None:
+        return True
+    embeddings = model.get_input_embeddings() if isinstance(model, PreTrainedModel | PeftModel) else None
+    return not any(
+        isinstance(module, torch.nn.Embedding)
+        and module is not embeddings
+        and positions <= module.num_embeddings <= positions + 2  # OPT keeps two more
+        for module in model.modules()
+    )
+
+
+def _take(batch: Batch, rows: Sequence[int]) -> Batch:
+    def rows_of(value: Any) -> Any:
+        if isinstance(value, Tensor):
+            return value[torch.tensor(rows, device=value.device)] if value.ndim else value
+        return [value[row] for row in rows] if isinstance(value, (list, tuple)) else value
+
+    return {key: rows_of(value) for key, value in batch.items()}

@@ -1,0 +1,1 @@
+"""All checks before a run: data, answers, memory, trackers, engine."""

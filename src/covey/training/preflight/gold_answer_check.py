@@ -1,0 +1,84 @@
+"""Whether the gold answers of the data earn the rewards of the run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from covey.answers import Outcome, Tags
+from covey.config import Config
+from covey.errors import CoveyError
+from covey.rewards import RewardSettings, find
+from covey.rewards.runner import RewardRunner
+from covey.training.preflight.findings import SAMPLE, Finding, Mark
+
+if TYPE_CHECKING:
+    from covey.data import LoadedData
+
+_FEW = 0.05  # share of unscorable rows up to which this is a warning only
+_UNLIKELY = "-9786.13451"  # answer
+_LISTED = 30  # rows that one finding names
+
+
+def check_answers(config: Config, loaded: LoadedData) -> Iterator[Finding]:
+    """Whether each gold answer, put into the expected format, is graded as right by the rewards of the run."""
+    settings = RewardSettings.of(config.rewards, config.training.max_completion_length)
+    tags = Tags(config.rewards.think_tag, config.rewards.answer_tag)
+    try:
+        found = [find(name, settings) for name in config.rewards.funcs]
+    except CoveyError as error:
+        yield Finding(Mark.WRONG, "rewards", str(error))
+        return
+    graders = {reward.graded_by or reward.name for reward in found if reward.sample or reward.graded_by}
+    with RewardRunner.of(config.rewards, max_completion_length=config.training.max_completion_length) as runner:
+        for name, rows in {"train": loaded.train, **loaded.evaluation}.items():
+            sample = list(rows.select(range(min(SAMPLE, len(rows)))))
+            for grader in sorted(graders):
+                texts = [gold_completion(row, tags, grader) for row in sample]
+                outcomes = [graded.outcome for graded in runner.grade(grader, texts, sample)]
+                yield _gold_finding(f"{grader} on {name}", sample, outcomes)
+                if grader == "accuracy":
+                    other = gold_completion({"answer": _UNLIKELY}, tags, grader)
+                    outcomes = [graded.outcome for graded in runner.grade(grader, [other] * len(sample), sample)]
+                    yield from _unreadable_finding(f"{grader} on {name}", sample, outcomes)
+
+
+def _gold_finding(check: str, rows: Sequence[Any], outcomes: Sequence[Outcome | None]) -> Finding:
+    failed = [(n, o) for n, o in enumerate(outcomes) if o is not Outcome.RIGHT]
+    if not failed:
+        return Finding(Mark.FINE, check, f"all {len(rows)} gold answers score full marks")
+    shown = "; ".join(f"row {n}: {str(rows[n]['answer'])[:60]!r} is {outcome}" for n, outcome in failed[:3])
+    shown += _further_rows([n for n, _ in failed])
+    return Finding(
+        Mark.WRONG if len(failed) > _FEW * len(rows) else Mark.WARNING,
+        check,
+        f"{len(failed)} of {len(rows)} gold answers do not score full marks ({shown})",
+        "Nothing can earn the reward on these rows: fix the answers, or dataset.answer_extractor.",
+    )
+
+
+def _further_rows(rows: Sequence[int]) -> str:
+    others = ", ".join(map(str, rows[3:_LISTED]))
+    return f"; also rows {others}{' and more' if len(rows) > _LISTED else ''}" if others else ""
+
+
+def _unreadable_finding(check: str, rows: Sequence[Any], outcomes: Sequence[Outcome | None]) -> Iterator[Finding]:
+    """The rows whose gold answer cannot be parsed, so that no answer can be compared with it."""
+    found = [n for n, outcome in enumerate(outcomes) if outcome is Outcome.UNPARSABLE_GOLD]
+    if not found:
+        return
+    shown = "; ".join(f"row {n}: {str(rows[n]['answer'])[:60]!r}" for n in found[:3])
+    yield Finding(
+        Mark.WARNING,
+        check,
+        f"{len(found)} of {len(rows)} gold answers cannot be read as mathematics ({shown}{_further_rows(found)})",
+        "On these rows only the identical text earns the reward: fix them.",
+    )
+
+
+def gold_completion(row: Any, tags: Tags, grader: str) -> str:
+    """A completion in the expected format that gives the row's own answer."""
+    answer = row["answer"]
+    if grader == "countdown" and row.get("solution"):  # its answer is the task; the solution is a completion
+        answer = row["solution"]
+    return f"<{tags.think}>\nAs given.\n</{tags.think}>\n<{tags.answer}>{answer}</{tags.answer}>"

@@ -1,0 +1,1 @@
+"""Pushing a finished run to the hub."""

@@ -1,0 +1,1 @@
+"""Log-probs of completions under the policy, with shared prompts and the reasoning vocabulary."""

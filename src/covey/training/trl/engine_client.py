@@ -1,0 +1,198 @@
+"""TRL's client of a vLLM server, which also detects a lost or replaced server, and works on CPUs."""
+
+from __future__ import annotations
+
+import logging
+import os
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import requests
+import torch
+from safetensors.torch import save_file
+from trl.generation.vllm_client import VLLMClient
+
+from covey.config.secrets import ENGINE_KEY
+from covey.errors import EngineError
+from covey.rollout.vllm.serve import INSTANCE_HEADER, WORKER
+
+logger = logging.getLogger(__name__)
+
+_FILE_BYTES = 1 << 30
+"""Weights are written in files of about this size, which bounds the memory for copies."""
+
+NamedWeights = Iterator[tuple[str, torch.Tensor]]
+
+
+class EngineClient(VLLMClient):
+    """Tracks whether completions came from the server that was synced last."""
+
+    lost: str | None = None
+    """What went wrong with the server since `take_lost`, if anything."""
+    instance: str | None = None
+    """Id of the server process that answered last; None if the server does not send it."""
+
+    def __init__(self, *args: Any, connection_timeout: float = 0.0, **kwargs: Any) -> None:
+        """As TRL's.
+
+        Raises:
+            EngineError: no server answers in time.
+        """
+        self._timeout = connection_timeout
+        self._synced: str | None = None
+        try:
+            super().__init__(*args, connection_timeout=connection_timeout, **kwargs)
+        except requests.ConnectionError as error:  # which TRL raises by its plain name
+            raise EngineError(
+                f"No vLLM server answers at {self.base_url} after {connection_timeout:g} s "
+                "(training.vllm_server_timeout). Start one with `python -m covey.rollout.vllm.serve --model MODEL`, or "
+                "have `covey launch` do it; training.vllm_server_host, vllm_server_port or vllm_server_base_url give "
+                "its address."
+            ) from error
+        self.session.hooks["response"].append(self._record_instance)
+
+    def check_server(self, *args: Any, **kwargs: Any) -> None:
+        """As TRL's; the first request, from which on the API key is sent."""
+        if key := os.environ.get(ENGINE_KEY):
+            self.session.headers["Authorization"] = f"Bearer {key}"
+        super().check_server(*args, **kwargs)
+
+    def _post(self, url: str, **kwargs: Any) -> dict[str, Any]:
+        response = self.session.post(url, **kwargs)
+        if response.status_code != 200:
+            raise EngineError(f"The vLLM server refused {url} ({response.status_code}): {response.text[:500]}")
+        answer: dict[str, Any] = response.json()
+        return answer
+
+    def _record_instance(self, response: requests.Response, *_: Any, **__: Any) -> None:
+        self.instance = response.headers.get(INSTANCE_HEADER)
+
+    def init_communicator(self, device: Any = 0) -> None:
+        """Set up the transfer of weights: TRL's NCCL for a trainer on a GPU; a folder for one on a CPU."""
+        self._device = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
+        config = self.get_server_info()
+        self.dtype = str(config["model_config"]["dtype"]).removeprefix("torch.")
+        self.max_model_len = int(config["model_config"]["max_model_len"])
+        if self._device.type == "cpu":
+            if config["parallel_config"].get("worker_extension_cls") != WORKER:
+                raise EngineError(
+                    f"The vLLM server at {self.base_url} cannot take weights from a trainer on a CPU: start it with "
+                    "`python -m covey.rollout.vllm.serve --model MODEL`, on this machine."
+                )
+        else:
+            super().init_communicator(self._device)
+        self._connected = self.instance
+        if self.instance is None:
+            logger.warning(
+                "The vLLM server at %s does not send an instance id, so a restart within a step is not "
+                "detected. Servers started with `python -m covey.rollout.vllm.serve` or `covey launch` do.",
+                self.base_url,
+            )
+
+    def reconnect(self) -> None:
+        """Wait for a server, and set up the transfer of weights again if it is a new one.
+
+        Raises:
+            EngineError: none answers within `training.vllm_server_timeout`.
+        """
+        try:
+            self.check_server(self._timeout)
+            self._get(f"{self.base_url}/v1/models")
+        except requests.RequestException as error:
+            raise EngineError(
+                f"The vLLM server at {self.base_url} went away, and none answered within {self._timeout:g} s "
+                "(training.vllm_server_timeout). The run can resume from its newest checkpoint once a server is up; "
+                "`covey launch` restarts a server that dies."
+            ) from error
+        if self.instance != self._connected:
+            logger.warning("A new vLLM server answers at %s: weights are sent again.", self.base_url)
+            self.close_communicator()
+            self.init_communicator(self._device)
+
+    def take_lost(self) -> str | None:
+        """Return and clear `lost`."""
+        lost, self.lost = self.lost, None
+        return lost
+
+    def update_named_params(self, metadata: Any, named_params: NamedWeights) -> None:
+        """Send weights. A failure sets `lost`, but all weights are consumed: gathering them is collective."""
+        try:
+            if self._device.type == "cpu":
+                self._send_folder(named_params)
+            else:
+                super().update_named_params(metadata, named_params)
+        except requests.RequestException as error:
+            self.lost = f"it did not take the weights ({type(error).__name__})"
+        for _ in named_params:
+            pass
+        self._synced = self.instance
+
+    def _send_folder(self, named_params: NamedWeights) -> None:
+        with tempfile.TemporaryDirectory(prefix="covey-weights-") as folder:
+            part: dict[str, torch.Tensor] = {}
+            held = files = tensors = 0
+            for name, weights in named_params:
+                # A copy: adapters are unmerged in the same memory before the file is written.
+                part[name] = weights.detach().to("cpu", copy=True).contiguous()
+                held += part[name].nbytes
+                tensors += 1
+                if held >= _FILE_BYTES:
+                    save_file(part, Path(folder) / f"{files:05d}.safetensors")
+                    part, held, files = {}, 0, files + 1
+            if part:
+                save_file(part, Path(folder) / f"{files:05d}.safetensors")
+            answer = self._post(f"{self.base_url}/collective_rpc", json={"method": "load_folder", "args": [folder]})
+        if any(result != {"tensors": tensors} for result in answer["results"]):
+            raise EngineError(
+                f"The vLLM server at {self.base_url} did not find the {tensors} tensors that were written for it: "
+                "a server on a CPU must run on the trainer's machine and see its temporary folder."
+            )
+
+    def reset_prefix_cache(self) -> None:
+        """Drop the KV cache of the old weights; a lost server has none."""
+        if self.lost is None:
+            try:
+                super().reset_prefix_cache()
+            except requests.RequestException as error:
+                self.lost = f"it did not reset its prefix cache ({type(error).__name__})"
+        if self.lost is None and self.instance != self._synced:
+            self.lost = "another server answered in the middle of a sync"
+
+    def generate(self, prompts: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        """As TRL's; empty, with `lost` set, if the server is lost or a server answered that was not synced."""
+        try:
+            output: dict[str, Any] = super().generate(prompts, *args, **kwargs)
+        except requests.RequestException as error:
+            self.lost = f"it did not answer ({type(error).__name__})"
+        else:
+            if self.instance == self._synced:
+                return output
+            self.lost = "the completions came from another server, which does not have the weights"
+        return {"prompt_ids": [], "completion_ids": [], "logprobs": None, "logprob_token_ids": None}
+
+    def prompt_logps(self, rows: Sequence[Sequence[int]]) -> list[list[float]] | None:
+        """Log-probabilities of each row's tokens after its first one, by the server's model.
+
+        None, with `lost` set, if the server is lost or a server answered that was not synced.
+        """
+        payload = {
+            "model": self.model,
+            "prompt": [list(row) for row in rows],
+            "max_tokens": 1,
+            "temperature": 0.0,
+            "prompt_logprobs": 0,
+        }
+        try:
+            choices = self._post(f"{self.base_url}/v1/completions", json=payload)["choices"]
+        except requests.RequestException as error:
+            self.lost = f"it did not answer the probe ({type(error).__name__})"
+            return None
+        if self.instance != self._synced:
+            self.lost = "the probe was answered by another server, which does not have the weights"
+            return None
+        return [
+            [float(at[str(token)]["logprob"]) for token, at in zip(row[1:], choice["prompt_logprobs"][1:], strict=True)]
+            for row, choice in zip(rows, choices, strict=True)
+        ]

@@ -1,0 +1,94 @@
+"""A generation batch whose groups without signal are replaced before TRL scores it.
+
+Completions are generated, rewarded and replaced first; then TRL's own method processes the final batch, so that only
+this one is counted and logged.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Any
+
+from accelerate.utils import gather_object
+
+from covey.training.batch_source.resampling import (
+    Resampler,
+    SamplingRound,
+    check_resampling,
+    counts_in_loss,
+    has_signal,
+    make_round,
+)
+from covey.training.replaced import replaced
+
+
+def make_resampler(trainer: Any, max_prompts: int) -> Resampler:
+    """The resampler of a trainer.
+
+    Args:
+        trainer: Covey's `GRPOTrainer`.
+        max_prompts: further prompts per generation batch, at most.
+
+    Raises:
+        ConfigError: the data or the way of generating cannot be combined with resampling.
+    """
+    used = {"tools": trainer.tools, "environment_factory": trainer.environment_factories is not None}
+    check_resampling(trainer.train_dataset, {**used, "rollout_func": trainer.rollout_func})
+    return Resampler(
+        max_prompts,
+        num_generations=trainer.num_generations,
+        processes=trainer.accelerator.num_processes,
+        process_index=trainer.accelerator.process_index,
+        gather_object=gather_object,
+    )
+
+
+def resampled_batch(
+    trainer: Any, resampler: Resampler, rows: int, score: Callable[[list[dict[str, Any]]], Any]
+) -> dict[str, Any]:
+    """The scored generation batch of a step, with `rows` rows in this process.
+
+    Args:
+        trainer: Covey's `GRPOTrainer`.
+        resampler: draws further prompts.
+        rows: their number.
+        score: TRL's own `_generate_and_score_completions`.
+    """
+    seen_before = trainer.state.num_input_tokens_seen
+    filled = resampler.fill(rows, lambda drawn: _generate(trainer, drawn))
+    seen, trainer.state.num_input_tokens_seen = trainer.state.num_input_tokens_seen, seen_before
+    trainer._rewards_BF = filled.rewards
+    trainer._pending_extra_logs.update(filled.extra)
+    trainer._pending_metrics.update(filled.reported)
+    with replaced(
+        trainer,
+        _generate_single_turn=lambda *_, **__: filled.completions,
+        _calculate_rewards=lambda *_: filled.rewards,
+    ):
+        output: dict[str, Any] = score(filled.rows)
+    wasted = seen - trainer.state.num_input_tokens_seen
+    trainer.state.num_input_tokens_seen = seen
+    trainer._metrics["train"]["num_tokens"] = [seen]
+    for name, value in {**filled.metrics, "resampling/tokens": float(wasted)}.items():
+        trainer._metrics["train"][name].append(value)
+    return output
+
+
+def _generate(trainer: Any, rows: list[dict[str, Any]]) -> SamplingRound:
+    """Generate and reward completions of these rows, without adding to the metrics of the step."""
+    kept, trainer._metrics["train"] = trainer._metrics["train"], defaultdict(list)
+    prompts = [row["prompt"] for row in rows]
+    _, ids, _, completions, logps, *_ = trainer._generate(prompts)
+    rewards_BF = trainer._calculate_rewards(rows, prompts, completions, ids)
+    trainer._metrics["train"] = kept
+    extra, reported = dict(trainer._pending_extra_logs), dict(trainer._pending_metrics)
+    trainer._pending_extra_logs.clear()
+    trainer._pending_metrics.clear()
+    eos_token_ids = (
+        {*trainer.eos_token_ids, trainer._tokenizer.pad_token_id} if trainer.mask_truncated_completions else None
+    )
+    counts_B = trainer.accelerator.gather(counts_in_loss(ids, eos_token_ids).to(rewards_BF.device))
+    scored = trainer._scored(rewards_BF)
+    signal_P = has_signal(scored if trainer._objective is None else scored.only(counts_B), counts_B)
+    return make_round(rows, ids, logps, rewards_BF, signal_P, extra=extra, reported=reported)

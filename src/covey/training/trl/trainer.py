@@ -1,0 +1,378 @@
+"""Covey's `GRPOTrainer`: TRL's, with objectives, KL control, and checkpoints that hold all the next step depends on.
+
+A comment above each override says which method it replaces and why; most of the work is done in other packages, which
+know nothing of TRL. `tests/training/trl/test_trl_contract.py` fails when a replaced method changes in TRL.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from datasets import Dataset
+from torch.utils.data import Sampler
+from transformers import TrainerState
+from transformers.trainer import TRAINER_STATE_NAME
+from trl import GRPOConfig
+from trl import GRPOTrainer as TRLGRPOTrainer
+from trl.extras.profiling import profiling_context
+from trl.models.utils import disable_gradient_checkpointing
+from trl.trainer.utils import split_pixel_values_by_grid, unsplit_pixel_values_by_grid
+
+from covey.config import SpeedConfig
+from covey.model.reasoning_vocab import ReasoningVocabulary
+from covey.objective import GRPO, KLController, Objective
+from covey.training.advantages.kl_control import KLMonitor
+from covey.training.advantages.objective_step import ScoredRewards, check_objective, compute_advantages, loss_mask
+from covey.training.batch_source.early_rewards import EarlyRewards
+from covey.training.checkpoint.checkpoints import Checkpoints
+from covey.training.checkpoint.finite import FiniteCheck
+from covey.training.checkpoint.progress import Progress, copy_log, load_progress, save_progress
+from covey.training.microbatch.batching import batching_for
+from covey.training.microbatch.metric_weights import merged_entries
+from covey.training.microbatch.microbatch_split import PLAN, forward_in_chunks
+from covey.training.preflight.dataset_checks import check_prompts
+from covey.training.replaced import replaced
+from covey.training.scoring.shared_scoring import SharedScoring
+from covey.training.scoring.thinking import ReasoningSupport
+from covey.training.trl.engine import patched_engine
+from covey.training.trl.generation import generate_completions, unwrapped_for_generation
+from covey.training.trl.hooks import TrainerHooks
+from covey.training.trl.masked_head import mask_head
+from covey.training.trl.resampled_batch import make_resampler, resampled_batch
+from covey.training.trl.state import progress_of, restore_progress
+
+__all__ = ["GRPOConfig", "GRPOTrainer"]
+
+FORWARD_KEYS = (
+    *("pixel_values", "image_grid_thw", "num_images", "pixel_attention_mask", "spatial_shapes", "num_tiles"),
+    *("image_sizes", "token_type_ids", "mm_token_type_ids", "image_position_ids"),
+)
+"""What TRL's scoring pass takes besides tokens, all for images."""
+
+
+class GRPOTrainer(TRLGRPOTrainer):
+    """TRL's `GRPOTrainer`, with the same constructor and the same numbers, and runs that resume exactly.
+
+    A checkpoint of TRL 1.16 lacks the completions not yet trained on, the position within the accumulation and
+    generation cycle, the permutation of the current epoch, and metrics not yet logged. Covey's holds them, so that a
+    run stopped after any step and resumed equals one that never stopped (bit for bit on CPU). A checkpoint is complete
+    once its marker file, written last, exists.
+    """
+
+    beta: float
+    """Current weight of the KL divergence."""
+    _buffered_inputs: list[dict[str, Any]] | None
+
+    def __init__(
+        self,
+        *args: Any,
+        objective: Objective | None = None,
+        kl_controller: KLController | None = None,
+        stop_above_kl: float | None = None,
+        resample_groups: int = 0,
+        speed: SpeedConfig | None = None,
+        vocabulary: ReasoningVocabulary | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """TRL's arguments, and Covey's; by default, training is TRL's.
+
+        Args:
+            args: TRL's arguments.
+            objective: computes the advantages, such as `covey.objective.MaxEnt()`; None uses TRL's.
+            kl_controller: updates β, the weight of the KL term in the loss or of the reference in an objective that
+                uses it, after each step, such as `covey.objective.AdaptiveKL(target=0.07)`; None keeps β.
+            stop_above_kl: a KL, in nats per token; a step above it ends the run with a `TrainingError`.
+            resample_groups: most further prompts drawn for one generation batch, to replace groups whose rewards are
+                all equal; 0 keeps every group.
+            speed: which repeated work is done only once; None turns all of it on. The numbers stay the same.
+            vocabulary: the model's reasoning vocabulary; None reads the one stored next to the weights, if any.
+            kwargs: TRL's arguments by keyword.
+
+        Raises:
+            ConfigError: the objective or the controller cannot be combined with the rest.
+            DataError: rows have no `prompt`.
+        """
+        if objective is not None:
+            check_objective(objective)
+        check_prompts(TRLGRPOTrainer, *args, **kwargs)
+        with patched_engine(self):
+            super().__init__(*args, **kwargs)
+        self._speed = speed if speed is not None else SpeedConfig()
+        if objective is not None and hasattr(objective, "for_run"):
+            objective = objective.for_run(loss_type=self.loss_type, num_generations=self.num_generations)
+        self._objective = None if isinstance(objective, GRPO) else objective
+        self._kl_monitor = KLMonitor(kl_controller, stop_above_kl, self.beta)
+        self._rewards_BF: torch.Tensor | None = None
+        self._loss_logps_BT: torch.Tensor | None = None
+        self._keeps_loss_logps = False
+        self._restored: Progress | None = None
+        self._reasoning = ReasoningSupport(vocabulary, self.model, self.ref_model, self.args, mask_head)
+        self._scoring = SharedScoring(on=self._speed.shared_scoring, thinks=self._reasoning.thinks)
+        self._batching = batching_for(self._speed, self.args, self.model, router_loss=self.aux_loss_enabled)
+        self._resampler = make_resampler(self, resample_groups) if resample_groups else None
+        self._early_rewards = EarlyRewards(self.reward_funcs)
+        self.checkpoints = Checkpoints()
+        self._finite = FiniteCheck(self.args, self.accelerator, settle=self.checkpoints.wait)
+        self.add_callback(TrainerHooks(self))
+
+    @property
+    def _generate_every(self) -> int:
+        """Micro-batches per generation batch, over all its iterations."""
+        return int(self.args.steps_per_generation * self.num_iterations)
+
+    @property
+    def _needs(self) -> frozenset[str]:
+        return frozenset() if self._objective is None else self._objective.needs
+
+    def train(self, *args: Any, **kwargs: Any) -> Any:
+        """Train as transformers' `Trainer.train` does.
+
+        Raises:
+            TrainingError: the KL rose above `stop_above_kl`, or the loss, the gradient norm or a weight is not finite;
+                the step is logged, but no checkpoint is written for it.
+        """
+        try:
+            output = super().train(*args, **kwargs)
+        finally:
+            self.checkpoints.wait()
+        if self._kl_monitor.exceeded:
+            raise self._kl_monitor.error(self.state.global_step, Path(self.args.output_dir))
+        return output
+
+    @property
+    def latest_completions(self) -> dict[str, list[Any]]:
+        """The completions of the newest generation batch, over all processes: one list per column.
+
+        Columns: `prompt`, `completion`, one per reward function, `advantage`, and what rewards logged with `log_extra`.
+        """
+        log = copy_log(self._logs)
+        texts = {"prompt": log["prompt"], "completion": log["completion"]}
+        return {**texts, **log["rewards"], **log["extra"], "advantage": log["advantages"]}
+
+    @property
+    def total_steps(self) -> int:
+        """Optimiser steps of the whole run, by `max_steps` or by the epochs over the data."""
+        return int(self.set_initial_training_values(self.args, self.get_train_dataloader())[-1])
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Optimiser steps of one pass over the data."""
+        return int(self.set_initial_training_values(self.args, self.get_train_dataloader())[1])
+
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        """Save the model as transformers does, and the map of its reasoning vocabulary next to it."""
+        super().save_model(output_dir, _internal_call)
+        self._reasoning.save(output_dir or str(self.args.output_dir), writes=self.args.should_save)
+
+    def load_checkpoint_weights(self, checkpoint: Path) -> None:
+        """Load a checkpoint's weights and trainer state without training."""
+        self._load_from_checkpoint(str(checkpoint))
+        self.state = TrainerState.load_from_json(str(checkpoint / TRAINER_STATE_NAME))
+
+    def check_finite(self) -> None:
+        """Raise a `TrainingError` if the loss, the gradient norm or a weight was not finite."""
+        self._finite.check(self.state.global_step, self.log)
+
+    # -- replaces transformers' `_get_grad_norm`: records on the device whether the norm is finite.
+    def _get_grad_norm(self, model: torch.nn.Module, grad_norm: Any = None) -> Any:
+        return self._finite.record("grad_norm", super()._get_grad_norm(model, grad_norm=grad_norm))
+
+    # -- replaces TRL's `_generate`: starts rewards in worker processes now, not once the models have scored.
+    def _generate(self, prompts: list[Any]) -> Any:
+        self.check_finite()
+        output = super()._generate(prompts)
+        _, ids, _, completions, _, extra_fields, *_ = output
+        if not extra_fields and self.environments is None:  # these pass more to the rewards, and only later
+            logs = {"log_extra": self._log_completion_extra, "log_metric": self._log_metric}
+            self._early_rewards.begin(prompts, completions, completion_ids=ids, trainer_state=self.state, **logs)
+        return output
+
+    # -- replaces TRL's `_generate_single_turn`: prefills a group's prompt once, and drops finished completions from the
+    #    batch.
+    def _generate_single_turn(self, prompt_ids: Any, images: Any, fields: Any, *args: Any, **kwargs: Any) -> Any:
+        more = {"eos_token_ids": self.eos_token_ids, "logits_processors": self._reasoning.masks(prompt_ids)}
+        unsupported = self.use_vllm or self.use_transformers_continuous_batching or images is not None or fields
+        if self._speed.shared_prefill and not unsupported:
+            with profiling_context(self, "transformers.generate"):
+                policy = unwrapped_for_generation(
+                    self.model_wrapped, self.accelerator, self.args, self._dist.summon_full_params
+                )
+                ids = generate_completions(policy, prompt_ids, self.generation_config, **more)
+            if ids is not None:
+                return ids, None
+        with self._reasoning.generating():
+            return super()._generate_single_turn(prompt_ids, images, fields, *args, **kwargs)
+
+    # -- replaces TRL's `_calculate_rewards`: keeps each function's rewards, over all processes, for the objective.
+    def _calculate_rewards(self, inputs: Any, prompts: Any, completions: Any, completion_ids_list: Any) -> torch.Tensor:
+        rewards_BF: torch.Tensor = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
+        self._rewards_BF = rewards_BF
+        return rewards_BF
+
+    # -- replaces TRL's `_generate_and_score_completions`: in training, the objective computes the advantages, also
+    #    those in TRL's log.
+    def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
+        if self._resampler is not None and self.model.training:
+            output = resampled_batch(self, self._resampler, len(inputs), super()._generate_and_score_completions)
+        else:
+            with self._early_rewards.batch_of(inputs):
+                output = dict(super()._generate_and_score_completions(inputs))
+        self._reasoning.measure(output, self._metrics, self.accelerator.reduce)
+        rewards_BF, self._rewards_BF = self._rewards_BF, None
+        if self._objective is None or rewards_BF is None or not self.model.training:
+            return output
+        advantages_B, metrics = compute_advantages(
+            self._objective,
+            self._scored(rewards_BF),
+            mask_BT=loss_mask(output),
+            ref_logps_BT=output.get("ref_per_token_logps"),
+            policy_logps_BT=self._policy_logps(output),
+            beta=self.beta,
+            gather=self.accelerator.gather,
+        )
+        for name, value in metrics.items():
+            self._metrics["train"][name].append(value)
+        if advantages_B is not None:
+            local = len(output["advantages"])
+            start = self.accelerator.process_index * local
+            output["advantages"] = advantages_B[start : start + local].to(output["advantages"])
+            log = self._logs["advantages"]
+            for _ in range(min(len(advantages_B), len(log))):
+                log.pop()
+            log.extend(advantages_B.tolist())
+        return output
+
+    def _scored(self, rewards_BF: torch.Tensor) -> ScoredRewards:
+        return ScoredRewards(rewards_BF, self.reward_weights, self.multi_objective_aggregation, self.num_generations)
+
+    def _policy_logps(self, batch: dict[str, Any]) -> torch.Tensor | None:
+        """Log-probs of the completion tokens under the policy that sampled them, if at hand or needed."""
+        kept: torch.Tensor | None = batch.get("old_per_token_logps")
+        if kept is not None or "policy" not in self._needs:
+            return kept
+        with torch.no_grad(), disable_gradient_checkpointing(self.model, self.args.gradient_checkpointing_kwargs):
+            logps_BT, _, _ = self._get_per_token_logps_and_entropies(
+                self.model,
+                torch.cat([batch["prompt_ids"], batch["completion_ids"]], dim=1),
+                torch.cat([batch["prompt_mask"], batch["completion_mask"]], dim=1),
+                batch["completion_ids"].size(1),
+                batch_size=self.args.per_device_train_batch_size,
+                **{key: batch[key] for key in FORWARD_KEYS if key in batch},
+            )
+        return torch.as_tensor(logps_BT)
+
+    # -- replaces TRL's `_get_per_token_logps_and_entropies`: computes a group's prompt once, where supported; keeps the
+    #    log-probs of the loss for the KL.
+    def _get_per_token_logps_and_entropies(self, *args: Any, batch_size: Any = None, **more: Any) -> tuple[Any, ...]:
+        with self.accelerator.autocast():
+            scores = self._scoring.score(*args, rows_per_forward=batch_size, group_size=self.num_generations, **more)
+        if scores is None:
+            scores = super()._get_per_token_logps_and_entropies(*args, batch_size=batch_size, **more)
+        if self._keeps_loss_logps:
+            self._loss_logps_BT = scores[0].detach()
+        return tuple(scores)
+
+    # -- replaces TRL's `_prepare_inputs`: in training, splits the generation batch into micro-batches of whole groups,
+    #    without needless padding and without zero-gradient rows.
+    def _prepare_inputs(self, generation_batch: Any) -> dict[str, Any]:
+        if not self.model.training or self._batching.is_plain:
+            return dict(super()._prepare_inputs(generation_batch))
+        if self._step % self._generate_every == 0 or self._buffered_inputs is None:
+            self._buffered_inputs = self._batching.split(
+                split_pixel_values_by_grid(self._generate_and_score_completions(generation_batch)),
+                beta=self.beta,
+                packed=self._scoring.supports(self.model),
+                process=self.accelerator.process_index,
+                gather=self.accelerator.gather if self.accelerator.num_processes > 1 else None,
+                finish=unsplit_pixel_values_by_grid,
+            )
+        return dict(self._buffered_inputs[self._step % self.args.steps_per_generation])
+
+    # -- replaces TRL's `_compute_loss`: runs a micro-batch in the chunks of its plan.
+    def _compute_loss(self, model: torch.nn.Module, inputs: dict[str, Any]) -> torch.Tensor:
+        plan = inputs.get(PLAN) if self.model.training else None
+        deepspeed = {"scale_wrt_gas": False} if self.is_deepspeed_enabled else {}
+        with merged_entries(self._metrics["train"], plan):
+            loss = forward_in_chunks(
+                inputs,
+                plan,
+                lambda chunk: self._chunk_loss(model, chunk),
+                backward=lambda loss: self.accelerator.backward(loss, **deepspeed),
+                model=model,
+                accelerator=self.accelerator,
+            )
+        if self.model.training:
+            self._finite.record("loss", loss)
+        self._end_kl_step()
+        return loss
+
+    # -- TRL's `_compute_loss` of a chunk: under an objective that uses the reference itself, the loss has no KL term
+    #    and Covey logs the KL; a controller or a limit needs the KL of the whole step.
+    def _chunk_loss(self, model: torch.nn.Module, inputs: dict[str, Any]) -> torch.Tensor:
+        own_kl_term = "reference" not in self._needs
+        if not self._measures_kl:
+            return torch.as_tensor(super()._compute_loss(model, inputs))
+        beta = self.beta
+        self._keeps_loss_logps = True
+        try:
+            self.beta = beta if own_kl_term else 0.0
+            loss = torch.as_tensor(super()._compute_loss(model, inputs))
+        finally:
+            self.beta = beta
+            self._keeps_loss_logps = False
+        logps_BT, self._loss_logps_BT = self._loss_logps_BT, None
+        assert logps_BT is not None
+        self._kl_monitor.add(logps_BT, inputs["ref_per_token_logps"], loss_mask(inputs))
+        return loss
+
+    @property
+    def _measures_kl(self) -> bool:
+        return self.model.training and self.beta != 0 and ("reference" in self._needs or self._kl_monitor.acts)
+
+    def _end_kl_step(self) -> None:
+        if not (self._measures_kl and self.accelerator.sync_gradients):
+            return
+        beta, metrics = self.beta, self._metrics["train"]
+        kl, self.beta = self._kl_monitor.end_step(beta, lambda t: self.accelerator.reduce(t, reduction="sum"))
+        metrics["objective/beta"].append(beta)
+        if kl is not None and "reference" in self._needs:
+            metrics["kl"].append(kl)
+
+    # -- replaces TRL's `_get_train_sampler`: keeps the sampler, to restore an epoch's permutation after a resume.
+    def _get_train_sampler(self, dataset: Dataset | None = None) -> Sampler[int]:
+        sampler: Sampler[int] = super()._get_train_sampler(dataset)
+        self._train_sampler = sampler
+        return sampler
+
+    # -- replaces TRL's `_save_checkpoint`: adds the progress that TRL leaves out, then the marker; no model card.
+    def _save_checkpoint(self, model: torch.nn.Module, trial: Any) -> None:
+        if self.checkpoints.newest == self.state.global_step:
+            return  # at the end of a step and of the epoch: nothing has changed since
+        self.check_finite()
+        self._finite.check_state(self.state.global_step, self.model, self.optimizer)
+        run_dir = Path(self._get_output_dir(trial=trial))
+        with (
+            self.checkpoints.writing(run_dir, self.args, self.state, self.accelerator.wait_for_everyone) as folder,
+            replaced(self, create_model_card=lambda **_: None),
+        ):
+            super()._save_checkpoint(model, trial)
+            save_progress(folder, self.args.process_index, progress_of(self))
+
+    # -- replaces transformers' `_finalize_training`, which with save_total_limit=1 deletes the newest checkpoint and
+    #    keeps the best.
+    def _finalize_training(self, *args: Any) -> Any:
+        with self.checkpoints.rotating(self.args):
+            return super()._finalize_training(*args)
+
+    # -- replaces TRL's `_load_optimizer_and_scheduler`: restores the progress. The only hook of a resume between
+    #    loading the trainer state and reading data.
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        super()._load_optimizer_and_scheduler(checkpoint)
+        if checkpoint is None:
+            return
+        progress = load_progress(Path(checkpoint), self.args.process_index, self.accelerator.device)
+        if progress is None:
+            return  # a checkpoint of stock TRL; `load_progress` has logged a warning
+        restore_progress(self, progress)

@@ -1,0 +1,53 @@
+"""`covey generate` and `covey chat` on a tiny model."""
+
+from __future__ import annotations
+
+import errno
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+from covey.cli.main import main
+
+
+def test_generate_and_chat(
+    tiny_model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "in.jsonl").write_text('{"prompt": "1 + 1"}\n{"prompt": [{"role": "user", "content": "2 + 2"}]}\n')
+    short = ("--max-tokens", "5")
+    assert main(["generate", tiny_model, str(tmp_path / "in.jsonl"), str(tmp_path / "out.jsonl"), *short]) == 0
+    rows = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert main(["generate", tiny_model, "--prompt", "1 + 1", *short]) == 0
+    alone = capsys.readouterr().out
+    assert alone == rows[0]["completion"] + "\n"
+
+    def full(self: Path, target: Path) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "replace", full)
+        assert main(["generate", tiny_model, str(tmp_path / "in.jsonl"), str(tmp_path / "other.jsonl"), *short]) == 1
+    captured = capsys.readouterr()
+    assert [json.loads(line) for line in captured.out.splitlines()] == rows
+    assert "other.jsonl" in captured.err
+    assert "standard output" in captured.err
+    monkeypatch.setattr("sys.stdin", io.StringIO("1 + 1\n/new\n1 + 1\n"))
+    assert main(["chat", tiny_model, *short]) == 0
+    assert capsys.readouterr().out == alone * 2
+    (tmp_path / "in.jsonl").write_text('{"text": "1 + 1"}\n')
+    assert main(["generate", tiny_model, str(tmp_path / "in.jsonl")]) == 1
+    assert "Line 1 of" in capsys.readouterr().err
+
+
+def test_invalid_sampling_settings_are_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ask = ("generate", str(tmp_path), "--prompt", "1 + 1")
+    for words, says in (
+        ((*ask, "--temperature", "-1"), "--temperature -1"),
+        ((*ask, "--max-tokens", "0"), "--max-tokens 0"),
+        (("chat", str(tmp_path), "--max-tokens", "0"), "--max-tokens 0"),
+        ((*ask[:3], " "), "empty --prompt"),
+    ):
+        assert main(words) in (1, 2)
+        assert says in capsys.readouterr().err

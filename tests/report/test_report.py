@@ -1,0 +1,329 @@
+"""The report of a run: its content, escaping, and errors for bad directories."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from covey.cli.main import main
+from covey.report.charts.curves_html import draw, values
+from covey.report.charts.panels import make_sections
+from covey.report.charts.series import Panel, Series
+from covey.report.compare import differences, labels_of
+from covey.report.completions.completions_browser import Packed, in_groups, pack_completions, table
+from covey.report.headline import gains, how_it_ended
+from covey.report.live import LiveReport
+from covey.report.load import load_run
+from covey.report.page import as_json, render_report, write_report
+from covey.report.paired import compare_problems
+from covey.report.vocabulary import render_vocabulary
+from covey.runlog import MetricsWriter, RunDirectory, names
+from made_run import make_run
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_run(tmp_path_factory.mktemp("report") / "made", steps=40)
+
+
+@pytest.fixture(scope="module")
+def page(run: Path) -> str:
+    return write_report(run).read_text(encoding="utf-8")
+
+
+def _unpacked(packed: Packed) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads(gzip.decompress(base64.b64decode(packed.text)))
+    return content
+
+
+def test_the_page_is_self_contained(page: str) -> None:
+    assert not re.findall(r"""(?:src|href)=["']?(?!data:|#)[a-z/.]""", page)
+    assert "@import" not in page
+    assert "url(" not in re.sub(r"url\(#", "", page)  # only clip paths of the drawings
+    assert "default-src 'none'" in page
+
+
+def test_the_page_describes_the_run(page: str) -> None:
+    for expected in (
+        "Finished after 40 steps.",
+        "25.0%</span>",
+        "no_signal",
+        "Validation accuracy",
+        "Reward by function",
+        "Grader outcomes",
+        "Effective completions",
+        "Step time by stage",
+        "All 640 logged completions.",
+    ):
+        assert expected in page, expected
+
+
+def test_names_from_the_config_are_escaped(page: str) -> None:
+    assert "<script>window.pwned" not in page
+    assert "&lt;script&gt;window.pwned = 3" in page
+    assert len(re.findall(r"<script[ >]", page)) == len(re.findall(r"</script>", page)) == 5
+
+
+def test_every_group_of_curves_has_its_panels(run: Path) -> None:
+    record = load_run(run)
+    sections = dict(make_sections(record.rows, record.config))
+    keys = {heading: [panel.key for panel in panels] for heading, panels in sections.items()}
+    assert keys == {
+        "Learning": ["accuracy", "reward", "components"],
+        "Completion statistics": ["outcomes", "signal", "format", "length", "truncated", "entropy"],
+        "Policy update": ["kl", "beta", "clip", "grad_norm", "loss", "learning_rate"],
+        "MaxEnt": ["target_entropy", "effective", "weight"],
+        "Speed and memory": ["stages", "throughput", "memory"],
+    }
+    assert sections["Policy update"][0].target == 0.05
+    stages = {one.label: one.points[0] for one in sections["Speed and memory"][0].series}
+    assert sum(value for _, value in stages.values()) == pytest.approx(2.0)  # what is in no stage is "other"
+
+
+def test_a_drawing_has_the_colours_of_the_page() -> None:
+    panel = Panel(
+        "p", "<b>", [Series("a", [(1, 0.5), (2, 0.75)], 1, low=[(1, 0.4), (2, 0.6)], high=[(1, 0.6), (2, 0.9)])]
+    )
+    svg = draw(panel, 1, 2)
+    assert svg.startswith("<svg viewBox=")
+    assert "var(--c1)" in svg
+    assert not re.search(r"#0[cf]0", svg)
+    assert {'id="p-s0"', 'id="p-s0-band"'} <= set(re.findall(r'id="p-[^"]*"', svg))
+    (shown,) = values(panel)["series"]
+    assert shown == {
+        "label": "a",
+        "colour": "var(--c1)",
+        "steps": [1, 2],
+        "values": [0.5, 0.75],
+        "low": [0.4, 0.6],
+        "high": [0.6, 0.9],
+    }
+
+
+def test_completions_come_with_all_their_columns(run: Path) -> None:
+    record = load_run(run)
+    packed = pack_completions(record)
+    content = _unpacked(packed)
+    assert (packed.shown, packed.total, len(content["text"])) == (640, 640, 640)
+    assert content["group"][:17] == [0] * 8 + [1] * 8 + [2]
+    assert content["groups"][0]["step"] == 1
+    assert content["groups"][0]["prompt"].startswith("<|im_start|>user\nWhat is ")
+    assert content["rewardNames"] == ["exact_match", "format"]
+    for at in (0, 100):
+        assert content["reward"][at] == content["rewards"][0][at] + content["rewards"][1][at]
+    assert content["text"][0].startswith("<script>window.pwned = 1</script><think>")
+    assert set(content["outcomeNames"]) <= {"right", "wrong", "timed_out"}
+
+
+def test_a_sample_is_whole_groups_over_all_steps(run: Path) -> None:
+    record = load_run(run)
+    few = _unpacked(pack_completions(record, most=320))
+    assert len(few["text"]) == 320
+    assert [group["step"] for group in few["groups"]] == list(range(1, 41))
+    assert all(few["group"].count(number) == 8 for number in range(40))
+    small = pack_completions(record, most_bytes=8000)
+    assert len(small.text) <= 8000
+    assert 8 <= small.shown < 640
+    assert small.shown % 8 == 0
+    assert f"{small.shown} of 640 shown" in render_report(record, small)
+
+
+def _row(**values: Any) -> dict[str, Any]:
+    return {names.STEP: 1, names.COLUMN_PROMPT: "p", names.COLUMN_COMPLETION: "c"} | values
+
+
+def test_completions_of_older_runs_without_groups_and_outcomes(run: Path) -> None:
+    rows = [_row(exact_match=1.0), _row(exact_match=0.0), _row(prompt="q", exact_match=None, format=float("nan"))]
+    groups = in_groups(rows)
+    assert [len(group) for group in groups] == [2, 1]
+    content = table(groups, load_run(run))
+    assert content["outcome"] == [0, 1, None]
+    assert content["reward"] == [1.0, 0.0, None]
+    assert content["truncated"] == [None, None, None]
+
+
+def test_json_cannot_close_a_script_tag_or_break_the_file() -> None:
+    ugly = "</script><!-- \u2028 \x00 \ud800"
+    text = as_json({"a": ugly})
+    assert "<" not in text
+    assert text.isascii()
+    assert json.loads(text) == {"a": ugly}
+
+
+def test_gains_say_whether_the_intervals_are_disjoint() -> None:
+    rows = [
+        {names.STEP: s, names.EVAL_ACCURACY: v, names.EVAL_ACCURACY_LOW: v - 0.1, names.EVAL_ACCURACY_HIGH: v + 0.1}
+        for s, v in ((0, 0.3), (10, 0.45), (20, 0.55))
+    ]
+    (apart,), (close,) = gains(rows), gains(rows[:2])
+    assert (apart.points, apart.intervals_disjoint, apart.steps) == (pytest.approx(25), True, (0, 20))
+    assert (close.points, close.intervals_disjoint) == (pytest.approx(15), False)
+    assert gains(rows[:1]) == []
+
+
+def test_the_status_of_a_run(tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path)
+    writer = MetricsWriter(run.metrics, None)
+    writer.add(3, {names.REWARD: 0.5})
+    writer.flush()
+    run.config.write_text("training: {max_steps: 8}")
+    assert how_it_ended(load_run(tmp_path))[0] == "stopped"
+    with run.lock():
+        assert how_it_ended(load_run(tmp_path)) == ("running", "At step 3 of 8 when this page was written.")
+    run.summary.write_text('{"training_seconds": 75.0}')
+    assert how_it_ended(load_run(tmp_path)) == ("finished", "Finished after 3 steps in 1 min 15 s.")
+
+
+def _broken(tmp_path: Path, what: str) -> Path:
+    run = RunDirectory(tmp_path / what)
+    if what == "nothing":
+        return run.root
+    run.root.mkdir()
+    if what == "no run":
+        (run.root / "notes.txt").write_text("hello")
+    elif what == "not begun":
+        run.config.write_text("seed: 0")
+    elif what == "no rows":
+        run.metrics.write_text("")
+    elif what == "damaged":
+        run.metrics.write_text('nonsense\n{"step": 1}\n')
+    else:
+        run.metrics.write_text('{"step": 1, "train/reward": 0.5}\n{"step": 2, "tr')  # a torn last line is none
+    if what == "newer":
+        run.environment.write_text('{"format": 99, "packages": {"covey": "9.1"}}')
+    elif what == "cut config":
+        run.config.write_text("a: [1, 2")
+    elif what == "odd environment":
+        run.environment.write_text("[1]")
+    return run.root
+
+
+@pytest.mark.parametrize(
+    ("what", "message"),
+    [
+        ("nothing", "does not exist"),
+        ("no run", "is not a run directory"),
+        ("not begun", "has not begun to train"),
+        ("no rows", "holds no rows yet"),
+        ("damaged", "line 1, is not a row"),
+        ("newer", "newer version of Covey (9.1: run format 99"),
+        ("cut config", "cannot be read"),
+    ],
+)
+def test_a_bad_directory_is_reported_in_one_paragraph(
+    what: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["report", str(_broken(tmp_path, what))]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+    assert not list(tmp_path.rglob("report.html"))
+
+
+def test_a_damaged_environment_is_skipped(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    assert main(["report", str(_broken(tmp_path, "odd environment"))]) == 0
+    assert "environment.json cannot be read (it should hold a mapping" in caplog.text
+
+
+def test_a_run_that_was_killed_has_a_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    root = _broken(tmp_path, "killed")
+    target = tmp_path / "elsewhere.html"
+    assert main(["report", str(root), "--out", str(target)]) == 0
+    assert capsys.readouterr().out == f"{target}\n"
+    assert "Stopped after step 1" in target.read_text()
+
+
+def test_live_reports_are_at_least_a_minute_apart(run: Path) -> None:
+    now = [0.0]
+    live = LiveReport(RunDirectory(run), clock=lambda: now[0])
+    assert not live.refresh()  # the run has just begun
+    now[0] = 61
+    before = RunDirectory(run).report
+    before.unlink(missing_ok=True)
+    assert live.refresh()
+    assert not live.refresh()  # one is being made, or has just been
+    live.close()
+    assert before.is_file()
+    now[0] = 100
+    assert not live.refresh()
+
+
+# Several runs.
+
+
+def test_paired_problems_are_the_same_problems() -> None:
+    first = {(0, "p"): [1.0], (1, "q"): [0.0], (2, "r"): [0.0]}
+    second = {(2, "r"): [1.0], (0, "p"): [1.0], (1, "q"): [1.0]}  # in another order
+    found = compare_problems(first, second)
+    assert found is not None
+    assert (found.problems, found.gained, found.lost, found.p_value) == (3, (1, 2), (), 0.5)
+    assert compare_problems(first, {(0, "p"): [1.0]}) is None
+    assert compare_problems(first, {(0, "p"): [1.0], (1, "other"): [0.0], (2, "r"): [0.0]}) is None
+
+
+def test_config_differences() -> None:
+    one = {"run_name": "a", "seed": 0, "model": {"name": "m", "lora": {"rank": None}}}
+    two = {"run_name": "b", "seed": 1, "model": {"name": "m", "lora": {"rank": 8}}, "more": True}
+    assert differences([one, two]) == [
+        ("seed", ["0", "1"]),
+        ("model.lora.rank", ["null", "8"]),
+        ("more", ["–", "true"]),
+    ]
+
+
+def _compare(roots: Sequence[Path], *more: str) -> int:
+    return main(["report", *map(str, roots), *more])
+
+
+def test_comparing_runs(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    other = make_run(tmp_path / "other" / "made", steps=20, seed=1)
+    for root, marks in ((run, "rrw"), (other, "rww")):
+        lines = [
+            json.dumps({"problem": n, "prompt": f"<i>{n}", "outcome": {"r": "right", "w": "wrong"}[mark]}) + "\n"
+            for n, mark in enumerate(marks)
+        ]
+        (root / "evaluation").mkdir(exist_ok=True)
+        (root / "evaluation" / "test-step-000020.jsonl").write_text("".join(lines))
+    assert labels_of([load_run(run), load_run(other)])[1] == "other/made"
+    assert _compare([run, other], "--out", str(tmp_path / "c.html")) == 0
+    page = (tmp_path / "c.html").read_text()
+    for expected in ("training.max_steps", "other/made", "−33.3", "0 / 1", "Validation accuracy: held-out"):
+        assert expected in page, expected
+    assert "<script>window.pwned" not in page
+    (other / "evaluation" / "test-step-000020.jsonl").write_text('{"problem": 0}\n')
+    capsys.readouterr()
+    assert _compare([run, other]) == 2
+    assert "number 1 of its newest evaluation is not a graded completion" in capsys.readouterr().err
+    assert _compare([run, run]) == 2
+    assert "same run twice" in capsys.readouterr().err
+
+
+def test_the_page_of_a_reasoning_vocabulary_shows_its_tokens(run: Path) -> None:
+    tokens = [
+        {
+            "text": text,
+            "copy": copy,
+            "id": 512 + copy,
+            "uses": copy,
+            "share": copy / 3,
+            "cosine_embedding": 0.5,
+            "cosine_head": 0.25,
+            "nearest": [{"text": "<answer>", "cosine": 0.125}],
+        }
+        for copy, text in enumerate(["unused", "<b>\n", "ü"])
+    ]
+    page = render_vocabulary(load_run(run), {"tokens": tokens, "counts": {}, "examples": []})
+    used = page.split('id="used"')[1].split("</section>")[0]
+    cells = [re.findall(r"<td>(.*?)</td>", row, re.DOTALL) for row in used.split("<tr>")[2:]]
+    assert [[cell.strip() for cell in row[:4]] for row in cells] == [
+        ["<code>&#34;ü&#34;</code>", "2", "514", "2"],
+        ["<code>&#34;&lt;b&gt;\\n&#34;</code>", "1", "513", "1"],
+    ]
+    assert "&lt;answer&gt;" in cells[0][7]

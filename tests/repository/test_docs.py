@@ -1,0 +1,252 @@
+"""The documentation is true: its links lead somewhere, its commands are taken, and those that can run here do.
+
+A block marked `<!-- run: … -->` is executed, in a folder of its own, with the sizes of `TINY` added to every `covey
+train`. Every `covey config` and every dry run is executed unchanged; every other `covey` command is parsed and its
+config composed. The tutorial's blocks run one after the other.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import shlex
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import yaml
+
+from commands import check_command, covey_words, filled_in, make_workspace
+from covey.cli.main import main
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [ROOT / "README.md", ROOT / "recipes/README.md", *sorted((ROOT / "docs").glob("*.md"))]
+TINY = (
+    *("training.max_steps=2", "training.per_device_train_batch_size=8", "training.gradient_accumulation_steps=1"),
+    *("training.num_generations=4", "training.max_completion_length=16", "training.save_steps=2"),
+    *("dataset.train_size=16", "dataset.test_size=8", "dataset.hard_size=0"),
+    *("evaluation.every_steps=2", "evaluation.max_completion_length=16"),
+)
+WRITTEN_BY_READERS = ("train.py",)
+"""Files on the pages that are not in this repository."""
+
+_BLOCK = re.compile(r"(?:<!-- run: (?P<run>[\w-]+) -->\n)?```(?P<kind>\w+)\n(?P<text>.*?)```", re.DOTALL)
+_LINK = re.compile(r"!?\[[^\]\n]*\]\(([^)\s#]+)(?:#[^)]*)?\)")
+
+
+def blocks(page: Path, kind: str, *, marked: bool | None = None) -> Iterator[str]:
+    for found in _BLOCK.finditer(page.read_text(encoding="utf-8")):
+        if found["kind"] == kind and marked in (None, bool(found["run"])):
+            yield found["text"]
+
+
+def commands(text: str) -> Iterator[list[str]]:
+    """The words of every `covey` command in a block of shell."""
+    yield from filter(None, map(covey_words, text.splitlines()))
+
+
+def every_command() -> list[tuple[str, list[str]]]:
+    return [
+        (page.relative_to(ROOT).as_posix(), words)
+        for page in PAGES
+        for text in blocks(page, "bash")
+        for words in commands(text)
+    ]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_links_lead_somewhere(page: Path) -> None:
+    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    for target in _LINK.findall(text):
+        if "://" in target or target.startswith("generated/"):
+            continue
+        assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_every_page_is_in_the_index() -> None:
+    listed = (ROOT / "docs" / "index.md").read_text(encoding="utf-8").splitlines()
+    for page in (ROOT / "docs").glob("*.md"):
+        assert page.stem in listed or page.stem == "index", f"docs/index.md lists no {page.stem}"
+
+
+@pytest.fixture
+def workspace(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_workspace(root, tmp_path)
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.slow
+def test_every_command_is_taken(workspace: None) -> None:
+    assert len(every_command()) > 40
+    for page, given in every_command():
+        where = f"{page}: covey {shlex.join(given)}"
+        check_command(given, where)
+        words = filled_in(given)
+        if words[0] == "config" or "--dry-run" in words:
+            assert main(words) == 0, where
+
+
+def test_make_targets_and_scripts_on_the_pages_are_there() -> None:
+    listed = set(re.findall(r"^([a-z-]+):.*## ", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    for page in [*PAGES, ROOT / "CONTRIBUTING.md"]:
+        text = page.read_text(encoding="utf-8")
+        code = re.findall(r"`([^`\n]+)`", text) + [
+            line for block in blocks(page, "bash") for line in block.splitlines()
+        ]
+        for line in code:
+            assert set(re.findall(r"^make ([a-z-]+)", line)) <= listed, f"{page.name}: {line}"
+            for path in re.findall(
+                r"(?:^|\s)((?:scripts|benchmarks|examples|studies|slurm)/[\w./]+\.(?:py|sh|md))", line
+            ):
+                assert (ROOT / path).is_file(), f"{page.name}: {line}"
+
+
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "CONTRIBUTING.md"], ids=lambda page: page.stem)
+def test_files_and_packages_on_the_pages_exist(page: Path) -> None:
+    """Files of code, as seen from the root or from `src/covey`, and on the pages about the layout folders as well."""
+    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    suffixes = r"\.(?:py|sh)|/" if page.stem in ("CONTRIBUTING", "design") else r"\.(?:py|sh)"
+    for name in re.findall(rf"`([\w./-]+(?:{suffixes}))`", text):
+        folders = [ROOT, ROOT / "src" / "covey", ROOT / "tests" / "support"]
+        there = any((folder / name).exists() for folder in folders) or any((ROOT / "src" / "covey").rglob(name))
+        assert there or name in WRITTEN_BY_READERS, f"{page.name} names {name}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", ["getting_started", "training", "models"])
+def test_marked_commands_run(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    texts = list(blocks(ROOT / "docs" / f"{page}.md", "bash", marked=True))
+    assert texts
+    if page == "getting_started":
+        assert main(["train", "run_name=first", *TINY]) == 0
+    for text in texts:
+        for words in commands(text):
+            more = [*TINY, *([] if "run_name" in str(words) else [f"run_name=r{abs(hash(tuple(words)))}"])]
+            assert main([*words, *(more if words[0] == "train" else [])]) == 0, words
+
+
+@pytest.mark.slow
+def test_the_tutorial_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(tmp_path)
+    page = ROOT / "docs" / "tutorial.md"
+    code = "\n".join(blocks(page, "python"))
+    exec(compile(code, str(page), "exec"), {"__name__": "tutorial"})
+    output = capsys.readouterr().out
+    assert "learning_rate" in output  # the nearest key to the typo
+    assert "True 4" in output
+    assert "pass@4" in output
+
+
+@pytest.mark.parametrize("page", ["python", "custom_rewards", "objectives", "coming_from"])
+def test_python_on_the_pages_compiles(page: str) -> None:
+    for text in blocks(ROOT / "docs" / f"{page}.md", "python"):
+        compile(text.replace(", ...)", ")"), page, "exec")
+
+
+def pages_script() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("docs_pages", ROOT / "scripts" / "docs_pages.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_reference_has_every_key(tmp_path: Path) -> None:
+    from covey.config import document, known_keys
+    from covey.config.keys import GROUPS
+
+    page = pages_script().keys_page()
+    entries = re.findall(r"^`([\w.]+)`$", page, re.MULTILINE)
+    assert entries
+    assert sorted(entries) == sorted(key for key in known_keys() if key not in GROUPS)
+    assert "Rank of the adapters" in page
+    assert document("model.lora.rank").default is None
+
+
+def test_every_reward_has_its_section() -> None:
+    from covey.rewards.registry import ALIASES, REGISTRY
+
+    sections = dict(re.findall(r"^## `(\w+)`\n\n(.*?)(?=^## |\Z)", pages_script().rewards_page(), re.M | re.S))
+    assert list(sections) == list(REGISTRY)
+    assert all(len(text) > 80 and "Args:" not in text for text in sections.values())
+    assert all(f"`{alias}`" in sections[name] for alias, name in ALIASES.items())
+
+
+def test_pages_from_elsewhere_keep_their_links(tmp_path: Path) -> None:
+    for folder in ("recipes/a", "docs", "benchmarks"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "recipes" / "a" / "b.yaml").touch()
+    text = "[b](a/b.yaml) [g](../benchmarks/grading.md#top) [d](../docs/data.md) [w](https://example.org) [f](a)"
+    (tmp_path / "recipes" / "README.md").write_text(text)
+    moved = pages_script().moved(tmp_path, tmp_path / "recipes" / "README.md", tmp_path / "docs" / "generated")
+    assert moved == (
+        "[b](../../recipes/a/b.yaml) [g](grading_benchmark.md#top) [d](../data.md) [w](https://example.org) f"
+    )
+
+
+def test_a_page_without_a_heading_gets_that_of_its_study(tmp_path: Path) -> None:
+    (tmp_path / "README.md").write_text("# A study\n\nWhat it found.\n")
+    script = pages_script()
+    assert script.titled("| a |\n", tmp_path / "results.md") == "# A study: the figures\n\n| a |\n"
+    assert script.titled("# Results\n\n| a |\n", tmp_path / "results.md") == "# A study: the figures\n\n| a |\n"
+    assert script.titled("# Own\n", tmp_path / "results.md") == "# Own\n"
+
+
+def test_the_drawing_is_that_of_its_script(root: Path, tmp_path: Path) -> None:
+    spec = importlib.util.spec_from_file_location("draw", root / "scripts" / "draw_group_sharing.py")
+    assert spec is not None
+    assert spec.loader is not None
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    assert (root / "docs" / "images" / "group_sharing.svg").read_text(encoding="utf-8") == script.drawing()
+    assert "32 tokens computed: 47%" in script.drawing()  # (8 + 5+9+3+7) of 4 * (8 + 9)
+
+
+def test_what_is_declared_for_the_docs_is_one_list(root: Path) -> None:
+    import tomllib
+
+    project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    lines = (root / "docs" / "requirements.txt").read_text(encoding="utf-8").splitlines()
+    wanted = {line for line in lines if line and not line.startswith("#")}
+    declared = {line.split("#")[0].strip() for line in project["optional-dependencies"]["docs"]}
+    assert declared <= wanted
+    assert wanted - declared <= {line.split("#")[0].strip() for line in project["dependencies"]}
+
+
+def test_the_citation_has_the_version(root: Path) -> None:
+    from covey import __version__
+
+    citation = yaml.safe_load((root / "CITATION.cff").read_text(encoding="utf-8"))
+    assert citation["version"] == __version__.removesuffix(".dev0")
+    assert citation["cff-version"] == "1.2.0"
+    assert {"title", "message", "authors", "license"} <= citation.keys()
+
+
+def test_workflows_call_make(root: Path) -> None:
+    if shutil.which("make") is None:
+        pytest.skip("make is not installed")
+    listed = set(re.findall(r"^([a-z-]+):.*## ", (root / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    for path in (root / ".github" / "workflows").glob("*.yml"):
+        workflow = yaml.safe_load(path.read_text(encoding="utf-8"))
+        called = [step["run"].split() for job in workflow["jobs"].values() for step in job["steps"] if "run" in step]
+        assert all(words[0] == "make" and words[1] in listed for words in called), path
+
+
+def test_the_table_of_memory_is_that_of_its_figures(root: Path) -> None:
+    """And so its estimates are those of today's `covey doctor`, which lie as near as the page says."""
+    spec = importlib.util.spec_from_file_location("memory_benchmark", root / "benchmarks" / "memory.py")
+    assert spec is not None
+    assert spec.loader is not None
+    script = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = script  # dataclasses look their module up
+    spec.loader.exec_module(script)
+    tables = script.tables()
+    assert f"{script.BEGIN}\n{tables}\n{script.END}" in script.PAGE.read_text(encoding="utf-8")
+    rows = re.findall(r"\| ([\d.]+) GB \| ([\d.]+) GB \|$", tables, re.MULTILINE)
+    assert len(rows) > 10
+    assert all(0.05 <= float(measured) - float(estimate) <= 0.35 for measured, estimate in rows)

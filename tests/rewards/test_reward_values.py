@@ -1,0 +1,229 @@
+"""The values of the rewards for correctness, format and length, worked out by hand."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+from trl.rewards import think_format_reward
+
+from covey.answers import Outcome
+from covey.rewards import Graded, RewardSettings, get_reward
+from covey.rewards.library import correctness, length
+from covey.rewards.library.format import reasoning_steps, tag_count, think_format
+
+DEFAULT = RewardSettings()
+RIGHT, WRONG = "<answer>2</answer>", "<answer>3</answer>"
+
+
+def values(name: str, completions: list[str], *, settings: RewardSettings = DEFAULT, **columns: Any) -> list[Any]:
+    """The rewards of some completions of one prompt whose answer is 2."""
+    columns = {"prompts": ["p"] * len(completions), "answer": ["2"] * len(completions)} | columns
+    found: list[Any] = get_reward(name, settings)(completions=completions, **columns)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("outcome", "value"),
+    [
+        (Outcome.RIGHT, 1.0),
+        (Outcome.WRONG, 0.0),
+        (Outcome.UNPARSABLE_PREDICTION, 0.0),
+        (Outcome.TIMED_OUT, 0.0),
+        (Outcome.UNPARSABLE_GOLD, None),
+        (Outcome.CRASHED, None),
+    ],
+)
+def test_the_reward_of_every_outcome(monkeypatch: pytest.MonkeyPatch, outcome: Outcome, value: float | None) -> None:
+    monkeypatch.setattr(correctness, "grade_math", lambda *given: outcome)
+    assert correctness.accuracy(RIGHT, {"answer": "2"}, DEFAULT) == Graded(value, outcome)
+    assert set(correctness.VALUES) == set(Outcome)
+
+
+def test_accuracy_does_mathematics() -> None:
+    completions = [r"So it is \boxed{\frac{1}{2}}.", "<think>?</think><answer>0.5</answer>", r"\boxed{\frac{1}{3}}"]
+    assert values("accuracy", completions, answer=["1/2"] * 3) == [1.0, 1.0, 0.0]
+    assert values("accuracy", [r"\boxed{2}"], answer=[None]) == [None]
+
+
+@pytest.mark.parametrize(
+    ("completion", "gold", "value"),
+    [
+        ("<think>a</think><answer>1,334.0</answer>", "1334", 1.0),
+        (" <think>a</think>\n\n<answer> $1334 </answer>\n", "1,334", 1.0),
+        ("<think></think><answer>a  b</answer>", "a b", 1.0),
+        ("<think>a</think><answer>1335</answer>", "1334", 0.0),
+        ("<think>a</think><answer>1/2</answer>", "0.5", 0.0),  # no mathematics is done
+        ("<think>a</think><answer>2</answer>.", "2", 0.0),
+        ("<think>a</think>so<answer>2</answer>", "2", 0.0),
+        ("<think>a</think><answer>1</answer><answer>2</answer>", "2", 0.0),
+        ("<answer>2</answer>", "2", 0.0),
+        (r"<think>a</think>\boxed{2}", "2", 0.0),
+        ("<think>a</think><answer>2</answer>", None, None),
+    ],
+)
+def test_exact_match_takes_the_whole_completion(completion: str, gold: str | None, value: float | None) -> None:
+    assert values("exact_match", [completion], answer=[gold]) == [value]
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("<think>a</think><answer>b</answer>", 1.0),
+        ("<answer>b</answer>", 0.5),
+        ("</answer><think>", 0.5),  # order does not count here
+        ("<think><think>a</think><answer>b</answer>", 0.75),
+        ("<think>" * 3, 0.0),
+        ("", 0.0),
+    ],
+)
+def test_tag_count(text: str, value: float) -> None:
+    assert tag_count(text, DEFAULT) == value
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("<think>\na\n</think>\nb", 1.0),
+        ("<think>a</think>", 1.0),
+        ("<think>a<think>b</think>c", 0.0),
+        ("<think>a", 0.0),
+        ("a<think>b</think>", 0.0),
+        ("", 0.0),
+    ],
+)
+def test_think_format(text: str, value: float) -> None:
+    assert think_format(text, DEFAULT) == value
+
+
+def test_think_format_is_that_of_trl() -> None:
+    pieces = ["", " ", "\n", "<think>", "</think>", "a", "<answer>2</answer>", "<think", "x</think>\n"]
+    texts = ["".join(parts) for count in (1, 2, 3, 4) for parts in itertools.product(pieces, repeat=count)]
+    texts = sorted(set(texts))
+    assert len(texts) > 2_000
+    expected = think_format_reward([[{"role": "assistant", "content": text}] for text in texts])
+    assert 50 < sum(expected) < len(texts) - 50
+    assert [think_format(text, DEFAULT) for text in texts] == expected
+    assert get_reward("think_format")(prompts=["?"] * len(texts), completions=texts) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "steps"),
+    [
+        ("Step 1: a\nStep 2: b", 2),
+        ("1. a\n2. b\n3. c", 3),
+        ("a\n- b\n* c", 2),
+        ("First, a. Second, b. Next, c. Finally, d.", 3),  # no more than three count
+        ("It is 3.5, and in step 2: nothing; a - b", 0),
+        ("", 0),
+    ],
+)
+def test_reasoning_steps(text: str, steps: int) -> None:
+    assert reasoning_steps(text, DEFAULT) == pytest.approx(steps / 3)
+
+
+@pytest.mark.parametrize(
+    ("characters", "right", "wrong"),
+    [
+        (0, 1.0, 0.0),
+        (250, 0.5 + 0.25 * (1 + 2**-0.5), -0.25 * (1 - 2**-0.5)),  # cos(pi/4) = 1/sqrt(2)
+        (500, 0.75, -0.25),
+        (1000, 0.5, -0.5),
+        (1001, 0.5, -0.5),
+        (2000, 0.5, -0.5),  # where the cosine itself would be back at its start
+    ],
+)
+def test_cosine_scaled_at_the_ends_and_in_between(characters: int, right: float, wrong: float) -> None:
+    assert length.cosine_value(Graded(1.0), characters, DEFAULT) == pytest.approx(right)
+    assert length.cosine_value(Graded(0.0), characters, DEFAULT) == pytest.approx(wrong)
+    assert length.cosine_value(Graded(None), characters, DEFAULT) is None
+
+
+def test_cosine_scaled_counts_characters_and_takes_its_parameters() -> None:
+    settings = RewardSettings(
+        cosine_min_value_wrong=-1.0,
+        cosine_max_value_wrong=-0.2,
+        cosine_min_value_correct=0.1,
+        cosine_max_value_correct=2.1,
+        cosine_max_len=100,
+    )
+    completions = [RIGHT.ljust(50), RIGHT.ljust(100), RIGHT.ljust(400), WRONG.ljust(50), WRONG.ljust(100), ""]
+    expected = [1.1, 0.1, 0.1, -0.6, -0.2, -1.0]
+    assert values("cosine_scaled", completions, settings=settings) == pytest.approx(expected)
+    assert values("cosine_scaled", [RIGHT], answer=[None]) == [None]
+
+
+def test_len_compares_the_completions_of_one_prompt() -> None:
+    rows = [
+        ("long", RIGHT.ljust(20), 0.5),
+        ("long", RIGHT.ljust(30), 0.5 - 10 / 40),
+        ("short", WRONG.ljust(20), 0.0),  # the shortest, but a wrong answer earns nothing
+        ("short", RIGHT.ljust(30), -0.5),
+        ("long", WRONG.ljust(50), 0.5 - 30 / 40),
+        ("long", WRONG.ljust(60), -0.5),
+        ("even", RIGHT, 0.0),
+        ("even", WRONG, 0.0),
+    ]
+    prompts, completions, expected = map(list, zip(*rows, strict=True))
+    assert values("len", completions, prompts=prompts) == pytest.approx(expected)
+    talks = [[{"role": "user", "content": prompt}] for prompt in prompts]
+    assert values("len", completions, prompts=talks) == pytest.approx(expected)
+    assert values("len", [RIGHT, RIGHT + " ", RIGHT + "  "], answer=["2", None, "2"]) == [0.5, None, -0.5]
+
+
+@pytest.mark.parametrize(
+    ("tokens", "value"), [(0, 0.0), (80, 0.0), (81, -0.05), (90, -0.5), (100, -1.0), (101, -1.0), (999, -1.0)]
+)
+def test_soft_overlong(tokens: int, value: float) -> None:
+    assert length.soft_overlong(tokens, limit=100, cache=20) == pytest.approx(value)
+
+
+def test_soft_overlong_takes_the_limit_of_the_run_and_a_fifth_of_it() -> None:
+    ids = [[7] * 80, [7] * 90, [7] * 100]
+    of_run = RewardSettings(max_completion_length=100)
+    own = RewardSettings(max_completion_length=100, soft_overlong_max_length=90, soft_overlong_cache=40)
+    assert values("soft_overlong", [""] * 3, settings=of_run, completion_ids=ids) == [0.0, -0.5, -1.0]
+    assert values("soft_overlong", [""] * 3, settings=own, completion_ids=ids) == [-0.75, -1.0, -1.0]
+
+
+@pytest.mark.parametrize(
+    ("text", "n", "value"),
+    [
+        ("a b a b a b", 2, -3 / 5),  # ab ba ab ba ab
+        ("a b a b a b", 3, -2 / 4),
+        ("A b\na  B", 2, -1 / 3),  # case and white space aside
+        ("a a a a", 1, -3 / 4),
+        ("a b c d", 2, 0.0),
+        ("a a", 3, 0.0),
+        ("", 1, 0.0),
+    ],
+)
+def test_repetition_penalty(text: str, n: int, value: float) -> None:
+    for scale in (1.0, 0.5):
+        settings = RewardSettings(repetition_n_grams=n, repetition_max_penalty=-scale)
+        (found,) = values("repetition_penalty", [text], settings=settings)
+        assert found == pytest.approx(scale * value)
+        assert str(found) != "-0.0"
+
+
+ADVERSARIAL = (
+    *("<think>" * 30_000, "<answer>" * 30_000, "</think><answer>" * 15_000, "x<think>y" * 20_000),
+    *("<think>a</think>" + "<answer>" * 20_000, "<think>a</think><answer>1" + "</answer>x" * 20_000),
+    *("\n" * 200_000, " " * 200_000, "<answer>" + "9" * 200_000, "<answer>" + "-" * 200_000 + "</answer>"),
+    *("<answer>" + "(" * 100_000 + ")" * 100_000 + "</answer>", "\\boxed{" * 20_000, "1." * 100_000),
+)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("exact_match", "format", "tag_count", "think_format", "reasoning_steps", "repetition_penalty"),
+        *("match_format_exactly", "match_format_approximately", "check_answer", "check_numbers", "countdown"),
+    ],
+)
+def test_long_texts_take_linear_time(name: str) -> None:
+    gold = '{"numbers": [1, 2], "target": 3}' if name == "countdown" else "3"
+    found = values(name, list(ADVERSARIAL), answer=[gold] * len(ADVERSARIAL))
+    assert len(found) == len(ADVERSARIAL)
+    assert max(found) < (3.0 if "match_format" not in name else 3.1)

@@ -1,0 +1,378 @@
+"""The interface of rewards: calls with text and conversational completions, lookup by name, settings.
+
+The values of rewards are tested in test_reward_values.py and library/.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import pickle
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from covey import rewards
+from covey.answers import Outcome, Tags
+from covey.config.groups.rewards import RewardsConfig
+from covey.errors import RewardError
+from covey.rewards import RewardSettings
+from covey.rewards.registry import ALIASES, REGISTRY
+from covey.rewards.runner import RewardRunner
+
+WHOLE = "<think>1+1</think><answer>2</answer>"
+BARE = "<answer>2</answer>"
+WRONG = "<think>1+1</think><answer>3</answer>"
+COMPLETIONS = [WHOLE, BARE, WRONG, "2", ""]
+PROMPTS = ["What is 1 + 1?"] * len(COMPLETIONS)
+NAMES = (
+    *("accuracy", "exact_match", "format", "tag_count", "think_format", "reasoning_steps", "cosine_scaled"),
+    *("repetition_penalty", "len", "soft_overlong", "match_format_exactly", "match_format_approximately"),
+    *("check_answer", "check_numbers", "countdown"),
+)
+
+
+def as_messages(texts: list[str]) -> list[list[dict[str, str]]]:
+    return [[{"role": "assistant", "content": text}] for text in texts]
+
+
+@pytest.fixture(autouse=True)
+def _keep_imports(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Undo what a test imports from its own folder."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(sys, "modules", dict(sys.modules))
+
+
+@pytest.mark.parametrize("completions", [COMPLETIONS, as_messages(COMPLETIONS)], ids=["text", "messages"])
+def test_values(completions: list[object]) -> None:
+    right, exact, format_reward = rewards.load(["accuracy", "exact_match", "format"])
+    columns = {"answer": ["2.0"] * 5, "question": ["…"] * 5, "trainer_state": None}
+    assert right(prompts=PROMPTS, completions=completions, **columns) == [1.0, 1.0, 0.0, 1.0, 0.0]
+    assert exact(prompts=PROMPTS, completions=completions, **columns) == [1.0, 0.0, 0.0, 0.0, 0.0]
+    assert format_reward(prompts=PROMPTS, completions=completions, **columns) == [1.0, 0.0, 1.0, 0.0, 0.0]
+
+
+def test_all_rewards_are_registered_and_documented() -> None:
+    assert tuple(REGISTRY) == NAMES
+    for name in NAMES:
+        function = rewards.get_reward(name)
+        assert function.__name__ == name
+        assert inspect.getdoc(function)
+        assert "Range:" in str(function.__doc__)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_reward_takes_what_the_trainer_passes(name: str) -> None:
+    prompts = [[{"role": "user", "content": "?"}]] * 2
+    given = {"completion_ids": [[1, 2], [3]], "trainer_state": None, "log_extra": print, "log_metric": print}
+    found = rewards.get_reward(name)(
+        prompts=prompts, completions=as_messages([WHOLE, WRONG]), answer=["2", "2"], level=[1, 2], **given
+    )
+    assert len(found) == 2
+    assert all(value is None or isinstance(value, float) for value in found)
+
+
+def test_the_last_message_counts() -> None:
+    format_reward = rewards.get_reward("format")
+    turns = [{"role": "assistant", "content": "Wait."}, {"role": "assistant", "content": WHOLE}]
+    parts = [{"role": "assistant", "content": [{"type": "text", "text": half} for half in (WHOLE[:9], WHOLE[9:])]}]
+    empty = [*turns, {"role": "assistant", "content": None}]
+    assert format_reward(["p"] * 4, [turns, empty, [], parts]) == [1.0, 0.0, 0.0, 1.0]
+
+
+def test_solution_replaces_a_missing_answer() -> None:
+    exact = rewards.get_reward("exact_match")
+    assert exact(["p"], [WHOLE], solution=["2"]) == [1.0]
+    assert exact(["p"], [WHOLE], solution=[r"One and one is \boxed{2}, as is known."]) == [1.0]
+    assert exact(["p"] * 2, [WHOLE] * 2, answer=["3", None], solution=["2", "2"]) == [0.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"completions": ["a", "b"], "answer": ["1"]}, "one answer per completion: 2 values, not 1 values"),
+        ({"completions": ["a"], "answer": "1"}, "one answer per completion: 1 values, not one text"),
+        ({"completions": ["a"], "question": ["1"]}, r"needs the gold answers: .* a column answer \(or solution\)"),
+        ({"completions": "text", "answer": ["1"]}, "takes a list in completions .*, not one text"),
+        ({"answer": ["1"]}, "takes a list in completions .*, not nothing"),
+    ],
+)
+def test_wrong_calls_are_explained(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(RewardError, match=f"The reward exact_match .*{message}"):
+        rewards.get_reward("exact_match")(prompts=["p"], **arguments)
+
+
+def test_a_row_without_gold_answers_is_a_mistake_and_one_with_an_empty_one_is_not() -> None:
+    sample = rewards.find("accuracy", RewardSettings()).sample
+    assert sample
+    with pytest.raises(RewardError, match="accuracy needs the gold answers"):
+        sample(WHOLE, {"prompt": "p"})
+    assert sample(WHOLE, {"answer": None}) == rewards.Graded(None, Outcome.UNPARSABLE_GOLD)
+
+
+GRADERS = ["accuracy", "exact_match", "cosine_scaled", "check_answer", "check_numbers", "countdown"]
+
+
+def test_graders_grade_sample_by_sample_as_they_do_in_a_batch() -> None:
+    found = [name for name in NAMES if rewards.find(name, RewardSettings()).sample]
+    assert sorted(found) == sorted(GRADERS)
+    task = '{"numbers": [1, 1], "target": 2}'
+    for name in GRADERS:
+        reward = rewards.find(name, RewardSettings())
+        gold = task if name == "countdown" else "2"
+        assert reward.sample
+        values = [reward.sample(text, {"answer": gold, "prompt": "p"}).value for text in COMPLETIONS]
+        assert reward.batch(PROMPTS, COMPLETIONS, answer=[gold] * 5) == values
+
+
+def test_a_cache_key_holds_all_that_a_grade_depends_on() -> None:
+    def key(name: str, text: str, gold: Any = "2") -> object:
+        found = rewards.find(name, RewardSettings(cosine_max_len=60)).cache_key
+        assert found
+        return found(text, {"answer": gold})
+
+    assert key("accuracy", WHOLE) == key("accuracy", "<think>other</think>" + BARE) is not None
+    assert len({key("accuracy", WHOLE), key("accuracy", WRONG), key("accuracy", WHOLE, "3")}) == 3
+    assert key("cosine_scaled", WHOLE) != key("cosine_scaled", BARE)  # same answer, other length
+    assert key("cosine_scaled", " " * 60 + WHOLE) == key("cosine_scaled", " " * 80 + WHOLE)  # both beyond the maximum
+    assert key("cosine_scaled", WHOLE) != key("accuracy", WHOLE)
+    assert key("accuracy", "x" * 20_000 + WHOLE[1:]) == key("accuracy", WHOLE)  # thinking may be long
+    for text, gold in ((WHOLE, None), ("", "2"), (f"<answer>{'1' * 2000}</answer>", "2"), (" " * 9000 + BARE, "2")):
+        assert key("accuracy", text, gold) is key("cosine_scaled", text, gold) is None
+
+
+@pytest.mark.parametrize("name", ["len", "cosine_scaled"])
+def test_rewards_made_of_grades_are_those_of_the_batch(name: str) -> None:
+    settings = RewardSettings()
+    reward = rewards.find(name, settings)
+    grader = rewards.find(str(reward.graded_by), settings)
+    assert grader.sample
+    assert reward.from_grades
+    texts = [*COMPLETIONS, WHOLE + "\n"]
+    grades = [grader.sample(text, {"answer": "2"}) for text in texts]
+    values = reward.batch(["p"] * 6, as_messages(texts), answer=["2"] * 6)
+    assert reward.from_grades(["p"] * 6, as_messages(texts), grades) == values
+    assert min(values) < 0
+    assert len(set(values)) >= 3
+
+
+def test_tags_are_a_setting() -> None:
+    settings = RewardSettings(tags=Tags(think="reasoning", answer="solution"))
+    text = WHOLE.replace("think>", "reasoning>").replace("answer>", "solution>")
+    expected = {"accuracy": 1.0, "exact_match": 1.0, "format": 1.0, "tag_count": 1.0, "think_format": 1.0}
+    expected |= {"match_format_exactly": 3.0, "match_format_approximately": 2.0}
+    expected |= {"check_answer": 3.0, "check_numbers": 1.5}
+    for name, value in expected.items():
+        function = rewards.get_reward(name, settings)
+        assert function(["p"], [text], answer=["2"]) == [value], name
+        assert rewards.get_reward(name)(["p"], [WHOLE], answer=["2"]) == [value], name
+        if name != "accuracy":  # which looks for an answer outside of tags as well
+            assert function(["p"], [WHOLE], answer=["2"]) != [value], name
+
+
+def test_settings_come_from_the_config_and_can_be_pickled() -> None:
+    config = RewardsConfig(think_tag="reasoning", cosine_max_len=7, soft_overlong_cache=3, repetition_n_grams=2)
+    settings = RewardSettings.of(config, 99)
+    assert settings == RewardSettings(
+        tags=Tags(think="reasoning", answer="answer"),
+        max_completion_length=99,
+        cosine_max_len=7,
+        soft_overlong_cache=3,
+        repetition_n_grams=2,
+    )
+    assert pickle.loads(pickle.dumps(settings)) == settings
+    assert RewardSettings.of(RewardsConfig(), 512) == RewardSettings()
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "message"),
+    [
+        ("soft_overlong", {"max_completion_length": None}, r"set rewards\.soft_overlong_max_length"),
+        ("soft_overlong", {"soft_overlong_cache": 513}, "soft_overlong_cache=513 must not be above the limit of 512"),
+        ("repetition_penalty", {"repetition_max_penalty": 0.1}, "must be 0 or less"),
+        ("repetition_penalty", {"repetition_n_grams": 0}, "must be at least 1"),
+        ("cosine_scaled", {"cosine_max_len": 0}, "must be at least 1"),
+    ],
+)
+def test_invalid_settings(name: str, settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(RewardError, match=message):
+        rewards.get_reward(name, RewardSettings(**settings))
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        *((f"{name}_reward", name) for name in NAMES),
+        *ALIASES.items(),
+        ("cosine", "cosine_scaled"),
+        ("length", "len"),
+        ("pure_accuracy_math", "exact_match"),
+        ("get_cosine_scaled_reward", "cosine_scaled"),
+        ("get_soft_overlong_punishment", "soft_overlong"),
+        ("get_repetition_penalty_reward", "repetition_penalty"),
+        ("get_len", "len"),
+    ],
+)
+def test_other_names_of_a_reward(name: str, meant: str) -> None:
+    assert rewards.get_reward(name) is rewards.get_reward(meant)
+    assert rewards.get_reward(name).__name__ == meant
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [("exactmatch", "exact_match"), ("formt", "format"), ("format_rewrd", "format"), ("acuracy", "accuracy")],
+)
+def test_the_error_for_an_unknown_name_lists_all_and_the_nearest(name: str, near: str) -> None:
+    with pytest.raises(RewardError, match=rf"no reward called {name}\. Did you mean {near}\? .*exact_match, format"):
+        rewards.load([name])
+
+
+def test_functions_of_a_file(tmp_path: Path) -> None:
+    (tmp_path / "neighbour.py").write_text("BONUS = 0.5\n")
+    (tmp_path / "mine.py").write_text(
+        "from neighbour import BONUS\n\n\n"
+        "def short(prompts, completions, **kwargs):\n    return [BONUS for _ in completions]\n\n\n"
+        "def none(completions, **kwargs):\n    return [None for _ in completions]\n"
+    )
+    short, none = rewards.load([f"{tmp_path}/mine.py:short", f"{tmp_path}/mine.py:none"])
+    assert short(prompts=["p"], completions=["c"]) == [0.5]
+    assert none(prompts=["p"], completions=["c"]) == [None]
+    assert (short.__name__, none.__name__) == ("short", "none")
+    assert short.__module__ == none.__module__  # the file ran once
+
+
+def test_function_of_a_module_in_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = tmp_path / "my_rewards"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "length.py").write_text(
+        "def score(completions, **kwargs):\n    return [float(len(c)) for c in completions]\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    (score,) = rewards.load(["my_rewards.length:score"])
+    assert score(completions=["abc"]) == [3.0]
+
+
+def test_functions_that_take_solution_get_the_answer(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "def same(completions, solution, **kwargs):\n"
+        "    return [float(c == s) for c, s in zip(completions, solution)]\n"
+        "\n\nasync def later(completions, solution, **kwargs):\n    return same(completions, solution)\n"
+    )
+    same, later = rewards.load([f"{tmp_path}/mine.py:same", f"{tmp_path}/mine.py:later"], columns=["answer"])
+    columns = {"prompts": ["p"] * 2, "completions": ["a", "b"]}
+    assert (same.__name__, later.__name__) == ("same", "later")
+    assert same(**columns, answer=["a", "a"]) == [1.0, 0.0]
+    assert same(**columns, answer=["a", "a"], solution=["b", "b"]) == [0.0, 1.0]
+    assert inspect.iscoroutinefunction(later)
+    assert asyncio.run(later(**columns, answer=["a", "a"])) == [1.0, 0.0]
+
+
+MINE = """
+import functools
+
+NUMBER = 1
+
+
+def short(completions, **kwargs):
+    return []
+
+
+def strict(completions):
+    return []
+
+
+def position(prompts, completions, /, **kwargs):
+    return []
+
+
+def whole(prompts, completions, completion_ids, trainer_state, log_extra, log_metric, level=None):
+    return []
+
+
+def hard(completions, level, **kwargs):
+    return []
+
+
+class Scorer:
+    def __call__(self, completions, **kwargs):
+        return []
+
+
+scorer = Scorer()
+part = functools.partial(short)
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("{}/mime.py:short", r"mime\.py, which does not exist\. Did you mean mine\.py\?"),
+        ("{}/mine.py:shirt", r"has no shirt; it has short, "),
+        ("{}/mine.py:", r"has no name after the colon"),
+        ("{}/mine.py:strict", r"must take \*\*kwargs.* does not take prompts: def strict\(completions, \*\*kwargs\)"),
+        ("{}/mine.py:position", r"takes prompts by position only.*def position\(prompts, completions, \*\*kwargs\)"),
+        ("{}/mine.py:NUMBER", "is not a function but of type int"),
+        ("{}/mine.py:Scorer", "is not a function but of type type"),
+        ("{}/mine.py:scorer", "is not a function but of type Scorer"),
+        ("{}/mine.py:part", "is not a function but of type partial"),
+        ("{}/broken.py:short", r"ZeroDivisionError: division by zero \(.*broken\.py, line 2\)"),
+        ("{}/syntax.py:short", r"SyntaxError: .*syntax\.py, line 1"),
+        ("no_such_package.x:short", "No module named 'no_such_package'"),
+        ("builtins:min", r"min has no signature to inspect"),
+    ],
+)
+def test_functions_that_cannot_be_used(tmp_path: Path, name: str, message: str) -> None:
+    (tmp_path / "mine.py").write_text(MINE)
+    (tmp_path / "broken.py").write_text("\n1 / 0\n")
+    (tmp_path / "syntax.py").write_text("def short(:\n")
+    with pytest.raises(RewardError, match=message) as caught:
+        rewards.load([name.format(tmp_path)])
+    assert "\n" not in str(caught.value)
+
+
+def test_functions_are_checked_against_the_columns(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(MINE)
+    whole, hard = f"{tmp_path}/mine.py:whole", f"{tmp_path}/mine.py:hard"
+    assert len(rewards.load([*NAMES, whole, hard], columns=["prompt", "level"])) == len(NAMES) + 2
+    with pytest.raises(RewardError, match=r"hard needs level, but .* has answer, levels\. Did you mean levels\?"):
+        rewards.load([hard], columns=["answer", "levels"])
+    with pytest.raises(RewardError, match=r"whole must take \*\*kwargs.* does not take question: def whole"):
+        rewards.load([whole], columns=["question"])
+
+
+def test_two_rewards_of_one_name(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("def format(completions, **kwargs):\n    return []\n")
+    with pytest.raises(RewardError, match=r"format and .*mine\.py:format are both called format"):
+        rewards.load(["format", f"{tmp_path}/mine.py:format"])
+    with pytest.raises(RewardError, match=r"cosine and cosine_scaled_reward are both called cosine_scaled"):
+        rewards.load(["cosine", "cosine_scaled_reward"])
+
+
+def test_a_gold_number_that_was_stored_with_a_fraction_and_gold_without_text() -> None:
+    """27.0 is 27, as some tools store it; an answer of white space is none and earns nothing."""
+    whole = "<think>a</think><answer>27</answer>"
+    blank = "<think>a</think><answer> </answer>"
+    for name, most in (("accuracy", 1.0), ("exact_match", 1.0), ("check_answer", 3.0), ("check_numbers", 1.5)):
+        assert rewards.get_reward(name)(prompts=["p"], completions=[whole], answer=[27.0]) == [most]
+        assert rewards.get_reward(name)(prompts=["p"] * 2, completions=[whole, blank], answer=["", "  "]) == [
+            None,
+            None,
+        ]
+
+
+def test_what_rewards_print_goes_to_the_log(tmp_path: Path) -> None:
+    file = tmp_path / "loud.py"
+    file.write_text(
+        "import os\ndef loud(prompts, completions, **kwargs):\n"
+        "    print('from python', flush=True)\n    os.system('echo from a child >&2')\n    return [1.0]\n",
+        encoding="utf-8",
+    )
+    log = tmp_path / "run.log"
+    log.write_text("before\n", encoding="utf-8")
+    with RewardRunner([f"{file}:loud"], workers=1, batch_timeout=30) as runner:
+        runner.start(output=log)
+        assert runner.functions[0](prompts=["p"], completions=["c"]) == [1.0]
+    assert log.read_text(encoding="utf-8") == "before\nfrom python\nfrom a child\n"

@@ -1,0 +1,442 @@
+"""Rewards in worker processes: a hang or crash costs one sample only, and no process is left behind.
+
+The processes are real. Graders here do what the completion says (sleep, spin, exit, …). No test measures time: only the
+pool's deadline ends a hang, and samples that wait for each other show what runs in parallel.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from covey.answers import Outcome
+from covey.errors import RewardError
+from covey.rewards.registry import Graded
+from covey.rewards.runner import RewardRunner
+from covey.rewards.settings import RewardSettings
+from covey.rewards.workers import run_reward
+from covey.rewards.workers.clock import ProcessStats
+from covey.rewards.workers.pool import WorkerPool
+
+GRADERS = '''
+"""Graders that do what the completion says, and functions that misbehave. Nothing here is imported by the tests."""
+import os, sys, time
+from pathlib import Path
+from covey.answers import Outcome
+from covey.errors import RewardError
+from covey.rewards.reward import Graded, Reward
+
+def obey(text, row):
+    what, _, rest = text.partition(" ")
+    if what == "sleep": time.sleep(1000)
+    if what == "spin":
+        while True: pass
+    if what == "exit": os._exit(3)
+    if what == "abort": os.abort()
+    if what == "raise": raise ValueError("no way")
+    if what == "memory": bytearray(1 << (33 if sys.platform == "linux" else 45))
+    if what == "print": print("noise " * 1000, flush=True); os.write(1, b"more noise")
+    if what == "refuse": raise RewardError("the row has no answer")
+    if what == "burn":
+        end = time.process_time() + float(rest)
+        while time.process_time() < end: pass
+    if what == "busy":
+        while not Path(rest).exists(): pass
+    if what == "touch": Path(rest).touch()
+    if what == "wait":
+        while not Path(rest).exists(): time.sleep(0.01)
+    right = text == row.get("answer", text)
+    return Graded(float(right), Outcome.RIGHT if right else Outcome.WRONG)
+
+def find(name, settings):
+    key = (lambda text, row: (text, row["answer"])) if name == "cached" else None
+    return Reward(name, None, obey, key)
+
+def length(prompts, completions, **kwargs): return [float(len(c)) for c in completions]
+def short(prompts, completions, **kwargs): return [1.0]
+def nan(prompts, completions, **kwargs): return [1.0, float("nan"), None]
+def text(prompts, completions, **kwargs): return [1.0, 2, "three"]
+def number(prompts, completions, **kwargs): return 1.0
+def raises(prompts, completions, **kwargs): raise KeyError("gold")
+def exits(prompts, completions, **kwargs): sys.exit(1)
+def dies(prompts, completions, **kwargs): os._exit(7)
+def hangs(prompts, completions, **kwargs): time.sleep(1000)
+async def waits(prompts, completions, **kwargs):
+    import asyncio
+    await asyncio.sleep(0)
+    return [0.5 for _ in completions]
+def logs(prompts, completions, trainer_state=None, log_extra=None, log_metric=None, **kwargs):
+    print("to the log, please")
+    log_extra("words", [len(c.split()) for c in completions])
+    log_metric("seen", trainer_state.global_step)
+    log_metric("seen", trainer_state.log_history[-1]["loss"])
+    return [None] * len(completions)
+'''
+BATCH = {"prompts": ["What is 1 + 1?", "b", "c"], "completions": ["x", "yy", "z z"]}
+
+
+@pytest.fixture(scope="module")
+def graders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The module above, where the pool finds it."""
+    folder = tmp_path_factory.mktemp("graders")
+    (folder / "well_behaved.py").write_text(GRADERS, encoding="utf-8")
+    sys.path.append(str(folder))
+    yield folder / "well_behaved.py"
+    sys.path.remove(str(folder))
+
+
+@pytest.fixture
+def pool_of(graders: Path) -> Iterator[Callable[..., WorkerPool]]:
+    """Makes pools of the well-behaved graders; afterwards none of their processes is left, not even as a zombie."""
+    pools, pids = [], []
+
+    def make(workers: int = 2, timeout: float = 30.0, **kwargs: Any) -> WorkerPool:
+        pool = WorkerPool(workers, RewardSettings(), timeout, finder="well_behaved:find", **kwargs)
+        pools.append(pool)
+        return pool
+
+    yield make
+    for pool in pools:
+        pids += pool.pids
+        pool.close()
+    assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()]
+
+
+def grade(pool: WorkerPool, texts: list[str], name: str = "obey") -> list[Any]:
+    """Grade texts whose row has the text itself as the answer, but for those that begin with `wrong`."""
+    rows = [{"answer": "right" if text.startswith("wrong") else text} for text in texts]
+    return [graded.outcome for graded in pool.grade(name, texts, rows)]
+
+
+def test_a_hanging_sample_is_ended_and_the_others_are_graded(pool_of: Callable[..., WorkerPool]) -> None:
+    pool = pool_of(timeout=0.3)
+    texts = ["a", "sleep", *"bcdefgh", "spin", "wrong", *"ijk"]
+    expected = [Outcome.RIGHT] * len(texts)
+    expected[1] = expected[9] = Outcome.TIMED_OUT
+    expected[10] = Outcome.WRONG
+    assert grade(pool, texts) == expected
+    assert pool.counts["timed_out"] == 2
+    assert pool.grade("obey", ["sleep"], [{}]) == [Graded(0.0, Outcome.TIMED_OUT)]
+    assert grade(pool, ["a"]) == [Outcome.RIGHT]
+
+
+def test_each_hanging_sample_costs_one_deadline(pool_of: Callable[..., WorkerPool]) -> None:
+    pool = pool_of(workers=1, timeout=0.4)
+    texts = [str(i) for i in range(300)]
+    for i in (60, 61, 150, 299):  # in the midst of what one worker is sent at a time
+        texts[i] = "sleep"
+    outcomes = grade(pool, texts)
+    assert [i for i, outcome in enumerate(outcomes) if outcome is not Outcome.RIGHT] == [60, 61, 150, 299]
+    assert (pool.counts["timed_out"], pool.counts["graded"]) == (4, 300)
+
+
+def test_a_dying_worker_takes_only_its_sample(pool_of: Callable[..., WorkerPool]) -> None:
+    pool = pool_of()
+    texts = [*"abc", "exit", *"de", "abort", "raise", "memory", "print", *"fgh"]
+    outcomes = grade(pool, texts)
+    crashed = [text for text, outcome in zip(texts, outcomes, strict=True) if outcome is Outcome.CRASHED]
+    assert crashed == ["exit", "abort", "raise", "memory"]
+    assert set(outcomes) == {Outcome.CRASHED, Outcome.RIGHT}
+    assert pool.counts["crashed"] == 2  # workers
+    causes = [r.cause for r in pool.submit_grading("obey", ["exit", "abort", "raise"], [{}] * 3).result()]
+    assert "exit code 3" in causes[0]
+    assert "SIGABRT" in causes[1]
+    assert causes[2].startswith("ValueError: no way (well_behaved.py, line")
+
+
+def test_sleeping_samples_free_their_slot(pool_of: Callable[..., WorkerPool], tmp_path: Path) -> None:
+    waits = [f"wait {tmp_path / name}" for name in "abc"]
+    touches = [f"touch {tmp_path / name}" for name in "abc"]
+    assert grade(pool_of(workers=1), waits + touches) == [Outcome.RIGHT] * 6
+
+
+@pytest.mark.skipif(ProcessStats(os.getpid()).read() is None, reason="needs scheduler statistics")
+def test_a_spare_worker_is_kept_ready_once_a_sample_hangs(pool_of: Callable[..., WorkerPool], tmp_path: Path) -> None:
+    pool = pool_of(workers=1)
+    texts = [f"wait {tmp_path / 'go'}", f"busy {tmp_path / 'go'}", "a"]
+    graded = pool.submit_grading("obey", texts, [{}] * 3)
+    give_up = time.monotonic() + 30
+    while len(pool.pids) < 4 and time.monotonic() < give_up:  # fork server, one that sleeps, one that spins, spare
+        time.sleep(0.01)
+    assert len(pool.pids) == 4
+    assert not graded.done()
+    (tmp_path / "go").touch()
+    assert [result.outcome for result in graded.result(30)] == [Outcome.RIGHT] * 3
+    while len(pool.pids) > 2 and time.monotonic() < give_up:  # spare workers are ended
+        time.sleep(0.01)
+    assert len(pool.pids) == 2
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(ProcessStats(os.getpid()).read() is None, reason="needs scheduler statistics")
+def test_waiting_for_a_core_does_not_count(pool_of: Callable[..., WorkerPool]) -> None:
+    cores = len(os.sched_getaffinity(0))
+    pool = pool_of(workers=5 * cores, timeout=0.5)  # five on a core, of 0.25 s each
+    assert set(grade(pool, ["burn 0.25"] * (5 * cores))) == {Outcome.RIGHT}
+
+
+def test_equal_samples_are_graded_once(pool_of: Callable[..., WorkerPool]) -> None:
+    pool = pool_of(timeout=0.3)
+    assert grade(pool, ["a", "a", "wrong", "a", "sleep"], "cached")[-1] is Outcome.TIMED_OUT
+    assert (pool.counts["graded"], pool.counts["from_cache"]) == (3, 2)
+    right, wrong, timed_out = Outcome.RIGHT, Outcome.WRONG, Outcome.TIMED_OUT
+    assert grade(pool, ["sleep", "wrong", "b", "a"], "cached") == [timed_out, wrong, right, right]
+    assert (pool.counts["graded"], pool.counts["from_cache"]) == (4, 5)
+    small = pool_of(cache_size=1)
+    for _ in range(2):  # each evicts the other
+        assert grade(small, ["a"], "cached") + grade(small, ["b"], "cached") == [right, right]
+    assert small.counts["from_cache"] == 0
+    without = pool_of(cache_size=0)
+    assert grade(without, ["a", "a"], "cached") == [right, right]
+    assert without.counts["graded"] == 2
+
+
+def test_grading_is_thread_safe(pool_of: Callable[..., WorkerPool]) -> None:
+    pool = pool_of()
+    found: dict[int, list[Any]] = {}
+
+    def work(number: int) -> None:
+        texts = [f"wrong {number}" if i % 3 == number else str(i) for i in range(60)]
+        found[number] = [outcome is Outcome.WRONG for outcome in grade(pool, texts)]
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert found == {number: [i % 3 == number for i in range(60)] for number in range(3)}
+
+
+def test_a_killed_fork_server_is_replaced(pool_of: Callable[..., WorkerPool]) -> None:
+    pool = pool_of()
+    assert grade(pool, ["a"]) == [Outcome.RIGHT]
+    os.kill(pool.pids[0], signal.SIGKILL)
+    assert grade(pool, ["a", "b"]) == [Outcome.RIGHT] * 2
+
+
+def test_mistakes_are_errors(pool_of: Callable[..., WorkerPool]) -> None:
+    pool = pool_of()
+    with pytest.raises(RewardError, match="the row has no answer"):
+        pool.grade("obey", ["a", "refuse"], [{}, {}])
+    with pytest.raises(RewardError, match="Row 0 for obey cannot be sent to a worker"):
+        pool.grade("obey", ["a"], [{"image": threading.Lock()}])
+    waiting = pool.submit_grading("obey", ["sleep"], [{}])
+    pool.close()
+    with pytest.raises(RewardError, match="were closed"):
+        waiting.result()
+    with pytest.raises(RewardError, match="were closed"):
+        pool.grade("obey", ["a"], [{}])
+
+
+@pytest.mark.parametrize(
+    ("function", "row", "cause", "kept"),
+    [
+        ("short", None, "it returned 1 rewards for 3 completions", None),
+        ("number", None, "it returned 1.0 (of type float) instead of a list", None),
+        ("raises", None, "it raised KeyError: 'gold' (well_behaved.py, line", None),
+        ("exits", None, "it raised SystemExit", None),
+        ("dies", None, "its worker process ended with exit code 7", None),
+        ("hangs", None, "it had not returned after 0.", None),
+        ("nan", 1, "it returned nan (of type float), which is neither a finite number nor None", [1.0, None, None]),
+        ("text", 2, "it returned 'three' (of type str), which is neither", [1.0, 2.0, None]),
+    ],
+)
+def test_a_function_that_fails_stops_the_run_or_is_left_out(
+    graders: Path,
+    caplog: pytest.LogCaptureFixture,
+    function: str,
+    row: int | None,
+    cause: str,
+    kept: list[float | None] | None,
+) -> None:
+    caplog.set_level(logging.INFO, "covey.rewards")
+    name = f"{graders}:{function}"
+    where = "" if row is None else f" on row {row} of the batch ('{BATCH['prompts'][row]}')"
+    with RewardRunner([name], workers=1, batch_timeout=0.3) as stopping:
+        with pytest.raises(RewardError) as error:
+            stopping.functions[0](**BATCH)
+        assert str(error.value).startswith(f"The reward {function} failed{where}: {cause}")
+        assert "rewards.on_error=skip" in str(error.value)
+    metrics: list[tuple[str, float]] = []
+    with RewardRunner([name, f"{graders}:length"], workers=1, batch_timeout=0.3, on_error="skip") as skipping:
+        for _ in range(2):
+            batch = {**BATCH, "log_metric": lambda *metric: metrics.append(metric)}
+            assert skipping.functions[0](**batch) == (kept or [None] * 3)
+            assert skipping.functions[1](**batch) == [1.0, 2.0, 3.0]
+    assert metrics == [("grader/errors", 1.0 if kept else 3.0)] * 2
+    assert [record.message for record in caplog.records if cause in record.message] == [caplog.messages[-1]]
+    assert "1 of 3" in caplog.text if kept else "3 of 3" in caplog.text
+
+
+def test_what_counts_as_a_reward() -> None:
+    class Scalar:
+        def __float__(self) -> float:
+            return 2.5
+
+    class Array(list[int]):
+        def __float__(self) -> float:
+            raise TypeError("only size-1 arrays")
+
+    called = run_reward.check((1, True, None, Scalar(), float("-inf"), Array([1, 2]), 10**400), 7)
+    assert called.values == [1.0, 1.0, None, 2.5, None, None, None]
+    assert [row for row, _ in called.bad] == [4, 5, 6]
+    assert run_reward.check("101", 3).failure
+    assert run_reward.check({0: 1.0}, 1).failure
+    assert run_reward.check(iter([0.0]), 1) == run_reward.CallResult([0.0])
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_logging_state_async_and_columns_work_as_in_process(graders: Path, workers: int) -> None:
+    logged: list[Any] = []
+    state = SimpleNamespace(global_step=7, log_history=[{"loss": 0.25}], _secret=threading.Lock(), other=object())
+    extra = {
+        "trainer_state": state,
+        "log_extra": lambda *entry: logged.append(entry),
+        "log_metric": lambda *entry: logged.append(entry),
+        "lock": [threading.Lock()] * 3,  # a column that cannot be pickled
+    }
+    with RewardRunner([f"{graders}:logs", f"{graders}:waits"], workers=workers) as runner:
+        assert [function.__name__ for function in runner.functions] == ["logs", "waits"]
+        batch = BATCH | extra
+        values, waits = (function(**batch) for function in runner.functions)
+    assert values == [None] * 3
+    assert waits == [0.5] * 3
+    assert logged == [("words", [1, 1, 2]), ("seen", 7.0), ("seen", 0.25)]
+
+
+ANSWERS = {
+    "prompts": ["p"] * 5,
+    "completions": [
+        "<think>a</think><answer>1,234</answer>",
+        "<think>a</think><answer>4</answer>",
+        [{"role": "assistant", "content": "<think>b</think><answer>5.0</answer>"}],
+        "nothing",
+        "<answer>6</answer>",
+    ],
+    "answer": ["1234", "5", "5", "7", "6"],
+}
+
+
+def test_workers_give_what_the_process_itself_gives() -> None:
+    names = ["accuracy", "exact_match", "format", "cosine_scaled", "len", "check_answer"]
+    with RewardRunner(names, workers=0) as here, RewardRunner(names, workers=2) as there:
+        expected = [function(**ANSWERS) for function in here.functions]
+        assert [function(**ANSWERS) for function in there.functions] == expected
+        counts = there.pool.counts  # type: ignore[union-attr]
+    assert expected[1] == [1.0, 0.0, 1.0, 0.0, 0.0]
+    assert expected[2] == [1.0, 1.0, 1.0, 0.0, 0.0]
+    assert counts["graded"] + counts["from_cache"] == 3 * 5  # cosine_scaled and len take accuracy's grades
+    assert counts["calls"] == 1
+
+
+def test_outcomes_are_metrics_and_unreadable_gold_is_named_once(caplog: pytest.LogCaptureFixture) -> None:
+    metrics: dict[str, float] = {}
+    batch = {
+        "prompts": ["one", "two " * 50, "three", "four"],
+        "completions": ["<answer>1</answer>", "<answer>2</answer>", "", "<answer>4</answer>"],
+        "answer": ["1", None, "3", "5"],
+    }
+    with RewardRunner(["accuracy"], workers=1) as runner:
+        (accuracy,) = runner.functions
+        assert accuracy(**batch, log_metric=metrics.__setitem__) == [1.0, None, 0.0, 0.0]
+        assert accuracy(**batch) == [1.0, None, 0.0, 0.0]
+        with pytest.raises(RewardError, match="must have a column answer"):
+            accuracy(prompts=["p"], completions=["c"])
+    expected = dict.fromkeys((f"grader/{outcome}" for outcome in Outcome), 0.0)
+    for outcome in (Outcome.RIGHT, Outcome.WRONG, Outcome.UNPARSABLE_GOLD, Outcome.UNPARSABLE_PREDICTION):
+        expected[f"grader/{outcome}"] = 0.25
+    assert metrics == expected
+    (message,) = [text for text in caplog.messages if "cannot read the gold answer" in text]
+    assert "row 1 ('two two two" in message
+
+
+def test_named_rewards_run_in_parallel(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The first function returns only once the second has run, which the trainer has not called yet."""
+    caplog.set_level(logging.INFO, "covey.rewards")
+    file = tmp_path / "pair.py"
+    file.write_text(
+        "import time\nfrom pathlib import Path\nmark = Path(__file__).with_name('mark')\n"
+        "def first(prompts, completions, **kwargs):\n"
+        "    while not mark.exists(): time.sleep(0.01)\n    return [1.0]\n"
+        "def second(prompts, completions, **kwargs):\n    mark.touch()\n    return [2.0]\n",
+        encoding="utf-8",
+    )
+
+    def own(prompts: list[str], completions: list[str], **kwargs: Any) -> list[float]:
+        return [3.0]
+
+    with RewardRunner([f"{file}:first", own, f"{file}:second"], workers=1, batch_timeout=30) as runner:
+        assert runner.functions[1] is own
+        batch = {"prompts": ["p"], "completions": ["c"]}
+        assert [function(**batch) for function in runner.functions] == [[1.0], [3.0], [2.0]]
+    assert [text for text in caplog.messages if "Python functions" in text and text.endswith(": own.")]
+    with pytest.raises(RewardError, match="are both called own"):
+        RewardRunner([own, own])
+
+
+def lives(pid: int) -> bool:
+    """Whether a process runs; one that has ended may be a zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+SCRIPT = """
+import sys
+from pathlib import Path
+with Path("imported").open("a") as file:
+    file.write("x")
+from covey.rewards.workers.pool import WorkerPool
+from covey.rewards.settings import RewardSettings
+pool = WorkerPool(2, RewardSettings(), 1000.0, finder="well_behaved:find")
+assert pool.grade("obey", ["print", "a"], [{}, {}])[1].value == 1.0
+hanging = pool.submit_grading("obey", ["spin", "sleep"], [{}, {}])
+pool.grade("obey", ["a"], [{}])
+print(*pool.pids, flush=True)
+hanging.result()
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="looks for processes in /proc")
+@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGINT])
+def test_no_process_outlives_the_trainer(graders: Path, root: Path, tmp_path: Path, end: signal.Signals) -> None:
+    """SIGINT goes to the whole group, as Ctrl-C does; SIGKILL to the trainer alone, while its workers hang."""
+    (tmp_path / "script.py").write_text(textwrap.dedent(SCRIPT), encoding="utf-8")
+    trainer = subprocess.Popen(
+        [sys.executable, "script.py"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(root / "src"), str(graders.parent)])},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        start_new_session=True,
+    )
+    assert trainer.stdout is not None
+    with trainer.stdout:
+        pids = [int(pid) for pid in trainer.stdout.readline().split()]
+        assert len(pids) >= 3
+        assert all(Path(f"/proc/{pid}").exists() for pid in pids)
+        if end is signal.SIGINT:
+            os.killpg(trainer.pid, end)
+        else:
+            trainer.kill()
+        trainer.wait(30)
+        assert trainer.stdout.read() == ""  # what rewards print does not go there
+    give_up = time.monotonic() + 30
+    while (left := [pid for pid in pids if lives(pid)]) and time.monotonic() < give_up:
+        time.sleep(0.02)
+    assert not left
+    assert (tmp_path / "imported").read_text(encoding="utf-8") == "x"  # the workers did not run the script

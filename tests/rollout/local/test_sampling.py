@@ -1,0 +1,352 @@
+"""Sampling with shared prompts: against transformers' `generate`, plain forward passes, and distributions by hand."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from accelerate.utils import convert_outputs_to_fp32
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    Gemma2Config,
+    Gemma3TextConfig,
+    GenerationConfig,
+    LlamaConfig,
+    LogitsProcessor,
+    MambaConfig,
+    MistralConfig,
+    PretrainedConfig,
+    Qwen2Config,
+    Qwen3Config,
+)
+from transformers.generation import (
+    MinPLogitsWarper,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+)
+
+from covey.errors import TrainingError
+from covey.rollout import Sampling, SamplingSettings, StopCriteria, generate, sample
+from covey.rollout.local.compatibility import log_once, read_settings, unsupported_reason
+from covey.rollout.local.prompt_cache import NotSharedError
+from covey.rollout.local.token_sampling import sample_tokens
+from forked import run_two
+from small_models import SMALL, VOCABULARY
+
+ARCHITECTURES: dict[str, PretrainedConfig] = {
+    "qwen2": Qwen2Config(**SMALL),
+    "qwen3": Qwen3Config(**SMALL),
+    "llama": LlamaConfig(**SMALL),
+    "gemma3": Gemma3TextConfig(
+        **SMALL,
+        sliding_window=8,
+        layer_types=["sliding_attention", "full_attention"],
+        query_pre_attn_scalar=8,
+        tie_word_embeddings=False,  # tied and of random weights, it only repeats itself
+    ),
+    "mistral": MistralConfig(**SMALL, sliding_window=8),
+}
+PROMPTS = [[5, 9, 11], list(range(3, 17)), [7, 7, 21, 30, 2, 6]]
+ROWS = [PROMPTS[0]] * 3 + [PROMPTS[1]] * 2 + [PROMPTS[2]] * 4
+GREEDY = Sampling(temperature=0.0)
+
+
+def build(name: str) -> Any:
+    torch.manual_seed(2)
+    return AutoModelForCausalLM.from_config(ARCHITECTURES[name]).eval()
+
+
+@pytest.fixture(scope="module", params=ARCHITECTURES)
+def model(request: pytest.FixtureRequest) -> Any:
+    return build(request.param)
+
+
+@pytest.fixture(scope="module")
+def qwen3() -> Any:
+    return build("qwen3")
+
+
+def generated(model: Any, prompt: Sequence[int], length: int, **options: Any) -> list[int]:
+    """The greedy completion of `generate` for one prompt."""
+    config = GenerationConfig(max_new_tokens=length, do_sample=False, pad_token_id=0, **options)
+    ids = torch.tensor([list(prompt)])
+    with torch.no_grad():
+        found = model.generate(input_ids=ids, attention_mask=torch.ones_like(ids), generation_config=config)
+    return list(found[0, len(prompt) :].tolist())
+
+
+@pytest.mark.parametrize("budget", [None, 1, 120])
+@pytest.mark.parametrize("penalty", [1.0, 1.4])
+def test_greedy_equals_generate_token_for_token(model: Any, budget: int | None, penalty: float) -> None:
+    assert unsupported_reason(model) is None
+    unended = [generated(model, prompt, 30, repetition_penalty=penalty) for prompt in PROMPTS]
+    eos_token_ids = [unended[0][4], unended[1][11], unended[2][29]]
+    expected = {
+        tuple(prompt): generated(model, prompt, 30, repetition_penalty=penalty, eos_token_id=eos_token_ids)
+        for prompt in PROMPTS
+    }
+    assert len({len(ids) for ids in expected.values()}) > 1, "some end early, at different places"
+    found = sample(
+        model,
+        ROWS,
+        sampling=Sampling(temperature=0.0, repetition_penalty=penalty),
+        stop=StopCriteria(30, eos_token_ids, 0),
+        max_tokens_in_flight=budget,
+    )
+    assert [one.ids for one in found] == [expected[tuple(prompt)] for prompt in ROWS]
+
+
+@pytest.mark.parametrize("budget", [None, 1, 200])
+def test_log_probabilities_are_those_of_a_scoring_pass(model: Any, budget: int | None) -> None:
+    torch.manual_seed(0)
+    found = sample(
+        model,
+        ROWS,
+        sampling=Sampling(temperature=0.7, top_k=12, top_p=0.9),
+        stop=StopCriteria(80, [3, 8], 0),
+        max_tokens_in_flight=budget,
+        return_logps=True,
+    )
+    assert len({len(one.ids) for one in found}) > 2
+    for prompt, one in zip(ROWS, found, strict=True):
+        with torch.no_grad():
+            logits_TV = model(input_ids=torch.tensor([prompt + one.ids])).logits[0, len(prompt) - 1 : -1]
+        expected = (logits_TV / 0.7).log_softmax(-1).gather(1, torch.tensor(one.ids)[:, None]).squeeze(1)
+        assert torch.allclose(torch.tensor(one.logps), expected, atol=1e-5)
+
+
+def test_a_completion_does_not_depend_on_when_others_end(model: Any) -> None:
+    def drawn(eos: list[int]) -> list[list[int]]:
+        generator = torch.Generator().manual_seed(4)
+        stop = StopCriteria(60, eos, 0)
+        return [one.ids for one in sample(model, ROWS, sampling=Sampling(), stop=stop, generator=generator)]
+
+    cut, whole = drawn([1, 2, 3]), drawn([])
+    assert {len(ids) for ids in whole} == {60}
+    assert len({len(ids) for ids in cut}) > 3
+    for short, long in zip(cut, whole, strict=True):
+        assert short == long[: len(short)]
+        assert len(short) == 60 or short[-1] in (1, 2, 3)
+        assert not {1, 2, 3} & set(short[:-1])
+
+
+WARPERS = {
+    "plain": (Sampling(), []),
+    "temperature": (Sampling(temperature=0.6), [TemperatureLogitsWarper(0.6)]),
+    "top-k": (Sampling(top_k=7), [TopKLogitsWarper(7)]),
+    "top-p": (Sampling(top_p=0.8), [TopPLogitsWarper(0.8)]),
+    "min-p": (Sampling(min_p=0.05), [MinPLogitsWarper(0.05)]),
+    "all": (
+        Sampling(temperature=1.3, top_k=30, top_p=0.9, min_p=0.02),
+        [TemperatureLogitsWarper(1.3), TopKLogitsWarper(30), TopPLogitsWarper(0.9), MinPLogitsWarper(0.02)],
+    ),
+}
+
+
+@pytest.mark.parametrize("vocabulary", [1, 2, 97, 2048])
+@pytest.mark.parametrize("name", WARPERS)
+def test_sampled_tokens_have_the_distribution_of_transformers_warpers(name: str, vocabulary: int) -> None:
+    """Evenly spaced numbers in place of random ones give every token its share, to one in their number."""
+    sampling, warpers = WARPERS[name]
+    numbers = 20_000
+    logits_V = torch.randn(vocabulary, generator=torch.Generator().manual_seed(5)) * 2
+    if vocabulary > 2:
+        logits_V[vocabulary // 3] = -torch.inf
+    expected_1V = logits_V[None].clone()
+    for warper in warpers:
+        expected_1V = warper(torch.zeros(1, 1, dtype=torch.long), expected_1V)
+    uniform_b = (torch.arange(numbers, dtype=torch.float64) + 0.5) / numbers
+    found = sample_tokens(logits_V.expand(numbers, -1).clone(), uniform_b, sampling, logps=True)
+    shares_V = torch.bincount(found.tokens_b, minlength=vocabulary) / numbers
+    assert torch.allclose(shares_V, expected_1V[0].softmax(-1), atol=2.5 / numbers)
+    assert not (shares_V > 0)[expected_1V[0].isinf()].any()
+    logps_V = (logits_V / sampling.temperature).log_softmax(-1)
+    assert found.logps_b is not None
+    assert torch.allclose(found.logps_b, logps_V[found.tokens_b], atol=1e-5)
+
+
+def test_extreme_random_numbers_give_possible_tokens() -> None:
+    logits_bV = torch.full((3, 1000), -torch.inf)
+    logits_bV[:, [4, 700]] = 0.0
+    found = sample_tokens(logits_bV, torch.tensor([0.0, 0.5, 1 - 2**-53], dtype=torch.float64), Sampling(), logps=False)
+    assert found.tokens_b.tolist() == [4, 700, 700]
+
+
+def test_two_sampled_tokens_follow_the_models_own_distribution(qwen3: Any) -> None:
+    """Pearson's chi-square over all pairs of tokens, against their exact probabilities."""
+    prompt, count, temperature = [5, 9, 11], 20_000, 0.8
+    torch.manual_seed(11)
+    stop = StopCriteria(2, [], 0)
+    found = sample(qwen3, [prompt] * count, sampling=Sampling(temperature=temperature), stop=stop)
+    with torch.no_grad():
+        first_V = (qwen3(input_ids=torch.tensor([prompt])).logits[0, -1] / temperature).softmax(-1)
+        both = torch.tensor([[*prompt, token] for token in range(VOCABULARY)])
+        second_VV = (qwen3(input_ids=both).logits[:, -1] / temperature).softmax(-1)
+    expected = (first_V[:, None] * second_VV).flatten() * count
+    pairs = torch.tensor([one.ids for one in found])
+    observed = torch.bincount(pairs[:, 0] * VOCABULARY + pairs[:, 1], minlength=VOCABULARY**2)
+    often = expected >= 5
+    observed = torch.cat([observed[often], observed[~often].sum()[None]])
+    expected = torch.cat([expected[often], expected[~often].sum()[None]])
+    statistic = float(((observed - expected) ** 2 / expected).sum())
+    freedom = len(expected) - 1
+    assert freedom > 100
+    assert abs(statistic - freedom) < 4.5 * (2 * freedom) ** 0.5
+
+
+class Recorder(LogitsProcessor):
+    """Records the sequences that it gets, by completion, and forbids repeating the last token."""
+
+    def __init__(self) -> None:
+        self.rows: list[int] = []
+        self.shown: dict[int, list[list[int]]] = {}
+
+    def select_rows(self, rows_b: torch.Tensor) -> None:
+        self.rows = rows_b.tolist()
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        for row, ids in zip(self.rows, input_ids.tolist(), strict=True):
+            self.shown.setdefault(row, []).append(ids)
+        return scores.scatter(1, input_ids[:, -1:], -torch.inf)
+
+
+@pytest.mark.parametrize("budget", [None, 1, 150])
+def test_processors_get_every_completion_so_far(qwen3: Any, budget: int | None) -> None:
+    recorder, generator = Recorder(), torch.Generator().manual_seed(0)
+    found = sample(
+        qwen3,
+        ROWS,
+        sampling=Sampling(),
+        stop=StopCriteria(25, [1, 2], 39),
+        logits_processors=[recorder],
+        max_tokens_in_flight=budget,
+        generator=generator,
+    )
+    for row, (prompt, one) in enumerate(zip(ROWS, found, strict=True)):
+        whole = prompt + one.ids
+        assert len(recorder.shown[row]) == len(one.ids)
+        for place, shown in enumerate(recorder.shown[row]):
+            known = whole[: len(prompt) + place]
+            assert shown == [39] * (len(shown) - len(known)) + known
+        assert all(a != b for a, b in zip(whole[len(prompt) - 1 :], one.ids, strict=False))
+
+
+def test_a_low_rank_adapter_is_part_of_the_model(qwen3: Any) -> None:
+    from peft import LoraConfig, get_peft_model
+
+    torch.manual_seed(0)
+    adapted = get_peft_model(build("qwen3"), LoraConfig(r=4, target_modules="all-linear", init_lora_weights=False))
+    adapted.train()
+    assert unsupported_reason(adapted) is None
+    assert adapted.training
+    found = sample(adapted, ROWS, sampling=GREEDY, stop=StopCriteria(20, [], 0))
+    expected = [generated(adapted, prompt, 20) for prompt in PROMPTS]
+    assert [one.ids for one in found] == [expected[PROMPTS.index(prompt)] for prompt in ROWS]
+    assert expected[0] != generated(qwen3, PROMPTS[0], 20)
+    assert adapted.config._attn_implementation == "sdpa"
+
+
+def test_half_precision_is_close(qwen3: Any) -> None:
+    half = build("qwen3").to(torch.bfloat16)
+    assert unsupported_reason(half) is None
+    found = sample(half, ROWS, sampling=Sampling(), stop=StopCriteria(20, [], 0), return_logps=True)
+    for prompt, one in zip(ROWS, found, strict=True):
+        with torch.no_grad():
+            logits_TV = qwen3(input_ids=torch.tensor([prompt + one.ids])).logits[0, len(prompt) - 1 : -1]
+        expected = logits_TV.log_softmax(-1).gather(1, torch.tensor(one.ids)[:, None]).squeeze(1)
+        assert float((torch.tensor(one.logps) - expected).abs().mean()) < 0.15
+
+
+def test_sharded_processes_take_part_while_others_have_work(qwen3: Any) -> None:
+    asked: list[bool] = []
+    forwards: list[int] = []
+
+    def any_has_work(works: bool) -> bool:
+        asked.append(works)
+        return works or len(asked) < 12
+
+    handle = qwen3.register_forward_hook(lambda *_: forwards.append(1))
+    sample(qwen3, [PROMPTS[0]], sampling=GREEDY, stop=StopCriteria(5, [], 0), any_has_work=any_has_work)
+    handle.remove()
+    assert asked == [True] * 5 + [False] * 7
+    assert len(forwards) == 11, "one forward per question but the last"
+
+
+def test_logits_that_are_not_finite_end_the_run() -> None:
+    broken = build("qwen3")
+    broken.lm_head.weight.data[3] = torch.nan
+    with pytest.raises(TrainingError, match="not finite"):
+        sample(broken, ROWS, sampling=Sampling(), stop=StopCriteria(5, [], 0))
+    with pytest.raises(TrainingError, match="not finite"):
+        sample(broken, ROWS, sampling=GREEDY, stop=StopCriteria(5, [], 0))
+
+
+def test_unsupported_models_have_a_reason() -> None:
+    softcapped = AutoModelForCausalLM.from_config(Gemma2Config(**SMALL, query_pre_attn_scalar=8))
+    assert "softcap" in str(unsupported_reason(softcapped))
+    states = {"hidden_size": 16, "num_hidden_layers": 2, "state_size": 4, "vocab_size": VOCABULARY}
+    assert unsupported_reason(AutoModelForCausalLM.from_config(MambaConfig(**states))) is not None
+    noisy = AutoModelForCausalLM.from_config(Qwen3Config(**SMALL, attention_dropout=0.1))
+    assert "dropout" in str(unsupported_reason(noisy.train()))
+    assert unsupported_reason(noisy.eval()) is None
+
+
+def test_an_attention_that_computes_something_else_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
+    from transformers.models.qwen3 import modeling_qwen3
+
+    odd = AutoModelForCausalLM.from_config(Qwen3Config(**SMALL))
+    rotate = modeling_qwen3.apply_rotary_pos_emb
+    monkeypatch.setattr(
+        modeling_qwen3, "apply_rotary_pos_emb", lambda q, k, *a, **kw: rotate(q * (1 + (q.shape[2] > 1)), k, *a, **kw)
+    )
+    assert "differ by" in str(unsupported_reason(odd))
+
+
+def test_mixed_precision_inside_of_the_forward_is_supported() -> None:
+    model = build("qwen3")
+    model.forward = convert_outputs_to_fp32(torch.autocast("cpu", torch.bfloat16)(model.forward))  # as accelerate does
+    assert unsupported_reason(model) is None
+    found = sample(model, ROWS, sampling=GREEDY, stop=StopCriteria(6, [], 0))
+    assert [len(one.ids) for one in found] == [6] * len(ROWS)
+
+
+def test_settings_are_read_as_generate_reads_them(qwen3: Any) -> None:
+    model = build("qwen3")
+    model.generation_config = GenerationConfig(repetition_penalty=1.2, top_k=20, eos_token_id=[4, 5], pad_token_id=0)
+    asked = GenerationConfig(max_new_tokens=7, do_sample=True, temperature=0.5, top_k=0, min_p=0.1)
+    sampling, stop = read_settings(model, asked, more_eos_token_ids=[5, 6])
+    assert sampling == Sampling(temperature=0.5, top_k=0, min_p=0.1, repetition_penalty=1.2)
+    assert stop == StopCriteria(7, [4, 5, 6], 0)
+    assert read_settings(qwen3, GenerationConfig(max_new_tokens=7, do_sample=True))[0].top_k == 50
+    assert read_settings(model, GenerationConfig(max_new_tokens=7))[0] == Sampling(0.0, repetition_penalty=1.2)
+    for option in ({"no_repeat_ngram_size": 2}, {"num_beams": 2}, {"suppress_tokens": [3]}, {"stop_strings": ["x"]}):
+        with pytest.raises(NotSharedError, match=next(iter(option))):
+            read_settings(model, GenerationConfig(max_new_tokens=7, **option))
+
+
+def test_unsupported_settings_use_generate_with_one_warning(tiny_model: str, caplog: pytest.LogCaptureFixture) -> None:
+    log_once.cache_clear()
+    tokenizer = AutoTokenizer.from_pretrained(tiny_model)
+    model = AutoModelForCausalLM.from_pretrained(tiny_model)
+    greedy = SamplingSettings(12, temperature=0.0)
+    prompts = ["What is 3 + 4?", "hello"]
+    with caplog.at_level(logging.WARNING, logger="covey"):
+        shared = generate(model, tokenizer, prompts, greedy, batch_size=2, seed=0)
+        assert not caplog.records
+        model.generation_config.renormalize_logits = True
+        for _ in range(2):
+            assert generate(model, tokenizer, prompts, greedy, batch_size=2, seed=0) == shared
+    (record,) = caplog.records
+    assert "speed.shared_prefill does not apply" in record.getMessage()
+    assert "renormalize_logits=True" in record.getMessage()
+
+
+@pytest.mark.slow
+def test_two_processes_with_a_sharded_model_wait_for_one_another(tmp_path: Path) -> None:
+    assert run_two("sharded_processes.py", folder=tmp_path).split() == ["same", "same"]

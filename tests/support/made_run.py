@@ -1,0 +1,137 @@
+"""A synthetic run directory for tests of the report, written by the run log's own writers, with hostile completions.
+
+python tests/support/made_run.py FOLDER [steps] [completions per step]
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import sys
+from pathlib import Path
+from typing import Any
+
+from covey.runlog import MetricsWriter, RunDirectory, Value, names, write_completions
+
+UGLY = (
+    "<script>window.pwned = 1</script>",
+    '</script><img src="x" onerror="window.pwned = 2">',
+    "\"quotes\" 'and' &amp; <b>tags</b> \u2028 \u2029 \x00 \x1b[31m",
+    "<!-- <think>never closed",
+)
+CONFIG = """\
+run_name: null
+seed: 3
+model: {name: 'starter </title><script>window.pwned = 3</script>'}
+dataset: {task: arithmetic}
+objective: {name: maxent, kl: {controller: adaptive, kl_target: 0.05}}
+rewards: {funcs: [exact_match, format], think_tag: think, answer_tag: answer}
+training: {num_generations: 8, learning_rate: 1.0e-05, beta: 0.02, max_steps: %d, max_completion_length: 96}
+"""
+GROUP = 8
+
+
+def make_run(root: Path, steps: int = 60, per_step: int = 16, seed: int = 0) -> Path:
+    """Write a run of this many steps and completions per step; returns the folder."""
+    run, draw = RunDirectory(root), random.Random(seed)
+    root.mkdir(parents=True)
+    run.config.write_text(CONFIG % steps, encoding="utf-8")
+    run.write_environment()
+    writer = MetricsWriter(run.metrics, None)
+    for step in range(steps + 1):
+        writer.add(step, _row(step, steps, draw))
+        if step:
+            write_completions(run.completions, step, _completions(step, steps, per_step, draw))
+    writer.flush()
+    return root
+
+
+def _row(step: int, steps: int, draw: random.Random) -> dict[str, Value]:
+    skill = 0.25 + 0.55 * (1 - math.exp(-4 * step / steps))
+    row: dict[str, Value] = {}
+    if step % max(1, steps // 10) == 0:
+        for held_out, level in ((names.TEST_SET, skill), (names.HARD_SET, skill / 4)):
+            for metric, value in (
+                (names.ACCURACY, level),
+                (names.ACCURACY_LOW, level - 0.04),
+                (names.ACCURACY_HIGH, level + 0.04),
+                (names.FORMAT, 0.98),
+                (names.LENGTH, 30 + 20 * skill),
+                (names.TRUNCATED, 0.01),
+            ):
+                row[names.eval_name(held_out, metric)] = value
+    if not step:
+        return row
+    near = skill + draw.gauss(0, 0.04)
+    right = min(max(near, 0.0), 0.9)
+    row |= {
+        names.REWARD: near + 0.2,
+        names.REWARD_STD: 0.4 - 0.3 * skill + draw.gauss(0, 0.02),
+        names.reward_mean("exact_match"): near,
+        names.reward_mean("format"): min(1.0, 0.5 + 2 * step / steps),
+        names.COMPLETION_LENGTH: 30 + 20 * skill + draw.gauss(0, 1),
+        names.CLIPPED_RATIO: max(0.0, draw.gauss(0.02, 0.01)),
+        names.KL: 0.09 * step / steps + abs(draw.gauss(0, 0.003)),
+        names.BETA: 0.02 * (1 + step / steps),
+        names.ENTROPY: 0.4 * math.exp(-2 * step / steps) + abs(draw.gauss(0, 0.01)),
+        names.FRAC_REWARD_ZERO_STD: min(1.0, max(0.0, 0.9 * step / steps + draw.gauss(0, 0.08))),
+        names.CLIP_LOW: 0.01,
+        names.CLIP_HIGH: 0.02,
+        names.CLIP_REGION: 0.03,
+        names.LOSS: draw.gauss(0, 0.01),
+        names.GRAD_NORM: 0.5 + abs(draw.gauss(0, 0.1)),
+        names.LEARNING_RATE: 1e-5 * (1 - step / (steps + 1)),
+        names.STEP_TIME: 2.0,
+        names.GENERATION_TIME: 0.9 + draw.gauss(0, 0.05),
+        names.SCORING_TIME: 0.3,
+        names.REWARDS_TIME: 0.1,
+        names.FORWARD_TIME: 0.25,
+        names.BACKWARD_TIME: 0.35,
+        names.COMPLETIONS_PER_SECOND: 60 + draw.gauss(0, 4),
+        names.PROCESS_MEMORY: 7e8 + 1e6 * step,
+        names.TARGET_ENTROPY: 1.8 - skill,
+        names.EFFECTIVE_COMPLETIONS: 6 - 4 * skill,
+        names.WEIGHT_ON_CORRECT: skill,
+        names.grader_name("right"): right,
+        names.grader_name("wrong"): 0.95 - right,
+        names.grader_name("unparsable_prediction"): 0.04,
+        names.grader_name("timed_out"): 0.01,
+    }
+    return row
+
+
+def _completions(step: int, steps: int, count: int, draw: random.Random) -> dict[str, list[Any]]:
+    columns: dict[str, list[Any]] = {}
+    for at in range(count):
+        group = at // GROUP
+        if at % GROUP == 0:
+            first, second = draw.randrange(1000), draw.randrange(1000)
+            question = f"What is {first} + {second}?" + (UGLY[1] if group == 1 else "")
+        right = draw.random() < 0.25 + 0.6 * step / steps
+        answer = first + second if right else draw.randrange(2000)
+        thought = " ".join(f"{draw.randrange(10)}+{draw.randrange(10)}={draw.randrange(20)}" for _ in range(9))
+        text = f"<think>{thought}</think>\n<answer>{answer}</answer>"
+        if at < len(UGLY):
+            text = UGLY[at] + text
+        outcome = "right" if right else "timed_out" if draw.random() < 0.02 else "wrong"
+        values = {
+            names.COLUMN_PROMPT: [{"role": "user", "content": question}],
+            names.COLUMN_COMPLETION: [{"role": "assistant", "content": text}],
+            "exact_match": float(right),
+            "format": float(draw.random() < 0.9),
+            names.COLUMN_RENDERED: f"<|im_start|>user\n{question}<|im_end|>\n<|im_start|>assistant\n",
+            names.COLUMN_GROUP: group,
+            names.COLUMN_ANSWER: str(first + second),
+            names.COLUMN_OUTCOME: outcome,
+            names.COLUMN_LENGTH: 30 + draw.randrange(20),
+            names.COLUMN_TRUNCATED: draw.random() < 0.03,
+            names.COLUMN_WEIGHT: 0.2 if right else 0.05,
+            names.COLUMN_ADVANTAGE: draw.gauss(0, 1),
+        }
+        for name, value in values.items():
+            columns.setdefault(name, []).append(value)
+    return columns
+
+
+if __name__ == "__main__":
+    make_run(Path(sys.argv[1]), *(int(number) for number in sys.argv[2:]))

@@ -1,0 +1,53 @@
+"""One of the processes started by `test_maxent_training.py`: the gradient of each case, spread over all of them.
+
+Arguments: the model's folder, and the folder to write `<case>.pt` into.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from covey.objective import AdaptiveKL, MaxEnt
+from scripted import TOTAL, scripted_trainer
+
+TAU, BETA = 0.4, 0.3
+FITS = ("mle", "listwise")
+
+# name: objective, loss, accumulation steps. With three, the second of the three groups lies on both processes.
+CASES = {
+    "grpo-dapo": ("grpo", "dapo", 3),
+    "mle-grpo": ("mle", "grpo", 3),
+    "listwise-grpo": ("listwise", "grpo", 1),
+    "listwise-luspo": ("listwise", "luspo", 3),
+    "adaptive-dr_grpo": ("adaptive", "dr_grpo", 3),
+}
+
+
+def more_for(name: str) -> dict[str, Any]:
+    if name in FITS:
+        return {"objective": MaxEnt(tau=TAU, fit=name)}
+    return {"kl_controller": AdaptiveKL(target=0.5, horizon=100)} if name == "adaptive" else {}
+
+
+if __name__ == "__main__":
+    model, folder = sys.argv[1], Path(sys.argv[2])
+    for name, (objective, loss_type, accumulation) in CASES.items():
+        trainer = scripted_trainer(
+            model,
+            folder / name,
+            more=more_for(objective),
+            loss_type=loss_type,
+            beta=0.05,
+            per_device_train_batch_size=TOTAL // 2 // accumulation,
+            gradient_accumulation_steps=accumulation,
+        )
+        trainer.train()
+        if trainer.accelerator.is_main_process:
+            row = {key: value for key, value in trainer.state.log_history[0].items() if isinstance(value, float)}
+            torch.save({"gradient": trainer.gradient, "beta": trainer.beta, "row": row}, folder / f"{name}.pt")
+    # At interpreter exit, threads of an open process group may abort the process.
+    torch.distributed.destroy_process_group()

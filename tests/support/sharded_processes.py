@@ -1,0 +1,65 @@
+"""One of two processes with a sharded model, run with `torch.distributed.run` by `rollout/local/test_sampling.py`.
+
+Each process has other prompts, so they need a different number of steps; each prints `same` if its completions are
+those of the unsharded model.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import torch
+from torch.distributed.fsdp import fully_shard
+from transformers import Qwen3Config, Qwen3ForCausalLM
+
+from covey.rollout import Sampling, StopCriteria, sample
+from covey.rollout.local.compatibility import unsupported_reason
+from covey.training.trl.generation import any_over_shards
+
+SIZES: dict[str, Any] = {
+    "vocab_size": 40,
+    "hidden_size": 16,
+    "intermediate_size": 24,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "initializer_range": 0.4,
+    "eos_token_id": None,
+    "pad_token_id": 0,
+}
+
+
+def main() -> None:
+    """Compare sharded with unsharded."""
+    torch.distributed.init_process_group("gloo")
+    rank = torch.distributed.get_rank()
+    torch.manual_seed(2)
+    model = Qwen3ForCausalLM(Qwen3Config(**SIZES)).eval()
+    prompts = [[5, 9, 11]] * 2 if rank == 0 else [[7, 7, 21, 30]] * 2 + [[3, 4]] * 3
+    stop = StopCriteria(6 if rank == 0 else 15, [], 0)
+    whole = sample(model, prompts, sampling=Sampling(temperature=0.0), stop=stop)
+    for layer in model.model.layers:
+        fully_shard(layer)
+    fully_shard(model)
+    any_has_work = any_over_shards(model)
+    assert any_has_work is not None
+    assert unsupported_reason(model) is None
+    budget = None if rank == 0 else 20
+    sharded = sample(
+        model,
+        prompts,
+        sampling=Sampling(temperature=0.0),
+        stop=stop,
+        max_tokens_in_flight=budget,
+        any_has_work=any_has_work,
+    )
+    print("same" if sharded == whole else "different", flush=True)
+    torch.distributed.barrier()
+    torch.distributed.destroy_process_group()
+    os._exit(0)  # FSDP's threads sometimes abort the interpreter at exit
+
+
+if __name__ == "__main__":
+    main()

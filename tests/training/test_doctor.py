@@ -1,0 +1,96 @@
+"""`covey doctor` finds what is wrong, and a sound run passes.
+
+Pinned here: the shipped run has nothing wrong; each kind of trouble (stop tokens, empty or wrong answers, leakage, too
+little context, memory) is found and named.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from covey.answers import Tags
+from covey.cli.main import main
+from covey.config import load
+from covey.model.loading import load_tokenizer
+from covey.training.doctor import examine
+from covey.training.preflight.checks import check_tokens
+from covey.training.preflight.findings import Finding, Mark, worst
+from covey.training.preflight.gold_answer_check import gold_completion
+
+SMALL = ["dataset.train_size=64", "dataset.test_size=8", "dataset.hard_size=0"]
+
+
+def found(overrides: list[str]) -> dict[str, Finding]:
+    return {finding.check: finding for finding in examine(load([*SMALL, *overrides]))}
+
+
+def test_a_sound_run_passes(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", *SMALL]) == 0
+    out = capsys.readouterr().out
+    assert "a prompt, as the model will see it" in out
+    assert "What is" in out
+    assert "0 wrong" in out
+
+
+def test_wrong_answers_leakage_and_duplicates_are_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [{"problem": f"What is {n} + 1?", "answer": str(n + 1)} for n in range(40)]
+    rows += [rows[0]] * 3
+    (tmp_path / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows[:5]))
+    data = [f"dataset.path={tmp_path / 'train.jsonl'}", f"dataset.test_path={tmp_path / 'test.jsonl'}"]
+    findings = {f.check: f for f in examine(load([*data, "model=starter"]))}
+    assert findings["duplicates"].mark is Mark.WARNING
+    assert findings["duplicates"].result.startswith("3 of 43")
+    assert "5 of the 5 held-out problems" in findings["data"].result
+    assert worst(list(findings.values())) is Mark.WARNING
+
+    rows = [{"problem": f"What is {n} + 1?", "answer": f"{n}</answer>"} for n in range(40)]  # cannot be matched
+    (tmp_path / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert main(["doctor", data[0], "dataset.test_size=0", "model=starter"]) == 1
+    out = " ".join(capsys.readouterr().out.split())
+    assert "40 of 40 gold answers do not score full marks" in out
+    assert "also rows 3, 4," in out
+    assert "28, 29 and more" in out
+
+
+def test_gold_answers_that_cannot_be_parsed_are_listed(tmp_path: Path) -> None:
+    rows = [{"problem": f"What is {n} + 1?", "answer": str(n + 1)} for n in range(40)]
+    rows[7]["answer"] = "see the figure below, please"
+    (tmp_path / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    data = [f"dataset.path={tmp_path / 'train.jsonl'}", "dataset.test_size=0", "model=starter"]
+    findings = [f for f in examine(load([*data, "rewards=math"])) if f.check == "accuracy on train"]
+    assert [f.mark for f in findings] == [Mark.FINE, Mark.WARNING]
+    assert "1 of 40 gold answers cannot be read as mathematics (row 7: 'see the figure" in findings[1].result
+
+
+def test_a_template_that_ends_with_no_stop_token_is_found() -> None:
+    config = load(SMALL)
+    tokenizer = load_tokenizer(config.model)
+    assert [f.mark for f in check_tokens(config, tokenizer)] == [Mark.FINE]
+    other = next(token for token in tokenizer.all_special_tokens if token != tokenizer.eos_token)
+    tokenizer.chat_template = str(tokenizer.chat_template).replace(tokenizer.eos_token, other)
+    wrong = list(check_tokens(config, tokenizer))
+    assert wrong[0].mark is Mark.WRONG
+    assert other in wrong[0].result
+
+
+def test_too_little_context_and_too_little_memory_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    findings = found(["training.max_completion_length=2040"])
+    assert findings["lengths"].mark is Mark.WRONG
+    assert "dataset.max_prompt_length=8" in findings["lengths"].advice
+    monkeypatch.setattr("covey.training.preflight.checks.available_memory", lambda: (10**6, "a toaster"))
+    findings = found([])
+    assert findings["memory"].mark is Mark.WRONG
+    assert "a toaster" in findings["memory"].result
+    assert "all of these tokens are special ones" in found(["model.reasoning_vocab_size=3"])["reasoning"].result
+    assert "4 reasoning tokens, 1 of them usable" in found(["model.reasoning_vocab_size=4"])["reasoning"].result
+
+
+def test_the_gold_completion_is_in_the_runs_own_tags() -> None:
+    row: dict[str, Any] = {"answer": "7", "solution": "3 + 4"}
+    assert gold_completion(row, Tags("reasoning", "final"), "accuracy").endswith("<final>7</final>")
+    assert gold_completion(row, Tags(), "countdown").endswith("<answer>3 + 4</answer>")
