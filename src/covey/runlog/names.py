@@ -8,7 +8,7 @@ of grading outcomes, `memory/…` for bytes. Only times and memory may differ be
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 STEP = "step"
@@ -65,6 +65,8 @@ ACCURACY_LOW = "accuracy_low"
 """Lower end of the 95% interval."""
 ACCURACY_HIGH = "accuracy_high"
 """Upper end of the 95% interval."""
+MEAN_REWARD = "reward"
+"""The mean of the weighted reward over the held-out completions; one function's is `reward/<name>`."""
 FORMAT = "format"
 LENGTH = "completion_length"
 TRUNCATED = "truncated"
@@ -103,7 +105,7 @@ COLUMN_IDS = "completion_ids"
 
 _OURS = re.compile(r"(train|eval|eval_\w+|time|memory|grader)/")
 _COMPONENT = re.compile(r"train/rewards/(.+)/mean")
-_ACCURACY = re.compile(r"eval(?:_(\w+))?/accuracy")
+_EVALUATED = re.compile(r"eval(?:_(\w+))?/(?:accuracy|reward)")
 _PROFILED = "profiling/Time taken: "
 _CLOSING = ("train_runtime", "train_loss", "total_flos")
 
@@ -122,8 +124,8 @@ def accuracy(row: Mapping[str, Any], set_name: str) -> tuple[Any, Any, Any]:
 
 
 def evaluated_set(name: str) -> str | None:
-    """The evaluation set, if this is the name of an accuracy; else None."""
-    found = _ACCURACY.fullmatch(name)
+    """The evaluation set, if this is the name of an accuracy or of a mean reward; else None."""
+    found = _EVALUATED.fullmatch(name)
     return (found.group(1) or TEST_SET) if found else None
 
 
@@ -131,6 +133,25 @@ def held_out_sets(rows: Iterable[Mapping[str, object]]) -> list[str]:
     """The evaluation sets in these rows, the main one first."""
     found = dict.fromkeys(name for row in rows for metric in row if (name := evaluated_set(metric)))
     return sorted(found, key=lambda name: name != TEST_SET)
+
+
+def best_metric(rows: Sequence[Mapping[str, object]], best_by: str | None) -> str | None:
+    """The metric that decides which evaluation is the best, on the main held-out set.
+
+    Args:
+        rows: rows of evaluations.
+        best_by: `evaluation.best_by`: the metric's name after `eval/`; None takes the accuracy where there is one, else
+            the mean reward.
+
+    Returns:
+        None if these rows have no such metric.
+    """
+    sets = held_out_sets(rows)
+    if not sets:
+        return None
+    candidates = (ACCURACY, MEAN_REWARD) if best_by is None else (best_by,)
+    found = (eval_name(sets[0], metric) for metric in candidates)
+    return next((name for name in found if any(row.get(name) is not None for row in rows)), None)
 
 
 def reward_mean(reward: str) -> str:
