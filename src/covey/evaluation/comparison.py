@@ -95,10 +95,10 @@ def compare_evaluations(
     """
     metric = metric or metric_of(first)
     check_comparable(first, other, metric=metric, any_sampling=any_sampling)
-    pairs = zip(scores(first, metric), scores(other, metric), strict=True)
-    scored = [(at, pair) for at, pair in enumerate(pairs) if all(pair)]
-    found = compare(*zip(*(pair for _, pair in scored), strict=True)) if scored else compare((), ())
-    gained, lost = (tuple(scored[place][0] for place in places) for places in (found.gained, found.lost))
+    ones, others = scores(first, metric), scores(other, metric)
+    scored = [at for at, pair in enumerate(zip(ones, others, strict=True)) if all(pair)]
+    found = compare([ones[at] for at in scored], [others[at] for at in scored])
+    gained, lost = (tuple(scored[place] for place in places) for places in (found.gained, found.lost))
     return replace(found, gained=gained, lost=lost)
 
 
@@ -119,7 +119,7 @@ def compare_steps(run: Path, set_name: str, first: int, last: int, metric: str) 
     files = [training_file(run, set_name, step) for step in (first, last)]
     if missing := [step for step, file in zip((first, last), files, strict=True) if not file.is_file()]:
         return PairedResult(set_name, metric, reason=f"the completions of step {missing[0]} are not there")
-    return _paired(set_name, *files, metric=metric)
+    return _paired(set_name, files[0], files[1], metric)
 
 
 def correct(results: Sequence[PairedResult]) -> list[PairedResult]:
@@ -193,15 +193,15 @@ def check_comparable(
     Raises:
         NotComparableError: they differ in problems, prompts, grader (for a reward: reward functions), or sampling.
     """
-    pair = f"{first.folder} and {other.folder}"
-    if differ := _differing(first, other, metric):
-        reason = f"{' and '.join(differ)} differ"
+    pair, settings = f"{first.folder} and {other.folder}", (first.settings, other.settings)
+    if differ := _differing(*settings, metric, lambda: _which_problems(first, other)):
+        reason, seeds = f"{' and '.join(differ)} differ", _seeds(*settings)
         raise NotComparableError(
             f"{pair} cannot be compared: {reason}. Evaluate both on the same problems, with the same system prompt, "
-            f"chat template and grader.{_seeds(first, other)}",
-            f"{reason}.{_seeds(first, other)}" if _seeds(first, other) else reason,
+            f"chat template and grader.{seeds}",
+            f"{reason}.{seeds}" if seeds else reason,
         )
-    if differ := [] if any_sampling else _sampled_differently(first, other):
+    if differ := [] if any_sampling else _sampled_differently(*settings):
         shown = f"sampled differently ({', '.join(differ)})"
         raise NotComparableError(
             f"{pair} were {shown}, which could explain a difference. Evaluate both alike, or compare them anyway with "
@@ -210,10 +210,9 @@ def check_comparable(
         )
 
 
-def measured_differently(first: StoredEvaluation, other: StoredEvaluation) -> str:
-    """How the measurement of two evaluations differs, whatever their problems; empty if it does not."""
-    differ = [word for word in _differing(first, other, metric_of(first)) if not word.startswith("the problems")]
-    return ", ".join([*differ, *_sampled_differently(first, other)])
+def measured_differently(one: Mapping[str, Any], two: Mapping[str, Any], metric: str) -> str:
+    """How evaluations with these settings differ in prompts, grader or sampling; empty if they do not."""
+    return ", ".join([*_differing(one, two, metric), *_sampled_differently(one, two)])
 
 
 def scores(evaluation: StoredEvaluation, metric: str = names.ACCURACY) -> list[list[float]]:
@@ -269,33 +268,35 @@ def _field(metric: str) -> str:
     return "outcome" if metric == names.ACCURACY else metric
 
 
-def _differing(first: StoredEvaluation, other: StoredEvaluation, metric: str) -> list[str]:
-    """What makes two evaluations incomparable, in words."""
+def _differing(
+    one: Mapping[str, Any], two: Mapping[str, Any], metric: str, which_problems: Callable[[], str] = str
+) -> list[str]:
+    """What makes evaluations with these settings incomparable, in words."""
     differ: list[str] = []
     same = _SAME | ({"the rewards": ("rewards",)} if metric.startswith(names.MEAN_REWARD) else {})
     for word, keys in same.items():
-        one, two = (_value(evaluation, keys) for evaluation in (first, other))
-        known = all(_has(evaluation, keys) for evaluation in (first, other))
-        if one == two or (keys[-1] in _WHERE_KNOWN and not known) or (word == "the prompts" and differ):
+        (known, first), (also_known, second) = _lookup(one, keys), _lookup(two, keys)
+        if first == second or (keys[-1] in _WHERE_KNOWN and not (known and also_known)):
             continue
-        if word == "the problems":
-            word += _which_problems(first, other)
-        differ.append(word if keys[-1] in _UNSHOWN else f"{word} ({_shown(one)} and {_shown(two)})")
+        if word == "the prompts" and differ:
+            continue
+        shown = f" ({_shown(first)} and {_shown(second)})" if keys[-1] not in _UNSHOWN else ""
+        differ.append(word + (which_problems() if word == "the problems" else shown))
     return differ
 
 
-def _sampled_differently(first: StoredEvaluation, other: StoredEvaluation) -> list[str]:
-    one, two = (evaluation.settings.get("sampling") or {} for evaluation in (first, other))
+def _sampled_differently(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str]:
+    one, two = first.get("sampling") or {}, second.get("sampling") or {}
     keys = dict.fromkeys([*one, *two])
     return [f"{key} {_shown(one.get(key))} and {_shown(two.get(key))}" for key in keys if one.get(key) != two.get(key)]
 
 
-def _seeds(first: StoredEvaluation, other: StoredEvaluation) -> str:
+def _seeds(one: Mapping[str, Any], two: Mapping[str, Any]) -> str:
     """A hint when the seeds may have made the problems differ."""
-    one, two = (evaluation.settings.get("seed") for evaluation in (first, other))
-    same_data = _value(first, ("data", "problems")) == _value(other, ("data", "problems"))
-    differ = _value(first, ("data", "problems_fingerprint")) != _value(other, ("data", "problems_fingerprint"))
-    if one is None or two is None or one == two or not same_data or not differ:
+    seeds = one.get("seed"), two.get("seed")
+    same_count = _lookup(one, ("data", "problems")) == _lookup(two, ("data", "problems"))
+    same_problems = _lookup(one, _SAME["the problems"]) == _lookup(two, _SAME["the problems"])
+    if None in seeds or seeds[0] == seeds[1] or not same_count or same_problems:
         return ""
     return " Their seeds differ, and the seed draws held-out problems: give `covey eval` one seed=N for both."
 
@@ -317,16 +318,14 @@ def _which_problems(first: StoredEvaluation, other: StoredEvaluation) -> str:
     return f" ({len(differ):,} of {len(one):,}; the first is problem {differ[0]}, {('', 'its answer ')[part]}{shown})"
 
 
-def _has(evaluation: StoredEvaluation, keys: tuple[str, ...]) -> bool:
-    place = _value(evaluation, keys[:-1]) if keys[:-1] else evaluation.settings
-    return isinstance(place, Mapping) and keys[-1] in place
-
-
-def _value(evaluation: StoredEvaluation, keys: tuple[str, ...]) -> Any:
-    value: Any = evaluation.settings
+def _lookup(settings: Mapping[str, Any], keys: tuple[str, ...]) -> tuple[bool, Any]:
+    """Whether the settings have this key, and its value."""
+    place: Any = settings
     for key in keys:
-        value = value.get(key) if isinstance(value, dict) else None
-    return value
+        if not isinstance(place, Mapping) or key not in place:
+            return False, None
+        place = place[key]
+    return True, place
 
 
 def _shown(value: Any) -> str:

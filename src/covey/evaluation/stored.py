@@ -77,22 +77,10 @@ def read_training_evaluation(file: Path) -> StoredEvaluation:
         raise RunDirectoryError(
             f"{file} holds completions without {missing}: the file was changed. Delete it."
         ) from None
-    settings = {
-        "seed": config.seed + SEED_OFFSET,
-        "name": named[0],
-        "step": named[1],
-        "model": {"id": f"{run.root.name} at step {named[1]}"},
-        "data": {
-            "problems": len(problems),
-            "problems_fingerprint": digest(problems),
-            **prompt_settings(config),
-            "chat_template": config.model.chat_template,
-        },
-        "sampling": sampling_settings(config),
-        "num_samples": config.evaluation.num_samples,
-        "grader": grader_name(config),
-        "rewards": {"funcs": list(config.rewards.funcs), "weights": list(config.training.reward_weights or ())},
-    }
+    measured = settings_of(config)
+    data = {"problems": len(problems), "problems_fingerprint": digest(problems), **measured["data"]}
+    model = {"id": f"{run.root.name} at step {named[1]}"}
+    settings = {**measured, "name": named[0], "step": named[1], "model": model, "data": data}
     summary = {name: {"value": e.value, "low": e.low, "high": e.high} for name, e in estimates.items()}
     return StoredEvaluation(file, settings, summary)
 
@@ -103,11 +91,19 @@ def problems_of(completions: Iterable[Mapping[str, Any]]) -> list[tuple[str, str
     return [found[problem] for problem in sorted(found)]
 
 
-def prompt_settings(config: Config) -> dict[str, Any]:
-    """The prompt settings of all problems, besides the model's chat template."""
+def settings_of(config: Config) -> dict[str, Any]:
+    """How a run with this config measures held-out problems, as far as its config knows it, as in `settings.json`."""
     return {
-        "system_prompt": config.dataset.system_prompt,
-        "chat_template_kwargs": dict(config.training.chat_template_kwargs or {}),
+        "seed": config.seed + SEED_OFFSET,
+        "data": {
+            "system_prompt": config.dataset.system_prompt,
+            "chat_template_kwargs": dict(config.training.chat_template_kwargs or {}),
+            "chat_template": config.model.chat_template,
+        },
+        "sampling": sampling_settings(config),
+        "num_samples": config.evaluation.num_samples,
+        "grader": grader_name(config),
+        "rewards": {"funcs": list(config.rewards.funcs), "weights": list(config.training.reward_weights or ())},
     }
 
 

@@ -25,6 +25,7 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
+from covey.report.summary import Change
 from covey.runlog import RunDirectory, names
 from covey.training.display.terminal_text import duration, fit, readable, sparkline
 
@@ -314,16 +315,18 @@ class Display:
             file.write(line.encode(errors="replace"))
 
 
-def before_after_table(rows: Sequence[tuple[str, Estimate, Estimate]]) -> Table:
-    """The final table of a run: each metric before and after, its 95% interval, and the change in points."""
-    table = Table(box=SIMPLE_HEAD, caption="in brackets: 95% interval", caption_justify="left")
+def before_after_table(rows: Sequence[Change]) -> Table:
+    """The final table of a run: each figure before and after, and the change, coloured where the paired test tells it
+    from chance."""
+    grader = f"; accuracy by the grader {rows[0].grader}" if rows and rows[0].grader else ""
+    caption = f"in brackets: 95% interval, of the change from the paired test on the same problems{grader}"
+    table = Table(box=SIMPLE_HEAD, caption=caption, caption_justify="left")
     table.add_column("")
-    for heading in ("before", "after", "points"):
+    for heading in ("before", "after", "change"):
         table.add_column(heading, justify="right", no_wrap=True)
-    for label, before, after in rows:
-        gain = 100 * (after[0] - before[0])
-        change = Text("n/a") if math.isnan(gain) else Text(f"{gain:+.1f}", style="green" if gain > 0 else "red")
-        table.add_row(Text(label), Text(_estimate(before)), Text(_estimate(after), style="bold"), change)
+    for row in rows:
+        before, after, change = row.texts
+        table.add_row(Text(row.label), Text(before), Text(after, style="bold"), Text(change, _CHANGED[row.verdict]))
     return table
 
 
@@ -336,17 +339,13 @@ def print_summary(console: Console, table: Table | None, paths: Sequence[tuple[s
         console.print(Text.assemble((f"  {label:<{width}}  ", "dim"), str(path)), soft_wrap=True)
 
 
+_CHANGED = {1: "green", 0: "", -1: "red"}
 _MARKS = {True: ("✓", "green"), False: ("✗", "red"), None: ("·", "dim")}
 
 
 def _can_redraw(console: Console) -> bool:
     """Whether this terminal supports cursor movements and the panel's characters."""
     return console.is_interactive and console.file.isatty() and console.encoding.lower().startswith("utf")
-
-
-def _estimate(estimate: Estimate) -> str:
-    mean, low, high = (100 * number for number in estimate)
-    return "n/a" if math.isnan(mean) else f"{mean:.1f}%  [{low:.1f} to {high:.1f}]"
 
 
 def _speed(per_second: float) -> str:
