@@ -248,8 +248,10 @@ def _paired(name: str, first: Path, other: Path, metric: str | None = None) -> P
         found = compare_evaluations(ours, theirs, metric=metric)
     except NotComparableError as error:
         return PairedResult(name, reason=error.reason)
-    except CoveyError as error:
-        return PairedResult(name, reason=str(error))
+    except CoveyError as error:  # without the folders above the runs: pages are shared
+        return PairedResult(
+            name, reason=str(error).replace(f"{first.parents[2]}/", "").replace(f"{other.parents[2]}/", "")
+        )
     one, two = ours.settings.get("step"), theirs.settings.get("step")
     steps = None if one is None or two is None else (int(one), int(two))
     if math.isnan(found.difference):

@@ -93,8 +93,12 @@ def overlaid(records: Sequence[RunRecord], labels: Sequence[str]) -> Sections:
                 for one in panel.series:
                     own, name = panel, labels[number]
                     if panel.key == "accuracy" and len(set(graders)) > 1:
-                        own = replace(panel, note="The graders differ: these curves cannot be compared.")
-                        name = f"{name} ({graders[number] or 'grader unknown'})"
+                        own = replace(
+                            panel,
+                            title="Held-out accuracy",
+                            note="The graders differ: these curves cannot be compared.",
+                        )
+                        name = f"{name} (grader: {graders[number] or 'unknown'})"
                     _, there = lines.setdefault((panel.key, one.label), (own, []))
                     there.append(replace(one, label=name, colour=number))
         counts: dict[str, int] = {}
@@ -136,7 +140,7 @@ def _texts(result: PairedResult) -> dict[str, Any]:
         return shown
     corrected = "" if result.corrected is None else f" ({p_text(result.corrected)})"
     return shown | {
-        "figure": f"{figure_name(metric)}{f' ({result.grader})' if result.grader else ''}",
+        "figure": figure_name(metric, result.grader),
         "problems": found.problems,
         "first": value_text(found.first, metric),
         "second": value_text(found.second, metric),

@@ -119,8 +119,8 @@ def _results(evaluated: Sequence[Change], stored: list[StoredEvaluation]) -> lis
         return ["## Results\n", "The model was not evaluated.\n"]
     parts = ["## Results\n"]
     if evaluated:
-        changed = [(one.what, *one.texts) for one in evaluated]
-        note = "During training; 95% intervals in brackets, that of the change from a paired test on the same problems."
+        changed = [(one.what, *one.texts, one.test_text) for one in evaluated]
+        note = "During training, with 95% intervals; the change by the paired test on the same problems."
         parts += [f"{note}\n", _table(("", "before", "this model", "change"), changed)]
     for found in stored:
         settings, how = found.settings, sampling_text(found.settings.get("sampling") or {})

@@ -10,7 +10,7 @@ from typing import Any
 
 from covey.evaluation.comparison import PairedResult, compare_steps
 from covey.evaluation.estimators import Estimate
-from covey.evaluation.figures import change_ends_text, change_text, estimate_text, is_share, p_text, value_text
+from covey.evaluation.figures import change_text, estimate_text, is_share, paired_text, value_text
 from covey.report.charts.panels import set_label
 from covey.report.evaluations import evaluation_rows
 from covey.report.load import RunRecord, grader_of, load_run
@@ -47,22 +47,31 @@ class Change:
 
     @property
     def what(self) -> str:
-        """The figure's name and grader: `held-out accuracy (exact_match)`."""
-        graded = f" ({self.grader})" if self.grader else ""
-        return f"{set_label(self.held_out)} {figure_name(self.metric)}{graded}"
+        """The figure's name and grader: `held-out accuracy (grader: exact_match)`."""
+        return f"{set_label(self.held_out)} {figure_name(self.metric, self.grader)}"
 
     @property
-    def texts(self) -> tuple[str, str, str]:
-        """Before and after with their intervals, and the change with that of the paired test."""
-        return estimate_text(self.before, self.metric), estimate_text(self.after, self.metric), self.change_text
+    def texts(self) -> tuple[str, str]:
+        """Before and after, with their intervals."""
+        return estimate_text(self.before, self.metric), estimate_text(self.after, self.metric)
 
     @property
-    def change_text(self) -> str:
-        """`+8.0 [+5.0 to +11.0], p = 2e-07`; the difference alone if there is no paired test."""
-        change, found = change_text(self.difference, self.metric), self.paired.found
+    def values(self) -> tuple[str, str, str]:
+        """Before, after and the difference, without intervals."""
+        before, after = (value_text(one.value, self.metric) for one in (self.before, self.after))
+        return before, after, change_text(self.difference, self.metric)
+
+    @property
+    def test_text(self) -> str:
+        """The paired test, or why there is none: `+8.0 points (95% interval …), p = 2e-07, on 500 problems`."""
+        found = self.paired.found
         if found is None:
-            return change
-        return f"{change} [{change_ends_text(found.low, found.high, self.metric)}], p = {p_text(found.p_value)}"
+            return f"no paired test: {self.paired.reason}"
+        return f"{paired_text(found, self.metric)}, paired on {found.problems:,} problems"
+
+    @property
+    def is_share(self) -> bool:
+        return is_share(self.metric)
 
     @property
     def in_percent(self) -> tuple[Estimate, Estimate] | None:
@@ -72,16 +81,11 @@ class Change:
         before, after = (Estimate(100 * one.value, 100 * one.low, 100 * one.high) for one in (self.before, self.after))
         return before, after
 
-    @property
-    def values(self) -> tuple[str, str, str]:
-        """Before, after and the difference, without intervals."""
-        before, after = (value_text(one.value, self.metric) for one in (self.before, self.after))
-        return before, after, change_text(self.difference, self.metric)
 
-
-def figure_name(metric: str) -> str:
-    """A metric's name in a sentence."""
-    return metric.replace("reward/", "reward ").replace("_", " ")
+def figure_name(metric: str, grader: str | None = None) -> str:
+    """A metric's name in a sentence, an accuracy with its grader."""
+    graded = f" (grader: {grader})" if grader and metric == names.ACCURACY else ""
+    return metric.replace("reward/", "reward ").replace("_", " ") + graded
 
 
 def changes(record: RunRecord, until: int | None = None) -> list[Change]:

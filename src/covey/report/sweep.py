@@ -184,7 +184,9 @@ def jobs_sheet(
         )
         for one in results
     )
-    return Sheet(f"Jobs: {_what(metric, grader)}, in brackets its 95% interval", headings, rows, tuple(notes))
+    return Sheet(
+        f"Jobs: held-out {figure_name(metric, grader)}, in brackets its 95% interval", headings, rows, tuple(notes)
+    )
 
 
 def seeds_sheet(sweep: Sweep, pooled: Sequence[SeedsResult], metric: str, grader: str | None = None) -> Sheet:
@@ -201,17 +203,15 @@ def seeds_sheet(sweep: Sweep, pooled: Sequence[SeedsResult], metric: str, grader
         for one in pooled
     )
     headings = (*others, "seeds", figure_name(metric), "length", "reward")
-    return Sheet(f"Mean over seeds: {_what(metric, grader)}, in brackets its 95% t interval", headings, rows)
+    return Sheet(
+        f"Mean over seeds: held-out {figure_name(metric, grader)}, in brackets its 95% t interval", headings, rows
+    )
 
 
 def metric_of(results: Sequence[JobResult]) -> str:
     """The held-out metric of the table: that of the first job with one."""
     known = (one.figures.metric for one in results if not math.isnan(one.figures.accuracy.value))
     return next(known, names.ACCURACY)
-
-
-def _what(metric: str, grader: str | None) -> str:
-    return f"held-out {figure_name(metric)}" + (f" ({grader})" if grader and metric == names.ACCURACY else "")
 
 
 def _cell(estimate: Estimate, own: str, metric: str) -> str:

@@ -57,7 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
     for name, evaluation, value in zip(letters, found, values, strict=True):
         _print_line(console, f"{name}  {evaluation.folder}: {value_text(value, metric)}")
     grader = first.settings.get("grader")
-    _print_line(console, f"accuracy by the grader {grader}" if grader else "mean reward")
+    _print_line(console, f"accuracy (grader: {grader})" if grader else "mean reward")
     if len(results) > 1:
         console.print(_table(letters[1:], results, holm([result.p_value for result in results]), metric))
     for name, result in zip(letters[1:], results, strict=True):
@@ -82,7 +82,7 @@ def _list(folder: Path) -> int:
     for one in held:
         metric = metric_of(one)
         found = Estimate(**one.summary[metric])
-        name = f"accuracy ({one.settings['grader']})" if metric == ACCURACY else metric
+        name = f"accuracy (grader: {one.settings['grader']})" if metric == ACCURACY else metric
         counts = str(one.settings["data"]["problems"]), str(one.settings["num_samples"])
         table.add_row(one.folder.name, *counts, name, value_text(found.value, metric), ends_text(found, metric))
     config_arguments.make_console().print(table)

@@ -95,7 +95,7 @@ def _evaluated(rows: Sequence[Row], metric: str, first_colour: int = 0) -> list[
 
 def _held_out(rows: Sequence[Row], config: Mapping[str, Any]) -> list[Panel]:
     grader = grader_of(config)
-    note = f"{f'Grader: {grader}. ' if grader else ''}Band: 95% interval, clustered by problem."
+    title = f"Held-out accuracy (grader: {grader})" if grader else "Held-out accuracy"
     own = f"{names.MEAN_REWARD}/"
     found = dict.fromkeys(
         name.partition(f"/{own}")[2] for row in rows for name in row if name.startswith(f"eval/{own}")
@@ -115,7 +115,7 @@ def _held_out(rows: Sequence[Row], config: Mapping[str, Any]) -> list[Panel]:
     )
     accuracy = _with_intervals(rows, names.ACCURACY)
     return [
-        Panel("accuracy", "Held-out accuracy", accuracy, "percent", note, held_out=True),
+        Panel("accuracy", title, accuracy, "percent", "Band: 95% interval, clustered by problem.", held_out=True),
         reward,
         *([parts] if len(functions) > 1 else []),
     ]
@@ -147,7 +147,7 @@ def _format(rows: Sequence[Row]) -> Panel:
 
 def _length(rows: Sequence[Row]) -> Panel:
     lines = [*_lines(rows, ("training", names.COMPLETION_LENGTH)), *_evaluated(rows, names.LENGTH, 1)]
-    return Panel("length", "Completion length", lines, note="Mean, in tokens.")
+    return Panel("length", "Completion length (tokens)", lines, note="Mean.")
 
 
 def _truncated(rows: Sequence[Row]) -> Panel:
@@ -156,7 +156,9 @@ def _truncated(rows: Sequence[Row]) -> Panel:
 
 
 def _entropy(rows: Sequence[Row]) -> Panel:
-    return Panel("entropy", "Entropy", _lines(rows, ("per token", names.ENTROPY)), note="Of the policy, in nats.")
+    return Panel(
+        "entropy", "Entropy per token", _lines(rows, ("policy", names.ENTROPY)), note="Of the policy, in nats."
+    )
 
 
 def _outcomes(rows: Sequence[Row]) -> Panel:

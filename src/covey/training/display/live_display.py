@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple, TypedDict
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
 from rich.box import SIMPLE_HEAD
 from rich.cells import cell_len, chop_cells
@@ -25,18 +25,17 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from covey.report.summary import Change
 from covey.runlog import RunDirectory, names
 from covey.training.display.terminal_text import duration, fit, readable, sparkline
+
+if TYPE_CHECKING:
+    from covey.report.summary import Change
 
 DETAILED_STEPS = 20
 """Up to this many steps, every step has a plain line; in longer runs every `LINE_EVERY`th."""
 LINE_EVERY = 10
 PACE_WINDOW = 20
 """The time left is estimated from the mean of this many newest steps."""
-
-Estimate = tuple[float, float, float]
-"""A share between 0 and 1, and the bounds of its 95% interval."""
 
 
 class Sample(TypedDict):
@@ -316,17 +315,21 @@ class Display:
 
 
 def before_after_table(rows: Sequence[Change]) -> Table:
-    """The final table of a run: each figure before and after, and the change, coloured where the paired test tells it
-    from chance."""
-    grader = f"; accuracy by the grader {rows[0].grader}" if rows and rows[0].grader else ""
-    caption = f"in brackets: 95% interval, of the change from the paired test on the same problems{grader}"
+    """The final table of a run: each figure before and after, and the change; below it the paired tests of the changes.
+
+    A change is coloured where its test tells it from chance.
+    """
+    grader = next((f" · grader: {row.grader}" for row in rows if row.grader), "")
+    tests = [f"{row.label}: {row.test_text}" for row in rows if row.paired.found]
+    caption = "\n".join([f"in brackets: 95% interval{grader}", *tests])
     table = Table(box=SIMPLE_HEAD, caption=caption, caption_justify="left")
     table.add_column("")
-    for heading in ("before", "after", "change"):
+    for heading in ("before", "after", "points" if all(row.is_share for row in rows) else "change"):
         table.add_column(heading, justify="right", no_wrap=True)
     for row in rows:
-        before, after, change = row.texts
-        table.add_row(Text(row.label), Text(before), Text(after, style="bold"), Text(change, _CHANGED[row.verdict]))
+        before, after = row.texts
+        change = Text(row.values[2], style=_CHANGED[row.verdict])
+        table.add_row(Text(row.label), Text(before), Text(after, style="bold"), change)
     return table
 
 
