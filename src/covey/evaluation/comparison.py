@@ -29,6 +29,7 @@ _SAME = {
     "the chat template": ("data", "chat_template"),
     "the prompts": ("data", "prompts_fingerprint"),
     "the grader": ("grader",),
+    "the value from which an answer is right": ("right_at",),
 }
 """What two evaluations must have in common, and its place in their settings."""
 _WHERE_KNOWN = ("problems_fingerprint", "prompts_fingerprint", "chat_template")

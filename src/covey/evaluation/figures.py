@@ -52,11 +52,15 @@ def p_text(p_value: float) -> str:
     return f"{p_value:.3g}"
 
 
+def sized_text(change: float, metric: str = names.ACCURACY) -> str:
+    """A difference with its unit: `+8.0 points`."""
+    return change_text(change, metric) + (" points" if is_share(metric) else "")
+
+
 def paired_text(found: Comparison, metric: str = names.ACCURACY) -> str:
     """`+8.0 points (95% interval +5.0 to +11.0), p = 2e-07`."""
-    unit = " points" if is_share(metric) else ""
     ends = change_ends_text(found.low, found.high, metric)
-    return f"{change_text(found.difference, metric)}{unit} (95% interval {ends}), p = {p_text(found.p_value)}"
+    return f"{sized_text(found.difference, metric)} (95% interval {ends}), p = {p_text(found.p_value)}"
 
 
 def _number(value: float, metric: str, sign: str = "") -> str:

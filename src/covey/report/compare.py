@@ -8,15 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from covey.errors import ConfigError
-from covey.evaluation.comparison import PairedResult, compare_runs, correct
-from covey.evaluation.figures import change_ends_text, change_text, p_text, value_text
+from covey.evaluation.comparison import compare_runs, correct
 from covey.report.charts.curves_html import COLOURS, geometry
 from covey.report.charts.panels import Sections, make_sections, set_label
 from covey.report.charts.series import Panel, Series
 from covey.report.headline import how_it_ended, key_settings
 from covey.report.load import RunRecord, grader_of, load_run
 from covey.report.page import as_json, draw_sections, refuse_folder, render, write_page
-from covey.report.summary import changes, figure_name
+from covey.report.summary import changes
 from covey.runlog import names
 
 MOST_RUNS = COLOURS
@@ -122,33 +121,17 @@ def differences(configs: Sequence[Mapping[str, Any]]) -> list[tuple[str, list[st
 
 
 def paired_rows(records: Sequence[RunRecord], labels: Sequence[str]) -> list[dict[str, Any]]:
-    """Every other run against the first, on every set that both have evaluated, as text."""
+    """Every other run against the first, on every set that both have evaluated."""
     compared = [
         (label, result)
         for label, record in zip(labels[1:], records[1:], strict=True)
         for result in compare_runs(records[0].run.root, record.run.root)
     ]
     corrected = correct([result for _, result in compared])
-    return [{"run": label} | _texts(result) for (label, _), result in zip(compared, corrected, strict=True)]
-
-
-def _texts(result: PairedResult) -> dict[str, Any]:
-    steps = f" (steps {result.steps[0]} and {result.steps[1]})" if result.steps else ""
-    shown: dict[str, Any] = {"set": set_label(result.name) + steps, "reason": result.reason}
-    found, metric = result.found, result.metric
-    if found is None:
-        return shown
-    corrected = "" if result.corrected is None else f" ({p_text(result.corrected)})"
-    return shown | {
-        "figure": figure_name(metric, result.grader),
-        "problems": found.problems,
-        "first": value_text(found.first, metric),
-        "second": value_text(found.second, metric),
-        "difference": change_text(found.difference, metric),
-        "ends": change_ends_text(found.low, found.high, metric),
-        "p": p_text(found.p_value) + corrected,
-        "changed": f"{len(found.gained)} / {len(found.lost)}",
-    }
+    return [
+        {"run": label, "set": set_label(result.name), "result": result}
+        for (label, _), result in zip(compared, corrected, strict=True)
+    ]
 
 
 _ABSENT = object()

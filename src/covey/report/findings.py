@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from covey.answers import Outcome
 from covey.evaluation.comparison import LEVEL
-from covey.evaluation.figures import change_text, is_share, paired_text
+from covey.evaluation.figures import sized_text
 from covey.report.charts.panels import reward_names
 from covey.report.charts.series import Point
 from covey.report.load import RunRecord
@@ -90,25 +90,22 @@ def accuracy_change(run: Evidence) -> Finding | None:
     change = run.change
     if change is None:
         return None
-    name, before, after = _sentence(change), *change.values[:2]
-    figure, found = _points(change), change.paired.found
-    steps = f"From {before} at step {change.steps[0]} to {after} at step {change.steps[1]}"
+    name, (before, after, _), found = _sentence(change), change.values, change.paired.found
+    steps = f"From {before} at step {change.steps[0]} to {after} at step {change.steps[1]}."
     if found is None:
-        return Finding("note", f"{name}: not tested", figure, f"{steps}. No paired test: {change.paired.reason}.")
-    same = f"{steps}, on the same {found.problems:,} problems"
+        figure = sized_text(change.difference, change.metric)
+        return Finding("note", f"{name}: not tested", figure, f"{steps} There is {change.test_text}.")
     if change.verdict > 0:
-        return Finding("good", f"{name} rose", figure, f"{same}.")
+        return Finding("good", f"{name} rose", change.test_text, steps)
     if change.verdict < 0:
-        text = f"{same}: use an earlier checkpoint, or a smaller learning rate."
-        return Finding("warn", f"{name} fell", figure, text)
-    detectable = change_text(found.plan.detectable, change.metric).lstrip("+")
-    power = f" These problems tell a true difference of about {detectable}{_unit(change)}."
-    return Finding(
-        "note",
-        f"{name}: no change beyond chance",
-        figure,
-        f"{same}.{'' if math.isnan(found.plan.detectable) else power} Use more held-out problems, or train longer.",
+        text = f"{steps} Use an earlier checkpoint, or a smaller learning rate."
+        return Finding("warn", f"{name} fell", change.test_text, text)
+    detectable = sized_text(found.plan.detectable, change.metric).lstrip("+")
+    power = (
+        "" if math.isnan(found.plan.detectable) else f" These problems tell a true difference of about {detectable}."
     )
+    text = f"{steps}{power} Use more held-out problems, or train longer."
+    return Finding("note", f"{name}: no change beyond chance", change.test_text, text)
 
 
 def best_was_earlier(run: Evidence) -> Finding | None:
@@ -127,7 +124,7 @@ def best_was_earlier(run: Evidence) -> Finding | None:
     return Finding(
         "warn",
         "The best was earlier",
-        _points(change),
+        change.test_text,
         f"{_sentence(change)} was {best} at step {change.steps[0]} and ends at {last}. {cure} A smaller learning rate "
         "may help.",
     )
@@ -135,18 +132,6 @@ def best_was_earlier(run: Evidence) -> Finding | None:
 
 def _sentence(change: Change) -> str:
     return change.what[:1].upper() + change.what[1:]
-
-
-def _unit(change: Change) -> str:
-    return " points" if is_share(change.metric) else ""
-
-
-def _points(change: Change) -> str:
-    found = change.paired.found
-    shown = change_text(change.difference, change.metric)
-    if found is None:
-        return shown + _unit(change)
-    return paired_text(found, change.metric)
 
 
 def no_signal(run: Evidence) -> Finding | None:
@@ -196,11 +181,12 @@ def reward_without_accuracy(run: Evidence) -> Finding | None:
     early, late = _ends(rewards)
     if late - early <= max(0.1, 2 * _noise(rewards)):
         return None
+    gained = sized_text(change.difference, change.metric)
     return Finding(
         "warn",
         "The reward rises alone",
         f"reward {late - early:+.2f}",
-        f"The training reward rises, but {change.what} does not ({change.values[2]}{_unit(change)}): the policy may be "
+        f"The training reward rises, but {change.what} does not ({gained}): the policy may be "
         "exploiting the rewards (reward hacking) or memorising the training problems. Read completions with a high "
         "reward.",
     )

@@ -56,10 +56,13 @@ class RunRecord:
 
 
 def grader_of(config: Mapping[str, Any]) -> str | None:
-    """The grader of a run's held-out problems, from its config; None if there is none or it is unknown."""
+    """The grader of a run that has an accuracy, from its config; None if unknown.
+
+    Where neither a grader nor a reward implies one, an older version graded by `accuracy`.
+    """
     funcs = (config.get("rewards") or {}).get("funcs")
     grader = (config.get("evaluation") or {}).get("grader")
-    return grader or (grader_of_rewards(map(str, funcs)) if funcs else None)
+    return grader or ((grader_of_rewards(map(str, funcs)) or "accuracy") if funcs else None)
 
 
 def title_of(config: Mapping[str, Any]) -> str:

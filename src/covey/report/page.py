@@ -14,15 +14,16 @@ import yaml
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 
 from covey.errors import ConfigError
+from covey.evaluation import figures
 from covey.report.charts.curves_html import colour, draw, geometry, values
 from covey.report.charts.panels import Sections, make_sections
 from covey.report.charts.series import Panel, drawn, format_value, full_note
 from covey.report.completions.completions_browser import Packed, pack_completions
-from covey.report.evaluations import EvaluationRow, evaluation_rows
+from covey.report.evaluations import evaluation_rows
 from covey.report.findings import Evidence, findings
 from covey.report.headline import how_it_ended, key_settings
 from covey.report.load import RunRecord, load_run
-from covey.report.summary import changes
+from covey.report.summary import changes, figure_name
 from covey.runlog import guard_disk, names, write_atomically
 
 Shown = list[tuple[str, list[dict[str, Any]]]]
@@ -72,7 +73,6 @@ def refuse_folder(target: Path) -> None:
 
 def render_report(record: RunRecord, packed: Packed) -> str:
     """The page as HTML."""
-    evaluations = [_evaluation(row) for row in evaluation_rows(record.run)]
     sections, changed = make_sections(record.rows, record.config), changes(record)
     step_range = int(record.rows[0][names.STEP]), record.step
     shown, data = draw_sections(sections, *step_range)
@@ -84,23 +84,13 @@ def render_report(record: RunRecord, packed: Packed) -> str:
         changes=changed,
         key_settings=key_settings(record),
         findings=findings(Evidence.of(record, changed)),
-        evaluations=evaluations,
+        evaluations=evaluation_rows(record.run),
         sections=shown,
         config=yaml.safe_dump(record.config, sort_keys=False, allow_unicode=True) if record.config else "",
         packed=packed,
         data=as_json({"panels": data, "geometry": geometry(*step_range)}),
         scripts=("panels.js", "completions_browser.js") if packed.text else ("panels.js",),
     )
-
-
-def _evaluation(row: EvaluationRow) -> dict[str, str]:
-    return {
-        "set": row.set_name,
-        "weights": row.state,
-        "sampling": row.sampling,
-        "problems": f"{row.problems:,}" + (f" × {row.samples}" if row.samples > 1 else ""),
-        "figures": row.text,
-    }
 
 
 def draw_sections(sections: Sections, first: int, last: int) -> tuple[Shown, list[dict[str, Any]]]:
@@ -137,6 +127,7 @@ def render(template: str, *, scripts: Sequence[str], **values: Any) -> str:
     )
     environment.filters["quoted"] = lambda text: json.dumps(text, ensure_ascii=False)  # autoescaped like the rest
     figure = environment.get_template("panel.html")
+    environment.globals.update(figures=figures, figure_name=figure_name)
     environment.globals.update(style=_asset("report.css"), drawn=lambda panel: figure.render(panel=panel).strip())
     # The hashes include the newlines of the template.
     code = [f"\n{_asset(name)}" for name in ("theme.js", *scripts)]

@@ -97,8 +97,8 @@ def read_figures(run: RunDirectory) -> JobFigures:
     accuracy = before = _UNKNOWN
     length = lengths[-1] if lengths else math.nan
     metric = names.best_of(rows, _best_by(run.config)) or names.ACCURACY
-    if sets := names.held_out_sets(rows):
-        evaluated = [row for row in rows if row.get(names.eval_name(sets[0], metric)) is not None]
+    sets = names.held_out_sets(rows)
+    if evaluated := [row for row in rows if sets and row.get(names.eval_name(sets[0], metric)) is not None]:
         first, last = evaluated[0], evaluated[-1]
         if first[names.STEP] == 0:
             before = figure_of(first, sets[0], metric)
@@ -115,13 +115,16 @@ def _best_by(config: Path) -> str | None:
 
 
 def read_results(directory: SweepDirectory, sweep: Sweep) -> list[JobResult]:
-    """All jobs of the sweep, finished ones first, then by accuracy."""
+    """All jobs of the sweep, finished ones first, then by their held-out figure."""
     found = []
     for job in sweep.jobs:
         state = directory.state(job)
         figures = JobFigures() if state.state == WAITING else read_figures(directory.run(job))
         found.append(JobResult(job, state, figures))
-    return sorted(found, key=lambda one: (one.state.state != FINISHED, _descending(one.figures.accuracy.value)))
+    return sorted(
+        found,
+        key=lambda one: (one.state.state != FINISHED, one.figures.metric, _descending(one.figures.accuracy.value)),
+    )
 
 
 def pool_seeds(sweep: Sweep, results: Sequence[JobResult]) -> list[SeedsResult]:

@@ -144,11 +144,11 @@ def _print(console: Any, name: str, result: Comparison, listed: int, metric: str
 
 def _needed(plan: Plan, metric: str) -> list[str]:
     """The difference that these problems can detect, and the problems or samples needed for the one observed."""
-    from covey.evaluation.figures import change_text, is_share
+    from covey.evaluation.figures import sized_text
 
     if math.isnan(plan.detectable):
         return []
-    size = f"{change_text(plan.detectable, metric).removeprefix('+')}{' points' if is_share(metric) else ''}"
+    size = sized_text(plan.detectable, metric).lstrip("+")
     lines = [f"these problems tell a true difference of about {size} (80% power, two-sided 5%)"]
     if plan.problems.value > 0:
         low, high = (_rounded(end) for end in (plan.problems.low, plan.problems.high))

@@ -95,7 +95,6 @@ def _evaluated(rows: Sequence[Row], metric: str, first_colour: int = 0) -> list[
 
 def _held_out(rows: Sequence[Row], config: Mapping[str, Any]) -> list[Panel]:
     grader = grader_of(config)
-    title = f"Held-out accuracy (grader: {grader})" if grader else "Held-out accuracy"
     own = f"{names.MEAN_REWARD}/"
     found = dict.fromkeys(
         name.partition(f"/{own}")[2] for row in rows for name in row if name.startswith(f"eval/{own}")
@@ -114,6 +113,7 @@ def _held_out(rows: Sequence[Row], config: Mapping[str, Any]) -> list[Panel]:
         held_out=True,
     )
     accuracy = _with_intervals(rows, names.ACCURACY)
+    title = "Held-out accuracy" + (f" (grader: {grader})" if grader and any(one.points for one in accuracy) else "")
     return [
         Panel("accuracy", title, accuracy, "percent", "Band: 95% interval, clustered by problem.", held_out=True),
         reward,

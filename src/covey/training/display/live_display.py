@@ -321,7 +321,7 @@ def before_after_table(rows: Sequence[Change]) -> Table:
     """
     grader = next((f" · grader: {row.grader}" for row in rows if row.grader), "")
     tests = [f"{row.label}: {row.test_text}" for row in rows if row.paired.found]
-    caption = "\n".join([f"in brackets: 95% interval{grader}", *tests])
+    caption = Text("\n".join([f"in brackets: 95% interval{grader}", *tests]))  # not markup: sets have users' names
     table = Table(box=SIMPLE_HEAD, caption=caption, caption_justify="left")
     table.add_column("")
     for heading in ("before", "after", "points" if all(row.is_share for row in rows) else "change"):
