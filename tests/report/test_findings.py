@@ -53,7 +53,7 @@ RIGHT, LOST = names.grader_name("right"), names.grader_name("timed_out")
 SPEAKS: list[tuple[rules.Rule, Evidence, str, str, str]] = [
     # McNemar: 2 / 2^6 for 6 and 0, 2 * (1 + 14) / 2^14 for 13 and 1, 2 * (1 + 5) / 2^5 for 4 and 1.
     (rules.accuracy_change, _given(change=_change(13, 1)), "good", "+12.0 points", "From 40.0% at step 0 to 52.0%"),
-    (rules.accuracy_change, _given(change=_change(0, 6)), "warn", "-6.0 points", "use an earlier checkpoint"),
+    (rules.accuracy_change, _given(change=_change(0, 6)), "warn", "-6.0 points", "Use an earlier checkpoint"),
     (rules.accuracy_change, _given(change=_change(4, 1)), "note", "+3.0 points", "tell a true difference of about"),
     (rules.accuracy_change, _given(change=_change(13, 1, tested=False)), "note", "+12.0 points", "no files"),
     (
