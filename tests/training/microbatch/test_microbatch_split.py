@@ -174,7 +174,7 @@ def test_a_checkpoint_holds_the_plan(tmp_path: Path) -> None:
     assert loaded is not None
     assert loaded.buffered_inputs is not None
     assert [micro[PLAN] for micro in loaded.buffered_inputs] == [micro[PLAN] for micro in cut]
-    assert any(dummy for micro in cut for dummy in micro[PLAN]["stand_ins"])
+    assert any(dummy for micro in cut for dummy in micro[PLAN].dummies)
 
 
 @pytest.mark.slow
