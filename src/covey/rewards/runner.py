@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from covey.answers import Outcome
 from covey.errors import RewardError
-from covey.rewards.arguments import PortableColumns, arguments_for_call, rows_for_grading
+from covey.rewards.arguments import arguments_for_call, portable, rows_for_grading
 from covey.rewards.findings import Findings, Problem
 from covey.rewards.no_reward_check import NoRewardCheck
 from covey.rewards.registry import find, refuse_equal_names
@@ -94,7 +94,6 @@ class RewardRunner:
         self._findings = Findings(on_error)
         self._on_error = on_error
         self._no_reward_check = NoRewardCheck() if len(self._rewards) == len(funcs) else None
-        self._portable = PortableColumns()
         self._batches: list[_Batch] = []
         self.prompt_prefix = ""
         """What the prompts end with for the model to continue, such as `<think>`: it is prepended to each completion,
@@ -205,7 +204,7 @@ class RewardRunner:
         try:
             return self._submit_all(prompts, completions, columns)
         except NotPortableError:
-            return self._submit_all(prompts, completions, self._portable.of(columns))
+            return self._submit_all(prompts, completions, portable(columns))
 
     def _submit_all(self, prompts: Sequence[Any], completions: Sequence[Any], columns: Mapping[str, Any]) -> _Batch:
         batch = _Batch(completions, self.prompt_prefix)

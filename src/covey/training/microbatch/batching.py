@@ -29,6 +29,7 @@ from transformers import PreTrainedModel
 
 from covey.config import SpeedConfig
 from covey.errors import ConfigError
+from covey.log_once import log_once
 from covey.training.microbatch.metric_weights import with_totals
 from covey.training.microbatch.microbatch_split import (
     COMPLETION_KEYS,
@@ -148,7 +149,6 @@ class Batching:
         self._window = window(micro_batches, accumulation)
         self._multiple = multiple_of or 1
         self._trims_prompts = trims_prompts
-        self._logged: set[str] = set()
 
     @property
     def is_plain(self) -> bool:
@@ -245,7 +245,7 @@ class Batching:
             and value.shape[1] in (length, width, length + width)
         ]
         if found:
-            self._log_once("unknown", f"speed.trim does not apply: it is not known how to trim {', '.join(found)}")
+            log_once(logger, "speed.trim does not apply: it is not known how to trim %s.", ", ".join(found))
         return bool(found)
 
     def _order(self, rows: Sequence[RowShape], permutation: Sequence[int], size: int) -> list[int]:
@@ -255,7 +255,7 @@ class Batching:
             shuffled = shuffle_groups([row.group for row in rows], permutation)
             return sort_within(shuffled, rows, size * self._window)
         why = self._loss.coupling or "loss_type=bnpo divides by the tokens of a micro-batch"
-        self._log_once("trim", f"speed.trim does not move rows between micro-batches: {why}")
+        log_once(logger, "speed.trim does not move rows between micro-batches: %s.", why)
         return sort_within(permutation, rows, size)
 
     def _skips(self, beta: float) -> bool:
@@ -265,7 +265,7 @@ class Batching:
         if beta != 0:
             why = "with training.beta other than 0, the KL term gives every completion a gradient"
         if why is not None:
-            self._log_once("skip", f"speed.skip_zero does not apply: {why}")
+            log_once(logger, "speed.skip_zero does not apply: %s.", why)
         return why is None
 
     def _gathered(
@@ -293,10 +293,8 @@ class Batching:
         if budget is not None and any(
             row.has_gradient and row.prompt + row.completion > budget for row in per_process[0]
         ):
-            self._log_once(
-                "budget",
-                f"speed.max_tokens={budget} is less than one prompt and completion: such a row is a chunk by itself",
-            )
+            text = "speed.max_tokens=%d is less than one prompt and completion: such a row is a chunk by itself."
+            log_once(logger, text, budget)
         return [[*own, *[[]] * (needed - len(own))] for own in found]
 
     def _planned(
@@ -323,11 +321,6 @@ class Batching:
         )
         prompt, completion = (max(widths) for widths in zip(*plan.widths, strict=True))
         return trim_padding(micro, prompt, completion), plan
-
-    def _log_once(self, topic: str, text: str) -> None:
-        if topic not in self._logged:
-            self._logged.add(topic)
-            logger.warning("%s.", text)
 
 
 def batching_for(speed: SpeedConfig, args: Any, model: torch.nn.Module, *, router_loss: bool) -> Batching:

@@ -20,6 +20,7 @@ import torch.nn.functional as F
 from accelerate.utils import extract_model_from_parallel, is_compiled_module
 from transformers import PreTrainedModel
 
+from covey.log_once import log_once
 from covey.model.group_attention import LAYOUT, NO_MASK, Group, GroupLayout, share_prompts, unsupported_reason
 from covey.model.norms import use_own_norms
 
@@ -115,7 +116,6 @@ class SharedScoring:
         self._on = on
         self._thinks = thinks
         self._reasons: WeakKeyDictionary[torch.nn.Module, str | None] = WeakKeyDictionary()
-        self._logged: set[str] = set()
 
     def score(
         self,
@@ -179,9 +179,9 @@ class SharedScoring:
 
     def _falls_back(self, reason: str | None) -> bool:
         """Whether there is a reason for the plain path, which is logged once."""
-        if reason is not None and reason not in self._logged:
-            self._logged.add(reason)
-            logger.warning("speed.shared_scoring does not apply: %s. Prompts are computed for each completion.", reason)
+        if reason is not None:
+            text = "speed.shared_scoring does not apply: %s. Prompts are computed for each completion."
+            log_once(logger, text, reason)
         return reason is not None
 
     def _unsupported_reason(self, model: torch.nn.Module) -> str | None:

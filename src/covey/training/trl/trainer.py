@@ -21,6 +21,7 @@ from trl.models.utils import disable_gradient_checkpointing
 from trl.trainer.utils import split_pixel_values_by_grid, unsplit_pixel_values_by_grid
 
 from covey.config import SpeedConfig
+from covey.log_once import begin_run
 from covey.model.reasoning_vocab import ReasoningVocabulary
 from covey.objective import GRPO, KLController, Objective
 from covey.training.advantages.kl_control import KLMonitor
@@ -94,6 +95,7 @@ class GRPOTrainer(TRLGRPOTrainer):
             ConfigError: the objective or the controller cannot be combined with the rest.
             DataError: rows have no `prompt`.
         """
+        begin_run()
         if objective is not None:
             check_objective(objective)
         check_prompts(TRLGRPOTrainer, *args, **kwargs)
