@@ -21,7 +21,7 @@ _MAX_LISTED = 20  # rows in one message
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class RewardProblem:
     """Why a reward is missing, for one row of the batch or (None) for all."""
 
     row: int | None
@@ -59,7 +59,7 @@ class Findings:
         self,
         name: str,
         values: list[float | None],
-        problems: Sequence[Problem],
+        problems: Sequence[RewardProblem],
         prompts: Sequence[Any],
     ) -> tuple[list[float | None], int]:
         """The rewards of a function, None where it had a problem, and the number of these.

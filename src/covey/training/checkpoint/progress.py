@@ -17,7 +17,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class TrainingProgress:
     """The state between two optimiser steps; one per process, as each has its own rows."""
 
     micro_step: int
@@ -44,14 +44,14 @@ class Progress:
     """The position in the data after the prompts drawn so far; None without resampling, which needs none."""
 
 
-def save_progress(checkpoint: Path, process_index: int, progress: Progress) -> None:
+def save_progress(checkpoint: Path, process_index: int, progress: TrainingProgress) -> None:
     """Write `progress` into the checkpoint folder. Tensors and plain containers only, so it loads without pickle."""
     state = {field.name: getattr(progress, field.name) for field in fields(progress)}
     state["buffered_inputs"] = _plans(progress.buffered_inputs, ChunkPlan.state)
     torch.save(state, _file(checkpoint, process_index))
 
 
-def load_progress(checkpoint: Path, process_index: int, device: torch.device) -> Progress | None:
+def load_progress(checkpoint: Path, process_index: int, device: torch.device) -> TrainingProgress | None:
     """Read back what `save_progress` wrote, with the buffered inputs on `device`.
 
     Returns:
@@ -70,7 +70,7 @@ def load_progress(checkpoint: Path, process_index: int, device: torch.device) ->
         return None
     stored = torch.load(file, map_location="cpu", weights_only=True)
     stored["buffered_inputs"] = _plans(send_to_device(stored["buffered_inputs"], device), ChunkPlan.of)
-    return Progress(**stored)
+    return TrainingProgress(**stored)
 
 
 def copy_log(log: Mapping[str, Any]) -> dict[str, Any]:

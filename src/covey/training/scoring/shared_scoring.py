@@ -21,7 +21,7 @@ from accelerate.utils import extract_model_from_parallel, is_compiled_module
 from transformers import PreTrainedModel
 
 from covey.log_once import log_once
-from covey.model.group_attention import LAYOUT, NO_MASK, Group, GroupLayout, share_prompts, unsupported_reason
+from covey.model.group_attention import LAYOUT, NO_MASK, GroupLayout, PackedGroup, share_prompts, unsupported_reason
 from covey.model.norms import use_own_norms
 
 logger = logging.getLogger(__name__)
@@ -91,7 +91,7 @@ def pack(input_ids_BS: torch.Tensor, mask_BS: torch.Tensor, length_T: int) -> Pa
 def _layout(new: list[bool], prompts: list[int], completions: list[int]) -> GroupLayout:
     starts = [row for row, is_new in enumerate(new) if is_new]
     groups = (
-        Group(prompts[start], tuple(size for size in completions[start:end] if size))
+        PackedGroup(prompts[start], tuple(size for size in completions[start:end] if size))
         for start, end in zip(starts, [*starts[1:], len(new)], strict=True)
     )
     return GroupLayout(tuple(groups))
