@@ -14,7 +14,7 @@ from typing import Any
 from covey.config import Config, load
 from covey.errors import RunDirectoryError
 from covey.evaluation.fingerprint import digest
-from covey.evaluation.grading import SEED_OFFSET, grader_name
+from covey.evaluation.grading import SEED_OFFSET, grader_name, grader_settings
 from covey.evaluation.metrics import compute_metrics
 from covey.runlog.directory import RunDirectory
 from covey.runlog.evaluations import StoredEvaluation, list_evaluations, read_completions
@@ -54,6 +54,8 @@ def read_training_evaluation(file: Path) -> StoredEvaluation:
     run.refuse_newer()
     completions = list(read_completions(file))
     config = load(recipe=run.config)
+    graded = any(item.get("outcome") is not None for item in completions)
+    grader = (grader_name(config) or "accuracy") if graded else None  # older versions graded every run
     try:
         estimates = compute_metrics(completions, config.seed, config.evaluation.k)
         problems = problems_of(completions)
@@ -68,7 +70,8 @@ def read_training_evaluation(file: Path) -> StoredEvaluation:
         "data": {"problems": len(problems), "problems_fingerprint": digest(problems), **prompt_settings(config)},
         "sampling": sampling_settings(config),
         "num_samples": config.evaluation.num_samples,
-        "grader": grader_name(config),
+        **grader_settings(config, grader),
+        **reward_settings(config),
     }
     summary = {name: {"value": e.value, "low": e.low, "high": e.high} for name, e in estimates.items()}
     return StoredEvaluation(file, settings, summary)
@@ -86,6 +89,11 @@ def prompt_settings(config: Config) -> dict[str, Any]:
         "system_prompt": config.dataset.system_prompt,
         "chat_template_kwargs": dict(config.training.chat_template_kwargs or {}),
     }
+
+
+def reward_settings(config: Config) -> dict[str, Any]:
+    """The reward functions of evaluations with this config, as in `settings.json`."""
+    return {"rewards": {"funcs": list(config.rewards.funcs), "weights": list(config.training.reward_weights or ())}}
 
 
 def sampling_settings(config: Config) -> dict[str, Any]:

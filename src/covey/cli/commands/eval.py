@@ -106,13 +106,14 @@ def _print(console: Any, evaluation: StoredEvaluation) -> None:
     problems, samples = evaluation.settings["data"]["problems"], evaluation.settings["num_samples"]
     title = f"{evaluation.settings['name']}: {problems:,} problem{'' if problems == 1 else 's'}, {samples} each"
     table = Table(title, "value", "95% interval")
+    grader = evaluation.settings.get("grader")
     same = {"pass@1", f"avg@{samples}"} & evaluation.summary.keys()  # the accuracy by other names: one row
     for name, figure in evaluation.summary.items():
         if name in same or (name.startswith("grader/") and figure["value"] == 0):
             continue
-        if name == "accuracy" and same:
-            name = f"accuracy = {' = '.join(sorted(same))}"
-        style = "{:.1f}" if name == "completion_length" else "{:.1%}"
+        style = "{:.1f}" if name == "completion_length" else "{:.3g}" if name.startswith("reward") else "{:.1%}"
+        if name == "accuracy":
+            name = f"{' = '.join([name, *sorted(same)])} ({grader})"
         low, high = style.format(figure["low"]), style.format(figure["high"])
         interval = "undefined" if math.isnan(figure["low"]) else f"{low} – {high}"
         table.add_row(name, style.format(figure["value"]), interval)
