@@ -92,12 +92,12 @@ def changes(record: RunRecord, until: int | None = None) -> list[Change]:
     """The first and the last evaluation on every held-out set that was evaluated at least twice.
 
     Args:
-        until: only evaluations up to this step.
+        until: only evaluations up to this step, which may be the first one.
     """
     found = []
     for held_out in names.held_out_sets(record.rows):
         evaluated = evaluations(record, held_out, until)
-        if len(evaluated) >= 2:
+        if len(evaluated) >= (2 if until is None else 1):
             found.append(change_between(record, held_out, evaluated[0], evaluated[-1]))
     return found
 
@@ -119,6 +119,7 @@ def change_between(record: RunRecord, held_out: str, first: Row, last: Row, best
     what = f"held-out {figure_name(metric)}"
     label = {names.TEST_SET: what, names.HARD_SET: "on the harder set"}.get(held_out, f"{what} on {held_out}")
     before, after = (figure_of(row, held_out, metric) for row in (first, last))
+    untested = "it is the best of several" if best else "it is the first evaluation" if first is last else ""
     return Change(
         held_out=held_out,
         metric=metric,
@@ -126,8 +127,8 @@ def change_between(record: RunRecord, held_out: str, first: Row, last: Row, best
         steps=steps,
         before=before,
         after=after,
-        paired=PairedResult(held_out, reason="it is the best of several")
-        if best
+        paired=PairedResult(held_out, reason=untested)
+        if untested
         else compare_steps(record.run.root, held_out, *steps, metric),
         label=f"best, at step {steps[1]}" if best else label,
     )
