@@ -37,9 +37,18 @@ class EvaluationRow:
 
     @property
     def text(self) -> str:
-        """The figures, with the grader of the accuracy: `accuracy 63.2% [60.1 to 66.2]; pass@4 …`."""
-        graded = f" (grader: {self.grader})" if self.grader else ""
-        return "; ".join(f"{name} {estimate_text(one, name)}" for name, one in self.figures.items()) + graded
+        """The figures: `accuracy 63.2% [60.1 to 66.2]; pass@4 …`, with the grader."""
+        return "; ".join(f"{name} {estimate_text(one, name)}" for name, one in self.figures.items()) + self._graded
+
+    @property
+    def main_text(self) -> str:
+        """The first figure: `63.2% [60.1 to 66.2]`, with the grader."""
+        name, figure = next(iter(self.figures.items()))
+        return estimate_text(figure, name) + self._graded
+
+    @property
+    def _graded(self) -> str:
+        return f" (grader: {self.grader})" if self.grader else ""
 
 
 def evaluation_rows(run: RunDirectory) -> list[EvaluationRow]:
