@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from covey.answers import Outcome, Tags, extract_prediction, grade_exact
@@ -24,7 +24,12 @@ _NEAR = 10  # partial accuracy accepts a tenth of the answer
 
 def grader_name(config: Config) -> str:
     """The grader of held-out problems: `exact_match`, `countdown` or `accuracy`, by the rewards of the run."""
-    names = {canonical_name(name) for name in config.rewards.funcs if ":" not in name}
+    return grader_of_rewards(config.rewards.funcs)
+
+
+def grader_of_rewards(funcs: Iterable[str]) -> str:
+    """The grader that these rewards imply."""
+    names = {canonical_name(name) for name in funcs if ":" not in name}
     if "countdown" in names:
         return "countdown"
     return "exact_match" if "exact_match" in names else "accuracy"

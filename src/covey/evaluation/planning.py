@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from covey.evaluation.estimators import Z95, Estimate, mean, t_quantile
+from covey.evaluation.estimators import Z95, Estimate, mean, t_estimate, t_quantile
 
 _REACH = Z95 + 0.8416212335729143
 """Standard errors between a detectable difference and 0: a two-sided 5% level and 80% power (one-sided quantile)."""
@@ -62,7 +62,8 @@ def plan(first: _Scores, second: _Scores) -> Plan:
     size = abs(float(gaps.mean()))
     if size < 1e-12:
         return Plan(detectable, undefined, undefined)
-    error = t_quantile(n - 1) * float(squares.std(ddof=1)) / math.sqrt(n)
+    spread = t_estimate(squares.tolist())
+    error = spread.high - spread.value
     factor = math.exp(min(error / variance, 50.0))  # on a log scale: a variance is positive and skewed
     problems = [max(0, _problems(size, variance * by, lost) - n) for by in (1.0, 1 / factor, factor)]
     samples = undefined

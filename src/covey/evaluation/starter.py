@@ -11,6 +11,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from covey.answers import Outcome
 from covey.data.sources.arithmetic import Difficulty, take
 from covey.evaluation.estimators import Estimate, accuracy_estimate, mean
+from covey.evaluation.figures import ends_text, value_text
 from covey.evaluation.run import EvaluationResult, GradedCompletion, evaluate
 from covey.model.starter.coldstart import DIFFICULTY, ColdStart
 from covey.model.starter.styles import STYLE_SHARES
@@ -42,7 +43,7 @@ class StarterFigures:
 
         table = Table("held-out arithmetic, sampled at temperature 1", "value", "95% interval")
         for label, estimate in self._estimates():
-            table.add_row(label, f"{estimate.value:.1%}", f"{estimate.low:.1%} – {estimate.high:.1%}")
+            table.add_row(label, value_text(estimate.value), ends_text(estimate))
         table.add_row("share of careful completions", f"{self.careful_share:.1%}", "")
         table.add_row("mean completion length", f"{self.length:.1f} tokens", "")
         return table
@@ -77,7 +78,7 @@ def is_careful(item: GradedCompletion) -> bool:
 def model_card(settings: ColdStart, figures: StarterFigures, parameters: int) -> str:
     """The model card, in the hub's format."""
     rows = "\n".join(
-        f"| {label} | {estimate.value:.1%} | {estimate.low:.1%} – {estimate.high:.1%} |"
+        f"| {label} | {value_text(estimate.value)} | {ends_text(estimate)} |"
         for label, estimate in figures._estimates()
     )
     shares = ", ".join(f"{style} {share:.0%}" for style, share in STYLE_SHARES.items())

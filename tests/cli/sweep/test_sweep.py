@@ -27,8 +27,8 @@ from covey.cli.sweep.plan import job_name, make_plan
 from covey.config import load
 from covey.config.compose.group_files import Roots
 from covey.errors import ConfigError, RunDirectoryError
+from covey.evaluation.estimators import t_estimate
 from covey.report.sweep import pool_seeds, read_figures, read_results
-from covey.report.t_interval import mean_interval
 from covey.runlog.directory import RunDirectory
 from covey.runlog.sweep import FAILED, FINISHED, STOPPED, WAITING, JobState, Sweep, SweepDirectory, SweepJob
 from sweep_jobs import JOB, states
@@ -256,15 +256,15 @@ def test_a_missing_launcher_names_the_extra(tmp_path: Path, root: Path) -> None:
 
 
 def test_the_t_interval_of_a_mean():
-    estimate = mean_interval([0.30, 0.32, 0.40])
+    estimate = t_estimate([0.30, 0.32, 0.40])
     half = 4.302653 * math.sqrt(0.0028) / math.sqrt(3)  # s² = (0.04² + 0.02² + 0.06²) / 2 = 0.0028
     assert estimate.value == pytest.approx(0.34)
     assert (estimate.low, estimate.high) == pytest.approx((0.34 - half, 0.34 + half), abs=1e-6)
-    alone = mean_interval([0.3])
+    alone = t_estimate([0.3])
     assert alone.value == 0.3
     assert math.isnan(alone.low)
     assert math.isnan(alone.high)
-    assert math.isnan(mean_interval([]).value)
+    assert math.isnan(t_estimate([]).value)
 
 
 def test_figures_are_those_of_the_last_evaluation(tmp_path: Path) -> None:

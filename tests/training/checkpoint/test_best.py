@@ -51,12 +51,11 @@ def checkpoints(run: Path) -> set[str]:
 
 def test_the_best_is_kept_linked_and_reported(train: Train, capsys: pytest.CaptureFixture[str]) -> None:
     run = train("run", "training.save_total_limit=1")
-    output = " ".join(capsys.readouterr().out.split())
-    assert "best, at step 2 90.0% [80.0 to 100.0] 60.0% [50.0 to 70.0] -30.0" in output
+    assert "best, at step" not in capsys.readouterr().out  # no step improved on the model before training
     assert checkpoints(run) == {"checkpoint-2", "checkpoint-6"}  # the best and the newest
     assert (run / "best_model").readlink() == Path("checkpoint-2")
     assert json.loads((run / "summary.json").read_text())["best_checkpoint"] == "checkpoint-2"
-    assert "step 2: 60.0% held-out" in (run / "report.html").read_text(encoding="utf-8")
+    assert "60.0% held-out" not in (run / "report.html").read_text(encoding="utf-8")
     state = TrainerState.load_from_json(str(run / "checkpoint-6" / "trainer_state.json"))
     assert (state.best_metric, state.best_global_step) == (0.6, 2)
     assert evaluated(state) == [(step, value) for step, value in ACCURACY.items() if step < 6] + [(6, 0.1)]

@@ -94,8 +94,7 @@ def _report(result: RunResult, config: Config, console: Any) -> int:
     paths += [("model", run.final_model), ("metrics", run.metrics), ("completions", run.completions), ("log", run.log)]
     print_summary(console, before_after_table(rows) if rows else None, paths)
     for row in after:
-        value = f"{row.accuracy[0]:.1%}  [{100 * row.accuracy[1]:.1f} to {100 * row.accuracy[2]:.1f}]"
-        text = f"  {row.set_name} ({row.state}, {row.problems} problems, {row.sampling}): {value}"
+        text = f"  {row.set_name} ({row.state}, {row.problems} problems, {row.sampling}): {row.text}"
         console.print(text, markup=False, highlight=False, soft_wrap=True)
     if result.trained:
         push_finished(config, run, console)

@@ -12,6 +12,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from covey.evaluation.run import EvaluationResult, GradedCompletion
 from covey.runlog import names
 from covey.runlog.directory import RunDirectory
+from covey.runlog.evaluations import training_file
 from covey.runlog.files import json_line, write_atomically
 from covey.runlog.metrics import MetricsWriter
 from covey.training.checkpoint.best import METRIC, is_new_best, note_evaluation, relink_best, selection_accuracy
@@ -94,7 +95,7 @@ class EvaluationCallback(TrainerCallback):
         for held_out, result in results.items():
             row |= {names.eval_name(held_out, metric): value for metric, value in result.metrics().items()}
             records = "".join(json_line(asdict(item)) for item in result.completions)
-            write_atomically(self._run.evaluation / f"{held_out}-step-{state.global_step:06d}.jsonl", records)
+            write_atomically(training_file(self._run.root, held_out, state.global_step), records)
         self._writer.add(state.global_step, row)
         if self._log:
             self._log(row)

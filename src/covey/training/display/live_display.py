@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple, TypedDict
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
 from rich.box import SIMPLE_HEAD
 from rich.cells import cell_len, chop_cells
@@ -28,14 +28,14 @@ from rich.text import Text
 from covey.runlog import RunDirectory, names
 from covey.training.display.terminal_text import duration, fit, readable, sparkline
 
+if TYPE_CHECKING:
+    from covey.report.summary import Change
+
 DETAILED_STEPS = 20
 """Up to this many steps, every step has a plain line; in longer runs every `LINE_EVERY`th."""
 LINE_EVERY = 10
 PACE_WINDOW = 20
 """The time left is estimated from the mean of this many newest steps."""
-
-Estimate = tuple[float, float, float]
-"""A share between 0 and 1, and the bounds of its 95% interval."""
 
 
 class Sample(TypedDict):
@@ -314,16 +314,22 @@ class Display:
             file.write(line.encode(errors="replace"))
 
 
-def before_after_table(rows: Sequence[tuple[str, Estimate, Estimate]]) -> Table:
-    """The final table of a run: each metric before and after, its 95% interval, and the change in points."""
-    table = Table(box=SIMPLE_HEAD, caption="in brackets: 95% interval", caption_justify="left")
+def before_after_table(rows: Sequence[Change]) -> Table:
+    """The final table of a run: each figure before and after, and the change; below it the paired tests of the changes.
+
+    A change is coloured where its test tells it from chance.
+    """
+    grader = next((f" · grader: {row.grader}" for row in rows if row.grader), "")
+    tests = [f"{row.label}: {row.test_text}" for row in rows if row.paired.found]
+    caption = Text("\n".join([f"in brackets: 95% interval{grader}", *tests]))  # not markup: sets have users' names
+    table = Table(box=SIMPLE_HEAD, caption=caption, caption_justify="left")
     table.add_column("")
-    for heading in ("before", "after", "points"):
+    for heading in ("before", "after", "points" if all(row.is_share for row in rows) else "change"):
         table.add_column(heading, justify="right", no_wrap=True)
-    for label, before, after in rows:
-        gain = 100 * (after[0] - before[0])
-        change = Text("n/a") if math.isnan(gain) else Text(f"{gain:+.1f}", style="green" if gain > 0 else "red")
-        table.add_row(Text(label), Text(_estimate(before)), Text(_estimate(after), style="bold"), change)
+    for row in rows:
+        before, after = row.texts
+        change = Text(row.values[2], style=_CHANGED[row.verdict])
+        table.add_row(Text(row.label), Text(before), Text(after, style="bold"), change)
     return table
 
 
@@ -336,17 +342,13 @@ def print_summary(console: Console, table: Table | None, paths: Sequence[tuple[s
         console.print(Text.assemble((f"  {label:<{width}}  ", "dim"), str(path)), soft_wrap=True)
 
 
+_CHANGED = {1: "green", 0: "", -1: "red"}
 _MARKS = {True: ("✓", "green"), False: ("✗", "red"), None: ("·", "dim")}
 
 
 def _can_redraw(console: Console) -> bool:
     """Whether this terminal supports cursor movements and the panel's characters."""
     return console.is_interactive and console.file.isatty() and console.encoding.lower().startswith("utf")
-
-
-def _estimate(estimate: Estimate) -> str:
-    mean, low, high = (100 * number for number in estimate)
-    return "n/a" if math.isnan(mean) else f"{mean:.1f}%  [{low:.1f} to {high:.1f}]"
 
 
 def _speed(per_second: float) -> str:
