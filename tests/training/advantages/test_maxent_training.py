@@ -179,7 +179,7 @@ def test_a_custom_objective_keeps_the_kl_term(tiny_model: str, tmp_path: Path) -
 @pytest.mark.parametrize(
     ("more", "settings", "text"),
     [
-        ({"objective": MaxEnt()}, {"loss_type": "cispo"}, "loss cispo does not work with"),
+        ({"objective": MaxEnt()}, {"loss_type": "cispo"}, "loss_type=cispo does not work with"),
         ({"objective": MaxEnt(q_epsilon=0.2)}, {"loss_type": "grpo"}, "below 1/8"),
         ({"kl_controller": AdaptiveKL(target=0.1)}, {"beta": 0.0}, "needs a reference model"),
         ({"objective": "maxent"}, {}, "no method advantages"),
