@@ -6,6 +6,7 @@ import dataclasses
 import difflib
 import inspect
 import re
+import sys
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
@@ -86,9 +87,13 @@ def record(objective: Any) -> tuple[dict[str, Any], dict[str, Any] | None]:
 
     Returns:
         Overrides; and the `objective.settings`, or None to keep those of the config, for a class.
+
+    Raises:
+        ConfigError: it is no objective.
     """
     if inspect.isclass(objective):
         return {"objective.name": _name(objective)}, None
+    check_objective(objective)
     kind = type(objective)
     for name, settings in SETTINGS.items():
         if kind is REGISTRY[name]:
@@ -159,13 +164,18 @@ def _checked(kind: type, settings: Mapping[str, Any], name: str) -> dict[str, An
 
 def _kinds(kind: type) -> dict[str, str]:
     """The types of a class's settings as text, of those that `coerce` can check."""
-    source: Any = kind if dataclasses.is_dataclass(kind) else _init(kind)
-    try:
-        hints = typing.get_type_hints(source)
-    except Exception:  # an annotation that exists for type checkers only
-        return {}
-    found = {name: _kind(hint) for name, hint in hints.items()}
-    return {name: text for name, text in found.items() if text is not None}
+    fields = dataclasses.fields(kind) if dataclasses.is_dataclass(kind) else ()
+    hints = {item.name: item.type for item in fields} or inspect.get_annotations(_init(kind))
+    found = {}
+    for name, hint in hints.items():
+        holder = types.SimpleNamespace(__annotations__={name: hint})
+        try:
+            hint = typing.get_type_hints(holder, vars(sys.modules[kind.__module__]))[name]
+        except Exception:  # a name that exists for type checkers only
+            continue
+        if (text := _kind(hint)) is not None:
+            found[name] = text
+    return found
 
 
 def _kind(hint: Any) -> str | None:
