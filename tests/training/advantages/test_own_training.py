@@ -86,6 +86,7 @@ def test_an_object_trains_and_its_columns_are_recorded(tmp_path: Path) -> None:
     assert config.objective.settings == {"decay": 0.75, "start": 0.25}
 
 
+@pytest.mark.slow
 def test_a_stopped_run_resumes_as_if_it_had_not_stopped(tiny_model: str, tmp_path: Path) -> None:
     """By the same call, and by the command, which finds the class by its name."""
     settings = {**TINY, "model.name": tiny_model, "output_dir": str(tmp_path), "rewards.funcs": ["format", "length"]}
@@ -106,6 +107,7 @@ def test_a_stopped_run_resumes_as_if_it_had_not_stopped(tiny_model: str, tmp_pat
     assert_same(tmp_path / "stopped", straight)
 
 
+@pytest.mark.slow
 def test_by_name_with_settings(tiny_model: str, tmp_path: Path) -> None:
     """The same run as with the object."""
     file = Path(__file__).parents[2] / "support" / "own_objective.py"
@@ -116,6 +118,7 @@ def test_by_name_with_settings(tiny_model: str, tmp_path: Path) -> None:
     assert_same(tmp_path / "named", tmp_path / "given")
 
 
+@pytest.mark.slow
 def test_one_of_coveys_is_the_run_of_its_name(tiny_model: str, tmp_path: Path) -> None:
     settings = {**TINY, "model.name": tiny_model, "output_dir": str(tmp_path), "training.max_steps": 1}
     given = covey.train(overrides={**settings, "run_name": "given"}, objective=MaxEnt(tau=0.7))
