@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from covey.report.t_interval import mean_interval
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 from tables import START, Result, by_seed, over_seeds
-
-from covey.report.t_interval import mean_interval
 
 Series = Mapping[int, float]
 """Values by training step."""

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
-from covey.evaluation.estimators import Estimate, mean
 from covey.report.t_interval import mean_interval
+
+from covey.evaluation.estimators import Estimate, mean
 
 BASELINE = "grpo"
 START = "start"

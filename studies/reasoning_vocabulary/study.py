@@ -17,8 +17,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-
 from covey.report.t_interval import mean_interval
+
 from covey.runlog import RunDirectory, names, read_metrics, series, write_atomically
 
 HERE = Path(__file__).resolve().parent

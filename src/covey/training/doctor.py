@@ -12,6 +12,7 @@ from covey.config import Config, TrainingConfig
 from covey.errors import CoveyError
 from covey.model.loading import check_model, load_tokenizer
 from covey.model.prompts import render
+from covey.training.advantages import objectives
 from covey.training.checkpoint.vocab_expansion import check_reasoning
 from covey.training.preflight.checks import (
     check_batch,
@@ -79,6 +80,12 @@ def _examine_settings(config: Config) -> Iterator[PreflightFinding]:
     for note in notes:
         yield PreflightFinding(Mark.WARNING, "settings", note)
     yield PreflightFinding(Mark.FINE, "settings", "every key is known, every value in range")
+    try:
+        objective = objectives.build(config)["objective"]
+    except CoveyError as error:
+        yield PreflightFinding(Mark.WRONG, "objective", str(error))
+    else:
+        yield PreflightFinding(Mark.FINE, "objective", f"{config.objective.name}: {objective!r}")
 
 
 def try_steps(config: Config, console: Any) -> PreflightFinding:
