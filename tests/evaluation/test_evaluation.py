@@ -7,11 +7,14 @@ from typing import Any
 
 import pytest
 from datasets import Dataset
+from transformers import AutoTokenizer
 
 from covey.answers import Outcome
 from covey.evaluation import run as evaluation
 from covey.evaluation.estimators import share_interval
-from covey.rollout import Generation, SamplingSettings
+from covey.model.starter import STARTER_PATH
+from covey.rollout import Completion, SamplingSettings
+from fake_engine import ScriptedEngine
 
 ROWS = Dataset.from_list(
     [
@@ -21,20 +24,18 @@ ROWS = Dataset.from_list(
 )
 
 
-def test_figures_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_figures_by_hand() -> None:
     completions = [
-        Generation("<think>\n2+2=4\n</think>\n<answer>4</answer>", 12, truncated=False),
-        Generation("<answer>5</answer>", 4, truncated=False),
-        Generation("<answer>1,000.0</answer>", 8, truncated=False),
-        Generation("<think> I wonder", 16, truncated=True),
+        Completion([1] * 12, truncated=False, text="<think>\n2+2=4\n</think>\n<answer>4</answer>"),
+        Completion([1] * 4, truncated=False, text="<answer>5</answer>"),
+        Completion([1] * 8, truncated=False, text="<answer>1,000.0</answer>"),
+        Completion([1] * 16, truncated=True, text="<think> I wonder"),
     ]
 
-    def fake(model: Any, tokenizer: Any, prompts: list[Any], sampling: Any, **settings: Any) -> list[Generation]:
-        assert [p[-1]["content"] for p in prompts] == ["2 + 2", "2 + 2", "500 + 500", "500 + 500"]
-        return completions
-
-    monkeypatch.setattr(evaluation, "generate", fake)
-    result = evaluation.evaluate(None, None, ROWS, SamplingSettings(16), num_samples=2, batch_size=4, seed=0)
+    engine, tokenizer = ScriptedEngine(completions), AutoTokenizer.from_pretrained(STARTER_PATH)
+    result = evaluation.evaluate(engine, tokenizer, ROWS, SamplingSettings(16), num_samples=2, batch_size=4, seed=0)
+    asked = ["2 + 2", "2 + 2", "500 + 500", "500 + 500"]
+    assert all(text in tokenizer.decode(ids) for text, ids in zip(asked, engine.prompts, strict=True))
     assert result.accuracy.value == 0.5
     # Both problems are right half the time: no sign of correlation within a problem, so all four count.
     assert (result.accuracy.low, result.accuracy.high) == share_interval(2, 4)

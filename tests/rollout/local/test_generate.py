@@ -9,7 +9,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from covey.model.prompts import render
-from covey.rollout import SamplingSettings, generate
+from covey.rollout import LocalEngine, SamplingSettings, generate
 
 PROMPTS = [[{"role": "user", "content": text}] for text in ("What is 3 + 4?", "What is 120 + 4567?", "hello")]
 
@@ -30,7 +30,8 @@ def greedy_by_hand(model: Any, tokenizer: Any, prompt: list[dict[str, str]], len
 
 def test_greedy_equals_a_plain_loop_without_padding(model_and_tokenizer: tuple[Any, Any]) -> None:
     model, tokenizer = model_and_tokenizer
-    done = generate(model, tokenizer, PROMPTS, SamplingSettings(12, temperature=0.0), batch_size=2, seed=0)
+    engine = LocalEngine(model, tokenizer, batch_size=2)
+    done = generate(engine, tokenizer, PROMPTS, SamplingSettings(12, temperature=0.0), seed=0)
     for prompt, generation in zip(PROMPTS, done, strict=True):
         expected = greedy_by_hand(model, tokenizer, prompt, 12)
         assert generation.text == tokenizer.decode(expected, skip_special_tokens=True)
@@ -41,12 +42,12 @@ def test_greedy_equals_a_plain_loop_without_padding(model_and_tokenizer: tuple[A
 def test_a_completion_ends_at_the_first_end_token(model_and_tokenizer: tuple[Any, Any]) -> None:
     model, tokenizer = model_and_tokenizer
     sampling = SamplingSettings(60)
-    done = generate(model, tokenizer, PROMPTS[:1] * 64, sampling, batch_size=64, seed=1)
+    done = generate(LocalEngine(model, tokenizer), tokenizer, PROMPTS[:1] * 64, sampling, seed=1)
     ended = [g for g in done if not g.truncated]
     assert ended, "with 64 random completions some end by chance"
     assert all(g.length < 60 for g in ended)
     assert all(g.length == 60 for g in done if g.truncated)
-    assert all("<|im_end|>" not in g.text for g in done)
+    assert all("<|im_end|>" not in str(g.text) for g in done)
 
 
 def test_the_seed_decides_and_the_callers_state_is_unchanged(
@@ -57,22 +58,25 @@ def test_the_seed_decides_and_the_callers_state_is_unchanged(
     torch.manual_seed(3)
     expected = torch.rand(2)
     torch.manual_seed(3)
-    first = generate(model, tokenizer, PROMPTS, SamplingSettings(8), batch_size=3, seed=5)
+    engine = LocalEngine(model, tokenizer)
+    first = generate(engine, tokenizer, PROMPTS, SamplingSettings(8), seed=5)
     assert torch.equal(torch.rand(2), expected)
     assert model.training
-    assert generate(model, tokenizer, PROMPTS, SamplingSettings(8), batch_size=3, seed=5) == first
-    assert generate(model, tokenizer, PROMPTS, SamplingSettings(8), batch_size=3, seed=6) != first
+    assert generate(engine, tokenizer, PROMPTS, SamplingSettings(8), seed=5) == first
+    assert generate(engine, tokenizer, PROMPTS, SamplingSettings(8), seed=6) != first
 
 
 def test_the_chat_template_gets_the_arguments(tiny_model: str) -> None:
     model, tokenizer = AutoModelForCausalLM.from_pretrained(tiny_model), AutoTokenizer.from_pretrained(tiny_model)
     tokenizer.chat_template += "{% if brief %}Be brief.{% endif %}"
     prompt = [{"role": "user", "content": "2 + 2?"}]
-    greedy = {"max_completion_length": 8, "temperature": 0.0}
-    plain, brief = SamplingSettings(**greedy), SamplingSettings(**greedy, chat_template_kwargs={"brief": True})
+    engine, greedy = LocalEngine(model, tokenizer), SamplingSettings(8, temperature=0.0)
     text = tokenizer.apply_chat_template(prompt, tokenize=False, add_generation_prompt=True)
     by_hand = [text, text + "Be brief."]
-    rendered = [render(tokenizer, prompt, settings.chat_template_kwargs) for settings in (plain, brief)]
+    rendered = [render(tokenizer, prompt, arguments) for arguments in (None, {"brief": True})]
     assert rendered == by_hand
-    first, second = (generate(model, tokenizer, [prompt], s, batch_size=1, seed=0) for s in (plain, brief))
+    first, second = (
+        generate(engine, tokenizer, [prompt], greedy, seed=0, chat_template_kwargs=arguments)
+        for arguments in (None, {"brief": True})
+    )
     assert first != second

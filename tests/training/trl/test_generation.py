@@ -7,10 +7,15 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import GenerationConfig, Qwen3Config, Qwen3ForCausalLM
 from trl import GRPOTrainer as TRLGRPOTrainer
 
 from covey import GRPOTrainer
 from covey.config import SpeedConfig
+from covey.rollout import SamplingSettings
+from covey.rollout.local.compatibility import options_of, unsupported_option
+from covey.training.trl.generation import settings_of
+from small_models import SMALL
 from trainers import build_trainer
 
 GREEDY: dict[str, Any] = {"top_k": 1, "max_steps": 1, "save_strategy": "no", "gradient_accumulation_steps": 4}
@@ -62,3 +67,24 @@ def test_the_models_mode_and_attention_are_as_before(tiny_model: str, tmp_path: 
     trainer.train()
     assert trainer.model.config._attn_implementation == before
     assert trainer.model.training
+
+
+def test_settings_are_read_as_generate_reads_them() -> None:
+    model = Qwen3ForCausalLM(Qwen3Config(**SMALL))
+    asked = GenerationConfig(max_new_tokens=7, do_sample=True)
+    assert settings_of(options_of(model, asked)).top_k == 50
+    model.generation_config = GenerationConfig(repetition_penalty=1.2, top_k=20, eos_token_id=[4, 5], pad_token_id=0)
+    asked.update(temperature=0.5, top_k=0, min_p=0.1)
+    options = options_of(model, asked)
+    assert unsupported_option(options) is None
+    assert settings_of(options, [5, 6]) == SamplingSettings(
+        7, temperature=0.5, top_k=0, min_p=0.1, repetition_penalty=1.2, stop_token_ids=(4, 5, 6)
+    )
+    assert settings_of(options_of(model, GenerationConfig(max_new_tokens=7))).temperature == 0.0
+    for option in ({"no_repeat_ngram_size": 2}, {"num_beams": 2}, {"suppress_tokens": [3]}, {"stop_strings": ["x"]}):
+        reason = unsupported_option(options_of(model, GenerationConfig(max_new_tokens=7, **option)))
+        assert next(iter(option)) in str(reason)
+    model.generation_config.no_repeat_ngram_size = 2
+    assert "no_repeat_ngram_size" in str(unsupported_option(options_of(model, asked)))
+    asked.no_repeat_ngram_size = 0
+    assert unsupported_option(options_of(model, asked)) is None
