@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
-import pytest
 from datasets import Dataset
 from transformers import AutoTokenizer
 

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
     from covey.rollout.engine import InferenceEngine
 
-METHODS = ("generate", "sync", "close", "version", "capabilities")
+PARTS = ("generate", "sync", "close", "version", "capabilities")
+"""What `InferenceEngine` consists of."""
 
 
 def make_engine(
@@ -34,15 +35,15 @@ def make_engine(
         EngineError: it does not take the model.
     """
     kind = import_object(ENGINES.get(name, name), key, ConfigError)
-    missing = [method for method in METHODS if not hasattr(kind, method)]
-    if missing:
-        raise ConfigError(
-            f"{key}={name} is not an inference engine: it lacks {', '.join(missing)}. See docs/adding_an_engine.md."
-        )
     try:
         engine: InferenceEngine = kind(model_name=model_name, tokenizer=tokenizer, **options)
     except CoveyError:
         raise
     except Exception as error:  # the user's own code, which may raise anything
         raise ConfigError(f"{key}={name} cannot be made: {type(error).__name__}: {one_line(error)}") from error
+    missing = [part for part in PARTS if not hasattr(engine, part)]
+    if missing:
+        raise ConfigError(
+            f"{key}={name} is not an inference engine: it has no {', '.join(missing)}. See docs/adding_an_engine.md."
+        )
     return engine

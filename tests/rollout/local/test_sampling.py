@@ -106,7 +106,9 @@ def test_greedy_equals_generate_token_for_token(model: Any, budget: int | None, 
     assert [one.ids for one in found] == [expected[tuple(prompt)] for prompt in ROWS]
 
 
-@pytest.mark.parametrize("truncation", [{}, {"repetition_penalty": 1.3, "top_k": 12, "top_p": 0.9, "min_p": 0.01}], ids=["all", "truncated"])
+@pytest.mark.parametrize(
+    "truncation", [{}, {"repetition_penalty": 1.3, "top_k": 12, "top_p": 0.9, "min_p": 0.01}], ids=["all", "truncated"]
+)
 @pytest.mark.parametrize("budget", [None, 1, 200])
 def test_log_probabilities_are_those_of_the_distribution_that_was_sampled_from(
     model: Any, budget: int | None, truncation: dict[str, Any]

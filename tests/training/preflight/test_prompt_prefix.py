@@ -20,9 +20,9 @@ from covey.model.prompts import thinking_prefix
 from covey.model.starter import STARTER_PATH
 from covey.rewards.runner import RewardRunner
 from covey.rollout import Completion, SamplingSettings
-from fake_engine import ScriptedEngine
 from covey.training.preflight.checks import check_prompt_prefix
 from covey.training.preflight.findings import Mark
+from fake_engine import ScriptedEngine
 
 MESSAGES = "{%- for m in messages %}<|im_start|>{{ m.role + '\n' + m.content }}<|im_end|>\n{%- endfor %}"
 PLAIN = MESSAGES + "{%- if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
