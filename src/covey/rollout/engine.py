@@ -102,7 +102,7 @@ class InferenceEngine(Protocol):
         """Replace the weights.
 
         Args:
-            weights: all of them. They may be computed one by one, and are valid until this returns: copy them.
+            weights: all of them, computed one by one. Each is valid until the next one is read: copy it.
             version: of these weights, from now on.
 
         Raises:
