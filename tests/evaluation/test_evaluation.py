@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import pytest
 from datasets import Dataset
 from transformers import AutoTokenizer
 
@@ -11,7 +12,7 @@ from covey.answers import Outcome
 from covey.evaluation import run as evaluation
 from covey.evaluation.estimators import share_interval
 from covey.model.starter import STARTER_PATH
-from covey.rollout import Completion, SamplingSettings
+from covey.rollout import Capabilities, Completion, SamplingSettings
 from fake_engine import ScriptedEngine
 
 ROWS = Dataset.from_list(
@@ -20,6 +21,9 @@ ROWS = Dataset.from_list(
         {"prompt": [{"role": "user", "content": "500 + 500"}], "answer": "1000"},
     ]
 )
+
+
+ENDED = Completion([1, 2], truncated=False, text="<answer>4</answer>")
 
 
 def test_figures_by_hand() -> None:
@@ -47,6 +51,17 @@ def test_figures_by_hand() -> None:
         Outcome.UNPARSABLE_PREDICTION,
     ]
     assert result.metrics()["accuracy"] == 0.5
+
+
+@pytest.mark.parametrize(("collective", "calls"), [(False, 0), (True, 1)])
+def test_a_process_without_a_batch_generates_only_where_the_others_need_it(collective: bool, calls: int) -> None:
+    engine, tokenizer = ScriptedEngine([ENDED] * 2), AutoTokenizer.from_pretrained(STARTER_PATH)
+    engine.capabilities = Capabilities(collective=collective)
+    shard = evaluation.Shard(1, 2, lambda value: [value])
+    settings = {"batch_size": 2, "seed": 0, "shard": shard}
+    result = evaluation.evaluate(engine, tokenizer, ROWS, SamplingSettings(16), **settings)
+    assert result.completions == []
+    assert len(engine.prompts) == 2 * calls
 
 
 def test_nothing_evaluated_is_nan() -> None:

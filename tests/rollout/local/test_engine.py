@@ -1,4 +1,4 @@
-"""Sampling outside of training: against a plain loop, and the caller's state is unchanged."""
+"""The local engine: against a plain loop, with the caller's state unchanged, and with weights that are exchanged."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from covey.errors import EngineError
 from covey.model.prompts import render
 from covey.rollout import LocalEngine, SamplingSettings, generate
 
@@ -80,3 +81,37 @@ def test_the_chat_template_gets_the_arguments(tiny_model: str) -> None:
         for arguments in (None, {"brief": True})
     )
     assert first != second
+
+
+def test_synced_weights_are_those_that_sample(tiny_model: str) -> None:
+    """Greedy, against an engine that was made with the other weights."""
+    tokenizer = AutoTokenizer.from_pretrained(tiny_model)
+    models = [AutoModelForCausalLM.from_pretrained(tiny_model) for _ in range(2)]
+    torch.manual_seed(0)
+    for parameter in models[1].parameters():
+        torch.nn.init.normal_(parameter, std=0.5)
+    engine, other = (LocalEngine(model, tokenizer) for model in models)
+    prompts, greedy = [[5, 6, 7], [8, 9]], SamplingSettings(12, temperature=0.0)
+    before, expected = engine.generate(prompts, greedy), other.generate(prompts, greedy)
+    assert before != expected
+    assert engine.version is None
+    engine.sync(((name, weight.data) for name, weight in models[1].named_parameters()), 7)
+    assert engine.generate(prompts, greedy) == expected
+    assert engine.version == 7
+    models[1].get_parameter("model.norm.weight").data.fill_(9.0)  # the engine's own copy stays as it is
+    assert engine.generate(prompts, greedy) == expected
+    for name, weight in (("model.other", torch.zeros(2)), ("model.norm.weight", torch.zeros(2))):
+        with pytest.raises(EngineError, match=f"no weight {name} of shape \\[2\\]"):
+            engine.sync([(name, weight)], 8)
+
+
+def test_log_probabilities_are_returned_when_asked_for(model_and_tokenizer: tuple[Any, Any]) -> None:
+    model, tokenizer = model_and_tokenizer
+    engine = LocalEngine(model, tokenizer)
+    (plain,) = engine.generate([[5, 6, 7]], SamplingSettings(8), seed=3)
+    (one,) = engine.generate([[5, 6, 7]], SamplingSettings(8, logprobs=True), seed=3)
+    assert (plain.logps, plain.ids) == (None, one.ids)
+    with torch.no_grad():
+        logits_TV = model.eval()(torch.tensor([[5, 6, 7, *one.ids]])).logits[0, 2:-1]
+    expected_T = logits_TV.log_softmax(-1).gather(1, torch.tensor(one.ids)[:, None])[:, 0]
+    assert torch.allclose(torch.tensor(one.logps), expected_T, atol=1e-5)
