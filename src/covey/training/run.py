@@ -221,6 +221,8 @@ def _train(job: _Job, console: Any) -> RunResult:
             finally:
                 writer.flush()
                 job.report.close()
+                if config.rollout.own_engine is not None:
+                    trainer.engine.close()
         if not stop.stopped:
             display.status("saving the model")
             merge = config.model.lora.active and config.model.lora.merge
@@ -290,7 +292,7 @@ def _add_callbacks(job: _Job, writer: MetricsWriter, display: Display) -> None:
 def _evaluate(job: _Job) -> Mapping[str, EvaluationResult]:
     from covey.evaluation.grading import SEED_OFFSET, grader_name, grader_of
     from covey.evaluation.run import Shard, evaluate
-    from covey.training.trl.generation import any_over_shards, policy_unwrapped_for_generation
+    from covey.training.trl.generation import evaluation_engine
 
     config, trainer = job.config, job.trainer
     settings = config.evaluation
@@ -300,9 +302,9 @@ def _evaluate(job: _Job) -> Mapping[str, EvaluationResult]:
         chosen = problems
         if settings.max_problems is not None:
             chosen = problems.select(range(min(settings.max_problems, len(problems))))
-        with policy_unwrapped_for_generation(trainer) as model:
+        with evaluation_engine(trainer) as engine:
             results[name] = evaluate(
-                model,
+                engine,
                 job.tokenizer,
                 chosen,
                 sampling_of(config),
@@ -310,10 +312,10 @@ def _evaluate(job: _Job) -> Mapping[str, EvaluationResult]:
                 tags=Tags(config.rewards.think_tag, config.rewards.answer_tag),
                 num_samples=settings.num_samples,
                 batch_size=settings.batch_size,
-                shared_prefill=config.speed.shared_prefill,
+                chat_template_kwargs=config.training.chat_template_kwargs,
                 prompt_prefix=job.rewards.prompt_prefix,
                 seed=config.seed + SEED_OFFSET,
-                shard=Shard(job.processes.index, job.processes.count, job.processes.gather, any_over_shards(model)),
+                shard=Shard(job.processes.index, job.processes.count, job.processes.gather),
             )
     return results
 
