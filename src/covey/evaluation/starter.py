@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +13,8 @@ from covey.answers import Outcome
 from covey.data.sources.arithmetic import Difficulty, take
 from covey.evaluation.estimators import Estimate, accuracy_estimate, mean
 from covey.evaluation.figures import ends_text, value_text
-from covey.evaluation.run import EvaluationResult, GradedCompletion, evaluate
+from covey.evaluation.grading import GradedCompletion
+from covey.evaluation.run import EvaluationResult, evaluate
 from covey.model.starter.coldstart import DIFFICULTY, ColdStart
 from covey.model.starter.styles import STYLE_SHARES
 from covey.rollout import LocalEngine, SamplingSettings
@@ -62,12 +64,16 @@ def measure_starter(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, 
     hard = _evaluate(model, tokenizer, _HARD, seed)
     careful = [item for item in task.completions if is_careful(item)]
     return StarterFigures(
-        accuracy=task.accuracy,
-        when_careful=accuracy_estimate([[item.outcome is Outcome.RIGHT] for item in careful]),
+        accuracy=_accuracy(task.completions),
+        when_careful=_accuracy(careful),
         careful_share=mean([float(is_careful(item)) for item in task.completions]),
-        hard=hard.accuracy,
+        hard=_accuracy(hard.completions),
         length=task.completion_length,
     )
+
+
+def _accuracy(completions: Sequence[GradedCompletion]) -> Estimate:
+    return accuracy_estimate([[item.outcome is Outcome.RIGHT] for item in completions])
 
 
 def is_careful(item: GradedCompletion) -> bool:

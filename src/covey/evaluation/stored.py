@@ -13,7 +13,7 @@ from typing import Any
 from covey.config import Config, load
 from covey.errors import RunDirectoryError
 from covey.evaluation.fingerprint import digest
-from covey.evaluation.grading import SEED_OFFSET, grader_name
+from covey.evaluation.grading import SEED_OFFSET, grader_name, grader_settings
 from covey.evaluation.metrics import compute_metrics
 from covey.runlog.directory import RunDirectory
 from covey.runlog.evaluations import (
@@ -70,6 +70,8 @@ def read_training_evaluation(file: Path) -> StoredEvaluation:
     run.refuse_newer()
     completions = list(read_completions(file))
     config = load(recipe=run.config)
+    graded = any(item.get("outcome") is not None for item in completions)
+    grader = (grader_name(config) or "accuracy") if graded else None  # older versions graded every run
     try:
         estimates = compute_metrics(completions, config.seed, config.evaluation.k)
         problems = problems_of(completions)
@@ -77,7 +79,7 @@ def read_training_evaluation(file: Path) -> StoredEvaluation:
         raise RunDirectoryError(
             f"{file} holds completions without {missing}: the file was changed. Delete it."
         ) from None
-    measured = settings_of(config)
+    measured = settings_of(config, grader)
     data = {"problems": len(problems), "problems_fingerprint": digest(problems), **measured["data"]}
     model = {"id": f"{run.root.name} at step {named[1]}"}
     settings = {**measured, "name": named[0], "step": named[1], "model": model, "data": data}
@@ -91,7 +93,7 @@ def problems_of(completions: Iterable[Mapping[str, Any]]) -> list[tuple[str, str
     return [found[problem] for problem in sorted(found)]
 
 
-def settings_of(config: Config) -> dict[str, Any]:
+def settings_of(config: Config, grader: str | None) -> dict[str, Any]:
     """How a run with this config measures held-out problems, as far as its config knows it, as in `settings.json`."""
     return {
         "seed": config.seed + SEED_OFFSET,
@@ -102,9 +104,14 @@ def settings_of(config: Config) -> dict[str, Any]:
         },
         "sampling": sampling_settings(config),
         "num_samples": config.evaluation.num_samples,
-        "grader": grader_name(config),
-        "rewards": {"funcs": list(config.rewards.funcs), "weights": list(config.training.reward_weights or ())},
+        **grader_settings(config, grader),
+        **reward_settings(config),
     }
+
+
+def reward_settings(config: Config) -> dict[str, Any]:
+    """The reward functions of evaluations with this config, as in `settings.json`."""
+    return {"rewards": {"funcs": list(config.rewards.funcs), "weights": list(config.training.reward_weights or ())}}
 
 
 def sampling_settings(config: Config) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from covey.errors import CoveyError
 from covey.evaluation.comparison import measured_differently
 from covey.evaluation.estimators import Estimate, mean, t_estimate
 from covey.evaluation.figures import estimate_text, is_share
+from covey.evaluation.grading import grader_name
 from covey.evaluation.stored import settings_of
 from covey.report.load import read_mapping
 from covey.report.summary import figure_name, figure_of
@@ -230,7 +231,8 @@ def incomparable(directory: SweepDirectory, results: Sequence[JobResult]) -> tup
             continue
         number = one.job.number
         try:
-            settings = settings_of(load(recipe=directory.config(one.job)))
+            config = load(recipe=directory.config(one.job))
+            settings = settings_of(config, grader_name(config))
         except CoveyError as error:
             notes.append(f"Job {number} cannot be compared: {error}")
             continue

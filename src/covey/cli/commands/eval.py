@@ -108,16 +108,13 @@ def _print(console: Any, evaluation: StoredEvaluation) -> None:
     problems, samples = evaluation.settings["data"]["problems"], evaluation.settings["num_samples"]
     title = f"{evaluation.settings['name']}: {problems:,} problem{'' if problems == 1 else 's'}, {samples} each"
     table = Table(title, "value", "95% interval")
+    grader = evaluation.settings.get("grader")
     same = {"pass@1", f"avg@{samples}"} & evaluation.summary.keys()  # the accuracy by other names: one row
     for name, figure in evaluation.summary.items():
         if name in same or (name.startswith("grader/") and figure["value"] == 0):
             continue
-        label = name
-        if name == "accuracy" and same:
-            label = f"accuracy = {' = '.join(sorted(same))}"
+        label = f"{' = '.join([name, *sorted(same)])} ({grader})" if name == "accuracy" else name
         found = Estimate(**figure)
         table.add_row(label, value_text(found.value, name), ends_text(found, name))
-    if grader := evaluation.settings.get("grader"):
-        table.caption = f"grader: {grader}"
     console.print(table)
     console.print(str(evaluation.folder), markup=False, highlight=False, soft_wrap=True)

@@ -20,7 +20,7 @@ from covey.config.compose.group_files import OTHER_MODEL, Roots, default_option
 from covey.config.compose.recipe import unreadable_reference
 from covey.config.groups import snapshot
 from covey.config.groups.model import ModelConfig
-from covey.config.groups.objective.settings import NAMES
+from covey.config.groups.objective.settings import SETTINGS
 from covey.config.groups.rewards import RewardsConfig
 from covey.config.keys import GROUPS, kinds
 from covey.config.settings import Choice, Setting, Source
@@ -371,7 +371,7 @@ def leave_out_other_objectives(sources: Sequence[Source]) -> list[str]:
 def _owner(key: str) -> str:
     """The objective that a key is a setting of; empty for any other key."""
     name = key.removeprefix("objective.").partition("_")[0]
-    return name if key.startswith("objective.") and name in NAMES else ""
+    return name if key.startswith("objective.") and name in SETTINGS else ""
 
 
 def _both_foreign(setting: Setting, chosen: Setting) -> bool:

@@ -68,7 +68,6 @@ HEADLINES = (
     _Headline(names.COMPLETION_LENGTH, "completion length", "length", "{:.1f}".format, "{:+.1f}".format),
     _Headline(names.KL, "KL", "kl", "{:.3g}".format),
 )
-_LINE_ORDER = (names.REWARD, names.EVAL_ACCURACY, names.EVAL_HARD_ACCURACY, names.COMPLETION_LENGTH, names.KL)
 
 
 class Display:
@@ -85,6 +84,7 @@ class Display:
         start_step: int = 0,
         console: Console | None = None,
         log_path: Path,
+        best_by: str | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Nothing is shown before the display is entered.
@@ -95,6 +95,7 @@ class Display:
             start_step: steps already done, for a resumed run.
             console: the standard output by default.
             log_path: everything is appended to this file.
+            best_by: `evaluation.best_by`: the metric of the held-out problems that is shown, besides their accuracy.
             clock: seconds from any origin.
         """
         self._title = title
@@ -102,6 +103,7 @@ class Display:
         self._start_step = self._step = start_step
         self._console = console or Console()
         self._log_path = log_path
+        self._best_by = best_by
         self._clock = clock
         self._began = self._ticked = clock()
         self._pace: deque[float] = deque(maxlen=PACE_WINDOW)
@@ -161,7 +163,7 @@ class Display:
 
     def _print_pending(self) -> None:
         step, metrics = self._pending
-        evaluated = names.EVAL_ACCURACY in metrics
+        evaluated = any(map(names.evaluated_set, metrics))
         if metrics and (evaluated or self._is_due(step)):
             self._print(self._line(step, metrics))
             if evaluated and self._samples:
@@ -216,8 +218,7 @@ class Display:
     def _line(self, step: int, metrics: Mapping[str, Any]) -> str:
         """One plain line of this update."""
         parts = [f"step {step}/{self._max_steps}"]
-        headlines = {headline.metric: headline for headline in HEADLINES}
-        for headline in (headlines[name] for name in _LINE_ORDER):
+        for headline in sorted(self._headlines(), key=lambda one: one.metric != names.REWARD):
             value = metrics.get(headline.metric)
             if isinstance(value, int | float) and math.isfinite(value):
                 change = self._change(headline) if headline.metric.startswith("eval") else ""
@@ -227,6 +228,15 @@ class Display:
         if self._pace and step < self._max_steps:
             parts.append(f"left {duration(self._left())}")
         return "  ".join(parts)
+
+    def _headlines(self) -> list[_Headline]:
+        """The metrics to show; first what decides which evaluation is the best, where that is not the accuracy."""
+        decides = names.best_metric([self._latest], self._best_by)
+        if decides is None or decides.endswith(f"/{names.ACCURACY}"):
+            return [*HEADLINES]
+        metric = decides.partition("/")[2]
+        label = f"held-out {metric.removeprefix(f'{names.MEAN_REWARD}/').replace('_', ' ')}"
+        return [_Headline(decides, label, label, "{:.3g}".format, "{:+.3g}".format), *HEADLINES]
 
     def _change(self, headline: _Headline) -> str:
         points = self._history.get(headline.metric, [])
@@ -241,9 +251,9 @@ class Display:
 
     def _panel(self, width: int, height: int) -> Panel:
         inner = width - 4  # borders and padding
-        parts: list[RenderableType] = [self._progress(), Text(), self._headlines(inner)]
+        parts: list[RenderableType] = [self._progress(), Text(), self._headline_table(inner)]
         below = 1 if self._status else 0
-        used = 2 + 2 + 1 + sum(headline.metric in self._latest for headline in HEADLINES) + 1 + below
+        used = 2 + 2 + 1 + sum(headline.metric in self._latest for headline in self._headlines()) + 1 + below
         parts += self._sample_lines(inner, height - 1 - used)
         if self._status:
             parts.append(Spinner("dots", Text(fit(self._status, inner - 2), style="dim"), style="cyan"))
@@ -261,14 +271,14 @@ class Display:
         line.add_row(Text(f"step {self._step}/{self._max_steps}   {share:.0%}"), Text(times, style="dim"))
         return Group(line, ProgressBar(total=self._max_steps, completed=self._step))
 
-    def _headlines(self, width: int) -> Table:
+    def _headline_table(self, width: int) -> Table:
         grid = Table.grid(padding=(0, 2))
         grid.add_column(style="dim", no_wrap=True)
         grid.add_column(justify="right", style="bold", no_wrap=True)
         grid.add_column(justify="right", style="green", no_wrap=True)
         grid.add_column(no_wrap=True)
         curve_width = min(60, width - 37)
-        for headline in HEADLINES:
+        for headline in self._headlines():
             if headline.metric in self._latest:
                 curve = sparkline(self._history[headline.metric], self._step, curve_width)
                 value = headline.format(self._latest[headline.metric])
