@@ -124,6 +124,14 @@ def test_a_missing_reward_is_left_out_on_both_sides(tmp_path: Path) -> None:
     assert (found.problems, found.difference, found.gained) == (2, 1.5, (1, 2))
 
 
+def test_evaluations_without_scores_are_not_compared(tmp_path: Path) -> None:
+    run = _run(tmp_path / "run")
+    for step in (0, 9):
+        file = write_evaluation(run, step, [1.0])
+        file.write_text(file.read_text().replace('"reward": 1.0', '"reward": null'))
+    assert compare_steps(run, "test", 0, 9, "reward").reason == "no problem has a score in both"
+
+
 def test_rewards_of_other_functions_are_refused(tmp_path: Path) -> None:
     one, other = _run(tmp_path / "one"), _run(tmp_path / "other", CONFIG % "exact_match, format")
     pair = [read_stored(run / "evaluation" / "test-step-000020.jsonl") for run in (one, other)]

@@ -52,10 +52,10 @@ def _config(**kl: Any) -> dict[str, Any]:
 RIGHT, LOST = names.grader_name("right"), names.grader_name("timed_out")
 SPEAKS: list[tuple[rules.Rule, Evidence, str, str, str]] = [
     # McNemar: 2 / 2^6 for 6 and 0, 2 * (1 + 14) / 2^14 for 13 and 1, 2 * (1 + 5) / 2^5 for 4 and 1.
-    (rules.accuracy_change, _given(change=_change(13, 1)), "good", "+12.0 points", "From 40.0% at step 0 to 52.0%"),
-    (rules.accuracy_change, _given(change=_change(0, 6)), "warn", "-6.0 points", "use an earlier checkpoint"),
-    (rules.accuracy_change, _given(change=_change(4, 1)), "note", "+3.0 points", "tell a true difference of about"),
-    (rules.accuracy_change, _given(change=_change(13, 1, tested=False)), "note", "+12.0 points", "no files"),
+    (rules.held_out_change, _given(change=_change(13, 1)), "good", "+12.0 points", "From 40.0% at step 0 to 52.0%"),
+    (rules.held_out_change, _given(change=_change(0, 6)), "warn", "-6.0 points", "Use an earlier checkpoint"),
+    (rules.held_out_change, _given(change=_change(4, 1)), "note", "+3.0 points", "tell a true difference of about"),
+    (rules.held_out_change, _given(change=_change(13, 1, tested=False)), "note", "+12.0 points", "no files"),
     (
         rules.best_was_earlier,
         _given(since_best=_change(0, 10, steps=(10, 49)), candidates=4),  # 2 / 2^10, times 4
@@ -78,14 +78,14 @@ SPEAKS: list[tuple[rules.Rule, Evidence, str, str, str]] = [
         "Easier problems",
     ),
     (
-        rules.length_without_accuracy,
+        rules.length_without_gain,
         _given({names.COMPLETION_LENGTH: lambda s: 100 + 4 * s}, change=_change(1, 1)),
         "warn",
         "118 → 278 tokens",  # the means over steps 0 to 9 and 40 to 49
         "longer",
     ),
     (
-        rules.reward_without_accuracy,
+        rules.reward_without_gain,
         _given({names.REWARD: lambda s: s / STEPS}, change=_change(0, 2)),
         "warn",
         "reward +0.80",
@@ -149,16 +149,16 @@ def test_a_rule_gives_its_finding(rule: rules.Rule, run: Evidence, level: str, f
 
 LONGER = {names.COMPLETION_LENGTH: lambda s: 100 + 4 * s}
 SILENT: list[tuple[rules.Rule, Evidence]] = [
-    (rules.accuracy_change, _given()),
+    (rules.held_out_change, _given()),
     (rules.best_was_earlier, _given()),
     (rules.best_was_earlier, _given(since_best=_change(3, 1))),
     (rules.best_was_earlier, _given(since_best=_change(0, 6), candidates=2)),  # 2 * 2 / 2^6 is above 0.05
     (rules.no_signal, _given({names.FRAC_REWARD_ZERO_STD: lambda s: 0.45})),
     (rules.no_signal, _given({names.FRAC_REWARD_ZERO_STD: lambda s: 0.9 if s < 30 else 0.1})),  # it passed
-    (rules.length_without_accuracy, _given(LONGER, change=_change(13, 1))),
-    (rules.length_without_accuracy, _given({names.COMPLETION_LENGTH: lambda s: 300 - 4 * s}, change=_change(1, 1))),
-    (rules.reward_without_accuracy, _given({names.REWARD: lambda s: s / STEPS}, change=_change(13, 1))),
-    (rules.reward_without_accuracy, _given({names.REWARD: lambda s: (s % 2) * 1.0}, change=_change(1, 1))),  # noise
+    (rules.length_without_gain, _given(LONGER, change=_change(13, 1))),
+    (rules.length_without_gain, _given({names.COMPLETION_LENGTH: lambda s: 300 - 4 * s}, change=_change(1, 1))),
+    (rules.reward_without_gain, _given({names.REWARD: lambda s: s / STEPS}, change=_change(13, 1))),
+    (rules.reward_without_gain, _given({names.REWARD: lambda s: (s % 2) * 1.0}, change=_change(1, 1))),  # noise
     (rules.format_saturated, _given({names.reward_mean("format"): lambda s: 0.9})),
     (rules.format_saturated, _given({names.reward_mean("exact_match"): lambda s: 1.0})),
     (rules.kl_passed_target, _given({names.KL: lambda s: 0.01 * s}, _config(controller="fixed", kl_target=0.1))),
@@ -190,7 +190,7 @@ def test_a_clean_win_opens_with_it() -> None:
     curves = {names.ENTROPY: lambda s: 0.5 if s < 25 else 0.05, RIGHT: lambda s: 0.9}
     run = _given(curves | {names.FRAC_REWARD_ZERO_STD: lambda s: 0.8}, change=_change(13, 1))
     assert [(one.level, one.rule) for one in findings(run)] == [
-        ("good", "accuracy_change"),
+        ("good", "held_out_change"),
         ("note", "no_signal"),
         ("note", "entropy_collapse"),
     ]

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -95,7 +94,7 @@ def compare_evaluations(
         RunDirectoryError: one of them is damaged.
     """
     metric = metric or metric_of(first)
-    check_comparable(first, other, metric=metric, any_sampling=any_sampling)
+    _check_comparable(first, other, metric, any_sampling=any_sampling)
     ones, others = scores(first, metric), scores(other, metric)
     scored = [at for at, pair in enumerate(zip(ones, others, strict=True)) if all(pair)]
     found = compare([ones[at] for at in scored], [others[at] for at in scored])
@@ -164,51 +163,22 @@ def newest_in_common(runs: Sequence[Path], wanted: str | None) -> list[StoredEva
             )
     for of_training in (False, True):
         named = [{name: path for (kind, name), path in found.items() if kind == of_training} for found in held.values()]
-        common = [read_stored(named[0][name]) for name in (named[0] if named else {}) if all(name in n for n in named)]
+        in_all = [name for name in (named[0] if named else {}) if all(name in one for one in named)]
+        common = {name: read_stored(named[0][name]) for name in in_all}
         if wanted is not None and len(runs) == 1:
-            common = [one for one in common if one.settings["name"] == wanted]
-        # The newest, with the harder set last, and of training's the set that decides the best checkpoint.
-        sets = [str(one.settings["name"]) for one in common]
-        order = sorted(
-            range(len(common)), key=lambda at: (sets[at] != names.HARD_SET, of_training and sets[at] == names.TEST_SET)
-        )
-        if order:
-            newest = common[order[-1]]
-            key = sets[order[-1]] if of_training else newest.name
-            return [newest, *(read_stored(one[key]) for one in named[1:])]
+            common = {name: one for name, one in common.items() if one.settings["name"] == wanted}
+        if common:
+            # The newest, with the harder set last, and of training's the set that decides the best checkpoint.
+            sets = {name: one.settings["name"] for name, one in common.items()}
+            newest = max(
+                reversed(sets),
+                key=lambda name: (sets[name] != names.HARD_SET, of_training and sets[name] == names.TEST_SET),
+            )
+            return [common[newest], *(read_stored(one[newest]) for one in named[1:])]
     if not runs:
         return []
     has = "; ".join(f"{run}: {', '.join(one.name for one in evaluations_of(run))}" for run in runs)
     raise RunDirectoryError(f"These runs have no evaluation in common ({has}). Name the evaluation folders.")
-
-
-def check_comparable(
-    first: StoredEvaluation,
-    other: StoredEvaluation,
-    *,
-    metric: str = names.ACCURACY,
-    any_sampling: bool = False,
-) -> None:
-    """Check that two evaluations differ in the model only.
-
-    Raises:
-        NotComparableError: they differ in problems, prompts, grader (for a reward: reward functions), or sampling.
-    """
-    pair, settings = f"{first.folder} and {other.folder}", (first.settings, other.settings)
-    if differ := _differing(*settings, metric, lambda: _which_problems(first, other)):
-        reason, seeds = f"{' and '.join(differ)} differ", _seeds(*settings)
-        raise NotComparableError(
-            f"{pair} cannot be compared: {reason}. Evaluate both on the same problems, with the same system prompt, "
-            f"chat template and grader.{seeds}",
-            f"{reason}.{seeds}" if seeds else reason,
-        )
-    if differ := [] if any_sampling else _sampled_differently(*settings):
-        shown = f"sampled differently ({', '.join(differ)})"
-        raise NotComparableError(
-            f"{pair} were {shown}, which could explain a difference. Evaluate both alike, or compare them anyway with "
-            "--any-sampling.",
-            shown,
-        )
 
 
 def measured_differently(one: Mapping[str, Any], two: Mapping[str, Any], metric: str) -> str:
@@ -222,7 +192,7 @@ def scores(evaluation: StoredEvaluation, metric: str = names.ACCURACY) -> list[l
     Raises:
         RunDirectoryError: the evaluation is damaged.
     """
-    score = _column(metric)
+    score, field = _column(metric), "outcome" if metric == names.ACCURACY else metric
     found: dict[int, list[float]] = {}
     for number, item in enumerate(evaluation.completions(), start=1):
         try:
@@ -230,8 +200,8 @@ def scores(evaluation: StoredEvaluation, metric: str = names.ACCURACY) -> list[l
             found.setdefault(int(item["problem"]), []).extend([] if value is None else [float(value)])
         except (KeyError, TypeError, ValueError):
             raise RunDirectoryError(
-                f"Completion {number} of {evaluation.folder} has no problem or no {_field(metric)}, so the evaluation "
-                "is damaged. Delete it and evaluate again."
+                f"Completion {number} of {evaluation.folder} has no problem or no {field}, so the evaluation is "
+                "damaged. Delete it and evaluate again."
             ) from None
     problems = int(evaluation.settings["data"]["problems"])
     if len(found) != problems:
@@ -255,8 +225,8 @@ def _paired(name: str, first: Path, other: Path, metric: str | None = None) -> P
         )
     one, two = ours.settings.get("step"), theirs.settings.get("step")
     steps = None if one is None or two is None else (int(one), int(two))
-    if math.isnan(found.difference):
-        return PairedResult(name, metric, grader, steps, reason="they hold no problems")
+    if not found.problems:
+        return PairedResult(name, metric, grader, steps, reason="no problem has a score in both")
     return PairedResult(name, metric, grader, steps, found)
 
 
@@ -267,8 +237,27 @@ def _column(metric: str) -> Callable[[Mapping[str, Any]], Any]:
     return _COLUMNS.get(metric, lambda item: item[metric])
 
 
-def _field(metric: str) -> str:
-    return "outcome" if metric == names.ACCURACY else metric
+def _check_comparable(first: StoredEvaluation, other: StoredEvaluation, metric: str, *, any_sampling: bool) -> None:
+    """Check that two evaluations differ in the model only.
+
+    Raises:
+        NotComparableError: they differ in problems, prompts, grader (for a reward: reward functions), or sampling.
+    """
+    pair, settings = f"{first.folder} and {other.folder}", (first.settings, other.settings)
+    if differ := _differing(*settings, metric, lambda: _which_problems(first, other)):
+        reason, seeds = f"{' and '.join(differ)} differ", _seeds(*settings)
+        raise NotComparableError(
+            f"{pair} cannot be compared: {reason}. Evaluate both on the same problems, with the same system prompt, "
+            f"chat template and grader.{seeds}",
+            f"{reason}.{seeds}" if seeds else reason,
+        )
+    if differ := [] if any_sampling else _sampled_differently(*settings):
+        shown = f"sampled differently ({', '.join(differ)})"
+        raise NotComparableError(
+            f"{pair} were {shown}, which could explain a difference. Evaluate both alike, or compare them anyway with "
+            "--any-sampling.",
+            shown,
+        )
 
 
 def _differing(

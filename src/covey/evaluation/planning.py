@@ -27,8 +27,8 @@ class Plan:
     """
 
     detectable: float
-    """The smallest true difference that these problems and completions detect, as a share of 1; NaN if all problems
-    changed alike."""
+    """The smallest true difference that these problems and completions detect, in the unit of the scores; NaN if all
+    problems changed alike."""
     problems: Estimate
     """Further problems, with as many completions each; NaN for no difference."""
     samples: Estimate
@@ -40,7 +40,7 @@ def plan(first: _Scores, second: _Scores) -> Plan:
     """Plan from a pilot.
 
     Args:
-        first: for each problem, A's score on each of its completions: 1 for right, 0 for wrong.
+        first: for each problem, A's score on each of its completions: 1 for right, 0 for wrong, or a reward.
         second: B's, for the same problems in the same order.
     """
     n, undefined = len(first), Estimate(math.nan, math.nan, math.nan)
@@ -56,9 +56,11 @@ def plan(first: _Scores, second: _Scores) -> Plan:
     variance = max(float(squares.mean()), float(noise.mean()))
     if variance < 1e-12:
         return Plan(math.nan, undefined, undefined)
+    graded = all(score in (0.0, 1.0) for scores in (*first, *second) for score in scores)
     # McNemar's exact test is discrete: the usual continuity correction costs one problem.
-    lost = 1 if max(map(max, counts)) == 1 else 0
-    detectable = min(1.0, _REACH * math.sqrt(variance / n) + lost / n)
+    lost = 1 if graded and max(map(max, counts)) == 1 else 0
+    detectable = _REACH * math.sqrt(variance / n) + lost / n
+    detectable = min(1.0, detectable) if graded else detectable
     size = abs(float(gaps.mean()))
     if size < 1e-12:
         return Plan(detectable, undefined, undefined)

@@ -85,7 +85,7 @@ def findings(run: Evidence) -> list[Finding]:
     return sorted(found, key=lambda one: ("warn", "good", "note").index(one.level))
 
 
-def accuracy_change(run: Evidence) -> Finding | None:
+def held_out_change(run: Evidence) -> Finding | None:
     """The held-out figure of the first and the last evaluation: a change only by the paired test."""
     change = run.change
     if change is None:
@@ -156,7 +156,7 @@ def no_signal(run: Evidence) -> Finding | None:
     )
 
 
-def length_without_accuracy(run: Evidence) -> Finding | None:
+def length_without_gain(run: Evidence) -> Finding | None:
     """Completions grow by a fifth or more while the held-out figure does not rise (see `_rises`)."""
     lengths, change = series(run.rows, names.COMPLETION_LENGTH), run.change
     if len(lengths) < MIN_STEPS or change is None or _rises(change):
@@ -173,7 +173,7 @@ def length_without_accuracy(run: Evidence) -> Finding | None:
     )
 
 
-def reward_without_accuracy(run: Evidence) -> Finding | None:
+def reward_without_gain(run: Evidence) -> Finding | None:
     """Training reward rises by more than its noise while the held-out figure does not (see `_rises`)."""
     rewards, change = series(run.rows, names.REWARD), run.change
     if len(rewards) < MIN_STEPS or change is None or _rises(change):
@@ -299,10 +299,10 @@ def gold_unreadable(run: Evidence) -> Finding | None:
 
 
 RULES: tuple[Rule, ...] = (
-    accuracy_change,
+    held_out_change,
     best_was_earlier,
-    reward_without_accuracy,
-    length_without_accuracy,
+    reward_without_gain,
+    length_without_gain,
     no_signal,
     entropy_collapse,
     kl_passed_target,

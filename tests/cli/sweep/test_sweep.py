@@ -28,7 +28,7 @@ from covey.config import load
 from covey.config.compose.group_files import Roots
 from covey.errors import ConfigError, RunDirectoryError
 from covey.evaluation.estimators import t_estimate
-from covey.report.sweep import pool_seeds, read_figures, read_results
+from covey.report.sweep import pool_seeds, read_figures, read_results, write_tables
 from covey.runlog.directory import RunDirectory
 from covey.runlog.sweep import FAILED, FINISHED, STOPPED, WAITING, JobState, Sweep, SweepDirectory, SweepJob
 from sweep_jobs import JOB, states
@@ -326,6 +326,29 @@ def test_seeds_are_pooled_only_where_they_were_swept_and_jobs_have_finished(tmp_
     directory.write_state(jobs[1], JobState(FINISHED, seconds=60.0))  # 0.1 and 0.2: t alone would reach below nothing
     both = pool_seeds(sweep, read_results(directory, sweep))[1].accuracy
     assert (both.value, both.low, both.high) == pytest.approx((0.15, 0.0, 0.15 + 12.7062 * 0.05), abs=1e-5)
+
+
+def test_jobs_that_cannot_be_compared_are_named_with_the_reason(tmp_path: Path) -> None:
+    directory = SweepDirectory(tmp_path)
+    funcs = ["exact_match", "exact_match", "accuracy", "countdown"]
+    jobs = tuple(SweepJob(n, f"{n}", {"rewards.funcs": name}) for n, name in enumerate(funcs))
+    sweep = Sweep(("rewards.funcs",), jobs, str(tmp_path))
+    for job, name in zip(jobs, funcs, strict=True):
+        directory.write_state(job, JobState(FINISHED, seconds=60.0))
+        directory.run(job).root.mkdir()
+        figure = {"eval/reward": 9.0} if name == "countdown" else {"eval/accuracy": 0.5 - 0.1 * job.number}
+        directory.run(job).metrics.write_text(json.dumps({"step": 1, **figure}) + "\n")
+        sampling = "evaluation: {temperature: 0}\n" if job.number == 1 else ""
+        directory.config(job).write_text(f"dataset: {{task: arithmetic}}\nrewards: {{funcs: [{name}]}}\n{sampling}")
+    (sheet,) = write_tables(directory, sweep, read_results(directory, sweep))
+    assert sheet.title == "Jobs: held-out accuracy (grader: exact_match), in brackets its 95% interval"
+    assert sheet.notes == (
+        "Job 1 cannot be compared with job 0: temperature 1.0 and 0.",
+        "Job 2 cannot be compared with job 0: the grader (“exact_match” and “accuracy”).",
+        "Job 3 cannot be compared with job 0: it has no accuracy.",
+    )
+    assert [row[2] for row in sheet.rows] == ["50.0%", "40.0%", "30.0%", "—"]
+    assert sheet.notes[0] in (tmp_path / "sweep.md").read_text()
 
 
 # --- for real -----------------------------------------------------------------------------------------------------

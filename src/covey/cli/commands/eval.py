@@ -113,7 +113,7 @@ def _print(console: Any, evaluation: StoredEvaluation) -> None:
     for name, figure in evaluation.summary.items():
         if name in same or (name.startswith("grader/") and figure["value"] == 0):
             continue
-        label = f"{' = '.join([name, *sorted(same)])} ({grader})" if name == "accuracy" else name
+        label = f"{' = '.join([name, *sorted(same)])} (grader: {grader})" if name == "accuracy" else name
         found = Estimate(**figure)
         table.add_row(label, value_text(found.value, name), ends_text(found, name))
     console.print(table)
