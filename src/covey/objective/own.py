@@ -19,7 +19,7 @@ from covey.config.values import BadKeyError, check_choice, coerce, describe, sho
 from covey.errors import ConfigError
 from covey.importing import failure, import_object
 from covey.objective.interface import Objective, check_objective
-from covey.objective.plain import NotPlainError, plain_copy
+from covey.objective.plain import UnstorableError, plain_copy
 from covey.objective.registry import REGISTRY
 
 RECORDED = "__repr__"
@@ -104,7 +104,7 @@ def record(objective: Any) -> tuple[dict[str, Any], dict[str, Any] | None]:
     source = objective if own is kind else getattr(objective, "settings", None)
     try:
         found = {name: plain_copy(getattr(source, name)) for name in _parameters(own)}
-    except (AttributeError, NotPlainError):
+    except (AttributeError, UnstorableError):
         found = {RECORDED: _ADDRESS.sub("", repr(objective))}
     return {"objective.name": _name(kind)}, found
 

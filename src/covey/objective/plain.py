@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 
-class NotPlainError(TypeError):
+class UnstorableError(TypeError):
     """The value is not plain data; the message says where, and its type."""
 
 
@@ -21,7 +21,7 @@ def plain_copy(value: Any, where: str = "", *, tensors: bool = False) -> Any:
         tensors: whether tensors may be in it.
 
     Raises:
-        NotPlainError: it is anything else.
+        UnstorableError: it is anything else.
     """
     if tensors and isinstance(value, Tensor):
         return value.detach().clone()
@@ -37,4 +37,4 @@ def plain_copy(value: Any, where: str = "", *, tensors: bool = False) -> Any:
     if isinstance(value, list | tuple):
         inside = [plain_copy(inner, f"{where}[{at}]", tensors=tensors) for at, inner in enumerate(value)]
         return tuple(inside) if isinstance(value, tuple) else inside
-    raise NotPlainError(f"{where} holds a value of the type {type(value).__name__}")
+    raise UnstorableError(f"{where} holds a value of the type {type(value).__name__}")

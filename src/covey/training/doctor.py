@@ -81,11 +81,12 @@ def _examine_settings(config: Config) -> Iterator[Finding]:
         yield Finding(Mark.WARNING, "settings", note)
     yield Finding(Mark.FINE, "settings", "every key is known, every value in range")
     try:
-        objective = objectives.build(config)["objective"]
+        objectives.build(config)
     except CoveyError as error:
         yield Finding(Mark.WRONG, "objective", str(error))
     else:
-        yield Finding(Mark.FINE, "objective", f"{config.objective.name}: {objective!r}")
+        loss = f"training.loss_type={config.training.loss_type}"
+        yield Finding(Mark.FINE, "objective", f"{config.objective.name} works with {loss}")
 
 
 def try_steps(config: Config, console: Any) -> Finding:

@@ -7,7 +7,7 @@ from typing import Any
 
 from covey.errors import ConfigError, TrainingError
 from covey.objective.interface import adapted, reported
-from covey.objective.plain import NotPlainError, plain_copy
+from covey.objective.plain import UnstorableError, plain_copy
 
 logger = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ def state_of(objective: Any) -> Any:
         state = objective.state_dict()
     try:
         return plain_copy(state, f"state_dict() of the objective {type(objective).__name__}", tensors=True)
-    except NotPlainError as problem:
+    except UnstorableError as problem:
         raise TrainingError(
             f"{problem}, which a checkpoint cannot store: only tensors, numbers, strings, None, and lists and mappings "
             "of these."
