@@ -407,7 +407,7 @@ def test_a_floor_too_large_for_the_group() -> None:
 
 def test_the_example_of_the_docs_is_leave_one_out(root: Path) -> None:
     """(1, 0, 0, 1) against the mean of the others; and a completion that does not count is in no baseline."""
-    text = (root / "docs" / "objectives.md").read_text(encoding="utf-8")
+    text = (root / "docs" / "adding_an_objective.md").read_text(encoding="utf-8")
     example = text.split("```python\n# rloo.py\n")[1].split("```")[0]
     space: dict[str, Any] = {}
     exec(compile(example, "rloo.py", "exec"), space)
@@ -416,7 +416,12 @@ def test_the_example_of_the_docs_is_leave_one_out(root: Path) -> None:
     mask = torch.tensor([[True] * 4, [True, True, False, True], [True, False, False, False]])
     rewards = torch.tensor([[1.0, 0, 0, 1], [1.0, 0, math.nan, 1], [1.0, math.nan, math.nan, math.nan]])
     none: dict[str, Any] = {"ref_logps_PG": None, "policy_logps_PG": None, "lengths_PG": mask.int(), "beta": 0.0}
-    advantages, _ = objective.advantages(rewards, mask, **none)
+    advantages, _, columns = objective.advantages(rewards, mask, **none)
+    assert columns["baseline"][0].tolist() == pytest.approx([1 / 3, 2 / 3, 2 / 3, 1 / 3])
     third = 1 / 3
     expected = torch.tensor([[2 * third, -2 * third, -2 * third, 2 * third], [0.5, -1.0, 0.0, 0.5], [0.0] * 4])
     torch.testing.assert_close(advantages * mask, expected)
+    costly = space["RLOO"](cost_per_token=0.1)  # of equal rewards, to 0.9, 0.8, 0.7 and 0.6
+    given = {**none, "lengths_PG": torch.tensor([[1, 2, 3, 4]])}
+    advantages, _, _ = costly.advantages(torch.ones(1, 4), torch.ones(1, 4, dtype=torch.bool), **given)
+    assert advantages[0].tolist() == pytest.approx([0.2, 0.2 / 3, -0.2 / 3, -0.2], abs=1e-6)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -25,6 +26,7 @@ FILE = """
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 
 @dataclass
@@ -33,6 +35,7 @@ class Fields:
     passes: int = 2
     names: tuple[str, ...] = ()
     limit: float | None = field(default=None)
+    mode: Literal["a", "b"] = "a"
 
     def advantages(self, **given):
         return given["rewards_PG"] * self.weight, {}
@@ -96,10 +99,11 @@ def test_any_other_class_takes_keyword_arguments() -> None:
             {"weight": 1, "pases": 3},
             r"settings\.pases is not a setting of .*mine\.py:Fields, which",
         ),
-        ("Fields", {"weight": 1, "pases": 3}, r"has weight, passes, names, limit\. Did you mean passes\?"),
+        ("Fields", {"weight": 1, "pases": 3}, r"has weight, passes, names, limit, mode\. Did you mean passes\?"),
         ("Fields", {"weight": "much"}, r"objective\.settings\.weight=much has the wrong type: it must be a number\."),
         ("Fields", {"weight": 1, "passes": 1.5}, r"settings\.passes=1\.5 .*an integer\. \(A setting of .*:Fields\.\)"),
         ("Fields", {"weight": 1, "limit": True}, r"settings\.limit=true .*a number or null"),
+        ("Fields", {"weight": 1, "mode": "c"}, r"settings\.mode=c is not possible: it must be one of a, b\."),
         ("NoObjective", {}, r"mine\.py:NoObjective is not an objective: the class has no method advantages"),
         ("function", {}, r"mine\.py:function is not a class but of type function"),
         (
@@ -220,7 +224,7 @@ def test_ones_own_is_recorded_by_what_makes_it_again(file: Path) -> None:
     assert record(Plain) == (name, None)
     assert record(Plain(weight=2.0, sizes=(1, 2))) == (
         name,
-        {"weight": 2.0, "mode": "a", "root": None, "sizes": [1, 2]},
+        {"weight": 2.0, "mode": "a", "root": None, "sizes": (1, 2)},
     )
     own = RunningBaseline(RunningBaseline.Settings(decay=0.1))
     assert record(own) == ({"objective.name": "own_objective:RunningBaseline"}, {"decay": 0.1, "start": 0.25})
@@ -240,6 +244,7 @@ def test_else_by_its_text() -> None:
 
     _, settings = record(Lacking(1.5))
     assert settings == {RECORDED: "<twice 3.0>"}
+    assert record(Plain(weight=np.float64(0.5)))[1] == {"weight": 0.5, "mode": "a", "root": None, "sizes": ()}
     of_a_tensor: Any = Plain(weight=torch.ones(2))  # type: ignore[arg-type]
     assert record(of_a_tensor)[1] == {RECORDED: f"<{__name__}.Plain object>"}
     with pytest.raises(ConfigError, match=r"covey\.train\(objective=…\) as a Python object, which cannot be made"):

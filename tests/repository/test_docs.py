@@ -19,7 +19,7 @@ from types import ModuleType
 import pytest
 import yaml
 
-from commands import check_command, covey_words, filled_in, make_workspace
+from commands import TINY, check_command, covey_words, filled_in, make_workspace
 from covey.cli.main import main
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -30,7 +30,7 @@ TINY = (
     *("dataset.train_size=16", "dataset.test_size=8", "dataset.hard_size=0"),
     *("evaluation.every_steps=2", "evaluation.max_completion_length=16"),
 )
-WRITTEN_BY_READERS = ("train.py", "my_engine.py")
+WRITTEN_BY_READERS = ("train.py", "my_engine.py", "rloo.py")
 """Files on the pages that are not in this repository."""
 
 _BLOCK = re.compile(r"(?:<!-- run: (?P<run>[\w-]+) -->\n)?```(?P<kind>\w+)\n(?P<text>.*?)```", re.DOTALL)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import difflib
 import inspect
@@ -14,16 +15,16 @@ from typing import Any
 
 from covey.config.groups.base import check_option
 from covey.config.groups.objective.settings import SETTINGS
-from covey.config.values import BadKeyError, coerce, describe, show
+from covey.config.values import BadKeyError, check_choice, coerce, describe, show
 from covey.errors import ConfigError
 from covey.importing import failure, import_object
 from covey.objective.interface import Objective, check_objective
+from covey.objective.plain import UnstorableError, plain_copy
 from covey.objective.registry import REGISTRY
 
 RECORDED = "__repr__"
 """The setting that stands for an object that cannot be made again from settings."""
 _KEY = "objective.settings"
-_MISSING = object()
 _SIMPLE = {bool: "bool", int: "int", float: "float", str: "str", type(None): "None"}
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
@@ -101,13 +102,10 @@ def record(objective: Any) -> tuple[dict[str, Any], dict[str, Any] | None]:
             return {"objective.name": name, **{f"objective.{name}_{key}": getattr(objective, key) for key in keys}}, {}
     own = _settings_of(kind)
     source = objective if own is kind else getattr(objective, "settings", None)
-    found: dict[str, Any] = {}
-    for name, parameter in _parameters(own).items():
-        value = getattr(source, name, _MISSING)
-        if parameter.kind is parameter.VAR_KEYWORD or not _is_plain(value):
-            found = {RECORDED: _ADDRESS.sub("", repr(objective))}
-            break
-        found[name] = list(value) if isinstance(value, tuple) else value
+    try:
+        found = {name: plain_copy(getattr(source, name)) for name in _parameters(own)}
+    except (AttributeError, UnstorableError):
+        found = {RECORDED: _ADDRESS.sub("", repr(objective))}
     return {"objective.name": _name(kind)}, found
 
 
@@ -124,24 +122,18 @@ def _name(kind: type) -> str:
     return f"{source}:{kind.__qualname__}"
 
 
-def _parameters(kind: type) -> dict[str, inspect.Parameter]:
-    if _init(kind) is object.__init__:
-        return {}
-    found = inspect.signature(kind).parameters
+def _parameters(kind: Any) -> dict[str, inspect.Parameter]:
+    """What the constructor takes, but for `*args`."""
+    found = {} if kind.__init__ is object.__init__ else inspect.signature(kind).parameters
     return {name: p for name, p in found.items() if p.kind is not p.VAR_POSITIONAL}
-
-
-def _init(kind: Any) -> Any:
-    return kind.__init__
 
 
 def _checked(kind: type, settings: Mapping[str, Any], name: str) -> dict[str, Any]:
     """The settings, converted to the types that the class wants."""
-    parameters = _parameters(kind)
+    parameters, hints = _parameters(kind), _hints(kind)
     options = {item.name: item for item in dataclasses.fields(kind)} if dataclasses.is_dataclass(kind) else {}
     takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     known = [key for key, p in parameters.items() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
-    kinds = _kinds(kind)
     values = {}
     for key, value in settings.items():
         if key not in known and not takes_any:
@@ -150,31 +142,35 @@ def _checked(kind: type, settings: Mapping[str, Any], name: str) -> dict[str, An
             has = f"has {', '.join(known)}" if known else "has none"
             raise BadKeyError(f"{_KEY}.{key}", f" is not a setting of {name}, which {has}.{guess}")
         try:
-            values[key] = coerce(f"{_KEY}.{key}", value, kinds[key]) if key in kinds else value
+            values[key] = _fitted(f"{_KEY}.{key}", value, hints.get(key))
             if key in options:
                 check_option(f"{_KEY}.{key}", values[key], options[key])
         except BadKeyError as problem:
             raise BadKeyError(problem.key, f"{problem.text} (A setting of {name}.)") from None
     for key in known:
         if parameters[key].default is inspect.Parameter.empty and key not in values:
-            wanted = f": set it to {describe(kinds[key])}" if key in kinds else ""
+            kind_of = _kind(hints.get(key))
+            wanted = f": set it to {describe(kind_of)}" if kind_of else ""
             raise BadKeyError(f"{_KEY}.{key}", f" is missing, and {name} needs it{wanted}.")
     return values
 
 
-def _kinds(kind: type) -> dict[str, str]:
-    """The types of a class's settings as text, of those that `coerce` can check."""
+def _fitted(key: str, value: Any, hint: Any) -> Any:
+    """The value, converted to its type; unchanged for a type that is not known here."""
+    if typing.get_origin(hint) is typing.Literal:
+        check_choice(key, value, typing.get_args(hint))
+    kind = _kind(hint)
+    return value if kind is None else coerce(key, value, kind)
+
+
+def _hints(kind: Any) -> dict[str, Any]:
+    """The types of a class's settings, but for those whose names exist for type checkers only."""
     fields = dataclasses.fields(kind) if dataclasses.is_dataclass(kind) else ()
-    hints = {item.name: item.type for item in fields} or inspect.get_annotations(_init(kind))
-    found = {}
-    for name, hint in hints.items():
+    found: dict[str, Any] = {}
+    for name, hint in ({item.name: item.type for item in fields} or inspect.get_annotations(kind.__init__)).items():
         holder = types.SimpleNamespace(__annotations__={name: hint})
-        try:
-            hint = typing.get_type_hints(holder, vars(sys.modules[kind.__module__]))[name]
-        except Exception:  # a name that exists for type checkers only
-            continue
-        if (text := _kind(hint)) is not None:
-            found[name] = text
+        with contextlib.suppress(Exception):
+            found |= typing.get_type_hints(holder, vars(sys.modules[kind.__module__]))
     return found
 
 
@@ -193,11 +189,3 @@ def _kind(hint: Any) -> str | None:
         item = _kind(inside[0])
         return item and (f"tuple[{item}, ...]" if origin is tuple else f"list[{item}]")
     return None
-
-
-def _is_plain(value: Any) -> bool:
-    if isinstance(value, list | tuple):
-        return all(map(_is_plain, value))
-    if isinstance(value, Mapping):
-        return all(isinstance(key, str) and _is_plain(inner) for key, inner in value.items())
-    return value is None or isinstance(value, bool | int | float | str)

@@ -90,11 +90,12 @@ def _examine_settings(config: Config) -> Iterator[PreflightFinding]:
         yield PreflightFinding(Mark.WARNING, "settings", note)
     yield PreflightFinding(Mark.FINE, "settings", "every key is known, every value in range")
     try:
-        objective = objectives.build(config)["objective"]
+        objectives.build(config)
     except CoveyError as error:
         yield PreflightFinding(Mark.WRONG, "objective", str(error))
     else:
-        yield PreflightFinding(Mark.FINE, "objective", f"{config.objective.name}: {objective!r}")
+        loss = f"training.loss_type={config.training.loss_type}"
+        yield PreflightFinding(Mark.FINE, "objective", f"{config.objective.name} works with {loss}")
 
 
 def try_steps(config: Config, console: Any) -> PreflightFinding:

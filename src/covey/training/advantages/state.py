@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 from typing import Any
-
-from torch import Tensor
 
 from covey.errors import ConfigError, TrainingError
 from covey.objective.interface import adapted, reported
+from covey.objective.plain import UnstorableError, plain_copy
 
 logger = logging.getLogger(__name__)
 
@@ -40,7 +38,13 @@ def state_of(objective: Any) -> Any:
         return None
     with reported(objective, "state_dict", TrainingError):
         state = objective.state_dict()
-    return _copied(state, f"state_dict() of the objective {type(objective).__name__}")
+    try:
+        return plain_copy(state, f"state_dict() of the objective {type(objective).__name__}", tensors=True)
+    except UnstorableError as problem:
+        raise TrainingError(
+            f"{problem}, which a checkpoint cannot store: only tensors, numbers, strings, None, and lists and mappings "
+            "of these."
+        ) from None
 
 
 def restore_state(objective: Any, state: Any) -> None:
@@ -59,23 +63,3 @@ def restore_state(objective: Any, state: Any) -> None:
         )
     elif state is not None:
         logger.warning("The checkpoint holds the state of an objective, and this run's has none: it is dropped.")
-
-
-def _copied(value: Any, where: str) -> Any:
-    """The value, without references to the objective's own tensors and containers."""
-    if isinstance(value, Tensor):
-        return value.detach().clone()
-    if value is None or isinstance(value, bool):
-        return value
-    for kind in (int, float, str):  # NumPy's numbers derive from these, and cannot be loaded without pickle
-        if isinstance(value, kind):
-            return kind(value)
-    if isinstance(value, Mapping) and all(isinstance(key, str | int) for key in value):
-        return {_copied(key, where): _copied(inner, f"{where}[{key!r}]") for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        inside = [_copied(inner, where) for inner in value]
-        return tuple(inside) if isinstance(value, tuple) else inside
-    raise TrainingError(
-        f"{where} holds a value of the type {type(value).__name__}, which a checkpoint cannot store: only tensors, "
-        "numbers, strings, None, and lists and mappings of these."
-    )
