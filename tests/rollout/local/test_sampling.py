@@ -35,7 +35,7 @@ from transformers.generation import (
 
 from covey.errors import TrainingError
 from covey.rollout import LocalEngine, SamplingSettings, generate, sample
-from covey.rollout.local.compatibility import log_once, unsupported_reason
+from covey.rollout.local.compatibility import unsupported_reason
 from covey.rollout.local.token_sampling import sample_tokens
 from forked import run_two
 from small_models import SMALL, VOCABULARY
@@ -333,7 +333,6 @@ def test_mixed_precision_inside_of_the_forward_is_supported() -> None:
 
 
 def test_unsupported_settings_use_generate_with_one_warning(tiny_model: str, caplog: pytest.LogCaptureFixture) -> None:
-    log_once.cache_clear()
     tokenizer = AutoTokenizer.from_pretrained(tiny_model)
     model = AutoModelForCausalLM.from_pretrained(tiny_model)
     engine = LocalEngine(model, tokenizer)

@@ -14,7 +14,7 @@ from covey.model.base import base_model, evaluating
 from covey.model.loading import all_eos_ids
 from covey.model.reasoning_vocab.vocabulary import vocabulary_of
 from covey.rollout.engine import Capabilities, Completion, NamedWeights, SamplingSettings
-from covey.rollout.local.compatibility import log_once, options_of, unsupported_option, unsupported_reason
+from covey.rollout.local.compatibility import log_fallback, options_of, unsupported_option, unsupported_reason
 from covey.rollout.local.sampling import sample
 from covey.rollout.thinking import ThinkingMask
 
@@ -121,7 +121,7 @@ class LocalEngine:
         """
         refusal = refusal or unsupported_reason(model)
         if refusal is not None:
-            log_once(refusal)
+            log_fallback(refusal)
             return None
         eos, pad = self._ends(model)
         return sample(
