@@ -104,7 +104,6 @@ class GRPOTrainer(TRLGRPOTrainer):
         with patched_engine(self):
             super().__init__(*args, **kwargs)
         self._speed = speed if speed is not None else SpeedConfig()
-        self.engine = engine_for(self, engine)
         if objective is not None and hasattr(objective, "for_run"):
             objective = objective.for_run(loss_type=self.loss_type, num_generations=self.num_generations)
         self._objective = None if isinstance(objective, GRPO) else objective
@@ -114,6 +113,7 @@ class GRPOTrainer(TRLGRPOTrainer):
         self._keeps_loss_logps = False
         self._restored: TrainingProgress | None = None
         self._reasoning = ReasoningSupport(vocabulary, self.model, self.ref_model, self.args, mask_head)
+        self.engine = engine_for(self, engine)
         self._scoring = SharedScoring(on=self._speed.shared_scoring, thinks=self._reasoning.thinks)
         self._batching = batching_for(self._speed, self.args, self.model, router_loss=self.aux_loss_enabled)
         self._resampler = make_resampler(self, resample_groups) if resample_groups else None
