@@ -67,6 +67,8 @@ class Capabilities:
     """It returns log-probabilities with `SamplingSettings.logprobs`."""
     seeded: bool = False
     """With a seed, the completions are a function of weights, prompts, settings and seed."""
+    reasoning_vocab: bool = False
+    """It restricts the tokens of a reasoning vocabulary to thinking (`covey.rollout.thinking.ThinkingMask`)."""
     collective: bool = False
     """All processes of a run must call `generate` equally often, even one with nothing to do."""
 

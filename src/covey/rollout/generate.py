@@ -50,7 +50,7 @@ def complete(
     """`engine.generate`, whose result is checked.
 
     Raises:
-        EngineError: it is not one completion per prompt, of at least one token each.
+        EngineError: it is not one completion per prompt, of at least one token each, or log-probabilities do not fit.
     """
     found = engine.generate(prompts, sampling, seed=seed)
     name = type(engine).__name__
@@ -60,6 +60,8 @@ def complete(
         raise EngineError(
             f"The engine {name} returned a completion without tokens: it holds at least the token that ended it."
         )
+    if not all(one.logps is None or len(one.logps) == len(one.ids) for one in found):
+        raise EngineError(f"The engine {name} returned log-probabilities that are not one for each token.")
     return found
 
 

@@ -114,7 +114,7 @@ def vllm_trainer(mode: str) -> Any:
         vllm_generation=ScriptedVLLM(mode),
         _last_loaded_step=-1,
         eos_token_ids=[2],
-        accelerator=SimpleNamespace(num_processes=1),
+        accelerator=SimpleNamespace(num_processes=1, is_main_process=True),
         args=SimpleNamespace(report_to=[]),
         state=SimpleNamespace(global_step=3),
     )

@@ -131,7 +131,8 @@ class Faulty(FakeEngine):
 
     def generate(self, *args: Any, **kwargs: Any) -> list[Completion]:
         found = super().generate(*args, **kwargs)
-        return found[1:] if self.fault == "few" else [Completion([], truncated=False)] * len(found)
+        wrong = {"empty": Completion([], truncated=False), "logps": Completion([5], truncated=False, logps=[0.0, 0.0])}
+        return found[1:] if self.fault == "few" else [wrong[self.fault]] * len(found)
 
     def sync(self, weights: Any, version: int) -> None:
         if self.fault != "old":
@@ -140,7 +141,12 @@ class Faulty(FakeEngine):
 
 @pytest.mark.parametrize(
     ("fault", "message"),
-    [("few", "returned 3 completions of 4 prompts"), ("empty", "without tokens"), ("old", "has version None after")],
+    [
+        ("few", "returned 3 completions of 4 prompts"),
+        ("empty", "without tokens"),
+        ("logps", "one for each token"),
+        ("old", "has version None after"),
+    ],
 )
 def test_an_engine_that_breaks_the_protocol_is_an_error(
     tiny_model: str, tmp_path: Path, fault: str, message: str

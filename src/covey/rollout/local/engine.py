@@ -47,6 +47,7 @@ class LocalEngine:
             options: of `from_pretrained`, for a name.
         """
         if isinstance(model_name, str):
+            options["dtype"] = options.get("dtype") or "float32"
             model_name = AutoModelForCausalLM.from_pretrained(model_name, **options)
         self.model = model_name
         self.tokenizer = tokenizer
@@ -57,7 +58,7 @@ class LocalEngine:
     @property
     def capabilities(self) -> Capabilities:
         """Log-probabilities with a shared prefill only."""
-        return Capabilities(logprobs=self.shared_prefill, seeded=True)
+        return Capabilities(logprobs=self.shared_prefill, seeded=True, reasoning_vocab=True)
 
     @property
     def version(self) -> int | None:

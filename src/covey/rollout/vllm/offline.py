@@ -19,7 +19,7 @@ from covey.rollout.vllm.worker import WORKER, write_folder
 class VLLMEngine:
     """A vLLM engine with one model. A reasoning vocabulary next to its weights is masked as in training."""
 
-    capabilities = Capabilities(logprobs=True, seeded=True)
+    capabilities = Capabilities(logprobs=True, seeded=True, reasoning_vocab=True)
 
     def __init__(
         self,

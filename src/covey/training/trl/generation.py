@@ -22,6 +22,7 @@ from covey.rollout import Capabilities, Completion, InferenceEngine, LocalEngine
 from covey.rollout.engine import NamedWeights
 from covey.rollout.local.compatibility import options_of, unsupported_option
 from covey.rollout.local.engine import AnyHasWork
+from covey.rollout.registry import check_reasoning
 from covey.training.replaced import replaced
 from covey.training.trl.engine import EngineGeneration
 
@@ -46,8 +47,7 @@ class PolicyEngine(LocalEngine):
     @property
     def capabilities(self) -> Capabilities:
         """Collective where parameters are sharded: every forward needs all processes."""
-        sharded = any_over_shards(self._trainer.model) is not None
-        return Capabilities(logprobs=self.shared_prefill, seeded=True, collective=sharded)
+        return replace(super().capabilities, collective=any_over_shards(self._trainer.model) is not None)
 
     @property
     def version(self) -> int:
@@ -94,7 +94,7 @@ class PolicyEngine(LocalEngine):
 class TRLEngine:
     """TRL's vLLM, colocated or on a server. TRL sends the weights, which it reads from the policy itself."""
 
-    capabilities = Capabilities(logprobs=True, collective=True)
+    capabilities = Capabilities(logprobs=True, reasoning_vocab=True, collective=True)
 
     def __init__(self, trainer: Any) -> None:
         """
@@ -167,6 +167,7 @@ def engine_for(trainer: Any, own: InferenceEngine | None) -> InferenceEngine:
     others = ("use_vllm", "use_transformers_continuous_batching")
     if named := [name for name in others if getattr(trainer, name)]:
         raise ConfigError(f"engine=… and {named[0]}=True name two engines: leave one of them out.")
+    check_reasoning(own, trainer._reasoning.vocabulary is not None)
     return own
 
 

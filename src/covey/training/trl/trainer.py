@@ -112,13 +112,13 @@ class GRPOTrainer(TRLGRPOTrainer):
         run = {"num_generations": self.num_generations, "max_completion_length": self.max_completion_length}
         self._objective = in_use(objective, loss_type=self.loss_type, **run)
         self._objective_columns: dict[str, list[Any]] = {}
-        self.engine = engine_for(self, engine)
         self._kl_monitor = KLMonitor(kl_controller, stop_above_kl, self.beta)
         self._rewards_BF: torch.Tensor | None = None
         self._loss_logps_BT: torch.Tensor | None = None
         self._keeps_loss_logps = False
         self._restored: TrainingProgress | None = None
         self._reasoning = ReasoningSupport(vocabulary, self.model, self.ref_model, self.args, mask_head)
+        self.engine = engine_for(self, engine)
         self._scoring = SharedScoring(on=self._speed.shared_scoring, thinks=self._reasoning.thinks)
         self._batching = batching_for(self._speed, self.args, self.model, router_loss=self.aux_loss_enabled)
         self._resampler = make_resampler(self, resample_groups) if resample_groups else None
