@@ -65,7 +65,8 @@ class Merging:
         if again != first:
             found = self._merged(again)
         for choice in self._implied_choices():
-            self.notes.append(f"{choice.origin}: {choice.group}={choice.option} is used, as no other is chosen")
+            what = f"{choice.group}={choice.option}"
+            self.notes.append(f"{choice.origin}: {what} is used, as nothing else of {choice.group} is chosen")
         self.notes += left_out
         self._note_options(found)
         self._drop_stale_weights(found)
@@ -147,7 +148,7 @@ class Merging:
                 self._apply(tree, setting)
             for implied in self._applying():
                 OmegaConf.update(tree, implied.key, implied.value, merge=True, force_add=True)
-                self.notes += [f"{implied.note}"] if implied.note else []
+                self.notes += [implied.note] if implied.note else []
             self._compute_deferred(tree)
             values = OmegaConf.to_container(tree, resolve=True)
         assert isinstance(values, dict)
@@ -184,8 +185,10 @@ class Merging:
     def _options_named(self, composed: DictConfig) -> list[Choice]:
         """The options that keys choose by their name, where these groups have another one of Covey's."""
         found = []
+        replaced = self.roots.replaced_by(self._chosen)
         for key, group in _OPTION_KEYS.items() if not self.complete else ():
-            setting = next((s for s in reversed(self._settings) if s.key == key and not s.implied), None)
+            settings = self.line.settings if group in replaced else self._settings
+            setting = next((s for s in reversed(settings) if s.key == key and not s.implied), None)
             setting = setting or next((implied for implied in self._applying() if implied.key == key), None)
             name = OmegaConf.select(composed, key) if setting is None else setting.value
             now = self.roots.option_of(self.choices, group) or self.roots.file(Choice(group, default_option(group)))
