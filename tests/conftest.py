@@ -18,6 +18,14 @@ os.environ["TOKENIZERS_PARALLELISM"] = "false"
 ROOT = Path(__file__).resolve().parents[1]
 
 
+@pytest.fixture(autouse=True)
+def own_log() -> None:
+    """What a test logs does not depend on what the tests before it logged."""
+    from covey.log_once import begin_run
+
+    begin_run()
+
+
 @pytest.fixture(scope="session")
 def root() -> Path:
     """The repository."""

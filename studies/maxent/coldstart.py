@@ -22,7 +22,7 @@ from task import DIFFICULTY
 from tokenizers import AddedToken
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
-from covey.data.sources.countdown import Problem, problems
+from covey.data.sources.countdown import CountdownProblem, problems
 from covey.model.starter.coldstart import save_starter
 from covey.model.starter.tokenizer import TAGS, build_tokenizer
 
@@ -36,7 +36,7 @@ OUTPUT = Path("out/maxent_study/start")
 _SIGNS: dict[type[ast.operator], str] = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/"}
 
 
-def completion(problem: Problem) -> str:
+def completion(problem: CountdownProblem) -> str:
     """One operation a line, then the expression: `<think>\n3*8=24\n…\n</think>\n<answer>3*8-5+1</answer>`."""
     lines: list[str] = []
     _walk(ast.parse(problem.solution, mode="eval").body, lines)

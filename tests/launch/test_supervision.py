@@ -24,7 +24,7 @@ import psutil
 import pytest
 
 from covey.launch.guard import _end
-from covey.launch.plan import Plan
+from covey.launch.plan import LaunchPlan
 from covey.launch.progress import how_it_ended
 from covey.launch.supervise import Ending, Limits, Supervisor
 from launched import TIMEOUT, Launched, until
@@ -196,7 +196,7 @@ def test_asked_to_stop_it_lets_training_write_its_checkpoint(
 )
 def test_of_signals_sent_together_the_most_specific_counts(tmp_path: Path, several: tuple[signal.Signals, ...]) -> None:
     """In any order of arrival; a signal that comes later changes nothing."""
-    supervisor = Supervisor(Plan(tmp_path, tmp_path, 1, 0, 1, (), None, None, ()), 0, Limits(), Mock())
+    supervisor = Supervisor(LaunchPlan(tmp_path, tmp_path, 1, 0, 1, (), None, None, ()), 0, Limits(), Mock())
     by_rank = (signal.SIGUSR1, signal.SIGINT, signal.SIGHUP, signal.SIGTERM)
     with supervisor._listening():
         for number in several:

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 
-from covey.model import norms
 from covey.model.norms import PLAIN, rms_norm, use_own_norms
 
 
@@ -45,7 +44,6 @@ def test_other_dtypes_and_other_norms_are_computed_by_transformers() -> None:
 
 
 def test_unsupported_norms_are_logged_once(caplog: pytest.LogCaptureFixture) -> None:
-    norms._log_once.cache_clear()
     model = torch.nn.Sequential(PLAIN[0](8), torch.nn.RMSNorm(8))
     with caplog.at_level(logging.INFO):
         for _ in range(2):

@@ -17,6 +17,7 @@ from pathlib import Path
 LAYERS = {
     "_version": 0,
     "errors": 0,
+    "log_once": 0,
     "importing": 1,
     "config": 1,
     "answers": 2,
@@ -39,7 +40,7 @@ LAYERS = {
 }
 """Imports between packages point to lower layers only."""
 
-WITHOUT_TORCH = {"_version", "errors", "importing", "config", "answers", "runlog", "data", "rewards"} | {
+WITHOUT_TORCH = {"_version", "errors", "log_once", "importing", "config", "answers", "runlog", "data", "rewards"} | {
     "report",
     "view",
     "launch",

@@ -26,7 +26,7 @@ IGNORES_SIGTERM = ("sh", "-c", "trap '' TERM; exec sleep 600")
 def launcher(folder: Path, options: dict[str, Any]) -> int:
     from covey.errors import CoveyError
     from covey.launch.console import LaunchConsole
-    from covey.launch.plan import Plan, Process
+    from covey.launch.plan import LaunchPlan, Process
     from covey.launch.process import become_subreaper
     from covey.launch.progress import FINISH_FILE, STACKS_FILE
     from covey.launch.server import Server
@@ -43,7 +43,7 @@ def launcher(folder: Path, options: dict[str, Any]) -> int:
         server = Server(f"http://127.0.0.1:{port}", "127.0.0.1", port, port + 1, "m", is_ours=True)
         command = (*me, "server", str(port), options["server"])
         processes.insert(0, Process("server", int(separate), (), command, {}, logs / "server.log"))
-    plan = Plan(run, logs, 1 + separate, 0, 1, tuple(processes), server, None, ())
+    plan = LaunchPlan(run, logs, 1 + separate, 0, 1, tuple(processes), server, None, ())
     ended = folder / "ended"
     become_subreaper()
     with LaunchConsole(logs / f"launcher-{node}.log") as console:

@@ -7,7 +7,7 @@ from typing import Any
 
 from covey.config import Config, load
 from covey.launch.machine import Machine
-from covey.launch.plan import Plan, make_plan
+from covey.launch.plan import LaunchPlan, make_plan
 
 SERVE = ("training.use_vllm=true", "training.vllm_mode=server")
 
@@ -16,11 +16,11 @@ def config(*words: str) -> Config:
     return load(words, world_size=1)
 
 
-def plan(machine: int, *words: str, **more: Any) -> Plan:
+def plan(machine: int, *words: str, **more: Any) -> LaunchPlan:
     return make_plan(config(*words), "r", Machine.of(machine, 4), python="python", **more)
 
 
-def by_name(made: Plan) -> dict[str, Any]:
+def by_name(made: LaunchPlan) -> dict[str, Any]:
     return {process.name: process for process in made.processes}
 
 

@@ -18,13 +18,13 @@ from covey.config import load
 from covey.model.loading import load_tokenizer
 from covey.training.doctor import examine
 from covey.training.preflight.checks import check_tokens
-from covey.training.preflight.findings import Finding, Mark, worst
+from covey.training.preflight.findings import Mark, PreflightFinding, worst
 from covey.training.preflight.gold_answer_check import gold_completion
 
 SMALL = ["dataset.train_size=64", "dataset.test_size=8", "dataset.hard_size=0"]
 
 
-def found(overrides: list[str]) -> dict[str, Finding]:
+def found(overrides: list[str]) -> dict[str, PreflightFinding]:
     return {finding.check: finding for finding in examine(load([*SMALL, *overrides]))}
 
 

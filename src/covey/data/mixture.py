@@ -38,7 +38,7 @@ _NAME = "the mixture"
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class MixtureSplit:
     """Which rows go where, in their order."""
 
     train: list[Pick]
@@ -79,7 +79,7 @@ def blend(dataset: DatasetConfig, seed: int, notes: list[str]) -> tuple[Prepared
     return rows.select([index[pick] for pick in plan.train]), evaluation
 
 
-def make_plan(sizes: Sequence[int], names: Sequence[str], dataset: DatasetConfig, seed: int) -> Plan:
+def make_plan(sizes: Sequence[int], names: Sequence[str], dataset: DatasetConfig, seed: int) -> MixtureSplit:
     """Choose rows by the rules in the module's docstring.
 
     Args:
@@ -103,7 +103,7 @@ def make_plan(sizes: Sequence[int], names: Sequence[str], dataset: DatasetConfig
     train = [rest[i] for i in stay]
     if mixture.weights == "share" and any(weight is not None for weight in weights):
         train = _fill_shares(train, [1.0 if weight is None else weight for weight in weights], names, mixture.seed)
-    return Plan([train[i] for i in subsample(len(train), dataset, seed, _NAME)], test, validation)
+    return MixtureSplit([train[i] for i in subsample(len(train), dataset, seed, _NAME)], test, validation)
 
 
 def _kept(size: int, weight: float | None, mixture: MixtureConfig, name: str) -> Sequence[int]:

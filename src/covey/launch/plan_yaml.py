@@ -8,10 +8,10 @@ from typing import Any
 import yaml
 
 from covey.config.secrets import ENGINE_KEY
-from covey.launch.plan import Plan
+from covey.launch.plan import LaunchPlan
 
 
-def as_text(plan: Plan) -> str:
+def as_text(plan: LaunchPlan) -> str:
     """The plan as YAML, processes in starting order."""
     server = plan.server
     content: dict[str, Any] = {

@@ -18,7 +18,7 @@ FINISHES, STACKS = "finish-*.json", "stacks-*.txt"
 """Globs for the files of all ranks, in the run's log folder."""
 
 
-class Progress:
+class ProgressWatch:
     """When a run last made progress, by the modification times of its files."""
 
     def __init__(self, run: RunDirectory) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from covey.launch.console import Reporter
 from covey.launch.health import answers
 from covey.launch.machine import LaunchError
-from covey.launch.plan import Plan, Process
+from covey.launch.plan import LaunchPlan, Process
 from covey.launch.process import LAST_LINES, TICK, ManagedProcess, Tail
 
 _HEALTH_SECONDS = 0.5
@@ -20,7 +20,9 @@ _OUTAGE_SECONDS = 60.0
 class Serving:
     """Keeps a plan's server up. Without a server it always counts as up."""
 
-    def __init__(self, plan: Plan, process: Process | None, reporter: Reporter, timeout: float, restarts: int) -> None:
+    def __init__(
+        self, plan: LaunchPlan, process: Process | None, reporter: Reporter, timeout: float, restarts: int
+    ) -> None:
         """Prepare it; nothing is started.
 
         Args:

@@ -11,9 +11,9 @@ from types import FrameType
 
 from covey.launch.console import Reporter
 from covey.launch.machine import LaunchError
-from covey.launch.plan import SERVER, TRAINER, Plan
+from covey.launch.plan import SERVER, TRAINER, LaunchPlan
 from covey.launch.process import LAST_LINES, TICK, ManagedProcess, Reaper, Tail, end_orphans
-from covey.launch.progress import FINISHES, STACKS, Progress, how_it_ended
+from covey.launch.progress import FINISHES, STACKS, ProgressWatch, how_it_ended
 from covey.launch.serving import Serving
 from covey.runlog.directory import RunDirectory
 
@@ -57,7 +57,7 @@ class Supervisor:
 
     def __init__(
         self,
-        plan: Plan,
+        plan: LaunchPlan,
         node: int,
         limits: Limits,
         reporter: Reporter,
@@ -80,7 +80,7 @@ class Supervisor:
         self._process = mine.get(TRAINER)
         self._trainer: ManagedProcess | None = None
         self._tail = Tail(self._process.log) if self._process is not None else None
-        self._progress = Progress(RunDirectory(plan.run))
+        self._progress = ProgressWatch(RunDirectory(plan.run))
         self._hang_restarts_left = limits.hang_restarts
         self._signal: int | None = None
         self._signal_at = 0.0

@@ -39,7 +39,7 @@ GPU_BLOCK = 1024
 
 
 @dataclass(frozen=True)
-class Group:
+class PackedGroup:
     """One prompt and the completions that share it, as numbers of tokens."""
 
     prompt: int
@@ -53,7 +53,7 @@ class GroupLayout:
     The tokens of each group are its prompt, then its completions, in order and without gaps.
     """
 
-    groups: tuple[Group, ...]
+    groups: tuple[PackedGroup, ...]
     how: Literal["split", "sequential", "padded"] | None = None
     """`split`: attention over prompt and completion separately (see `covey.model.split_attention`), where supported;
     `sequential`: one completion at a time, without padding; `padded`: a batch of padded completions, with few kernels,

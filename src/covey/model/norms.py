@@ -7,7 +7,7 @@ keeps the normalised input there are fewer.
 from __future__ import annotations
 
 import logging
-from functools import cache, wraps
+from functools import wraps
 from types import MethodType
 from typing import Any
 
@@ -17,6 +17,8 @@ from transformers.models.llama.modeling_llama import LlamaRMSNorm
 from transformers.models.mistral.modeling_mistral import MistralRMSNorm
 from transformers.models.qwen2.modeling_qwen2 import Qwen2RMSNorm
 from transformers.models.qwen3.modeling_qwen3 import Qwen3RMSNorm
+
+from covey.log_once import log_once
 
 logger = logging.getLogger(__name__)
 
@@ -47,9 +49,8 @@ def use_own_norms(model: torch.nn.Module) -> None:
             module.forward = MethodType(_forward_of(type(module)), module)
 
 
-@cache
 def _log_once(reason: str) -> None:
-    logger.info("Norms are computed by transformers: %s.", reason)
+    log_once(logger, "Norms are computed by transformers: %s.", reason, level=logging.INFO)
 
 
 def _forward_of(kind: Any) -> Any:

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
+from covey.log_once import log_once
 from covey.rewards.reward import Reward
 from covey.rewards.workers.run_reward import LOGS
 
@@ -67,28 +68,21 @@ def _plain(value: Any) -> Any:
     return None
 
 
-class PortableColumns:
-    """Drops the columns that cannot be pickled, with one warning for each."""
-
-    def __init__(self) -> None:
-        self._warned: set[str] = set()
-
-    def of(self, columns: Mapping[str, Any]) -> dict[str, Any]:
-        """The columns that can be sent."""
-        kept = {}
-        for name, values in columns.items():
-            try:
-                if name not in LOGS and name != _STATE:
-                    pickle.dumps(values)
-            except (pickle.PicklingError, TypeError, AttributeError) as error:
-                if name not in self._warned:
-                    self._warned.add(name)
-                    _log.warning(
-                        "Rewards in worker processes do not get %s, which cannot be sent to another process (%s). A "
-                        "reward that needs it can be given as a Python function, which runs in this process.",
-                        name,
-                        error,
-                    )
-                continue
-            kept[name] = values
-        return kept
+def portable(columns: Mapping[str, Any]) -> dict[str, Any]:
+    """The columns that can be sent to another process; a warning is logged once for each of the others."""
+    kept = {}
+    for name, values in columns.items():
+        try:
+            if name not in LOGS and name != _STATE:
+                pickle.dumps(values)
+        except (pickle.PicklingError, TypeError, AttributeError) as error:
+            log_once(
+                _log,
+                "Rewards in worker processes do not get %s, which cannot be sent to another process (%s). A reward "
+                "that needs it can be given as a Python function, which runs in this process.",
+                *(name, error),
+                key=f"column {name}",
+            )
+            continue
+        kept[name] = values
+    return kept

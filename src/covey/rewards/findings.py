@@ -10,6 +10,7 @@ from typing import Any
 
 from covey.answers import Outcome
 from covey.errors import RewardError
+from covey.log_once import log_once
 from covey.rewards.reward import completion_text
 from covey.rewards.workers.log_values import OWN, is_taken
 from covey.rewards.workers.run_reward import LogEntry, SampleResult
@@ -20,7 +21,7 @@ _MAX_LISTED = 20  # rows in one message
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class RewardProblem:
     """Why a reward is missing, for one row of the batch or (None) for all."""
 
     row: int | None
@@ -36,9 +37,7 @@ class Findings:
 
     def __init__(self, on_error: str) -> None:
         self._on_error = on_error
-        self._warned: set[str] = set()
         self._unparsable: set[tuple[str, str]] = set()
-        self._failed: set[str] = set()
 
     def outcomes(
         self,
@@ -60,7 +59,7 @@ class Findings:
         self,
         name: str,
         values: list[float | None],
-        problems: Sequence[Problem],
+        problems: Sequence[RewardProblem],
         prompts: Sequence[Any],
     ) -> tuple[list[float | None], int]:
         """The rewards of a function, None where it had a problem, and the number of these.
@@ -80,13 +79,13 @@ class Findings:
                 f"The reward {name} failed{where}: {first.cause}. Fix the function, or set rewards.on_error=skip to "
                 "leave such rewards out and continue."
             )
-        if name not in self._warned:
-            self._warned.add(name)
-            _log.warning(
-                "The reward %s failed%s: %s. It gives nothing for %d of %d completions of this batch "
-                "(rewards.on_error=skip); from now on such failures are only counted, as grader/errors.",
-                *(name, where, first.cause, failed, count),
-            )
+        log_once(
+            _log,
+            "The reward %s failed%s: %s. It gives nothing for %d of %d completions of this batch "
+            "(rewards.on_error=skip); from now on such failures are only counted, as grader/errors.",
+            *(name, where, first.cause, failed, count),
+            key=f"failed {name}",
+        )
         if whole:
             return [None] * count, failed
         missing = {problem.row for problem in problems}
@@ -107,21 +106,17 @@ class Findings:
         if entry.function == "log_extra" and name in taken:
             name = f"{OWN}{reward}/{entry.name}"
         if name != entry.name:
-            self._warn_once(
-                f"The reward {reward} logs {entry.name!r} by {entry.function}, but that name is taken: it is logged as "
-                f"{name!r}."
+            log_once(
+                _log,
+                "The reward %s logs %r by %s, but that name is taken: it is logged as %r.",
+                *(reward, entry.name, entry.function, name),
             )
         return name
 
     def warn_rejected(self, reward: str, unlogged: Sequence[str]) -> None:
         """Warn once about each log call of a reward that was rejected."""
         for text in unlogged:
-            self._warn_once(f"The reward {reward}: {text}. It is not logged; the rewards still count.")
-
-    def _warn_once(self, text: str) -> None:
-        if text not in self._warned:
-            self._warned.add(text)
-            _log.warning("%s", text)
+            log_once(_log, "The reward %s: %s. It is not logged; the rewards still count.", reward, text)
 
     def _warn_unparsable_gold(self, grader: str, results: Sequence[SampleResult], prompts: Sequence[Any]) -> None:
         new = []
@@ -141,14 +136,14 @@ class Findings:
     def _warn_failed(self, grader: str, results: Sequence[SampleResult], prompts: Sequence[Any]) -> None:
         for outcome in (Outcome.TIMED_OUT, Outcome.CRASHED):
             rows = [row for row, result in enumerate(results) if result.outcome is outcome]
-            key = f"{grader}/{outcome}"
-            if rows and key not in self._failed:
-                self._failed.add(key)
-                _log.warning(
+            if rows:
+                log_once(
+                    _log,
                     "%s: %d of %d completions: %s; the first is row %d (%s): %s. From now on such completions are only "
                     "counted, as grader/%s.",
                     *(grader, len(rows), len(results), outcome.value.replace("_", " "), rows[0]),
                     *(shown_prompt(prompts[rows[0]]), results[rows[0]].cause, outcome.value),
+                    key=f"{grader}/{outcome}",
                 )
 
 

@@ -6,10 +6,16 @@ import logging
 from collections.abc import Callable
 
 from covey.errors import RewardError
+from covey.log_once import log_once
 
 _log = logging.getLogger("covey.rewards")
 MAX_BATCHES = 20
 """The run is ended if none of its first batches, this many, has a reward."""
+
+_NOTHING = (
+    "No reward function gave any completion of this batch a reward (all are None), so the model learns nothing from "
+    "it. The functions, or the columns that they read, may not fit the data."
+)
 
 
 class NoRewardCheck:
@@ -17,7 +23,7 @@ class NoRewardCheck:
 
     def __init__(self) -> None:
         self._in_a_row = 0
-        self._has_rewarded = self._has_warned = False
+        self._has_rewarded = False
 
     def add(self, rewarded: bool, notify: Callable[[str], None] | None) -> None:
         """Count one batch.
@@ -33,15 +39,8 @@ class NoRewardCheck:
         self._in_a_row = 0 if rewarded else self._in_a_row + 1
         if rewarded:
             return
-        if not self._has_warned:
-            self._has_warned = True
-            text = (
-                "No reward function gave any completion of this batch a reward (all are None), so the model learns "
-                "nothing from it. The functions, or the columns that they read, may not fit the data."
-            )
-            _log.warning("%s", text)
-            if notify is not None:
-                notify(f"WARNING: {text}")
+        if log_once(_log, _NOTHING) and notify is not None:
+            notify(f"WARNING: {_NOTHING}")
         if not self._has_rewarded and self._in_a_row >= MAX_BATCHES:
             raise RewardError(
                 f"No reward function has given any completion a reward in {MAX_BATCHES} batches, so the model has "

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 from covey.answers import Outcome
 from covey.errors import RewardError
-from covey.rewards.arguments import PortableColumns, arguments_for_call, rows_for_grading
-from covey.rewards.findings import Findings, Problem
+from covey.rewards.arguments import arguments_for_call, portable, rows_for_grading
+from covey.rewards.findings import Findings, RewardProblem
 from covey.rewards.no_reward_check import NoRewardCheck
 from covey.rewards.registry import find, refuse_equal_names
 from covey.rewards.reward import Graded, Reward, RewardFunction, completion_text, with_prefix
@@ -94,7 +94,6 @@ class RewardRunner:
         self._findings = Findings(on_error)
         self._on_error = on_error
         self._no_reward_check = NoRewardCheck() if len(self._rewards) == len(funcs) else None
-        self._portable = PortableColumns()
         self._batches: list[_Batch] = []
         self.prompt_prefix = ""
         """What the prompts end with for the model to continue, such as `<think>`: it is prepended to each completion,
@@ -205,7 +204,7 @@ class RewardRunner:
         try:
             return self._submit_all(prompts, completions, columns)
         except NotPortableError:
-            return self._submit_all(prompts, completions, self._portable.of(columns))
+            return self._submit_all(prompts, completions, portable(columns))
 
     def _submit_all(self, prompts: Sequence[Any], completions: Sequence[Any], columns: Mapping[str, Any]) -> _Batch:
         batch = _Batch(completions, self.prompt_prefix)
@@ -238,17 +237,19 @@ class RewardRunner:
 
     def _results(
         self, batch: _Batch, position: int, prompts: Sequence[Any], columns: Mapping[str, Any]
-    ) -> tuple[list[float | None], list[Problem]]:
+    ) -> tuple[list[float | None], list[RewardProblem]]:
         """The values of one function, and its problems; passes on what it logged."""
         name, reward = self._rewards[position]
         grader = _grader(name, reward)
         if not grader:
             (called,) = batch.calls[position].result()
             self._log(batch, reward.name, called, columns)
-            failed = [Problem(None, called.failure)] if called.failure else [Problem(*bad) for bad in called.bad]
+            failed = (
+                [RewardProblem(None, called.failure)] if called.failure else [RewardProblem(*bad) for bad in called.bad]
+            )
             return called.values, failed
         if grader not in batch.grades:
-            return [], [Problem(None, "the data must have a column answer (or solution) with the gold answers")]
+            return [], [RewardProblem(None, "the data must have a column answer (or solution) with the gold answers")]
         results = batch.grades[grader].result()
         with self._lock:
             first = grader not in batch.reported
@@ -303,9 +304,9 @@ def _values(
     return reward.from_grades(prompts, completions, [Graded(result.value, result.outcome) for result in results])
 
 
-def _grading_problems(results: Sequence[SampleResult]) -> list[Problem]:
+def _grading_problems(results: Sequence[SampleResult]) -> list[RewardProblem]:
     """Rows that the grader refused; or one problem if it crashed on all rows, which is not the completions' fault."""
-    problems = [Problem(row, result.cause) for row, result in enumerate(results) if result.refused]
+    problems = [RewardProblem(row, result.cause) for row, result in enumerate(results) if result.refused]
     if not problems and results and all(result.outcome is Outcome.CRASHED for result in results):
-        return [Problem(None, f"it crashed on every completion of the batch; on the first: {results[0].cause}")]
+        return [RewardProblem(None, f"it crashed on every completion of the batch; on the first: {results[0].cause}")]
     return problems

@@ -21,7 +21,7 @@ from covey.training.preflight.checks import (
     check_rows,
     check_tokens,
 )
-from covey.training.preflight.findings import Finding, Mark
+from covey.training.preflight.findings import Mark, PreflightFinding
 from covey.training.preflight.gold_answer_check import check_answers
 from covey.training.preflight.requirements import check_supported
 from covey.training.preflight.trackers import trackers
@@ -29,7 +29,7 @@ from covey.training.preflight.trackers import trackers
 _TRIAL_STEPS = 3
 
 
-def examine(config: Config, *, show_prompt: Callable[[str], None] | None = None) -> Iterator[Finding]:
+def examine(config: Config, *, show_prompt: Callable[[str], None] | None = None) -> Iterator[PreflightFinding]:
     """Run every check that needs no training; yields findings as they are made.
 
     Args:
@@ -41,24 +41,24 @@ def examine(config: Config, *, show_prompt: Callable[[str], None] | None = None)
         source = check_model(config.model)
         tokenizer = load_tokenizer(config.model)
     except CoveyError as error:
-        yield Finding(Mark.WRONG, "model", str(error))
+        yield PreflightFinding(Mark.WRONG, "model", str(error))
         return
-    yield Finding(Mark.FINE, "model", f"{config.model.name}: config and tokenizer load")
+    yield PreflightFinding(Mark.FINE, "model", f"{config.model.name}: config and tokenizer load")
     try:
         for note in check_reasoning(config, source, tokenizer):
-            yield Finding(Mark.FINE, "reasoning", note)
+            yield PreflightFinding(Mark.FINE, "reasoning", note)
     except CoveyError as error:
-        yield Finding(Mark.WRONG, "reasoning", str(error))
+        yield PreflightFinding(Mark.WRONG, "reasoning", str(error))
     yield from check_tokens(config, tokenizer)
     try:
         loaded = data.load(config.dataset, config.seed)
     except CoveyError as error:
-        yield Finding(Mark.WRONG, "data", str(error))
+        yield PreflightFinding(Mark.WRONG, "data", str(error))
         return
     held_out = ", ".join(f"{name} {len(rows)}" for name, rows in loaded.evaluation.items()) or "none"
-    yield Finding(Mark.FINE, "data", f"{len(loaded.train)} training rows; held out: {held_out}")
+    yield PreflightFinding(Mark.FINE, "data", f"{len(loaded.train)} training rows; held out: {held_out}")
     for note in loaded.notes:
-        yield Finding(Mark.WARNING, "data", note)
+        yield PreflightFinding(Mark.WARNING, "data", note)
     if show_prompt is not None:
         show_prompt(render(tokenizer, loaded.train[0]["prompt"], config.training.chat_template_kwargs))
     yield from check_prompt_prefix(config, tokenizer, loaded)
@@ -69,19 +69,19 @@ def examine(config: Config, *, show_prompt: Callable[[str], None] | None = None)
     yield from check_memory(config, source, longest)
 
 
-def _examine_settings(config: Config) -> Iterator[Finding]:
+def _examine_settings(config: Config) -> Iterator[PreflightFinding]:
     try:
         notes = check_supported(config)
         trackers(config)
     except CoveyError as error:
-        yield Finding(Mark.WRONG, "settings", str(error))
+        yield PreflightFinding(Mark.WRONG, "settings", str(error))
         return
     for note in notes:
-        yield Finding(Mark.WARNING, "settings", note)
-    yield Finding(Mark.FINE, "settings", "every key is known, every value in range")
+        yield PreflightFinding(Mark.WARNING, "settings", note)
+    yield PreflightFinding(Mark.FINE, "settings", "every key is known, every value in range")
 
 
-def try_steps(config: Config, console: Any) -> Finding:
+def try_steps(config: Config, console: Any) -> PreflightFinding:
     """Run three steps into a temporary folder, and time them."""
     from covey.runlog import names
     from covey.runlog.metrics import read_metrics
@@ -101,7 +101,7 @@ def try_steps(config: Config, console: Any) -> Finding:
         try:
             result = run_training(trial, "trial", console)
         except CoveyError as error:
-            return Finding(Mark.WRONG, "three steps", str(error))
+            return PreflightFinding(Mark.WRONG, "three steps", str(error))
         times = [row[names.STEP_TIME] for row in read_metrics(result.run.metrics) if names.STEP_TIME in row]
     later = times[1:] or times  # the first step also warms up
     seconds = sum(later) / len(later)
@@ -110,4 +110,4 @@ def try_steps(config: Config, console: Any) -> Finding:
         summary += (
             f"; {config.training.max_steps} steps would take about {seconds * config.training.max_steps / 60:.0f} min"
         )
-    return Finding(Mark.FINE, "three steps", summary)
+    return PreflightFinding(Mark.FINE, "three steps", summary)

@@ -13,14 +13,14 @@ import pytest
 
 from covey import data
 from covey.config import DatasetConfig, DifficultyConfig
-from covey.data.sources.countdown import Difficulty, Problem, problems, take
+from covey.data.sources.countdown import CountdownDifficulty, CountdownProblem, problems, take
 from covey.errors import DataError
 
 DIFFICULTIES = (
-    Difficulty(),
-    Difficulty(min_digits=2, max_digits=3, min_operands=2, max_operands=2),
-    Difficulty(min_operands=5, max_operands=6),
-    Difficulty(operators=("-", "/"), allow_negative=True),
+    CountdownDifficulty(),
+    CountdownDifficulty(min_digits=2, max_digits=3, min_operands=2, max_operands=2),
+    CountdownDifficulty(min_operands=5, max_operands=6),
+    CountdownDifficulty(operators=("-", "/"), allow_negative=True),
 )
 APPLY = {
     ast.Add: lambda a, b: a + b,
@@ -40,7 +40,7 @@ def value(node: ast.expr, met: list[Fraction]) -> Fraction:
 
 
 @pytest.mark.parametrize("difficulty", DIFFICULTIES)
-def test_the_known_solution_reaches_the_target_with_every_number_once(difficulty: Difficulty) -> None:
+def test_the_known_solution_reaches_the_target_with_every_number_once(difficulty: CountdownDifficulty) -> None:
     seen: Counter[str] = Counter()
     for problem in islice(problems(difficulty, "train", seed=3), 400):
         met: list[Fraction] = []
@@ -59,7 +59,7 @@ def test_the_known_solution_reaches_the_target_with_every_number_once(difficulty
 
 
 def test_parentheses_only_where_they_are_needed() -> None:
-    for problem in islice(problems(Difficulty(min_operands=3, max_operands=5), "train", seed=0), 300):
+    for problem in islice(problems(CountdownDifficulty(min_operands=3, max_operands=5), "train", seed=0), 300):
         bare = problem.solution.replace("(", "").replace(")", "")
         if bare != problem.solution:
             for start in (i for i, c in enumerate(problem.solution) if c == "("):
@@ -82,19 +82,19 @@ def test_the_splits_are_disjoint_for_all_seeds_and_orders_of_the_numbers() -> No
     sets = {
         split: {(tuple(sorted(p.numbers)), p.target) for s in range(4) for p in islice(problems(d, split, s), 400)}
         for split in ("train", "test")
-        for d in [Difficulty(max_digits=1)]
+        for d in [CountdownDifficulty(max_digits=1)]
     }
     assert sets["train"]
     assert sets["test"]
     assert not sets["train"] & sets["test"]
     for numbers in permutations((3, 7, 25)):
-        assert Problem(numbers, 28, "", ()).split == Problem((3, 7, 25), 28, "", ()).split
+        assert CountdownProblem(numbers, 28, "", ()).split == CountdownProblem((3, 7, 25), 28, "", ()).split
 
 
 def test_the_same_seed_gives_the_same_problems() -> None:
-    assert take(Difficulty(), "train", 5, 50) == take(Difficulty(), "train", 5, 50)
-    assert take(Difficulty(), "train", 5, 50) != take(Difficulty(), "train", 6, 50)
-    unique = take(Difficulty(max_digits=1, max_operands=3), "test", 0, 60, unique=True)
+    assert take(CountdownDifficulty(), "train", 5, 50) == take(CountdownDifficulty(), "train", 5, 50)
+    assert take(CountdownDifficulty(), "train", 5, 50) != take(CountdownDifficulty(), "train", 6, 50)
+    unique = take(CountdownDifficulty(max_digits=1, max_operands=3), "test", 0, 60, unique=True)
     assert len({problem.canonical for problem in unique}) == 60
 
 

@@ -11,26 +11,26 @@ from types import SimpleNamespace
 
 import pytest
 
-from covey.rewards.workers.clock import ProcessStats, Reading, TaskClock
+from covey.rewards.workers.clock import CPUReading, ProcessStats, TaskClock
 
 
 def test_the_clock_counts_running_and_sleeping_but_not_queueing(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
-    reading: Reading | None = Reading(3.0, asleep=False)
+    reading: CPUReading | None = CPUReading(3.0, asleep=False)
     stats = SimpleNamespace(queued=lambda: reading and reading.queued, read=lambda: reading)
     monkeypatch.setattr(time, "monotonic", lambda: now)
     clock = TaskClock(stats)  # type: ignore[arg-type]
-    now, reading = 110.0, Reading(9.0, asleep=True)  # six of ten seconds in the queue
+    now, reading = 110.0, CPUReading(9.0, asleep=True)  # six of ten seconds in the queue
     clock.update()
     assert (clock.elapsed, clock.asleep, clock.asleep_now) == (4.0, False, True)  # asleep perhaps for a moment only
-    now, reading = 120.0, Reading(9.0, asleep=True)
+    now, reading = 120.0, CPUReading(9.0, asleep=True)
     clock.update()
     assert (clock.elapsed, clock.asleep) == (14.0, True)
-    now, reading = 121.0, Reading(9.5, asleep=False)
+    now, reading = 121.0, CPUReading(9.5, asleep=False)
     clock.update()
     assert (clock.elapsed, clock.asleep) == (14.5, False)
     clock.restart()  # the next sample: what came before it does not count
-    now, reading = 124.0, Reading(10.5, asleep=False)
+    now, reading = 124.0, CPUReading(10.5, asleep=False)
     clock.update()
     assert clock.elapsed == 2.0
     reading = None

@@ -21,7 +21,6 @@ from transformers import (
 )
 
 from covey.rollout import Sampling, StopCriteria, sample
-from covey.rollout.local import decode
 from covey.rollout.local import sampling as local_rollout
 from covey.rollout.local.decode import ROW_MULTIPLE, PlainDecoder, Product, plain_decoder
 from small_models import SMALL
@@ -219,7 +218,6 @@ def test_weights_are_reordered_for_modules_in_float32_and_not_in_mixed_precision
 
 
 def test_why_weights_are_not_packed_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
-    decode._log_once.cache_clear()
     model = build("qwen3 tied")
     sampled(model)
     assert not caplog.messages

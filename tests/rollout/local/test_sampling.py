@@ -33,7 +33,7 @@ from transformers.generation import (
 
 from covey.errors import TrainingError
 from covey.rollout import Sampling, SamplingSettings, StopCriteria, generate, sample
-from covey.rollout.local.compatibility import log_once, read_settings, unsupported_reason
+from covey.rollout.local.compatibility import read_settings, unsupported_reason
 from covey.rollout.local.prompt_cache import NotSharedError
 from covey.rollout.local.token_sampling import sample_tokens
 from forked import run_two
@@ -331,7 +331,6 @@ def test_settings_are_read_as_generate_reads_them(qwen3: Any) -> None:
 
 
 def test_unsupported_settings_use_generate_with_one_warning(tiny_model: str, caplog: pytest.LogCaptureFixture) -> None:
-    log_once.cache_clear()
     tokenizer = AutoTokenizer.from_pretrained(tiny_model)
     model = AutoModelForCausalLM.from_pretrained(tiny_model)
     greedy = SamplingSettings(12, temperature=0.0)

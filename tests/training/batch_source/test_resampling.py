@@ -24,7 +24,7 @@ from covey.training.batch_source.resampling import (
     has_signal,
     make_round,
 )
-from covey.training.checkpoint.progress import Progress
+from covey.training.checkpoint.progress import TrainingProgress
 from trainers import build_trainer
 
 NAN = float("nan")
@@ -223,8 +223,8 @@ def test_two_processes_fill_the_same_batch(group: int) -> None:
         assert part.rewards.flatten().tolist() == numbers(parts[0][0]) + numbers(parts[1][0])
 
 
-def progress(micro_step: int, cursor: tuple[int, int] | None) -> Progress:
-    return Progress(
+def progress(micro_step: int, cursor: tuple[int, int] | None) -> TrainingProgress:
+    return TrainingProgress(
         micro_step=micro_step,
         passes_done=0,
         buffered_inputs=None,

@@ -14,8 +14,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from covey.training.checkpoint.progress import Progress
-from covey.training.microbatch.microbatch_split import Row, plan_chunks
+from covey.training.checkpoint.progress import TrainingProgress
+from covey.training.microbatch.microbatch_split import RowShape, plan_chunks
 from stopped_runs import ACCUMULATED, REUSED, SPARSE_LOGS, STEPS, assert_resume_is_exact, logged, run
 
 
@@ -42,11 +42,11 @@ def test_the_straight_run_moves_the_weights(tiny_model: str, tmp_path: Path) -> 
 
 def test_names_in_checkpoints_stay() -> None:
     """Runs of earlier versions are resumed by these names."""
-    assert {field.name for field in fields(Progress)} == {
+    assert {field.name for field in fields(TrainingProgress)} == {
         *("micro_step", "passes_done", "buffered_inputs", "pending_metrics", "completion_log", "step_time"),
         *("loss_since_log", "loss_total", "last_logged_step", "beta", "prompt_cursor"),
     }
-    row = Row(1, 1, 1, True, 0)
-    assert plan_chunks([[[row]]], [row], 0, weights=[1.0]).keys() == {
+    row = RowShape(1, 1, 1, True, 0)
+    assert plan_chunks([[[row]]], [row], 0, weights=[1.0]).state().keys() == {
         *("ends", "weights", "stand_ins", "widths", "tokens", "rows", "most_rows", "all_tokens", "all_rows"),
     }

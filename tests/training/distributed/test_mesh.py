@@ -12,12 +12,12 @@ from covey.cli.main_process import is_main, process_label
 from covey.config import compose
 from covey.config.groups.mesh import Mesh, check_mesh
 from covey.errors import ConfigError, RunDirectoryError
-from covey.training.checkpoint.progress import Progress, load_progress, save_progress
+from covey.training.checkpoint.progress import TrainingProgress, load_progress, save_progress
 from covey.training.distributed.processes import Processes, StopRequest
 from covey.training.distributed.sharding import check_layout, mesh_arguments
 from covey.training.preflight.requirements import check_supported
 
-SAVED = Progress(4, 0, None, {}, {}, 0.0, 0.0, 0.0, 0)
+SAVED = TrainingProgress(4, 0, None, {}, {}, 0.0, 0.0, 0.0, 0)
 
 
 @pytest.mark.parametrize(

@@ -20,14 +20,14 @@ from trl.trainer.utils import shuffle_sequence_dict, split_tensor_dict
 from batches import PLAIN, WAYS, batching, generation_batch, relative_difference
 from covey.config import SpeedConfig
 from covey.training.microbatch.batching import positions_are_relative
-from covey.training.microbatch.microbatch_split import PLAN, Row, split_rows
+from covey.training.microbatch.microbatch_split import PLAN, RowShape, split_rows
 from covey.training.microbatch.row_order import shuffle_groups, sort_within, window
 from second_pass import CASES, Case, TwoSteps, two_steps
 
 
-def rows_of(*completions: int, group: int = 4, has_gradient: bool = True) -> list[Row]:
+def rows_of(*completions: int, group: int = 4, has_gradient: bool = True) -> list[RowShape]:
     """Rows of the given lengths after prompts of ten tokens, in groups of `group`."""
-    return [Row(10, length, length, has_gradient, place // group) for place, length in enumerate(completions)]
+    return [RowShape(10, length, length, has_gradient, place // group) for place, length in enumerate(completions)]
 
 
 def numbers_in(micro: dict[str, Any]) -> list[int]:

@@ -19,7 +19,7 @@ from chunk_processes import BOTH, CASES, run
 from covey import GRPOTrainer
 from covey.config import SpeedConfig, load
 from covey.errors import ConfigError
-from covey.training.checkpoint.progress import Progress, load_progress, save_progress
+from covey.training.checkpoint.progress import TrainingProgress, load_progress, save_progress
 from covey.training.microbatch.microbatch_split import PLAN
 from forked import run_two
 from trainers import build_trainer
@@ -158,7 +158,7 @@ def test_a_checkpoint_holds_the_plan(tmp_path: Path) -> None:
     batch = generation_batch(0, groups=2)
     batch["advantages"][4:] = 0
     cut = batching(WAYS["budget"], 2, 2).split(batch, beta=0.0)
-    progress = Progress(
+    progress = TrainingProgress(
         micro_step=1,
         passes_done=0,
         buffered_inputs=cut,
@@ -174,7 +174,7 @@ def test_a_checkpoint_holds_the_plan(tmp_path: Path) -> None:
     assert loaded is not None
     assert loaded.buffered_inputs is not None
     assert [micro[PLAN] for micro in loaded.buffered_inputs] == [micro[PLAN] for micro in cut]
-    assert any(dummy for micro in cut for dummy in micro[PLAN]["stand_ins"])
+    assert any(dummy for micro in cut for dummy in micro[PLAN].dummies)
 
 
 @pytest.mark.slow

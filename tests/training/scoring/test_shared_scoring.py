@@ -28,7 +28,7 @@ from trl.trainer.utils import add_fused_lm_head
 from covey import GRPOTrainer
 from covey.config import SpeedConfig
 from covey.model import group_attention
-from covey.model.group_attention import Group, GroupLayout
+from covey.model.group_attention import GroupLayout, PackedGroup
 from covey.training.scoring import shared_scoring as scoring
 from covey.training.scoring.shared_scoring import SharedScoring, pack
 from forked import run_two
@@ -102,7 +102,7 @@ def test_the_blocks_of_attention_do_not_change_the_numbers(name: str, monkeypatc
 @pytest.mark.parametrize("scaling", [None, 0.3])
 def test_split_attention_is_masked_attention(kv_heads: int, scaling: float | None) -> None:
     """Against a full mask over the packed row, by hand, in double precision."""
-    groups = (Group(5, (3, 70, 1)), Group(40, ()), Group(1, (2,)))
+    groups = (PackedGroup(5, (3, 70, 1)), PackedGroup(40, ()), PackedGroup(1, (2,)))
     layout = GroupLayout(groups)
     owner: list[tuple[int, int | None]] = []  # of each token: its group, and its completion unless it is the prompt's
     for number, group in enumerate(groups):
@@ -161,7 +161,7 @@ def test_a_packed_row_holds_every_token_once() -> None:
     mask = torch.tensor([[0, 1, 1, 1, 1, 0], [0, 1, 1, 1, 0, 0], [1, 1, 1, 1, 1, 1]])
     packed = pack(ids, mask, 3)
     assert packed is not None
-    assert packed.layout.groups == (Group(2, (2, 1)), Group(3, (3,)))
+    assert packed.layout.groups == (PackedGroup(2, (2, 1)), PackedGroup(3, (3,)))
     assert ids.flatten()[packed.token_index].tolist() == [5, 6, 11, 12, 13, 4, 5, 6, 14, 15, 16]
     assert packed.position.tolist() == [0, 1, 2, 3, 2, 0, 1, 2, 3, 4, 5]
     assert packed.predictor.tolist() == [1, 2, 1, 7, 8, 9]

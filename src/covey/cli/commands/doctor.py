@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from covey.cli import config_arguments
 
 if TYPE_CHECKING:
-    from covey.training.preflight.findings import Finding
+    from covey.training.preflight.findings import PreflightFinding
 
 _COLOURS = {"✓": "green", "!": "yellow", "✗": "red"}
 
@@ -35,9 +35,9 @@ def run(arguments: argparse.Namespace) -> int:
     console = config_arguments.make_console()
     with console.status("Loading PyTorch …"):
         from covey.training.doctor import examine, try_steps
-        from covey.training.preflight.findings import Finding, Mark, worst
+        from covey.training.preflight.findings import Mark, PreflightFinding, worst
     prompts: list[str] = []
-    findings = [Finding(Mark.WARNING, "config", note) for note in composed.notes]
+    findings = [PreflightFinding(Mark.WARNING, "config", note) for note in composed.notes]
     with console.status("Looking …") as status:
         for finding in examine(composed.config, show_prompt=prompts.append):
             status.update(f"Looking … {finding.check} {finding.mark}")
@@ -48,7 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 1 if worst(findings) is Mark.WRONG else 0
 
 
-def _print(console: Any, findings: list[Finding], prompts: list[str]) -> None:
+def _print(console: Any, findings: list[PreflightFinding], prompts: list[str]) -> None:
     from rich.panel import Panel
     from rich.table import Table
     from rich.text import Text

@@ -13,8 +13,8 @@ from rich.console import Console
 
 from covey.cli.config_arguments import Request, make_console
 from covey.cli.sweep.display import SweepDisplay, as_table
-from covey.cli.sweep.launch import LaunchError, check_hydra, check_launcher, is_default_launcher, launch
-from covey.cli.sweep.plan import Plan, make_plan
+from covey.cli.sweep.launch import SweepLaunchError, check_hydra, check_launcher, is_default_launcher, launch
+from covey.cli.sweep.plan import SweepPlan, make_plan
 from covey.cli.sweep.runner import COMMAND, JobRunner, describe_end
 from covey.config import to_yaml
 from covey.config.compose.build import flatten
@@ -53,7 +53,7 @@ def run_sweep(request: Request, given: Sequence[str], command: Sequence[str] = C
     for note in plan.notes:
         _print(console, f"· {note}")
     runner = JobRunner(plan.directory.root, command)
-    launch_error: LaunchError | None = None
+    launch_error: SweepLaunchError | None = None
     with RunDirectory(plan.directory.root).lock():
         _write(plan)
         _announce(plan, console)
@@ -63,7 +63,7 @@ def run_sweep(request: Request, given: Sequence[str], command: Sequence[str] = C
             with stopping, SweepDisplay(plan.directory, plan.sweep, list(plan.configs), console):
                 if plan.to_run:
                     launch(runner, plan.to_run, plan.directory.launcher, request.hydra, request.config_dirs)
-        except LaunchError as error:
+        except SweepLaunchError as error:
             launch_error = error
         except KeyboardInterrupt:
             runner.stopped_by = runner.stopped_by or signal.SIGINT
@@ -74,7 +74,7 @@ def run_sweep(request: Request, given: Sequence[str], command: Sequence[str] = C
     return _close(plan, results, request, given, runner.stopped_by, launch_error, console)
 
 
-def _write(plan: Plan) -> None:
+def _write(plan: SweepPlan) -> None:
     """Write the table of the jobs, each job's config, and the state of finished jobs."""
     directory = plan.directory
     with guard_disk("the sweep", directory.root):
@@ -92,7 +92,7 @@ def _write(plan: Plan) -> None:
     directory.write(plan.sweep)
 
 
-def _announce(plan: Plan, console: Console) -> None:
+def _announce(plan: SweepPlan, console: Console) -> None:
     count = len(plan.configs)
     done = f", {len(plan.finished)} of them finished before" if plan.finished else ""
     over = f" over {', '.join(plan.sweep.keys)}" if plan.sweep.keys else ""
@@ -100,12 +100,12 @@ def _announce(plan: Plan, console: Console) -> None:
 
 
 def _close(
-    plan: Plan,
+    plan: SweepPlan,
     results: Sequence[JobResult],
     request: Request,
     given: Sequence[str],
     stopped_by: int | None,
-    launch_error: LaunchError | None,
+    launch_error: SweepLaunchError | None,
     console: Console,
 ) -> int:
     """Print which jobs failed and why, the paths written, and how to resume; returns the exit code."""
@@ -127,7 +127,7 @@ def _close(
     return 1 if failed or launch_error is not None else 0
 
 
-def _resume_command(plan: Plan, given: Sequence[str]) -> str:
+def _resume_command(plan: SweepPlan, given: Sequence[str]) -> str:
     """The command that resumes this sweep: the same one, with the sweep's name where that was a timestamp."""
     words = list(given)
     name = plan.directory.root.name

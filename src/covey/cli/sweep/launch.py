@@ -21,7 +21,7 @@ _ELSEWHERE = {
 }
 
 
-class LaunchError(CoveyError):
+class SweepLaunchError(CoveyError):
     """A launcher that could not start the jobs, or lost one."""
 
 
@@ -86,7 +86,9 @@ def launch(
         except Exception as error:  # anything a plug-in raises; with Hydra's own launcher it is a bug
             if is_default_launcher(hydra_words):
                 raise
-            raise LaunchError(f"The launcher ended with an error: {type(error).__name__}: {one_line(error)}") from error
+            raise SweepLaunchError(
+                f"The launcher ended with an error: {type(error).__name__}: {one_line(error)}"
+            ) from error
 
 
 def _overrides(words: Sequence[str], config_dirs: Sequence[str]) -> list[str]:

@@ -23,7 +23,7 @@ _NOT_IN_NAMES = re.compile(r"[^\w.+-]+")
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class SweepPlan:
     """A sweep, checked and ready to be launched."""
 
     directory: SweepDirectory
@@ -41,7 +41,7 @@ class Plan:
         return [number for number in self.configs if number not in self.finished]
 
 
-def make_plan(request: Request) -> Plan:
+def make_plan(request: Request) -> SweepPlan:
     """Expand the jobs and check every one. Writes nothing.
 
     Raises:
@@ -61,7 +61,7 @@ def make_plan(request: Request) -> Plan:
     }
     finished = tuple(job.number for job in jobs if _is_finished(job, final[job.number], directory))
     others = [job for job in known if job.number not in final]
-    return Plan(
+    return SweepPlan(
         directory=directory,
         sweep=Sweep(keys, tuple(sorted([*jobs, *others], key=lambda job: job.number)), str(Path.cwd())),
         configs=final,

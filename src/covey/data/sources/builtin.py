@@ -75,7 +75,8 @@ def _draw(
     names = ("min_digits", "max_digits", "min_operands", "max_operands", "operators", "allow_negative")
     fields: dict[str, Any] = {name: getattr(values, name) for name in names}
     try:
-        difficulty = (arithmetic if dataset.task == "arithmetic" else countdown).Difficulty(**fields)
+        arithmetics = dataset.task == "arithmetic"
+        difficulty = arithmetic.Difficulty(**fields) if arithmetics else countdown.CountdownDifficulty(**fields)
     except DataError as error:
         raise DataError(f"{difficulty_key}: {error}") from None
     unique = split == "test"

@@ -26,7 +26,7 @@ _NUMBER_BINDING = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Difficulty:
+class CountdownDifficulty:
     """The kind of problems. The fields are those of the config's `dataset.difficulty`.
 
     A target has at most `max_digits` digits, or two where that is fewer.
@@ -50,7 +50,7 @@ class Difficulty:
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class CountdownProblem:
     """Numbers, the target, and one solution."""
 
     numbers: tuple[int, ...]
@@ -85,7 +85,9 @@ class Problem:
         return split_of(self.canonical)
 
 
-def problems(difficulty: Difficulty, split: Split, seed: int, *, unique: bool = False) -> Iterator[Problem]:
+def problems(
+    difficulty: CountdownDifficulty, split: Split, seed: int, *, unique: bool = False
+) -> Iterator[CountdownProblem]:
     """Yield problems of one split, the same ones for the same arguments, until it finds no more.
 
     Args:
@@ -110,7 +112,9 @@ def problems(difficulty: Difficulty, split: Split, seed: int, *, unique: bool = 
         yield problem
 
 
-def take(difficulty: Difficulty, split: Split, seed: int, count: int, *, unique: bool = False) -> list[Problem]:
+def take(
+    difficulty: CountdownDifficulty, split: Split, seed: int, count: int, *, unique: bool = False
+) -> list[CountdownProblem]:
     """The first `count` problems of `problems(...)`.
 
     Raises:
@@ -136,7 +140,7 @@ class _Term:
     binding: int = _NUMBER_BINDING
 
 
-def _draw(difficulty: Difficulty, rng: random.Random) -> Problem | None:
+def _draw(difficulty: CountdownDifficulty, rng: random.Random) -> CountdownProblem | None:
     """Combine random numbers in pairs until one value is left; None if that is not a valid target."""
     count = rng.randint(difficulty.min_operands, difficulty.max_operands)
     numbers = tuple(_number(rng.randint(difficulty.min_digits, difficulty.max_digits), rng) for _ in range(count))
@@ -150,10 +154,10 @@ def _draw(difficulty: Difficulty, rng: random.Random) -> Problem | None:
     target = terms[0].value
     if abs(target) > difficulty.max_target or (target < 1 and not difficulty.allow_negative):
         return None
-    return Problem(numbers, target, terms[0].text, difficulty.operators)
+    return CountdownProblem(numbers, target, terms[0].text, difficulty.operators)
 
 
-def _joined(a: _Term, b: _Term, difficulty: Difficulty) -> list[_Term]:
+def _joined(a: _Term, b: _Term, difficulty: CountdownDifficulty) -> list[_Term]:
     """The results of each operator that are whole numbers, and positive ones without `allow_negative`."""
     found = []
     for operator in difficulty.operators:

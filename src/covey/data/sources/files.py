@@ -21,7 +21,7 @@ from covey.errors import DataError, one_line
 if TYPE_CHECKING:
     import pyarrow as pa
 
-Row = dict[str, Any]
+DataRow = dict[str, Any]
 
 _HUB_METADATA = ("dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json")
 _USUAL_SPLITS = ("train", "test")
@@ -243,7 +243,7 @@ def _parse(text: str, path: Path, first_line: int) -> Any:
     return value
 
 
-def _as_row(value: Any, path: Path, where: str) -> Row:
+def _as_row(value: Any, path: Path, where: str) -> DataRow:
     text = json.dumps(value, ensure_ascii=False)
     if not isinstance(value, dict):
         raise DataError(
@@ -260,7 +260,7 @@ def _as_row(value: Any, path: Path, where: str) -> Row:
     return value
 
 
-def _to_arrow(rows: list[Row]) -> tuple[pa.Table, dict[str, str]]:
+def _to_arrow(rows: list[DataRow]) -> tuple[pa.Table, dict[str, str]]:
     """Columns of the rows, in the order of their first appearance; a row without a column has null there.
 
     A column of mixed types is kept as text. The second value names such columns; for those with lists or objects it

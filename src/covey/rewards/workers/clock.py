@@ -14,7 +14,7 @@ from typing import NamedTuple
 _ASLEEP = {b"S", b"D", b"I"}  # process states: waiting for something other than a core
 
 
-class Reading(NamedTuple):
+class CPUReading(NamedTuple):
     """What the kernel reports of a process: seconds spent waiting for a core so far, and whether it sleeps now."""
 
     queued: float
@@ -39,7 +39,7 @@ class ProcessStats:
         except (OSError, ValueError, IndexError):
             return None
 
-    def read(self) -> Reading | None:
+    def read(self) -> CPUReading | None:
         """The same, and whether the process sleeps."""
         queued = self.queued()
         if queued is None:
@@ -48,7 +48,7 @@ class ProcessStats:
             state = os.pread(self._files[1], 200, 0).rpartition(b")")[2].split()[0]
         except (OSError, IndexError):
             return None
-        return Reading(queued, state in _ASLEEP)
+        return CPUReading(queued, state in _ASLEEP)
 
     def close(self) -> None:
         """Close the files."""

@@ -19,7 +19,7 @@ from covey.rewards.reward import Graded, Reward
 from covey.rewards.settings import RewardSettings
 from covey.rewards.workers.messages import Start
 from covey.rewards.workers.run_reward import CallResult, SampleResult
-from covey.rewards.workers.supervisor import Supervisor
+from covey.rewards.workers.supervisor import WorkerSupervisor
 from covey.rewards.workers.tasks import Job, ResultCache, Task
 
 FINDER = "covey.rewards.registry:find"
@@ -93,7 +93,7 @@ class WorkerPool:
         self._cache_size = cache_size
         self._from_cache = 0
         self._lock = threading.Lock()
-        self._supervisor: Supervisor | None = None
+        self._supervisor: WorkerSupervisor | None = None
         self._closed = False
         self._pid = os.getpid()
 
@@ -190,7 +190,7 @@ class WorkerPool:
             self._found[name] = getattr(importlib.import_module(module), function)(name, self._settings)
         return self._found[name]
 
-    def _running(self) -> Supervisor:
+    def _running(self) -> WorkerSupervisor:
         with self._lock:
             if self._closed:
                 raise RewardError("The reward workers were closed: make a new pool.")
@@ -201,7 +201,7 @@ class WorkerPool:
                 start = Start(
                     *(self._settings, self._finder, list(sys.path), self._preload, self._memory, self._output)
                 )
-                self._supervisor = Supervisor(start, self.workers, self._finished)
+                self._supervisor = WorkerSupervisor(start, self.workers, self._finished)
                 self._pid = os.getpid()
                 atexit.register(self.close)
             return self._supervisor

@@ -47,7 +47,7 @@ _SEND_SECONDS = 60.0
 _RETRY_FORK_SECONDS = 0.01  # after the system could not start a process
 
 
-class Supervisor:
+class WorkerSupervisor:
     """Runs tasks in worker processes.
 
     Args:

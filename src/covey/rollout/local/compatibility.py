@@ -5,13 +5,13 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Collection
-from functools import cache
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
 from transformers import GenerationConfig, PreTrainedModel
 
+from covey.log_once import log_once
 from covey.model.base import base_model, evaluating
 from covey.rollout.local.prompt_cache import NotSharedError, SharedPromptCache, windows_of
 from covey.rollout.local.sampling import StopCriteria, prefill, step
@@ -51,10 +51,9 @@ SUPPORTED = frozenset(
 _REASONS: WeakKeyDictionary[torch.nn.Module, dict[str, str | None]] = WeakKeyDictionary()
 
 
-@cache
-def log_once(reason: str) -> None:
-    """Log, once per process and reason, that transformers' `generate` is used."""
-    logger.warning("speed.shared_prefill does not apply: %s. Completions come from transformers' generate.", reason)
+def log_fallback(reason: str) -> None:
+    """Log once that transformers' `generate` is used."""
+    log_once(logger, "speed.shared_prefill does not apply: %s. Completions come from transformers' generate.", reason)
 
 
 def read_settings(

@@ -11,7 +11,6 @@ from __future__ import annotations
 import inspect
 import logging
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import torch
@@ -21,6 +20,7 @@ from torch.nn.modules import module as torch_modules
 from transformers import LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM
 from transformers.activations import SiLUActivation
 
+from covey.log_once import log_once
 from covey.rollout.local.prompt_cache import SharedPromptCache
 
 logger = logging.getLogger(__name__)
@@ -171,9 +171,8 @@ class PlainDecoder:
         return self.verified
 
 
-@cache
 def _log_once(reason: str) -> None:
-    logger.warning("Completions are sampled through the model's modules, not from packed weights: %s.", reason)
+    log_once(logger, "Completions are sampled through the model's modules, not from packed weights: %s.", reason)
 
 
 @torch.no_grad()

@@ -12,7 +12,7 @@ from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerB
 from covey.model.loading import all_eos_ids
 from covey.model.prompts import render
 from covey.model.reasoning_vocab.vocabulary import vocabulary_of
-from covey.rollout.local.compatibility import log_once, read_settings, unsupported_reason
+from covey.rollout.local.compatibility import log_fallback, read_settings, unsupported_reason
 from covey.rollout.local.prompt_cache import NotSharedError
 from covey.rollout.local.sampling import sample
 from covey.rollout.thinking import ThinkingMask
@@ -124,7 +124,7 @@ def sample_or_none(
     except NotSharedError as refusal:
         reason = str(refusal)
     if reason is not None:
-        log_once(reason)
+        log_fallback(reason)
         return None
     return [found.ids for found in sample(model, prompt_ids, sampling=sampling, stop=stop, **more)]
 

@@ -21,7 +21,7 @@ from covey.errors import ConfigError, RewardError
 from covey.runlog import names
 from covey.training.advantages.objective_step import ScoredRewards
 from covey.training.batch_source.prompt_order import Cursor, PromptOrder
-from covey.training.checkpoint.progress import Progress
+from covey.training.checkpoint.progress import TrainingProgress
 
 
 def has_signal(scored: ScoredRewards, counts_B: Tensor) -> Tensor:
@@ -178,7 +178,7 @@ class Resampler:
         self._data: Any = None
         self._order: PromptOrder | None = None
 
-    def begin(self, sampler: Any, restored: Progress | None, *, generate_every: int) -> None:
+    def begin(self, sampler: Any, restored: TrainingProgress | None, *, generate_every: int) -> None:
         """Read the data and their order from the sampler of the run.
 
         Args:

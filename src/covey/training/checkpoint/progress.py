@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -11,11 +11,13 @@ from typing import Any
 import torch
 from accelerate.utils import send_to_device
 
+from covey.training.microbatch.microbatch_split import PLAN, ChunkPlan
+
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class TrainingProgress:
     """The state between two optimiser steps; one per process, as each has its own rows."""
 
     micro_step: int
@@ -42,12 +44,14 @@ class Progress:
     """The position in the data after the prompts drawn so far; None without resampling, which needs none."""
 
 
-def save_progress(checkpoint: Path, process_index: int, progress: Progress) -> None:
+def save_progress(checkpoint: Path, process_index: int, progress: TrainingProgress) -> None:
     """Write `progress` into the checkpoint folder. Tensors and plain containers only, so it loads without pickle."""
-    torch.save({f.name: getattr(progress, f.name) for f in fields(progress)}, _file(checkpoint, process_index))
+    state = {field.name: getattr(progress, field.name) for field in fields(progress)}
+    state["buffered_inputs"] = _plans(progress.buffered_inputs, ChunkPlan.state)
+    torch.save(state, _file(checkpoint, process_index))
 
 
-def load_progress(checkpoint: Path, process_index: int, device: torch.device) -> Progress | None:
+def load_progress(checkpoint: Path, process_index: int, device: torch.device) -> TrainingProgress | None:
     """Read back what `save_progress` wrote, with the buffered inputs on `device`.
 
     Returns:
@@ -65,8 +69,8 @@ def load_progress(checkpoint: Path, process_index: int, device: torch.device) ->
         )
         return None
     stored = torch.load(file, map_location="cpu", weights_only=True)
-    stored["buffered_inputs"] = send_to_device(stored["buffered_inputs"], device)
-    return Progress(**stored)
+    stored["buffered_inputs"] = _plans(send_to_device(stored["buffered_inputs"], device), ChunkPlan.of)
+    return TrainingProgress(**stored)
 
 
 def copy_log(log: Mapping[str, Any]) -> dict[str, Any]:
@@ -84,6 +88,13 @@ def extend_log(log: Mapping[str, Any], stored: Mapping[str, Any]) -> None:
     for name in ("rewards", "extra"):
         for column, values in stored[name].items():
             log[name][column].extend(values)
+
+
+def _plans(batches: list[dict[str, Any]] | None, convert: Callable[[Any], Any]) -> list[dict[str, Any]] | None:
+    """The micro-batches with their plans converted."""
+    if batches is None:
+        return None
+    return [{**batch, PLAN: convert(batch[PLAN])} if PLAN in batch else batch for batch in batches]
 
 
 def _processes() -> int:

@@ -29,13 +29,16 @@ from transformers import PreTrainedModel
 
 from covey.config import SpeedConfig
 from covey.errors import ConfigError
-from covey.training.microbatch.metric_weights import weigh
+from covey.log_once import log_once
+from covey.training.microbatch.metric_weights import with_totals
 from covey.training.microbatch.microbatch_split import (
     COMPLETION_KEYS,
     PLAN,
     PROMPT_KEYS,
     SEQUENCE_KEYS,
-    Row,
+    Batch,
+    ChunkPlan,
+    RowShape,
     make_dummy_rows,
     plan_chunks,
     split_rows,
@@ -44,9 +47,6 @@ from covey.training.microbatch.microbatch_split import (
 from covey.training.microbatch.row_order import shuffle_groups, sort_within, window
 
 logger = logging.getLogger(__name__)
-
-Batch = dict[str, Any]
-"""Tensors and lists with one entry per row, and scalars about all of them."""
 
 _IMAGES = ("pixel_values", "image_grid_thw", "image_sizes", "num_images", "image_position_ids", "spatial_shapes")
 
@@ -80,7 +80,7 @@ class Loss:
         """Whether the loss of an optimiser step is the same however its rows are spread over micro-batches."""
         return self.coupling is None and self.loss_type != "bnpo"
 
-    def weight(self, rows: Sequence[Row], of: Sequence[Row]) -> float:
+    def weight(self, rows: Sequence[RowShape], of: Sequence[RowShape]) -> float:
         """The factor that turns the loss of some rows into their part of the loss of all of them.
 
         Args:
@@ -149,7 +149,6 @@ class Batching:
         self._window = window(micro_batches, accumulation)
         self._multiple = multiple_of or 1
         self._trims_prompts = trims_prompts
-        self._logged: set[str] = set()
 
     @property
     def is_plain(self) -> bool:
@@ -199,20 +198,20 @@ class Batching:
         ordered = [rows[row] if skip else rows[row]._replace(has_gradient=True) for row in order]
         all_rows = self._gathered(ordered, gather, batch["advantages"].device)
         process = process if len(all_rows) > 1 else 0
-        micro_batches = []
+        micro_batches, plans = [], []
         for start in range(0, size * self._micro_batches, size):
             per_process = [theirs[start : start + size] for theirs in all_rows]
             places = self._chunks(per_process, packed)
             taken = [order[start + place] for chunk in places[process] for place in chunk or [0]]
-            micro = self._planned(_take(batch, taken), per_process, places, process)
-            micro_batches.append({**finish(micro), PLAN: micro[PLAN]})
-        plans = [micro[PLAN] for micro in micro_batches]
+            micro, plan = self._planned(_take(batch, taken), per_process, places, process)
+            micro_batches.append(finish(micro))
+            plans.append(plan)
         for start in range(0, len(plans), self._window):
-            together = plans[start : start + self._window]
-            weigh(together, by_rows=self._loss.by_sequence, sorted_rows=self._sorts)
-        return micro_batches
+            step = slice(start, start + self._window)
+            plans[step] = with_totals(plans[step], by_rows=self._loss.by_sequence, sorted_rows=self._sorts)
+        return [{**micro, PLAN: plan} for micro, plan in zip(micro_batches, plans, strict=True)]
 
-    def _rows(self, batch: Batch, process: int) -> list[Row]:
+    def _rows(self, batch: Batch, process: int) -> list[RowShape]:
         """Lengths and the like of each row, copied from the device at once."""
         prompt_mask, mask = batch["prompt_mask"], batch["completion_mask"]
         length = prompt_mask.shape[1]
@@ -229,7 +228,7 @@ class Batching:
         table = torch.stack([prompt_B, completion_B, counted_B, has_gradient_B.to(counted_B)], dim=1).tolist()
         first = process * len(table)
         return [
-            Row(prompt, completion, counted, bool(has_gradient), (first + place) // self._num_generations)
+            RowShape(prompt, completion, counted, bool(has_gradient), (first + place) // self._num_generations)
             for place, (prompt, completion, counted, has_gradient) in enumerate(table)
         ]
 
@@ -246,17 +245,17 @@ class Batching:
             and value.shape[1] in (length, width, length + width)
         ]
         if found:
-            self._log_once("unknown", f"speed.trim does not apply: it is not known how to trim {', '.join(found)}")
+            log_once(logger, "speed.trim does not apply: it is not known how to trim %s.", ", ".join(found))
         return bool(found)
 
-    def _order(self, rows: Sequence[Row], permutation: Sequence[int], size: int) -> list[int]:
+    def _order(self, rows: Sequence[RowShape], permutation: Sequence[int], size: int) -> list[int]:
         if not self._speed.trim:
             return list(permutation)
         if self._sorts:
             shuffled = shuffle_groups([row.group for row in rows], permutation)
             return sort_within(shuffled, rows, size * self._window)
         why = self._loss.coupling or "loss_type=bnpo divides by the tokens of a micro-batch"
-        self._log_once("trim", f"speed.trim does not move rows between micro-batches: {why}")
+        log_once(logger, "speed.trim does not move rows between micro-batches: %s.", why)
         return sort_within(permutation, rows, size)
 
     def _skips(self, beta: float) -> bool:
@@ -266,27 +265,27 @@ class Batching:
         if beta != 0:
             why = "with training.beta other than 0, the KL term gives every completion a gradient"
         if why is not None:
-            self._log_once("skip", f"speed.skip_zero does not apply: {why}")
+            log_once(logger, "speed.skip_zero does not apply: %s.", why)
         return why is None
 
     def _gathered(
-        self, rows: list[Row], gather: Callable[[Tensor], Tensor] | None, device: torch.device
-    ) -> list[list[Row]]:
+        self, rows: list[RowShape], gather: Callable[[Tensor], Tensor] | None, device: torch.device
+    ) -> list[list[RowShape]]:
         """The rows of every process: all must agree on the number of chunks of a micro-batch."""
         if gather is None:
             return [rows]
         table = gather(torch.tensor(rows, device=device, dtype=torch.long)).tolist()
         found = [
-            Row(prompt, completion, counted, bool(has_gradient), group)
+            RowShape(prompt, completion, counted, bool(has_gradient), group)
             for prompt, completion, counted, has_gradient, group in table
         ]
         return [found[start : start + len(rows)] for start in range(0, len(found), len(rows))]
 
-    def _chunks(self, per_process: Sequence[Sequence[Row]], packed: bool) -> list[list[list[int]]]:
+    def _chunks(self, per_process: Sequence[Sequence[RowShape]], packed: bool) -> list[list[list[int]]]:
         """For each process the indices of the rows of each chunk, equally many chunks for all; none for a dummy."""
         budget = self._speed.max_tokens
 
-        def chunks(rows: Sequence[Row], at_least: int) -> list[list[int]]:
+        def chunks(rows: Sequence[RowShape], at_least: int) -> list[list[int]]:
             return split_rows(rows, budget, packed=packed, multiple_of=self._multiple, at_least=at_least)
 
         needed = max(1, *(len(chunks(rows, 1)) for rows in per_process))
@@ -294,19 +293,17 @@ class Batching:
         if budget is not None and any(
             row.has_gradient and row.prompt + row.completion > budget for row in per_process[0]
         ):
-            self._log_once(
-                "budget",
-                f"speed.max_tokens={budget} is less than one prompt and completion: such a row is a chunk by itself",
-            )
+            text = "speed.max_tokens=%d is less than one prompt and completion: such a row is a chunk by itself."
+            log_once(logger, text, budget)
         return [[*own, *[[]] * (needed - len(own))] for own in found]
 
     def _planned(
         self,
         micro: Batch,
-        per_process: Sequence[Sequence[Row]],
+        per_process: Sequence[Sequence[RowShape]],
         places: Sequence[Sequence[Sequence[int]]],
         process: int,
-    ) -> Batch:
+    ) -> tuple[Batch, ChunkPlan]:
         chunks = [
             [[rows[p] for p in chunk] for chunk in theirs] for rows, theirs in zip(per_process, places, strict=True)
         ]
@@ -322,13 +319,8 @@ class Batching:
             multiple_of=self._multiple,
             dummy_prompt=micro["prompt_ids"].shape[1] if images else 1,
         )
-        prompt, completion = (max(widths) for widths in zip(*plan["widths"], strict=True))
-        return {**trim_padding(micro, prompt, completion), PLAN: plan}
-
-    def _log_once(self, topic: str, text: str) -> None:
-        if topic not in self._logged:
-            self._logged.add(topic)
-            logger.warning("%s.", text)
+        prompt, completion = (max(widths) for widths in zip(*plan.widths, strict=True))
+        return trim_padding(micro, prompt, completion), plan
 
 
 def batching_for(speed: SpeedConfig, args: Any, model: torch.nn.Module, *, router_loss: bool) -> Batching:

@@ -10,18 +10,17 @@ loss and all metrics, whose gradient is exactly zero for every parameter.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
 Batch = dict[str, Any]
-
-Plan = dict[str, Any]
-"""The chunks of a micro-batch, see `plan_chunks`: plain numbers only, as checkpoints hold it."""
+"""Tensors and lists with one entry per row, and scalars about all of them."""
 PLAN = "covey_plan"
 """The key under which a micro-batch holds its plan."""
 
@@ -39,8 +38,8 @@ COMPLETION_KEYS = (
 SEQUENCE_KEYS = ("token_type_ids", "mm_token_type_ids")
 
 
-class Row(NamedTuple):
-    """A row of a batch; lengths in tokens."""
+class RowShape(NamedTuple):
+    """What a row of a batch costs and counts; lengths in tokens."""
 
     prompt: int
     completion: int
@@ -51,8 +50,60 @@ class Row(NamedTuple):
     group: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepTotals:
+    """Sums over the micro-batches whose metrics are averaged together, over all processes."""
+
+    tokens: int
+    """Tokens that the loss counts, in the rows that were computed."""
+    rows: int
+    all_tokens: int
+    """The same with the rows that were left out."""
+    all_rows: int
+    micro_batches: int
+    by_rows: bool
+    """Whether clip fractions count rows instead of tokens."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChunkPlan:
+    """The chunks of a micro-batch on this process; numbers for metrics are over all processes."""
+
+    ends: list[int]
+    """For each chunk the index after its last row."""
+    weights: list[float]
+    """Factor on the loss of each chunk."""
+    dummies: list[bool]
+    """Whether a chunk is a dummy row."""
+    widths: list[list[int]]
+    """Widths of prompts and completions in each chunk."""
+    tokens: list[int]
+    """Tokens of each chunk that the loss counts."""
+    rows: list[int]
+    most_rows: list[int]
+    """Most rows that a process has in each chunk."""
+    all_tokens: int
+    """Of the micro-batch, with the rows that were left out."""
+    all_rows: int
+    totals: StepTotals | None = None
+    """What metrics are averaged over; None where TRL's own average is right."""
+
+    def state(self) -> dict[str, Any]:
+        """Plain data for a checkpoint, under the names of earlier versions."""
+        state = asdict(self)
+        state["stand_ins"], totals = state.pop("dummies"), state.pop("totals")
+        return state if totals is None else {**state, "among": totals}
+
+    @classmethod
+    def of(cls, state: Mapping[str, Any]) -> Self:
+        """The plan with this state."""
+        fields = {key: value for key, value in state.items() if key not in ("stand_ins", "among")}
+        among = {key: value for key, value in state.get("among", {}).items() if key != "left_out"}  # of older ones
+        return cls(**fields, dummies=state["stand_ins"], totals=StepTotals(**among) if among else None)
+
+
 def split_rows(
-    rows: Sequence[Row], budget: int | None, *, packed: bool, multiple_of: int = 1, at_least: int = 1
+    rows: Sequence[RowShape], budget: int | None, *, packed: bool, multiple_of: int = 1, at_least: int = 1
 ) -> list[list[int]]:
     """Split the rows with a gradient, in order, into chunks of at most `budget` tokens; a longer row is its own chunk.
 
@@ -82,7 +133,9 @@ def split_rows(
     return chunks
 
 
-def _longest_fit(rows: Sequence[Row], left: Sequence[int], budget: int | None, packed: bool, multiple_of: int) -> int:
+def _longest_fit(
+    rows: Sequence[RowShape], left: Sequence[int], budget: int | None, packed: bool, multiple_of: int
+) -> int:
     """How many of the rows that are left make the next chunk."""
     tokens = prompt = completion = 0
     ends = []  # where a group ends
@@ -100,14 +153,14 @@ def _longest_fit(rows: Sequence[Row], left: Sequence[int], budget: int | None, p
 
 
 def plan_chunks(
-    all_chunks: Sequence[Sequence[Sequence[Row]]],
-    all_rows: Sequence[Row],
+    all_chunks: Sequence[Sequence[Sequence[RowShape]]],
+    all_rows: Sequence[RowShape],
     process: int,
     *,
     weights: Sequence[float],
     multiple_of: int = 1,
     dummy_prompt: int = 1,
-) -> Plan:
+) -> ChunkPlan:
     """The chunk plan of a micro-batch.
 
     Args:
@@ -117,30 +170,23 @@ def plan_chunks(
         weights: factor on the loss of each chunk of this process.
         multiple_of: padded widths are a multiple of this.
         dummy_prompt: width of a dummy row's prompt.
-
-    Returns:
-        For each chunk of this process `ends` (index after its last row), `weights`, `stand_ins` (whether it is a dummy
-        row) and `widths` (of prompts and completions). Over all processes, for metrics: `tokens` (that the loss
-        counts), `rows` of each chunk and `most_rows` that a process has in it; `all_tokens` and `all_rows` of the
-        micro-batch.
     """
     mine = all_chunks[process]
     ends: list[int] = []
     for rows in mine:
         ends.append((ends[-1] if ends else 0) + max(len(rows), 1))
     places = range(len(mine))
-    return {
-        "ends": ends,
-        "weights": list(weights),
-        # Not "dummies": older checkpoints hold this key.
-        "stand_ins": [not rows for rows in mine],
-        "widths": [_widths(rows, multiple_of) if rows else [dummy_prompt, 1] for rows in mine],
-        "tokens": [sum(row.counted for chunks in all_chunks for row in chunks[place]) for place in places],
-        "rows": [sum(max(len(chunks[place]), 1) for chunks in all_chunks) for place in places],
-        "most_rows": [max(max(len(chunks[place]), 1) for chunks in all_chunks) for place in places],
-        "all_tokens": sum(row.counted for row in all_rows),
-        "all_rows": len(all_rows),
-    }
+    return ChunkPlan(
+        ends=ends,
+        weights=list(weights),
+        dummies=[not rows for rows in mine],
+        widths=[_widths(rows, multiple_of) if rows else [dummy_prompt, 1] for rows in mine],
+        tokens=[sum(row.counted for chunks in all_chunks for row in chunks[place]) for place in places],
+        rows=[sum(max(len(chunks[place]), 1) for chunks in all_chunks) for place in places],
+        most_rows=[max(max(len(chunks[place]), 1) for chunks in all_chunks) for place in places],
+        all_tokens=sum(row.counted for row in all_rows),
+        all_rows=len(all_rows),
+    )
 
 
 def trim_padding(batch: Batch, prompt: int, completion: int) -> Batch:
@@ -193,19 +239,17 @@ def make_dummy_rows(batch: Batch, count: int, *, keeps_prompt: bool) -> Batch:
     return batch
 
 
-def chunks_of(batch: Batch, plan: Plan | None) -> Iterator[tuple[Batch, float]]:
+def chunks_of(batch: Batch, plan: ChunkPlan | None) -> Iterator[tuple[Batch, float]]:
     """The chunks of a micro-batch, each trimmed to its own longest row, with the weight of its loss."""
     if plan is None:
         yield batch, 1.0
         return
     rest = {key: value for key, value in batch.items() if key != PLAN}
-    if len(plan["ends"]) == 1 and not plan["stand_ins"][0]:
-        yield rest, plan["weights"][0]
+    if len(plan.ends) == 1 and not plan.dummies[0]:
+        yield rest, plan.weights[0]
         return
     start = 0
-    for end, weight, dummy, widths in zip(
-        plan["ends"], plan["weights"], plan["stand_ins"], plan["widths"], strict=True
-    ):
+    for end, weight, dummy, widths in zip(plan.ends, plan.weights, plan.dummies, plan.widths, strict=True):
         chunk = trim_padding({key: _rows(value, start, end) for key, value in rest.items()}, *widths)
         if dummy:  # its prompt has changed, so the old log-probs do not apply
             chunk.pop("old_per_token_logps", None)
@@ -215,7 +259,7 @@ def chunks_of(batch: Batch, plan: Plan | None) -> Iterator[tuple[Batch, float]]:
 
 def forward_in_chunks(
     batch: Batch,
-    plan: Plan | None,
+    plan: ChunkPlan | None,
     loss_of: Callable[[Batch], Tensor],
     *,
     backward: Callable[[Tensor], None],
@@ -226,7 +270,7 @@ def forward_in_chunks(
 
     Args:
         batch: the micro-batch.
-        plan: see `plan_chunks`; None for a single chunk.
+        plan: None for a single chunk.
         loss_of: the loss of a chunk as if it were a micro-batch.
         backward: runs the backward pass of a loss.
         model: whose gradients are accumulated.
@@ -236,7 +280,7 @@ def forward_in_chunks(
         A scalar with the value of the whole micro-batch's loss and the gradient of the last chunk.
     """
     chunks = list(chunks_of(batch, plan))
-    most_rows = [len(chunk["prompt_ids"]) for chunk, _ in chunks] if plan is None else plan["most_rows"]
+    most_rows = [len(chunk["prompt_ids"]) for chunk, _ in chunks] if plan is None else plan.most_rows
     done: Tensor | None = None
     for (chunk, weight), most in zip(chunks[:-1], most_rows, strict=False):
         with _gradients_incomplete(model, accelerator), _uneven_gather(accelerator, len(chunk["prompt_ids"]), most):
@@ -292,7 +336,7 @@ def _rows(value: Any, start: int, end: int) -> Any:
     return value[start:end] if isinstance(value, list) else value
 
 
-def _widths(rows: Sequence[Row], multiple_of: int) -> list[int]:
+def _widths(rows: Sequence[RowShape], multiple_of: int) -> list[int]:
     return [_up(max(1, *(row[axis] for row in rows)), multiple_of) for axis in (0, 1)]
 
 

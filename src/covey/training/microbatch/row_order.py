@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from covey.training.microbatch.microbatch_split import Row
+from covey.training.microbatch.microbatch_split import RowShape
 
 
 def window(micro_batches: int, accumulation: int) -> int:
@@ -30,7 +30,7 @@ def shuffle_groups(groups: Sequence[int], permutation: Sequence[int]) -> list[in
     return sorted(range(len(groups)), key=lambda row: (turn[groups[row]], place[row]))
 
 
-def sort_within(order: Sequence[int], rows: Sequence[Row], size: int) -> list[int]:
+def sort_within(order: Sequence[int], rows: Sequence[RowShape], size: int) -> list[int]:
     """Sort within each stretch of `size` rows: groups stay together, longest first."""
     found: list[int] = []
     for start in range(0, len(order), size):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from covey.config import Config
 from covey.model.loading import declared_eos_ids, source_options
 from covey.model.prompts import prompt_lengths, thinking_prefix
-from covey.training.preflight.findings import SAMPLE, Finding, Mark
+from covey.training.preflight.findings import SAMPLE, Mark, PreflightFinding
 from covey.training.preflight.memory_estimate import available_memory, estimate_memory
 
 if TYPE_CHECKING:
@@ -38,20 +38,20 @@ def quick_checks(config: Config, source: str, tokenizer: PreTrainedTokenizerBase
     return [f"{f.check}: {f.result}. {f.advice}".rstrip() for f in findings if f.mark is not Mark.FINE]
 
 
-def check_tokens(config: Config, tokenizer: PreTrainedTokenizerBase) -> Iterator[Finding]:
+def check_tokens(config: Config, tokenizer: PreTrainedTokenizerBase) -> Iterator[PreflightFinding]:
     """Whether the token that ends an answer in the chat template is one that generation stops at."""
     stops = {tokenizer.eos_token_id, *declared_eos_ids(config.model)} - {None}
     names = ", ".join(f"{tokenizer.convert_ids_to_tokens(i)} ({i})" for i in sorted(stops)) or "none"
     end = _turn_end(tokenizer)
     if not stops:
-        yield Finding(
+        yield PreflightFinding(
             Mark.WRONG,
             "stop tokens",
             "neither the model nor its tokenizer names an end-of-sequence token",
             "Set one in the model's generation_config.json, or use the instruction-tuned model.",
         )
     elif end is not None and end not in stops:
-        yield Finding(
+        yield PreflightFinding(
             Mark.WRONG,
             "stop tokens",
             f"the chat template ends an answer with {tokenizer.convert_ids_to_tokens(end)} ({end}), but generation "
@@ -59,9 +59,9 @@ def check_tokens(config: Config, tokenizer: PreTrainedTokenizerBase) -> Iterator
             "Add that id to eos_token_id in generation_config.json, or use another model.chat_template.",
         )
     else:
-        yield Finding(Mark.FINE, "stop tokens", f"generation stops at {names}")
+        yield PreflightFinding(Mark.FINE, "stop tokens", f"generation stops at {names}")
     if tokenizer.pad_token_id is not None and tokenizer.pad_token_id in stops:
-        yield Finding(
+        yield PreflightFinding(
             Mark.WARNING,
             "padding",
             f"the padding token is the stop token {tokenizer.pad_token}",
@@ -69,12 +69,14 @@ def check_tokens(config: Config, tokenizer: PreTrainedTokenizerBase) -> Iterator
         )
 
 
-def check_prompt_prefix(config: Config, tokenizer: PreTrainedTokenizerBase, loaded: LoadedData) -> Iterator[Finding]:
+def check_prompt_prefix(
+    config: Config, tokenizer: PreTrainedTokenizerBase, loaded: LoadedData
+) -> Iterator[PreflightFinding]:
     """Whether the prompt opens the thinking tag for the model, so that completions lack it."""
     if thinking_prefix(
         tokenizer, loaded.train[0]["prompt"], config.rewards.think_tag, config.training.chat_template_kwargs
     ):
-        yield Finding(
+        yield PreflightFinding(
             Mark.WARNING,
             "thinking",
             f"the prompt ends inside an open <{config.rewards.think_tag}>, so completions start after it",
@@ -82,7 +84,7 @@ def check_prompt_prefix(config: Config, tokenizer: PreTrainedTokenizerBase, load
         )
 
 
-def check_rows(loaded: LoadedData) -> Iterator[Finding]:
+def check_rows(loaded: LoadedData) -> Iterator[PreflightFinding]:
     """Duplicate training prompts and empty answers. (Held-out problems in the training set are noted when the data are
     loaded.)
     """
@@ -91,12 +93,12 @@ def check_rows(loaded: LoadedData) -> Iterator[Finding]:
     result = f"{twice} of {len(prompts)} training rows repeat the prompt of another"
     if twice > _FEW_REPEATED * len(prompts):
         advice = "Remove them unless intended: each is trained on that many times more."
-        yield Finding(Mark.WARNING, "duplicates", result, advice)
+        yield PreflightFinding(Mark.WARNING, "duplicates", result, advice)
     elif twice:
-        yield Finding(Mark.FINE, "duplicates", result)
+        yield PreflightFinding(Mark.FINE, "duplicates", result)
     empty = [number for number, answer in enumerate(loaded.train["answer"]) if not str(answer or "").strip()]
     if empty:
-        yield Finding(
+        yield PreflightFinding(
             Mark.WRONG,
             "answers",
             f"{len(empty)} of {len(prompts)} training rows have no answer, first row {empty[0]}",
@@ -106,7 +108,7 @@ def check_rows(loaded: LoadedData) -> Iterator[Finding]:
 
 def check_lengths(
     config: Config, source: str, tokenizer: PreTrainedTokenizerBase, rows: Dataset
-) -> Generator[Finding, None, int]:
+) -> Generator[PreflightFinding, None, int]:
     """Percentiles of prompt lengths, against the model's context. Returns the length of a long prompt, in tokens."""
     from transformers import AutoConfig
 
@@ -120,7 +122,7 @@ def check_lengths(
     limit = config.dataset.max_prompt_length
     room = 0 if context is None else context - config.training.max_completion_length
     if context is not None and whole > context:
-        yield Finding(
+        yield PreflightFinding(
             Mark.WRONG,
             "lengths",
             f"{result}; with training.max_completion_length={config.training.max_completion_length} that is {whole} "
@@ -131,32 +133,32 @@ def check_lengths(
     elif limit is not None and longest > limit:
         over = sum(length > limit for length in lengths)
         what = "dropped" if config.dataset.overlong_prompts == "drop" else "cut"
-        yield Finding(Mark.WARNING, "lengths", f"{result}; {over} of {len(lengths)} will be {what} at {limit}")
+        yield PreflightFinding(Mark.WARNING, "lengths", f"{result}; {over} of {len(lengths)} will be {what} at {limit}")
     else:
-        yield Finding(Mark.FINE, "lengths", result)
+        yield PreflightFinding(Mark.FINE, "lengths", result)
     return min(longest, limit or longest)
 
 
-def check_batch(config: Config, loaded: LoadedData) -> Finding:
+def check_batch(config: Config, loaded: LoadedData) -> PreflightFinding:
     """The size of a generation batch. (That groups are not split is checked with the config.)"""
     training = config.training
     completions = training.generation_batch
     prompts = completions // training.num_generations
     result = f"a generation batch is {prompts} × {training.num_generations} = {completions} completions a process"
     if len(loaded.train) < prompts:
-        return Finding(
+        return PreflightFinding(
             Mark.WRONG,
             "batch",
             f"{result}, but there are only {len(loaded.train)} training rows",
             "Lower training.per_device_train_batch_size or raise training.num_generations.",
         )
     if training.max_steps > 0:
-        return Finding(Mark.FINE, "batch", f"{result}; {training.max_steps} steps")
+        return PreflightFinding(Mark.FINE, "batch", f"{result}; {training.max_steps} steps")
     steps = math.ceil(len(loaded.train) * training.num_generations * training.num_iterations / completions)
-    return Finding(Mark.FINE, "batch", f"{result}; about {steps} generation batches a pass over the data")
+    return PreflightFinding(Mark.FINE, "batch", f"{result}; about {steps} generation batches a pass over the data")
 
 
-def check_memory(config: Config, source: str, prompt_length: int) -> Iterator[Finding]:
+def check_memory(config: Config, source: str, prompt_length: int) -> Iterator[PreflightFinding]:
     """The memory estimate against this machine's memory."""
     from transformers import AutoConfig
 
@@ -172,7 +174,7 @@ def check_memory(config: Config, source: str, prompt_length: int) -> Iterator[Fi
     )
     most = max(need.training, need.rollout)
     if most > available:
-        yield Finding(
+        yield PreflightFinding(
             Mark.WRONG,
             "memory",
             result,
@@ -180,9 +182,9 @@ def check_memory(config: Config, source: str, prompt_length: int) -> Iterator[Fi
             "training.gradient_checkpointing=true, train adapters (model.lora.rank=16), or use more devices.",
         )
     elif most * _SLACK > available:
-        yield Finding(Mark.WARNING, "memory", result, "Tight: allow a fifth more than the estimate.")
+        yield PreflightFinding(Mark.WARNING, "memory", result, "Tight: allow a fifth more than the estimate.")
     else:
-        yield Finding(Mark.FINE, "memory", result)
+        yield PreflightFinding(Mark.FINE, "memory", result)
 
 
 def _turn_end(tokenizer: PreTrainedTokenizerBase) -> int | None:

@@ -19,7 +19,7 @@ class Mark(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class PreflightFinding:
     """One line of the doctor's table."""
 
     mark: Mark
@@ -31,7 +31,7 @@ class Finding:
     """What to do about it."""
 
 
-def worst(findings: Sequence[Finding]) -> Mark:
+def worst(findings: Sequence[PreflightFinding]) -> Mark:
     """The worst mark among them."""
     marks = {finding.mark for finding in findings}
     return next((mark for mark in (Mark.WRONG, Mark.WARNING) if mark in marks), Mark.FINE)

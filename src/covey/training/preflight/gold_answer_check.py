@@ -10,7 +10,7 @@ from covey.config import Config
 from covey.errors import CoveyError
 from covey.rewards import RewardSettings, find
 from covey.rewards.runner import RewardRunner
-from covey.training.preflight.findings import SAMPLE, Finding, Mark
+from covey.training.preflight.findings import SAMPLE, Mark, PreflightFinding
 
 if TYPE_CHECKING:
     from covey.data import LoadedData
@@ -20,14 +20,14 @@ _UNLIKELY = "-9786.13451"  # answer
 _LISTED = 30  # rows that one finding names
 
 
-def check_answers(config: Config, loaded: LoadedData) -> Iterator[Finding]:
+def check_answers(config: Config, loaded: LoadedData) -> Iterator[PreflightFinding]:
     """Whether each gold answer, put into the expected format, is graded as right by the rewards of the run."""
     settings = RewardSettings.of(config.rewards, config.training.max_completion_length)
     tags = Tags(config.rewards.think_tag, config.rewards.answer_tag)
     try:
         found = [find(name, settings) for name in config.rewards.funcs]
     except CoveyError as error:
-        yield Finding(Mark.WRONG, "rewards", str(error))
+        yield PreflightFinding(Mark.WRONG, "rewards", str(error))
         return
     graders = {reward.graded_by or reward.name for reward in found if reward.sample or reward.graded_by}
     with RewardRunner.of(config.rewards, max_completion_length=config.training.max_completion_length) as runner:
@@ -43,13 +43,13 @@ def check_answers(config: Config, loaded: LoadedData) -> Iterator[Finding]:
                     yield from _unreadable_finding(f"{grader} on {name}", sample, outcomes)
 
 
-def _gold_finding(check: str, rows: Sequence[Any], outcomes: Sequence[Outcome | None]) -> Finding:
+def _gold_finding(check: str, rows: Sequence[Any], outcomes: Sequence[Outcome | None]) -> PreflightFinding:
     failed = [(n, o) for n, o in enumerate(outcomes) if o is not Outcome.RIGHT]
     if not failed:
-        return Finding(Mark.FINE, check, f"all {len(rows)} gold answers score full marks")
+        return PreflightFinding(Mark.FINE, check, f"all {len(rows)} gold answers score full marks")
     shown = "; ".join(f"row {n}: {str(rows[n]['answer'])[:60]!r} is {outcome}" for n, outcome in failed[:3])
     shown += _further_rows([n for n, _ in failed])
-    return Finding(
+    return PreflightFinding(
         Mark.WRONG if len(failed) > _FEW * len(rows) else Mark.WARNING,
         check,
         f"{len(failed)} of {len(rows)} gold answers do not score full marks ({shown})",
@@ -62,13 +62,15 @@ def _further_rows(rows: Sequence[int]) -> str:
     return f"; also rows {others}{' and more' if len(rows) > _LISTED else ''}" if others else ""
 
 
-def _unreadable_finding(check: str, rows: Sequence[Any], outcomes: Sequence[Outcome | None]) -> Iterator[Finding]:
+def _unreadable_finding(
+    check: str, rows: Sequence[Any], outcomes: Sequence[Outcome | None]
+) -> Iterator[PreflightFinding]:
     """The rows whose gold answer cannot be parsed, so that no answer can be compared with it."""
     found = [n for n, outcome in enumerate(outcomes) if outcome is Outcome.UNPARSABLE_GOLD]
     if not found:
         return
     shown = "; ".join(f"row {n}: {str(rows[n]['answer'])[:60]!r}" for n in found[:3])
-    yield Finding(
+    yield PreflightFinding(
         Mark.WARNING,
         check,
         f"{len(found)} of {len(rows)} gold answers cannot be read as mathematics ({shown}{_further_rows(found)})",

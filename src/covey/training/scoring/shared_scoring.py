@@ -20,7 +20,8 @@ import torch.nn.functional as F
 from accelerate.utils import extract_model_from_parallel, is_compiled_module
 from transformers import PreTrainedModel
 
-from covey.model.group_attention import LAYOUT, NO_MASK, Group, GroupLayout, share_prompts, unsupported_reason
+from covey.log_once import log_once
+from covey.model.group_attention import LAYOUT, NO_MASK, GroupLayout, PackedGroup, share_prompts, unsupported_reason
 from covey.model.norms import use_own_norms
 
 logger = logging.getLogger(__name__)
@@ -90,7 +91,7 @@ def pack(input_ids_BS: torch.Tensor, mask_BS: torch.Tensor, length_T: int) -> Pa
 def _layout(new: list[bool], prompts: list[int], completions: list[int]) -> GroupLayout:
     starts = [row for row, is_new in enumerate(new) if is_new]
     groups = (
-        Group(prompts[start], tuple(size for size in completions[start:end] if size))
+        PackedGroup(prompts[start], tuple(size for size in completions[start:end] if size))
         for start, end in zip(starts, [*starts[1:], len(new)], strict=True)
     )
     return GroupLayout(tuple(groups))
@@ -115,7 +116,6 @@ class SharedScoring:
         self._on = on
         self._thinks = thinks
         self._reasons: WeakKeyDictionary[torch.nn.Module, str | None] = WeakKeyDictionary()
-        self._logged: set[str] = set()
 
     def score(
         self,
@@ -179,9 +179,9 @@ class SharedScoring:
 
     def _falls_back(self, reason: str | None) -> bool:
         """Whether there is a reason for the plain path, which is logged once."""
-        if reason is not None and reason not in self._logged:
-            self._logged.add(reason)
-            logger.warning("speed.shared_scoring does not apply: %s. Prompts are computed for each completion.", reason)
+        if reason is not None:
+            text = "speed.shared_scoring does not apply: %s. Prompts are computed for each completion."
+            log_once(logger, text, reason)
         return reason is not None
 
     def _unsupported_reason(self, model: torch.nn.Module) -> str | None:

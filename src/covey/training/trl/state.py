@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from covey.training.batch_source.prompt_order import replay_permutations
-from covey.training.checkpoint.progress import Progress, copy_log, extend_log
+from covey.training.checkpoint.progress import TrainingProgress, copy_log, extend_log
 
 
-def progress_of(trainer: Any) -> Progress:
+def progress_of(trainer: Any) -> TrainingProgress:
     """The state of Covey's `GRPOTrainer` after the current step."""
     mid_batch = trainer._step % trainer._generate_every != 0
-    return Progress(
+    return TrainingProgress(
         micro_step=trainer._step,
         passes_done=int(trainer.state.epoch or 0),
         buffered_inputs=trainer._buffered_inputs if mid_batch else None,
@@ -26,7 +26,7 @@ def progress_of(trainer: Any) -> Progress:
     )
 
 
-def restore_progress(trainer: Any, progress: Progress) -> None:
+def restore_progress(trainer: Any, progress: TrainingProgress) -> None:
     """Restore what `progress_of` read; running totals follow once transformers' loop has reset them."""
     trainer._restored = progress
     trainer._step = progress.micro_step

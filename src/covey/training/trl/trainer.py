@@ -21,6 +21,7 @@ from trl.models.utils import disable_gradient_checkpointing
 from trl.trainer.utils import split_pixel_values_by_grid, unsplit_pixel_values_by_grid
 
 from covey.config import SpeedConfig
+from covey.log_once import begin_run
 from covey.model.reasoning_vocab import ReasoningVocabulary
 from covey.objective import GRPO, KLController, Objective
 from covey.training.advantages.kl_control import KLMonitor
@@ -28,7 +29,7 @@ from covey.training.advantages.objective_step import ScoredRewards, check_object
 from covey.training.batch_source.early_rewards import EarlyRewards
 from covey.training.checkpoint.checkpoints import Checkpoints
 from covey.training.checkpoint.finite import FiniteCheck
-from covey.training.checkpoint.progress import Progress, copy_log, load_progress, save_progress
+from covey.training.checkpoint.progress import TrainingProgress, copy_log, load_progress, save_progress
 from covey.training.microbatch.batching import batching_for
 from covey.training.microbatch.metric_weights import merged_entries
 from covey.training.microbatch.microbatch_split import PLAN, forward_in_chunks
@@ -94,6 +95,7 @@ class GRPOTrainer(TRLGRPOTrainer):
             ConfigError: the objective or the controller cannot be combined with the rest.
             DataError: rows have no `prompt`.
         """
+        begin_run()
         if objective is not None:
             check_objective(objective)
         check_prompts(TRLGRPOTrainer, *args, **kwargs)
@@ -107,7 +109,7 @@ class GRPOTrainer(TRLGRPOTrainer):
         self._rewards_BF: torch.Tensor | None = None
         self._loss_logps_BT: torch.Tensor | None = None
         self._keeps_loss_logps = False
-        self._restored: Progress | None = None
+        self._restored: TrainingProgress | None = None
         self._reasoning = ReasoningSupport(vocabulary, self.model, self.ref_model, self.args, mask_head)
         self._scoring = SharedScoring(on=self._speed.shared_scoring, thinks=self._reasoning.thinks)
         self._batching = batching_for(self._speed, self.args, self.model, router_loss=self.aux_loss_enabled)
