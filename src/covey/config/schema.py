@@ -12,7 +12,7 @@ from covey.config.groups.logging import LoggingConfig
 from covey.config.groups.model import ModelConfig
 from covey.config.groups.objective.settings import ObjectiveConfig, check_objective
 from covey.config.groups.rewards import RewardsConfig
-from covey.config.groups.speed import SpeedConfig, check_speed
+from covey.config.groups.speed import SpeedConfig, check_token_budget
 from covey.config.groups.training import TrainingConfig
 from covey.config.values import BadKeyError, show
 
@@ -89,4 +89,4 @@ class Config(Group):
                 "with ~training.reward_weights.",
             )
         check_objective(self.objective, self.training)
-        check_speed(self.speed, self.training)
+        check_token_budget(self.speed.max_tokens, self.training)

@@ -68,7 +68,6 @@ class Merging:
             what = f"{choice.group}={choice.option}"
             self.notes.append(f"{choice.origin}: {what} is used, as nothing else of {choice.group} is chosen")
         self.notes += left_out
-        self._note_options(found)
         self._drop_stale_weights(found)
         self._name_by_folder(found)
         return found
@@ -159,6 +158,11 @@ class Merging:
         composed = self._composed((*first, *self._explicit))
         if named := self._options_named(composed):
             composed = self._composed((*self.choices, *named))
+        for choice in named:
+            for key, value in (pair for body in self.roots.bodies_of([choice]) for pair in walk(body)):
+                ours = key not in GROUPS and not key.startswith(f"{choice.group}.") and key not in self._named
+                if ours and OmegaConf.select(composed, key) == value:
+                    self.notes.append(f"{key}={value}, as the group {choice.group}={choice.option} has it")
         if not self.recipes:
             return composed
         tree = OmegaConf.create({}) if self.complete else OmegaConf.create(composed)
@@ -197,18 +201,6 @@ class Merging:
             if self.roots.is_builtin(now) and self.roots.value_in(now, group, key) != name:
                 found.append(Choice(group, name, origin=setting.written.where if setting else "", implied=True))
         return found
-
-    def _note_options(self, values: dict[str, Any]) -> None:
-        """Note what the options that a key chose set outside of their own groups."""
-        bodies = self.roots.bodies_of(self._explicit)
-        for choice in self.choices if not self.complete else ():
-            if not choice.implied or choice.group not in _OPTION_KEYS.values():
-                continue
-            for body in self.roots.bodies_of([choice]):
-                for key, value in walk({str(name): inner for name, inner in body.items() if name != choice.group}):
-                    ours = key not in self._named and all(OmegaConf.select(other, key) is None for other in bodies)
-                    if key not in GROUPS and ours and dict(walk(values)).get(key) == value:
-                        self.notes.append(f"{key}={show(value)}, as the group {choice.group}={choice.option} has it")
 
     def _over_tuning(self, tree: DictConfig) -> DictConfig:
         """Let the user's options override the tuning of a default model, which Hydra merges after them."""
@@ -349,36 +341,25 @@ class Merging:
 
 
 def leave_out_other_objectives(sources: Sequence[Source]) -> list[str]:
-    """Leave out the settings of other objectives than the one chosen last, as a group choice does.
+    """Leave out the settings of other objectives than the one that a key names last, as a group choice does.
 
-    That holds for settings of sources before the one that chooses, and among the keys of another tool in that source.
-    Returns a note on them.
+    That holds for settings of earlier sources, and among the keys of another tool in the same one. Returns a note.
     """
-    asked = [(source, s) for source in sources for s in source.settings if s.key == "objective.name" and not s.implied]
-    if not asked or not isinstance(asked[-1][1].value, str):
+    settings = [(number, s) for number, part in enumerate(sources) for s in part.settings if not s.implied]
+    chosen = [(number, s) for number, s in settings if s.key == "objective.name"]
+    if not chosen:
         return []
-    source, chosen = asked[-1]
-    last = {s.key: (part, s) for part in sources for s in part.settings if not s.implied and _owner(s.key)}
-    left_out = {
-        key: setting.written.name
-        for key, (part, setting) in last.items()
-        if _owner(key) != chosen.value
-        and (sources.index(part) < sources.index(source) if part is not source else _both_foreign(setting, chosen))
-    }
+    at, chooser = chosen[-1]
+    foreign = chooser.written.name != chooser.key
+    gone = {}
+    for key, (number, last) in {s.key: (number, s) for number, s in settings}.items():
+        owner = key.removeprefix("objective.").partition("_")[0]
+        other = key.startswith("objective.") and owner in NAMES and owner != chooser.value
+        if other and (number < at or (number == at and foreign and not last.native)):
+            gone[key] = last.written.name
     for part in sources:
-        part.settings = [setting for setting in part.settings if setting.key not in left_out]
-    names = ", ".join(dict.fromkeys(left_out.values()))
-    return [f"objective={chosen.value} was asked for, so these are left out: {names}"] if left_out else []
-
-
-def _owner(key: str) -> str:
-    """The objective that a key is a setting of; empty for any other key."""
-    name = key.removeprefix("objective.").partition("_")[0]
-    return name if key.startswith("objective.") and name in NAMES else ""
-
-
-def _both_foreign(setting: Setting, chosen: Setting) -> bool:
-    return not setting.native and chosen.written.name != "objective.name"
+        part.settings = [setting for setting in part.settings if setting.key not in gone]
+    return [f"objective={chooser.value} was asked for, so these are left out: {', '.join(gone.values())}"] * bool(gone)
 
 
 @lru_cache(maxsize=64)
