@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
@@ -16,12 +15,11 @@ from omegaconf.errors import ConfigTypeError, GrammarParseError, OmegaConfBaseEx
 from covey.config.aliases.alias_result import AliasValueError, DeferredValue
 from covey.config.aliases.resolve import leaves, resolve_aliases, split_foreign
 from covey.config.compose.build import check_keys, walk
+from covey.config.compose.derived_values import drop_stale_weights, leave_out_other_objectives, name_by_folder
 from covey.config.compose.group_files import OTHER_MODEL, Roots, default_option
 from covey.config.compose.recipe import unreadable_reference
 from covey.config.groups import snapshot
 from covey.config.groups.model import ModelConfig
-from covey.config.groups.objective.settings import NAMES
-from covey.config.groups.rewards import RewardsConfig
 from covey.config.keys import GROUPS, kinds
 from covey.config.settings import Choice, Setting, Source
 from covey.config.values import BadKeyError, coerce, show
@@ -68,8 +66,10 @@ class Merging:
             what = f"{choice.group}={choice.option}"
             self.notes.append(f"{choice.origin}: {what} is used, as nothing else of {choice.group} is chosen")
         self.notes += left_out
-        self._drop_stale_weights(found)
-        self._name_by_folder(found)
+        if not self.complete:
+            drop_stale_weights(found, self._named, self.roots.bodies_of(self._explicit))
+            foreign = any(source.foreign for source in self.recipes)
+            self.notes += name_by_folder(found, self._settings, self.name, foreign=foreign)
         return found
 
     def place_of(self, key: str) -> str:
@@ -114,30 +114,6 @@ class Merging:
         asked = {c.group: c for source in (self.groups, *self._sources) for c in source.choices if c.implied}
         taken = self._groups | {group for group, keys in _SOURCES.items() if keys & self._named}
         return tuple(choice for group, choice in asked.items() if group not in taken)
-
-    def _name_by_folder(self, values: dict[str, Any]) -> None:
-        """Name a run of another tool's recipe by its folder, so that the same command resumes it.
-
-        Their `output_dir` is the run's own folder. `output_dir=DIR` over such a recipe is Covey's folder of runs, in
-        which the run takes the name of the recipe's own folder.
-        """
-        folders = [found for found in self._settings if found.key == "output_dir"]
-        folder = values.get("output_dir")
-        if self.complete or not folders or values.get("run_name") is not None:
-            return
-        if not isinstance(folder, str) or not folder:
-            return
-        word = folders[-1].written
-        native = word.name == "output_dir" and word.by != "flag"
-        if native and not any(source.foreign for source in self.recipes):
-            return
-        path = Path(folder) if Path(folder).name not in ("", "..") else Path(folder).absolute().resolve()
-        if native and word.typed and self.name:
-            names = [Path(str(found.value)).name for found in folders[:1] if not found.written.typed]
-            path = Path(folder) / next((name for name in names if name and "$" not in name), self.name)
-        if path.name:
-            values["output_dir"], values["run_name"] = str(path.parent), path.name
-            self.notes.append(f"{word.name}={folder}: the run lies in {path}, where the same command resumes it")
 
     def _merged(self, first: Sequence[Choice]) -> dict[str, Any]:
         self.notes.clear()
@@ -319,47 +295,6 @@ class Merging:
         if "dataset" not in groups and data.get("task") and other and "dataset.task" not in self._named:
             left.append(Choice("dataset", None))
         return left
-
-    def _drop_stale_weights(self, values: dict[str, Any]) -> None:
-        """Drop the default reward weights where the user chose other rewards.
-
-        An experiment's weights stay with the rewards it names.
-        """
-        funcs = (values.get("rewards") or {}).get("funcs")
-        if self.complete or "training.reward_weights" in self._named or funcs is None:
-            return
-        if not isinstance(funcs, str | list):
-            return  # rejected by the check of the values
-        asked = (funcs,) if isinstance(funcs, str) else tuple(funcs)
-        bodies = self.roots.bodies_of(self._explicit)
-        own = [body for body in bodies if "reward_weights" in (body.get("training") or {})]
-        weights = (values.get("training") or {}).get("reward_weights")
-        if own and "rewards.funcs" not in self._named and isinstance(weights, list) and len(weights) == len(asked):
-            return
-        if asked != RewardsConfig().funcs:
-            (values.get("training") or {}).pop("reward_weights", None)
-
-
-def leave_out_other_objectives(sources: Sequence[Source]) -> list[str]:
-    """Leave out the settings of other objectives than the one that a key names last, as a group choice does.
-
-    That holds for settings of earlier sources, and among the keys of another tool in the same one. Returns a note.
-    """
-    settings = [(number, s) for number, part in enumerate(sources) for s in part.settings if not s.implied]
-    chosen = [(number, s) for number, s in settings if s.key == "objective.name"]
-    if not chosen:
-        return []
-    at, chooser = chosen[-1]
-    foreign = chooser.written.name != chooser.key
-    gone = {}
-    for key, (number, last) in {s.key: (number, s) for number, s in settings}.items():
-        owner = key.removeprefix("objective.").partition("_")[0]
-        other = key.startswith("objective.") and owner in NAMES and owner != chooser.value
-        if other and (number < at or (number == at and foreign and not last.native)):
-            gone[key] = last.written.name
-    for part in sources:
-        part.settings = [setting for setting in part.settings if setting.key not in gone]
-    return [f"objective={chooser.value} was asked for, so these are left out: {', '.join(gone.values())}"] * bool(gone)
 
 
 @lru_cache(maxsize=64)

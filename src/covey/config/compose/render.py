@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 
 from covey.config.compose.build import as_dict, flatten
-from covey.config.groups import dataset, snapshot
+from covey.config.groups import snapshot
 from covey.config.keys import GROUPS, check_known, kinds
 from covey.config.schema import Config
 from covey.config.secrets import is_secret_key, without_secrets
@@ -106,10 +106,9 @@ def document(key: str) -> KeyDoc:
     owner = GROUPS.get(group, Config)
     (item,) = [found for found in dataclasses.fields(owner) if found.name == name]
     default = item.default_factory() if item.default_factory is not dataclasses.MISSING else item.default
-    if key in ("dataset.hard_difficulty.min_digits", "dataset.hard_difficulty.max_digits"):
-        default = getattr(dataset.DatasetConfig(task="arithmetic").hard_difficulty, name)
     words = _words(str(item.type), item.metadata.get("choices") or ())
-    return KeyDoc(key, words, default, _docs()[owner.__name__, name], "covey")
+    doc = next(_docs()[base.__name__, name] for base in owner.__mro__ if (base.__name__, name) in _docs())
+    return KeyDoc(key, words, default, doc, "covey")
 
 
 def _explained(name: str) -> str:
