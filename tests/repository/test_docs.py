@@ -24,12 +24,6 @@ from covey.cli.main import main
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", ROOT / "recipes/README.md", *sorted((ROOT / "docs").glob("*.md"))]
-TINY = (
-    *("training.max_steps=2", "training.per_device_train_batch_size=8", "training.gradient_accumulation_steps=1"),
-    *("training.num_generations=4", "training.max_completion_length=16", "training.save_steps=2"),
-    *("dataset.train_size=16", "dataset.test_size=8", "dataset.hard_size=0"),
-    *("evaluation.every_steps=2", "evaluation.max_completion_length=16"),
-)
 WRITTEN_BY_READERS = ("train.py", "my_engine.py", "rloo.py")
 """Files on the pages that are not in this repository."""
 

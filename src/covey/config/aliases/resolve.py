@@ -219,7 +219,7 @@ class _AliasResolver:
                 Setting(key, value, item, native, implied=True, note=result.note if only_implied else "")
             )
         if result.choice is not None:
-            self.result.choices.append(replace(result.choice, origin=self.label))
+            self.result.choices.append(replace(result.choice, origin=item.where or item.name))
         if result.note and not only_implied:
             self._note(result.note if result.note.startswith("without") else f"{item.name}: {result.note}")
 

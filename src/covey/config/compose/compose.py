@@ -91,7 +91,7 @@ def _compose(
         place = "" if problem.where or merging is None else merging.place_of(problem.key)
         raise ConfigError(f"{problem}{place}") from None
     read = [note for source in (*recipes, line) for note in source.notes]
-    notes = dict.fromkeys((*_remote_code_warnings(config), *read, *merging.notes))
+    notes = dict.fromkeys((*_warnings(config), *read, *merging.notes))
     origins = {
         found.key: redact(found.written.where) if found.written.typed else found.written.place
         for source in (*recipes, line)
@@ -141,8 +141,8 @@ def _refuse_secret_names(config: Config) -> None:
             raise BadKeyError(key, " holds a secret, which would become a folder's name.")
 
 
-def _remote_code_warnings(config: Config) -> list[str]:
-    """Warnings about code that comes with a model or a kernel."""
+def _warnings(config: Config) -> list[str]:
+    """Warnings about code that comes with a model or a kernel, and notes on settings without effect."""
     kwargs = config.training.model_init_kwargs or {}
     attention = str(config.model.attn_implementation or kwargs.get("attn_implementation") or "")
     found = []
@@ -150,7 +150,8 @@ def _remote_code_warnings(config: Config) -> list[str]:
         found.append(f"model.trust_remote_code=true: Python code that comes with {config.model.name}")
     if "/" in attention or kwargs.get("allow_all_kernels"):
         found.append(f"attn_implementation={attention}: compiled code from the hub")
-    return [
+    unused = [f"launch.vllm_model={config.launch.vllm_model} has no effect without training.use_vllm=true."]
+    return (unused if config.launch.vllm_model and not config.training.use_vllm else []) + [
         f"WARNING: {what} will run on this machine, with all your rights (files, keys, network). Read it first, or "
         "leave the key out."
         for what in found

@@ -174,7 +174,8 @@ class Roots:
 
     def users_options(self, choices: Iterable[Choice]) -> list[tuple[str, dict[str, Any]]]:
         """Group and content of the chosen options in the user's folders that set only their own group."""
-        files = [(choice.group, self._existing(choice)) for choice in choices]
+        last = {choice.group: choice for choice in choices}
+        files = [(group, self._existing(choice)) for group, choice in last.items()]
         own = [(group, file) for group, file in files if file is not None and not self.is_builtin(file)]
         return [(group, _content(file)) for group, file in own if not _is_global(file)]
 

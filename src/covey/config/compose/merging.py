@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
@@ -16,12 +15,11 @@ from omegaconf.errors import ConfigTypeError, GrammarParseError, OmegaConfBaseEx
 from covey.config.aliases.alias_result import AliasValueError, DeferredValue
 from covey.config.aliases.resolve import leaves, resolve_aliases, split_foreign
 from covey.config.compose.build import check_keys, walk
+from covey.config.compose.derived_values import drop_stale_weights, leave_out_other_objectives, name_by_folder
 from covey.config.compose.group_files import OTHER_MODEL, Roots, default_option
 from covey.config.compose.recipe import unreadable_reference
 from covey.config.groups import snapshot
 from covey.config.groups.model import ModelConfig
-from covey.config.groups.objective.settings import SETTINGS
-from covey.config.groups.rewards import RewardsConfig
 from covey.config.keys import GROUPS, kinds
 from covey.config.settings import Choice, Setting, Source
 from covey.config.values import BadKeyError, coerce, show
@@ -65,11 +63,13 @@ class Merging:
         if again != first:
             found = self._merged(again)
         for choice in self._implied_choices():
-            self.notes.append(f"{choice.origin}: {choice.group}={choice.option} is used, as no other is chosen")
+            what = f"{choice.group}={choice.option}"
+            self.notes.append(f"{choice.origin}: {what} is used, as nothing else of {choice.group} is chosen")
         self.notes += left_out
-        self._note_options(found)
-        self._drop_stale_weights(found)
-        self._name_by_folder(found)
+        if not self.complete:
+            drop_stale_weights(found, self._named, self.roots.bodies_of(self._explicit))
+            foreign = any(source.foreign for source in self.recipes)
+            self.notes += name_by_folder(found, self._settings, self.name, foreign=foreign)
         return found
 
     def place_of(self, key: str) -> str:
@@ -115,30 +115,6 @@ class Merging:
         taken = self._groups | {group for group, keys in _SOURCES.items() if keys & self._named}
         return tuple(choice for group, choice in asked.items() if group not in taken)
 
-    def _name_by_folder(self, values: dict[str, Any]) -> None:
-        """Name a run of another tool's recipe by its folder, so that the same command resumes it.
-
-        Their `output_dir` is the run's own folder. `output_dir=DIR` over such a recipe is Covey's folder of runs, in
-        which the run takes the name of the recipe's own folder.
-        """
-        folders = [found for found in self._settings if found.key == "output_dir"]
-        folder = values.get("output_dir")
-        if self.complete or not folders or values.get("run_name") is not None:
-            return
-        if not isinstance(folder, str) or not folder:
-            return
-        word = folders[-1].written
-        native = word.name == "output_dir" and word.by != "flag"
-        if native and not any(source.foreign for source in self.recipes):
-            return
-        path = Path(folder) if Path(folder).name not in ("", "..") else Path(folder).absolute().resolve()
-        if native and word.typed and self.name:
-            names = [Path(str(found.value)).name for found in folders[:1] if not found.written.typed]
-            path = Path(folder) / next((name for name in names if name and "$" not in name), self.name)
-        if path.name:
-            values["output_dir"], values["run_name"] = str(path.parent), path.name
-            self.notes.append(f"{word.name}={folder}: the run lies in {path}, where the same command resumes it")
-
     def _merged(self, first: Sequence[Choice]) -> dict[str, Any]:
         self.notes.clear()
         with _resolving():
@@ -147,7 +123,7 @@ class Merging:
                 self._apply(tree, setting)
             for implied in self._applying():
                 OmegaConf.update(tree, implied.key, implied.value, merge=True, force_add=True)
-                self.notes += [f"{implied.note}"] if implied.note else []
+                self.notes += [implied.note] if implied.note else []
             self._compute_deferred(tree)
             values = OmegaConf.to_container(tree, resolve=True)
         assert isinstance(values, dict)
@@ -158,6 +134,11 @@ class Merging:
         composed = self._composed((*first, *self._explicit))
         if named := self._options_named(composed):
             composed = self._composed((*self.choices, *named))
+        for choice in named:
+            for key, value in (pair for body in self.roots.bodies_of([choice]) for pair in walk(body)):
+                ours = key not in GROUPS and not key.startswith(f"{choice.group}.") and key not in self._named
+                if ours and OmegaConf.select(composed, key) == value:
+                    self.notes.append(f"{key}={value}, as the group {choice.group}={choice.option} has it")
         if not self.recipes:
             return composed
         tree = OmegaConf.create({}) if self.complete else OmegaConf.create(composed)
@@ -184,8 +165,10 @@ class Merging:
     def _options_named(self, composed: DictConfig) -> list[Choice]:
         """The options that keys choose by their name, where these groups have another one of Covey's."""
         found = []
+        replaced = self.roots.replaced_by(self._chosen)
         for key, group in _OPTION_KEYS.items() if not self.complete else ():
-            setting = next((s for s in reversed(self._settings) if s.key == key and not s.implied), None)
+            settings = self.line.settings if group in replaced else self._settings
+            setting = next((s for s in reversed(settings) if s.key == key and not s.implied), None)
             setting = setting or next((implied for implied in self._applying() if implied.key == key), None)
             name = OmegaConf.select(composed, key) if setting is None else setting.value
             now = self.roots.option_of(self.choices, group) or self.roots.file(Choice(group, default_option(group)))
@@ -194,18 +177,6 @@ class Merging:
             if self.roots.is_builtin(now) and self.roots.value_in(now, group, key) != name:
                 found.append(Choice(group, name, origin=setting.written.where if setting else "", implied=True))
         return found
-
-    def _note_options(self, values: dict[str, Any]) -> None:
-        """Note what the options that a key chose set outside of their own groups."""
-        bodies = self.roots.bodies_of(self._explicit)
-        for choice in self.choices if not self.complete else ():
-            if not choice.implied or choice.group not in _OPTION_KEYS.values():
-                continue
-            for body in self.roots.bodies_of([choice]):
-                for key, value in walk({str(name): inner for name, inner in body.items() if name != choice.group}):
-                    ours = key not in self._named and all(OmegaConf.select(other, key) is None for other in bodies)
-                    if key not in GROUPS and ours and dict(walk(values)).get(key) == value:
-                        self.notes.append(f"{key}={show(value)}, as the group {choice.group}={choice.option} has it")
 
     def _over_tuning(self, tree: DictConfig) -> DictConfig:
         """Let the user's options override the tuning of a default model, which Hydra merges after them."""
@@ -324,58 +295,6 @@ class Merging:
         if "dataset" not in groups and data.get("task") and other and "dataset.task" not in self._named:
             left.append(Choice("dataset", None))
         return left
-
-    def _drop_stale_weights(self, values: dict[str, Any]) -> None:
-        """Drop the default reward weights where the user chose other rewards.
-
-        An experiment's weights stay with the rewards it names.
-        """
-        funcs = (values.get("rewards") or {}).get("funcs")
-        if self.complete or "training.reward_weights" in self._named or funcs is None:
-            return
-        if not isinstance(funcs, str | list):
-            return  # rejected by the check of the values
-        asked = (funcs,) if isinstance(funcs, str) else tuple(funcs)
-        bodies = self.roots.bodies_of(self._explicit)
-        own = [body for body in bodies if "reward_weights" in (body.get("training") or {})]
-        weights = (values.get("training") or {}).get("reward_weights")
-        if own and "rewards.funcs" not in self._named and isinstance(weights, list) and len(weights) == len(asked):
-            return
-        if asked != RewardsConfig().funcs:
-            (values.get("training") or {}).pop("reward_weights", None)
-
-
-def leave_out_other_objectives(sources: Sequence[Source]) -> list[str]:
-    """Leave out the settings of other objectives than the one chosen last, as a group choice does.
-
-    That holds for settings of sources before the one that chooses, and among the keys of another tool in that source.
-    Returns a note on them.
-    """
-    asked = [(source, s) for source in sources for s in source.settings if s.key == "objective.name" and not s.implied]
-    if not asked or not isinstance(asked[-1][1].value, str):
-        return []
-    source, chosen = asked[-1]
-    last = {s.key: (part, s) for part in sources for s in part.settings if not s.implied and _owner(s.key)}
-    left_out = {
-        key: setting.written.name
-        for key, (part, setting) in last.items()
-        if _owner(key) != chosen.value
-        and (sources.index(part) < sources.index(source) if part is not source else _both_foreign(setting, chosen))
-    }
-    for part in sources:
-        part.settings = [setting for setting in part.settings if setting.key not in left_out]
-    names = ", ".join(dict.fromkeys(left_out.values()))
-    return [f"objective={chosen.value} was asked for, so these are left out: {names}"] if left_out else []
-
-
-def _owner(key: str) -> str:
-    """The objective that a key is a setting of; empty for any other key."""
-    name = key.removeprefix("objective.").partition("_")[0]
-    return name if key.startswith("objective.") and name in SETTINGS else ""
-
-
-def _both_foreign(setting: Setting, chosen: Setting) -> bool:
-    return not setting.native and chosen.written.name != "objective.name"
 
 
 @lru_cache(maxsize=64)

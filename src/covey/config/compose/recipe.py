@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 import yaml
 
 from covey.config.aliases.resolve import leaves
-from covey.config.keys import GROUPS, check_length
+from covey.config.keys import check_length
 from covey.config.settings import Choice, Written
 from covey.config.yaml_limits import check_yaml
 from covey.errors import ConfigError
@@ -68,13 +69,22 @@ def read_recipe(name: str | Path) -> Recipe:
     if defaults is not None and not isinstance(defaults, list):
         raise ConfigError(f"{path}: defaults must be a list of groups, for instance `- override /model: starter`.")
     choices = tuple(parse_defaults(defaults or [], str(path)))
-    written = tuple(leaves(_nest(content, path), place=lambda key: _at(path, key)))
+    written = tuple(leaves(content, place=lambda key: _at(path, key)))
+    _check_names(written, path)
     own = tuple(item for item in written if item.name not in _BASES)
     bases = [item for item in written if item.name in _BASES and item.value]
     if not bases:
         return Recipe(path, choices, own, defaults == [])
     base = read_recipe(_find_base(bases[0], path))
     return Recipe(path, choices, own, base.complete and not choices, base)
+
+
+def _check_names(written: Sequence[Written], path: Path) -> None:
+    """Reject a name that is too long to be one, and one that is set twice, dotted and nested."""
+    for name, times in Counter(item.name for item in written).items():
+        check_length(name)
+        if times > 1:
+            raise ConfigError(f"{path}: {name} is set twice in this recipe; keep one of them.")
 
 
 def _find_base(item: Written, path: Path) -> Path:
@@ -191,33 +201,6 @@ def parse_defaults(entries: list[Any], origin: str) -> list[Choice]:
         for one in option if isinstance(option, list) else [option]:
             found.append(Choice(words[-1].strip("/"), None if one is None else str(one), optional, origin))
     return found
-
-
-def _nest(content: Mapping[str, Any], path: Path) -> dict[str, Any]:
-    """Nest the dotted keys of the top level; empty groups are left out."""
-    tree: dict[str, Any] = {}
-    for key, value in content.items():
-        if value is None and key in GROUPS:
-            continue
-        check_length(key)
-        *parents, last = key.split(".")
-        _put(tree, parents, last, value, f"{path}: {key}")
-    return tree
-
-
-def _put(tree: dict[str, Any], parents: list[str], last: str, value: Any, place: str) -> None:
-    node = tree
-    for parent in parents:
-        node = node.setdefault(parent, {})
-        if not isinstance(node, dict):
-            raise ConfigError(f"{place} is set twice in this recipe, in different ways; keep one of them.")
-    if isinstance(value, dict) and isinstance(node.get(last), dict):
-        for name, inner in value.items():
-            _put(node[last], [], str(name), inner, f"{place}.{name}")
-    elif last in node:
-        raise ConfigError(f"{place} is set twice in this recipe; keep one of them.")
-    else:
-        node[last] = {str(name): inner for name, inner in value.items()} if isinstance(value, dict) else value
 
 
 def line_of(path: Path, key: str) -> int | None:

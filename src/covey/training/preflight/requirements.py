@@ -52,8 +52,6 @@ def check_supported(config: Config) -> list[str]:
         notes.append(
             "vLLM gets the adapters merged into the weights after each step, and they are unmerged here: TRL does so."
         )
-    if config.launch.vllm_model and not config.training.use_vllm:
-        notes.append(f"launch.vllm_model={config.launch.vllm_model} has no effect without training.use_vllm=true.")
     return notes
 
 
