@@ -135,21 +135,6 @@ def test_the_tutorial_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caps
     assert "pass@4" in output
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("page", ["adding_an_engine"])
-def test_parts_of_ones_own_run(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Files are written as their first line names them, and the commands are run."""
-    monkeypatch.chdir(tmp_path)
-    source = ROOT / "docs" / f"{page}.md"
-    assert len(source.read_text(encoding="utf-8").splitlines()) < 60
-    for text in blocks(source, "python"):
-        (tmp_path / text.splitlines()[0].removeprefix("# ")).write_text(text, encoding="utf-8")
-    texts = list(blocks(source, "bash", marked=True))
-    assert texts
-    for words in (words for text in texts for words in commands(text)):
-        assert main([*words, *(TINY if words[0] == "train" else [])]) == 0, words
-
-
 @pytest.mark.parametrize("page", ["python", "custom_rewards", "objectives", "coming_from", "vllm"])
 def test_python_on_the_pages_compiles(page: str) -> None:
     for text in blocks(ROOT / "docs" / f"{page}.md", "python"):

@@ -87,7 +87,7 @@ def find_columns(table: Table, dataset: DatasetConfig, answer_for: str | None) -
         return Columns(prompt, None, replies=True)
     if dataset.answer_column is None and answer_for is None and (usual is None or usual in table.mixed):
         return Columns(prompt, None)
-    needed_by = f", which {answer_for} needs," if answer_for and dataset.answer_column is None else ""
+    needed_by = f", which {answer_for} needs" if answer_for and dataset.answer_column is None else ""
     return Columns(prompt, _find(table, dataset.answer_column, ANSWER_NAMES, "answer", needed_by))
 
 
@@ -195,7 +195,7 @@ def _find(table: Table, named: str | None, usual: Sequence[str], what: str, need
     column = named or _usual(table, usual)
     if column is None:
         raise DataError(
-            f"{table.name} has no column that looks like the {what}{needed_by} (one of {', '.join(usual)}); it has "
+            f"{table.name} has no column that looks like the {what} (one of {', '.join(usual)}){needed_by}; it has "
             f"{', '.join(table.columns)}. Set {key}=NAME.{_nearest(table, usual)}"
         )
     if not table.has(column):

@@ -186,12 +186,12 @@ class HeldOutGrader:
         }
         rewards = self.runner.score(prompts, replies, columns) if self.rewarded else {}
         outcomes = self._outcomes(texts, rows, replies, columns, rewards)
-        weights = self.config.training.reward_weights or [1.0] * len(rewards)
-        grades = []
-        for at, outcome in enumerate(outcomes):
-            each = {name: values[at] for name, values in rewards.items()}
-            grades.append(Grade(outcome, weighted_reward(each.values(), weights), each))
-        return grades
+        each = [{name: values[at] for name, values in rewards.items()} for at in range(len(outcomes))]
+        weights = self.config.training.reward_weights
+        return [
+            Grade(outcome, weighted_reward([*own.values()], weights), own)
+            for outcome, own in zip(outcomes, each, strict=True)
+        ]
 
     def _outcomes(
         self,
@@ -265,9 +265,15 @@ def grade_batch(
     return found
 
 
-def weighted_reward(rewards: Iterable[float | None], weights: Sequence[float]) -> float | None:
-    """The sum of rewards times weights, without those that are None; None if all are, as in TRL."""
-    known = [weight * reward for reward, weight in zip(rewards, weights, strict=True) if reward is not None]
+def weighted_reward(rewards: Sequence[float | None], weights: Sequence[float] | None = None) -> float | None:
+    """The sum of rewards times weights, without those that are None; None if all are, as in TRL.
+
+    Args:
+        rewards: one per function.
+        weights: as many; None: each is 1.
+    """
+    pairs = zip(rewards, weights or [1.0] * len(rewards), strict=False)
+    known = [weight * reward for reward, weight in pairs if reward is not None]
     return math.fsum(known) if known else None
 
 
