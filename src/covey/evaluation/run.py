@@ -9,13 +9,14 @@ from itertools import islice
 from typing import Any
 
 from datasets import Dataset
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
 from covey.answers import Outcome, Tags
 from covey.evaluation.estimators import Estimate, accuracy_estimate, mean, mean_estimate
 from covey.evaluation.grading import GradeBatch, GradedCompletion, grade_batch
 from covey.evaluation.metrics import rewards_by_problem
-from covey.rollout import Generation, SamplingSettings, generate
+from covey.model.prompts import TemplateArguments
+from covey.rollout import Completion, InferenceEngine, SamplingSettings, generate
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +30,6 @@ class Shard:
     count: int
     gather: Callable[[Any], list[Any]]
     """Returns the values of all processes, in rank order."""
-    any_has_work: Callable[[bool], bool] | None = None
-    """As for `covey.rollout.sample`: with sharded weights every forward needs every process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +60,7 @@ class EvaluationResult:
         return found | {f"reward/{name}": value for name, value in self.rewards.items()}
 
 
-GenerateFn = Callable[[list[Any], int], list[Generation]]
+_GenerateBatch = Callable[[list[Any], int], list[Completion]]
 """From prompts and a seed to one completion each."""
 
 _Batch = Sequence[tuple[int, int, Mapping[str, Any]]]
@@ -69,7 +68,7 @@ _Batch = Sequence[tuple[int, int, Mapping[str, Any]]]
 
 
 def evaluate(
-    model: PreTrainedModel | None,
+    engine: InferenceEngine,
     tokenizer: PreTrainedTokenizerBase,
     problems: Dataset,
     sampling: SamplingSettings,
@@ -84,8 +83,7 @@ def evaluate(
     on_batch: Callable[[Sequence[GradedCompletion]], None] | None = None,
     done: Sequence[GradedCompletion] = (),
     shard: Shard | None = None,
-    shared_prefill: bool = True,
-    generate_batch: GenerateFn | None = None,
+    chat_template_kwargs: TemplateArguments = None,
 ) -> EvaluationResult:
     """Sample `num_samples` completions of every problem and grade them.
 
@@ -93,6 +91,8 @@ def evaluate(
     differ by the model only. Every batch has a seed of its own, so that a resumed evaluation gets the same completions.
 
     Args:
+        engine: samples the completions, `batch_size` at a time.
+        tokenizer: of its model.
         problems: rows with `prompt` (conversation or string), and with what `grade` reads.
         grade: grades completions against their rows, and rewards them; None compares the last answer tag with the
             row's `answer`, numbers by value.
@@ -105,23 +105,21 @@ def evaluate(
             sampled again.
         shard: compute only these batches here, and gather the result of all; the callbacks then get this process's
             completions.
-        shared_prefill: as for `covey.rollout.local.generate`, which samples other tokens without it.
-        generate_batch: samples one completion per prompt, from a seed, in place of the model and the local engine.
+        chat_template_kwargs: arguments of the chat template besides the messages.
     """
     shard = shard or Shard(0, 1, lambda value: [value])
     total = len(problems) * num_samples
     kept = whole_batches(len(done), total, batch_size)
     batches = _batches(problems, num_samples, batch_size, kept)
-    if generate_batch is None:
-        options: dict[str, Any] = {
-            "batch_size": batch_size,
-            "any_has_work": shard.any_has_work,
-            "shared_prefill": shared_prefill,
-        }
-        generate_batch = partial(_generate_locally, model, tokenizer, sampling, options)
+
+    def generate_batch(prompts: list[Any], seed: int) -> list[Completion]:
+        return generate(engine, tokenizer, prompts, sampling, seed=seed, chat_template_kwargs=chat_template_kwargs)
+
     graded_batch = partial(grade_batch, grade=grade, tags=tags or Tags(), prompt_prefix=prompt_prefix)
     made: dict[int, list[GradedCompletion]] = {}
-    for number, graded in _graded_batches(batches, shard, generate_batch, graded_batch, seed + kept, batch_size):
+    for number, graded in _graded_batches(
+        batches, shard, generate_batch, graded_batch, seed + kept, batch_size, together=engine.capabilities.collective
+    ):
         made[number] = graded
         if on_batch is not None:
             on_batch(graded)
@@ -137,12 +135,6 @@ def whole_batches(done: int, total: int, batch_size: int) -> int:
     return done if done == total else done // batch_size * batch_size
 
 
-def _generate_locally(
-    model: Any, tokenizer: Any, sampling: SamplingSettings, options: Mapping[str, Any], prompts: list[Any], seed: int
-) -> list[Generation]:
-    return generate(model, tokenizer, prompts, sampling, seed=seed, **options)
-
-
 def _batches(problems: Dataset, num_samples: int, batch_size: int, kept: int) -> list[_Batch]:
     """The batches after the first `kept` completions, in the order of the problems."""
     every = ((index, sample, row) for index, row in enumerate(problems) for sample in range(num_samples))
@@ -153,20 +145,26 @@ def _batches(problems: Dataset, num_samples: int, batch_size: int, kept: int) ->
 def _graded_batches(
     batches: Sequence[_Batch],
     shard: Shard,
-    generate_batch: GenerateFn,
-    graded_batch: Callable[[_Batch, Sequence[Generation]], list[GradedCompletion]],
+    generate_batch: _GenerateBatch,
+    graded_batch: Callable[[_Batch, Sequence[Completion]], list[GradedCompletion]],
     seed: int,
     batch_size: int,
+    *,
+    together: bool,
 ) -> Iterator[tuple[int, list[GradedCompletion]]]:
-    """This process's batches by number, graded."""
+    """This process's batches by number, graded.
+
+    Args:
+        together: whether all processes must generate equally often.
+    """
     for first in range(0, len(batches), shard.count):
         number = first + shard.index
-        here = min(number, len(batches) - 1)  # out of range where the other processes need this one's forwards
-        if number != here and shard.any_has_work is None:
+        here = min(number, len(batches) - 1)  # out of range where the other processes need this one
+        if number != here and not together:
             continue
-        generations = generate_batch([row["prompt"] for _, _, row in batches[here]], seed + here * batch_size)
+        completions = generate_batch([row["prompt"] for _, _, row in batches[here]], seed + here * batch_size)
         if number == here:
-            yield number, graded_batch(batches[number], generations)
+            yield number, graded_batch(batches[number], completions)
 
 
 def summarise(graded: list[GradedCompletion]) -> EvaluationResult:

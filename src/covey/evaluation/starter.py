@@ -17,7 +17,7 @@ from covey.evaluation.grading import GradedCompletion
 from covey.evaluation.run import EvaluationResult, evaluate
 from covey.model.starter.coldstart import DIFFICULTY, ColdStart
 from covey.model.starter.styles import STYLE_SHARES
-from covey.rollout import SamplingSettings
+from covey.rollout import LocalEngine, SamplingSettings
 
 _PROBLEMS = 1000
 _SAMPLING = SamplingSettings(max_completion_length=96)
@@ -137,4 +137,4 @@ def _evaluate(
     rows = Dataset.from_list(
         [{"prompt": [{"role": "user", "content": p.text}], "answer": str(p.answer)} for p in problems]
     )
-    return evaluate(model, tokenizer, rows, _SAMPLING, batch_size=250, seed=seed)
+    return evaluate(LocalEngine(model, tokenizer), tokenizer, rows, _SAMPLING, batch_size=250, seed=seed)

@@ -60,7 +60,7 @@ def model_card(
     """
     config = _public(record.config)
     model, dataset = config.get("model") or {}, config.get("dataset") or {}
-    objective = config.get("objective") or {}
+    objective = str((config.get("objective") or {}).get("name") or "grpo").rpartition(":")[2]
     evaluated = changes(record, _step(record, state))
     stored = [
         found for found in list_evaluations(record.run.root, skip_damaged=True) if found.done and _is_of(found, state)
@@ -70,7 +70,7 @@ def model_card(
     parts = [
         "---\n" + yaml.safe_dump(_metadata(record, title, evaluated, adapters), sort_keys=False) + "---\n",
         f"# {title}\n",
-        f"{_linked(name, record)} trained with {_OBJECTIVES.get(str(objective.get('name')), 'GRPO')} on "
+        f"{_linked(name, record)} trained with {_OBJECTIVES.get(objective, objective)} on "
         f"{_data(dataset)}, with Covey on top of TRL. {_STATES.get(state, f'This is {state} of the run.')}\n",
         *_results(evaluated, stored),
         *_usage(hub_id or "FOLDER", revision, name if _is_hub_id(record) else "BASE_MODEL", adapters, dataset),
@@ -100,7 +100,8 @@ def _metadata(record: RunRecord, title: str, evaluated: Sequence[Change], adapte
         found["base_model"] = model["name"]
     if dataset.get("id"):
         found["datasets"] = [dataset["id"]]
-    found["tags"] = ["covey", "trl", str((record.config.get("objective") or {}).get("name") or "grpo")]
+    objective = str((record.config.get("objective") or {}).get("name") or "grpo")
+    found["tags"] = ["covey", "trl", objective.rpartition(":")[2]]
     results = [
         {
             "task": {"type": "text-generation"},

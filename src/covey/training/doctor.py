@@ -13,6 +13,7 @@ from covey.errors import CoveyError
 from covey.evaluation.grading import answer_asked_by, check_evaluation
 from covey.model.loading import check_model, load_tokenizer
 from covey.model.prompts import render
+from covey.training.advantages import objectives
 from covey.training.checkpoint.vocab_expansion import check_reasoning
 from covey.training.preflight.checks import (
     check_batch,
@@ -88,6 +89,13 @@ def _examine_settings(config: Config) -> Iterator[PreflightFinding]:
     for note in notes:
         yield PreflightFinding(Mark.WARNING, "settings", note)
     yield PreflightFinding(Mark.FINE, "settings", "every key is known, every value in range")
+    try:
+        objectives.build(config)
+    except CoveyError as error:
+        yield PreflightFinding(Mark.WRONG, "objective", str(error))
+    else:
+        loss = f"training.loss_type={config.training.loss_type}"
+        yield PreflightFinding(Mark.FINE, "objective", f"{config.objective.name} works with {loss}")
 
 
 def try_steps(config: Config, console: Any) -> PreflightFinding:

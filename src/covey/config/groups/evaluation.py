@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from covey.config.groups.base import Group, option
+from covey.config.groups.rollout import check_engine
 from covey.config.values import MAX_TOKENS, BadKeyError, show
 
 
@@ -58,8 +59,9 @@ class EvaluationConfig(Group):
     early_stopping_threshold: float = option(0.0, low=0)
     """How much higher it must be to count as a new best there: of an accuracy as a share of the problems, of a reward
     in its own unit."""
-    engine: str = option("local", choices=("local", "vllm"))
-    """Engine that `covey eval` samples with: Covey's own (`local`), or `vllm`, which takes full weights only."""
+    engine: str = "local"
+    """Engine that `covey eval` samples with: Covey's own (`local`), or one that takes full weights only: `vllm`, or
+    your own, as `file.py:Class` or `package.module:Class`."""
     keep_best: bool = True
     """Whether the best checkpoint on the held-out problems, by `best_by`, is kept, whatever
     `training.save_total_limit` is, and linked as `best_model`. A new best is saved at once;
@@ -72,6 +74,7 @@ class EvaluationConfig(Group):
                 "evaluation.every_steps",
                 f"={show(self.every_steps)} is not possible: it must be a number of steps or epoch.",
             )
+        check_engine("evaluation.engine", self.engine)
         if 0 < self.temperature < 1e-6:  # logits are divided by it
             raise BadKeyError(
                 "evaluation.temperature", f"={self.temperature} is out of range: it must be 0 or at least 1e-6."

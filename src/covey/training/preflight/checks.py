@@ -11,11 +11,13 @@ from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING, Any
 
 from covey.config import Config
+from covey.errors import ConfigError
 from covey.evaluation.grading import answer_asked_by
 from covey.model.loading import declared_eos_ids, source_options
 from covey.model.prompts import prompt_lengths, thinking_prefix
 from covey.training.preflight.findings import SAMPLE, Mark, PreflightFinding
 from covey.training.preflight.memory_estimate import available_memory, estimate_memory
+from covey.training.preflight.requirements import check_size
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -148,13 +150,10 @@ def check_batch(config: Config, loaded: LoadedData) -> PreflightFinding:
     completions = training.generation_batch
     prompts = completions // training.num_generations
     result = f"a generation batch is {prompts} × {training.num_generations} = {completions} completions a process"
-    if len(loaded.train) < prompts:
-        return PreflightFinding(
-            Mark.WRONG,
-            "batch",
-            f"{result}, but there are only {len(loaded.train)} training rows",
-            "Lower training.per_device_train_batch_size or raise training.num_generations.",
-        )
+    try:
+        check_size(config, loaded)
+    except ConfigError as error:
+        return PreflightFinding(Mark.WRONG, "batch", str(error))
     if training.max_steps > 0:
         return PreflightFinding(Mark.FINE, "batch", f"{result}; {training.max_steps} steps")
     steps = math.ceil(len(loaded.train) * training.num_generations * training.num_iterations / completions)

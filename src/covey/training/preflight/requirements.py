@@ -14,6 +14,7 @@ from covey.errors import ConfigError, RunDirectoryError
 from covey.evaluation.benchmarks import check_benchmarks
 from covey.evaluation.grading import check_columns_for
 from covey.rewards import RewardSettings
+from covey.rollout.registry import engine_class
 from covey.runlog.directory import RunDirectory
 
 if TYPE_CHECKING:
@@ -44,13 +45,13 @@ def check_supported(config: Config) -> list[str]:
     check_benchmarks(config.evaluation.benchmark_paths, "evaluation.benchmark_paths")
     if config.training.use_vllm:
         check_engine()
+    if config.rollout.own_engine is not None:
+        engine_class(config.rollout.own_engine, "rollout.engine")
     notes = []
     if config.training.use_vllm and config.model.lora.active:
         notes.append(
             "vLLM gets the adapters merged into the weights after each step, and they are unmerged here: TRL does so."
         )
-    if config.launch.vllm_model and not config.training.use_vllm:
-        notes.append(f"launch.vllm_model={config.launch.vllm_model} has no effect without training.use_vllm=true.")
     return notes
 
 
