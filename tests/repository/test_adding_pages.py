@@ -21,7 +21,7 @@ _FILE = re.compile(r"# (\w+\.py)\n")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", ["adding_an_objective"])
+@pytest.mark.parametrize("page", ["adding_an_engine", "adding_an_objective", "adding_a_grader"])
 def test_the_page_runs(
     page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

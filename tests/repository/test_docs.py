@@ -24,7 +24,7 @@ from covey.cli.main import main
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", ROOT / "recipes/README.md", *sorted((ROOT / "docs").glob("*.md"))]
-WRITTEN_BY_READERS = ("train.py", "rloo.py")
+WRITTEN_BY_READERS = ("train.py", "my_engine.py", "rloo.py")
 """Files on the pages that are not in this repository."""
 
 _BLOCK = re.compile(r"(?:<!-- run: (?P<run>[\w-]+) -->\n)?```(?P<kind>\w+)\n(?P<text>.*?)```", re.DOTALL)
@@ -135,7 +135,7 @@ def test_the_tutorial_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caps
     assert "pass@4" in output
 
 
-@pytest.mark.parametrize("page", ["python", "custom_rewards", "objectives", "coming_from"])
+@pytest.mark.parametrize("page", ["python", "custom_rewards", "objectives", "coming_from", "vllm"])
 def test_python_on_the_pages_compiles(page: str) -> None:
     for text in blocks(ROOT / "docs" / f"{page}.md", "python"):
         compile(text.replace(", ...)", ")"), page, "exec")

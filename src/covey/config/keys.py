@@ -9,7 +9,7 @@ from functools import cache
 from types import MappingProxyType
 
 from covey.config.groups import snapshot
-from covey.config.groups.dataset import DatasetConfig, DifficultyConfig, MixtureConfig
+from covey.config.groups.dataset import DatasetConfig, DifficultyConfig, HardDifficultyConfig, MixtureConfig
 from covey.config.groups.evaluation import EvaluationConfig
 from covey.config.groups.launch import LaunchConfig, SlurmConfig
 from covey.config.groups.logging import LoggingConfig
@@ -17,6 +17,7 @@ from covey.config.groups.model import LoraConfig, ModelConfig
 from covey.config.groups.objective.kl import KLConfig
 from covey.config.groups.objective.settings import ObjectiveConfig
 from covey.config.groups.rewards import RewardsConfig
+from covey.config.groups.rollout import RolloutConfig
 from covey.config.groups.speed import SpeedConfig
 from covey.config.groups.training import OWNED_ELSEWHERE, TrainingConfig
 from covey.config.schema import Config
@@ -33,11 +34,12 @@ GROUPS: Mapping[str, type] = MappingProxyType(
         "dataset": DatasetConfig,
         "dataset.mixture": MixtureConfig,
         "dataset.difficulty": DifficultyConfig,
-        "dataset.hard_difficulty": DifficultyConfig,
+        "dataset.hard_difficulty": HardDifficultyConfig,
         "rewards": RewardsConfig,
         "objective": ObjectiveConfig,
         "objective.kl": KLConfig,
         "training": TrainingConfig,
+        "rollout": RolloutConfig,
         "speed": SpeedConfig,
         "evaluation": EvaluationConfig,
         "logging": LoggingConfig,

@@ -48,8 +48,7 @@ def end_run(result: RunResult, config: Config, console: Any) -> None:
     after = evaluation_rows(run)
     print_summary(console, before_after_table(rows) if rows else None, paths)
     for row in after:
-        value = f"{row.accuracy[0]:.1%}  [{100 * row.accuracy[1]:.1f} to {100 * row.accuracy[2]:.1f}]"
-        _print(console, f"  {row.set_name} ({row.state}, {row.problems} problems, {row.sampling}): {value}")
+        _print(console, f"  {row.set_name} ({row.state}, {row.problems} problems, {row.sampling}): {row.text}")
     if result.trained:
         push_finished(config, run, console)
         console.print(summary_line(result.step, result.training_seconds, result.peak_memory_bytes), highlight=False)

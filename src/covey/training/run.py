@@ -19,6 +19,7 @@ from covey import data
 from covey.answers import Tags
 from covey.config import Config, to_yaml
 from covey.config.secrets import RedactingFormatter, redact
+from covey.evaluation.grading import SEED_OFFSET, HeldOutGrader, answer_asked_by, check_evaluation, grader_name
 from covey.evaluation.job import load_benchmark, run_benchmarks, sampling_of
 from covey.model.loading import check_model, load_tokenizer
 from covey.model.prompts import cut_left, prompt_lengths, thinking_prefix
@@ -114,9 +115,10 @@ def _begin(
         trackers(config)
         objective = objectives.build(config, given)
         runner = RewardRunner.of(config.rewards, max_completion_length=config.training.max_completion_length)
+        notes += check_evaluation(config)
         with processes.main_of_machine_first():
             source = check_model(config.model)
-            loaded = data.load(config.dataset, config.seed)
+            loaded = data.load(config.dataset, config.seed, answer_for=answer_asked_by(config))
         check_rewards(config, loaded)
         tokenizer = load_tokenizer(config.model)
         template = config.training.chat_template_kwargs
@@ -201,9 +203,10 @@ def _train(job: _Job, console: Any) -> RunResult:
     mine = plan.checkpoint if job.processes.is_main else None
     writer, repairs = open_metrics(own, plan.step if plan.checkpoint else None, mine)
     _print_notes(console, repairs)
+    best_by = config.evaluation.best_by
     stop = StopCallback(config.stop_after_steps, job.processes)
     began = time.perf_counter()
-    with Display(title, total, start_step=plan.step, console=console, log_path=own.log) as display:
+    with Display(title, total, start_step=plan.step, console=console, log_path=own.log, best_by=best_by) as display:
         if plan.checkpoint and job.processes.is_main:
             drop_completions_after(run.completions, plan.step)
             display.load_history(read_metrics(run.metrics))
@@ -221,6 +224,8 @@ def _train(job: _Job, console: Any) -> RunResult:
             finally:
                 writer.flush()
                 job.report.close()
+                if config.rollout.own_engine is not None:
+                    trainer.engine.close()
         if not stop.stopped:
             display.status("saving the model")
             merge = config.model.lora.active and config.model.lora.merge
@@ -267,6 +272,7 @@ def _add_callbacks(job: _Job, writer: MetricsWriter, display: Display) -> None:
             every_steps=every_steps,
             before_training=config.evaluation.before_training,
             sample_completions=samples,
+            best_by=config.evaluation.best_by,
             keep_best_in=run if keeps_best else None,
             log=partial(log_to_trackers, trainer),
             fire_event=lambda metrics: fire_on_evaluate(trainer, metrics),
@@ -288,9 +294,8 @@ def _add_callbacks(job: _Job, writer: MetricsWriter, display: Display) -> None:
 
 
 def _evaluate(job: _Job) -> Mapping[str, EvaluationResult]:
-    from covey.evaluation.grading import SEED_OFFSET, grader_name, grader_of
     from covey.evaluation.run import Shard, evaluate
-    from covey.training.trl.generation import any_over_shards, policy_unwrapped_for_generation
+    from covey.training.trl.generation import evaluation_engine
 
     config, trainer = job.config, job.trainer
     settings = config.evaluation
@@ -300,20 +305,20 @@ def _evaluate(job: _Job) -> Mapping[str, EvaluationResult]:
         chosen = problems
         if settings.max_problems is not None:
             chosen = problems.select(range(min(settings.max_problems, len(problems))))
-        with policy_unwrapped_for_generation(trainer) as model:
+        with evaluation_engine(trainer) as engine:
             results[name] = evaluate(
-                model,
+                engine,
                 job.tokenizer,
                 chosen,
                 sampling_of(config),
-                grade=grader_of(grader_name(config), config, job.rewards),
+                grade=HeldOutGrader(config, job.rewards, grader_name(config), trainer_state=trainer.state),
                 tags=Tags(config.rewards.think_tag, config.rewards.answer_tag),
                 num_samples=settings.num_samples,
                 batch_size=settings.batch_size,
-                shared_prefill=config.speed.shared_prefill,
+                chat_template_kwargs=config.training.chat_template_kwargs,
                 prompt_prefix=job.rewards.prompt_prefix,
                 seed=config.seed + SEED_OFFSET,
-                shard=Shard(job.processes.index, job.processes.count, job.processes.gather, any_over_shards(model)),
+                shard=Shard(job.processes.index, job.processes.count, job.processes.gather),
             )
     return results
 

@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 
 from covey.config.compose.build import as_dict, flatten
-from covey.config.groups import dataset, snapshot
+from covey.config.groups import snapshot
 from covey.config.groups.objective.settings import SETTINGS
 from covey.config.keys import GROUPS, check_known, kinds
 from covey.config.schema import Config
@@ -107,8 +107,6 @@ def document(key: str) -> KeyDoc:
     owner = GROUPS.get(group, Config)
     (item,) = [found for found in dataclasses.fields(owner) if found.name == name]
     default = item.default_factory() if item.default_factory is not dataclasses.MISSING else item.default
-    if key in ("dataset.hard_difficulty.min_digits", "dataset.hard_difficulty.max_digits"):
-        default = getattr(dataset.DatasetConfig(task="arithmetic").hard_difficulty, name)
     words = _words(str(item.type), item.metadata.get("choices") or ())
     places = [item.metadata.get("declared", ("", "")), *((kind.__name__, name) for kind in owner.__mro__)]
     doc = next(_docs()[place] for place in places if place in _docs())

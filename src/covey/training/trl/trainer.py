@@ -16,7 +16,6 @@ from transformers import TrainerState
 from transformers.trainer import TRAINER_STATE_NAME
 from trl import GRPOConfig
 from trl import GRPOTrainer as TRLGRPOTrainer
-from trl.extras.profiling import profiling_context
 from trl.models.utils import disable_gradient_checkpointing
 from trl.trainer.utils import split_pixel_values_by_grid, unsplit_pixel_values_by_grid
 
@@ -25,6 +24,7 @@ from covey.log_once import begin_run
 from covey.model.reasoning_vocab import ReasoningVocabulary
 from covey.objective import KLController, Objective
 from covey.objective.interface import check_objective, needs_of
+from covey.rollout import InferenceEngine
 from covey.training.advantages.kl_control import KLMonitor
 from covey.training.advantages.objective_step import ScoredRewards, compute_advantages, loss_mask
 from covey.training.advantages.state import in_use
@@ -41,7 +41,7 @@ from covey.training.replaced import replaced
 from covey.training.scoring.shared_scoring import SharedScoring
 from covey.training.scoring.thinking import ReasoningSupport
 from covey.training.trl.engine import patched_engine
-from covey.training.trl.generation import generate_completions, unwrapped_for_generation
+from covey.training.trl.generation import engine_for, generate_turn
 from covey.training.trl.hooks import TrainerHooks
 from covey.training.trl.masked_head import mask_head
 from covey.training.trl.resampled_batch import make_resampler, resampled_batch
@@ -79,6 +79,7 @@ class GRPOTrainer(TRLGRPOTrainer):
         stop_above_kl: float | None = None,
         resample_groups: int = 0,
         speed: SpeedConfig | None = None,
+        engine: InferenceEngine | None = None,
         vocabulary: ReasoningVocabulary | None = None,
         **kwargs: Any,
     ) -> None:
@@ -93,11 +94,12 @@ class GRPOTrainer(TRLGRPOTrainer):
             resample_groups: most further prompts drawn for one generation batch, to replace groups whose rewards are
                 all equal; 0 keeps every group.
             speed: which repeated work is done only once; None turns all of it on. The numbers stay the same.
+            engine: generates the completions; None takes TRL's vLLM with `use_vllm=True`, else the policy itself.
             vocabulary: the model's reasoning vocabulary; None reads the one stored next to the weights, if any.
             kwargs: TRL's arguments by keyword.
 
         Raises:
-            ConfigError: the objective or the controller cannot be combined with the rest.
+            ConfigError: the objective, the controller or the engine cannot be combined with the rest.
             DataError: rows have no `prompt`.
         """
         begin_run()
@@ -116,6 +118,7 @@ class GRPOTrainer(TRLGRPOTrainer):
         self._keeps_loss_logps = False
         self._restored: TrainingProgress | None = None
         self._reasoning = ReasoningSupport(vocabulary, self.model, self.ref_model, self.args, mask_head)
+        self.engine = engine_for(self, engine)
         self._scoring = SharedScoring(on=self._speed.shared_scoring, thinks=self._reasoning.thinks)
         self._batching = batching_for(self._speed, self.args, self.model, router_loss=self.aux_loss_enabled)
         self._resampler = make_resampler(self, resample_groups) if resample_groups else None
@@ -203,19 +206,11 @@ class GRPOTrainer(TRLGRPOTrainer):
             self._early_rewards.begin(prompts, completions, completion_ids=ids, trainer_state=self.state, **logs)
         return output
 
-    # -- replaces TRL's `_generate_single_turn`: prefills a group's prompt once, and drops finished completions from the
-    #    batch.
+    # -- replaces TRL's `_generate_single_turn`: the completions are the engine's, wherever it can sample them.
     def _generate_single_turn(self, prompt_ids: Any, images: Any, fields: Any, *args: Any, **kwargs: Any) -> Any:
-        more = {"eos_token_ids": self.eos_token_ids, "logits_processors": self._reasoning.masks(prompt_ids)}
-        unsupported = self.use_vllm or self.use_transformers_continuous_batching or images is not None or fields
-        if self._speed.shared_prefill and not unsupported:
-            with profiling_context(self, "transformers.generate"):
-                policy = unwrapped_for_generation(
-                    self.model_wrapped, self.accelerator, self.args, self._dist.summon_full_params
-                )
-                ids = generate_completions(policy, prompt_ids, self.generation_config, **more)
-            if ids is not None:
-                return ids, None
+        turn = generate_turn(self, prompt_ids, text_only=images is None and not fields)
+        if turn is not None:
+            return turn
         with self._reasoning.generating():
             return super()._generate_single_turn(prompt_ids, images, fields, *args, **kwargs)
 
