@@ -125,10 +125,10 @@ def check_objective(objective: Any, what: str = "The objective") -> None:
         raise ConfigError(f"{what} is the class {objective.__name__} itself, not an instance of it. {made}")
     if not callable(getattr(objective, "advantages", None)):
         raise ConfigError(f"{what} of type {kind} has no method advantages. {made}")
-    passer(objective)
     needs: Any = getattr(objective, "needs", frozenset())
     if not isinstance(needs, frozenset | set) or needs - NEEDS:
         raise ConfigError(f"{what} of type {kind} has needs={needs!r}; it must be a frozenset of {_listed(NEEDS)}.")
+    passer(objective)
     has = [name for name in ("state_dict", "load_state_dict") if callable(getattr(objective, name, None))]
     if len(has) == 1:
         raise ConfigError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import torch
@@ -12,6 +12,8 @@ from torch import Tensor
 from covey.errors import TrainingError
 from covey.rewards.workers.log_values import NotPlainError, is_taken, plain
 from covey.runlog import names
+
+_Refuse = Callable[[str], TrainingError]
 
 
 def checked(
@@ -52,7 +54,7 @@ def checked(
     )
 
 
-def _check_advantages(advantages_PG: Any, mask_PG: Tensor, refuse: Any) -> None:
+def _check_advantages(advantages_PG: Any, mask_PG: Tensor, refuse: _Refuse) -> None:
     if not isinstance(advantages_PG, Tensor):
         raise refuse(f"{_brief(advantages_PG)} as advantages; they must be a tensor, or None for TRL's.")
     if advantages_PG.shape != mask_PG.shape:
@@ -71,7 +73,7 @@ def _check_advantages(advantages_PG: Any, mask_PG: Tensor, refuse: Any) -> None:
         )
 
 
-def _number(name: str, value: Any, refuse: Any) -> float:
+def _number(name: str, value: Any, refuse: _Refuse) -> float:
     if (not name.startswith("objective/") and is_taken("log_metric", name, ())) or f"train/{name}" == names.BETA:
         raise refuse(f"the metric {name!r}, a name that Covey or TRL uses: call it objective/… .")
     try:
@@ -83,7 +85,7 @@ def _number(name: str, value: Any, refuse: Any) -> float:
     return float(number)
 
 
-def _column(name: str, value: Any, shape: torch.Size, taken: Collection[str], refuse: Any) -> list[Any]:
+def _column(name: str, value: Any, shape: torch.Size, taken: Collection[str], refuse: _Refuse) -> list[Any]:
     if name in taken or (is_taken("log_extra", name, ()) and name != names.COLUMN_WEIGHT):
         owner = "a reward has" if name in taken else "Covey has"
         raise refuse(f"the column {name!r}, a name that {owner} for a column of its own: choose another.")
