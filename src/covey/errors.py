@@ -64,7 +64,7 @@ class EndedElsewhereError(CoveyError):
 
 
 class EngineError(CoveyError):
-    """An inference engine that cannot be started or reached, breaks its protocol, or has other weights than the trained."""
+    """An inference engine that cannot be reached, breaks its protocol, or whose weights differ from the trained ones."""
 
 
 class HubError(CoveyError):
