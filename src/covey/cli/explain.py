@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from covey.cli.config_arguments import Request, value_of
 from covey.config import document
-from covey.config.aliases.alias_result import Alias, AliasValueError
-from covey.config.aliases.aliases import look_up
+from covey.config.aliases.resolve import explain_alias
 from covey.config.keys import GROUPS
 from covey.config.secrets import redact_value
 from covey.config.values import show
@@ -19,10 +18,9 @@ def explain(name: str, request: Request) -> str:
     Raises:
         ConfigError: an unknown name (the message names the nearest ones), or the run cannot be composed.
     """
-    known = look_up(name)
-    if known is not None and not known.key:
-        return f"{name} {_without_key(known, name)}\n"
-    key = name if known is None or known.native else known.key
+    key, alias = explain_alias(name)
+    if not key:
+        return f"{alias}\n"
     doc = document(key)
     fields = {"type": doc.type, "default": show(doc.default), "origin": _ORIGINS[doc.origin]}
     if key in GROUPS:
@@ -33,20 +31,6 @@ def explain(name: str, request: Request) -> str:
         place = "from Covey's defaults and groups" if origin is None else f"set by {origin}"
         fields["here"] = f"{show(redact_value(key, value_of(composed.config, key)))}, {place}"
     lines = [key, *(f"  {field:<8} {text}" for field, text in fields.items()), "", doc.doc]
-    if key != name:
-        meaning = "stands for this key" if known is None or known.convert is None else "is converted into this key"
-        lines.insert(0, f"{name} is another tool's name; it {meaning}:")
+    if alias:
+        lines.insert(0, alias)
     return "\n".join(lines) + "\n"
-
-
-def _without_key(known: Alias, name: str) -> str:
-    """What happens to an alias that stands for no single key."""
-    try:
-        result = known.convert(True) if known.convert is not None else None
-    except AliasValueError:
-        result = None
-    if result is not None and result.ignored:
-        return "is another tool's name for something that has no effect here: it is ignored, with a note."
-    if result is not None and result.unsupported:
-        return "is another tool's name for something not supported by Covey: it is ignored, with a note."
-    return f"is another tool's name; what it sets depends on its value: `covey config {name}=VALUE --diff` shows it."

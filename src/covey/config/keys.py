@@ -9,7 +9,7 @@ from functools import cache
 from types import MappingProxyType
 
 from covey.config.groups import snapshot
-from covey.config.groups.dataset import DatasetConfig, DifficultyConfig, MixtureConfig
+from covey.config.groups.dataset import DatasetConfig, DifficultyConfig, HardDifficultyConfig, MixtureConfig
 from covey.config.groups.evaluation import EvaluationConfig
 from covey.config.groups.launch import LaunchConfig, SlurmConfig
 from covey.config.groups.logging import LoggingConfig
@@ -34,7 +34,7 @@ GROUPS: Mapping[str, type] = MappingProxyType(
         "dataset": DatasetConfig,
         "dataset.mixture": MixtureConfig,
         "dataset.difficulty": DifficultyConfig,
-        "dataset.hard_difficulty": DifficultyConfig,
+        "dataset.hard_difficulty": HardDifficultyConfig,
         "rewards": RewardsConfig,
         "objective": ObjectiveConfig,
         "objective.kl": KLConfig,

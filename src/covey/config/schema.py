@@ -13,7 +13,7 @@ from covey.config.groups.model import ModelConfig
 from covey.config.groups.objective.settings import ObjectiveConfig, check_objective
 from covey.config.groups.rewards import RewardsConfig
 from covey.config.groups.rollout import RolloutConfig, check_rollout
-from covey.config.groups.speed import SpeedConfig, check_speed
+from covey.config.groups.speed import SpeedConfig, check_token_budget
 from covey.config.groups.training import TrainingConfig
 from covey.config.values import BadKeyError, show
 
@@ -92,5 +92,5 @@ class Config(Group):
                 "with ~training.reward_weights.",
             )
         check_objective(self.objective, self.training)
-        check_speed(self.speed, self.training)
+        check_token_budget(self.speed.max_tokens, self.training)
         check_rollout(self.rollout, self.training)

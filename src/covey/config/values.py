@@ -14,12 +14,14 @@ from covey.errors import ConfigError
 class BadKeyError(ConfigError):
     """A `ConfigError` about one key, so that the place where the key was set can be added to the message."""
 
-    def __init__(self, key: str, text: str) -> None:
-        super().__init__(f"{key if len(key) <= 200 else f'{key[:197]}...'}{text}")
+    def __init__(self, key: str, text: str, where: str = "") -> None:
+        super().__init__(f"{key if len(key) <= 200 else f'{key[:197]}...'}{text}{where}")
         self.key = key
         """The full dotted key."""
         self.text = text
         """The message after the key."""
+        self.where = where
+        """A sentence on where it was set, with which the message ends; empty where that is not known yet."""
 
 
 MAX_COUNT = 2**32 - 1

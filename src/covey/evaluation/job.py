@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from datasets import Dataset
+from transformers import TrainerState
 
 from covey import data
 from covey.answers import Outcome, Tags
@@ -17,10 +18,20 @@ from covey.config import Config
 from covey.errors import ConfigError, ModelError, RunDirectoryError
 from covey.evaluation.benchmarks import benchmark, named
 from covey.evaluation.fingerprint import digest
-from covey.evaluation.grading import SEED_OFFSET, grader_name, grader_of
+from covey.evaluation.grading import (
+    SEED_OFFSET,
+    GradedCompletion,
+    HeldOutGrader,
+    answer_asked_by,
+    check_columns_for,
+    check_evaluation,
+    grader_name,
+    grader_settings,
+    last_user_message,
+)
 from covey.evaluation.metrics import compute_metrics
-from covey.evaluation.run import GradedCompletion, evaluate, last_user_message, whole_batches
-from covey.evaluation.stored import sampling_settings
+from covey.evaluation.run import evaluate, whole_batches
+from covey.evaluation.stored import reward_settings, sampling_settings
 from covey.evaluation.target import Target, find_target
 from covey.model.adapters import quantization_config
 from covey.model.loading import check_model, load_tokenizer, own_generation_config, quiet_weights, source_options
@@ -51,7 +62,9 @@ class _Set:
 
     name: str
     rows: Dataset
-    grader: str
+    grader: str | None
+    rewarded: bool
+    """Whether the run's rewards are computed; not on benchmarks."""
 
 
 def run_evaluations(
@@ -78,6 +91,7 @@ def run_evaluations(
     Raises:
         CoveyError: the model, the data or the settings cannot be used, or the folder holds other results.
     """
+    check_evaluation(config)
     tokenizer = load_tokenizer(config.model)
     sets = list(_sets(config, paths, tokenizer, every_row=every_row))
     if not sets:
@@ -87,6 +101,7 @@ def run_evaluations(
         )
     name = "local" if model is not None else config.evaluation.engine
     engine = engine_of(config, target, tokenizer, name, model)
+    check_columns_for(config, {part.name: part.rows.column_names for part in sets if part.rewarded})
     found = []
     runner = RewardRunner.of(config.rewards, max_completion_length=config.training.max_completion_length)
     with closing(engine), runner:
@@ -223,16 +238,16 @@ def _sets(config: Config, paths: Mapping[str, str], tokenizer: Any, *, every_row
     most = config.evaluation.max_problems
     if config.evaluation.benchmarks:
         for name in config.evaluation.benchmarks:
-            yield _Set(name, load_benchmark(name, config, paths), "accuracy")
+            yield _Set(name, load_benchmark(name, config, paths), "accuracy", rewarded=False)
         return
     template = config.training.chat_template_kwargs
     if every_row:
-        yield _Set("all", _every_row(config), grader_name(config))
+        yield _Set("all", _every_row(config), grader_name(config), rewarded=True)
         return
-    loaded = data.load(config.dataset, config.seed)
+    loaded = data.load(config.dataset, config.seed, answer_for=answer_asked_by(config))
     loaded = data.filter_by_length(loaded, prompt_lengths(tokenizer, template), cut_left(tokenizer), config.dataset)
     for name, rows in loaded.evaluation.items():
-        yield _Set(name, rows.select(range(min(most or len(rows), len(rows)))), grader_name(config))
+        yield _Set(name, rows.select(range(min(most or len(rows), len(rows)))), grader_name(config), rewarded=True)
 
 
 def _every_row(config: Config) -> Dataset:
@@ -242,7 +257,7 @@ def _every_row(config: Config) -> Dataset:
             f"{config.dataset.label}. Leave --all out, or name one: dataset=gsm8k dataset.path=FILE."
         )
     whole = replace(config.dataset, test_split=None, test_path=None, test_fraction=None, test_size=0)
-    rows = data.load(whole, config.seed).train
+    rows = data.load(whole, config.seed, answer_for=answer_asked_by(config)).train
     return rows.select(range(min(config.evaluation.max_problems or len(rows), len(rows))))
 
 
@@ -275,7 +290,7 @@ def _evaluate_set(
             num_samples=settings.num_samples,
             batch_size=settings.batch_size,
             seed=described["seed"],
-            grade=grader_of(part.grader, config, setup.runner),
+            grade=HeldOutGrader(config, setup.runner, part.grader, part.rewarded, TrainerState()),
             tags=tags,
             prompt_prefix=thinking_prefix(setup.tokenizer, part.rows[0]["prompt"], tags.think, template),
             on_progress=lambda count, of: progress(part.name, count, of),
@@ -293,12 +308,13 @@ def _described(config: Config, target: Target, part: _Set, setup: _Setup) -> dic
     settings, template = config.evaluation, config.training.chat_template_kwargs or {}
     prompts = [render(setup.tokenizer, prompt, template) for prompt in part.rows["prompt"]]
     problems = [last_user_message(prompt) for prompt in part.rows["prompt"]]
+    answers = part.rows["answer"] if "answer" in part.rows.column_names else [None] * len(problems)
     return {
         "name": part.name,
         "model": {"id": target.label, "fingerprint": _weights(target, getattr(setup.engine, "model", None))},
         "data": {
             "problems": len(part.rows),
-            "problems_fingerprint": digest(zip(problems, map(str, part.rows["answer"]), strict=True)),
+            "problems_fingerprint": digest(zip(problems, map(str, answers), strict=True)),
             "prompts_fingerprint": digest((prompt,) for prompt in prompts),
             "system_prompt": _system_prompt(part.rows[0]["prompt"]),
             "chat_template_kwargs": dict(template),
@@ -309,7 +325,8 @@ def _described(config: Config, target: Target, part: _Set, setup: _Setup) -> dic
         "seed": config.seed + SEED_OFFSET,
         "engine": setup.engine_name,
         "shared_prefill": config.speed.shared_prefill,
-        "grader": part.grader,
+        **grader_settings(config, part.grader),
+        **(reward_settings(config) if part.rewarded else {}),
         "environment": describe_environment(),
     }
 
@@ -338,7 +355,10 @@ def _system_prompt(prompt: Any) -> str | None:
 
 def _restored(folder: Path, completions: Iterable[Mapping[str, Any]]) -> list[GradedCompletion]:
     try:
-        return [GradedCompletion(**{**item, "outcome": Outcome(item["outcome"])}) for item in completions]
+        return [
+            GradedCompletion(**{**item, "outcome": None if item["outcome"] is None else Outcome(item["outcome"])})
+            for item in completions
+        ]
     except (TypeError, KeyError, ValueError) as error:
         raise RunDirectoryError(
             f"{folder} holds a completion that `covey eval` did not write ({error}), so it cannot be resumed. "

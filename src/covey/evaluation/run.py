@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -11,34 +11,12 @@ from typing import Any
 from datasets import Dataset
 from transformers import PreTrainedTokenizerBase
 
-from covey.answers import Outcome, Tags, grade_exact, has_reasoning_format
-from covey.evaluation.estimators import Estimate, accuracy_estimate, mean
-from covey.evaluation.grading import Grade, is_near, stated_answer
+from covey.answers import Outcome, Tags
+from covey.evaluation.estimators import Estimate, accuracy_estimate, mean, mean_estimate
+from covey.evaluation.grading import GradeBatch, GradedCompletion, grade_batch
+from covey.evaluation.metrics import rewards_by_problem
 from covey.model.prompts import TemplateArguments
-from covey.rewards.reward import with_prefix
 from covey.rollout import Completion, InferenceEngine, SamplingSettings, generate
-
-
-@dataclass(frozen=True, slots=True)
-class GradedCompletion:
-    """One completion of one held-out problem."""
-
-    problem: int
-    """Row of the problem in its set."""
-    prompt: str
-    """The last user message, or the prompt string."""
-    answer: str
-    completion: str
-    outcome: Outcome
-    well_formed: bool
-    length: int
-    truncated: bool
-    sample: int = 0
-    """Index among the problem's completions."""
-    extracted: str | None = None
-    """The stated answer, numbers normalised."""
-    partial: bool = False
-    """Right, or a number within 10% of the answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +36,8 @@ class Shard:
 class EvaluationResult:
     """Metrics over one held-out set, and the completions behind them."""
 
-    accuracy: Estimate
+    accuracy: Estimate | None
+    """None without a grader."""
     format: float
     """Share of completions in the format `<think>…</think><answer>…</answer>`."""
     completion_length: float
@@ -66,17 +45,19 @@ class EvaluationResult:
     truncated: float
     """Share that reached the length limit."""
     completions: list[GradedCompletion]
+    reward: Estimate | None = None
+    """The mean of the weighted sum of the rewards; None without any."""
+    rewards: Mapping[str, float] = field(default_factory=dict)
+    """The mean of each reward function that gave any."""
 
     def metrics(self) -> dict[str, float]:
         """The metrics by name."""
-        return {
-            "accuracy": self.accuracy.value,
-            "accuracy_low": self.accuracy.low,
-            "accuracy_high": self.accuracy.high,
-            "format": self.format,
-            "completion_length": self.completion_length,
-            "truncated": self.truncated,
-        }
+        found = {"format": self.format, "completion_length": self.completion_length, "truncated": self.truncated}
+        if self.reward is not None:
+            found = _with_interval("reward", self.reward) | found
+        if self.accuracy is not None:
+            found = _with_interval("accuracy", self.accuracy) | found
+        return found | {f"reward/{name}": value for name, value in self.rewards.items()}
 
 
 _GenerateBatch = Callable[[list[Any], int], list[Completion]]
@@ -95,7 +76,7 @@ def evaluate(
     num_samples: int = 1,
     batch_size: int,
     seed: int,
-    grade: Grade | None = None,
+    grade: GradeBatch | None = None,
     tags: Tags | None = None,
     prompt_prefix: str = "",
     on_progress: Callable[[int, int], None] | None = None,
@@ -112,9 +93,9 @@ def evaluate(
     Args:
         engine: samples the completions, `batch_size` at a time.
         tokenizer: of its model.
-        problems: rows with `prompt` (conversation or string) and `answer`.
-        grade: grades completions against their rows; None compares the last answer tag with the answer, numbers
-            by value.
+        problems: rows with `prompt` (conversation or string), and with what `grade` reads.
+        grade: grades completions against their rows, and rewards them; None compares the last answer tag with the
+            row's `answer`, numbers by value.
         tags: the tags of a well-formed completion; None means `<think>` and `<answer>`.
         prompt_prefix: the end of the prompts that belongs to the completion, such as `<think>`; it counts for grading
             and format.
@@ -134,10 +115,10 @@ def evaluate(
     def generate_batch(prompts: list[Any], seed: int) -> list[Completion]:
         return generate(engine, tokenizer, prompts, sampling, seed=seed, chat_template_kwargs=chat_template_kwargs)
 
-    grade_batch = partial(_graded, grade=grade or _grade_exact, tags=tags or Tags(), prompt_prefix=prompt_prefix)
+    graded_batch = partial(grade_batch, grade=grade, tags=tags or Tags(), prompt_prefix=prompt_prefix)
     made: dict[int, list[GradedCompletion]] = {}
     for number, graded in _graded_batches(
-        batches, shard, generate_batch, grade_batch, seed + kept, batch_size, together=engine.capabilities.collective
+        batches, shard, generate_batch, graded_batch, seed + kept, batch_size, together=engine.capabilities.collective
     ):
         made[number] = graded
         if on_batch is not None:
@@ -165,7 +146,7 @@ def _graded_batches(
     batches: Sequence[_Batch],
     shard: Shard,
     generate_batch: _GenerateBatch,
-    grade_batch: Callable[[_Batch, Sequence[Completion]], list[GradedCompletion]],
+    graded_batch: Callable[[_Batch, Sequence[Completion]], list[GradedCompletion]],
     seed: int,
     batch_size: int,
     *,
@@ -183,42 +164,7 @@ def _graded_batches(
             continue
         completions = generate_batch([row["prompt"] for _, _, row in batches[here]], seed + here * batch_size)
         if number == here:
-            yield number, grade_batch(batches[number], completions)
-
-
-def _graded(
-    batch: _Batch,
-    completions: Sequence[Completion],
-    *,
-    grade: Grade,
-    tags: Tags,
-    prompt_prefix: str,
-) -> list[GradedCompletion]:
-    texts = [with_prefix(str(one.text), prompt_prefix) for one in completions]
-    outcomes = grade(texts, [row for _, _, row in batch])
-    graded = []
-    for (index, sample, row), one, text, outcome in zip(batch, completions, texts, outcomes, strict=True):
-        stated = stated_answer(text, tags)
-        graded.append(
-            GradedCompletion(
-                problem=index,
-                prompt=last_user_message(row["prompt"]),
-                answer=row["answer"],
-                completion=str(one.text),
-                outcome=outcome,
-                well_formed=has_reasoning_format(text, tags),
-                length=one.length,
-                truncated=one.truncated,
-                sample=sample,
-                extracted=stated,
-                partial=is_near(stated, row["answer"], outcome),
-            )
-        )
-    return graded
-
-
-def _grade_exact(texts: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> list[Outcome]:
-    return [grade_exact(text, row["answer"]) for text, row in zip(texts, rows, strict=True)]
+            yield number, graded_batch(batches[number], completions)
 
 
 def summarise(graded: list[GradedCompletion]) -> EvaluationResult:
@@ -226,17 +172,18 @@ def summarise(graded: list[GradedCompletion]) -> EvaluationResult:
     by_problem: dict[int, list[bool]] = {}
     for item in graded:
         by_problem.setdefault(item.problem, []).append(item.outcome is Outcome.RIGHT)
+    reward, rewards = rewards_by_problem((item.problem, item.reward, item.rewards) for item in graded)
+    has_grader = not graded or any(item.outcome is not None for item in graded)
     return EvaluationResult(
-        accuracy=accuracy_estimate(list(by_problem.values())),
+        accuracy=accuracy_estimate(list(by_problem.values())) if has_grader else None,
         format=mean([float(item.well_formed) for item in graded]),
         completion_length=mean([float(item.length) for item in graded]),
         truncated=mean([float(item.truncated) for item in graded]),
         completions=graded,
+        reward=mean_estimate(reward) if reward else None,
+        rewards={name: mean(values) for name, values in rewards.items()},
     )
 
 
-def last_user_message(prompt: Any) -> str:
-    """The last user message, for display; a plain prompt is returned as it is."""
-    if isinstance(prompt, str):
-        return prompt
-    return next((str(m["content"]) for m in reversed(prompt) if m["role"] == "user"), "")
+def _with_interval(name: str, estimate: Estimate) -> dict[str, float]:
+    return {name: estimate.value, f"{name}_low": estimate.low, f"{name}_high": estimate.high}

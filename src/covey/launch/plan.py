@@ -230,8 +230,6 @@ class _Layout:
             found.append(
                 f"model.mesh_shape={config.model.mesh_shape} is planned only: training refuses tensor parallel."
             )
-        if config.launch.vllm_model and not config.training.use_vllm:
-            found.append(f"launch.vllm_model={config.launch.vllm_model} has no effect without training.use_vllm=true.")
         return tuple(found)
 
     def _check(self, config: Config) -> None:

@@ -7,6 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from covey.config.keys import kinds
+from covey.config.settings import Choice
+
+ANYTHING = "list[Any]"
+"""The type of an alias without effect: any words, or none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,29 +22,17 @@ class DeferredValue:
 
 
 @dataclass(frozen=True, slots=True)
-class ImpliedValue:
-    """A value implied by another key; used only where the user sets no value."""
-
-    key: str
-    value: Any
-    note: str = ""
-    unless_group: str = ""
-    """A config group whose choice overrides it too."""
-
-
-@dataclass(frozen=True, slots=True)
 class AliasResult:
     """What one alias, or several combined, convert to."""
 
     values: Mapping[str, Any] = field(default_factory=dict)
     """Values by dotted key, `DeferredValue`s among them."""
-    implied: tuple[ImpliedValue, ...] = ()
-    choice: tuple[str, str] | None = None
-    """A config group and the option chosen."""
-    implied_choice: tuple[str, str] | None = None
-    """The same, used only where the user sets nothing of that group."""
+    implied: Mapping[str, Any] = field(default_factory=dict)
+    """The same, used only where the user sets none."""
+    choice: Choice | None = None
+    """An option of a config group."""
     note: str = ""
-    """A note for the user, logged once."""
+    """A note for the user, logged once: of a result that only implies a value, where that value holds."""
     ignored: bool = False
     """Whether it has no effect here."""
     unsupported: bool = False

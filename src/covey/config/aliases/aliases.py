@@ -4,17 +4,19 @@ names of GRPO projects built on Hydra.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from functools import cache
 from types import MappingProxyType
 
 from covey.config.aliases import conversions as to
-from covey.config.aliases.alias_result import Alias, AliasResult
+from covey.config.aliases.alias_result import ANYTHING, Alias, AliasResult
 from covey.config.aliases.combined import KL_SWITCHES
 from covey.config.groups import snapshot
+from covey.config.groups.objective.settings import SETTINGS, ObjectiveConfig
 from covey.config.groups.training import OWNED_ELSEWHERE
 from covey.config.keys import GROUPS, kinds
-from covey.config.values import is_mapping_kind
+from covey.config.values import is_mapping_kind, members
 
 _SAME = {
     "model": """attn_implementation trust_remote_code load_in_8bit load_in_4bit bnb_4bit_quant_type use_bnb_nested_quant
@@ -103,11 +105,12 @@ _RENAMED = {
 }
 
 _NO_KL = "0 means no control of the KL weight"
-_GRPO_OR_MAXENT = {
-    "grpo": {"objective.name": "grpo"},
-    "maxent": {"objective.name": "maxent"},
+_OBJECTIVE = {
+    **{name: {"objective.name": name} for name in SETTINGS},
     "maxent_listwise": {"objective.name": "maxent", "objective.maxent_fit": "listwise"},
 }
+_OF_OBJECTIVES = [item.name for item in dataclasses.fields(ObjectiveConfig) if item.name.partition("_")[0] in SETTINGS]
+"""The settings of single objectives: `<objective>_<setting>`."""
 _CONTROLLER = {"adaptive": {"objective.kl.controller": "adaptive"}, "fixed": {"objective.kl.controller": "fixed"}}
 _SOURCE = Alias("dataset.id", to.dataset_source)
 _CALLED = Alias("", to.inference_config, "str")
@@ -163,11 +166,12 @@ _CONVERTED = {
     # sampling
     **{name: Alias("training.top_k", to.top_k) for name in ("top_k", "gen_top_k", "vllm_top_k")},
     # the objective
-    "objective": Alias("objective.name", to.chosen(_GRPO_OR_MAXENT), canonical="objective", native=True),
+    "objective": Alias("objective.name", to.chosen(_OBJECTIVE), canonical="objective", native=True),
     **{
-        name: Alias(f"objective.maxent_{knob}", to.maxent(f"objective.maxent_{knob}"))
-        for knob in ("tau", "q_temperature", "q_epsilon", "length_normalize_ref", "fit")
-        for name in (f"maxent_{knob}", f"objective.{knob}")
+        name: Alias(f"objective.{setting}", to.setting_of(setting.partition("_")[0], f"objective.{setting}"))
+        for setting in _OF_OBJECTIVES
+        for name in (setting, f"objective.{setting.partition('_')[2]}")
+        if name not in kinds()
     },
     **{
         name: Alias(f"objective.kl.{part}", to.positive(f"objective.kl.{part}", _NO_KL), canonical=part)
@@ -181,7 +185,7 @@ _CONVERTED = {
         "bool",
         canonical="train_grpo_objective",
     ),
-    "training.objective": Alias("objective.name", to.chosen(_GRPO_OR_MAXENT), canonical="objective"),
+    "training.objective": Alias("objective.name", to.chosen(_OBJECTIVE), canonical="objective"),
     "adap_kl_ctrl": Alias(
         "objective.kl.controller",
         to.chosen({True: _CONTROLLER["adaptive"], False: _CONTROLLER["fixed"]}),
@@ -321,8 +325,8 @@ _KWARGS = {
 def table() -> Mapping[str, Alias]:
     """Every alias by name."""
     fields = {name: f"training.{name}" for name in snapshot.fields() if name not in OWNED_ELSEWHERE}
-    ignored = {name: Alias(convert=_ignored, kind="list[str]") for name in _words(_IGNORED)}
-    unsupported = {name: Alias(convert=_unsupported, kind="list[str]") for name in _words(_UNSUPPORTED)}
+    ignored = {name: Alias(convert=_ignored, kind=ANYTHING) for name in _words(_IGNORED)}
+    unsupported = {name: Alias(convert=_unsupported, kind=ANYTHING) for name in _words(_UNSUPPORTED)}
     named = {name: Alias(key) for name, key in {**fields, **_RENAMED}.items()}
     return MappingProxyType({**named, **ignored, **unsupported, **_CONVERTED})
 
@@ -339,7 +343,7 @@ def look_up(name: str) -> Alias | None:
         if name.startswith(prefix):
             return Alias(target + name.removeprefix(prefix))
     if name.startswith(_IGNORED_BELOW):
-        return Alias(convert=_ignored, kind="list[str]")
+        return Alias(convert=_ignored, kind=ANYTHING)
     group, _, rest = name.partition(".")
     if f"{group}." in _WRAPPERS and rest:
         return look_up(rest)
@@ -353,6 +357,19 @@ def look_up(name: str) -> Alias | None:
     if inside_name and head in snapshot.fields() and is_mapping_kind(snapshot.fields()[head].type):
         return Alias(f"training.{name}")
     return None
+
+
+def kind_of(name: str) -> str | None:
+    """The type of the value that a key or alias takes, as text; empty where any will do, None for an unknown name."""
+    known = look_up(name)
+    return None if known is None else known.type
+
+
+def keeps_text(name: str) -> bool:
+    """Whether a key or an alias takes nothing but text, and keeps it as it was typed."""
+    known = look_up(name)
+    wants = set(members(known.type)) if known is not None and known.convert is None else set()
+    return "str" in wants and wants <= {"str", "None"}
 
 
 def _inside_mapping(name: str) -> bool:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from covey.config.aliases.alias_result import AliasResult, AliasValueError, DeferredValue, ImpliedValue
+from covey.config.aliases.alias_result import AliasResult, AliasValueError, DeferredValue
 from covey.config.aliases.conversions import flag, number
 from covey.config.groups import snapshot
 
@@ -81,18 +81,17 @@ def adapters(values: CanonicalValues, set_here: frozenset[str]) -> AliasResult:
     if "use_peft" in values:
         return AliasResult()
     note = "the lora_* keys have no effect without use_peft: true, as in TRL: no adapters are trained"
-    return AliasResult(implied=(ImpliedValue("model.lora.enabled", False, note),))
+    return AliasResult(implied={"model.lora.enabled": False}, note=note)
 
 
 def kl_control(values: CanonicalValues, set_here: frozenset[str]) -> AliasResult:
     """A target implies the adaptive controller, unless one of its parameters is 0 or every switch given is off."""
     switches = [flag(values[name]) for name in KL_SWITCHES if name in values]
-    if switches and not any(switches):
-        return AliasResult()
     parts = [number(values[name]) for name in ("kl_target", "kl_horizon", "kl_ctl_step_size") if name in values]
-    if "kl_target" not in values or not all(parts):
+    if "kl_target" not in values:
         return AliasResult()
-    return AliasResult(implied=(ImpliedValue("objective.kl.controller", "adaptive"),))
+    adaptive = all(parts) and (not switches or any(switches))
+    return AliasResult(implied={"objective.kl.controller": "adaptive" if adaptive else "fixed"})
 
 
 COMBINED: Mapping[str, CombinedConversion] = MappingProxyType(

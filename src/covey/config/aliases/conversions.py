@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from covey.config.aliases.alias_result import AliasResult, AliasValueError, Convert, DeferredValue, ImpliedValue
+from covey.config.aliases.alias_result import AliasResult, AliasValueError, Convert, DeferredValue
+from covey.config.settings import Choice
 
 _DTYPES = {
     **dict.fromkeys(("fp32", "float32", "float", "full"), "float32"),
@@ -116,14 +117,11 @@ def dataset_configs(value: Any) -> AliasResult:
 def reward_funcs(value: Any) -> AliasResult:
     """Reward functions, also under the names of TRL's own script."""
     names = list(value) if isinstance(value, list | tuple) else [value]
-    implied: tuple[ImpliedValue, ...] = ()
     if not all(isinstance(name, str) for name in names):
         raise AliasValueError("must name reward functions.")
-    if _OVERLONG in names:  # TRL's script calls it with these two
-        implied = (
-            ImpliedValue("rewards.soft_overlong_max_length", 1280),
-            ImpliedValue("rewards.soft_overlong_cache", 256),
-        )
+    # TRL's script calls it with these two
+    overlong = {"rewards.soft_overlong_max_length": 1280, "rewards.soft_overlong_cache": 256}
+    implied = overlong if _OVERLONG in names else {}
     names = ["soft_overlong" if name == _OVERLONG else _REWARDS.get(name, name) for name in names]
     names = [_importable(name) for name in names]
     return AliasResult({"rewards.funcs": names}, implied)
@@ -137,7 +135,7 @@ def _importable(name: str) -> str:
 
 def max_prompt_length(value: Any) -> AliasResult:
     """TRL kept the last tokens of an overlong prompt, so prompts are truncated unless dropping is chosen."""
-    return AliasResult({"dataset.max_prompt_length": value}, (ImpliedValue("dataset.overlong_prompts", "truncate"),))
+    return AliasResult({"dataset.max_prompt_length": value}, {"dataset.overlong_prompts": "truncate"})
 
 
 def warmup_ratio(value: Any) -> AliasResult:
@@ -152,7 +150,7 @@ def warmup_ratio(value: Any) -> AliasResult:
 
 def cosine_schedule(value: Any) -> AliasResult:
     """A share of a cosine schedule; the warm-up has a key of its own."""
-    return AliasResult(implied=(ImpliedValue("training.lr_scheduler_type", "cosine"),), ignored=True)
+    return AliasResult(implied={"training.lr_scheduler_type": "cosine"}, ignored=True)
 
 
 def positive(key: str, why: str = "") -> Convert:
@@ -164,11 +162,11 @@ def positive(key: str, why: str = "") -> Convert:
     return convert
 
 
-def maxent(key: str) -> Convert:
-    """A parameter of the MaxEnt objective, which implies that objective."""
+def setting_of(objective: str, key: str) -> Convert:
+    """A setting of one objective, which implies that objective."""
 
     def convert(value: Any) -> AliasResult:
-        return AliasResult({key: value}, (ImpliedValue("objective.name", "maxent", unless_group="objective"),))
+        return AliasResult({key: value}, {"objective.name": objective})
 
     return convert
 
@@ -192,7 +190,7 @@ def inference_config(value: Any) -> AliasResult:
     """A named sampling preset: an option of the group `evaluation`."""
     if value not in ("greedy", "standard", "liberal"):
         raise AliasValueError("must be one of greedy, standard, liberal.")
-    return AliasResult(choice=("evaluation", value))
+    return AliasResult(choice=Choice("evaluation", value))
 
 
 def vllm_url(value: Any) -> AliasResult:
@@ -223,7 +221,7 @@ def overwrite_output_dir(value: Any) -> AliasResult:
 def logging_enabled(value: Any) -> AliasResult:
     """False means no tracker; true means W&B, unless trackers are named."""
     if flag(value):
-        return AliasResult(implied=(ImpliedValue("training.report_to", "wandb", unless_group="logging"),))
+        return AliasResult(implied={"training.report_to": "wandb"})
     return AliasResult({"training.report_to": "none"})
 
 
@@ -235,7 +233,7 @@ def wandb_disabled(value: Any) -> AliasResult:
 def callbacks(value: Any) -> AliasResult:
     """The user's callbacks; other tools' built-in ones are replaced by what they do."""
     names = list(value) if isinstance(value, list | tuple) else [value]
-    implied = (ImpliedValue("training.push_to_hub", True),) if "push_to_hub_revision" in names else ()
+    implied = {"training.push_to_hub": True} if "push_to_hub_revision" in names else {}
     ignored = [name for name in names if name in _NO_CALLBACKS]
     kept = [name for name in names if name not in (*_NO_CALLBACKS, "push_to_hub_revision")]
     note = f"without effect here, ignored: the callbacks {', '.join(ignored)}" if ignored else ""
@@ -306,7 +304,7 @@ def data_source(value: Any) -> AliasResult:
     """Where the JAX project loads its one dataset, GSM8K, from."""
     if value not in ("huggingface", "tfds", "kaggle"):
         raise AliasValueError("must be one of huggingface, tfds, kaggle.")
-    return AliasResult(implied_choice=("dataset", "gsm8k"))
+    return AliasResult(choice=Choice("dataset", "gsm8k", implied=True))
 
 
 def eval_dataset(value: Any) -> AliasResult:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from covey.config.aliases.alias_result import Alias, AliasResult, AliasValueError, DeferredValue, ImpliedValue
+from covey.config.aliases.alias_result import Alias, AliasResult, AliasValueError, DeferredValue
 from covey.config.aliases.aliases import FOREIGN_GROUPS, look_up, table
 from covey.config.aliases.combined import COMBINED, CombinedConversion
 from covey.config.keys import GROUPS, check_known, did_you_mean, nearest
+from covey.config.settings import Setting, Source, Written
 from covey.config.values import BadKeyError, members, show
 
 _REFERENCE = re.compile(r"(?<!\\)\$\{([A-Za-z_][\w.]*)\}")
@@ -20,75 +21,35 @@ _NONZERO_WINS = "training.warmup_steps"  # as in transformers, where only one of
 _SHARED = frozenset({"lora"})  # canonical names of several aliases, which need not agree
 
 
-@dataclass(frozen=True, slots=True)
-class UserSetting:
-    """One key as the user wrote it."""
-
-    name: str
-    value: Any
-    text: str = ""
-    """Its text on the command line, for messages; empty in a recipe."""
-    delete: bool = False
-    """Whether the key is removed instead of set."""
-
-
-@dataclass(frozen=True, slots=True)
-class Setting:
-    """One of Covey's own keys, its value, and the user setting it comes from."""
-
-    key: str
-    value: Any
-    written: UserSetting
-    native: bool
-    """Whether it was written under Covey's own key."""
-
-
-@dataclass(slots=True)
-class ResolvedSettings:
-    """What one source, the recipe or the command line, sets."""
-
-    settings: list[Setting] = field(default_factory=list)
-    """In the order written."""
-    implied: list[ImpliedValue] = field(default_factory=list)
-    choices: list[tuple[str, str]] = field(default_factory=list)
-    """Options of config groups."""
-    implied_choices: list[tuple[str, str]] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-    canonical_values: dict[str, Any] = field(default_factory=dict)
-    """Set so far, by this source and those before it; by canonical name."""
-    set_here: set[str] = field(default_factory=set)
-    """Names of the canonical values that this source sets."""
-    foreign: bool = False
-    """Whether any key is another tool's."""
-
-    @property
-    def keys(self) -> set[str]:
-        """The keys it sets or removes."""
-        return {setting.key for setting in self.settings}
-
-
-def leaves(values: Mapping[str, Any], prefix: str = "") -> Iterator[UserSetting]:
+def leaves(
+    values: Mapping[str, Any], prefix: str = "", *, by: str = "recipe", place: Callable[[str], str] = lambda key: ""
+) -> Iterator[Written]:
     """Every key of a nested mapping that takes a value, by its dotted name.
+
+    Args:
+        values: the mapping.
+        prefix: the group that it lies in, with a dot.
+        by: what sets the keys, as in `Written`.
+        place: where a key is written.
 
     Raises:
         BadKeyError: a dotted key inside a group, or a group that holds no keys.
     """
     for name, value in values.items():
-        key = f"{prefix}{name}"
+        item = Written(f"{prefix}{name}", value, by, place(f"{prefix}{name}"))
         if prefix and "." in str(name):
-            raise BadKeyError(key, " is dotted; only a recipe's top level may be.")
-        if key in GROUPS or key in FOREIGN_GROUPS:
+            raise BadKeyError(item.name, " is dotted; only a recipe's top level may be.", item.sentence())
+        if item.name in GROUPS or item.name in FOREIGN_GROUPS:
             if isinstance(value, Mapping):
-                yield from leaves(value, f"{key}.")
+                yield from leaves(value, f"{item.name}.", by=by, place=place)
                 continue
             if value is None:
                 continue
-            known = look_up(key)
+            known = look_up(item.name)
             if known is None or known.convert is None:
-                raise BadKeyError(
-                    key, f"={show(value)} is not a mapping: {key} is a group and holds keys.{_how(key, value)}"
-                )
-        yield UserSetting(key, value)
+                text = f"={show(value)} is not a mapping: {item.name} is a group and holds keys."
+                raise BadKeyError(item.name, text + _how(item.name, value), item.sentence())
+        yield item
 
 
 def _how(group: str, value: Any) -> str:
@@ -99,37 +60,74 @@ def _how(group: str, value: Any) -> str:
 
 
 def resolve_aliases(
-    settings: Sequence[UserSetting], earlier: Mapping[str, Any], label: str, strict: bool
-) -> ResolvedSettings:
-    """Resolve the aliases of one source.
+    written: Sequence[Written],
+    earlier: Mapping[str, Any],
+    label: str,
+    *,
+    strict: bool,
+    more_names: Callable[[str], list[str]] = lambda name: [],
+) -> Source:
+    """Resolve the keys of one source to Covey's own.
 
     Args:
-        settings: its keys in order.
+        written: its keys in order.
         earlier: the canonical values of the sources before it.
         label: its name, for notes.
         strict: whether any two settings of one key must agree; on the command line, where the later word wins, only
             two aliases must.
+        more_names: gives what else an unknown name may have meant.
 
     Raises:
         BadKeyError: an unknown key, a value that an alias cannot have, or two settings that disagree. It names the
-            key as the user wrote it.
+            key as the user wrote it, and the place.
     """
-    return _AliasResolver(settings, dict(earlier), label, strict).run()
+    return _AliasResolver(written, dict(earlier), label, strict, more_names).run()
 
 
-def unknown(name: str) -> BadKeyError:
+def split_foreign(written: Iterable[Written]) -> tuple[list[Written], list[Written]]:
+    """Those keys that are Covey's own and keep their value, and all others."""
+    native: list[Written] = []
+    foreign: list[Written] = []
+    for item in written:
+        known = look_up(item.name)
+        (native if known is not None and known.native and known.convert is None else foreign).append(item)
+    return native, foreign
+
+
+def explain_alias(name: str) -> tuple[str, str]:
+    """The key that a name stands for, empty if there is no single one, and what another tool's name does here."""
+    known = look_up(name)
+    if known is None or known.native:
+        return name, ""
+    another = f"{name} is another tool's name"
+    if known.key:
+        return known.key, f"{another}; it {'stands for' if known.convert is None else 'is converted into'} this key:"
+    try:
+        result = known.convert(True) if known.convert is not None else AliasResult()
+    except AliasValueError:
+        result = AliasResult()
+    if result.ignored or result.unsupported:
+        what = "has no effect here" if result.ignored else "is not supported by Covey"
+        return "", f"{another} for something that {what}: it is ignored, with a note."
+    return "", f"{another}; what it sets depends on its value: `covey config {name}=VALUE --diff` shows it."
+
+
+def _unknown(item: Written, more_names: Callable[[str], list[str]]) -> BadKeyError:
     """The error for an unknown key, with the nearest keys and aliases."""
+    name, text = item.name, " is not a key that Covey knows."
     try:
         check_known(name)
     except BadKeyError as problem:
+        text = problem.text
         own = nearest(name)
         foreign = [other for other in _nearest_foreign(name) if table()[other].key not in own]
-        if foreign and " is not a key" in problem.text:
+        if foreign and " is not a key" in text:
             close = difflib.SequenceMatcher(None, name, foreign[0]).ratio() > 0.9
             near = foreign + own if close else own + foreign
-            return BadKeyError(name, f" is not a key that Covey knows.{did_you_mean(near[:3])}")
-        return problem
-    return BadKeyError(name, " is not a key that Covey knows.")
+            text = f" is not a key that Covey knows.{did_you_mean(near[:3])}"
+        if "." not in name and not own:
+            text += did_you_mean(more_names(name))
+    return BadKeyError(name, text, item.sentence())
 
 
 def _nearest_foreign(name: str) -> list[str]:
@@ -143,38 +141,42 @@ class _AliasResolver:
     """Resolves one source, key by key."""
 
     def __init__(
-        self, settings: Sequence[UserSetting], canonical_values: dict[str, Any], label: str, strict: bool
+        self,
+        written: Sequence[Written],
+        canonical_values: dict[str, Any],
+        label: str,
+        strict: bool,
+        more_names: Callable[[str], list[str]],
     ) -> None:
-        self.settings, self.label, self.strict = settings, label, strict
-        self.written = {item.name: item.value for item in settings}
-        self.result = ResolvedSettings(canonical_values=canonical_values)
-        self.seen: dict[str, UserSetting] = {}
+        self.written, self.label, self.strict, self.more_names = written, label, strict, more_names
+        self.values = {item.name: item.value for item in written}
+        self.result = Source(canonical_values=canonical_values)
+        self.seen: dict[str, Written] = {}
+        self.set_here: set[str] = set()
         self.ignored: list[str] = []
         self.unsupported: list[str] = []
-        self.last: dict[CombinedConversion, UserSetting] = {}
+        self.last: dict[CombinedConversion, Written] = {}
 
-    def run(self) -> ResolvedSettings:
-        for item in self.settings:
+    def run(self) -> Source:
+        for item in self.written:
             known = look_up(item.name)
-            if known is None:
-                raise unknown(item.name)
+            if known is None or (item.delete and not known.key):
+                raise _unknown(item, self.more_names)
             self._one(item, known)
         for combine, item in self.last.items():
             try:
-                result = combine(self.result.canonical_values, frozenset(self.result.set_here))
+                result = combine(self.result.canonical_values, frozenset(self.set_here))
             except AliasValueError as problem:
-                raise self._bad_value(self.seen.get(problem.canonical, item), problem) from None
+                raise _bad_value(self.seen.get(problem.canonical, item), problem) from None
             self._add(result, item, native=False)
-        order = {id(item): number for number, item in enumerate(self.settings)}
+        order = {id(item): number for number, item in enumerate(self.written)}
         self.result.settings.sort(key=lambda setting: order[id(setting.written)])
         self._note_ignored()
         return self.result
 
-    def _one(self, item: UserSetting, known: Alias) -> None:
+    def _one(self, item: Written, known: Alias) -> None:
         self.result.foreign |= not known.native
         if item.delete:
-            if known.convert is not None and not known.key:
-                raise unknown(item.name)
             self.result.settings.append(Setting(known.key, item.value, item, known.native))
             return
         value = self._with_references(item, known)
@@ -184,14 +186,14 @@ class _AliasResolver:
         try:
             result = AliasResult({known.key: value}) if known.convert is None else known.convert(value)
         except AliasValueError as problem:
-            raise self._bad_value(item, problem) from None
+            raise _bad_value(item, problem) from None
         self._add(result, item, known.native)
         if result.ignored:
             self.ignored.append(item.name)
         if result.unsupported:
             self.unsupported.append(f"{item.name}={show(value)}")
 
-    def _record(self, item: UserSetting, known: Alias, value: Any) -> None:
+    def _record(self, item: Written, known: Alias, value: Any) -> None:
         name = known.canonical or known.key
         if not name:
             return
@@ -203,22 +205,28 @@ class _AliasResolver:
             self.result.canonical_values.pop(name, None)
         else:
             self.result.canonical_values[name] = value
-            self.result.set_here.add(name)
+            self.set_here.add(name)
         if known.canonical in COMBINED:
             self.last.pop(COMBINED[known.canonical], None)
             self.last[COMBINED[known.canonical]] = item
 
-    def _add(self, result: AliasResult, item: UserSetting, native: bool) -> None:
+    def _add(self, result: AliasResult, item: Written, native: bool) -> None:
         for key, value in result.values.items():
             self._set(Setting(key, value, item, native))
-        self.result.implied += result.implied
-        self.result.choices += [result.choice] if result.choice else []
-        self.result.implied_choices += [result.implied_choice] if result.implied_choice else []
-        if result.note:
+        only_implied = bool(result.implied) and not result.values
+        for key, value in result.implied.items():
+            self.result.settings.append(
+                Setting(key, value, item, native, implied=True, note=result.note if only_implied else "")
+            )
+        if result.choice is not None:
+            self.result.choices.append(replace(result.choice, origin=item.where or item.name))
+        if result.note and not only_implied:
             self._note(result.note if result.note.startswith("without") else f"{item.name}: {result.note}")
 
     def _set(self, new: Setting) -> None:
-        for old in [found for found in self.result.settings if found.key == new.key and not found.written.delete]:
+        for old in [found for found in self.result.settings if found.key == new.key]:
+            if old.written.delete or old.implied:
+                continue
             if new.key == _NONZERO_WINS and old.written.name != new.written.name and 0 in (old.value, new.value):
                 if new.value == 0:
                     return
@@ -227,37 +235,32 @@ class _AliasResolver:
                 self._must_agree(old.written, old.value, new.written, new.value, new.key)
         self.result.settings.append(new)
 
-    def _must_agree(self, old: UserSetting, before: Any, new: UserSetting, value: Any, key: str) -> None:
+    def _must_agree(self, old: Written, before: Any, new: Written, value: Any, key: str) -> None:
         names = (old.name, new.name)
         if names[0] == names[1] or None in (before, value) or _LAST_NAMED_WINS in names or _same(before, value):
             return
-        raise BadKeyError(
-            new.name,
-            f"={show(new.value)} and {old.name}={show(old.value)} contradict each other"
-            f"{f' (both set {key})' if key not in names else ''}: keep one of them.",
-        )
+        both = f" (both set {key})" if key not in names else ""
+        text = f"={show(new.value)} and {old.name}={show(old.value)} contradict each other{both}: keep one of them."
+        raise BadKeyError(new.name, text, new.sentence())
 
-    def _with_references(self, item: UserSetting, known: Alias) -> Any:
+    def _with_references(self, item: Written, known: Alias) -> Any:
         """The value, with aliases in `${name}` replaced by Covey's keys."""
         value = item.value
         if known.convert is not None and isinstance(value, str) and (match := _REFERENCE.fullmatch(value)):
-            value = self.written.get(match[1], value)
+            value = self.values.get(match[1], value)
         return _walk_texts(value, self._refer)
 
     def _refer(self, text: str) -> str:
         def replace(match: re.Match[str]) -> str:
             known = look_up(match[1])
-            if known is None or known.native or match[1] not in self.written:
+            if known is None or known.native or match[1] not in self.values:
                 return match[0]
-            value = self.written[match[1]]
+            value = self.values[match[1]]
             if known.key and known.convert is None:
                 return f"${{{known.key}}}"
             return str(value) if isinstance(value, str | int | float) else match[0]
 
         return _REFERENCE.sub(replace, text)
-
-    def _bad_value(self, item: UserSetting, problem: AliasValueError) -> BadKeyError:
-        return BadKeyError(item.name, f"={show(item.value)} {problem}")
 
     def _note(self, text: str) -> None:
         if (line := f"{self.label}: {text}") not in self.result.notes:
@@ -268,6 +271,10 @@ class _AliasResolver:
             self._note(f"without effect here, ignored: {', '.join(dict.fromkeys(self.ignored))}")
         if self.unsupported:
             self._note(f"not supported, ignored: {', '.join(dict.fromkeys(self.unsupported))}")
+
+
+def _bad_value(item: Written, problem: AliasValueError) -> BadKeyError:
+    return BadKeyError(item.name, f"={show(item.value)} {problem}", item.sentence())
 
 
 def _walk_texts(value: Any, change: Any) -> Any:

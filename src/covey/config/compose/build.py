@@ -7,7 +7,6 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
-from covey.config.groups.dataset import DifficultyConfig
 from covey.config.groups.training import TrainingConfig, check_geometry
 from covey.config.keys import GROUPS, check_known
 from covey.config.schema import Config
@@ -98,19 +97,8 @@ def _with_inner_groups(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
     for key, group in GROUPS.items():
         outer, _, inner = key.rpartition(".")
         if outer == name:
-            inside = found.get(inner) or {}
-            found[inner] = _difficulty(inner, inside) if group is DifficultyConfig else group(**inside)
+            found[inner] = group(**(found.get(inner) or {}))
     return found
-
-
-def _difficulty(name: str, values: Mapping[str, Any]) -> DifficultyConfig:
-    defaults = {"min_digits": 5, "max_digits": 5} if name == "hard_difficulty" else {}
-    try:
-        return DifficultyConfig(**{**defaults, **values})
-    except BadKeyError as problem:  # both share one class, which knows only one key
-        right = f"dataset.{name}."
-        key, text = (part.replace(DifficultyConfig.PREFIX, right) for part in (problem.key, problem.text))
-        raise BadKeyError(key, text) from None
 
 
 def _world_size() -> int:

@@ -11,28 +11,24 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from covey.config.aliases.aliases import FOREIGN_GROUPS
-from covey.config.aliases.resolve import ResolvedSettings, UserSetting, resolve_aliases
+from covey.config.aliases.resolve import resolve_aliases
 from covey.config.compose.build import build
 from covey.config.compose.flags import Flag
 from covey.config.compose.group_files import Roots
 from covey.config.compose.overrides import read_overrides
-from covey.config.compose.recipe import Choice, Recipe, line_of, read_recipe
+from covey.config.compose.recipe import Recipe, read_recipe
 from covey.config.compose.variables import guarded_variables
-from covey.config.keys import GROUPS
 from covey.config.schema import Config
 from covey.config.secrets import redact
+from covey.config.settings import Choice, Source
 from covey.config.values import BadKeyError
 from covey.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-    from covey.config.compose.merging import Merging
-
-_LINE = "command line"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,39 +71,52 @@ def compose(
 
 def _compose(
     overrides: Sequence[str | Flag],
-    recipe: str | Path | None,
+    name: str | Path | None,
     config_dirs: Sequence[str | Path],
     world_size: int | Callable[[Config], int] | None,
 ) -> Composed:
     from covey.config.compose.merging import Merging  # imports OmegaConf, which is slow
 
     roots = Roots.of(config_dirs)
-    choices, settings = read_overrides(overrides, roots)
-    source = read_recipe(recipe) if recipe is not None else None
-    origins = _Origins(source, settings)
+    merging: Merging | None = None
     try:
-        label = source.path.name if source else ""
-        from_recipe, notes = _usable(source.choices if source else (), roots, label)
-        first = resolve_aliases(source.settings if source else (), {}, label, strict=True)
-        second = resolve_aliases(settings, first.canonical_values, _LINE, strict=False)
-        origins.resolved = (first, second)
+        recipe = read_recipe(name) if name is not None else None
+        recipes, line = _read_sources(recipe, overrides, roots)
         merging = Merging(
-            roots,
-            source,
-            (*from_recipe, *_as_choices(first, label)),
-            (*choices, *_as_choices(second, _LINE)),
-            first,
-            second,
+            roots, recipes, line, recipe is not None and recipe.complete, recipe.path.stem if recipe else ""
         )
-        origins.merging = merging
         config = build(merging.values(), world_size)
         _refuse_secret_names(config)
     except BadKeyError as problem:
-        raise ConfigError(f"{problem}{origins.sentence(problem.key)}") from None
-    all_notes = dict.fromkeys((*_remote_code_warnings(config), *notes, *first.notes, *second.notes, *merging.notes))
-    return Composed(
-        config, tuple(map(redact, all_notes)), source.path if source else None, origins.origins(), merging.choices
-    )
+        place = "" if problem.where or merging is None else merging.place_of(problem.key)
+        raise ConfigError(f"{problem}{place}") from None
+    read = [note for source in (*recipes, line) for note in source.notes]
+    notes = dict.fromkeys((*_warnings(config), *read, *merging.notes))
+    origins = {
+        found.key: redact(found.written.where) if found.written.typed else found.written.place
+        for source in (*recipes, line)
+        for found in source.settings
+        if not found.implied
+    }
+    path = recipe.path if recipe else None
+    return Composed(config, tuple(map(redact, notes)), path, MappingProxyType(origins), merging.choices)
+
+
+def _read_sources(recipe: Recipe | None, overrides: Sequence[str | Flag], roots: Roots) -> tuple[list[Source], Source]:
+    """Recipes (those that one builds on first) and command line; from here on there are only Covey's own keys."""
+    chosen, words = read_overrides(overrides, roots)
+    earlier: Mapping[str, Any] = {}
+    recipes = []
+    for part in recipe.chain if recipe is not None else ():
+        label = part.path.name
+        choices, notes = _usable(part.choices, roots, label)
+        source = resolve_aliases(part.written, earlier, label, strict=True, more_names=roots.nearest_groups)
+        source.choices[:0], source.notes[:0] = choices, notes
+        earlier = source.canonical_values
+        recipes.append(source)
+    line = resolve_aliases(words, earlier, "command line", strict=False, more_names=roots.nearest_groups)
+    line.choices[:0] = chosen
+    return recipes, line
 
 
 def load(
@@ -125,56 +134,6 @@ def load(
     return compose(overrides, recipe, config_dirs, world_size=world_size).config
 
 
-class _Origins:
-    """Where the user set which key."""
-
-    def __init__(self, source: Recipe | None, line: Sequence[UserSetting]) -> None:
-        self.source, self.line = source, line
-        self.resolved: tuple[ResolvedSettings, ResolvedSettings] | None = None
-        self.merging: Merging | None = None
-
-    def sentence(self, key: str) -> str:
-        """Where a key was last set, for a message; empty when it has its default."""
-        for item in reversed(self.line):
-            if item.name == key:
-                return f" (Set by {item.text}.)"
-        recipe, line = self.resolved or (ResolvedSettings(), ResolvedSettings())
-        for found in reversed(line.settings):
-            if found.key == key or (key in GROUPS and found.key.startswith(f"{key}.")):
-                return f" (Set by {found.written.text}.)"
-        if self.source is None:
-            return self._in_groups(key)
-        for found in reversed(recipe.settings):
-            if found.key == key:
-                name = found.written.name
-                return f" (Set in {self.source.place(name)}{f', as {name}' if name != key else ''}.)"
-        written = {item.name for item in self.source.settings}
-        return f" (Set in {self.source.place(key)}.)" if key in written else self._in_groups(key)
-
-    def _in_groups(self, key: str) -> str:
-        """Where an option in the user's own folders sets a key; empty when none does."""
-        if self.merging is None:
-            return ""
-        names = [key, *(found.written.name for found in self.merging.groups.settings if found.key == key)]
-        for choice in reversed(self.merging.choices):
-            file = self.merging.roots.file(choice) if choice.option is not None else None
-            if file is None or self.merging.roots.is_builtin(file):
-                continue
-            for name in (n for full in names for n in (full, full.removeprefix(f"{choice.group}."))):
-                if (line := line_of(file, name)) is not None:
-                    return f" (Set in {file}, line {line}.)"
-        return ""
-
-    def origins(self) -> Mapping[str, str]:
-        """The place of every key that was set."""
-        recipe, line = self.resolved or (ResolvedSettings(), ResolvedSettings())
-        found = {}
-        if self.source is not None:
-            found = {item.key: self.source.place(item.written.name) for item in recipe.settings}
-        found |= {item.key: redact(item.written.text) for item in line.settings}
-        return MappingProxyType(found)
-
-
 def _refuse_secret_names(config: Config) -> None:
     for key in ("run_name", "output_dir"):
         value = getattr(config, key) or ""
@@ -182,8 +141,8 @@ def _refuse_secret_names(config: Config) -> None:
             raise BadKeyError(key, " holds a secret, which would become a folder's name.")
 
 
-def _remote_code_warnings(config: Config) -> list[str]:
-    """Warnings about code that comes with a model or a kernel."""
+def _warnings(config: Config) -> list[str]:
+    """Warnings about code that comes with a model or a kernel, and notes on settings without effect."""
     kwargs = config.training.model_init_kwargs or {}
     attention = str(config.model.attn_implementation or kwargs.get("attn_implementation") or "")
     found = []
@@ -191,7 +150,8 @@ def _remote_code_warnings(config: Config) -> list[str]:
         found.append(f"model.trust_remote_code=true: Python code that comes with {config.model.name}")
     if "/" in attention or kwargs.get("allow_all_kernels"):
         found.append(f"attn_implementation={attention}: compiled code from the hub")
-    return [
+    unused = [f"launch.vllm_model={config.launch.vllm_model} has no effect without training.use_vllm=true."]
+    return (unused if config.launch.vllm_model and not config.training.use_vllm else []) + [
         f"WARNING: {what} will run on this machine, with all your rights (files, keys, network). Read it first, or "
         "leave the key out."
         for what in found
@@ -211,7 +171,3 @@ def _usable(choices: Sequence[Choice], roots: Roots, label: str) -> tuple[tuple[
         else:
             kept.append(choice)
     return tuple(kept), [f"{label}: without effect here, ignored: the groups {', '.join(ignored)}"] if ignored else []
-
-
-def _as_choices(resolved: ResolvedSettings, label: str) -> list[Choice]:
-    return [Choice(group, option, origin=label) for group, option in resolved.choices]

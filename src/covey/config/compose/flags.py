@@ -13,7 +13,8 @@ from typing import Any
 
 import yaml
 
-from covey.config.aliases.aliases import look_up
+from covey.config.aliases.alias_result import ANYTHING
+from covey.config.aliases.aliases import kind_of
 from covey.config.aliases.conversions import is_there
 from covey.config.keys import GROUPS
 from covey.config.values import is_mapping_kind, members, show
@@ -83,7 +84,7 @@ def parse(flag: Flag, kind: str) -> Any:
 
     Args:
         flag: the flag.
-        kind: the type as text, as `Alias.type` has it.
+        kind: the type as text, as `kind_of` has it.
     """
     wants = members(kind)
     if not flag.values:
@@ -111,22 +112,22 @@ def _flag(word: str, rest: list[str]) -> Flag:
     name = name.replace("-", "_")
     if equals:
         return Flag(name, (value,))
-    known = look_up(name)
-    if known is None and name.startswith("no_") and (switched := look_up(name.removeprefix("no_"))) is not None:
-        if "bool" not in members(switched.type):
+    kind, positive = kind_of(name), name.removeprefix("no_")
+    if kind is None and positive != name and (switched := kind_of(positive)) is not None:
+        if "bool" not in members(switched):
             raise ConfigError(
-                f"The flag --{name} switches off what is true or false, and {name.removeprefix('no_')} is not: write "
-                f"--{name.removeprefix('no_')} VALUE."
+                f"The flag --{name} switches off what is true or false, and {positive} is not: write "
+                f"--{positive} VALUE."
             )
-        return Flag(name.removeprefix("no_"), ("false",))
-    wants = members(known.type) if known is not None else []
+        return Flag(positive, ("false",))
+    wants = members(kind or "")
     if any(member.startswith(("list", "tuple")) for member in wants) and "list[list" not in str(wants):
-        return Flag(name, tuple(_take_list(name, rest, may_be_empty=known is not None and not known.key)))
+        return Flag(name, tuple(_take_list(name, rest, may_be_empty=kind == ANYTHING)))
     following = bool(rest) and not _FLAG.fullmatch(rest[0])
     if "bool" in wants:
         takes = following and (rest[0].lower() in _TRUTH or ("str" in wants and not _is_override(rest[0])))
         return Flag(name, (rest.pop(0),) if takes else ())
-    if known is None:  # an error soon; taking the next word would obscure it
+    if kind is None:  # an error soon; taking the next word would obscure it
         return Flag(name, (rest.pop(0),) if following and not _is_override(rest[0]) else ())
     if not following:
         raise ConfigError(f"The flag --{name} needs a value: write --{name} VALUE, or --{name}=VALUE.")
@@ -153,7 +154,7 @@ def _is_override(word: str) -> bool:
     if match is None:
         return False
     name = match[1]
-    return look_up(name) is not None or name.partition(".")[0].partition("/")[0] in (*GROUPS, *_MORE_GROUPS)
+    return kind_of(name) is not None or name.partition(".")[0].partition("/")[0] in (*GROUPS, *_MORE_GROUPS)
 
 
 def _list(flag: Flag, wants: list[str]) -> Any:
@@ -163,7 +164,7 @@ def _list(flag: Flag, wants: list[str]) -> Any:
             return found
         if "str" in wants:
             return flag.values[0]
-    texts = any(member in ("list[str]", "tuple[str, ...]", "list[int | str]") for member in wants)
+    texts = any(member in (ANYTHING, "list[str]", "tuple[str, ...]", "list[int | str]") for member in wants)
     return [value if texts else _scalar(value, ["float"]) for value in flag.values]
 
 

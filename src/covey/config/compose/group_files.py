@@ -6,14 +6,15 @@ import dataclasses
 import difflib
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
-from covey.config.compose.recipe import Choice, parse_defaults, read_yaml
+from covey.config.compose.recipe import line_of, parse_defaults, read_yaml
 from covey.config.keys import did_you_mean
+from covey.config.settings import Choice
 from covey.config.values import show
 from covey.errors import ConfigError
 
@@ -126,7 +127,7 @@ class Roots:
         """
         last: dict[str, Choice] = {}
         for choice in choices:
-            file = self.file(choice) if choice.option is not None else None
+            file = self._existing(choice)
             if file is not None:
                 self._check(choice, file)
             if choice.option is None and choice.group == "model":  # the tuning group follows its name
@@ -157,7 +158,7 @@ class Roots:
         """
         found: dict[str, None] = {}
         for choice in choices:
-            file = self.file(choice) if choice.option is not None else None
+            file = self._existing(choice)
             if file is None or not _is_global(file):
                 found[choice.group] = None
             else:
@@ -165,32 +166,59 @@ class Roots:
                 found |= {choice.group: None} if choice.group in read_yaml(file) else {}
         return [group for group in found if group not in ("tuning", "experiment")]
 
-    def bodies_of(self, choices: Sequence[Choice]) -> list[DictConfig]:
+    def bodies_of(self, choices: Iterable[Choice]) -> list[DictConfig]:
         """The content of the chosen options in the package `_global_` (experiments, tuning), without their defaults."""
         from omegaconf import OmegaConf
 
-        found = []
-        for choice in choices:
-            file = self.file(choice) if choice.option is not None else None
-            if file is not None and _is_global(file):
-                found += self.bodies_of(_defaults_of(file, choice.group))
-                found.append(OmegaConf.create({k: v for k, v in read_yaml(file).items() if k != "defaults"}))
-        return found
+        return [OmegaConf.create(_content(file)) for _, file in self._with_defaults(choices) if _is_global(file)]
 
-    def users_options(self, choices: Sequence[Choice]) -> list[tuple[str, dict[str, Any]]]:
+    def users_options(self, choices: Iterable[Choice]) -> list[tuple[str, dict[str, Any]]]:
         """Group and content of the chosen options in the user's folders that set only their own group."""
-        found = []
-        for choice in choices:
-            file = self.file(choice) if choice.option is not None else None
-            if file is not None and not self.is_builtin(file) and not _is_global(file):
-                found.append((choice.group, {k: v for k, v in read_yaml(file).items() if k != "defaults"}))
-        return found
+        last = {choice.group: choice for choice in choices}
+        files = [(group, self._existing(choice)) for group, choice in last.items()]
+        own = [(group, file) for group, file in files if file is not None and not self.is_builtin(file)]
+        return [(group, _content(file)) for group, file in own if not _is_global(file)]
 
-    def sets(self, choices: Sequence[Choice], key: str) -> bool:
-        """Whether one of the chosen options in the package `_global_` sets this key."""
+    def option_of(self, choices: Sequence[Choice], group: str) -> Path | None:
+        """The file of the option of a group that these choices make: Hydra puts those of a defaults list below."""
+        below = [file for choice, file in self._with_defaults(choices) if choice.group == group]
+        direct = [self._existing(choice) for choice in choices if choice.group == group]
+        return (direct or below or [None])[-1]
+
+    def value_in(self, file: Path, group: str, key: str) -> Any:
+        """What an option of a group sets a key to; None where it does not."""
         from omegaconf import OmegaConf
 
-        return any(OmegaConf.select(body, key) is not None for body in self.bodies_of(choices))
+        inside = key if _is_global(file) else key.removeprefix(f"{group}.")
+        return OmegaConf.select(OmegaConf.create(_content(file)), inside)
+
+    def place_of(self, choices: Sequence[Choice], names: Iterable[str]) -> str:
+        """A sentence on where a chosen option in the user's own folders sets one of these keys; empty if none does."""
+        for choice in reversed(choices):
+            file = self._existing(choice)
+            if file is None or self.is_builtin(file):
+                continue
+            for name in (n for full in names for n in (full, full.removeprefix(f"{choice.group}."))):
+                if (line := line_of(file, name)) is not None:
+                    return f" (Set in {file}, line {line}.)"
+        return ""
+
+    def _existing(self, choice: Choice) -> Path | None:
+        return self.file(choice) if choice.option is not None else None
+
+    def _with_defaults(self, choices: Iterable[Choice]) -> Iterator[tuple[Choice, Path]]:
+        """The choices with their files, those of an option's defaults list before it."""
+        for choice in choices:
+            file = self._existing(choice)
+            if file is not None and _is_global(file):
+                yield from self._with_defaults(_defaults_of(file, choice.group))
+            if file is not None:
+                yield choice, file
+
+
+def default_option(group: str) -> str | None:
+    """The option of a group that the primary config chooses."""
+    return next((choice.option for choice in _primary_choices() if choice.group == group), None)
 
 
 def _likeness(a: str, b: str) -> float:
@@ -199,6 +227,10 @@ def _likeness(a: str, b: str) -> float:
 
 def _is_global(file: Path) -> bool:
     return _GLOBAL.search(file.read_text(encoding="utf-8")) is not None
+
+
+def _content(file: Path) -> dict[str, Any]:
+    return {key: value for key, value in read_yaml(file).items() if key != "defaults"}
 
 
 def _defaults_of(file: Path, group: str) -> list[Choice]:
@@ -210,13 +242,12 @@ def _defaults_of(file: Path, group: str) -> list[Choice]:
 
 def _as_override(choice: Choice) -> str:
     """The choice as a Hydra override, with the `+` needed for groups outside the primary defaults list."""
-    known = choice.group in _primary_groups()
+    known = any(choice.group == primary.group for primary in _primary_choices())
     if choice.option is None:
         return f"~{choice.group}" if known else ""
     return f"{'' if known else '+'}{choice.group}='{choice.option}'"
 
 
 @cache
-def _primary_groups() -> frozenset[str]:
-    entries = read_yaml(CONF / "config.yaml")["defaults"]
-    return frozenset(choice.group for choice in parse_defaults(entries, str(CONF / "config.yaml")))
+def _primary_choices() -> tuple[Choice, ...]:
+    return tuple(_defaults_of(CONF / "config.yaml", ""))

@@ -3,109 +3,117 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigTypeError, GrammarParseError, OmegaConfBaseException
 
-from covey.config.aliases.alias_result import AliasValueError, DeferredValue, ImpliedValue
-from covey.config.aliases.aliases import look_up
-from covey.config.aliases.conversions import flag
-from covey.config.aliases.resolve import ResolvedSettings, Setting, leaves, resolve_aliases
-from covey.config.compose.build import check_keys
-from covey.config.compose.group_files import OTHER_MODEL, Roots
-from covey.config.compose.recipe import Choice, Recipe, unreadable_reference
+from covey.config.aliases.alias_result import AliasValueError, DeferredValue
+from covey.config.aliases.resolve import leaves, resolve_aliases, split_foreign
+from covey.config.compose.build import check_keys, walk
+from covey.config.compose.derived_values import drop_stale_weights, leave_out_other_objectives, name_by_folder
+from covey.config.compose.group_files import OTHER_MODEL, Roots, default_option
+from covey.config.compose.recipe import unreadable_reference
 from covey.config.groups import snapshot
 from covey.config.groups.model import ModelConfig
-from covey.config.groups.rewards import RewardsConfig
-from covey.config.keys import kinds
+from covey.config.keys import GROUPS, kinds
+from covey.config.settings import Choice, Setting, Source
 from covey.config.values import BadKeyError, coerce, show
 from covey.errors import ConfigError
 
-_DATA = frozenset({"dataset.task", "dataset.id", "dataset.path", "dataset.mixture.datasets"})
+_SOURCES = {"dataset": frozenset({"dataset.task", "dataset.id", "dataset.path", "dataset.mixture.datasets"})}
+"""Keys that do what choosing an option of the group does, so that no other key implies an option."""
+_OPTION_KEYS = {"objective.name": "objective"}
+"""Keys whose value, where it is an option of the group, chooses it below the user's keys: with all that it sets."""
+_GROUP_OF = {**_OPTION_KEYS, "training.report_to": "logging"}
+"""Keys that a group's options set, so that an option that the user chooses overrides a value that a key implies."""
 
 
 @dataclass(slots=True)
 class Merging:
-    """The parts of a run's config, and how they are merged."""
+    """What a run's config is made of, in Covey's own keys, and how it is merged."""
 
     roots: Roots
-    source: Recipe | None
-    from_recipe: tuple[Choice, ...]
-    """Group choices of the recipe."""
-    chosen: tuple[Choice, ...]
-    """Group choices of the command line."""
-    recipe: ResolvedSettings
-    line: ResolvedSettings
+    recipes: list[Source]
+    """The recipe, after those that it builds on."""
+    line: Source
+    """The command line."""
+    complete: bool
+    """Whether the recipe is a complete config."""
+    name: str
+    """The recipe's name; empty without one."""
     notes: list[str] = field(default_factory=list)
     """What was computed or dropped while merging."""
-    groups: ResolvedSettings = field(default_factory=ResolvedSettings)
+    groups: Source = field(default_factory=Source)
     """What the options in the user's own folders set by aliases."""
     choices: tuple[Choice, ...] = ()
     """The composed group choices in order, those implied by keys included."""
 
-    @property
-    def complete(self) -> bool:
-        """Whether the recipe is a complete config."""
-        return self.source is not None and self.source.complete
-
     def values(self) -> dict[str, Any]:
         """Everything merged and resolved, as nested plain values."""
-        implied = self._implied_choices()
-        found = self._merged(implied)
+        left_out = leave_out_other_objectives(self._sources)
+        first = self._implied_choices()
+        found = self._merged(first)
         check_keys(found)
-        left = self._left_defaults(found)
-        if left:
-            found = self._merged((*left, *implied))
-        self.notes += [f"only the source of the data is given, so {c.group}={c.option} is used" for c in implied]
-        self._drop_stale_weights(found)
-        self._name_by_folder(found)
+        again = (*self._left_defaults(found), *self._implied_choices())
+        if again != first:
+            found = self._merged(again)
+        for choice in self._implied_choices():
+            what = f"{choice.group}={choice.option}"
+            self.notes.append(f"{choice.origin}: {what} is used, as nothing else of {choice.group} is chosen")
+        self.notes += left_out
+        if not self.complete:
+            drop_stale_weights(found, self._named, self.roots.bodies_of(self._explicit))
+            foreign = any(source.foreign for source in self.recipes)
+            self.notes += name_by_folder(found, self._settings, self.name, foreign=foreign)
         return found
 
-    def _name_by_folder(self, values: dict[str, Any]) -> None:
-        """Name a run of another tool's recipe by its folder, so that the same command resumes it.
+    def place_of(self, key: str) -> str:
+        """A sentence on where the user set a key; empty when it has its default."""
+        for found in reversed(self._settings):
+            whole = found.written.typed and key in GROUPS and found.key.startswith(f"{key}.")
+            if not found.implied and (whole or key in (found.key, found.written.name)):
+                return found.written.sentence(key)
+        names = [key, *(found.written.name for found in self.groups.settings if found.key == key)]
+        return self.roots.place_of(self.choices, names)
 
-        Their `output_dir` is the run's own folder. `output_dir=DIR` over such a recipe is Covey's folder of runs, in
-        which the run takes the name of the recipe's own folder.
-        """
-        folders = [found for part in (self.recipe, self.line) for found in part.settings if found.key == "output_dir"]
-        folder = values.get("output_dir")
-        if self.complete or not folders or values.get("run_name") is not None:
-            return
-        if not isinstance(folder, str) or not folder:
-            return
-        word = folders[-1].written
-        native = word.name == "output_dir" and not word.text.startswith("the flag")
-        if native and not self.recipe.foreign:
-            return
-        path = Path(folder) if Path(folder).name not in ("", "..") else Path(folder).absolute().resolve()
-        if native and word.text and self.source is not None:
-            names = [Path(str(found.value)).name for found in folders[:1] if not found.written.text]
-            path = Path(folder) / next((name for name in names if name and "$" not in name), self.source.path.stem)
-        if path.name:
-            values["output_dir"], values["run_name"] = str(path.parent), path.name
-            self.notes.append(f"{word.name}={folder}: the run lies in {path}, where the same command resumes it")
+    @property
+    def _sources(self) -> list[Source]:
+        return [*self.recipes, self.line]
+
+    @property
+    def _settings(self) -> list[Setting]:
+        """What the user sets, in order of precedence; the groups of the user's own are below."""
+        return [setting for source in self._sources for setting in source.settings]
 
     @property
     def _named(self) -> set[str]:
         """The keys that the user sets or removes."""
-        return self.recipe.keys | self.line.keys
+        return {setting.key for setting in self._settings if not setting.implied}
+
+    @property
+    def _chosen(self) -> tuple[Choice, ...]:
+        """The group choices of the command line."""
+        return tuple(choice for choice in self.line.choices if not choice.implied)
+
+    @property
+    def _explicit(self) -> tuple[Choice, ...]:
+        """The user's group choices."""
+        return (*(c for source in self.recipes for c in source.choices if not c.implied), *self._chosen)
 
     @property
     def _groups(self) -> set[str]:
         """The groups that the user chooses, those of a chosen experiment included."""
-        choices = (*self.from_recipe, *self.chosen)
-        return {choice.group for choice in choices} | set(self.roots.replaced_by(choices))
+        return {choice.group for choice in self._explicit} | set(self.roots.replaced_by(self._explicit))
 
     def _implied_choices(self) -> tuple[Choice, ...]:
-        asked = dict([*self.recipe.implied_choices, *self.line.implied_choices])
-        free = "dataset" not in self._groups and not self._named & _DATA
-        return tuple(Choice(group, option) for group, option in asked.items() if free)
+        asked = {c.group: c for source in (self.groups, *self._sources) for c in source.choices if c.implied}
+        taken = self._groups | {group for group, keys in _SOURCES.items() if keys & self._named}
+        return tuple(choice for group, choice in asked.items() if group not in taken)
 
     def _merged(self, first: Sequence[Choice]) -> dict[str, Any]:
         self.notes.clear()
@@ -113,9 +121,9 @@ class Merging:
             tree = self._tree(first)
             for setting in self.line.settings:
                 self._apply(tree, setting)
-            self._imply(tree)
-            self._fit_loss_to_maxent(tree)
-            self._drop_maxent(tree)
+            for implied in self._applying():
+                OmegaConf.update(tree, implied.key, implied.value, merge=True, force_add=True)
+                self.notes += [implied.note] if implied.note else []
             self._compute_deferred(tree)
             values = OmegaConf.to_container(tree, resolve=True)
         assert isinstance(values, dict)
@@ -123,24 +131,52 @@ class Merging:
 
     def _tree(self, first: Sequence[Choice]) -> DictConfig:
         """Defaults (except dropped ones), recipe and group choices, merged; interpolations not yet resolved."""
-        self.choices = (*first, *self.from_recipe, *self.chosen)
-        self.groups = ResolvedSettings()
-        composed = _composed(self.roots, self.choices)
-        composed = self._without_aliases(self._over_tuning(composed))
-        if self.source is None:
+        composed = self._composed((*first, *self._explicit))
+        if named := self._options_named(composed):
+            composed = self._composed((*self.choices, *named))
+        for choice in named:
+            for key, value in (pair for body in self.roots.bodies_of([choice]) for pair in walk(body)):
+                ours = key not in GROUPS and not key.startswith(f"{choice.group}.") and key not in self._named
+                if ours and OmegaConf.select(composed, key) == value:
+                    self.notes.append(f"{key}={value}, as the group {choice.group}={choice.option} has it")
+        if not self.recipes:
             return composed
         tree = OmegaConf.create({}) if self.complete else OmegaConf.create(composed)
-        for setting in self.recipe.settings:
-            self._apply(tree, setting)
-        for group in self.roots.replaced_by(self.chosen):
+        for source in self.recipes:
+            for setting in source.settings:
+                self._apply(tree, setting)
+        for group in self.roots.replaced_by(self._chosen):
             path = group.replace("/", ".")
             part = OmegaConf.select(composed, path)
             OmegaConf.update(tree, path, {} if part is None else part, merge=False, force_add=True)
-        for body in self.roots.bodies_of(self.chosen):
+        for body in self.roots.bodies_of(self._chosen):
             merged = OmegaConf.merge(tree, self._without_aliases(body))
             assert isinstance(merged, DictConfig)
             tree = merged
         return tree
+
+    def _composed(self, choices: tuple[Choice, ...]) -> DictConfig:
+        """The groups composed, aliases in the user's own resolved."""
+        self.choices, self.groups = choices, Source()
+        if len(self.roots.folders) == 1:
+            return copy.deepcopy(_of_own_folder(self.roots, choices))
+        return self._without_aliases(self._over_tuning(self.roots.compose(choices)))
+
+    def _options_named(self, composed: DictConfig) -> list[Choice]:
+        """The options that keys choose by their name, where these groups have another one of Covey's."""
+        found = []
+        replaced = self.roots.replaced_by(self._chosen)
+        for key, group in _OPTION_KEYS.items() if not self.complete else ():
+            settings = self.line.settings if group in replaced else self._settings
+            setting = next((s for s in reversed(settings) if s.key == key and not s.implied), None)
+            setting = setting or next((implied for implied in self._applying() if implied.key == key), None)
+            name = OmegaConf.select(composed, key) if setting is None else setting.value
+            now = self.roots.option_of(self.choices, group) or self.roots.file(Choice(group, default_option(group)))
+            if not isinstance(name, str) or name not in self.roots.options(group) or now is None:
+                continue
+            if self.roots.is_builtin(now) and self.roots.value_in(now, group, key) != name:
+                found.append(Choice(group, name, origin=setting.written.where if setting else "", implied=True))
+        return found
 
     def _over_tuning(self, tree: DictConfig) -> DictConfig:
         """Let the user's options override the tuning of a default model, which Hydra merges after them."""
@@ -159,30 +195,29 @@ class Merging:
         values = OmegaConf.to_container(tree, resolve=False)
         assert isinstance(values, dict)
         found = {str(name): inner for name, inner in values.items()}
-        foreign = [
-            item for item in leaves(found) if not (known := look_up(item.name)) or known.convert or not known.native
-        ]
+        _, foreign = split_foreign(leaves(found, by="group"))
         if not foreign:
             return tree
         part = resolve_aliases(foreign, {}, "config groups", strict=False)
-        if part.choices:
-            ((group, option), *_) = part.choices
-            raise ConfigError(
-                f"A config group of yours asks for {group}={option} by a key. Choose it in the group's `defaults:`, as "
-                f"`- override /{group}: {option}`, or on the command line."
-            )
-        names = {item.name for item in foreign}
-        kept = OmegaConf.create(_without(found, names))
+        for choice in part.choices:
+            if not choice.implied:
+                raise ConfigError(
+                    f"A config group of yours asks for {choice.group}={choice.option} by a key. Choose it in the "
+                    f"group's `defaults:`, as `- override /{choice.group}: {choice.option}`, or on the command line."
+                )
+        kept = OmegaConf.create(_without(found, {item.name for item in foreign}))
         assert isinstance(kept, DictConfig)
         for setting in part.settings:
             self._apply(kept, setting)
-        for name in ("settings", "implied", "implied_choices", "notes"):
-            getattr(self.groups, name).extend(getattr(part, name))
+        self.groups.settings += part.settings
+        self.groups.choices += part.choices
         self.notes += part.notes
         return kept
 
     def _apply(self, tree: DictConfig, setting: Setting) -> None:
-        """Set or remove one key."""
+        """Set or remove one key; implied values come last."""
+        if setting.implied:
+            return
         if setting.written.delete:
             _remove(tree, setting)
             return
@@ -194,53 +229,29 @@ class Merging:
         except GrammarParseError as error:
             raise BadKeyError(setting.key, unreadable_reference(error)) from None
 
-    def _imply(self, tree: DictConfig) -> None:
-        """Set the values implied by the user's keys, where the user sets none."""
-        groups = self._groups
-        replaced = set(self.roots.replaced_by(self.chosen))
-        applying: dict[str, ImpliedValue] = {}
-        for part, gone in ((self.groups, set[str]()), (self.recipe, replaced), (self.line, set[str]())):
-            for implied in part.implied:
-                overridden = implied.key in self._named | self.groups.keys or implied.unless_group in groups
-                if not overridden and implied.key.partition(".")[0] not in gone:
-                    applying[implied.key] = implied
-        for implied in applying.values():
-            OmegaConf.update(tree, implied.key, implied.value, merge=True, force_add=True)
-            self.notes += [implied.note] if implied.note else []
+    def _applying(self) -> Iterable[Setting]:
+        """The implied values that hold: nobody sets their keys, nor chooses an option that does."""
+        named = self._named | self.groups.keys
+        replaced = set(self.roots.replaced_by(self._chosen))
+        applying: dict[str, Setting] = {}
+        for source in (self.groups, *self._sources):
+            for setting in source.settings:
+                gone = source in self.recipes and setting.key.partition(".")[0] in replaced
+                if setting.implied and setting.key not in named and not gone and not self._is_chosen(setting.key):
+                    applying[setting.key] = setting
+        return applying.values()
 
-    def _fit_loss_to_maxent(self, tree: DictConfig) -> None:
-        """Give MaxEnt the loss of its group, where only a key chose it."""
-        key = "training.loss_type"
-        loss_set = key in self._named or self.roots.sets((*self.from_recipe, *self.chosen), key)
-        if self.complete or loss_set or "objective" in self._groups:
-            return
-        if OmegaConf.select(tree, "objective.name") != "maxent":
-            return
-        OmegaConf.update(tree, key, "grpo", force_add=True)
-        self.notes.append(f"{key}=grpo, the mean per token, as the group objective=maxent has it")
-
-    def _drop_maxent(self, tree: DictConfig) -> None:
-        """Drop MaxEnt parameters set by aliases where that source, or a later one, asks for plain GRPO."""
-        parts = (self.recipe, self.line)
-        asked = [number for number, part in enumerate(parts) if _plain_grpo(part)]
-        if not asked or OmegaConf.select(tree, "objective.name") != "grpo":
-            return
-        dropped = []
-        for name in [str(name) for name in tree.get("objective", {}) if str(name).startswith("maxent_")]:
-            key = f"objective.{name}"
-            setters = [(n, found) for n, part in enumerate(parts) for found in part.settings if found.key == key]
-            if setters and not setters[-1][1].native and setters[-1][0] <= asked[-1]:
-                del tree["objective"][name]
-                dropped.append(setters[-1][1].written.name)
-        if dropped:
-            self.notes.append(f"plain GRPO was asked for, so these are left out: {', '.join(dropped)}")
+    def _is_chosen(self, key: str) -> bool:
+        """Whether an option that the user chooses sets a key."""
+        group = _GROUP_OF.get(key, "")
+        file = self.roots.option_of(self._explicit, group)
+        return file is not None and self.roots.value_in(file, group, key) is not None
 
     def _compute_deferred(self, tree: DictConfig) -> None:
         """Replace the placeholders by the values computed from other keys."""
         waiting = {
             (found.key, _placeholder(found)): found
-            for part in (self.groups, self.recipe, self.line)
-            for found in part.settings
+            for found in (*self.groups.settings, *self._settings)
             if isinstance(found.value, DeferredValue)
         }
 
@@ -255,7 +266,9 @@ class Merging:
             try:
                 value, words = found.value.compute(get)
             except AliasValueError as problem:
-                raise BadKeyError(found.written.name, f"={show(found.written.value)} {problem}") from None
+                raise BadKeyError(
+                    found.written.name, f"={show(found.written.value)} {problem}", found.written.sentence()
+                ) from None
             OmegaConf.update(tree, found.key, value)
             self.notes.append(f"{found.key}={value}, from {found.written.name}: {words}")
             return value
@@ -282,37 +295,6 @@ class Merging:
         if "dataset" not in groups and data.get("task") and other and "dataset.task" not in self._named:
             left.append(Choice("dataset", None))
         return left
-
-    def _drop_stale_weights(self, values: dict[str, Any]) -> None:
-        """Drop the default reward weights where the user chose other rewards.
-
-        An experiment's weights stay with the rewards it names.
-        """
-        funcs = (values.get("rewards") or {}).get("funcs")
-        if self.complete or "training.reward_weights" in self._named or funcs is None:
-            return
-        if not isinstance(funcs, str | list):
-            return  # rejected by the check of the values
-        asked = (funcs,) if isinstance(funcs, str) else tuple(funcs)
-        bodies = self.roots.bodies_of((*self.from_recipe, *self.chosen))
-        own = [body for body in bodies if "reward_weights" in (body.get("training") or {})]
-        weights = (values.get("training") or {}).get("reward_weights")
-        if own and "rewards.funcs" not in self._named and isinstance(weights, list) and len(weights) == len(asked):
-            return
-        if asked != RewardsConfig().funcs:
-            (values.get("training") or {}).pop("reward_weights", None)
-
-
-def _plain_grpo(part: ResolvedSettings) -> bool:
-    """Whether a source asks for plain GRPO by an alias."""
-    switch, name = "train_grpo_objective", "objective"
-    off = switch in part.set_here and flag(part.canonical_values[switch])
-    return off or (name in part.set_here and str(part.canonical_values[name]).lower() == "grpo")
-
-
-def _composed(roots: Roots, choices: tuple[Choice, ...]) -> DictConfig:
-    """The groups composed; cached for Covey's own folder, since Hydra is slow."""
-    return copy.deepcopy(_of_own_folder(roots, choices)) if len(roots.folders) == 1 else roots.compose(choices)
 
 
 @lru_cache(maxsize=64)
@@ -344,7 +326,7 @@ def _without(values: dict[str, Any], names: set[str], prefix: str = "") -> dict[
 def _remove(tree: DictConfig, setting: Setting) -> None:
     parent, _, name = setting.key.rpartition(".")
     node = OmegaConf.select(tree, parent) if parent else tree
-    word = f"{setting.written.text[0].upper()}{setting.written.text[1:]}"
+    word = f"{setting.written.where[0].upper()}{setting.written.where[1:]}"
     if not OmegaConf.is_dict(node) or name not in node:
         raise ConfigError(f"{word} removes {setting.key}, which is not set.")
     if setting.value is not None and node[name] != setting.value:

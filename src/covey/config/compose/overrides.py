@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from covey.config.aliases.aliases import FOREIGN_GROUPS, look_up
-from covey.config.aliases.resolve import UserSetting, leaves, unknown
+from covey.config.aliases.aliases import FOREIGN_GROUPS, keeps_text, kind_of
+from covey.config.aliases.resolve import leaves
 from covey.config.compose.flags import Flag, parse
 from covey.config.compose.group_files import Roots
-from covey.config.compose.recipe import Choice
 from covey.config.compose.render import escape
-from covey.config.keys import GROUPS, check_length, did_you_mean, nearest
-from covey.config.values import members
+from covey.config.keys import GROUPS, check_length
+from covey.config.settings import Choice, Written
 from covey.config.yaml_limits import MAX_DEPTH
 from covey.errors import ConfigError
 
@@ -22,42 +20,43 @@ if TYPE_CHECKING:
     from hydra.core.override_parser.types import Override
 
 
-def read_overrides(words: Iterable[str | Flag], roots: Roots) -> tuple[list[Choice], list[UserSetting]]:
-    """The group choices and the settings, each in order.
+def read_overrides(words: Iterable[str | Flag], roots: Roots) -> tuple[list[Choice], list[Written]]:
+    """The group choices and the keys, each in order.
 
     Raises:
-        ConfigError: a word that cannot be read, or an unknown key.
+        ConfigError: a word that cannot be read.
     """
     choices: list[Choice] = []
-    settings: list[UserSetting] = []
+    written: list[Written] = []
     for word in words:
         if isinstance(word, Flag):
             read = _read_flag(word, roots)
         else:
             override = _parse(word)
-            read = _as_choice(override, roots) or _as_settings(override)
+            read = _as_choice(override, roots) or _as_written(override)
         if isinstance(read, Choice):
             choices.append(read)
-            continue
-        for item in read:
-            _check_name(item, roots)
-        settings += read
-    return choices, settings
+        else:
+            written += read
+    return choices, written
 
 
-def _read_flag(flag: Flag, roots: Roots) -> Choice | list[UserSetting]:
+def _read_flag(flag: Flag, roots: Roots) -> Choice | list[Written]:
     check_length(flag.name)
-    text = f"the flag `{flag}`"
     if roots.is_group(flag.name):
         if len(flag.values) != 1:
             raise ConfigError(f"The flag --{flag.name} chooses one option of the group {flag.name}: write one name.")
         option = flag.values[0]
         return Choice(flag.name, None if option in ("null", "None") else option, origin=f"`{flag}`")
-    known = look_up(flag.name)
-    value = parse(flag, known.type) if known is not None else None
-    if isinstance(value, Mapping) and (flag.name in GROUPS or flag.name in FOREIGN_GROUPS):
-        return [dataclasses.replace(item, text=text) for item in leaves(escape(value), f"{flag.name}.")]
-    return [UserSetting(flag.name, escape(value), text)]
+    kind = kind_of(flag.name)
+    return _written(flag.name, escape(parse(flag, kind)) if kind is not None else None, "flag", str(flag))
+
+
+def _written(name: str, value: Any, by: str, text: str) -> list[Written]:
+    """The keys that a word sets: several when its value is a mapping for a group."""
+    if isinstance(value, Mapping) and (name in GROUPS or name in FOREIGN_GROUPS):
+        return list(leaves(value, f"{name}.", by=by, place=lambda key: text))
+    return [Written(name, value, by, text)]
 
 
 def _parse(text: str) -> Override:
@@ -109,15 +108,11 @@ def _as_choice(override: Override, roots: Roots) -> Choice | None:
     return Choice(group, str(value), origin=f"`{_short(override.input_line)}`")
 
 
-def _as_settings(override: Override) -> list[UserSetting]:
-    """The keys an override sets: several when its value is a mapping for a group."""
-    key, text = override.key_or_group, f"the override `{_short(override.input_line)}`"
+def _as_written(override: Override) -> list[Written]:
+    key, text = override.key_or_group, _short(override.input_line)
     if override.is_delete():
-        return [UserSetting(key, override.value(), text, delete=True)]
-    value = _value(override)
-    if isinstance(value, dict) and (key in GROUPS or key in FOREIGN_GROUPS):
-        return [dataclasses.replace(item, text=text) for item in leaves(_plain(value), f"{key}.")]
-    return [UserSetting(key, _plain(value), text)]
+        return [Written(key, override.value(), "override", text, delete=True)]
+    return _written(key, _plain(_value(override)), "override", text)
 
 
 def _depth(value: Any) -> int:
@@ -134,11 +129,7 @@ def _short(text: str | None) -> str:
 def _value(override: Override) -> Any:
     """The value as parsed, except that a text key keeps `1e5` or `007` exactly as it was typed."""
     value = override.value()
-    known = look_up(override.key_or_group)
-    wants = members(known.type) if known is not None else []
-    plain_text = "str" in wants and set(wants) <= {"str", "None"}
-    converted = known is None or known.convert is not None
-    if plain_text and not converted and isinstance(value, bool | int | float) and override.input_line is not None:
+    if isinstance(value, bool | int | float) and keeps_text(override.key_or_group) and override.input_line is not None:
         return override.input_line.partition("=")[2].strip()
     return value
 
@@ -152,18 +143,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, dict):
         return {str(_plain(name)): _plain(inner) for name, inner in value.items()}
     return [_plain(inner) for inner in value] if isinstance(value, list) else value
-
-
-def _check_name(item: UserSetting, roots: Roots) -> None:
-    if look_up(item.name) is not None and not (item.delete and not _has_key(item.name)):
-        return
-    problem = unknown(item.name)
-    hint = ""
-    if "." not in item.name and isinstance(item.value, str | None) and not nearest(item.name):
-        hint = did_you_mean(roots.nearest_groups(item.name))
-    raise ConfigError(f"{problem}{hint} (In {item.text}.)") from None
-
-
-def _has_key(name: str) -> bool:
-    known = look_up(name)
-    return known is not None and bool(known.key)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -11,26 +12,13 @@ from typing import Any
 
 import yaml
 
-from covey.config.aliases.aliases import look_up
-from covey.config.aliases.resolve import UserSetting, leaves
-from covey.config.keys import GROUPS, check_length
-from covey.config.values import BadKeyError
+from covey.config.aliases.resolve import leaves
+from covey.config.keys import check_length
+from covey.config.settings import Choice, Written
 from covey.config.yaml_limits import check_yaml
 from covey.errors import ConfigError
 
 _BASES = ("maxent.recipe", "baseline.recipe", "script.recipe")
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """One option of a config group; None drops the group."""
-
-    group: str
-    option: str | None
-    optional: bool = False
-    """Whether it may be missing."""
-    origin: str = ""
-    """Where it was chosen, for messages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,17 +27,17 @@ class Recipe:
 
     path: Path
     choices: tuple[Choice, ...]
-    settings: tuple[UserSetting, ...]
+    written: tuple[Written, ...]
     """Every key it sets, aliases included, in order; interpolations not yet resolved."""
     complete: bool
     """Whether it has `defaults: []`: a complete config, without Covey's defaults."""
     base: Recipe | None = None
     """The recipe it builds on, as the MaxEnt-GRPO project's do."""
 
-    def place(self, name: str) -> str:
-        """`FILE, line N` of a dotted key as written there."""
-        here = self.base is None or line_of(self.path, name) is not None
-        return _at(self.path, name) if here or self.base is None else self.base.place(name)
+    @property
+    def chain(self) -> tuple[Recipe, ...]:
+        """The recipes it builds on, outermost first, and itself."""
+        return (*(self.base.chain if self.base is not None else ()), self)
 
 
 def find_recipe(name: str | Path) -> Path:
@@ -81,21 +69,25 @@ def read_recipe(name: str | Path) -> Recipe:
     if defaults is not None and not isinstance(defaults, list):
         raise ConfigError(f"{path}: defaults must be a list of groups, for instance `- override /model: starter`.")
     choices = tuple(parse_defaults(defaults or [], str(path)))
-    try:
-        settings = tuple(leaves(_nest(content, path)))
-    except BadKeyError as problem:
-        raise ConfigError(f"{problem} (Set in {_at(path, problem.key)}.)") from None
-    bases = [item for item in settings if item.name in _BASES and item.value]
+    written = tuple(leaves(content, place=lambda key: _at(path, key)))
+    _check_names(written, path)
+    own = tuple(item for item in written if item.name not in _BASES)
+    bases = [item for item in written if item.name in _BASES and item.value]
     if not bases:
-        return Recipe(path, choices, tuple(item for item in settings if item.name not in _BASES), defaults == [])
+        return Recipe(path, choices, own, defaults == [])
     base = read_recipe(_find_base(bases[0], path))
-    own = [item for item in settings if item.name not in _BASES]
-    names = {_canonical_name(item) for item in own}
-    under = [item for item in base.settings if _canonical_name(item) not in names]
-    return Recipe(path, (*base.choices, *choices), (*under, *own), base.complete and not choices, base)
+    return Recipe(path, choices, own, base.complete and not choices, base)
 
 
-def _find_base(item: UserSetting, path: Path) -> Path:
+def _check_names(written: Sequence[Written], path: Path) -> None:
+    """Reject a name that is too long to be one, and one that is set twice, dotted and nested."""
+    for name, times in Counter(item.name for item in written).items():
+        check_length(name)
+        if times > 1:
+            raise ConfigError(f"{path}: {name} is set twice in this recipe; keep one of them.")
+
+
+def _find_base(item: Written, path: Path) -> Path:
     """The recipe that another one builds on, relative to the working directory or a folder above that other one."""
     name = Path(str(item.value)).expanduser()
     folders = [Path.cwd(), *path.absolute().parents]
@@ -103,18 +95,9 @@ def _find_base(item: UserSetting, path: Path) -> Path:
         if (folder / name).is_file() and not (folder / name).samefile(path):
             return folder / name
     raise ConfigError(
-        f"{_at(path, item.name)}: there is no recipe {name}, which this one builds on: it is looked for from "
+        f"{item.place}: there is no recipe {name}, which this one builds on: it is looked for from "
         f"{folders[0]} and from the folders above {path}."
     )
-
-
-def _canonical_name(item: UserSetting) -> str:
-    """The name of the canonical value that a key or alias sets."""
-    known = look_up(item.name)
-    if known is None:
-        return item.name
-    name = known.key if known.key == "objective.name" else known.canonical or known.key
-    return name or item.name.rpartition(".")[2]
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
@@ -218,33 +201,6 @@ def parse_defaults(entries: list[Any], origin: str) -> list[Choice]:
         for one in option if isinstance(option, list) else [option]:
             found.append(Choice(words[-1].strip("/"), None if one is None else str(one), optional, origin))
     return found
-
-
-def _nest(content: Mapping[str, Any], path: Path) -> dict[str, Any]:
-    """Nest the dotted keys of the top level; empty groups are left out."""
-    tree: dict[str, Any] = {}
-    for key, value in content.items():
-        if value is None and key in GROUPS:
-            continue
-        check_length(key)
-        *parents, last = key.split(".")
-        _put(tree, parents, last, value, f"{path}: {key}")
-    return tree
-
-
-def _put(tree: dict[str, Any], parents: list[str], last: str, value: Any, place: str) -> None:
-    node = tree
-    for parent in parents:
-        node = node.setdefault(parent, {})
-        if not isinstance(node, dict):
-            raise ConfigError(f"{place} is set twice in this recipe, in different ways; keep one of them.")
-    if isinstance(value, dict) and isinstance(node.get(last), dict):
-        for name, inner in value.items():
-            _put(node[last], [], str(name), inner, f"{place}.{name}")
-    elif last in node:
-        raise ConfigError(f"{place} is set twice in this recipe; keep one of them.")
-    else:
-        node[last] = {str(name): inner for name, inner in value.items()} if isinstance(value, dict) else value
 
 
 def line_of(path: Path, key: str) -> int | None:

@@ -15,7 +15,8 @@ from typing import Any
 import yaml
 
 from covey.config.compose.build import as_dict, flatten
-from covey.config.groups import dataset, snapshot
+from covey.config.groups import snapshot
+from covey.config.groups.objective.settings import SETTINGS
 from covey.config.keys import GROUPS, check_known, kinds
 from covey.config.schema import Config
 from covey.config.secrets import is_secret_key, without_secrets
@@ -106,10 +107,10 @@ def document(key: str) -> KeyDoc:
     owner = GROUPS.get(group, Config)
     (item,) = [found for found in dataclasses.fields(owner) if found.name == name]
     default = item.default_factory() if item.default_factory is not dataclasses.MISSING else item.default
-    if key in ("dataset.hard_difficulty.min_digits", "dataset.hard_difficulty.max_digits"):
-        default = getattr(dataset.DatasetConfig(task="arithmetic").hard_difficulty, name)
     words = _words(str(item.type), item.metadata.get("choices") or ())
-    return KeyDoc(key, words, default, _docs()[owner.__name__, name], "covey")
+    places = [item.metadata.get("declared", ("", "")), *((kind.__name__, name) for kind in owner.__mro__)]
+    doc = next(_docs()[place] for place in places if place in _docs())
+    return KeyDoc(key, words, default, doc, "covey")
 
 
 def _explained(name: str) -> str:
@@ -163,7 +164,7 @@ _Dumper.add_representer(list, _list)
 def _docs() -> Mapping[tuple[str, str], str]:
     """The docstrings of classes (`(class, "")`) and of their fields, read from the source."""
     found: dict[tuple[str, str], str] = {}
-    for file in {inspect.getfile(group) for group in (Config, *GROUPS.values())}:
+    for file in {inspect.getfile(group) for group in (Config, *GROUPS.values(), *SETTINGS.values())}:
         for node in ast.parse(Path(file).read_text(encoding="utf-8")).body:
             if not isinstance(node, ast.ClassDef):
                 continue

@@ -45,6 +45,16 @@ class DifficultyConfig(Group):
 
 
 @dataclass(frozen=True, kw_only=True)
+class HardDifficultyConfig(DifficultyConfig):
+    """What the harder held-out problems of a built-in task look like."""
+
+    PREFIX: ClassVar[str] = "dataset.hard_difficulty."
+
+    min_digits: int = option(5, low=1, high=18)
+    max_digits: int = option(5, low=1, high=18)
+
+
+@dataclass(frozen=True, kw_only=True)
 class MixtureSource(Group):
     """One of the datasets of a mixture."""
 
@@ -190,7 +200,7 @@ class DatasetConfig(Group):
     """Size of the harder held-out set of a built-in task; 0 means none."""
     difficulty: DifficultyConfig = field(default_factory=DifficultyConfig)
     """What the problems of a built-in task look like."""
-    hard_difficulty: DifficultyConfig = field(default_factory=lambda: DifficultyConfig(min_digits=5, max_digits=5))
+    hard_difficulty: DifficultyConfig = field(default_factory=HardDifficultyConfig)
     """What the harder held-out problems look like."""
 
     @property

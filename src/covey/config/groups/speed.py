@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from covey.config.groups.base import Group, option
-from covey.config.groups.training import TrainingConfig
 from covey.config.values import BadKeyError
+
+BNPO = "training.loss_type=bnpo divides by the tokens of a micro-batch"
+"""Why its loss depends on which rows share a micro-batch."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,26 +33,46 @@ class SpeedConfig(Group):
     split into chunks with the same gradient. null splits by rows only."""
 
 
-def check_speed(speed: SpeedConfig, training: TrainingConfig) -> None:
-    """Check that the chunks of a micro-batch would add up to its gradient.
+def coupling(training: Any, *, router_loss: bool = False) -> str | None:
+    """Why more than the denominators of the loss depends on which rows share a micro-batch; None when nothing does.
+
+    Args:
+        training: TRL's fields, as `TrainingConfig` or TRL's own `GRPOConfig`.
+        router_loss: whether a mixture of experts adds its load-balancing loss.
+    """
+    if training.entropy_coef or training.use_adaptive_entropy:
+        keys = "training.entropy_coef, training.use_adaptive_entropy"
+        return f"the entropy bonus ({keys}) is a mean over the tokens of a micro-batch"
+    if router_loss:
+        return "the router's auxiliary loss is computed over a whole micro-batch"
+    if training.top_entropy_quantile < 1:
+        quantile = training.top_entropy_quantile
+        return f"training.top_entropy_quantile={quantile} sets a threshold over the tokens of a micro-batch"
+    return None
+
+
+def check_token_budget(max_tokens: int | None, training: Any, *, router_loss: bool = False) -> None:
+    """Refuse a token budget where the chunks of a micro-batch would not add up to its gradient.
+
+    Args:
+        max_tokens: the budget; None is none.
+        training: TRL's fields, as `TrainingConfig` or TRL's own `GRPOConfig`.
+        router_loss: whether a mixture of experts adds its load-balancing loss.
 
     Raises:
-        BadKeyError: naming the reason why not, and what would work.
+        BadKeyError: naming the reason, and what would work.
     """
-    if speed.max_tokens is None:
+    if max_tokens is None:
         return
-    reasons = {
-        f"training.loss_type={training.loss_type} divides by the tokens of a micro-batch": training.loss_type == "bnpo",
-        "the entropy bonus (training.entropy_coef, training.use_adaptive_entropy) is a mean over the tokens of a "
-        "micro-batch": bool(training.entropy_coef) or training.use_adaptive_entropy,
-        f"training.top_entropy_quantile={training.top_entropy_quantile} sets a threshold over the tokens of a "
-        "micro-batch": training.top_entropy_quantile < 1,
-    }
-    for reason, holds in reasons.items():
-        if holds:
-            other = ", or choose another training.loss_type, such as dapo" if training.loss_type == "bnpo" else ""
-            raise BadKeyError(
-                "speed.max_tokens",
-                f"={speed.max_tokens} splits a micro-batch into chunks, and {reason}: take a smaller "
-                f"training.per_device_train_batch_size and leave speed.max_tokens out{other}.",
-            )
+    reason, other = coupling(training, router_loss=router_loss), ""
+    optimizer = str(getattr(training.optim, "value", training.optim))
+    if training.loss_type == "bnpo":
+        reason, other = BNPO, ", or choose another training.loss_type, such as dapo"
+    elif "lomo" in optimizer:
+        reason = f"training.optim={optimizer} updates the weights within every backward pass"
+    if reason is not None:
+        raise BadKeyError(
+            "speed.max_tokens",
+            f"={max_tokens} splits a micro-batch into chunks, and {reason}: take a smaller "
+            f"training.per_device_train_batch_size and leave speed.max_tokens out{other}.",
+        )

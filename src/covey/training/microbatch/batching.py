@@ -28,6 +28,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from covey.config import SpeedConfig
+from covey.config.groups.speed import BNPO, check_token_budget, coupling
 from covey.errors import ConfigError
 from covey.log_once import log_once
 from covey.training.microbatch.metric_weights import with_totals
@@ -57,23 +58,10 @@ class Loss:
 
     loss_type: str
     """TRL's name."""
-    entropy_bonus: bool = False
-    router_loss: bool = False
-    """Whether a mixture of experts adds its load-balancing loss."""
-    top_entropy_quantile: float = 1.0
+    coupling: str | None = None
+    """Why more than the denominators depends on which rows share a micro-batch; None when nothing does."""
     by_sequence: bool = False
     """Whether ratios, and clip fractions, are per sequence rather than per token."""
-
-    @property
-    def coupling(self) -> str | None:
-        """Why more than the denominators depends on which rows share a micro-batch; None when nothing does."""
-        if self.entropy_bonus:
-            return "the entropy bonus is a mean over the tokens of a micro-batch"
-        if self.router_loss:
-            return "the router's auxiliary loss is computed over a whole micro-batch"
-        if self.top_entropy_quantile < 1:
-            return "top_entropy_quantile sets a threshold over the tokens of a micro-batch"
-        return None
 
     @property
     def is_sum_over_rows(self) -> bool:
@@ -92,32 +80,6 @@ class Loss:
         if self.loss_type == "bnpo":
             return sum(row.counted for row in rows) / max(sum(row.counted for row in of), 1)
         return len(rows) / len(of)
-
-
-def check_token_budget(max_tokens: int | None, loss: Loss, optimizer: str) -> None:
-    """Refuse a token budget where the chunks of a micro-batch would not add up to its gradient.
-
-    Args:
-        max_tokens: the budget; None is none.
-        loss: of the run.
-        optimizer: transformers' name of it.
-
-    Raises:
-        ConfigError: with the setting that rules it out.
-    """
-    if max_tokens is None:
-        return
-    why = loss.coupling
-    if loss.loss_type == "bnpo":
-        why = "loss_type=bnpo divides by the tokens of a micro-batch"
-    elif "lomo" in optimizer:
-        why = f"optim={optimizer} updates the weights within every backward pass"
-    if why is not None:
-        raise ConfigError(
-            f"speed.max_tokens={max_tokens} splits a micro-batch into chunks, and {why}: set speed.max_tokens=null and "
-            "use a smaller per_device_train_batch_size instead"
-            + (", or another loss_type, such as dapo." if loss.loss_type == "bnpo" else ".")
-        )
 
 
 class Batching:
@@ -254,7 +216,7 @@ class Batching:
         if self._sorts:
             shuffled = shuffle_groups([row.group for row in rows], permutation)
             return sort_within(shuffled, rows, size * self._window)
-        why = self._loss.coupling or "loss_type=bnpo divides by the tokens of a micro-batch"
+        why = self._loss.coupling or BNPO
         log_once(logger, "speed.trim does not move rows between micro-batches: %s.", why)
         return sort_within(permutation, rows, size)
 
@@ -335,17 +297,14 @@ def batching_for(speed: SpeedConfig, args: Any, model: torch.nn.Module, *, route
     Raises:
         ConfigError: a token budget cannot be combined with the rest.
     """
-    loss = Loss(
-        loss_type=args.loss_type,
-        entropy_bonus=args.entropy_coef != 0 or args.use_adaptive_entropy,
-        router_loss=router_loss,
-        top_entropy_quantile=args.top_entropy_quantile,
-        by_sequence=args.importance_sampling_level == "sequence",
-    )
-    check_token_budget(speed.max_tokens, loss, str(getattr(args.optim, "value", args.optim)))
+    check_token_budget(speed.max_tokens, args, router_loss=router_loss)
     return Batching(
         speed,
-        loss,
+        Loss(
+            loss_type=args.loss_type,
+            coupling=coupling(args, router_loss=router_loss),
+            by_sequence=args.importance_sampling_level == "sequence",
+        ),
         num_generations=args.num_generations,
         micro_batches=args.steps_per_generation,
         accumulation=args.gradient_accumulation_steps,

@@ -22,11 +22,14 @@ from trl.trainer.utils import split_pixel_values_by_grid, unsplit_pixel_values_b
 from covey.config import SpeedConfig
 from covey.log_once import begin_run
 from covey.model.reasoning_vocab import ReasoningVocabulary
-from covey.objective import GRPO, KLController, Objective
+from covey.objective import KLController, Objective
+from covey.objective.interface import check_objective, needs_of
 from covey.rollout import InferenceEngine
 from covey.training.advantages.kl_control import KLMonitor
-from covey.training.advantages.objective_step import ScoredRewards, check_objective, compute_advantages, loss_mask
+from covey.training.advantages.objective_step import ScoredRewards, compute_advantages, loss_mask
+from covey.training.advantages.state import in_use
 from covey.training.batch_source.early_rewards import EarlyRewards
+from covey.training.batch_source.recording import CompletionRecorder
 from covey.training.checkpoint.checkpoints import Checkpoints
 from covey.training.checkpoint.finite import FiniteCheck
 from covey.training.checkpoint.progress import TrainingProgress, copy_log, load_progress, save_progress
@@ -64,6 +67,8 @@ class GRPOTrainer(TRLGRPOTrainer):
 
     beta: float
     """Current weight of the KL divergence."""
+    recorder: CompletionRecorder | None = None
+    """Logs columns about every completion, if set."""
     _buffered_inputs: list[dict[str, Any]] | None
 
     def __init__(
@@ -104,9 +109,9 @@ class GRPOTrainer(TRLGRPOTrainer):
         with patched_engine(self):
             super().__init__(*args, **kwargs)
         self._speed = speed if speed is not None else SpeedConfig()
-        if objective is not None and hasattr(objective, "for_run"):
-            objective = objective.for_run(loss_type=self.loss_type, num_generations=self.num_generations)
-        self._objective = None if isinstance(objective, GRPO) else objective
+        run = {"num_generations": self.num_generations, "max_completion_length": self.max_completion_length}
+        self._objective = in_use(objective, loss_type=self.loss_type, **run)
+        self._objective_columns: dict[str, list[Any]] = {}
         self._kl_monitor = KLMonitor(kl_controller, stop_above_kl, self.beta)
         self._rewards_BF: torch.Tensor | None = None
         self._loss_logps_BT: torch.Tensor | None = None
@@ -129,7 +134,7 @@ class GRPOTrainer(TRLGRPOTrainer):
 
     @property
     def _needs(self) -> frozenset[str]:
-        return frozenset() if self._objective is None else self._objective.needs
+        return frozenset() if self._objective is None else needs_of(self._objective)
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
         """Train as transformers' `Trainer.train` does.
@@ -150,11 +155,18 @@ class GRPOTrainer(TRLGRPOTrainer):
     def latest_completions(self) -> dict[str, list[Any]]:
         """The completions of the newest generation batch, over all processes: one list per column.
 
-        Columns: `prompt`, `completion`, one per reward function, `advantage`, and what rewards logged with `log_extra`.
+        Columns: `prompt`, `completion`, one per reward function, `advantage`, what rewards logged with `log_extra`, and
+        last those of the objective.
         """
         log = copy_log(self._logs)
         texts = {"prompt": log["prompt"], "completion": log["completion"]}
-        return {**texts, **log["rewards"], **log["extra"], "advantage": log["advantages"]}
+        return {**texts, **log["rewards"], **log["extra"], "advantage": log["advantages"], **self.objective_columns}
+
+    @property
+    def objective_columns(self) -> dict[str, list[Any]]:
+        """The columns that the objective returned for the completions of the newest generation batch."""
+        count = len(self._logs["completion"])
+        return {name: values for name, values in self._objective_columns.items() if len(values) == count}
 
     @property
     def total_steps(self) -> int:
@@ -202,8 +214,11 @@ class GRPOTrainer(TRLGRPOTrainer):
         with self._reasoning.generating():
             return super()._generate_single_turn(prompt_ids, images, fields, *args, **kwargs)
 
-    # -- replaces TRL's `_calculate_rewards`: keeps each function's rewards, over all processes, for the objective.
+    # -- replaces TRL's `_calculate_rewards`: keeps each function's rewards, over all processes, for the objective, and
+    #    records what the completions are.
     def _calculate_rewards(self, inputs: Any, prompts: Any, completions: Any, completion_ids_list: Any) -> torch.Tensor:
+        if self.recorder is not None:
+            self.recorder.log(self._log_completion_extra, inputs, completion_ids_list)
         rewards_BF: torch.Tensor = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
         self._rewards_BF = rewards_BF
         return rewards_BF
@@ -220,7 +235,7 @@ class GRPOTrainer(TRLGRPOTrainer):
         rewards_BF, self._rewards_BF = self._rewards_BF, None
         if self._objective is None or rewards_BF is None or not self.model.training:
             return output
-        advantages_B, metrics = compute_advantages(
+        advantages_B, metrics, self._objective_columns = compute_advantages(
             self._objective,
             self._scored(rewards_BF),
             mask_BT=loss_mask(output),
@@ -228,6 +243,7 @@ class GRPOTrainer(TRLGRPOTrainer):
             policy_logps_BT=self._policy_logps(output),
             beta=self.beta,
             gather=self.accelerator.gather,
+            taken=(*self.reward_func_names, *self._logs["extra"]),
         )
         for name, value in metrics.items():
             self._metrics["train"][name].append(value)

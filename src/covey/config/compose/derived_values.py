@@ -1,0 +1,84 @@
+"""What follows from the user's settings together: whose settings count, reward weights, the run's folder."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from covey.config.groups.objective.settings import SETTINGS
+from covey.config.groups.rewards import RewardsConfig
+from covey.config.settings import Setting, Source
+
+
+def leave_out_other_objectives(sources: Sequence[Source]) -> list[str]:
+    """Leave out the settings of other objectives than the one that a key names last, as a group choice does.
+
+    That holds for settings of earlier sources, and among the keys of another tool in the same one. Returns a note.
+    """
+    settings = [(number, s) for number, part in enumerate(sources) for s in part.settings if not s.implied]
+    chosen = [(number, s) for number, s in settings if s.key == "objective.name"]
+    if not chosen:
+        return []
+    at, chooser = chosen[-1]
+    foreign = chooser.written.name != chooser.key
+    gone = {}
+    for key, (number, last) in {s.key: (number, s) for number, s in settings}.items():
+        owner = key.removeprefix("objective.").partition("_")[0]
+        other = key.startswith("objective.") and owner in SETTINGS and owner != chooser.value
+        if other and (number < at or (number == at and foreign and not last.native)):
+            gone[key] = last.written.name
+    for part in sources:
+        part.settings = [setting for setting in part.settings if setting.key not in gone]
+    return [f"objective={chooser.value} was asked for, so these are left out: {', '.join(gone.values())}"] * bool(gone)
+
+
+def drop_stale_weights(values: dict[str, Any], named: Collection[str], bodies: Sequence[Mapping[Any, Any]]) -> None:
+    """Drop the default reward weights where the user chose other rewards.
+
+    An experiment's weights stay with the rewards it names.
+
+    Args:
+        values: the merged values, which are changed.
+        named: the keys that the user sets.
+        bodies: the content of the options that the user chooses, in the package `_global_`.
+    """
+    funcs, training = (values.get("rewards") or {}).get("funcs"), values.get("training") or {}
+    if "training.reward_weights" in named or not isinstance(funcs, str | list):  # another type is rejected later
+        return
+    asked = (funcs,) if isinstance(funcs, str) else tuple(funcs)
+    weights = training.get("reward_weights")
+    own = any("reward_weights" in (body.get("training") or {}) for body in bodies) and "rewards.funcs" not in named
+    fits = isinstance(weights, list) and len(weights) == len(asked)
+    if asked != RewardsConfig().funcs and not (own and fits):
+        training.pop("reward_weights", None)
+
+
+def name_by_folder(values: dict[str, Any], settings: Sequence[Setting], recipe: str, *, foreign: bool) -> list[str]:
+    """Name a run of another tool's recipe by its folder, so that the same command resumes it. Returns a note.
+
+    Their `output_dir` is the run's own folder. `output_dir=DIR` over such a recipe is Covey's folder of runs, in which
+    the run takes the name of the recipe's own folder.
+
+    Args:
+        values: the merged values, which are changed.
+        settings: what the user sets.
+        recipe: the recipe's name; empty without one.
+        foreign: whether the recipe has any key of another tool.
+    """
+    folders = [found for found in settings if found.key == "output_dir"]
+    folder = values.get("output_dir")
+    if not folders or values.get("run_name") is not None or not isinstance(folder, str) or not folder:
+        return []
+    word = folders[-1].written
+    native = word.name == "output_dir" and word.by != "flag"
+    if native and not foreign:
+        return []
+    path = Path(folder) if Path(folder).name not in ("", "..") else Path(folder).absolute().resolve()
+    if native and word.typed and recipe:
+        names = [Path(str(found.value)).name for found in folders[:1] if not found.written.typed]
+        path = Path(folder) / next((name for name in names if name and "$" not in name), recipe)
+    if not path.name:
+        return []
+    values["output_dir"], values["run_name"] = str(path.parent), path.name
+    return [f"{word.name}={folder}: the run lies in {path}, where the same command resumes it"]
