@@ -64,7 +64,7 @@ class EndedElsewhereError(CoveyError):
 
 
 class EngineError(CoveyError):
-    """A vLLM engine that cannot be started or reached, or whose weights differ from the trained ones."""
+    """An inference engine that cannot be reached, breaks its protocol, or holds other weights than the trained."""
 
 
 class HubError(CoveyError):

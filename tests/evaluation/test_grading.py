@@ -27,7 +27,7 @@ from covey.evaluation.metrics import compute_metrics
 from covey.evaluation.run import summarise
 from covey.rewards.registry import GRADERS, IMPLIED_GRADERS, REGISTRY
 from covey.rewards.runner import RewardRunner
-from covey.rollout import Generation
+from covey.rollout import Completion
 
 OWN = """
 def letters(prompts, completions, **kwargs):
@@ -64,7 +64,7 @@ def config(*words: str) -> Config:
 def graded(settings: Config, rows: list[dict[str, Any]], texts: list[str], *, rewarded: bool = True) -> list[Any]:
     runner = RewardRunner.of(settings.rewards, max_completion_length=16)
     grade = HeldOutGrader(settings, runner, grader_name(settings), rewarded, TrainerState())
-    made = [Generation(text, len(text), truncated=False) for text in texts]
+    made = [Completion([1] * len(text), truncated=False, text=text) for text in texts]
     batch = [(index, 0, row) for index, row in enumerate(rows)]
     with runner:
         return grade_batch(batch, made, grade=grade, tags=Tags(), prompt_prefix="")
