@@ -47,7 +47,7 @@ def distinct_right(completions: Sequence[str], outcomes: Sequence[Outcome]) -> i
 
 
 def summarise(graded: Sequence[Any]) -> Figures:
-    """Figures over graded completions (`covey.evaluation.grading.GradedCompletion`), the same number for every problem."""
+    """Figures over graded completions (`evaluation.grading.GradedCompletion`), the same number for every problem."""
     by_problem: dict[int, list[Any]] = {}
     for item in graded:
         by_problem.setdefault(item.problem, []).append(item)
