@@ -12,6 +12,7 @@ from task import SEED, held_out
 
 from covey.answers import Outcome, extract_answer_tag
 from covey.evaluation.estimators import mean
+from covey.evaluation.grading import Grade
 from covey.evaluation.passk import pass_at_k
 
 SAMPLES = 16
@@ -46,7 +47,7 @@ def distinct_right(completions: Sequence[str], outcomes: Sequence[Outcome]) -> i
 
 
 def summarise(graded: Sequence[Any]) -> Figures:
-    """Figures over graded completions (`covey.evaluation.run.GradedCompletion`), the same number for every problem."""
+    """Figures over graded completions (`evaluation.grading.GradedCompletion`), the same number for every problem."""
     by_problem: dict[int, list[Any]] = {}
     for item in graded:
         by_problem.setdefault(item.problem, []).append(item)
@@ -88,9 +89,10 @@ def measure(model_path: Path) -> Figures:
     return summarise(result.completions)
 
 
-def _grade(texts: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> list[Outcome]:
+def _grade(texts: Sequence[str], rows: Sequence[Mapping[str, Any]], completions: Sequence[Any]) -> list[Grade]:
     from covey.rewards import RewardSettings
     from covey.rewards.library.countdown import countdown
 
     settings = RewardSettings()
-    return [countdown(text, row, settings).outcome or Outcome.CRASHED for text, row in zip(texts, rows, strict=True)]
+    outcomes = [countdown(text, row, settings).outcome for text, row in zip(texts, rows, strict=True)]
+    return [Grade(outcome or Outcome.CRASHED) for outcome in outcomes]

@@ -64,7 +64,7 @@ def config(*words: str) -> Config:
 def graded(settings: Config, rows: list[dict[str, Any]], texts: list[str], *, rewarded: bool = True) -> list[Any]:
     runner = RewardRunner.of(settings.rewards, max_completion_length=16)
     grade = HeldOutGrader(settings, runner, grader_name(settings), rewarded, TrainerState())
-    made = [Completion([1] * len(text), truncated=False, text=text) for text in texts]
+    made = [Completion(list(range(len(text))), truncated=False, text=text) for text in texts]
     batch = [(index, 0, row) for index, row in enumerate(rows)]
     with runner:
         return grade_batch(batch, made, grade=grade, tags=Tags(), prompt_prefix="")
@@ -213,6 +213,7 @@ def test_mistakes_are_one_clear_paragraph(own: Path) -> None:
         ("evaluation.grader=none.py:f",): r"evaluation\.grader: none\.py:f names the file .* which does not exist",
         (only_own, "evaluation.best_by=accuracy"): r"best_by=accuracy needs a grader.*set evaluation\.grader, or",
         (only_own, "evaluation.best_by=reward/leters"): "Did you mean reward/letters",
+        ("evaluation.early_stopping_threshold=1.5",): "out of range: the accuracy decides",
         ("evaluation.best_by=acuracy",): r"acuracy is no metric of this run's evaluations.*Did you mean accuracy\?",
     }.items():
         with pytest.raises((ConfigError, RewardError), match=message):
@@ -221,6 +222,7 @@ def test_mistakes_are_one_clear_paragraph(own: Path) -> None:
     (note,) = check_evaluation(config("evaluation.right_at=0.5"))
     assert "evaluation.right_at=0.5 has no effect" in note
     assert "the grader here is exact_match" in note
+    check_evaluation(config("evaluation.early_stopping_threshold=1.5", only_own))
     for best_by in ("accuracy", "reward", "reward/format", "format", "completion_length"):
         assert check_evaluation(config(f"evaluation.best_by={best_by}")) == []
 

@@ -21,6 +21,7 @@ from covey.runlog import names
 
 if TYPE_CHECKING:
     from covey.config import Config
+    from covey.rollout import Completion
 
 SEED_OFFSET = 7919  # any constant: evaluation draws must not be the training's first draws
 """All evaluations of a run have the same seed, so that they differ by the model only."""
@@ -41,7 +42,7 @@ class Grade:
     """By function; None where one does not apply."""
 
 
-GradeBatch = Callable[[Sequence[str], Sequence[Mapping[str, Any]], Sequence[Any]], Sequence[Grade]]
+GradeBatch = Callable[[Sequence[str], Sequence[Mapping[str, Any]], "Sequence[Completion]"], Sequence[Grade]]
 """From the texts of completions, the rows of their problems and what the engine returned, to grades."""
 
 
@@ -136,6 +137,12 @@ def check_evaluation(config: Config) -> list[str]:
             f"evaluation.best_by={best_by} is no metric of this run's evaluations, which have "
             f"{', '.join(known)}.{guess}"
         )
+    decides = best_by or (names.MEAN_REWARD if grader is None else names.ACCURACY)
+    if settings.early_stopping_threshold > 1 and decides == names.ACCURACY:
+        raise ConfigError(
+            f"evaluation.early_stopping_threshold={settings.early_stopping_threshold:g} is out of range: the accuracy "
+            "decides, which is a share, so a gain is at most 1."
+        )
     if settings.right_at != 1.0 and not own:
         which = f"the grader here is {grader}" if grader else "this run has no grader"
         return [f"evaluation.right_at={settings.right_at:g} has no effect: it is for a grader of your own; {which}."]
@@ -175,13 +182,13 @@ class HeldOutGrader:
     """Passed to functions that ask for it."""
 
     def __call__(
-        self, texts: Sequence[str], rows: Sequence[Mapping[str, Any]], completions: Sequence[Any]
+        self, texts: Sequence[str], rows: Sequence[Mapping[str, Any]], completions: Sequence[Completion]
     ) -> list[Grade]:
         prompts = [row["prompt"] for row in rows]
         replies = [_as_in_training(prompt, text) for prompt, text in zip(prompts, texts, strict=True)]
         columns = {
             **columns_of(rows),
-            "completion_ids": [_ids(completion) for completion in completions],
+            "completion_ids": [completion.ids for completion in completions],
             "trainer_state": self.trainer_state,
         }
         rewards = self.runner.score(prompts, replies, columns) if self.rewarded else {}
@@ -223,7 +230,7 @@ class HeldOutGrader:
 
 def grade_batch(
     batch: Sequence[tuple[int, int, Mapping[str, Any]]],
-    completions: Sequence[Any],
+    completions: Sequence[Completion],
     *,
     grade: GradeBatch | None,
     tags: Tags,
@@ -307,14 +314,12 @@ def _rewards(config: Config) -> list[RewardFunction]:
     return load(config.rewards.funcs, RewardSettings.of(config.rewards, config.training.max_completion_length))
 
 
-def _grade_exact(texts: Sequence[str], rows: Sequence[Mapping[str, Any]], completions: Sequence[Any]) -> list[Grade]:
+def _grade_exact(
+    texts: Sequence[str], rows: Sequence[Mapping[str, Any]], completions: Sequence[Completion]
+) -> list[Grade]:
     return [Grade(grade_exact(text, row["answer"])) for text, row in zip(texts, rows, strict=True)]
 
 
 def _as_in_training(prompt: Any, text: str) -> Any:
     """A completion in the form that TRL gives it: that of its prompt."""
     return text if isinstance(prompt, str) else [{"role": "assistant", "content": text}]
-
-
-def _ids(completion: Any) -> list[int]:
-    return list(getattr(completion, "ids", None) or [0] * completion.length)

@@ -168,7 +168,7 @@ def test_covey_eval_reports_the_same(train: Train, capsys: pytest.CaptureFixture
     words = [f"evaluation.grader='{run.parent / 'mine.py'}:ends'", "evaluation.right_at=0.5", "--out", str(other)]
     assert main(["eval", str(run), *words]) == 0
     assert read_evaluation(other).settings["right_at"] == 0.5
-    assert f"accuracy ({run.parent / 'mine.py'}:ends)" in capsys.readouterr().out.replace("\n", "")
+    assert f"accuracy (grader: {run.parent / 'mine.py'}:ends)" in capsys.readouterr().out.replace("\n", "")
 
 
 def test_what_needs_answers_says_so(train: Train, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -174,6 +174,10 @@ def test_evaluations_are_split_and_merged(done: Done) -> None:
     for name in ("copies", "shards"):
         written = (done.folder / name / "evaluation" / f"test-step-{STEPS:06d}.jsonl").read_text().splitlines()
         assert [json.loads(line)["problem"] for line in written] == list(range(7))
+        rewards = [json.loads(line)["rewards"]["coarse"] for line in written]
+        row = rows(done.folder / name)[-1]
+        assert row["eval/reward"] == row["eval/reward/coarse"] == pytest.approx(sum(rewards) / 7)
+        assert "eval/accuracy" not in row
 
 
 def test_only_the_main_process_displays_and_writes(done: Done) -> None:

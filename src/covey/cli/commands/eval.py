@@ -29,7 +29,7 @@ def add_parser(commands: Any) -> None:
     config_arguments.add_arguments(parser)
     parser.usage = "covey eval [options] MODEL|RUN|CHECKPOINT [key=value | group=option | --flag value] …"
     parser.add_argument(
-        "--checkpoint", metavar="WHICH", help="of a run: best (by held-out accuracy), a step, or final (the default)"
+        "--checkpoint", metavar="WHICH", help="of a run: best (on held-out problems), a step, or final (the default)"
     )
     parser.add_argument(
         "--all",
