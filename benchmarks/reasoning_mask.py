@@ -23,7 +23,7 @@ from trl.trainer.utils import add_fused_lm_head
 
 from covey.model.reasoning_vocab import ReasoningVocabulary, TokenMap
 from covey.model.reasoning_vocab.token_bytes import TokenBytes
-from covey.rollout import Sampling, StopCriteria, sample
+from covey.rollout import SamplingSettings, sample
 from covey.rollout.thinking import ThinkingMask
 from covey.training.scoring.shared_scoring import SharedScoring
 from covey.training.scoring.thinking import states_of
@@ -43,8 +43,7 @@ def main() -> None:
 
     def draw(masked: bool) -> None:
         masks = [ThinkingMask(vocabulary)] if masked else []
-        stop = StopCriteria(arguments.tokens, [], 0)
-        sample(model, prompts, sampling=Sampling(), stop=stop, logits_processors=masks)
+        sample(model, prompts, SamplingSettings(arguments.tokens), logits_processors=masks)
 
     plain_forward = model.forward
     mask_head(model, vocabulary)

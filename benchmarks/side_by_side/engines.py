@@ -200,13 +200,13 @@ def build(engine: Engine, setting: Setting, folder: Path, rollout: Mapping[str, 
 
 def force_own_rollout(forced: ForcedLengths) -> None:
     """Pass the processor to Covey's own sampling too, in this process."""
-    module: Any = importlib.import_module("covey.training.trl.trainer")
-    generate_completions = module.generate_completions
+    module: Any = importlib.import_module("covey.rollout.local.engine")
+    sample = module.sample
 
-    def generate_forced(*args: Any, logits_processors: Sequence[Any] = (), **kwargs: Any) -> Any:
-        return generate_completions(*args, logits_processors=[*logits_processors, forced], **kwargs)
+    def sample_forced(*args: Any, logits_processors: Sequence[Any] = (), **kwargs: Any) -> Any:
+        return sample(*args, logits_processors=[*logits_processors, forced], **kwargs)
 
-    module.generate_completions = generate_forced
+    module.sample = sample_forced
 
 
 def _nothing() -> None:

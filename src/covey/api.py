@@ -6,6 +6,7 @@ PyTorch is imported when one of them is called.
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import time
 from collections.abc import Mapping, Sequence
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from covey.evaluation.job import Progress
+    from covey.objective import Objective
     from covey.runlog.evaluations import StoredEvaluation
     from covey.training.run import RunResult
 
@@ -31,6 +33,7 @@ def train(
     overrides: Overrides = (),
     *,
     config_dirs: Sequence[str | Path] = (),
+    objective: Objective | type[Objective] | None = None,
     console: Console | None = None,
 ) -> RunResult:
     """Train as `covey train RECIPE key=value …` does, with the same run directory.
@@ -39,7 +42,9 @@ def train(
         recipe: a YAML file, or a run directory; None means Covey's defaults.
         overrides: keys to set after the recipe.
         config_dirs: folders with recipes and config groups of your own.
-        console: where progress is shown; None shows nothing.
+        objective: what computes the advantages: an object, or a class, which `objective.settings` are given to. The
+            run's config records its name and settings, so that the same call resumes the run.
+        console: where progress and the result are shown; None shows nothing.
 
     Returns:
         How it ended. `result.run` has the paths: `result.run.final_model`, `result.run.metrics`, …
@@ -47,23 +52,26 @@ def train(
     Raises:
         CoveyError: what is wrong with the input or the machine, in one paragraph.
     """
-    composed = compose(_words(overrides), recipe, config_dirs)
+    words, settings = _words(overrides), None
+    if objective is not None:
+        from covey.objective.own import record
+
+        chosen, settings = record(objective)
+        words += _words(chosen)
+    composed = compose(words, recipe, config_dirs)
+    config = composed.config
+    if settings is not None:
+        config = dataclasses.replace(config, objective=dataclasses.replace(config.objective, settings=settings))
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     console = console or _silent()
     for note in composed.notes:
         console.print(f"· {note}", markup=False, highlight=False, soft_wrap=True)
-    from covey.report.end_of_run import write_end_of_run
-    from covey.training.publish.hub import push_finished
+    from covey.training.end_of_run import end_run
     from covey.training.run import run_training
 
     label = "python" if recipe is None else Path(recipe).stem
-    result = run_training(composed.config, f"{time.strftime('%Y%m%d-%H%M%S')}-{label}", console)
-    if result.main:
-        if result.trained or not result.run.report.exists():
-            for problem in write_end_of_run(result.run, finished=result.finished):
-                console.print(f"· {problem}", markup=False, highlight=False, soft_wrap=True)
-        if result.finished and result.trained:
-            push_finished(composed.config, result.run, console)
+    result = run_training(config, f"{time.strftime('%Y%m%d-%H%M%S')}-{label}", console, objective)
+    end_run(result, config, console)
     return result
 
 

@@ -64,7 +64,7 @@ def _import_file(file: Path) -> ModuleType:
         spec.loader.exec_module(module)
     except Exception as cause:  # the user's own code, which may raise anything
         del sys.modules[key]
-        raise _ImportFailed(_why(cause)) from cause
+        raise _ImportFailed(f"cannot be imported: {failure(cause)}") from cause
     return module
 
 
@@ -75,7 +75,7 @@ def _import_module(module: str) -> ModuleType:
     try:
         return importlib.import_module(module)
     except Exception as cause:  # the user's own code, which may raise anything
-        raise _ImportFailed(_why(cause)) from cause
+        raise _ImportFailed(f"cannot be imported: {failure(cause)}") from cause
 
 
 def _make_importable(folder: Path) -> None:
@@ -83,7 +83,8 @@ def _make_importable(folder: Path) -> None:
         sys.path.append(str(folder))
 
 
-def _why(cause: Exception) -> str:
+def failure(cause: BaseException) -> str:
+    """An exception of the user's own code: its type, its text, and the line that raised it."""
     trace = cause.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
@@ -91,4 +92,4 @@ def _why(cause: Exception) -> str:
     if isinstance(cause, ImportError | SyntaxError):  # their text suffices; the last frame is Python's own
         where = ""
     text = " ".join(str(cause).split())
-    return f"cannot be imported: {type(cause).__name__}: {text}{where}."
+    return f"{type(cause).__name__}: {text}{where}."

@@ -70,13 +70,13 @@ def measure(model_path: Path) -> Figures:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     from covey.evaluation.run import evaluate
-    from covey.rollout import SamplingSettings
+    from covey.rollout import LocalEngine, SamplingSettings
 
     model = AutoModelForCausalLM.from_pretrained(model_path)
     tokenizer = AutoTokenizer.from_pretrained(model_path)
     rows = [{"prompt": [{"role": "user", "content": one.text}], "answer": one.answer} for one in held_out()]
     result = evaluate(
-        model,
+        LocalEngine(model, tokenizer),
         tokenizer,
         Dataset.from_list(rows),
         SamplingSettings(max_completion_length=MAX_LENGTH),

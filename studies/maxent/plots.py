@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 from tables import START, Result, by_seed, over_seeds
 
-from covey.report.t_interval import mean_interval
+from covey.evaluation.estimators import t_estimate
 
 Series = Mapping[int, float]
 """Values by training step."""
@@ -81,7 +81,7 @@ def _colours(arms: Sequence[str]) -> dict[str, str]:
 
 def _band(axes: Axes, arm: str, runs: Sequence[Series], colour: str) -> None:
     steps = sorted(set.intersection(*(set(run) for run in runs)))
-    points = [mean_interval([run[step] for run in runs]) for step in steps]
+    points = [t_estimate([run[step] for run in runs]) for step in steps]
     axes.plot(steps, [one.value for one in points], color=colour, label=arm, linewidth=2)
     axes.fill_between(steps, [one.low for one in points], [one.high for one in points], color=colour, alpha=0.10, lw=0)
 

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
-from covey.evaluation.estimators import Estimate, mean
-from covey.report.t_interval import mean_interval
+from covey.evaluation.estimators import Estimate, mean, t_estimate
 
 BASELINE = "grpo"
 START = "start"
@@ -63,13 +62,13 @@ def by_seed(results: Sequence[Result], arm: str, measure: str) -> dict[int, floa
 
 def over_seeds(results: Sequence[Result], arm: str, measure: str) -> Estimate:
     """Mean over seeds and its 95% t interval."""
-    return mean_interval(list(by_seed(results, arm, measure).values()))
+    return t_estimate(list(by_seed(results, arm, measure).values()))
 
 
 def difference(results: Sequence[Result], arm: str, measure: str, baseline: str = BASELINE) -> Estimate:
     """Mean over the seeds that both arms have of the difference to the baseline, and its paired 95% t interval."""
     these, those = by_seed(results, arm, measure), by_seed(results, baseline, measure)
-    return mean_interval([these[seed] - those[seed] for seed in sorted(these.keys() & those.keys())])
+    return t_estimate([these[seed] - those[seed] for seed in sorted(these.keys() & those.keys())])
 
 
 def page(results: Sequence[Result]) -> str:

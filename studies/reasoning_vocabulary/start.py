@@ -18,7 +18,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from covey.model.reasoning_vocab.expansion import expand
 from covey.model.starter import STARTER_PATH
-from covey.rollout import Sampling, StopCriteria, sample
+from covey.rollout import SamplingSettings, sample
 
 LENGTH = 64
 
@@ -55,8 +55,9 @@ def measure(folder: Path, vocabulary: Any, problems: int, temperature: float) ->
         )
         for a, b in torch.randint(10, 1000, (problems, 2), generator=generator).tolist()
     ]
-    stop = StopCriteria(LENGTH, [tokenizer.eos_token_id], tokenizer.pad_token_id)
-    texts = sample(base, prompts, sampling=Sampling(temperature=temperature), stop=stop, generator=generator)
+    sampling = SamplingSettings(LENGTH, temperature=temperature)
+    ends = {"eos_token_ids": [tokenizer.eos_token_id], "pad_token_id": tokenizer.pad_token_id}
+    texts = sample(base, prompts, sampling, **ends, generator=generator)
     divergences, closing = [], []
     for prompt, text in zip(prompts, texts, strict=True):
         ids = torch.tensor([[*prompt, *text.ids]])

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from covey.report.t_interval import mean_interval
+from covey.evaluation.estimators import t_estimate
 from covey.runlog import RunDirectory, names, read_metrics, series, write_atomically
 
 HERE = Path(__file__).resolve().parent
@@ -133,7 +133,7 @@ def interval(values: Sequence[float]) -> str:
     middle = float(np.mean(values))
     if len(values) < 2:
         return f"{middle:.3f}"
-    found = mean_interval(values)
+    found = t_estimate(values)
     return f"{middle:.3f} [{found.low:.3f}, {found.high:.3f}]"
 
 

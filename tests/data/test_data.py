@@ -397,3 +397,41 @@ def test_the_error_suggests_the_nearest_column(tmp_path: Path) -> None:
     path = write_jsonl(tmp_path / "x.jsonl", [{"problm": "p", "answer": "1"}] * 2)
     assert error_of(path).endswith("Did you mean problm?")
     assert error_of(path, prompt_column="problem").endswith("Did you mean problm?")
+
+
+def test_answers_may_be_missing_where_nothing_needs_them(tmp_path: Path) -> None:
+    rows = [{"problem": f"Write line {n}.", "kind": "a"} for n in range(10)]
+    file = tmp_path / "prompts.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with pytest.raises(DataError, match=r"like the answer \(one of .*gold\), which the reward accuracy needs; it"):
+        data.load(DatasetConfig(path=str(file)), 0, answer_for="the reward accuracy")
+    found = data.load(DatasetConfig(path=str(file)), 0, answer_for=None)
+    assert found.train.column_names == found.evaluation["test"].column_names == ["prompt", "problem", "kind"]
+    assert len(found.train) == 8
+    with pytest.raises(DataError, match=r"no column 'gold', which dataset\.answer_column names"):
+        data.load(DatasetConfig(path=str(file), answer_column="gold"), 0, answer_for=None)
+
+
+def test_answers_that_nothing_needs_are_read_if_all_of_them_can_be(tmp_path: Path) -> None:
+    file = tmp_path / "rows.jsonl"
+    file.write_text("".join(json.dumps({"prompt": f"{n}?", "solution": float(n)}) + "\n" for n in range(5)))
+    found = data.load(DatasetConfig(path=str(file), test_size=0), 0, answer_for=None)
+    assert found.train["answer"] == ["0", "1", "2", "3", "4"]
+    assert found.train["solution"] == [0.0, 1.0, 2.0, 3.0, 4.0]
+    file.write_text("".join(json.dumps({"prompt": f"{n}?", "answer": {"word": str(n)}}) + "\n" for n in range(5)))
+    with pytest.raises(DataError, match=r"5 of 5 rows .* have no answer that can be read from column 'answer'"):
+        data.load(DatasetConfig(path=str(file), test_size=0), 0)
+    found = data.load(DatasetConfig(path=str(file), test_size=0), 0, answer_for=None)
+    assert found.train[3]["answer"] == {"word": "3"}  # as it is, for a reward that reads it
+    assert any("no reward or grader needs one, so the column stays as it is" in note for note in found.notes)
+
+
+def test_conversations_that_end_with_the_user_have_no_answer(tmp_path: Path) -> None:
+    file = tmp_path / "chats.jsonl"
+    chat = [{"role": "user", "content": "Hello"}]
+    file.write_text(json.dumps({"messages": chat}) + "\n" + json.dumps({"messages": chat}) + "\n")
+    found = data.load(DatasetConfig(path=str(file), test_size=0), 0, answer_for=None)
+    assert found.train.column_names == ["prompt", "messages"]
+    assert found.train[0]["prompt"] == chat
+    with pytest.raises(DataError, match="no answer that can be read from the reply that ends column 'messages'"):
+        data.load(DatasetConfig(path=str(file), test_size=0), 0)

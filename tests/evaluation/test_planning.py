@@ -130,3 +130,9 @@ def test_that_many_samples_detect_the_difference_80_times_in_100() -> None:
     draws = rng.binomial(needed, np.stack([right, right + 1]) / 25, size=(300, 2, 60)) / needed
     power = np.mean([sign_flip(second - first) <= 0.05 for first, second in draws])
     assert 0.74 <= power <= 0.86
+
+
+def test_rewards_are_planned_for_as_numbers() -> None:
+    # Gaps of 10 and -6 around 2: variance 2 · 64 / (2 - 1), so √(128 / 2) = 8 standard errors' unit; above 1.
+    found = plan([[0.0], [0.0]], [[10.0], [-6.0]])
+    assert found.detectable == pytest.approx((1.959963984540054 + 0.8416212335729143) * 8)

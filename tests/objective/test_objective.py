@@ -7,6 +7,7 @@ normalisation; advantages are minus the gradients of the losses they implement; 
 from __future__ import annotations
 
 import math
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,13 @@ import pytest
 import torch
 
 from covey.config import Config, DatasetConfig, ObjectiveConfig, TrainingConfig
-from covey.config.groups.objective.settings import MAXENT_LOSSES
+from covey.config.groups.objective.maxent import LENGTH_FORMS
+from covey.config.groups.objective.settings import SETTINGS
 from covey.errors import ConfigError
 from covey.objective import GRPO, REGISTRY, MaxEnt, make, maxent_weights
-from covey.objective.maxent import LENGTH_FORMS
-from covey.training.advantages.objective_step import ScoredRewards, check_objective, compute_advantages
+from covey.objective.interface import check_objective
+from covey.runlog import names
+from covey.training.advantages.objective_step import ScoredRewards, compute_advantages
 from covey.training.advantages.objectives import build
 from maxent_formula import by_numpy
 
@@ -200,7 +203,7 @@ def case(seed: int = 2) -> dict[str, torch.Tensor]:
 
 def decide(objective: MaxEnt, given: dict[str, Any], **more: Any) -> tuple[torch.Tensor, dict[str, float]]:
     taken = {**given, "beta": 0.2, **more}
-    advantages, metrics = objective.advantages(taken.pop("rewards_PG"), taken.pop("mask_PG"), **taken)
+    advantages, metrics, _ = objective.advantages(taken.pop("rewards_PG"), taken.pop("mask_PG"), **taken)
     return advantages, dict(metrics)
 
 
@@ -210,7 +213,9 @@ def test_advantages_are_minus_the_gradients(loss_type: str, normalized: bool) ->
     """Of the loss, summed over groups, with respect to each completion's log-probability, reduced as in the loss."""
     given = case()
     mle, listwise = (
-        MaxEnt(tau=0.4, fit=fit, length_normalize_ref=normalized).for_run(loss_type=loss_type, num_generations=4)
+        MaxEnt(tau=0.4, fit=fit, length_normalize_ref=normalized).for_run(
+            loss_type=loss_type, num_generations=4, max_completion_length=8
+        )
         for fit in ("mle", "listwise")
     )
     ref = given["ref_logps_PG"] / given["lengths_PG"] if normalized else given["ref_logps_PG"]
@@ -227,7 +232,9 @@ def test_advantages_are_minus_the_gradients(loss_type: str, normalized: bool) ->
 
 def test_listwise_advantages_add_up_to_zero_and_vanish_at_the_target() -> None:
     given = case()
-    objective = MaxEnt(tau=0.4, length_normalize_ref=False).for_run(loss_type="dr_grpo", num_generations=4)
+    objective = MaxEnt(tau=0.4, length_normalize_ref=False).for_run(
+        loss_type="dr_grpo", num_generations=4, max_completion_length=8
+    )
     advantages, _ = decide(objective, given)
     torch.testing.assert_close(advantages.sum(dim=1), torch.zeros(3, dtype=torch.float64))
     w = maxent_weights(given["rewards_PG"], given["ref_logps_PG"], tau=0.4, beta=0.2, q_epsilon=1e-6)
@@ -248,6 +255,14 @@ def test_masked_completions_are_excluded_from_target_and_policy() -> None:
     assert advantages[2].tolist() == [0.0] * 4
     assert all(math.isfinite(value) for value in metrics.values())
     assert decide(MaxEnt(), {**given, "mask_PG": torch.zeros(3, 4, dtype=torch.bool)})[1] == {}
+
+
+def test_weights_are_a_column() -> None:
+    given = case()
+    _, _, columns = MaxEnt(length_normalize_ref=False).advantages(**given, beta=0.2)  # type: ignore[arg-type]
+    w = maxent_weights(given["rewards_PG"], given["ref_logps_PG"], tau=0.3, beta=0.2, q_epsilon=1e-6)
+    assert list(columns) == [names.COLUMN_WEIGHT] == ["maxent_weight"]
+    assert torch.equal(columns[names.COLUMN_WEIGHT], w)
 
 
 def test_metrics_by_hand() -> None:
@@ -314,7 +329,7 @@ def test_masked_tokens_and_truncated_completions_do_not_reach_the_objective() ->
     mask = torch.tensor([[1, 1, 0], [1, 0, 0], [0, 0, 0], [1, 1, 1]])
     logps = torch.tensor([[-1.0, -2.0, math.nan], [-4.0, -math.inf, 0.0], [-1.0, -1.0, -1.0], [-1.0, -1.0, -0.5]])
     scored = ScoredRewards(torch.tensor([[1.0], [0.0], [1.0], [0.0]]), torch.ones(1), "sum_then_normalize", 4)
-    advantages, _ = compute_advantages(
+    advantages, _, columns = compute_advantages(
         Recorder(), scored, mask_BT=mask, ref_logps_BT=logps, policy_logps_BT=None, beta=0.1, gather=lambda t: t
     )
     assert seen["ref_logps_PG"].tolist() == [[-3.0, -4.0, 0.0, -2.5]]
@@ -324,6 +339,7 @@ def test_masked_tokens_and_truncated_completions_do_not_reach_the_objective() ->
     assert "correct_PG" not in seen
     assert advantages is not None
     assert advantages.tolist() == [1.0, 1.0, 0.0, 1.0]
+    assert columns == {}
 
 
 def test_invalid_objectives_are_an_error() -> None:
@@ -346,11 +362,12 @@ def config(training: dict[str, Any], **objective: Any) -> Config:
 
 
 def test_the_registry_and_the_config_have_the_same_names() -> None:
-    from dataclasses import fields
-
-    (name,) = [item for item in fields(ObjectiveConfig) if item.name == "name"]
-    assert tuple(REGISTRY) == name.metadata["choices"]
-    assert set(MAXENT_LOSSES) == set(LENGTH_FORMS)
+    assert list(REGISTRY) == list(SETTINGS)
+    keys = {item.name for item in fields(ObjectiveConfig)}
+    for name, settings in SETTINGS.items():
+        for item in fields(settings):
+            assert f"{name}_{item.name}" in keys
+    assert MaxEnt() == MaxEnt(**{item.name: item.default for item in fields(SETTINGS["maxent"])})
 
 
 def test_make() -> None:
@@ -360,7 +377,7 @@ def test_make() -> None:
         make("ppo")
     with pytest.raises(ConfigError, match="no setting called temperature"):
         make("maxent", temperature=1.0)
-    with pytest.raises(ConfigError, match="mle or listwise"):
+    with pytest.raises(ConfigError, match=r"fit=ranking .* one of mle, listwise"):
         make("maxent", fit="ranking")
 
 
@@ -376,21 +393,21 @@ def test_losses_that_cannot_carry_maxent(loss_type: str) -> None:
     with pytest.raises(ConfigError, match=r"does not work with.*choose.*luspo, dr_grpo or dapo"):
         config({"loss_type": loss_type}, name="maxent")
     with pytest.raises(ConfigError, match=r"does not work with.*choose.*luspo, dr_grpo or dapo"):
-        MaxEnt().for_run(loss_type=loss_type, num_generations=8)
+        MaxEnt().for_run(loss_type=loss_type, num_generations=8, max_completion_length=8)
     assert config({"loss_type": loss_type}).training.loss_type == loss_type  # GRPO supports them all
 
 
 def test_a_floor_too_large_for_the_group() -> None:
-    with pytest.raises(ConfigError, match=r"maxent_q_epsilon=0.125 is too large.*below 1/8 = 0.125 works"):
+    with pytest.raises(ConfigError, match=r"maxent_q_epsilon=0.125 is too large.*below 1/8 = 0.125, such"):
         config({"num_generations": 8, "loss_type": "grpo"}, name="maxent", maxent_q_epsilon=0.125)
     with pytest.raises(ConfigError, match="must be below 1/8"):
-        MaxEnt(q_epsilon=0.125).for_run(loss_type="grpo", num_generations=8)
+        MaxEnt(q_epsilon=0.125).for_run(loss_type="grpo", num_generations=8, max_completion_length=8)
     assert config({"num_generations": 8, "loss_type": "grpo"}, name="maxent", maxent_q_epsilon=0.12)
 
 
 def test_the_example_of_the_docs_is_leave_one_out(root: Path) -> None:
     """(1, 0, 0, 1) against the mean of the others; and a completion that does not count is in no baseline."""
-    text = (root / "docs" / "objectives.md").read_text(encoding="utf-8")
+    text = (root / "docs" / "adding_an_objective.md").read_text(encoding="utf-8")
     example = text.split("```python\n# rloo.py\n")[1].split("```")[0]
     space: dict[str, Any] = {}
     exec(compile(example, "rloo.py", "exec"), space)
@@ -399,7 +416,12 @@ def test_the_example_of_the_docs_is_leave_one_out(root: Path) -> None:
     mask = torch.tensor([[True] * 4, [True, True, False, True], [True, False, False, False]])
     rewards = torch.tensor([[1.0, 0, 0, 1], [1.0, 0, math.nan, 1], [1.0, math.nan, math.nan, math.nan]])
     none: dict[str, Any] = {"ref_logps_PG": None, "policy_logps_PG": None, "lengths_PG": mask.int(), "beta": 0.0}
-    advantages, _ = objective.advantages(rewards, mask, **none)
+    advantages, _, columns = objective.advantages(rewards, mask, **none)
+    assert columns["baseline"][0].tolist() == pytest.approx([1 / 3, 2 / 3, 2 / 3, 1 / 3])
     third = 1 / 3
     expected = torch.tensor([[2 * third, -2 * third, -2 * third, 2 * third], [0.5, -1.0, 0.0, 0.5], [0.0] * 4])
     torch.testing.assert_close(advantages * mask, expected)
+    costly = space["RLOO"](cost_per_token=0.1)  # of equal rewards, to 0.9, 0.8, 0.7 and 0.6
+    given = {**none, "lengths_PG": torch.tensor([[1, 2, 3, 4]])}
+    advantages, _, _ = costly.advantages(torch.ones(1, 4), torch.ones(1, 4, dtype=torch.bool), **given)
+    assert advantages[0].tolist() == pytest.approx([0.2, 0.2 / 3, -0.2 / 3, -0.2], abs=1e-6)

@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 import torch
+from transformers.generation import TopKLogitsWarper, TopPLogitsWarper
 
 from covey import GRPOTrainer
 from covey.errors import EngineError
+from covey.model.prompts import render
 from covey.rollout.vllm import engine as vllm_engine
 from covey.training.trl.engine_sync import trainer_logps
 from trainers import build_trainer
@@ -149,25 +151,42 @@ def test_unsupported_head_dimensions_are_an_error(tiny_model: str, tmp_path: Pat
 
 
 def test_completions_outside_of_training_are_those_of_the_models_own_generation() -> None:
-    """Greedy, to compare two engines token by token; and sampled, by seed."""
+    """Greedy, to compare two engines token by token; sampled, by seed; and with weights that are exchanged."""
     from importlib.resources import files
 
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    from covey.rollout import SamplingSettings, generate
+    from covey.rollout import LocalEngine, SamplingSettings, generate
     from covey.rollout.vllm.offline import VLLMEngine
 
     source = str(files("covey.model.starter") / "weights")
     tokenizer = AutoTokenizer.from_pretrained(source)
     prompts: list[Any] = [[{"role": "user", "content": f"What is {n} + 7?"}] for n in (3, 15, 240)]
     greedy = SamplingSettings(max_completion_length=48, temperature=0.0)
-    engine = VLLMEngine(source, tokenizer, max_model_len=128)
+    engine = VLLMEngine(source, max_model_len=128)
     model = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32)
-    expected = generate(model, tokenizer, prompts, greedy, batch_size=3, seed=0)
-    assert [found[0] for found in engine.generate(prompts, greedy, seed=0)] == expected
-    drawn = SamplingSettings(max_completion_length=48, temperature=1.0)
-    first = engine.generate(prompts, drawn, 4, seed=5)
-    assert [len(found) for found in first] == [4, 4, 4]
-    assert engine.generate(prompts, drawn, 4, seed=5) == first
-    assert engine.generate(prompts[1:], drawn, 4, seed=6) == first[1:]  # each prompt has a seed of its own
-    assert engine.generate(prompts, drawn, 4, seed=50) != first
+    local = LocalEngine(model, tokenizer)
+    assert generate(engine, tokenizer, prompts, greedy, seed=0) == generate(local, tokenizer, prompts, greedy, seed=0)
+
+    drawn = SamplingSettings(max_completion_length=48, top_k=12, top_p=0.9, logprobs=True)
+    first = generate(engine, tokenizer, prompts * 2, drawn, seed=5)
+    assert generate(engine, tokenizer, prompts * 2, drawn, seed=5) == first
+    assert generate(engine, tokenizer, (prompts * 2)[1:], drawn, seed=6) == first[1:]  # each has a seed of its own
+    assert generate(engine, tokenizer, prompts * 2, drawn, seed=50) != first
+    assert [one.ids for one in first[:3]] != [one.ids for one in first[3:]]
+    for prompt, one in zip(prompts * 2, first, strict=True):
+        ids = tokenizer(render(tokenizer, prompt), add_special_tokens=False)["input_ids"]
+        with torch.no_grad():
+            logits_TV = model(torch.tensor([ids + one.ids])).logits[0, len(ids) - 1 : -1]
+        kept_TV = TopPLogitsWarper(0.9)(None, TopKLogitsWarper(12)(None, logits_TV))
+        expected_T = kept_TV.log_softmax(-1).gather(1, torch.tensor(one.ids)[:, None])[:, 0]
+        assert torch.allclose(torch.tensor(one.logps), expected_T, atol=1e-3)
+
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += 0.1 * torch.randn_like(parameter)
+    changed = generate(local, tokenizer, prompts, greedy, seed=0)
+    assert generate(engine, tokenizer, prompts, greedy, seed=0) != changed
+    engine.sync(model.named_parameters(), 4)
+    assert engine.version == 4
+    assert generate(engine, tokenizer, prompts, greedy, seed=0) == changed

@@ -3,38 +3,46 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from covey.evaluation.comparison import PairedResult
+from covey.evaluation.estimators import Estimate
+from covey.evaluation.paired import compare
 from covey.report import findings as rules
-from covey.report.findings import Finding, findings
-from covey.runlog import names
+from covey.report.findings import Evidence, Finding, findings
+from covey.report.load import RunRecord
+from covey.report.summary import Change, changes
+from covey.runlog import RunDirectory, names
 from covey.runlog.metrics import Row
 
 STEPS = 50
 Curve = Callable[[int], float]
 
 
-def _rows(curves: Mapping[str, Curve], *, accuracy: tuple[float, float] | None = None, half: float = 0.02) -> list[Row]:
-    rows: list[Row] = [
-        {names.STEP: step} | {name: curve(step) for name, curve in curves.items()} for step in range(STEPS)
-    ]
-    for row, value in zip((rows[0], rows[-1]), accuracy or (), strict=False):
-        row |= {
-            names.EVAL_ACCURACY: value,
-            names.EVAL_ACCURACY_LOW: value - half,
-            names.EVAL_ACCURACY_HIGH: value + half,
-        }
-    return rows
+def _rows(curves: Mapping[str, Curve]) -> list[Row]:
+    return [{names.STEP: step} | {name: curve(step) for name, curve in curves.items()} for step in range(STEPS)]
 
 
-def _evaluations(*accuracies: float) -> list[Row]:
-    keys = (names.EVAL_ACCURACY, names.EVAL_ACCURACY_LOW, names.EVAL_ACCURACY_HIGH)
-    return [
-        {names.STEP: 10 * at} | dict(zip(keys, (value, value - 0.05, value + 0.05), strict=True))
-        for at, value in enumerate(accuracies)
-    ]
+def _change(gained: int, lost: int, of: int = 100, *, steps: tuple[int, int] = (0, 49), tested: bool = True) -> Change:
+    """From 40% right, with so many problems gained and lost."""
+    right = 40 * of // 100
+    first = [[1.0]] * right + [[0.0]] * (of - right)
+    last = [[0.0]] * lost + [[1.0]] * (right - lost + gained) + [[0.0]] * (of - right - gained)
+    before, after = (Estimate(sum(map(sum, side)) / of, 0.3, 0.5) for side in (first, last))
+    found = compare(first, last) if tested else None
+    paired = PairedResult("test", found=found, reason="" if tested else "no files")
+    return Change("test", "accuracy", "exact_match", steps, before, after, paired)
+
+
+def _given(
+    curves: Mapping[str, Curve] | None = None,
+    config: Mapping[str, Any] | None = None,
+    **more: Any,
+) -> Evidence:
+    return Evidence(_rows(curves or {}), config or {}, **more)
 
 
 def _config(**kl: Any) -> dict[str, Any]:
@@ -42,81 +50,87 @@ def _config(**kl: Any) -> dict[str, Any]:
 
 
 RIGHT, LOST = names.grader_name("right"), names.grader_name("timed_out")
-SPEAKS: list[tuple[rules.Rule, list[Row], dict[str, Any], str, str, str]] = [
-    (rules.accuracy_change, _rows({}, accuracy=(0.3, 0.5)), {}, "good", "+20.0 points", "rose"),
-    (rules.accuracy_change, _rows({}, accuracy=(0.5, 0.3)), {}, "warn", "-20.0 points", "fell"),
-    (rules.best_was_earlier, _evaluations(0.1, 0.8, 0.6), {}, "warn", "-20.0 points", "was 80.0% at step 10"),
-    (rules.accuracy_change, _rows({}, accuracy=(0.3, 0.33)), {}, "note", "+3.0 points", "overlap"),
+SPEAKS: list[tuple[rules.Rule, Evidence, str, str, str]] = [
+    # McNemar: 2 / 2^6 for 6 and 0, 2 * (1 + 14) / 2^14 for 13 and 1, 2 * (1 + 5) / 2^5 for 4 and 1.
+    (rules.held_out_change, _given(change=_change(13, 1)), "good", "+12.0 points", "From 40.0% at step 0 to 52.0%"),
+    (rules.held_out_change, _given(change=_change(0, 6)), "warn", "-6.0 points", "Use an earlier checkpoint"),
+    (rules.held_out_change, _given(change=_change(4, 1)), "note", "+3.0 points", "tell a true difference of about"),
+    (rules.held_out_change, _given(change=_change(13, 1, tested=False)), "note", "+12.0 points", "no files"),
+    (
+        rules.best_was_earlier,
+        _given(since_best=_change(0, 10, steps=(10, 49)), candidates=4),  # 2 / 2^10, times 4
+        "warn",
+        "-10.0 points",
+        "was 40.0% at step 10 and ends at 30.0%. best_model links",
+    ),
     (
         rules.no_signal,
-        _rows({names.FRAC_REWARD_ZERO_STD: lambda s: 0.6 if s >= 20 else 0.1, RIGHT: lambda s: 0.9}),
-        {},
+        _given({names.FRAC_REWARD_ZERO_STD: lambda s: 0.6 if s >= 20 else 0.1, RIGHT: lambda s: 0.9}),
         "warn",
         "60% of groups",
         "From step 21 on, 60% of groups had no signal: all their completions got the same reward. Harder problems",
     ),
     (
         rules.no_signal,
-        _rows({names.FRAC_REWARD_ZERO_STD: lambda s: 0.8, RIGHT: lambda s: 0.02}),
-        {},
+        _given({names.FRAC_REWARD_ZERO_STD: lambda s: 0.8, RIGHT: lambda s: 0.02}),
         "warn",
         "80% of groups",
         "Easier problems",
     ),
     (
-        rules.length_without_accuracy,
-        _rows({names.COMPLETION_LENGTH: lambda s: 100 + 4 * s}, accuracy=(0.4, 0.4)),
-        {},
+        rules.length_without_gain,
+        _given({names.COMPLETION_LENGTH: lambda s: 100 + 4 * s}, change=_change(1, 1)),
         "warn",
         "118 → 278 tokens",  # the means over steps 0 to 9 and 40 to 49
         "longer",
     ),
     (
-        rules.reward_without_accuracy,
-        _rows({names.REWARD: lambda s: s / STEPS}, accuracy=(0.4, 0.38)),
-        {},
+        rules.reward_without_gain,
+        _given({names.REWARD: lambda s: s / STEPS}, change=_change(0, 2)),
         "warn",
         "reward +0.80",
-        "(-2.0 points)",
+        "(grader: exact_match) does not (-2.0 points)",
     ),
     (
         rules.format_saturated,
-        _rows({names.reward_mean("format"): lambda s: 1.0 if s >= 10 else 0.2}),
-        {},
+        _given({names.reward_mean("format"): lambda s: 1.0 if s >= 10 else 0.2}),
         "good",
         "format 1.00",
         "since step 12",  # the mean of five steps around it
     ),
     (
         rules.kl_passed_target,
-        _rows({names.KL: lambda s: 0.01 * s}),
-        _config(controller="adaptive", kl_target=0.1),
+        _given({names.KL: lambda s: 0.01 * s}, _config(controller="adaptive", kl_target=0.1)),
         "warn",
         "KL 0.445",
         "passed its target of 0.1 at step 11 and ends at",
     ),
     (
         rules.truncation,
-        _rows({names.CLIPPED_RATIO: lambda s: 0.25}),
-        _config(),
+        _given({names.CLIPPED_RATIO: lambda s: 0.25}, _config()),
         "warn",
         "25% truncated",
         "of 96 tokens",
     ),
     (
         rules.entropy_collapse,
-        _rows({names.ENTROPY: lambda s: 0.5 if s < 25 else 0.05}),
-        {},
+        _given({names.ENTROPY: lambda s: 0.5 if s < 25 else 0.05}),
         "warn",
         "0.5 → 0.05 nats",
         "fell to 10% of its start",
     ),
-    (rules.grader_lost, _rows({LOST: lambda s: 0.02}), {}, "warn", "2.0% of gradings", "2.0% of gradings timed out"),
-    (rules.grader_lost, _rows({LOST: lambda s: 0.002}), {}, "note", "0.2% of gradings", "0.0% crashed"),
+    (
+        rules.entropy_collapse,
+        _given({names.ENTROPY: lambda s: 0.5 if s < 25 else 0.05}, change=_change(13, 1)),
+        "note",  # a clean win
+        "0.5 → 0.05 nats",
+        "fell to 10% of its start",
+    ),
+    (rules.grader_lost, _given({LOST: lambda s: 0.02}), "warn", "2.0% of gradings", "2.0% of gradings timed out"),
+    (rules.grader_lost, _given({LOST: lambda s: 0.002}), "note", "0.2% of gradings", "0.0% crashed"),
     (
         rules.gold_unreadable,
-        _rows({names.grader_name("unparsable_gold"): lambda s: 0.1}),
-        {},
+        _given({names.grader_name("unparsable_gold"): lambda s: 0.1}),
         "warn",
         "10.0% of gradings",
         "gold answers",
@@ -124,40 +138,42 @@ SPEAKS: list[tuple[rules.Rule, list[Row], dict[str, Any], str, str, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("rule", "rows", "config", "level", "figure", "text"), SPEAKS)
-def test_a_rule_gives_its_finding(
-    rule: rules.Rule, rows: list[Row], config: dict[str, Any], level: str, figure: str, text: str
-) -> None:
-    found = rule(rows, config)
+@pytest.mark.parametrize(("rule", "run", "level", "figure", "text"), SPEAKS)
+def test_a_rule_gives_its_finding(rule: rules.Rule, run: Evidence, level: str, figure: str, text: str) -> None:
+    found = rule(run)
     assert isinstance(found, Finding)
-    assert (found.level, found.figure) == (level, figure)
+    assert (found.level, found.figure[: len(figure)]) == (level, figure)
     assert text in found.text
+    assert found.title
 
 
-SILENT: list[tuple[rules.Rule, list[Row], dict[str, Any]]] = [
-    (rules.best_was_earlier, _evaluations(0.1, 0.8, 0.71), {}),
-    (rules.accuracy_change, _rows({}, accuracy=None), {}),
-    (rules.no_signal, _rows({names.FRAC_REWARD_ZERO_STD: lambda s: 0.45}), {}),
-    (rules.no_signal, _rows({names.FRAC_REWARD_ZERO_STD: lambda s: 0.9 if s < 30 else 0.1}), {}),  # it passed
-    (rules.length_without_accuracy, _rows({names.COMPLETION_LENGTH: lambda s: 100 + 4 * s}, accuracy=(0.4, 0.5)), {}),
-    (rules.length_without_accuracy, _rows({names.COMPLETION_LENGTH: lambda s: 300 - 4 * s}, accuracy=(0.4, 0.4)), {}),
-    (rules.reward_without_accuracy, _rows({names.REWARD: lambda s: s / STEPS}, accuracy=(0.4, 0.5)), {}),
-    (rules.reward_without_accuracy, _rows({names.REWARD: lambda s: (s % 2) * 1.0}, accuracy=(0.4, 0.4)), {}),  # noise
-    (rules.format_saturated, _rows({names.reward_mean("format"): lambda s: 0.9}), {}),
-    (rules.format_saturated, _rows({names.reward_mean("exact_match"): lambda s: 1.0}), {}),
-    (rules.kl_passed_target, _rows({names.KL: lambda s: 0.01 * s}), _config(controller="fixed", kl_target=0.1)),
-    (rules.kl_passed_target, _rows({names.KL: lambda s: 0.11}), _config(controller="adaptive", kl_target=0.1)),
-    (rules.truncation, _rows({names.CLIPPED_RATIO: lambda s: 0.9 if s < 30 else 0.01}), _config()),
-    (rules.entropy_collapse, _rows({names.ENTROPY: lambda s: 0.5 - 0.006 * s}), {}),
-    (rules.entropy_collapse, _rows({names.ENTROPY: lambda s: 0.05 if s < 25 else 0.5}), {}),  # it rose
-    (rules.grader_lost, _rows({LOST: lambda s: 0.0}), {}),
-    (rules.gold_unreadable, _rows({}), {}),
+LONGER = {names.COMPLETION_LENGTH: lambda s: 100 + 4 * s}
+SILENT: list[tuple[rules.Rule, Evidence]] = [
+    (rules.held_out_change, _given()),
+    (rules.best_was_earlier, _given()),
+    (rules.best_was_earlier, _given(since_best=_change(3, 1))),
+    (rules.best_was_earlier, _given(since_best=_change(0, 6), candidates=2)),  # 2 * 2 / 2^6 is above 0.05
+    (rules.no_signal, _given({names.FRAC_REWARD_ZERO_STD: lambda s: 0.45})),
+    (rules.no_signal, _given({names.FRAC_REWARD_ZERO_STD: lambda s: 0.9 if s < 30 else 0.1})),  # it passed
+    (rules.length_without_gain, _given(LONGER, change=_change(13, 1))),
+    (rules.length_without_gain, _given({names.COMPLETION_LENGTH: lambda s: 300 - 4 * s}, change=_change(1, 1))),
+    (rules.reward_without_gain, _given({names.REWARD: lambda s: s / STEPS}, change=_change(13, 1))),
+    (rules.reward_without_gain, _given({names.REWARD: lambda s: (s % 2) * 1.0}, change=_change(1, 1))),  # noise
+    (rules.format_saturated, _given({names.reward_mean("format"): lambda s: 0.9})),
+    (rules.format_saturated, _given({names.reward_mean("exact_match"): lambda s: 1.0})),
+    (rules.kl_passed_target, _given({names.KL: lambda s: 0.01 * s}, _config(controller="fixed", kl_target=0.1))),
+    (rules.kl_passed_target, _given({names.KL: lambda s: 0.11}, _config(controller="adaptive", kl_target=0.1))),
+    (rules.truncation, _given({names.CLIPPED_RATIO: lambda s: 0.9 if s < 30 else 0.01}, _config())),
+    (rules.entropy_collapse, _given({names.ENTROPY: lambda s: 0.5 - 0.006 * s})),
+    (rules.entropy_collapse, _given({names.ENTROPY: lambda s: 0.05 if s < 25 else 0.5})),  # it rose
+    (rules.grader_lost, _given({LOST: lambda s: 0.0})),
+    (rules.gold_unreadable, _given()),
 ]
 
 
-@pytest.mark.parametrize(("rule", "rows", "config"), SILENT)
-def test_a_rule_gives_none(rule: rules.Rule, rows: list[Row], config: dict[str, Any]) -> None:
-    assert rule(rows, config) is None
+@pytest.mark.parametrize(("rule", "run"), SILENT)
+def test_a_rule_gives_none(rule: rules.Rule, run: Evidence) -> None:
+    assert rule(run) is None
 
 
 def test_every_rule_is_tested_both_ways() -> None:
@@ -165,20 +181,29 @@ def test_every_rule_is_tested_both_ways() -> None:
 
 
 def test_warnings_come_first_and_a_bare_run_has_no_findings() -> None:
-    rows = _rows({names.CLIPPED_RATIO: lambda s: 0.5}, accuracy=(0.2, 0.6))
-    assert [one.level for one in findings(rows, {})] == ["warn", "good"]
-    assert findings([{names.STEP: 1, names.REWARD: 0.5}], {}) == []
+    run = _given({names.CLIPPED_RATIO: lambda s: 0.5}, change=_change(13, 1))
+    assert [one.level for one in findings(run)] == ["warn", "good"]
+    assert findings(Evidence([{names.STEP: 1, names.REWARD: 0.5}], {})) == []
 
 
-def test_the_best_was_earlier() -> None:
-    found = rules.best_was_earlier(_evaluations(0.9, 0.4, 0.8, 0.7, 0.6), {})
-    assert found is not None
-    assert (found.level, found.figure) == ("warn", "-20.0 points")
-    assert "was 80.0% at step 20 and ends at 60.0%" in found.text  # the evaluation before training does not count
-    assert "best_model links" in found.text
-    without = rules.best_was_earlier(_evaluations(0.1, 0.8, 0.6), {"evaluation": {"keep_best": False}})
-    assert without is not None
-    assert "evaluation.keep_best keeps" in without.text
-    assert rules.best_was_earlier(_evaluations(0.1, 0.8, 0.71), {}) is None  # the intervals overlap
-    assert rules.best_was_earlier(_evaluations(0.1, 0.6, 0.8), {}) is None
-    assert rules.best_was_earlier(_evaluations(0.9, 0.2), {}) is None
+def test_a_clean_win_opens_with_it() -> None:
+    curves = {names.ENTROPY: lambda s: 0.5 if s < 25 else 0.05, RIGHT: lambda s: 0.9}
+    run = _given(curves | {names.FRAC_REWARD_ZERO_STD: lambda s: 0.8}, change=_change(13, 1))
+    assert [(one.level, one.rule) for one in findings(run)] == [
+        ("good", "held_out_change"),
+        ("note", "no_signal"),
+        ("note", "entropy_collapse"),
+    ]
+
+
+def test_the_best_is_the_highest_after_the_first_and_above_it(tmp_path: Path) -> None:
+    def evidence(*accuracies: float) -> Evidence:
+        rows = [{names.STEP: 10 * at, names.EVAL_ACCURACY: value} for at, value in enumerate(accuracies)]
+        record = RunRecord(RunDirectory(tmp_path), "run", {}, {}, rows, {})
+        return Evidence.of(record, changes(record))
+
+    found = evidence(0.1, 0.4, 0.8, 0.7, 0.6)
+    assert found.since_best is not None
+    assert (found.since_best.steps, found.candidates) == ((20, 40), 3)
+    assert evidence(0.9, 0.4, 0.8, 0.6).since_best is None  # nothing improved on the model before training
+    assert evidence(0.1, 0.6, 0.8).since_best is None  # the last is the best

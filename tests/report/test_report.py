@@ -6,26 +6,29 @@ import base64
 import gzip
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from covey.cli.main import main
+from covey.report.charts.curves import draw_curves, main_panels
 from covey.report.charts.curves_html import draw, values
 from covey.report.charts.panels import make_sections
 from covey.report.charts.series import Panel, Series
 from covey.report.compare import differences, labels_of
 from covey.report.completions.completions_browser import Packed, in_groups, pack_completions, table
-from covey.report.headline import gains, how_it_ended
+from covey.report.headline import how_it_ended, key_settings
 from covey.report.live import LiveReport
 from covey.report.load import load_run
+from covey.report.model_card import model_card
 from covey.report.page import as_json, render_report, write_report
-from covey.report.paired import compare_problems
+from covey.report.summary import before_and_after, changes, write_summary
 from covey.report.vocabulary import render_vocabulary
 from covey.runlog import MetricsWriter, RunDirectory, names
-from made_run import make_run
+from covey.runlog.checkpoint import mark_complete
+from made_run import CONFIG, make_run, write_evaluation
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +58,7 @@ def test_the_page_describes_the_run(page: str) -> None:
         "Finished after 40 steps.",
         "25.0%</span>",
         "no_signal",
-        "Validation accuracy",
+        "Held-out accuracy (grader: exact_match)",
         "Reward by function",
         "Grader outcomes",
         "Effective completions",
@@ -157,15 +160,86 @@ def test_json_cannot_close_a_script_tag_or_break_the_file() -> None:
     assert json.loads(text) == {"a": ugly}
 
 
-def test_gains_say_whether_the_intervals_are_disjoint() -> None:
-    rows = [
-        {names.STEP: s, names.EVAL_ACCURACY: v, names.EVAL_ACCURACY_LOW: v - 0.1, names.EVAL_ACCURACY_HIGH: v + 0.1}
-        for s, v in ((0, 0.3), (10, 0.45), (20, 0.55))
-    ]
-    (apart,), (close,) = gains(rows), gains(rows[:2])
-    assert (apart.points, apart.intervals_disjoint, apart.steps) == (pytest.approx(25), True, (0, 20))
-    assert (close.points, close.intervals_disjoint) == (pytest.approx(15), False)
-    assert gains(rows[:1]) == []
+def _evaluated(root: Path, figures: Mapping[int, Mapping[str, float]], config: str = "") -> Path:
+    """A run with these evaluations' metrics, by step."""
+    root.mkdir()
+    (root / "config.yaml").write_text(config or "rewards: {funcs: [exact_match]}\ndataset: {task: arithmetic}\n")
+    writer = MetricsWriter(root / "metrics.jsonl", None)
+    for step, metrics in figures.items():
+        writer.add(step, {f"eval/{name}": value for name, value in metrics.items()} | {names.REWARD: 0.5})
+    writer.flush()
+    return root
+
+
+def _accuracy(value: float, half: float) -> dict[str, float]:
+    return {"accuracy": value, "accuracy_low": value - half, "accuracy_high": value + half}
+
+
+def test_a_paired_gain_is_stated_where_intervals_overlap(tmp_path: Path) -> None:
+    run = _evaluated(tmp_path / "run", {0: _accuracy(0.30, 0.09), 9: _accuracy(0.42, 0.09)})
+    (untested,) = changes(load_run(run))
+    assert (untested.verdict, untested.paired.reason) == (0, "the completions of step 0 are not there")
+    write_evaluation(run, 0, [1.0] * 30 + [0.0] * 70)
+    write_evaluation(run, 9, [0.0] + [1.0] * 29 + [1.0] * 13 + [0.0] * 57)  # 13 gained, 1 lost
+    (change,) = changes(load_run(run))
+    found = change.paired.found
+    assert found is not None
+    # McNemar: 2 * (1 + 14) / 2^14. Bonett and Price: 14 and 2 of 102, 0.117647 ± 1.959964 * sqrt(0.143022 / 102).
+    assert found.p_value == 2 * 15 / 2**14
+    assert (found.low, found.high) == (pytest.approx(0.044254, abs=1e-5), pytest.approx(0.191040, abs=1e-5))
+    assert (change.verdict, change.steps, change.values) == (1, (0, 9), ("30.0%", "42.0%", "+12.0"))
+    page = write_report(run).read_text()
+    assert "Held-out accuracy (grader: exact_match) rose" in page
+    assert "+12.0 points (95% interval +4.4 to +19.1), p = 0.00183" in page
+    assert 'class="change up"' in page
+    card = model_card(load_run(run))
+    assert "| held-out accuracy (grader: exact_match) | 30.0% [21.0 to 39.0] | 42.0% [33.0 to 51.0] | +12.0 " in card
+
+
+def test_a_run_without_accuracy_is_shown_by_its_reward(tmp_path: Path) -> None:
+    figures = {step: {"reward": 0.25 * step, "reward/own": 0.25 * step} for step in (0, 4, 8)}
+    run = _evaluated(tmp_path / "run", figures, "rewards: {funcs: ['mine.py:own']}\ndataset: {task: arithmetic}\n")
+    write_evaluation(run, 0, [0.0] * 8)
+    write_evaluation(run, 8, [2.0] * 8)
+    record = load_run(run)
+    (change,) = before_and_after(record.run)
+    assert (change.metric, change.grader, change.label, change.verdict) == ("reward", None, "held-out reward", 1)
+    assert change.values == ("0.000", "2.000", "+2.000")
+    write_summary(record.run, [change], 1.0, 0)
+    (held_out,) = json.loads(record.run.summary.read_text())["held_out"]
+    assert (held_out["before"]["reward"], held_out["after"]["reward"]) == (0.0, 2.0)
+    assert held_out["paired"]["p_value"] == 2 / 2**8  # all 8 signs alike
+    page, card = write_report(run).read_text(), model_card(record)
+    assert "Held-out reward rose" in page
+    for text in (page, card):
+        assert not re.search("accuracy", text.partition("<main>")[2].partition('id="config"')[0] or text)
+    assert "| held-out reward | 0.000 | 2.000 | +2.000 (95% interval +2.000 to +2.000), p = 0.00781" in card
+    assert "type: reward" in card
+    pictured = [panel.title for panel in main_panels(record.rows, record.config)]
+    assert pictured[0] == "Held-out reward"
+    assert draw_curves(run).is_file()
+
+
+def test_what_is_best_follows_best_by_and_is_above_the_first(tmp_path: Path) -> None:
+    figures = {
+        0: _accuracy(0.5, 0.1) | {"reward": 1.0},
+        4: _accuracy(0.4, 0.1) | {"reward": 3.0},
+        8: _accuracy(0.4, 0.1) | {"reward": 2.0},
+    }
+    run = _evaluated(tmp_path / "run", figures)
+    checkpoint = RunDirectory(run).checkpoint(4)
+    checkpoint.mkdir()
+    mark_complete(checkpoint, 4)
+    RunDirectory(run).link_best(4)
+    assert [change.label for change in before_and_after(RunDirectory(run))] == ["held-out accuracy"]
+    assert "best checkpoint" not in dict(key_settings(load_run(run)))
+    (run / "config.yaml").write_text("evaluation: {best_by: reward}\n")
+    labels = {change.label: change.values for change in before_and_after(RunDirectory(run))}
+    assert labels == {
+        "held-out reward": ("1.000", "2.000", "+1.000"),
+        "best, at step 4": ("1.000", "3.000", "+2.000"),
+    }
+    assert dict(key_settings(load_run(run)))["best checkpoint"] == "step 4: 3.000 held-out reward"
 
 
 def test_the_status_of_a_run(tmp_path: Path) -> None:
@@ -258,16 +332,6 @@ def test_live_reports_are_at_least_a_minute_apart(run: Path) -> None:
 # Several runs.
 
 
-def test_paired_problems_are_the_same_problems() -> None:
-    first = {(0, "p"): [1.0], (1, "q"): [0.0], (2, "r"): [0.0]}
-    second = {(2, "r"): [1.0], (0, "p"): [1.0], (1, "q"): [1.0]}  # in another order
-    found = compare_problems(first, second)
-    assert found is not None
-    assert (found.problems, found.gained, found.lost, found.p_value) == (3, (1, 2), (), 0.5)
-    assert compare_problems(first, {(0, "p"): [1.0]}) is None
-    assert compare_problems(first, {(0, "p"): [1.0], (1, "other"): [0.0], (2, "r"): [0.0]}) is None
-
-
 def test_config_differences() -> None:
     one = {"run_name": "a", "seed": 0, "model": {"name": "m", "lora": {"rank": None}}}
     two = {"run_name": "b", "seed": 1, "model": {"name": "m", "lora": {"rank": 8}}, "more": True}
@@ -284,23 +348,34 @@ def _compare(roots: Sequence[Path], *more: str) -> int:
 
 def test_comparing_runs(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     other = make_run(tmp_path / "other" / "made", steps=20, seed=1)
-    for root, marks in ((run, "rrw"), (other, "rww")):
-        lines = [
-            json.dumps({"problem": n, "prompt": f"<i>{n}", "outcome": {"r": "right", "w": "wrong"}[mark]}) + "\n"
-            for n, mark in enumerate(marks)
-        ]
-        (root / "evaluation").mkdir(exist_ok=True)
-        (root / "evaluation" / "test-step-000020.jsonl").write_text("".join(lines))
+    for root, marks in ((run, "110"), (other, "100")):
+        write_evaluation(root, 20, [float(mark) for mark in marks])
     assert labels_of([load_run(run), load_run(other)])[1] == "other/made"
     assert _compare([run, other], "--out", str(tmp_path / "c.html")) == 0
     page = (tmp_path / "c.html").read_text()
-    for expected in ("training.max_steps", "other/made", "−33.3", "0 / 1", "Validation accuracy: held-out"):
+    for expected in (
+        "training.max_steps",
+        "other/made",
+        "−33.3",
+        "0 / 1",
+        "Held-out accuracy (grader: exact_match): held-out",
+    ):
         assert expected in page, expected
     assert "<script>window.pwned" not in page
+    (other / "config.yaml").write_text(CONFIG.replace("exact_match", "accuracy") % 20)
+    assert _compare([run, other], "--out", str(tmp_path / "c.html")) == 0
+    page = (tmp_path / "c.html").read_text()
+    assert "not compared: the grader (“exact_match” and “accuracy”) differ" in page
+    assert "The graders differ: these curves cannot be compared." in page
+    assert "−33.3" not in page
+    write_evaluation(other, 20, [1.0])
     (other / "evaluation" / "test-step-000020.jsonl").write_text('{"problem": 0}\n')
+    assert _compare([run, other], "--out", str(tmp_path / "c.html")) == 0
+    assert (
+        "not compared: made/evaluation/test-step-000020.jsonl holds completions without"
+        in (tmp_path / "c.html").read_text()
+    )
     capsys.readouterr()
-    assert _compare([run, other]) == 2
-    assert "number 1 of its newest evaluation is not a graded completion" in capsys.readouterr().err
     assert _compare([run, run]) == 2
     assert "same run twice" in capsys.readouterr().err
 

@@ -76,6 +76,7 @@ def plant(folder: Path, files: dict[str, str]) -> Path:
             "only rollout/vllm/ and training/trl/ may",
         ),
         ("objective/a.py", "from covey.config import Config", "never sees config/"),
+        ("objective/a.py", "from covey.config.compose.build import build", "never sees config/"),
         ("training/loss.py", "def f(t):\n    return t._compute_loss", "_compute_loss is TRL's private method"),
         ("training/trainer.py", "class T:\n    def _generate(self): ...", "only training/trl/ may name it"),
         ("rollout/a.py", "getattr(t, '_tool_call_loop')", "_tool_call_loop is TRL's private method"),

@@ -19,18 +19,12 @@ from types import ModuleType
 import pytest
 import yaml
 
-from commands import check_command, covey_words, filled_in, make_workspace
+from commands import TINY, check_command, covey_words, filled_in, make_workspace
 from covey.cli.main import main
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", ROOT / "recipes/README.md", *sorted((ROOT / "docs").glob("*.md"))]
-TINY = (
-    *("training.max_steps=2", "training.per_device_train_batch_size=8", "training.gradient_accumulation_steps=1"),
-    *("training.num_generations=4", "training.max_completion_length=16", "training.save_steps=2"),
-    *("dataset.train_size=16", "dataset.test_size=8", "dataset.hard_size=0"),
-    *("evaluation.every_steps=2", "evaluation.max_completion_length=16"),
-)
-WRITTEN_BY_READERS = ("train.py",)
+WRITTEN_BY_READERS = ("train.py", "my_engine.py", "rloo.py")
 """Files on the pages that are not in this repository."""
 
 _BLOCK = re.compile(r"(?:<!-- run: (?P<run>[\w-]+) -->\n)?```(?P<kind>\w+)\n(?P<text>.*?)```", re.DOTALL)
@@ -141,7 +135,7 @@ def test_the_tutorial_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caps
     assert "pass@4" in output
 
 
-@pytest.mark.parametrize("page", ["python", "custom_rewards", "objectives", "coming_from"])
+@pytest.mark.parametrize("page", ["python", "custom_rewards", "objectives", "coming_from", "vllm"])
 def test_python_on_the_pages_compiles(page: str) -> None:
     for text in blocks(ROOT / "docs" / f"{page}.md", "python"):
         compile(text.replace(", ...)", ")"), page, "exec")

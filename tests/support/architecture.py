@@ -49,6 +49,8 @@ TORCH_FAMILY = {"torch", "transformers", "trl", "accelerate", "peft", "vllm", "b
 TRL_FOLDER = "training/trl"
 ONLY_IN = {"trl": (TRL_FOLDER,), "vllm": ("rollout/vllm", TRL_FOLDER)}
 NEVER_SEES = {"objective": {"config"}}
+SETTINGS = ("config.groups.", "config.values")
+"""The exception: how settings are declared and checked, which the schema and an object's own class share."""
 TRL_PRIVATE = {
     "_calculate_rewards",
     "_compute_loss",
@@ -285,7 +287,7 @@ def _bad_imports(tree: Tree, module: str, own: str) -> Iterator[str]:
                 breach = f"{where}, which has no layer"
             elif target != own and LAYERS[target] >= LAYERS[own]:
                 breach = f"{where}, on layer {LAYERS[target]}, from layer {LAYERS[own]}: imports point down only"
-            elif target in NEVER_SEES.get(own, set()):
+            elif target in NEVER_SEES.get(own, set()) and not rest.startswith(SETTINGS):
                 breach = f"{where}: {own}/ never sees {target}/; hand it plain values"
             else:
                 continue

@@ -13,6 +13,13 @@ from covey.cli.main import parse
 
 COMPOSED = ("train", "launch", "config", "doctor")
 RECIPE = "my_recipe.yaml"
+TINY = (
+    *("training.max_steps=2", "training.per_device_train_batch_size=8", "training.gradient_accumulation_steps=1"),
+    *("training.num_generations=4", "training.max_completion_length=16", "training.save_steps=2"),
+    *("dataset.train_size=16", "dataset.test_size=8", "dataset.hard_size=0"),
+    *("evaluation.every_steps=2", "evaluation.max_completion_length=16"),
+)
+"""The sizes of a `covey train` that takes seconds."""
 PLACEHOLDERS = {
     **dict.fromkeys(("RECIPE", "[RECIPE]", "C", "…", "r.yaml"), RECIPE),
     **dict.fromkeys(("recipes/X/grpo/config_demo.yaml", "out/<run_name>/config.yaml"), RECIPE),

@@ -8,10 +8,13 @@ from __future__ import annotations
 import math
 import random
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from covey.runlog import MetricsWriter, RunDirectory, Value, names, write_completions
+from covey.runlog.evaluations import training_file
+from covey.runlog.files import json_line
 
 UGLY = (
     "<script>window.pwned = 1</script>",
@@ -44,6 +47,32 @@ def make_run(root: Path, steps: int = 60, per_step: int = 16, seed: int = 0) -> 
             write_completions(run.completions, step, _completions(step, steps, per_step, draw))
     writer.flush()
     return root
+
+
+def write_evaluation(root: Path, step: int, scores: Sequence[float], set_name: str = names.TEST_SET) -> Path:
+    """Write the completions of an evaluation of training, one for each problem: right from a score of 1 on."""
+    items = [
+        {
+            "problem": problem,
+            "prompt": f"What is {problem} + 1?",
+            "answer": str(problem + 1),
+            "completion": "<think></think><answer></answer>",
+            "outcome": "right" if score >= 1 else "wrong",
+            "well_formed": True,
+            "length": 10,
+            "truncated": False,
+            "sample": 0,
+            "extracted": None,
+            "partial": score >= 1,
+            "reward": score,
+            "rewards": {"exact_match": score},
+        }
+        for problem, score in enumerate(scores)
+    ]
+    file = training_file(root, set_name, step)
+    file.parent.mkdir(exist_ok=True)
+    file.write_text("".join(map(json_line, items)))
+    return file
 
 
 def _row(step: int, steps: int, draw: random.Random) -> dict[str, Value]:

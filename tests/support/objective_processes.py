@@ -1,6 +1,7 @@
-"""One of the processes started by `test_two_process_resume.py`: MaxEnt with an adaptive β, an adapter, reused batches.
+"""One of the processes started by `test_two_process_resume.py`: an adaptive β, an adapter, reused batches, and MaxEnt
+or an objective that has a state.
 
-Arguments: the model's folder, the run's folder, the checkpoint to resume from (or -).
+Arguments: the model's folder, the run's folder, the checkpoint to resume from (or -), the objective (maxent or own).
 """
 
 from __future__ import annotations
@@ -14,18 +15,19 @@ from peft import LoraConfig
 
 from covey import GRPOTrainer
 from covey.objective import AdaptiveKL, MaxEnt
+from own_objective import RunningBaseline
 from stopped_runs import STEPS, logged
 from trainers import build_trainer
 
 if __name__ == "__main__":
-    model, folder, checkpoint = sys.argv[1:]
+    model, folder, checkpoint, objective = sys.argv[1:]
     trainer = build_trainer(
         GRPOTrainer,
         model,
         Path(folder),
         prompts=6,
         more={
-            "objective": MaxEnt(),
+            "objective": MaxEnt() if objective == "maxent" else RunningBaseline(),
             "kl_controller": AdaptiveKL(target=1e-3, horizon=50),
             "peft_config": LoraConfig(r=4, target_modules=["q_proj", "v_proj"], task_type="CAUSAL_LM"),
         },

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from covey.objective import AdaptiveKL, MaxEnt
+from own_objective import RunningBaseline
 from scripted import TOTAL, scripted_trainer
 
 TAU, BETA = 0.4, 0.3
@@ -24,12 +25,15 @@ CASES = {
     "listwise-grpo": ("listwise", "grpo", 1),
     "listwise-luspo": ("listwise", "luspo", 3),
     "adaptive-dr_grpo": ("adaptive", "dr_grpo", 3),
+    "own-dapo": ("own", "dapo", 3),
 }
 
 
 def more_for(name: str) -> dict[str, Any]:
     if name in FITS:
         return {"objective": MaxEnt(tau=TAU, fit=name)}
+    if name == "own":
+        return {"objective": RunningBaseline()}
     return {"kl_controller": AdaptiveKL(target=0.5, horizon=100)} if name == "adaptive" else {}
 
 
@@ -48,6 +52,7 @@ if __name__ == "__main__":
         trainer.train()
         if trainer.accelerator.is_main_process:
             row = {key: value for key, value in trainer.state.log_history[0].items() if isinstance(value, float)}
-            torch.save({"gradient": trainer.gradient, "beta": trainer.beta, "row": row}, folder / f"{name}.pt")
+            found = {"gradient": trainer.gradient, "beta": trainer.beta, "columns": trainer.objective_columns}
+            torch.save({**found, "row": row}, folder / f"{name}.pt")
     # At interpreter exit, threads of an open process group may abort the process.
     torch.distributed.destroy_process_group()

@@ -13,7 +13,7 @@ import torch
 from torch.distributed.fsdp import fully_shard
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from covey.rollout import Sampling, StopCriteria, sample
+from covey.rollout import SamplingSettings, sample
 from covey.rollout.local.compatibility import unsupported_reason
 from covey.training.trl.generation import any_over_shards
 
@@ -38,8 +38,8 @@ def main() -> None:
     torch.manual_seed(2)
     model = Qwen3ForCausalLM(Qwen3Config(**SIZES)).eval()
     prompts = [[5, 9, 11]] * 2 if rank == 0 else [[7, 7, 21, 30]] * 2 + [[3, 4]] * 3
-    stop = StopCriteria(6 if rank == 0 else 15, [], 0)
-    whole = sample(model, prompts, sampling=Sampling(temperature=0.0), stop=stop)
+    greedy = SamplingSettings(6 if rank == 0 else 15, temperature=0.0)
+    whole = sample(model, prompts, greedy)
     for layer in model.model.layers:
         fully_shard(layer)
     fully_shard(model)
@@ -50,8 +50,7 @@ def main() -> None:
     sharded = sample(
         model,
         prompts,
-        sampling=Sampling(temperature=0.0),
-        stop=stop,
+        greedy,
         max_tokens_in_flight=budget,
         any_has_work=any_has_work,
     )

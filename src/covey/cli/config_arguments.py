@@ -163,19 +163,21 @@ def print_notes(composed: Composed) -> None:
 
 
 def check_names(config: Config) -> None:
-    """Check that the rewards, files and folders named in the config exist, without loading PyTorch.
+    """Check that the rewards, grader, files and folders named in the config exist, without loading PyTorch.
 
     Raises:
-        CoveyError: no such built-in reward, data file, or model folder.
+        CoveyError: no such built-in reward or grader, data file, or model folder.
     """
     from covey.data.sources.files import find_path
     from covey.data.sources.kaggle import PREFIX
     from covey.model.loading import check_name
-    from covey.rewards.registry import canonical_name
+    from covey.rewards.registry import canonical_grader, canonical_name
 
     for name in config.rewards.funcs:
         if ":" not in name:
             canonical_name(name)
+    if config.evaluation.grader is not None and ":" not in config.evaluation.grader:
+        canonical_grader(config.evaluation.grader)
     paths: dict[str, str | None] = {"dataset.path": config.dataset.path, "dataset.test_path": config.dataset.test_path}
     for number, source in enumerate(config.dataset.mixture.sources):
         paths[f"dataset.mixture.datasets[{number}].path"] = source.path

@@ -18,6 +18,7 @@ from covey.config.groups.model import LoraConfig, ModelConfig
 from covey.config.groups.objective.kl import KLConfig
 from covey.config.groups.objective.settings import ObjectiveConfig
 from covey.config.groups.rewards import RewardsConfig
+from covey.config.groups.rollout import RolloutConfig
 from covey.config.groups.speed import SpeedConfig
 from covey.config.groups.training import TrainingConfig, check_geometry
 from covey.config.keys import known_keys
@@ -40,6 +41,7 @@ __all__ = [
     "ModelConfig",
     "ObjectiveConfig",
     "RewardsConfig",
+    "RolloutConfig",
     "SlurmConfig",
     "SpeedConfig",
     "TrainingConfig",

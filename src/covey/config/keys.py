@@ -17,6 +17,7 @@ from covey.config.groups.model import LoraConfig, ModelConfig
 from covey.config.groups.objective.kl import KLConfig
 from covey.config.groups.objective.settings import ObjectiveConfig
 from covey.config.groups.rewards import RewardsConfig
+from covey.config.groups.rollout import RolloutConfig
 from covey.config.groups.speed import SpeedConfig
 from covey.config.groups.training import OWNED_ELSEWHERE, TrainingConfig
 from covey.config.schema import Config
@@ -38,6 +39,7 @@ GROUPS: Mapping[str, type] = MappingProxyType(
         "objective": ObjectiveConfig,
         "objective.kl": KLConfig,
         "training": TrainingConfig,
+        "rollout": RolloutConfig,
         "speed": SpeedConfig,
         "evaluation": EvaluationConfig,
         "logging": LoggingConfig,

@@ -12,6 +12,7 @@ from covey.config.groups.logging import LoggingConfig
 from covey.config.groups.model import ModelConfig
 from covey.config.groups.objective.settings import ObjectiveConfig, check_objective
 from covey.config.groups.rewards import RewardsConfig
+from covey.config.groups.rollout import RolloutConfig, check_rollout
 from covey.config.groups.speed import SpeedConfig, check_token_budget
 from covey.config.groups.training import TrainingConfig
 from covey.config.values import BadKeyError, show
@@ -52,6 +53,8 @@ class Config(Group):
     """How rewards become advantages."""
     training: TrainingConfig = field(default_factory=TrainingConfig)
     """Every other field of TRL's GRPOConfig."""
+    rollout: RolloutConfig = field(default_factory=RolloutConfig)
+    """What generates the completions in training."""
     speed: SpeedConfig = field(default_factory=SpeedConfig)
     """Which repeated work is saved."""
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
@@ -90,3 +93,4 @@ class Config(Group):
             )
         check_objective(self.objective, self.training)
         check_token_budget(self.speed.max_tokens, self.training)
+        check_rollout(self.rollout, self.training)

@@ -1,4 +1,4 @@
-"""Converting raw rows into training rows: a conversation in `prompt`, the extracted answer in `answer`."""
+"""Converting raw rows into training rows: a conversation in `prompt`, and in `answer` the extracted answer, if any."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import difflib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from covey.answers import extractor
 from covey.data.prompts import Conversation, PromptBuilder, prompt_type, question, reply
@@ -62,19 +62,43 @@ class Prepared:
         return Prepared(self.data.select(kept), [self.questions[i] for i in kept], lambda i: self.place(kept[i]))
 
 
-def find_columns(table: Table, dataset: DatasetConfig) -> tuple[str, str | None]:
-    """The prompt column and the answer column; None where the answer is the reply that ends each conversation.
+class Columns(NamedTuple):
+    """Where prompts and answers are."""
+
+    prompt: str
+    answer: str | None
+    """None where the answer is the reply that ends each conversation, or where there are none."""
+    replies: bool = False
+    """Whether the answers are these replies."""
+
+
+def find_columns(table: Table, dataset: DatasetConfig, answer_for: str | None) -> Columns:
+    """The prompt column and the answer column.
+
+    Args:
+        answer_for: what needs answers, for messages; None: they may be missing, unless the config names their column.
 
     Raises:
         DataError: one is missing; the message names the existing columns.
     """
     prompt = _find(table, dataset.prompt_column, PROMPT_NAMES, "prompt")
-    if dataset.answer_column is None and table.is_conversations(prompt) and _usual(table, ANSWER_NAMES) is None:
-        return prompt, None
-    return prompt, _find(table, dataset.answer_column, ANSWER_NAMES, "answer")
+    usual = _usual(table, ANSWER_NAMES)
+    if dataset.answer_column is None and usual is None and table.is_conversations(prompt):
+        return Columns(prompt, None, replies=True)
+    if dataset.answer_column is None and answer_for is None and (usual is None or usual in table.mixed):
+        return Columns(prompt, None)
+    needed_by = f", which {answer_for} needs" if answer_for and dataset.answer_column is None else ""
+    return Columns(prompt, _find(table, dataset.answer_column, ANSWER_NAMES, "answer", needed_by))
 
 
-def prepare(table: Table, dataset: DatasetConfig, notes: list[str], extractor_name: str | None = None) -> Prepared:
+def prepare(
+    table: Table,
+    dataset: DatasetConfig,
+    notes: list[str],
+    extractor_name: str | None = None,
+    *,
+    answer_for: str | None,
+) -> Prepared:
     """Build `prompt` and `answer`, and keep the other columns.
 
     Args:
@@ -82,14 +106,15 @@ def prepare(table: Table, dataset: DatasetConfig, notes: list[str], extractor_na
         dataset: column names, answer extractor, system prompt and prompt template.
         notes: messages for the user are appended to it.
         extractor_name: overrides the config's `answer_extractor`.
+        answer_for: see `find_columns`; None builds `answer` only if every row has one.
 
     Raises:
         DataError: a column is missing, or a row has no prompt or no answer.
     """
-    prompt_column, answer_column = find_columns(table, dataset)
+    columns = find_columns(table, dataset, answer_for)
+    prompt_column = columns.prompt
     raw_prompts = table.values(prompt_column)
-    raw_answers = [reply(value) for value in raw_prompts] if answer_column is None else table.values(answer_column)
-    drop_reply = answer_column is None or prompt_column.lower() in CONVERSATION_NAMES
+    drop_reply = columns.replies or prompt_column.lower() in CONVERSATION_NAMES
     builder = PromptBuilder(dataset, drop_reply=drop_reply)
     prompts = [builder.build(value) for value in raw_prompts]
     bad = [i for i, prompt in enumerate(prompts) if prompt is None]
@@ -99,23 +124,38 @@ def prepare(table: Table, dataset: DatasetConfig, notes: list[str], extractor_na
             f"({_shown(table, bad, raw_prompts)}). A prompt is text, or a list of "
             '{"role": …, "content": …} messages with text in them.'
         )
-    name = extractor_name or dataset.answer_extractor
-    extract = extractor(name)
-    answers = [None if text is None else extract(text) for text in map(answer_text, raw_answers)]
-    bad = [i for i, answer in enumerate(answers) if answer is None]
-    if bad:
-        where = f"column '{answer_column}'" if answer_column else f"the reply that ends column '{prompt_column}'"
-        shown = raw_answers if answer_column else raw_prompts
-        raise DataError(
-            f"{len(bad)} of {len(table)} rows of {table.name} have no answer that can be read from {where} "
-            f"({_shown(table, bad, shown)}). {_extractor_wants(name)} "
-            "Fix or remove these rows, or choose another dataset.answer_column or dataset.answer_extractor."
-        )
+    required = answer_for is not None or dataset.answer_column is not None
+    answers = _answers(table, columns, extractor_name or dataset.answer_extractor, notes, required=required)
     notes += [f"{table.name}: {note}" for note in builder.notes()]
-    if answer_column is None:
+    if columns.replies and answers is not None:
         notes.append(f"{table.name}: the answer is the assistant's reply that ends '{prompt_column}'")
     questions = [question(value, drop_reply=drop_reply) for value in raw_prompts]
     return Prepared(_assemble(table, prompts, answers, notes), questions, table.place)
+
+
+def _answers(
+    table: Table, columns: Columns, extractor_name: str, notes: list[str], *, required: bool
+) -> list[str | None] | None:
+    """The answer of every row; None if they have none, and none is required."""
+    if columns.answer is None and not columns.replies:
+        return None
+    values = table.values(columns.answer or columns.prompt)
+    raw_answers = values if columns.answer else [reply(value) for value in values]
+    extract = extractor(extractor_name)
+    answers = [None if text is None else extract(text) for text in map(answer_text, raw_answers)]
+    bad = [i for i, answer in enumerate(answers) if answer is None]
+    if not bad:
+        return answers
+    where = f"column '{columns.answer}'" if columns.answer else f"the reply that ends column '{columns.prompt}'"
+    problem = f"{len(bad)} of {len(table)} rows of {table.name} have no answer that can be read from {where}"
+    if required:
+        raise DataError(
+            f"{problem} ({_shown(table, bad, values)}). {_extractor_wants(extractor_name)} "
+            "Fix or remove these rows, or choose another dataset.answer_column or dataset.answer_extractor."
+        )
+    if columns.answer:
+        notes.append(f"{problem}; no reward or grader needs one, so the column stays as it is")
+    return None
 
 
 def answer_text(value: Any) -> str | None:
@@ -150,12 +190,12 @@ def _usual(table: Table, names: Sequence[str]) -> str | None:
     return next((there[name] for name in names if name in there), None)
 
 
-def _find(table: Table, named: str | None, usual: Sequence[str], what: str) -> str:
+def _find(table: Table, named: str | None, usual: Sequence[str], what: str, needed_by: str = "") -> str:
     key = f"dataset.{what}_column"
     column = named or _usual(table, usual)
     if column is None:
         raise DataError(
-            f"{table.name} has no column that looks like the {what} (one of {', '.join(usual)}); it has "
+            f"{table.name} has no column that looks like the {what} (one of {', '.join(usual)}){needed_by}; it has "
             f"{', '.join(table.columns)}. Set {key}=NAME.{_nearest(table, usual)}"
         )
     if not table.has(column):
@@ -179,14 +219,16 @@ def _nearest(table: Table, wanted: Sequence[str]) -> str:
 
 
 def _assemble(
-    table: Table, prompts: Sequence[Conversation | None], answers: Sequence[str | None], notes: list[str]
+    table: Table, prompts: Sequence[Conversation | None], answers: Sequence[str | None] | None, notes: list[str]
 ) -> datasets.Dataset:
     """The new columns first, then the original ones, renamed where their name is taken."""
     import datasets
     import pyarrow as pa
 
     arrow: pa.Table = table.data.with_format("arrow")[:]
-    new = {"prompt": pa.array(prompts, prompt_type()), "answer": pa.array(answers, pa.string())}
+    new = {"prompt": pa.array(prompts, prompt_type())}
+    if answers is not None:
+        new["answer"] = pa.array(answers, pa.string())
     columns = dict(new)
     for name in arrow.column_names:
         values = arrow.column(name)

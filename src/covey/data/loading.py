@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LoadedData:
-    """The training rows and held-out sets of a run. Every row has `prompt` (a conversation) and `answer` (text)."""
+    """The training rows and held-out sets of a run.
+
+    Every row has `prompt` (a conversation) and `answer` (text), the latter unless nothing needs it.
+    """
 
     train: datasets.Dataset
     evaluation: dict[str, datasets.Dataset]
@@ -29,7 +32,7 @@ class LoadedData:
     """Messages for the user about how the data was read."""
 
 
-def load(dataset: DatasetConfig, seed: int) -> LoadedData:
+def load(dataset: DatasetConfig, seed: int, *, answer_for: str | None = "the run") -> LoadedData:
     """Load the data of a config; the same for the same files, config and seed.
 
     Held-out rows are taken first (`test`, then `validation`); of the others `train_fraction`, and of these the first
@@ -39,6 +42,7 @@ def load(dataset: DatasetConfig, seed: int) -> LoadedData:
         dataset: the config group `dataset`. `path` takes precedence over `id` and `task`.
         seed: draws the problems of a built-in task, and the held-out rows of other data. A mixture is blended with its
             own seed.
+        answer_for: what needs gold answers (a reward, say), for messages; None: the rows may lack them.
 
     Returns:
         Training rows, held-out sets, and notes.
@@ -48,9 +52,9 @@ def load(dataset: DatasetConfig, seed: int) -> LoadedData:
     """
     notes: list[str] = []
     if dataset.mixture.datasets:
-        train, evaluation = blend(dataset, seed, notes)
+        train, evaluation = blend(dataset, seed, notes, answer_for)
     elif dataset.path or dataset.id:
-        train, evaluation = _read(dataset, seed, notes)
+        train, evaluation = _read(dataset, seed, notes, answer_for)
     else:
         train, evaluation = task_sets(dataset, seed)
     for name, held_out in evaluation.items():
@@ -59,19 +63,21 @@ def load(dataset: DatasetConfig, seed: int) -> LoadedData:
     return LoadedData(train.data, sets, list(dict.fromkeys(notes)))
 
 
-def _read(dataset: DatasetConfig, seed: int, notes: list[str]) -> tuple[Prepared, dict[str, Prepared]]:
+def _read(
+    dataset: DatasetConfig, seed: int, notes: list[str], answer_for: str | None
+) -> tuple[Prepared, dict[str, Prepared]]:
     source = read_rows(dataset, notes)
-    find_columns(source.train, dataset)  # checked first: wrong columns are the likelier mistake
+    find_columns(source.train, dataset, answer_for)  # checked first: wrong columns are the likelier mistake
     train, test = _hold_out_test(source, dataset, seed, notes)
     stay, chosen = split_validation(len(train), dataset, seed, train.name)
     kept = subsample(len(stay), dataset, seed, train.name)
     wanted = train if len(kept) == len(train) else train.select([stay[i] for i in kept])
-    prepared = prepare(wanted, dataset, notes)
+    prepared = prepare(wanted, dataset, notes, answer_for=answer_for)
     evaluation = {}
     if test is not None:
-        evaluation["test"] = prepare(test, dataset, notes)
+        evaluation["test"] = prepare(test, dataset, notes, answer_for=answer_for)
     if chosen:
-        evaluation["validation"] = prepare(train.select(chosen), dataset, notes)
+        evaluation["validation"] = prepare(train.select(chosen), dataset, notes, answer_for=answer_for)
     return prepared, evaluation
 
 

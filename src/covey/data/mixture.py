@@ -46,13 +46,16 @@ class MixtureSplit:
     validation: list[Pick]
 
 
-def blend(dataset: DatasetConfig, seed: int, notes: list[str]) -> tuple[Prepared, dict[str, Prepared]]:
+def blend(
+    dataset: DatasetConfig, seed: int, notes: list[str], answer_for: str | None = "the run"
+) -> tuple[Prepared, dict[str, Prepared]]:
     """Read the datasets of `dataset.mixture` and blend them.
 
     Args:
         dataset: the mixture, and how rows are prepared and held out.
         seed: draws the validation rows and those of `train_fraction`; the rest uses `dataset.mixture.seed`.
         notes: messages for the user are appended to it.
+        answer_for: see `covey.data.load`.
 
     Returns:
         Training rows, and held-out rows by name (`test`, `validation`).
@@ -65,13 +68,13 @@ def blend(dataset: DatasetConfig, seed: int, notes: list[str]) -> tuple[Prepared
     for number, source in enumerate(sources):
         key = f"dataset.mixture.datasets[{number}]"
         table = _project(read_source(source, key, dataset, notes), source, key)
-        find_columns(table, dataset)
+        find_columns(table, dataset, answer_for)
         tables.append(table)
     _check_columns(tables)
     names = [table.name for table in tables]
     plan = make_plan([len(table) for table in tables], names, dataset, seed)
     _note_shares(plan.train, tables, notes)
-    rows, index = _prepare(tables, sources, [*plan.train, *plan.test, *plan.validation], dataset, notes)
+    rows, index = _prepare(tables, sources, [*plan.train, *plan.test, *plan.validation], dataset, notes, answer_for)
     if plan.test and dataset.mixture.test_split_size is None:
         notes.append(f"{len(plan.test)} rows of the mixture are held out for evaluation")
     held_out = {name: picks for name, picks in (("test", plan.test), ("validation", plan.validation)) if picks}
@@ -197,6 +200,7 @@ def _prepare(
     picks: Sequence[Pick],
     dataset: DatasetConfig,
     notes: list[str],
+    answer_for: str | None,
 ) -> tuple[Prepared, dict[Pick, int]]:
     """Every picked row, once, and the index of each."""
     import datasets
@@ -208,7 +212,9 @@ def _prepare(
         chosen = sorted({row for set_number, row in picks if set_number == number})
         if chosen:  # a small `max_train_samples` can leave a set out
             index |= {(number, row): len(index) + i for i, row in enumerate(chosen)}
-            sets[f"{number}: {table.name}"] = prepare(table.select(chosen), dataset, notes, source.answer_extractor)
+            sets[f"{number}: {table.name}"] = prepare(
+                table.select(chosen), dataset, notes, source.answer_extractor, answer_for=answer_for
+            )
     arrows = {name: rows.data.with_format("arrow")[:].replace_schema_metadata(None) for name, rows in sets.items()}
     try:
         arrow = pa.concat_tables(arrows.values(), promote_options="permissive")

@@ -4,24 +4,29 @@ from __future__ import annotations
 
 import math
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from covey.config import Flag, compose
 from covey.errors import ConfigError
-from covey.evaluation.job import load_policy
+from covey.evaluation.job import engine_of, sampling_of
 from covey.evaluation.target import find_target
 from covey.model.loading import load_tokenizer
-from covey.rollout import SamplingSettings, generate
+from covey.model.prompts import TemplateArguments
+from covey.rollout import InferenceEngine, SamplingSettings, generate
+
+_BATCH = 32
+"""Completions at a time."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChatModel:
     """A loaded model, and how it is prompted."""
 
-    model: Any
+    engine: InferenceEngine
     tokenizer: Any
     sampling: SamplingSettings
+    chat_template_kwargs: TemplateArguments
     system: str | None
 
     @classmethod
@@ -44,11 +49,14 @@ class ChatModel:
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
         target = find_target(name)
         config = compose([Flag("model.name", (target.source,))], target.run).config
-        template = config.training.chat_template_kwargs or {}
-        sampling = SamplingSettings(max_tokens, temperature, chat_template_kwargs=template)
+        sampling = replace(
+            sampling_of(config), max_completion_length=max_tokens, temperature=temperature, top_p=1.0, top_k=0
+        )
         if system is None and target.run is not None:
             system = config.dataset.system_prompt
-        return cls(load_policy(config, target), load_tokenizer(config.model), sampling, system)
+        tokenizer = load_tokenizer(config.model)
+        engine = engine_of(config, target, tokenizer, "local", batch_size=_BATCH)
+        return cls(engine, tokenizer, sampling, config.training.chat_template_kwargs, system)
 
     def conversation(self, prompt: Any) -> list[dict[str, str]]:
         """A prompt as messages, the system prompt first; messages are returned unchanged."""
@@ -60,5 +68,12 @@ class ChatModel:
     def answer(self, conversations: list[list[dict[str, str]]], seed: int) -> list[str]:
         """One answer to each conversation."""
         prompts: list[list[dict[str, str]] | str] = [*conversations]
-        found = generate(self.model, self.tokenizer, prompts, self.sampling, batch_size=32, seed=seed)
-        return [generation.text for generation in found]
+        found = generate(
+            self.engine,
+            self.tokenizer,
+            prompts,
+            self.sampling,
+            seed=seed,
+            chat_template_kwargs=self.chat_template_kwargs,
+        )
+        return [str(one.text) for one in found]

@@ -41,6 +41,24 @@ def mean(values: Sequence[float]) -> float:
     return math.fsum(values) / len(values) if values else math.nan
 
 
+def standard_error(values: Sequence[float]) -> float:
+    """The standard error of the mean, with the variance over n - 1; NaN for fewer than two values."""
+    n = len(values)
+    if n < 2:
+        return math.nan
+    centre = mean(values)
+    return math.sqrt(math.fsum((value - centre) ** 2 for value in values) / (n - 1) / n)
+
+
+def t_estimate(values: Sequence[float]) -> Estimate:
+    """The mean and its 95% t interval (Student 1908): `mean ± t(n-1) · s / √n`, with s over n - 1.
+
+    Assumes independent, roughly normal values. The ends are NaN for one value, everything is NaN for none.
+    """
+    centre, half = mean(values), t_quantile(len(values) - 1) * standard_error(values)
+    return Estimate(centre, centre - half, centre + half)
+
+
 def share_interval(successes: float, trials: float) -> tuple[float, float]:
     """Agresti and Coull's interval (1998) for a proportion, 95%, a little wider for few trials.
 
@@ -144,18 +162,15 @@ def mean_estimate(values: Sequence[float], seed: int = 0, *, lowest: float = -ma
         seed: of the resamples.
         lowest: lower bound of the values, and so of the interval.
     """
-    n = len(values)
-    if n == 0:
-        return Estimate(math.nan, math.nan, math.nan)
-    centre = mean(values)
-    if n == 1:
-        return Estimate(centre, math.nan, math.nan)
-    error = math.sqrt(math.fsum((value - centre) ** 2 for value in values) / (n - 1) / n)
-    lower = upper = t_quantile(n - 1)
-    if n >= _BOOTSTRAP_FROM and error > 0:
-        down, up = _bootstrap_t(np.asarray(values, dtype=float), centre, seed) or (lower, upper)
-        lower, upper = max(lower, down), max(upper, up)
-    return Estimate(centre, max(lowest, centre - lower * error), centre + upper * error)
+    found = t_estimate(values)
+    if len(values) < 2:
+        return found
+    centre, low, high = found.value, found.low, found.high
+    error = standard_error(values)
+    if len(values) >= _BOOTSTRAP_FROM and error > 0:
+        down, up = _bootstrap_t(np.asarray(values, dtype=float), centre, seed) or (0.0, 0.0)
+        low, high = min(low, centre - down * error), max(high, centre + up * error)
+    return Estimate(centre, max(lowest, low), high)
 
 
 def _bootstrap_t(values: np.ndarray, centre: float, seed: int) -> tuple[float, float] | None:

@@ -1,49 +1,280 @@
-"""How completions of held-out problems are graded: the same while training and by `covey eval`."""
+"""How completions of held-out problems are graded and rewarded: the same while training and by `covey eval`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import difflib
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from covey.answers import Outcome, Tags, extract_prediction, grade_exact
+from covey.answers import Outcome, Tags, extract_prediction, grade_exact, has_reasoning_format
 from covey.answers.maths.numbers import read_number
-from covey.rewards.registry import canonical_name
+from covey.errors import ConfigError
+from covey.rewards.arguments import columns_of
+from covey.rewards.custom import check_columns, find_custom
+from covey.rewards.registry import IMPLIED_GRADERS, canonical_grader, canonical_name, load, reads_answer
+from covey.rewards.reward import RewardFunction, with_prefix
 from covey.rewards.runner import RewardRunner
+from covey.rewards.settings import RewardSettings
+from covey.runlog import names
 
 if TYPE_CHECKING:
     from covey.config import Config
-
-Grade = Callable[[Sequence[str], Sequence[Mapping[str, Any]]], Sequence[Outcome]]
-"""From completions and the rows of their problems to outcomes."""
 
 SEED_OFFSET = 7919  # any constant: evaluation draws must not be the training's first draws
 """All evaluations of a run have the same seed, so that they differ by the model only."""
 
 _NEAR = 10  # partial accuracy accepts a tenth of the answer
+_GRADER = "evaluation.grader"
 
 
-def grader_name(config: Config) -> str:
-    """The grader of held-out problems: `exact_match`, `countdown` or `accuracy`, by the rewards of the run."""
-    names = {canonical_name(name) for name in config.rewards.funcs if ":" not in name}
-    if "countdown" in names:
-        return "countdown"
-    return "exact_match" if "exact_match" in names else "accuracy"
+@dataclass(frozen=True, slots=True)
+class Grade:
+    """What the grader and the rewards of a run say of one completion."""
+
+    outcome: Outcome | None = None
+    """None without a grader."""
+    reward: float | None = None
+    """The weighted sum of its rewards, without those that do not apply; None if none does."""
+    rewards: Mapping[str, float | None] = field(default_factory=dict)
+    """By function; None where one does not apply."""
 
 
-def grader_of(name: str, config: Config, runner: RewardRunner) -> Grade:
-    """The function of a grader.
+GradeBatch = Callable[[Sequence[str], Sequence[Mapping[str, Any]], Sequence[Any]], Sequence[Grade]]
+"""From the texts of completions, the rows of their problems and what the engine returned, to grades."""
 
-    With `exact_match` it reads the last answer tag alone, so that it is independent of the share of well-formed
-    completions, which is reported too.
+
+@dataclass(frozen=True, slots=True)
+class GradedCompletion:
+    """One completion of one held-out problem."""
+
+    problem: int
+    """Row of the problem in its set."""
+    prompt: str
+    """The last user message, or the prompt string."""
+    answer: str | None
+    """None where the data has no answers."""
+    completion: str
+    outcome: Outcome | None
+    """None without a grader."""
+    well_formed: bool
+    length: int
+    truncated: bool
+    sample: int = 0
+    """Index among the problem's completions."""
+    extracted: str | None = None
+    """The stated answer, numbers normalised."""
+    partial: bool = False
+    """Right, or a number within 10% of the answer."""
+    reward: float | None = None
+    """See `Grade`."""
+    rewards: Mapping[str, float | None] = field(default_factory=dict)
+
+
+def grader_name(config: Config) -> str | None:
+    """The grader of held-out problems; None if none is named and no built-in reward of the run checks answers.
+
+    Raises:
+        RewardError: there is no grader of that name.
     """
-    if name == "exact_match":
-        tags = Tags(config.rewards.think_tag, config.rewards.answer_tag)
-        return lambda texts, rows: [grade_exact(t, r["answer"], tags) for t, r in zip(texts, rows, strict=True)]
+    given = config.evaluation.grader
+    if given is None:
+        return grader_of_rewards(config.rewards.funcs)
+    return given if ":" in given else canonical_grader(given)
 
-    def grade(texts: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> list[Outcome]:
-        return [graded.outcome or Outcome.CRASHED for graded in runner.grade(name, texts, rows)]
 
-    return grade
+def grader_of_rewards(funcs: Iterable[str]) -> str | None:
+    """The grader that the built-in rewards among these imply; None if none of them checks answers."""
+    implied = {IMPLIED_GRADERS.get(canonical_name(name)) for name in funcs if ":" not in name}
+    return next((name for name in ("countdown", "exact_match", "accuracy") if name in implied), None)
+
+
+def grader_settings(config: Config, grader: str | None) -> dict[str, Any]:
+    """What decides about a completion, as in `settings.json`: `grader`, and `right_at` where it matters."""
+    own = grader is not None and ":" in grader
+    return {"grader": grader} | ({"right_at": config.evaluation.right_at} if own else {})
+
+
+def answer_asked_by(config: Config) -> str | None:
+    """Which reward or grader needs gold answers, for a message; None if the rows may lack them.
+
+    Raises:
+        RewardError: there is no such reward or grader.
+    """
+    for name in config.rewards.funcs:
+        if reads_answer(name):
+            return f"the reward {name}"
+    grader = grader_name(config)
+    return f"the grader {grader} ({_GRADER})" if grader is not None and reads_answer(grader, _GRADER) else None
+
+
+def check_evaluation(config: Config) -> list[str]:
+    """Check the grader and the metric that decides the best evaluation; what has no effect becomes a note.
+
+    Raises:
+        ConfigError: `evaluation.best_by` names no metric of this run.
+        RewardError: there is no such reward or grader, or it does not accept the arguments of a reward.
+    """
+    settings, grader = config.evaluation, grader_name(config)
+    own = grader is not None and ":" in grader
+    if own:
+        find_custom(str(grader), _GRADER)
+    accuracy = (names.ACCURACY, names.ACCURACY_LOW, names.ACCURACY_HIGH)
+    known = [names.MEAN_REWARD, *(f"{names.MEAN_REWARD}/{function.__name__}" for function in _rewards(config))]
+    known += [names.FORMAT, names.LENGTH, names.TRUNCATED, *(accuracy if grader is not None else ())]
+    best_by = settings.best_by
+    if best_by in accuracy and grader is None:
+        raise ConfigError(
+            f"evaluation.best_by={best_by} needs a grader, and no reward of this run checks answers: set "
+            f"{_GRADER}, or evaluation.best_by={names.MEAN_REWARD}."
+        )
+    if best_by is not None and best_by not in known:
+        near = difflib.get_close_matches(best_by, known, n=1)
+        guess = f" Did you mean {near[0]}?" if near else ""
+        raise ConfigError(
+            f"evaluation.best_by={best_by} is no metric of this run's evaluations, which have "
+            f"{', '.join(known)}.{guess}"
+        )
+    if settings.right_at != 1.0 and not own:
+        which = f"the grader here is {grader}" if grader else "this run has no grader"
+        return [f"evaluation.right_at={settings.right_at:g} has no effect: it is for a grader of your own; {which}."]
+    return []
+
+
+def check_columns_for(config: Config, sets: Mapping[str, Sequence[str]]) -> None:
+    """Check that the run's rewards and grader can be called with the columns of each held-out set.
+
+    Args:
+        config: of the run.
+        sets: the columns of each set, by its name.
+
+    Raises:
+        RewardError: one needs a column that is not there, or does not accept one that is.
+    """
+    grader = grader_name(config)
+    for name, columns in sets.items():
+        rows = f"the held-out set {name}"
+        for given, function in zip(config.rewards.funcs, _rewards(config), strict=True):
+            check_columns(function, given, columns, rows=rows)
+        if grader is not None and ":" in grader:
+            check_columns(find_custom(grader, _GRADER).batch, grader, columns, key=_GRADER, rows=rows)
+
+
+@dataclass(frozen=True, slots=True)
+class HeldOutGrader:
+    """Grades batches of held-out completions by a grader, and rewards them as in training."""
+
+    config: Config
+    runner: RewardRunner
+    grader: str | None
+    """A name, see `grader_name`; None gives no outcomes."""
+    rewarded: bool = True
+    """Whether the run's rewards are computed too."""
+    trainer_state: Any = None
+    """Passed to functions that ask for it."""
+
+    def __call__(
+        self, texts: Sequence[str], rows: Sequence[Mapping[str, Any]], completions: Sequence[Any]
+    ) -> list[Grade]:
+        prompts = [row["prompt"] for row in rows]
+        replies = [_as_in_training(prompt, text) for prompt, text in zip(prompts, texts, strict=True)]
+        columns = {
+            **columns_of(rows),
+            "completion_ids": [_ids(completion) for completion in completions],
+            "trainer_state": self.trainer_state,
+        }
+        rewards = self.runner.score(prompts, replies, columns) if self.rewarded else {}
+        outcomes = self._outcomes(texts, rows, replies, columns, rewards)
+        each = [{name: values[at] for name, values in rewards.items()} for at in range(len(outcomes))]
+        weights = self.config.training.reward_weights
+        return [
+            Grade(outcome, weighted_reward([*own.values()], weights), own)
+            for outcome, own in zip(outcomes, each, strict=True)
+        ]
+
+    def _outcomes(
+        self,
+        texts: Sequence[str],
+        rows: Sequence[Mapping[str, Any]],
+        replies: Sequence[Any],
+        columns: Mapping[str, Any],
+        rewards: Mapping[str, Sequence[float | None]],
+    ) -> Sequence[Outcome | None]:
+        grader, settings = self.grader, self.config.rewards
+        if grader is None:
+            return [None] * len(texts)
+        if grader == "exact_match":
+            # It reads the last answer tag alone, to be independent of the share of well-formed completions.
+            tags = Tags(settings.think_tag, settings.answer_tag)
+            return [grade_exact(text, row["answer"], tags) for text, row in zip(texts, rows, strict=True)]
+        if ":" not in grader:
+            return [graded.outcome or Outcome.CRASHED for graded in self.runner.grade(grader, texts, rows)]
+        if self.rewarded and grader in settings.funcs:  # not called twice
+            return [self._outcome(value) for value in list(rewards.values())[settings.funcs.index(grader)]]
+        graded = self.runner.grade_batch(grader, [row["prompt"] for row in rows], replies, columns)
+        return [one.outcome or self._outcome(one.value) for one in graded]
+
+    def _outcome(self, value: float | None) -> Outcome:
+        if value is None:
+            return Outcome.UNPARSABLE_GOLD
+        return Outcome.RIGHT if value >= self.config.evaluation.right_at else Outcome.WRONG
+
+
+def grade_batch(
+    batch: Sequence[tuple[int, int, Mapping[str, Any]]],
+    completions: Sequence[Any],
+    *,
+    grade: GradeBatch | None,
+    tags: Tags,
+    prompt_prefix: str,
+) -> list[GradedCompletion]:
+    """Grade a batch of completions.
+
+    Args:
+        batch: for each completion the index of its problem, its own among the problem's completions, and the row.
+        completions: as the engine returned them.
+        grade: None compares the last answer tag with the answer.
+        tags: of a well-formed completion.
+        prompt_prefix: the end of the prompts that belongs to the completion.
+    """
+    texts = [with_prefix(str(one.text), prompt_prefix) for one in completions]
+    rows = [row for _, _, row in batch]
+    grades = (grade or _grade_exact)(texts, rows, completions)
+    found = []
+    for (index, sample, row), one, text, given in zip(batch, completions, texts, grades, strict=True):
+        stated = stated_answer(text, tags)
+        answer = None if row.get("answer") is None else str(row["answer"])
+        found.append(
+            GradedCompletion(
+                problem=index,
+                prompt=last_user_message(row["prompt"]),
+                answer=answer,
+                completion=str(one.text),
+                outcome=given.outcome,
+                well_formed=has_reasoning_format(text, tags),
+                length=one.length,
+                truncated=one.truncated,
+                sample=sample,
+                extracted=stated,
+                partial=given.outcome is not None and is_near(stated, answer, given.outcome),
+                reward=given.reward,
+                rewards=given.rewards,
+            )
+        )
+    return found
+
+
+def weighted_reward(rewards: Sequence[float | None], weights: Sequence[float] | None = None) -> float | None:
+    """The sum of rewards times weights, without those that are None; None if all are, as in TRL.
+
+    Args:
+        rewards: one per function.
+        weights: as many; None: each is 1.
+    """
+    pairs = zip(rewards, weights or [1.0] * len(rewards), strict=False)
+    known = [weight * reward for reward, weight in pairs if reward is not None]
+    return math.fsum(known) if known else None
 
 
 def stated_answer(completion: str, tags: Tags) -> str | None:
@@ -55,11 +286,35 @@ def stated_answer(completion: str, tags: Tags) -> str | None:
     return " ".join(text.split()) if number is None else str(number.value)
 
 
-def is_near(stated: str | None, gold: str, outcome: Outcome) -> bool:
+def is_near(stated: str | None, gold: str | None, outcome: Outcome) -> bool:
     """Whether an answer is right, or a number within 10% of the gold number."""
     if outcome is Outcome.RIGHT:
         return True
-    found, expected = read_number(stated or ""), read_number(gold)
+    found, expected = read_number(stated or ""), read_number(gold or "")
     if found is None or expected is None:
         return False
     return abs(found.value - expected.value) * _NEAR <= abs(expected.value)
+
+
+def last_user_message(prompt: Any) -> str:
+    """The last user message, for display; a plain prompt is returned as it is."""
+    if isinstance(prompt, str):
+        return prompt
+    return next((str(m["content"]) for m in reversed(prompt) if m["role"] == "user"), "")
+
+
+def _rewards(config: Config) -> list[RewardFunction]:
+    return load(config.rewards.funcs, RewardSettings.of(config.rewards, config.training.max_completion_length))
+
+
+def _grade_exact(texts: Sequence[str], rows: Sequence[Mapping[str, Any]], completions: Sequence[Any]) -> list[Grade]:
+    return [Grade(grade_exact(text, row["answer"])) for text, row in zip(texts, rows, strict=True)]
+
+
+def _as_in_training(prompt: Any, text: str) -> Any:
+    """A completion in the form that TRL gives it: that of its prompt."""
+    return text if isinstance(prompt, str) else [{"role": "assistant", "content": text}]
+
+
+def _ids(completion: Any) -> list[int]:
+    return list(getattr(completion, "ids", None) or [0] * completion.length)

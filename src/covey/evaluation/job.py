@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from datasets import Dataset
+from transformers import TrainerState
 
 from covey import data
 from covey.answers import Outcome, Tags
@@ -16,16 +18,27 @@ from covey.config import Config
 from covey.errors import ConfigError, ModelError, RunDirectoryError
 from covey.evaluation.benchmarks import benchmark, named
 from covey.evaluation.fingerprint import digest
-from covey.evaluation.grading import SEED_OFFSET, grader_name, grader_of
+from covey.evaluation.grading import (
+    SEED_OFFSET,
+    GradedCompletion,
+    HeldOutGrader,
+    answer_asked_by,
+    check_columns_for,
+    check_evaluation,
+    grader_name,
+    grader_settings,
+    last_user_message,
+)
 from covey.evaluation.metrics import compute_metrics
-from covey.evaluation.run import GenerateFn, GradedCompletion, evaluate, last_user_message, whole_batches
-from covey.evaluation.stored import sampling_settings
+from covey.evaluation.run import evaluate, whole_batches
+from covey.evaluation.stored import reward_settings, sampling_settings
 from covey.evaluation.target import Target, find_target
 from covey.model.adapters import quantization_config
-from covey.model.loading import check_model, load_tokenizer, quiet_weights, source_options
+from covey.model.loading import check_model, load_tokenizer, own_generation_config, quiet_weights, source_options
 from covey.model.prompts import cut_left, prompt_lengths, render, thinking_prefix
 from covey.rewards.runner import RewardRunner
-from covey.rollout import SamplingSettings
+from covey.rollout import InferenceEngine, LocalEngine, SamplingSettings
+from covey.rollout.registry import make_engine
 from covey.runlog.directory import RunDirectory, describe_environment
 from covey.runlog.evaluations import (
     StoredEvaluation,
@@ -49,7 +62,9 @@ class _Set:
 
     name: str
     rows: Dataset
-    grader: str
+    grader: str | None
+    rewarded: bool
+    """Whether the run's rewards are computed; not on benchmarks."""
 
 
 def run_evaluations(
@@ -76,6 +91,7 @@ def run_evaluations(
     Raises:
         CoveyError: the model, the data or the settings cannot be used, or the folder holds other results.
     """
+    check_evaluation(config)
     tokenizer = load_tokenizer(config.model)
     sets = list(_sets(config, paths, tokenizer, every_row=every_row))
     if not sets:
@@ -83,18 +99,16 @@ def run_evaluations(
             "There are no held-out problems to evaluate on: dataset.test_size=0. Set it above 0, or "
             "take every row of a file with --all."
         )
-    generate_batch = None
-    if model is None and config.evaluation.engine == "vllm":
-        generate_batch = _vllm_generate(config, target, tokenizer)
-    elif model is None:
-        model = load_policy(config, target)
+    name = "local" if model is not None else config.evaluation.engine
+    engine = engine_of(config, target, tokenizer, name, model)
+    check_columns_for(config, {part.name: part.rows.column_names for part in sets if part.rewarded})
     found = []
     runner = RewardRunner.of(config.rewards, max_completion_length=config.training.max_completion_length)
-    with runner:
+    with closing(engine), runner:
         runner.start()
         for part in sets:
             folder = _folder(config, target, part.name, out, several=len(sets) > 1)
-            setup = _Setup(model, tokenizer, runner, generate_batch)
+            setup = _Setup(engine, name, tokenizer, runner)
             found.append(_evaluate_set(config, target, part, folder, setup, progress))
     return found
 
@@ -170,38 +184,53 @@ def load_policy(config: Config, target: Target) -> Any:
     return model if device is None or getattr(model, "is_quantized", False) else model.to(device)
 
 
-def _vllm_generate(config: Config, target: Target, tokenizer: Any) -> GenerateFn:
-    """Sampling with vLLM.
+def engine_of(
+    config: Config, target: Target, tokenizer: Any, name: str, model: Any = None, *, batch_size: int | None = None
+) -> InferenceEngine:
+    """The engine that samples completions of a target.
+
+    Args:
+        config: `model.name` is `target.source`.
+        target: the weights.
+        tokenizer: of the model.
+        name: see `evaluation.engine`.
+        model: for `local`, the target's model, if it is loaded already.
+        batch_size: completions at a time; None takes `evaluation.batch_size`.
 
     Raises:
-        ConfigError: the weights are adapters, or quantised on loading.
-        EngineError: vLLM is not installed, or does not take the model.
+        ConfigError: there is no such engine, or the weights are adapters, or quantised on loading, and it needs others.
+        EngineError: it does not take the model.
+        ModelError: the model cannot be loaded.
     """
-    model = config.model
-    if target.adapter is not None or model.load_in_4bit or model.load_in_8bit:
+    batch_size = batch_size or config.evaluation.batch_size
+    if name == "local":
+        policy = model if model is not None else load_policy(config, target)
+        return LocalEngine(policy, tokenizer, batch_size=batch_size, shared_prefill=config.speed.shared_prefill)
+    settings = config.model
+    if target.adapter is not None or settings.load_in_4bit or settings.load_in_8bit:
         raise ConfigError(
-            f"evaluation.engine=vllm needs merged, unquantised weights, and {target.label} has adapters or weights "
+            f"evaluation.engine={name} needs merged, unquantised weights, and {target.label} has adapters or weights "
             "that are quantised on loading. Merge them with `covey export` and evaluate that folder, or use "
             "evaluation.engine=local."
         )
-    from covey.rollout.vllm.offline import VLLMEngine
-
-    engine = VLLMEngine(
-        check_model(model),
-        tokenizer,
-        dtype=model.dtype or "auto",
-        max_num_seqs=config.evaluation.batch_size,
-        revision=model.revision,
-        trust_remote_code=model.trust_remote_code,
+    return make_engine(
+        name,
+        "evaluation.engine",
+        model_name=check_model(settings),
+        tokenizer=tokenizer,
+        dtype=settings.dtype,
+        batch_size=batch_size,
+        revision=settings.revision,
+        trust_remote_code=settings.trust_remote_code,
     )
-    sampling = sampling_of(config)
-    return lambda prompts, seed: [one for (one,) in engine.generate(prompts, sampling, seed=seed)]
 
 
 def sampling_of(config: Config) -> SamplingSettings:
-    """The sampling settings of evaluations with this config."""
+    """The sampling settings of evaluations with this config; what has no key is that of the model's own config."""
+    own = own_generation_config(config.model)
+    more = {name: getattr(own, name, None) for name in ("min_p", "repetition_penalty")}
     return SamplingSettings(
-        **sampling_settings(config), chat_template_kwargs=config.training.chat_template_kwargs or {}
+        **sampling_settings(config), **{name: value for name, value in more.items() if value is not None}
     )
 
 
@@ -209,16 +238,16 @@ def _sets(config: Config, paths: Mapping[str, str], tokenizer: Any, *, every_row
     most = config.evaluation.max_problems
     if config.evaluation.benchmarks:
         for name in config.evaluation.benchmarks:
-            yield _Set(name, load_benchmark(name, config, paths), "accuracy")
+            yield _Set(name, load_benchmark(name, config, paths), "accuracy", rewarded=False)
         return
     template = config.training.chat_template_kwargs
     if every_row:
-        yield _Set("all", _every_row(config), grader_name(config))
+        yield _Set("all", _every_row(config), grader_name(config), rewarded=True)
         return
-    loaded = data.load(config.dataset, config.seed)
+    loaded = data.load(config.dataset, config.seed, answer_for=answer_asked_by(config))
     loaded = data.filter_by_length(loaded, prompt_lengths(tokenizer, template), cut_left(tokenizer), config.dataset)
     for name, rows in loaded.evaluation.items():
-        yield _Set(name, rows.select(range(min(most or len(rows), len(rows)))), grader_name(config))
+        yield _Set(name, rows.select(range(min(most or len(rows), len(rows)))), grader_name(config), rewarded=True)
 
 
 def _every_row(config: Config) -> Dataset:
@@ -228,7 +257,7 @@ def _every_row(config: Config) -> Dataset:
             f"{config.dataset.label}. Leave --all out, or name one: dataset=gsm8k dataset.path=FILE."
         )
     whole = replace(config.dataset, test_split=None, test_path=None, test_fraction=None, test_size=0)
-    rows = data.load(whole, config.seed).train
+    rows = data.load(whole, config.seed, answer_for=answer_asked_by(config)).train
     return rows.select(range(min(config.evaluation.max_problems or len(rows), len(rows))))
 
 
@@ -236,17 +265,17 @@ def _every_row(config: Config) -> Dataset:
 class _Setup:
     """What a set is evaluated with."""
 
-    model: Any
+    engine: InferenceEngine
+    engine_name: str
     tokenizer: Any
     runner: RewardRunner
-    generate_batch: GenerateFn | None
 
 
 def _evaluate_set(
     config: Config, target: Target, part: _Set, folder: Path, setup: _Setup, progress: Progress
 ) -> StoredEvaluation:
     settings, tags = config.evaluation, Tags(config.rewards.think_tag, config.rewards.answer_tag)
-    sampling = sampling_of(config)
+    template = config.training.chat_template_kwargs
     described = _described(config, target, part, setup)
     with writing_evaluation(folder):
         before = _restored(folder, begin_evaluation(folder, described))
@@ -254,23 +283,20 @@ def _evaluate_set(
         store = _Store(folder, len(before), whole_batches(len(before), total, settings.batch_size))
         progress(part.name, store.reached, total)
         result = evaluate(
-            setup.model,
+            setup.engine,
             setup.tokenizer,
             part.rows,
-            sampling,
+            sampling_of(config),
             num_samples=settings.num_samples,
             batch_size=settings.batch_size,
             seed=described["seed"],
-            grade=grader_of(part.grader, config, setup.runner),
+            grade=HeldOutGrader(config, setup.runner, part.grader, part.rewarded, TrainerState()),
             tags=tags,
-            prompt_prefix=thinking_prefix(
-                setup.tokenizer, part.rows[0]["prompt"], tags.think, sampling.chat_template_kwargs
-            ),
+            prompt_prefix=thinking_prefix(setup.tokenizer, part.rows[0]["prompt"], tags.think, template),
             on_progress=lambda count, of: progress(part.name, count, of),
             on_batch=store.add,
             done=before,
-            shared_prefill=config.speed.shared_prefill,
-            generate_batch=setup.generate_batch,
+            chat_template_kwargs=template,
         )
         estimates = compute_metrics([asdict(item) for item in result.completions], config.seed, settings.k)
         finish_evaluation(folder, {name: (e.value, e.low, e.high) for name, e in estimates.items()})
@@ -279,15 +305,16 @@ def _evaluate_set(
 
 def _described(config: Config, target: Target, part: _Set, setup: _Setup) -> dict[str, Any]:
     """The settings that identify an evaluation, stored next to its completions."""
-    settings, template = config.evaluation, sampling_of(config).chat_template_kwargs
+    settings, template = config.evaluation, config.training.chat_template_kwargs or {}
     prompts = [render(setup.tokenizer, prompt, template) for prompt in part.rows["prompt"]]
     problems = [last_user_message(prompt) for prompt in part.rows["prompt"]]
+    answers = part.rows["answer"] if "answer" in part.rows.column_names else [None] * len(problems)
     return {
         "name": part.name,
-        "model": {"id": target.label, "fingerprint": _weights(target, setup.model)},
+        "model": {"id": target.label, "fingerprint": _weights(target, getattr(setup.engine, "model", None))},
         "data": {
             "problems": len(part.rows),
-            "problems_fingerprint": digest(zip(problems, map(str, part.rows["answer"]), strict=True)),
+            "problems_fingerprint": digest(zip(problems, map(str, answers), strict=True)),
             "prompts_fingerprint": digest((prompt,) for prompt in prompts),
             "system_prompt": _system_prompt(part.rows[0]["prompt"]),
             "chat_template_kwargs": dict(template),
@@ -296,9 +323,10 @@ def _described(config: Config, target: Target, part: _Set, setup: _Setup) -> dic
         "num_samples": settings.num_samples,
         "batch_size": settings.batch_size,
         "seed": config.seed + SEED_OFFSET,
-        "engine": "local" if setup.generate_batch is None else "vllm",
+        "engine": setup.engine_name,
         "shared_prefill": config.speed.shared_prefill,
-        "grader": part.grader,
+        **grader_settings(config, part.grader),
+        **(reward_settings(config) if part.rewarded else {}),
         "environment": describe_environment(),
     }
 
@@ -327,7 +355,10 @@ def _system_prompt(prompt: Any) -> str | None:
 
 def _restored(folder: Path, completions: Iterable[Mapping[str, Any]]) -> list[GradedCompletion]:
     try:
-        return [GradedCompletion(**{**item, "outcome": Outcome(item["outcome"])}) for item in completions]
+        return [
+            GradedCompletion(**{**item, "outcome": None if item["outcome"] is None else Outcome(item["outcome"])})
+            for item in completions
+        ]
     except (TypeError, KeyError, ValueError) as error:
         raise RunDirectoryError(
             f"{folder} holds a completion that `covey eval` did not write ({error}), so it cannot be resumed. "
@@ -353,7 +384,7 @@ def _weights(target: Target, model: Any) -> str:
     """A fingerprint of the weights: a hash of the files, or the commit of a hub model."""
     folder = target.adapter or (Path(target.source) if Path(target.source).is_dir() else None)
     if folder is None:
-        config = getattr(model, "config", None)  # with vLLM there is no model here
+        config = getattr(model, "config", None)  # another engine has no model here
         return str(getattr(config, "_commit_hash", None) or target.source)
     hashed = hashlib.sha256()
     for file in sorted([*folder.glob("*.safetensors"), *folder.glob("pytorch_model*.bin")]):

@@ -16,7 +16,8 @@ def compute_metrics(
     """All metrics of an evaluation by name.
 
     Args:
-        completions: with `problem`, `outcome`, `partial`, `well_formed`, `truncated`, `length` and `extracted`.
+        completions: with `problem`, `outcome` (None without a grader), `partial`, `well_formed`, `truncated`, `length`
+            and `extracted`; and `reward` and `rewards`, where they were computed.
         seed: of the subsets that are drawn where not all are counted.
         ks: the k of pass@k and maj@k; if empty, the powers of two up to the completions of a problem, if several.
 
@@ -27,22 +28,63 @@ def compute_metrics(
     for item in completions:
         by_problem.setdefault(item["problem"], []).append(item)
     problems = list(by_problem.values())
+    has_grader = not problems or any(item["outcome"] is not None for problem in problems for item in problem)
     right = [[item["outcome"] == Outcome.RIGHT for item in problem] for problem in problems]
-    found = {
-        "accuracy": _share(right),
-        "partial_accuracy": _share([[item["partial"] for item in problem] for problem in problems]),
-        "format": _share([[item["well_formed"] for item in problem] for problem in problems]),
-        "truncated": _share([[item["truncated"] for item in problem] for problem in problems]),
-        "completion_length": mean_estimate(
-            [mean([item["length"] for item in problem]) for problem in problems], lowest=0.0
-        ),
-    }
-    for outcome in Outcome:
-        found[f"grader/{outcome}"] = _share([[item["outcome"] == outcome for item in p] for p in problems])
+    found = {}
+    if has_grader:
+        found["accuracy"] = _share(right)
+        found["partial_accuracy"] = _share([[item["partial"] for item in problem] for problem in problems])
+    found |= _reward_estimates(problems)
+    found["format"] = _share([[item["well_formed"] for item in problem] for problem in problems])
+    found["truncated"] = _share([[item["truncated"] for item in problem] for problem in problems])
+    lengths = [mean([item["length"] for item in problem]) for problem in problems]
+    found["completion_length"] = mean_estimate(lengths, lowest=0.0)
+    if has_grader:
+        for outcome in Outcome:
+            found[f"grader/{outcome}"] = _share([[item["outcome"] == outcome for item in p] for p in problems])
+        answers = [[item["extracted"] for item in problem] for problem in problems]
+        found |= _of_several(right, answers, seed, ks)
+    return found
+
+
+def rewards_by_problem(
+    completions: Iterable[tuple[int, float | None, Mapping[str, float | None]]],
+) -> tuple[list[float], dict[str, list[float]]]:
+    """The mean rewards of each problem: the weighted sums, and those of each function.
+
+    Args:
+        completions: problem, weighted reward and rewards by function; None does not count.
+
+    Returns:
+        One value for each problem with any.
+    """
+    found: dict[str | None, dict[int, list[float]]] = {None: {}}
+    for problem, reward, rewards in completions:
+        for name, value in ((None, reward), *rewards.items()):
+            if value is not None:
+                found.setdefault(name, {}).setdefault(problem, []).append(value)
+    means = {name: [mean(values) for values in problems.values()] for name, problems in found.items()}
+    return means.pop(None), {str(name): values for name, values in means.items()}
+
+
+def _reward_estimates(problems: Sequence[Sequence[Mapping[str, Any]]]) -> dict[str, Estimate]:
+    """Mean rewards; none if an older version evaluated some of the problems without rewards."""
+    every = [item for problem in problems for item in problem]
+    if not all(item.get("rewards") for item in every):
+        return {}
+    reward, rewards = rewards_by_problem((item["problem"], item["reward"], item["rewards"]) for item in every)
+    named = {"reward": reward} | {f"reward/{name}": values for name, values in rewards.items()}
+    return {name: mean_estimate(values) for name, values in named.items() if values}
+
+
+def _of_several(
+    right: Sequence[Sequence[bool]], answers: Sequence[Sequence[str | None]], seed: int, ks: Sequence[int]
+) -> dict[str, Estimate]:
+    """The metrics of several completions per problem."""
     samples, total = min(map(len, right), default=0), sum(map(len, right))
-    answers = [[item["extracted"] for item in problem] for problem in problems]
+    found = {}
     if samples > 1:
-        found[f"avg@{samples}"] = found["accuracy"]
+        found[f"avg@{samples}"] = _share(right)
     chosen = sorted(set(ks)) or (powers_up_to(samples) if samples > 1 else [])
     for k in chosen:
         passed = [pass_at_k(len(problem), sum(problem), k) for problem in right]

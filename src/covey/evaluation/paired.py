@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from covey.evaluation.estimators import Z95, mean, t_quantile
+from covey.evaluation.estimators import Z95, mean, t_estimate
 from covey.evaluation.planning import Plan, plan
 
 _ENUMERATED = 16
@@ -21,7 +21,7 @@ _DRAWS = 20_000
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """How B differs from A. Shares of 1; positive means that B is better."""
+    """How B differs from A, in the unit of the scores; positive means that B has more."""
 
     problems: int
     first: float
@@ -40,12 +40,12 @@ class Comparison:
 def compare(first: Sequence[Sequence[float]], second: Sequence[Sequence[float]], seed: int = 0) -> Comparison:
     """Compare two models problem by problem.
 
-    With one completion each: the interval of Bonett & Price (2012), which holds at small counts too, and McNemar's
-    exact test (1947). With more: Student's t interval of the mean difference, and a sign-flip test, over all
-    flips or 20,000 seeded ones.
+    With one completion each, right (1) or wrong (0): the interval of Bonett & Price (2012), which holds at small counts
+    too, and McNemar's exact test (1947). Else: Student's t interval of the mean difference, and a sign-flip test, over
+    all flips or 20,000 seeded ones.
 
     Args:
-        first: for each problem, A's score on each of its completions: 1 for right, 0 for wrong.
+        first: for each problem, A's score on each of its completions: 1 for right, 0 for wrong, or a reward.
         second: B's, for the same problems in the same order.
         seed: of the sign flips that are drawn.
     """
@@ -54,14 +54,13 @@ def compare(first: Sequence[Sequence[float]], second: Sequence[Sequence[float]],
     n = len(gaps)
     gained, lost = (tuple(map(int, np.flatnonzero(side))) for side in (gaps > 0, gaps < 0))
     difference = float(gaps.mean()) if n else math.nan
-    if all(len(scores) == 1 for scores in (*first, *second)):
+    graded = all(score in (0.0, 1.0) for scores in (*first, *second) for score in scores)
+    if graded and all(len(scores) == 1 for scores in (*first, *second)):
         low, high = bonett_price(len(gained), len(lost), n)
         p_value = mcnemar(len(gained), len(lost))
     else:
-        spread = float(gaps.std(ddof=1)) if n > 1 else math.nan
-        half = t_quantile(n - 1) * spread / math.sqrt(n) if n > 1 else math.nan
-        low, high = max(-1.0, difference - half), min(1.0, difference + half)
-        p_value = sign_flip(gaps, seed)
+        interval, p_value = t_estimate(gaps.tolist()), sign_flip(gaps, seed)
+        low, high = (max(-1.0, interval.low), min(1.0, interval.high)) if graded else (interval.low, interval.high)
     return Comparison(n, mean(a), mean(b), difference, low, high, p_value, gained, lost, plan(first, second))
 
 

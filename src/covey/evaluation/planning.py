@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from covey.evaluation.estimators import Z95, Estimate, mean, t_quantile
+from covey.evaluation.estimators import Z95, Estimate, mean, t_estimate, t_quantile
 
 _REACH = Z95 + 0.8416212335729143
 """Standard errors between a detectable difference and 0: a two-sided 5% level and 80% power (one-sided quantile)."""
@@ -27,8 +27,8 @@ class Plan:
     """
 
     detectable: float
-    """The smallest true difference that these problems and completions detect, as a share of 1; NaN if all problems
-    changed alike."""
+    """The smallest true difference that these problems and completions detect, in the unit of the scores; NaN if all
+    problems changed alike."""
     problems: Estimate
     """Further problems, with as many completions each; NaN for no difference."""
     samples: Estimate
@@ -40,7 +40,7 @@ def plan(first: _Scores, second: _Scores) -> Plan:
     """Plan from a pilot.
 
     Args:
-        first: for each problem, A's score on each of its completions: 1 for right, 0 for wrong.
+        first: for each problem, A's score on each of its completions: 1 for right, 0 for wrong, or a reward.
         second: B's, for the same problems in the same order.
     """
     n, undefined = len(first), Estimate(math.nan, math.nan, math.nan)
@@ -56,13 +56,16 @@ def plan(first: _Scores, second: _Scores) -> Plan:
     variance = max(float(squares.mean()), float(noise.mean()))
     if variance < 1e-12:
         return Plan(math.nan, undefined, undefined)
+    graded = all(score in (0.0, 1.0) for scores in (*first, *second) for score in scores)
     # McNemar's exact test is discrete: the usual continuity correction costs one problem.
-    lost = 1 if max(map(max, counts)) == 1 else 0
-    detectable = min(1.0, _REACH * math.sqrt(variance / n) + lost / n)
+    lost = 1 if graded and max(map(max, counts)) == 1 else 0
+    detectable = _REACH * math.sqrt(variance / n) + lost / n
+    detectable = min(1.0, detectable) if graded else detectable
     size = abs(float(gaps.mean()))
     if size < 1e-12:
         return Plan(detectable, undefined, undefined)
-    error = t_quantile(n - 1) * float(squares.std(ddof=1)) / math.sqrt(n)
+    spread = t_estimate(squares.tolist())
+    error = spread.high - spread.value
     factor = math.exp(min(error / variance, 50.0))  # on a log scale: a variance is positive and skewed
     problems = [max(0, _problems(size, variance * by, lost) - n) for by in (1.0, 1 / factor, factor)]
     samples = undefined

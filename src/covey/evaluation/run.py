@@ -3,41 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 from typing import Any
 
 from datasets import Dataset
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
-from covey.answers import Outcome, Tags, grade_exact, has_reasoning_format
-from covey.evaluation.estimators import Estimate, accuracy_estimate, mean
-from covey.evaluation.grading import Grade, is_near, stated_answer
-from covey.rewards.reward import with_prefix
-from covey.rollout import Generation, SamplingSettings, generate
-
-
-@dataclass(frozen=True, slots=True)
-class GradedCompletion:
-    """One completion of one held-out problem."""
-
-    problem: int
-    """Row of the problem in its set."""
-    prompt: str
-    """The last user message, or the prompt string."""
-    answer: str
-    completion: str
-    outcome: Outcome
-    well_formed: bool
-    length: int
-    truncated: bool
-    sample: int = 0
-    """Index among the problem's completions."""
-    extracted: str | None = None
-    """The stated answer, numbers normalised."""
-    partial: bool = False
-    """Right, or a number within 10% of the answer."""
+from covey.answers import Outcome, Tags
+from covey.evaluation.estimators import Estimate, accuracy_estimate, mean, mean_estimate
+from covey.evaluation.grading import GradeBatch, GradedCompletion, grade_batch
+from covey.evaluation.metrics import rewards_by_problem
+from covey.model.prompts import TemplateArguments
+from covey.rollout import Completion, InferenceEngine, SamplingSettings, generate
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,15 +30,14 @@ class Shard:
     count: int
     gather: Callable[[Any], list[Any]]
     """Returns the values of all processes, in rank order."""
-    any_has_work: Callable[[bool], bool] | None = None
-    """As for `covey.rollout.sample`: with sharded weights every forward needs every process."""
 
 
 @dataclass(frozen=True, slots=True)
 class EvaluationResult:
     """Metrics over one held-out set, and the completions behind them."""
 
-    accuracy: Estimate
+    accuracy: Estimate | None
+    """None without a grader."""
     format: float
     """Share of completions in the format `<think>…</think><answer>…</answer>`."""
     completion_length: float
@@ -67,20 +45,22 @@ class EvaluationResult:
     truncated: float
     """Share that reached the length limit."""
     completions: list[GradedCompletion]
+    reward: Estimate | None = None
+    """The mean of the weighted sum of the rewards; None without any."""
+    rewards: Mapping[str, float] = field(default_factory=dict)
+    """The mean of each reward function that gave any."""
 
     def metrics(self) -> dict[str, float]:
         """The metrics by name."""
-        return {
-            "accuracy": self.accuracy.value,
-            "accuracy_low": self.accuracy.low,
-            "accuracy_high": self.accuracy.high,
-            "format": self.format,
-            "completion_length": self.completion_length,
-            "truncated": self.truncated,
-        }
+        found = {"format": self.format, "completion_length": self.completion_length, "truncated": self.truncated}
+        if self.reward is not None:
+            found = _with_interval("reward", self.reward) | found
+        if self.accuracy is not None:
+            found = _with_interval("accuracy", self.accuracy) | found
+        return found | {f"reward/{name}": value for name, value in self.rewards.items()}
 
 
-GenerateFn = Callable[[list[Any], int], list[Generation]]
+_GenerateBatch = Callable[[list[Any], int], list[Completion]]
 """From prompts and a seed to one completion each."""
 
 _Batch = Sequence[tuple[int, int, Mapping[str, Any]]]
@@ -88,7 +68,7 @@ _Batch = Sequence[tuple[int, int, Mapping[str, Any]]]
 
 
 def evaluate(
-    model: PreTrainedModel | None,
+    engine: InferenceEngine,
     tokenizer: PreTrainedTokenizerBase,
     problems: Dataset,
     sampling: SamplingSettings,
@@ -96,15 +76,14 @@ def evaluate(
     num_samples: int = 1,
     batch_size: int,
     seed: int,
-    grade: Grade | None = None,
+    grade: GradeBatch | None = None,
     tags: Tags | None = None,
     prompt_prefix: str = "",
     on_progress: Callable[[int, int], None] | None = None,
     on_batch: Callable[[Sequence[GradedCompletion]], None] | None = None,
     done: Sequence[GradedCompletion] = (),
     shard: Shard | None = None,
-    shared_prefill: bool = True,
-    generate_batch: GenerateFn | None = None,
+    chat_template_kwargs: TemplateArguments = None,
 ) -> EvaluationResult:
     """Sample `num_samples` completions of every problem and grade them.
 
@@ -112,9 +91,11 @@ def evaluate(
     differ by the model only. Every batch has a seed of its own, so that a resumed evaluation gets the same completions.
 
     Args:
-        problems: rows with `prompt` (conversation or string) and `answer`.
-        grade: grades completions against their rows; None compares the last answer tag with the answer, numbers
-            by value.
+        engine: samples the completions, `batch_size` at a time.
+        tokenizer: of its model.
+        problems: rows with `prompt` (conversation or string), and with what `grade` reads.
+        grade: grades completions against their rows, and rewards them; None compares the last answer tag with the
+            row's `answer`, numbers by value.
         tags: the tags of a well-formed completion; None means `<think>` and `<answer>`.
         prompt_prefix: the end of the prompts that belongs to the completion, such as `<think>`; it counts for grading
             and format.
@@ -124,23 +105,21 @@ def evaluate(
             sampled again.
         shard: compute only these batches here, and gather the result of all; the callbacks then get this process's
             completions.
-        shared_prefill: as for `covey.rollout.local.generate`, which samples other tokens without it.
-        generate_batch: samples one completion per prompt, from a seed, in place of the model and the local engine.
+        chat_template_kwargs: arguments of the chat template besides the messages.
     """
     shard = shard or Shard(0, 1, lambda value: [value])
     total = len(problems) * num_samples
     kept = whole_batches(len(done), total, batch_size)
     batches = _batches(problems, num_samples, batch_size, kept)
-    if generate_batch is None:
-        options: dict[str, Any] = {
-            "batch_size": batch_size,
-            "any_has_work": shard.any_has_work,
-            "shared_prefill": shared_prefill,
-        }
-        generate_batch = partial(_generate_locally, model, tokenizer, sampling, options)
-    grade_batch = partial(_graded, grade=grade or _grade_exact, tags=tags or Tags(), prompt_prefix=prompt_prefix)
+
+    def generate_batch(prompts: list[Any], seed: int) -> list[Completion]:
+        return generate(engine, tokenizer, prompts, sampling, seed=seed, chat_template_kwargs=chat_template_kwargs)
+
+    graded_batch = partial(grade_batch, grade=grade, tags=tags or Tags(), prompt_prefix=prompt_prefix)
     made: dict[int, list[GradedCompletion]] = {}
-    for number, graded in _graded_batches(batches, shard, generate_batch, grade_batch, seed + kept, batch_size):
+    for number, graded in _graded_batches(
+        batches, shard, generate_batch, graded_batch, seed + kept, batch_size, together=engine.capabilities.collective
+    ):
         made[number] = graded
         if on_batch is not None:
             on_batch(graded)
@@ -156,12 +135,6 @@ def whole_batches(done: int, total: int, batch_size: int) -> int:
     return done if done == total else done // batch_size * batch_size
 
 
-def _generate_locally(
-    model: Any, tokenizer: Any, sampling: SamplingSettings, options: Mapping[str, Any], prompts: list[Any], seed: int
-) -> list[Generation]:
-    return generate(model, tokenizer, prompts, sampling, seed=seed, **options)
-
-
 def _batches(problems: Dataset, num_samples: int, batch_size: int, kept: int) -> list[_Batch]:
     """The batches after the first `kept` completions, in the order of the problems."""
     every = ((index, sample, row) for index, row in enumerate(problems) for sample in range(num_samples))
@@ -172,55 +145,26 @@ def _batches(problems: Dataset, num_samples: int, batch_size: int, kept: int) ->
 def _graded_batches(
     batches: Sequence[_Batch],
     shard: Shard,
-    generate_batch: GenerateFn,
-    grade_batch: Callable[[_Batch, Sequence[Generation]], list[GradedCompletion]],
+    generate_batch: _GenerateBatch,
+    graded_batch: Callable[[_Batch, Sequence[Completion]], list[GradedCompletion]],
     seed: int,
     batch_size: int,
+    *,
+    together: bool,
 ) -> Iterator[tuple[int, list[GradedCompletion]]]:
-    """This process's batches by number, graded."""
+    """This process's batches by number, graded.
+
+    Args:
+        together: whether all processes must generate equally often.
+    """
     for first in range(0, len(batches), shard.count):
         number = first + shard.index
-        here = min(number, len(batches) - 1)  # out of range where the other processes need this one's forwards
-        if number != here and shard.any_has_work is None:
+        here = min(number, len(batches) - 1)  # out of range where the other processes need this one
+        if number != here and not together:
             continue
-        generations = generate_batch([row["prompt"] for _, _, row in batches[here]], seed + here * batch_size)
+        completions = generate_batch([row["prompt"] for _, _, row in batches[here]], seed + here * batch_size)
         if number == here:
-            yield number, grade_batch(batches[number], generations)
-
-
-def _graded(
-    batch: _Batch,
-    generations: Sequence[Generation],
-    *,
-    grade: Grade,
-    tags: Tags,
-    prompt_prefix: str,
-) -> list[GradedCompletion]:
-    texts = [with_prefix(generation.text, prompt_prefix) for generation in generations]
-    outcomes = grade(texts, [row for _, _, row in batch])
-    graded = []
-    for (index, sample, row), generation, text, outcome in zip(batch, generations, texts, outcomes, strict=True):
-        stated = stated_answer(text, tags)
-        graded.append(
-            GradedCompletion(
-                problem=index,
-                prompt=last_user_message(row["prompt"]),
-                answer=row["answer"],
-                completion=generation.text,
-                outcome=outcome,
-                well_formed=has_reasoning_format(text, tags),
-                length=generation.length,
-                truncated=generation.truncated,
-                sample=sample,
-                extracted=stated,
-                partial=is_near(stated, row["answer"], outcome),
-            )
-        )
-    return graded
-
-
-def _grade_exact(texts: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> list[Outcome]:
-    return [grade_exact(text, row["answer"]) for text, row in zip(texts, rows, strict=True)]
+            yield number, graded_batch(batches[number], completions)
 
 
 def summarise(graded: list[GradedCompletion]) -> EvaluationResult:
@@ -228,17 +172,18 @@ def summarise(graded: list[GradedCompletion]) -> EvaluationResult:
     by_problem: dict[int, list[bool]] = {}
     for item in graded:
         by_problem.setdefault(item.problem, []).append(item.outcome is Outcome.RIGHT)
+    reward, rewards = rewards_by_problem((item.problem, item.reward, item.rewards) for item in graded)
+    has_grader = not graded or any(item.outcome is not None for item in graded)
     return EvaluationResult(
-        accuracy=accuracy_estimate(list(by_problem.values())),
+        accuracy=accuracy_estimate(list(by_problem.values())) if has_grader else None,
         format=mean([float(item.well_formed) for item in graded]),
         completion_length=mean([float(item.length) for item in graded]),
         truncated=mean([float(item.truncated) for item in graded]),
         completions=graded,
+        reward=mean_estimate(reward) if reward else None,
+        rewards={name: mean(values) for name, values in rewards.items()},
     )
 
 
-def last_user_message(prompt: Any) -> str:
-    """The last user message, for display; a plain prompt is returned as it is."""
-    if isinstance(prompt, str):
-        return prompt
-    return next((str(m["content"]) for m in reversed(prompt) if m["role"] == "user"), "")
+def _with_interval(name: str, estimate: Estimate) -> dict[str, float]:
+    return {name: estimate.value, f"{name}_low": estimate.low, f"{name}_high": estimate.high}

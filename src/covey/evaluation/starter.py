@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,10 +12,12 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from covey.answers import Outcome
 from covey.data.sources.arithmetic import Difficulty, take
 from covey.evaluation.estimators import Estimate, accuracy_estimate, mean
-from covey.evaluation.run import EvaluationResult, GradedCompletion, evaluate
+from covey.evaluation.figures import ends_text, value_text
+from covey.evaluation.grading import GradedCompletion
+from covey.evaluation.run import EvaluationResult, evaluate
 from covey.model.starter.coldstart import DIFFICULTY, ColdStart
 from covey.model.starter.styles import STYLE_SHARES
-from covey.rollout import SamplingSettings
+from covey.rollout import LocalEngine, SamplingSettings
 
 _PROBLEMS = 1000
 _SAMPLING = SamplingSettings(max_completion_length=96)
@@ -42,7 +45,7 @@ class StarterFigures:
 
         table = Table("held-out arithmetic, sampled at temperature 1", "value", "95% interval")
         for label, estimate in self._estimates():
-            table.add_row(label, f"{estimate.value:.1%}", f"{estimate.low:.1%} – {estimate.high:.1%}")
+            table.add_row(label, value_text(estimate.value), ends_text(estimate))
         table.add_row("share of careful completions", f"{self.careful_share:.1%}", "")
         table.add_row("mean completion length", f"{self.length:.1f} tokens", "")
         return table
@@ -61,12 +64,16 @@ def measure_starter(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, 
     hard = _evaluate(model, tokenizer, _HARD, seed)
     careful = [item for item in task.completions if is_careful(item)]
     return StarterFigures(
-        accuracy=task.accuracy,
-        when_careful=accuracy_estimate([[item.outcome is Outcome.RIGHT] for item in careful]),
+        accuracy=_accuracy(task.completions),
+        when_careful=_accuracy(careful),
         careful_share=mean([float(is_careful(item)) for item in task.completions]),
-        hard=hard.accuracy,
+        hard=_accuracy(hard.completions),
         length=task.completion_length,
     )
+
+
+def _accuracy(completions: Sequence[GradedCompletion]) -> Estimate:
+    return accuracy_estimate([[item.outcome is Outcome.RIGHT] for item in completions])
 
 
 def is_careful(item: GradedCompletion) -> bool:
@@ -77,7 +84,7 @@ def is_careful(item: GradedCompletion) -> bool:
 def model_card(settings: ColdStart, figures: StarterFigures, parameters: int) -> str:
     """The model card, in the hub's format."""
     rows = "\n".join(
-        f"| {label} | {estimate.value:.1%} | {estimate.low:.1%} – {estimate.high:.1%} |"
+        f"| {label} | {value_text(estimate.value)} | {ends_text(estimate)} |"
         for label, estimate in figures._estimates()
     )
     shares = ", ".join(f"{style} {share:.0%}" for style, share in STYLE_SHARES.items())
@@ -130,4 +137,4 @@ def _evaluate(
     rows = Dataset.from_list(
         [{"prompt": [{"role": "user", "content": p.text}], "answer": str(p.answer)} for p in problems]
     )
-    return evaluate(model, tokenizer, rows, _SAMPLING, batch_size=250, seed=seed)
+    return evaluate(LocalEngine(model, tokenizer), tokenizer, rows, _SAMPLING, batch_size=250, seed=seed)

@@ -6,7 +6,6 @@ the run, and the metrics are computed again.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,12 +13,17 @@ from typing import Any
 from covey.config import Config, load
 from covey.errors import RunDirectoryError
 from covey.evaluation.fingerprint import digest
-from covey.evaluation.grading import SEED_OFFSET, grader_name
+from covey.evaluation.grading import SEED_OFFSET, grader_name, grader_settings
 from covey.evaluation.metrics import compute_metrics
 from covey.runlog.directory import RunDirectory
-from covey.runlog.evaluations import StoredEvaluation, list_evaluations, read_completions
-
-_NAMED = re.compile(r"(.+)-step-(\d+)")
+from covey.runlog.evaluations import (
+    StoredEvaluation,
+    list_evaluations,
+    read_completions,
+    read_evaluation,
+    training_file_names,
+    training_files,
+)
 
 
 def evaluations_of(run_dir: Path) -> list[StoredEvaluation]:
@@ -28,11 +32,23 @@ def evaluations_of(run_dir: Path) -> list[StoredEvaluation]:
     Raises:
         RunDirectoryError: one of them cannot be read.
     """
-    run = RunDirectory(run_dir)
-    run.refuse_newer()
-    root = run.evaluation
-    files = sorted(root.glob("*-step-*.jsonl")) if root.is_dir() else []
-    return [*(read_training_evaluation(file) for file in files), *list_evaluations(run_dir)]
+    RunDirectory(run_dir).refuse_newer()
+    of_training = [read_training_evaluation(file) for _, _, file in training_files(run_dir)]
+    return [*of_training, *list_evaluations(run_dir)]
+
+
+def read_stored(path: Path) -> StoredEvaluation:
+    """The evaluation of `covey eval` in this folder, or of training in this file.
+
+    Raises:
+        RunDirectoryError: it is not one, is damaged, or not finished.
+    """
+    if path.suffix == ".jsonl":
+        return read_training_evaluation(path)
+    found = read_evaluation(path)
+    if not found.done:
+        raise RunDirectoryError(f"{path} is not finished: the same `covey eval` command resumes it.")
+    return found
 
 
 def read_training_evaluation(file: Path) -> StoredEvaluation:
@@ -44,7 +60,7 @@ def read_training_evaluation(file: Path) -> StoredEvaluation:
     Raises:
         RunDirectoryError: it is not one, it is damaged, or the run's config is missing.
     """
-    named = _NAMED.fullmatch(file.stem)
+    named = training_file_names(file)
     run = RunDirectory(file.absolute().parent.parent)
     if named is None or not file.is_file() or not run.config.is_file():
         raise RunDirectoryError(
@@ -54,6 +70,8 @@ def read_training_evaluation(file: Path) -> StoredEvaluation:
     run.refuse_newer()
     completions = list(read_completions(file))
     config = load(recipe=run.config)
+    graded = any(item.get("outcome") is not None for item in completions)
+    grader = (grader_name(config) or "accuracy") if graded else None  # older versions graded every run
     try:
         estimates = compute_metrics(completions, config.seed, config.evaluation.k)
         problems = problems_of(completions)
@@ -61,15 +79,10 @@ def read_training_evaluation(file: Path) -> StoredEvaluation:
         raise RunDirectoryError(
             f"{file} holds completions without {missing}: the file was changed. Delete it."
         ) from None
-    settings = {
-        "seed": config.seed + SEED_OFFSET,
-        "name": named[1],
-        "model": {"id": f"{run.root.name} at step {int(named[2])}"},
-        "data": {"problems": len(problems), "problems_fingerprint": digest(problems), **prompt_settings(config)},
-        "sampling": sampling_settings(config),
-        "num_samples": config.evaluation.num_samples,
-        "grader": grader_name(config),
-    }
+    measured = settings_of(config, grader)
+    data = {"problems": len(problems), "problems_fingerprint": digest(problems), **measured["data"]}
+    model = {"id": f"{run.root.name} at step {named[1]}"}
+    settings = {**measured, "name": named[0], "step": named[1], "model": model, "data": data}
     summary = {name: {"value": e.value, "low": e.low, "high": e.high} for name, e in estimates.items()}
     return StoredEvaluation(file, settings, summary)
 
@@ -80,12 +93,25 @@ def problems_of(completions: Iterable[Mapping[str, Any]]) -> list[tuple[str, str
     return [found[problem] for problem in sorted(found)]
 
 
-def prompt_settings(config: Config) -> dict[str, Any]:
-    """The prompt settings of all problems, besides the model's chat template."""
+def settings_of(config: Config, grader: str | None) -> dict[str, Any]:
+    """How a run with this config measures held-out problems, as far as its config knows it, as in `settings.json`."""
     return {
-        "system_prompt": config.dataset.system_prompt,
-        "chat_template_kwargs": dict(config.training.chat_template_kwargs or {}),
+        "seed": config.seed + SEED_OFFSET,
+        "data": {
+            "system_prompt": config.dataset.system_prompt,
+            "chat_template_kwargs": dict(config.training.chat_template_kwargs or {}),
+            "chat_template": config.model.chat_template,
+        },
+        "sampling": sampling_settings(config),
+        "num_samples": config.evaluation.num_samples,
+        **grader_settings(config, grader),
+        **reward_settings(config),
     }
+
+
+def reward_settings(config: Config) -> dict[str, Any]:
+    """The reward functions of evaluations with this config, as in `settings.json`."""
+    return {"rewards": {"funcs": list(config.rewards.funcs), "weights": list(config.training.reward_weights or ())}}
 
 
 def sampling_settings(config: Config) -> dict[str, Any]:

@@ -15,6 +15,11 @@ class GRPO(Objective):
     Source: Shao et al. 2024, DeepSeekMath (arXiv:2402.03300), section 4.1.
     """
 
+    @property
+    def keeps_trl_advantages(self) -> bool:
+        """True, unless a derived class computes its own."""
+        return type(self).advantages is GRPO.advantages
+
     def advantages(self, *_: Any, **__: Any) -> tuple[None, Metrics]:
         """None: TRL's advantages stay."""
         return None, {}

@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Self
 
 from torch import Tensor
 
+from covey.errors import ConfigError, CoveyError
+from covey.importing import failure
+
 Metrics = Mapping[str, float]
 """Numbers to log, by name (`objective/…`)."""
+Columns = Mapping[str, Tensor | Sequence[Sequence[Any]]]
+"""Values of each completion, by name: `[P, G]`, as a tensor or as nested lists of plain data."""
+
+NEEDS = frozenset({"reference", "policy", "correct"})
 
 
 class Objective(ABC):
     """Turns the rewards of whole groups into advantages. Used in training only, not in evaluation.
 
-    Any object with `needs` and `advantages` is an objective; the other methods are optional.
+    Any object with `advantages` is an objective; the rest is optional. One whose numbers depend on earlier batches has
+    `state_dict()` and `load_state_dict(state)` as well: checkpoints hold that state, which consists of tensors,
+    numbers, strings, None, and lists and mappings of these; on loading, its tensors are on the CPU.
     """
 
     @property
@@ -41,8 +52,10 @@ class Objective(ABC):
         lengths_PG: Tensor,
         beta: float,
         **more: Any,
-    ) -> tuple[Tensor | None, Metrics]:
+    ) -> tuple[Tensor | None, Metrics] | tuple[Tensor | None, Metrics, Columns]:
         """The advantages of all completions of a generation batch, over all processes.
+
+        A class that takes `**kwargs` may leave out what it does not need.
 
         Args:
             rewards_PG: weighted sum of the rewards, `[P, G]`; NaN where `mask_PG` is false.
@@ -56,13 +69,114 @@ class Objective(ABC):
             more: further inputs, by `needs`.
 
         Returns:
-            Advantages `[P, G]`, or None to keep TRL's own; and metrics.
+            Advantages `[P, G]`, or None to keep TRL's own; metrics; and, if there are any, columns, which are recorded
+            with the completions.
         """
 
-    def for_run(self, *, loss_type: str, num_generations: int) -> Self:
-        """This objective, adapted to the loss that it is used with.
+    def for_run(self, *, loss_type: str, num_generations: int, max_completion_length: int | None) -> Self:
+        """This objective, adapted to the run that it is used in. May be called more than once.
+
+        Args:
+            loss_type: of TRL's loss.
+            num_generations: completions per prompt.
+            max_completion_length: in tokens.
 
         Raises:
-            ConfigError: the loss does not support it.
+            ConfigError: the run does not support it.
         """
         return self
+
+
+def needs_of(objective: Any) -> frozenset[str]:
+    """What an objective needs; nothing if it does not say."""
+    return frozenset(getattr(objective, "needs", ()))
+
+
+def adapted(objective: Any, **run: Any) -> Any:
+    """The objective's `for_run`, given those of its arguments that it takes; the objective itself without one.
+
+    Raises:
+        ConfigError: the run does not support it, or what it returns is no objective.
+    """
+    method = getattr(objective, "for_run", None)
+    if method is None:
+        return objective
+    with reported(objective, "for_run", ConfigError):
+        taken = inspect.signature(method).parameters.values()
+        takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in taken)
+        names = {parameter.name for parameter in taken}
+        found = method(**{name: value for name, value in run.items() if takes_any or name in names})
+    check_objective(found, f"What for_run of {type(objective).__name__} returned")
+    return found
+
+
+def check_objective(objective: Any, what: str = "The objective") -> None:
+    """Check before training that this is an objective.
+
+    Raises:
+        ConfigError: with what is missing.
+    """
+    kind = type(objective).__name__
+    made = (
+        "It is made by covey.objective.make, or an instance of a class with advantages(self, rewards_PG, mask_PG, "
+        "**kwargs), such as one derived from covey.objective.Objective."
+    )
+    if inspect.isclass(objective):
+        raise ConfigError(f"{what} is the class {objective.__name__} itself, not an instance of it. {made}")
+    if not callable(getattr(objective, "advantages", None)):
+        raise ConfigError(f"{what} of type {kind} has no method advantages. {made}")
+    passer(objective)
+    needs: Any = getattr(objective, "needs", frozenset())
+    if not isinstance(needs, frozenset | set) or needs - NEEDS:
+        raise ConfigError(f"{what} of type {kind} has needs={needs!r}; it must be a frozenset of {_listed(NEEDS)}.")
+    has = [name for name in ("state_dict", "load_state_dict") if callable(getattr(objective, name, None))]
+    if len(has) == 1:
+        raise ConfigError(
+            f"{what} of type {kind} has {has[0]} alone: checkpoints need both state_dict(self) and "
+            "load_state_dict(self, state)."
+        )
+
+
+def passer(objective: Any) -> Callable[..., Any]:
+    """The objective's `advantages`, to be called with all arguments by keyword.
+
+    Raises:
+        ConfigError: it does not take what an objective gets.
+    """
+    method = objective.advantages
+    keywords = {"ref_logps_PG", "policy_logps_PG", "lengths_PG", "beta"}
+    keywords |= {"correct_PG"} if "correct" in needs_of(objective) else set()
+    signature = inspect.signature(method)
+    given = dict.fromkeys(keywords)
+    try:
+        signature.bind(rewards_PG=None, mask_PG=None, **given)
+    except TypeError:
+        try:
+            signature.bind(None, None, **given)
+        except TypeError as error:
+            raise ConfigError(
+                f"advantages of {type(objective).__name__} cannot be called as an objective is ({error}): it gets "
+                f"rewards_PG, mask_PG and by keyword {_listed(keywords)}. Take those that you need and **kwargs: "
+                "def advantages(self, rewards_PG, mask_PG, **kwargs)."
+            ) from error
+        return lambda rewards_PG, mask_PG, **more: method(rewards_PG, mask_PG, **more)  # under names of its own
+    return method  # type: ignore[no-any-return]
+
+
+@contextmanager
+def reported(objective: Any, method: str, kind: type[CoveyError]) -> Iterator[None]:
+    """Context manager: an exception of the objective's own code becomes a `CoveyError` that names it.
+
+    Raises:
+        CoveyError: the objective's own, or one of this kind.
+    """
+    try:
+        yield
+    except CoveyError:
+        raise
+    except Exception as error:  # the user's own code, which may raise anything
+        raise kind(f"The objective {type(objective).__name__} failed in {method}: {failure(error)}") from error
+
+
+def _listed(names: frozenset[str] | set[str]) -> str:
+    return ", ".join(sorted(names))

@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal, Self
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 import torch
 from torch import Tensor
 
+from covey.config.groups.objective.maxent import FITS, LENGTH_FORMS, LengthReduction, MaxEntSettings
+from covey.config.values import check_choice
 from covey.errors import ConfigError
 from covey.objective.interface import Metrics, Objective
 from covey.objective.weights import check_settings, log_softmax_over, maxent_log_weights, widest_dtype
-
-LengthReduction = Literal["sum", "mean"]
-
-LENGTH_FORMS: dict[str, LengthReduction] = {"luspo": "sum", "dr_grpo": "sum", "dapo": "sum", "grpo": "mean"}
-"""The losses that support this objective, and how they reduce over the tokens of a completion: at equal weights, `sum`
-losses have the gradient of Σ_t log π, and `mean` losses that of Σ_t log π / |o|. Other losses have a normaliser that
-depends on the micro-batch, or weigh positive and negative advantages differently."""
+from covey.runlog import names
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MaxEnt(Objective):
+class MaxEnt(MaxEntSettings, Objective):
     """Fits the policy to the target w of `maxent_weights`, by advantages for TRL's loss.
 
     - `fit="mle"` minimises -Σ_i w_i s_i by the advantages G·w_i;
@@ -34,39 +30,23 @@ class MaxEnt(Objective):
     further steps the loss is a clipped surrogate with w and p from generation.
     """
 
-    tau: float = 0.3
-    """Entropy weight τ."""
-    q_temperature: float = 1.0
-    """Temperature of the softmax that turns rewards into q."""
-    q_epsilon: float = 1e-6
-    """Floor ε under q."""
-    length_normalize_ref: bool = True
-    """Whether π_ref is the mean log-probability per token; else the sum."""
-    fit: str = "listwise"
-    """`mle` or `listwise`."""
     length_form: LengthReduction = "mean"
     """How the loss reduces over the tokens of a completion; `for_run` sets it."""
-    on_weights: Callable[[Tensor], object] | None = field(default=None, repr=False, compare=False)
-    """Called with the target's weights, `[P, G]`, of every batch, to record them."""
 
     def __post_init__(self) -> None:
         check_settings(self.tau, 0.0, self.q_temperature, self.q_epsilon, group_size=1)
-        if self.fit not in ("mle", "listwise"):
-            raise ConfigError(f"MaxEnt: fit={self.fit} is not known; it must be mle or listwise.")
+        check_choice("MaxEnt: fit", self.fit, FITS)
 
     @property
     def needs(self) -> frozenset[str]:
         """The policy's log-probabilities are needed for p only; without them, metrics of the policy are omitted."""
         return frozenset({"reference", "correct"} | ({"policy"} if self.fit == "listwise" else set()))
 
-    def for_run(self, *, loss_type: str, num_generations: int) -> Self:
-        """With the `length_form` of the loss, after checking that the loss supports this objective."""
-        if loss_type not in LENGTH_FORMS:
-            raise ConfigError(
-                f"The loss {loss_type} does not work with the MaxEnt objective: choose loss_type=grpo (mean over a "
-                "completion's tokens) or luspo, dr_grpo or dapo (sum)."
-            )
-        check_settings(self.tau, 0.0, self.q_temperature, self.q_epsilon, num_generations)
+    def for_run(self, *, loss_type: str, num_generations: int, max_completion_length: int | None = None) -> Self:
+        """With the `length_form` of the loss, after checking that the run supports this objective."""
+        self.check_run(
+            loss_type=loss_type, num_generations=num_generations, max_completion_length=max_completion_length
+        )
         return replace(self, length_form=LENGTH_FORMS[loss_type])
 
     def advantages(
@@ -80,8 +60,8 @@ class MaxEnt(Objective):
         beta: float,
         correct_PG: Tensor | None = None,
         **_: Any,
-    ) -> tuple[Tensor, Metrics]:
-        """G·w, or G·(w - p); 0 where the mask is false. See the class."""
+    ) -> tuple[Tensor, Metrics, Mapping[str, Tensor]]:
+        """G·w, or G·(w - p); 0 where the mask is false. The weights w are the column `maxent_weight`. See the class."""
         mask_PG = mask_PG.bool() & ~torch.isnan(rewards_PG)
         lengths_PG = lengths_PG.clamp(min=1)
         if ref_logps_PG is not None and self.length_normalize_ref:
@@ -102,12 +82,10 @@ class MaxEnt(Objective):
         elif self.fit == "listwise":
             raise ConfigError("MaxEnt with fit=listwise needs the policy's log-probabilities: pass policy_logps_PG.")
 
-        fitted_PG = log_w_PG.exp()
-        if self.on_weights is not None:
-            self.on_weights(fitted_PG)
-        if self.fit == "listwise" and log_p_PG is not None:
-            fitted_PG = fitted_PG - log_p_PG.exp()
-        return rewards_PG.shape[-1] * fitted_PG, _metrics(log_w_PG, log_p_PG, mask_PG, correct_PG)
+        w_PG = log_w_PG.exp()
+        fitted_PG = w_PG - log_p_PG.exp() if self.fit == "listwise" and log_p_PG is not None else w_PG
+        metrics = _metrics(log_w_PG, log_p_PG, mask_PG, correct_PG)
+        return rewards_PG.shape[-1] * fitted_PG, metrics, {names.COLUMN_WEIGHT: w_PG}
 
 
 def _metrics(log_w_PG: Tensor, log_p_PG: Tensor | None, mask_PG: Tensor, correct_PG: Tensor | None) -> Metrics:

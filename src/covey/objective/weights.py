@@ -7,6 +7,7 @@ import math
 import torch
 from torch import Tensor
 
+from covey.config.groups.objective.maxent import floor_problem
 from covey.errors import ConfigError
 
 _TINY = 1e-30  # for a smaller τ + β the limit is used: the reciprocal could overflow
@@ -125,12 +126,8 @@ def check_settings(tau: float, beta: float, q_temperature: float, q_epsilon: flo
         raise ConfigError(f"MaxEnt: q_temperature={q_temperature:g} must be a finite number above 0, such as 1.0.")
     if not q_epsilon >= 0:
         raise ConfigError(f"MaxEnt: q_epsilon={q_epsilon:g} must be 0 or more.")
-    if q_epsilon * group_size >= 1:
-        raise ConfigError(
-            f"MaxEnt: q_epsilon={q_epsilon:g} is too large for groups of {group_size} completions: the floors under "
-            f"all of them would add up to {q_epsilon * group_size:g}. It must be below 1/{group_size} = "
-            f"{1 / group_size:.4g}, such as 1e-6."
-        )
+    if (problem := floor_problem(q_epsilon, group_size)) is not None:
+        raise ConfigError(f"MaxEnt: q_epsilon{problem}")
 
 
 def widest_dtype(tensor: Tensor) -> torch.dtype:

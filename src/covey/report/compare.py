@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from covey.errors import ConfigError
-from covey.evaluation.paired import holm
+from covey.evaluation.comparison import compare_runs, correct
 from covey.report.charts.curves_html import COLOURS, geometry
 from covey.report.charts.panels import Sections, make_sections, set_label
 from covey.report.charts.series import Panel, Series
-from covey.report.headline import gains, how_it_ended, key_settings
-from covey.report.load import RunRecord, load_run
+from covey.report.headline import how_it_ended, key_settings
+from covey.report.load import RunRecord, grader_of, load_run
 from covey.report.page import as_json, draw_sections, refuse_folder, render, write_page
-from covey.report.paired import compare_problems, newest_evaluations
+from covey.report.summary import changes
 from covey.runlog import names
 
 MOST_RUNS = COLOURS
@@ -55,7 +55,7 @@ def render_comparison(records: Sequence[RunRecord]) -> str:
             "colour": f"var(--c{number})",
             "title": record.title,
             "ended": how_it_ended(record),
-            "gains": gains(record.rows),
+            "changes": changes(record)[:1],
             "key_settings": dict(key_settings(record)),
         }
         for number, (label, record) in enumerate(zip(labels, records, strict=True))
@@ -64,7 +64,6 @@ def render_comparison(records: Sequence[RunRecord]) -> str:
         "comparison.html",
         runs=runs,
         paired=paired_rows(records, labels),
-        seeds_differ=len({str(record.config.get("seed")) for record in records}) > 1,
         differences=differences([record.config for record in records]),
         sections=shown,
         data=as_json({"panels": data, "geometry": geometry(*step_range)}),
@@ -85,13 +84,22 @@ def overlaid(records: Sequence[RunRecord], labels: Sequence[str]) -> Sections:
     made = [make_sections(record.rows, record.config) for record in records]
     headings = list(dict.fromkeys(heading for sections in made for heading, _ in sections))
     result: Sections = []
+    graders = [grader_of(record.config) for record in records]
     for heading in headings:
         lines: dict[tuple[str, str], tuple[Panel, list[Series]]] = {}
         for number, sections in enumerate(made):
             for panel in dict(sections).get(heading, []):
                 for one in panel.series:
-                    _, there = lines.setdefault((panel.key, one.label), (panel, []))
-                    there.append(replace(one, label=labels[number], colour=number))
+                    own, name = panel, labels[number]
+                    if panel.key == "accuracy" and len(set(graders)) > 1:
+                        own = replace(
+                            panel,
+                            title="Held-out accuracy",
+                            note="The graders differ: these curves cannot be compared.",
+                        )
+                        name = f"{name} (grader: {graders[number] or 'unknown'})"
+                    _, there = lines.setdefault((panel.key, one.label), (own, []))
+                    there.append(replace(one, label=name, colour=number))
         counts: dict[str, int] = {}
         for key, _ in lines:
             counts[key] = counts.get(key, 0) + 1
@@ -113,30 +121,17 @@ def differences(configs: Sequence[Mapping[str, Any]]) -> list[tuple[str, list[st
 
 
 def paired_rows(records: Sequence[RunRecord], labels: Sequence[str]) -> list[dict[str, Any]]:
-    """Every other run against the first, on every set that both have evaluated.
-
-    With several comparisons on one set, Holm-corrected p-values are added.
-    """
-    evaluated = [newest_evaluations(record.run) for record in records]
-    rows: list[dict[str, Any]] = []
-    for label, theirs in zip(labels[1:], evaluated[1:], strict=True):
-        for held_out, (step, scores) in sorted(evaluated[0].items(), key=lambda one: one[0] != names.TEST_SET):
-            if held_out not in theirs:
-                continue
-            compared = compare_problems(scores, theirs[held_out][1])
-            common = {"run": label, "set": set_label(held_out), "steps": _steps(step, theirs[held_out][0])}
-            rows.append(common | {"paired": compared, "corrected": None})
-    for held_out in {row["set"] for row in rows}:
-        tests = [row for row in rows if row["set"] == held_out and row["paired"]]
-        if len(tests) > 1:
-            for row, p_value in zip(tests, holm([row["paired"].p_value for row in tests]), strict=True):
-                row["corrected"] = p_value
-    return rows
-
-
-def _steps(first: int, second: int) -> str:
-    """The steps of the evaluations; empty for those by `covey eval`, which have none."""
-    return f" (steps {first} and {second})" if first or second else ""
+    """Every other run against the first, on every set that both have evaluated."""
+    compared = [
+        (label, result)
+        for label, record in zip(labels[1:], records[1:], strict=True)
+        for result in compare_runs(records[0].run.root, record.run.root)
+    ]
+    corrected = correct([result for _, result in compared])
+    return [
+        {"run": label, "set": set_label(result.name), "result": result}
+        for (label, _), result in zip(compared, corrected, strict=True)
+    ]
 
 
 _ABSENT = object()

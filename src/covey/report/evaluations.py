@@ -6,7 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from covey.runlog import RunDirectory, names
+from covey.evaluation.comparison import metric_of
+from covey.evaluation.estimators import Estimate
+from covey.evaluation.figures import estimate_text
+from covey.runlog import RunDirectory
 from covey.runlog.evaluations import StoredEvaluation, list_evaluations
 
 _MORE = ("pass@", "maj@")
@@ -25,36 +28,53 @@ class EvaluationRow:
     problems: int
     samples: int
     """Completions per problem."""
-    accuracy: tuple[float, float, float]
-    """With its 95% interval, between 0 and 1; NaN where undefined."""
-    more: tuple[tuple[str, tuple[float, float, float]], ...]
-    """pass@k and maj@k of the largest k, if there are several completions."""
+    grader: str | None
+    figures: Mapping[str, Estimate]
+    """First the accuracy, or without a grader the mean reward; then pass@k and maj@k of the largest k, if there are
+    several completions."""
     folder: str
     """Its name within the run's folder `evaluation`."""
+
+    @property
+    def text(self) -> str:
+        """The figures, with the grader of the accuracy: `accuracy 63.2% [60.1 to 66.2]; pass@4 …`."""
+        graded = f" (grader: {self.grader})" if self.grader else ""
+        return "; ".join(f"{name} {estimate_text(one, name)}" for name, one in self.figures.items()) + graded
 
 
 def evaluation_rows(run: RunDirectory) -> list[EvaluationRow]:
     """The evaluations of a run, oldest first; damaged ones are skipped with a warning."""
     return [
-        _row(stored) for stored in list_evaluations(run.root, skip_damaged=True) if names.ACCURACY in stored.summary
+        _row(stored) for stored in list_evaluations(run.root, skip_damaged=True) if metric_of(stored) in stored.summary
     ]
+
+
+def sampling_text(sampling: Mapping[str, Any]) -> str:
+    """The sampling settings of an evaluation: `greedy`, or `temperature 0.7, top-k 50`."""
+    temperature = sampling.get("temperature")
+    if not temperature:
+        return "greedy" if temperature == 0 else ""
+    words = [f"temperature {temperature:g}"]
+    words += [f"top-k {sampling['top_k']}"] if sampling.get("top_k") else []
+    words += [f"top-p {sampling['top_p']:g}"] if sampling.get("top_p", 1.0) < 1 else []
+    return ", ".join(words)
 
 
 def _row(stored: StoredEvaluation) -> EvaluationRow:
     settings = stored.settings
     samples = int(settings["num_samples"])
-    more = _of_largest_k(stored.summary) if samples > 1 else []
+    shown = [metric_of(stored), *(_of_largest_k(stored.summary) if samples > 1 else [])]
     name = str(settings["name"])
     state = stored.name.removeprefix(f"{name}-")
-    state = state if state.startswith("checkpoint-") else state.partition("-")[0]
+    state = "-".join(state.split("-")[:2]) if state.startswith("checkpoint-") else state.partition("-")[0]
     return EvaluationRow(
         set_name=name,
-        state="-".join(state.split("-")[:2]) if state.startswith("checkpoint-") else state,
-        sampling=_sampling(settings.get("sampling") or {}),
+        state=state,
+        sampling=sampling_text(settings.get("sampling") or {}),
         problems=int(settings["data"]["problems"]),
         samples=samples,
-        accuracy=_triple(stored.summary[names.ACCURACY]),
-        more=tuple((metric, _triple(stored.summary[metric])) for metric in more),
+        grader=settings.get("grader"),
+        figures={metric: Estimate(**stored.summary[metric]) for metric in shown},
         folder=stored.name,
     )
 
@@ -66,17 +86,3 @@ def _of_largest_k(summary: Mapping[str, Any]) -> list[str]:
         ks = [int(name.removeprefix(kind)) for name in summary if name.startswith(kind)]
         found += [f"{kind}{k}" for k in ks if k == max(ks) > 1]
     return found
-
-
-def _sampling(sampling: Mapping[str, Any]) -> str:
-    temperature = sampling.get("temperature")
-    if not temperature:
-        return "greedy" if temperature == 0 else ""
-    words = [f"temperature {temperature:g}"]
-    words += [f"top-k {sampling['top_k']}"] if sampling.get("top_k") else []
-    words += [f"top-p {sampling['top_p']:g}"] if sampling.get("top_p", 1.0) < 1 else []
-    return ", ".join(words)
-
-
-def _triple(figure: Mapping[str, float]) -> tuple[float, float, float]:
-    return figure["value"], figure["low"], figure["high"]

@@ -1,11 +1,12 @@
 """Findings: automatic diagnoses of a run, each from one named rule and with its number.
 
-Every rule is a pure function of the metrics, and of the config as a plain mapping where it needs a limit. It returns a
-finding or None; None too if the run is too short for it or the metric was not logged.
+Every rule is a pure function of the metrics, the config as a plain mapping, and the paired tests between evaluations.
+It returns a finding or None; None too if the run is too short for it or the metric was not logged.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -13,8 +14,12 @@ from statistics import fmean
 from typing import Any, Literal
 
 from covey.answers import Outcome
+from covey.evaluation.comparison import LEVEL
+from covey.evaluation.figures import sized_text
 from covey.report.charts.panels import reward_names
 from covey.report.charts.series import Point
+from covey.report.load import RunRecord
+from covey.report.summary import Change, change_between, evaluations
 from covey.runlog import names
 from covey.runlog.metrics import Row, series
 
@@ -29,6 +34,8 @@ class Finding:
     """One diagnosis."""
 
     level: Level
+    title: str
+    """What it says, in a few words."""
     figure: str
     """The number it is based on."""
     text: str
@@ -37,127 +44,165 @@ class Finding:
     """The name of the rule's function."""
 
 
-Rule = Callable[[Sequence[Row], Mapping[str, Any]], Finding | None]
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What the rules look at."""
+
+    rows: Sequence[Row]
+    config: Mapping[str, Any]
+    change: Change | None = None
+    """From the first to the last evaluation on the main held-out set."""
+    since_best: Change | None = None
+    """From the best evaluation after the first to the last, if the best is above the first and not the last."""
+    candidates: int = 1
+    """The evaluations that could have been the best."""
+
+    @classmethod
+    def of(cls, record: RunRecord, changed: Sequence[Change]) -> Evidence:
+        """The evidence of a run; reads the completions of its best evaluation."""
+        found = evaluations(record)
+        if not changed or len(found) < 2:
+            return cls(record.rows, record.config)
+        change = changed[0]
+        key = names.eval_name(change.held_out, change.metric)
+        best = max(found[1:], key=lambda row: float(row[key]))
+        later = best is not found[-1] and best[key] > found[0][key]
+        since = change_between(record, change.held_out, best, found[-1]) if later else None
+        return cls(record.rows, record.config, change, since, len(found) - 2)
+
+    @property
+    def improved(self) -> bool:
+        """Whether the held-out figure rose, by the paired test."""
+        return self.change is not None and self.change.verdict > 0
 
 
-def findings(rows: Sequence[Row], config: Mapping[str, Any]) -> list[Finding]:
-    """All findings, warnings first."""
-    found = [replace(finding, rule=rule.__name__) for rule in RULES if (finding := rule(rows, config)) is not None]
-    return sorted(found, key=lambda one: ("warn", "note", "good").index(one.level))
+Rule = Callable[[Evidence], Finding | None]
 
 
-def accuracy_change(rows: Sequence[Row], config: Mapping[str, Any]) -> Finding | None:
-    """Validation accuracy of the first and last evaluation: a change only if the 95% intervals do not overlap."""
-    evaluated = _evaluated(rows)
-    if len(evaluated) < 2:
+def findings(run: Evidence) -> list[Finding]:
+    """All findings: warnings first, then what went well."""
+    found = [replace(finding, rule=rule.__name__) for rule in RULES if (finding := rule(run)) is not None]
+    return sorted(found, key=lambda one: ("warn", "good", "note").index(one.level))
+
+
+def held_out_change(run: Evidence) -> Finding | None:
+    """The held-out figure of the first and the last evaluation: a change only by the paired test."""
+    change = run.change
+    if change is None:
         return None
-    (_, first, first_low, first_high), (_, last, last_low, last_high) = evaluated[0], evaluated[-1]
-    points = 100 * (last - first)
-    figure = f"{points:+.1f} points"
-    if last_low > first_high:
-        return Finding("good", figure, "Validation accuracy rose significantly: the 95% intervals do not overlap.")
-    if last_high < first_low:
-        return Finding(
-            "warn", figure, "Validation accuracy fell: use an earlier checkpoint, or a smaller learning rate."
-        )
-    return Finding(
-        "note",
-        figure,
-        "The intervals of the first and the last evaluation overlap: the change may be noise. Use more held-out "
-        "problems, or train longer.",
+    name, (before, after, _), found = _sentence(change), change.values, change.paired.found
+    steps = f"From {before} at step {change.steps[0]} to {after} at step {change.steps[1]}."
+    if found is None:
+        figure = sized_text(change.difference, change.metric)
+        return Finding("note", f"{name}: not tested", figure, f"{steps} There is {change.test_text}.")
+    if change.verdict > 0:
+        return Finding("good", f"{name} rose", change.test_text, steps)
+    if change.verdict < 0:
+        text = f"{steps} Use an earlier checkpoint, or a smaller learning rate."
+        return Finding("warn", f"{name} fell", change.test_text, text)
+    detectable = sized_text(found.plan.detectable, change.metric).lstrip("+")
+    power = (
+        "" if math.isnan(found.plan.detectable) else f" These problems tell a true difference of about {detectable}."
     )
+    text = f"{steps}{power} Use more held-out problems, or train longer."
+    return Finding("note", f"{name}: no change beyond chance", change.test_text, text)
 
 
-def best_was_earlier(rows: Sequence[Row], config: Mapping[str, Any]) -> Finding | None:
-    """Validation accuracy ends below its best in training, and the 95% intervals of the two do not overlap."""
-    evaluated = [one for one in _evaluated(rows) if one[0]]
-    if len(evaluated) < 2:
+def best_was_earlier(run: Evidence) -> Finding | None:
+    """The held-out figure ends below its best in training by the paired test, corrected for choosing the best."""
+    change = run.since_best
+    if change is None or change.verdict >= 0:
         return None
-    step, best, best_low, _ = max(evaluated, key=lambda one: one[1])
-    _, last, _, last_high = evaluated[-1]
-    if best_low <= last_high:
+    found = change.paired.found
+    if found is None or found.p_value * run.candidates >= LEVEL:  # Bonferroni: the best is the highest of several
         return None
-    text = (
-        f"Validation accuracy was {best:.1%} at step {step} and ends at {last:.1%}; their 95% intervals do not overlap."
-    )
-    kept = (config.get("evaluation") or {}).get("keep_best", True)
+    best, last, _ = change.values
+    kept = (run.config.get("evaluation") or {}).get("keep_best", True)
     cure = (
         "best_model links to the checkpoint of that step." if kept else "evaluation.keep_best keeps such a checkpoint."
     )
     return Finding(
         "warn",
-        f"{100 * (last - best):+.1f} points",
-        f"{text} {cure} A smaller learning rate may help.",
+        "The best was earlier",
+        change.test_text,
+        f"{_sentence(change)} was {best} at step {change.steps[0]} and ends at {last}. {cure} A smaller learning rate "
+        "may help.",
     )
 
 
-def no_signal(rows: Sequence[Row], config: Mapping[str, Any]) -> Finding | None:
+def _sentence(change: Change) -> str:
+    return change.what[:1].upper() + change.what[1:]
+
+
+def no_signal(run: Evidence) -> Finding | None:
     """From some step to the end, half or more of the groups have equal rewards."""
-    points = series(rows, names.FRAC_REWARD_ZERO_STD)
+    points = series(run.rows, names.FRAC_REWARD_ZERO_STD)
     if len(points) < MIN_STEPS:
         return None
     start = _since(points, lambda value: value >= 0.5)
     if start is None or len(points) - start < MIN_STEPS // 2:
         return None
     share, step = fmean(value for _, value in points[start:]), points[start][0]
-    reward = fmean(value for _, value in (series(rows, names.REWARD) or points)[-10:])
-    right = series(rows, names.grader_name(Outcome.RIGHT))
+    reward = fmean(value for _, value in (series(run.rows, names.REWARD) or points)[-10:])
+    right = series(run.rows, names.grader_name(Outcome.RIGHT))
     solved = right[-1][1] > 0.5 if right else reward > 0.5
     cure = "harder problems" if solved else "easier problems"
     return Finding(
-        "warn",
+        "note" if solved and run.improved else "warn",
+        "Groups without signal",
         f"{share:.0%} of groups",
         f"From step {step} on, {share:.0%} of groups had no signal: all their completions got the same reward. "
         f"{cure.capitalize()}, more generations per prompt, or objective.resample_groups would help.",
     )
 
 
-def length_without_accuracy(rows: Sequence[Row], config: Mapping[str, Any]) -> Finding | None:
-    """Completions grow by a fifth or more while validation accuracy does not rise by a point."""
-    lengths, evaluated = series(rows, names.COMPLETION_LENGTH), _evaluated(rows)
-    if len(lengths) < MIN_STEPS or len(evaluated) < 2:
+def length_without_gain(run: Evidence) -> Finding | None:
+    """Completions grow by a fifth or more while the held-out figure does not rise (see `_rises`)."""
+    lengths, change = series(run.rows, names.COMPLETION_LENGTH), run.change
+    if len(lengths) < MIN_STEPS or change is None or _rises(change):
         return None
     early, late = _ends(lengths)
-    grows = early > 0 and late >= 1.2 * early
-    if not grows or evaluated[-1][1] > evaluated[0][1] + 0.01:
+    if early <= 0 or late < 1.2 * early:
         return None
     return Finding(
         "warn",
+        "Longer, not better",
         f"{early:.0f} → {late:.0f} tokens",
-        "Completions grow longer while validation accuracy does not rise. Try a loss without length bias "
+        f"Completions grow longer while {change.what} does not rise. Try a loss without length bias "
         "(training.loss_type=dr_grpo) or a length reward.",
     )
 
 
-def reward_without_accuracy(rows: Sequence[Row], config: Mapping[str, Any]) -> Finding | None:
-    """Training reward rises by more than its noise while validation accuracy does not."""
-    rewards, evaluated = series(rows, names.REWARD), _evaluated(rows)
-    if len(rewards) < MIN_STEPS or len(evaluated) < 2:
+def reward_without_gain(run: Evidence) -> Finding | None:
+    """Training reward rises by more than its noise while the held-out figure does not (see `_rises`)."""
+    rewards, change = series(run.rows, names.REWARD), run.change
+    if len(rewards) < MIN_STEPS or change is None or _rises(change):
         return None
     early, late = _ends(rewards)
-    noise = _noise(rewards)
-    if late - early <= max(0.1, 2 * noise) or evaluated[-1][1] > evaluated[0][1] + 0.01:
+    if late - early <= max(0.1, 2 * _noise(rewards)):
         return None
-    gained = 100 * (evaluated[-1][1] - evaluated[0][1])
+    gained = sized_text(change.difference, change.metric)
     return Finding(
         "warn",
+        "The reward rises alone",
         f"reward {late - early:+.2f}",
-        f"The training reward rises, but validation accuracy does not ({gained:+.1f} points): the policy may be "
+        f"The training reward rises, but {change.what} does not ({gained}): the policy may be "
         "exploiting the rewards (reward hacking) or memorising the training problems. Read completions with a high "
         "reward.",
     )
 
 
-def format_saturated(rows: Sequence[Row], config: Mapping[str, Any]) -> Finding | None:
+def format_saturated(run: Evidence) -> Finding | None:
     """A format reward is (nearly) at its maximum for all completions: it no longer gives a signal."""
-    for reward in reward_names(rows):
-        points = series(rows, names.reward_mean(reward))
+    for reward in reward_names(run.rows):
+        points = series(run.rows, names.reward_mean(reward))
         if not any(word in reward for word in ("format", "tag")) or len(points) < MIN_STEPS:
             continue
         start = _since(points, lambda value: value >= 0.97)
         if start is not None and len(points) - start >= MIN_STEPS // 2:
             return Finding(
                 "good" if start else "note",
+                "A format reward is saturated",
                 f"{reward} {points[-1][1]:.2f}",
                 f"The reward {reward} has been saturated since step {points[start][0]}: nearly every completion gets "
                 "it, so it no longer gives a signal.",
@@ -165,10 +210,10 @@ def format_saturated(rows: Sequence[Row], config: Mapping[str, Any]) -> Finding 
     return None
 
 
-def kl_passed_target(rows: Sequence[Row], config: Mapping[str, Any]) -> Finding | None:
+def kl_passed_target(run: Evidence) -> Finding | None:
     """The KL divergence at the end is well above the adaptive controller's target."""
-    kl = (config.get("objective") or {}).get("kl") or {}
-    target, points = kl.get("kl_target"), series(rows, names.KL)
+    kl = (run.config.get("objective") or {}).get("kl") or {}
+    target, points = kl.get("kl_target"), series(run.rows, names.KL)
     if kl.get("controller") != "adaptive" or not target or len(points) < MIN_STEPS:
         return None
     _, late = _ends(points)
@@ -177,71 +222,76 @@ def kl_passed_target(rows: Sequence[Row], config: Mapping[str, Any]) -> Finding 
     passed = next(step for step, value in points if value > target)
     return Finding(
         "warn",
+        "The KL passed its target",
         f"KL {late:.3g}",
         f"The KL passed its target of {target:g} at step {passed} and ends at {late / target:.1f} times the target. "
         "Try a smaller objective.kl.kl_horizon, a larger training.beta or a smaller learning rate.",
     )
 
 
-def truncation(rows: Sequence[Row], config: Mapping[str, Any]) -> Finding | None:
+def truncation(run: Evidence) -> Finding | None:
     """A tenth or more of the last completions were truncated at the length limit."""
-    points = series(rows, names.CLIPPED_RATIO)
+    points = series(run.rows, names.CLIPPED_RATIO)
     if len(points) < 3:
         return None
     late = fmean(value for _, value in points[-10:])
     if late < 0.1:
         return None
-    limit = (config.get("training") or {}).get("max_completion_length")
+    limit = (run.config.get("training") or {}).get("max_completion_length")
     of = f" of {limit} tokens" if limit else ""
     return Finding(
         "warn",
+        "Truncated completions",
         f"{late:.0%} truncated",
         f"Of the last completions {late:.0%} were truncated at the length limit{of} and graded as incomplete. Raise "
         "training.max_completion_length, or set training.mask_truncated_completions=true.",
     )
 
 
-def entropy_collapse(rows: Sequence[Row], config: Mapping[str, Any]) -> Finding | None:
-    """The policy's entropy fell below a fifth of its start."""
-    points = series(rows, names.ENTROPY)
+def entropy_collapse(run: Evidence) -> Finding | None:
+    """The policy's entropy fell below a fifth of its start; a note if the held-out figure rose."""
+    points = series(run.rows, names.ENTROPY)
     if len(points) < MIN_STEPS:
         return None
     early, late = _ends(points)
     if early <= 0 or late >= 0.2 * early:
         return None
     return Finding(
-        "warn",
+        "note" if run.improved else "warn",
+        "Entropy collapsed",
         f"{early:.3g} → {late:.3g} nats",
         f"Entropy per token fell to {late / early:.0%} of its start: completions of a group hardly differ now, so "
         "there is little signal. Try a higher temperature, a larger training.epsilon_high or objective=maxent.",
     )
 
 
-def grader_lost(rows: Sequence[Row], config: Mapping[str, Any]) -> Finding | None:
+def grader_lost(run: Evidence) -> Finding | None:
     """The share of gradings that timed out or crashed, over the whole run."""
     lost = {}
     for outcome in (Outcome.TIMED_OUT, Outcome.CRASHED):
-        points = series(rows, names.grader_name(outcome))
+        points = series(run.rows, names.grader_name(outcome))
         lost[outcome] = fmean(value for _, value in points) if points else 0.0
     share = sum(lost.values())
     if share < 0.001:
         return None
     return Finding(
         "warn" if share >= 0.01 else "note",
+        "Gradings were lost",
         f"{share:.1%} of gradings",
         f"{lost[Outcome.TIMED_OUT]:.1%} of gradings timed out and {lost[Outcome.CRASHED]:.1%} crashed: such "
         "completions get no reward. Filter for these outcomes below, and see rewards.timeout.",
     )
 
 
-def gold_unreadable(rows: Sequence[Row], config: Mapping[str, Any]) -> Finding | None:
+def gold_unreadable(run: Evidence) -> Finding | None:
     """Gold answers that the grader cannot parse."""
-    points = series(rows, names.grader_name(Outcome.UNPARSABLE_GOLD))
+    points = series(run.rows, names.grader_name(Outcome.UNPARSABLE_GOLD))
     share = fmean(value for _, value in points) if points else 0.0
     if share < 0.001:
         return None
     return Finding(
         "warn",
+        "Unparsable gold answers",
         f"{share:.1%} of gradings",
         "The grader cannot parse some of the dataset's gold answers, so completions for them cannot be graded. "
         "`covey doctor` lists the rows.",
@@ -249,10 +299,10 @@ def gold_unreadable(rows: Sequence[Row], config: Mapping[str, Any]) -> Finding |
 
 
 RULES: tuple[Rule, ...] = (
-    accuracy_change,
+    held_out_change,
     best_was_earlier,
-    reward_without_accuracy,
-    length_without_accuracy,
+    reward_without_gain,
+    length_without_gain,
     no_signal,
     entropy_collapse,
     kl_passed_target,
@@ -263,13 +313,9 @@ RULES: tuple[Rule, ...] = (
 )
 
 
-def _evaluated(rows: Sequence[Row]) -> list[tuple[int, float, float, float]]:
-    """Step, accuracy and its interval at every evaluation on the main held-out set."""
-    sets = names.held_out_sets(rows)
-    if not sets:
-        return []
-    found = [(row[names.STEP], *names.accuracy(row, sets[0])) for row in rows]
-    return [entry for entry in found if all(value is not None for value in entry)]
+def _rises(change: Change) -> bool:
+    """Whether a held-out figure rises: by the paired test, or by more than 0.01 (a point of a share)."""
+    return change.verdict > 0 or change.difference > 0.01
 
 
 def _ends(points: Sequence[Point]) -> tuple[float, float]:

@@ -1,49 +1,16 @@
-"""The top of the report: the run's status, its accuracy before and after, and its key settings."""
+"""The top of the report: the run's status and its key settings."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any
 
-from covey.report.charts.panels import set_label
+from covey.evaluation.figures import value_text
 from covey.report.charts.series import format_value
-from covey.report.load import RunRecord
-from covey.report.summary import best_row
+from covey.report.load import RunRecord, grader_of
+from covey.report.summary import best_row, figure_name, figure_of
 from covey.runlog import names
-from covey.runlog.metrics import Row, series
-
-
-@dataclass(frozen=True, slots=True)
-class Gain:
-    """Accuracy on one held-out set in percent, first and last evaluation; each with its 95% interval."""
-
-    label: str
-    before: tuple[float, float, float]
-    after: tuple[float, float, float]
-    steps: tuple[int, int]
-
-    @property
-    def points(self) -> float:
-        return self.after[0] - self.before[0]
-
-    @property
-    def intervals_disjoint(self) -> bool:
-        """Whether the two intervals do not overlap."""
-        return self.after[1] > self.before[2] or self.after[2] < self.before[1]
-
-
-def gains(rows: Sequence[Row]) -> list[Gain]:
-    """First and last evaluation on every held-out set that was evaluated at least twice."""
-    found = []
-    for held_out in names.held_out_sets(rows):
-        evaluated = [row for row in rows if None not in names.accuracy(row, held_out)]
-        if len(evaluated) < 2:
-            continue
-        first, last = evaluated[0], evaluated[-1]
-        before, after = (tuple(100 * figure for figure in names.accuracy(row, held_out)) for row in (first, last))
-        found.append(Gain(set_label(held_out), before, after, (first[names.STEP], last[names.STEP])))
-    return found
+from covey.runlog.metrics import series
 
 
 def how_it_ended(record: RunRecord) -> tuple[str, str]:
@@ -75,6 +42,7 @@ def key_settings(record: RunRecord) -> list[tuple[str, str]]:
         "completions per prompt": training.get("num_generations"),
         "learning rate": training.get("learning_rate"),
         "β": training.get("beta"),
+        "grader": grader_of(config) if record.metric == names.ACCURACY else None,
         "best checkpoint": _best(record),
         "seed": config.get("seed"),
         "total step time": _duration(seconds) if seconds else None,
@@ -95,11 +63,12 @@ _MEMORY = (names.PROCESS_MEMORY, names.DEVICE_MEMORY)
 
 
 def _best(record: RunRecord) -> str | None:
-    row = best_row(record.run, record.rows)
-    if row is None:
+    row = best_row(record)
+    if row is None or record.metric is None:
         return None
-    accuracy = row[names.eval_name(names.held_out_sets(record.rows)[0], names.ACCURACY)]
-    return f"step {row[names.STEP]}: {format_value(accuracy, 'percent')} held-out"
+    found = value_text(figure_of(row, names.held_out_sets(record.rows)[0], record.metric).value, record.metric)
+    figure = "" if record.metric == names.ACCURACY else f" {figure_name(record.metric)}"
+    return f"step {row[names.STEP]}: {found} held-out{figure}"
 
 
 def _commit(environment: Mapping[str, Any]) -> str | None:

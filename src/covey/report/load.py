@@ -12,6 +12,7 @@ from typing import Any
 import yaml
 
 from covey.errors import ConfigError, RunDirectoryError
+from covey.evaluation.grading import grader_of_rewards
 from covey.runlog import RunDirectory, names, read_metrics
 from covey.runlog.metrics import Row
 
@@ -43,9 +44,25 @@ class RunRecord:
         return steps if isinstance(steps, int) and steps > 0 else None
 
     @property
+    def metric(self) -> str | None:
+        """The held-out metric that decides the best evaluation, by its name after `eval/`; None without one."""
+        best_by = (self.config.get("evaluation") or {}).get("best_by")
+        return names.best_of(self.rows, best_by)
+
+    @property
     def title(self) -> str:
         """See `title_of`."""
         return title_of(self.config) or self.name
+
+
+def grader_of(config: Mapping[str, Any]) -> str | None:
+    """The grader of a run that has an accuracy, from its config; None if unknown.
+
+    Where neither a grader nor a reward implies one, an older version graded by `accuracy`.
+    """
+    funcs = (config.get("rewards") or {}).get("funcs")
+    grader = (config.get("evaluation") or {}).get("grader")
+    return grader or ((grader_of_rewards(map(str, funcs)) or "accuracy") if funcs else None)
 
 
 def title_of(config: Mapping[str, Any]) -> str:
@@ -83,11 +100,16 @@ def load_run(root: Path) -> RunRecord:
     if not rows:
         raise ConfigError(f"{run.metrics} holds no rows yet. Make the report once the first step is done.")
     return RunRecord(
-        run, root.absolute().name, _mapping(run.config), _mapping(run.environment), rows, _mapping(run.summary)
+        run,
+        root.absolute().name,
+        read_mapping(run.config),
+        read_mapping(run.environment),
+        rows,
+        read_mapping(run.summary),
     )
 
 
-def _mapping(path: Path) -> dict[str, Any]:
+def read_mapping(path: Path) -> dict[str, Any]:
     """A YAML or JSON file with a mapping; empty if it is missing, or, with a warning, if it is damaged.
 
     Raises:

@@ -12,13 +12,15 @@ from typing import Any
 
 import yaml
 
+from covey.evaluation.estimators import Estimate
+from covey.evaluation.figures import ends_text, value_text
 from covey.report.charts.panels import set_label
+from covey.report.evaluations import sampling_text
 from covey.report.headline import key_settings
 from covey.report.load import RunRecord, load_run
-from covey.runlog import names
+from covey.report.summary import Change, changes
 from covey.runlog.evaluations import StoredEvaluation, list_evaluations
 from covey.runlog.files import write_atomically
-from covey.runlog.metrics import Row
 
 CARD = "README.md"
 
@@ -58,8 +60,8 @@ def model_card(
     """
     config = _public(record.config)
     model, dataset = config.get("model") or {}, config.get("dataset") or {}
-    objective = config.get("objective") or {}
-    evaluated = _evaluated(record.rows, _step(record, state))
+    objective = str((config.get("objective") or {}).get("name") or "grpo").rpartition(":")[2]
+    evaluated = changes(record, _step(record, state))
     stored = [
         found for found in list_evaluations(record.run.root, skip_damaged=True) if found.done and _is_of(found, state)
     ]
@@ -68,7 +70,7 @@ def model_card(
     parts = [
         "---\n" + yaml.safe_dump(_metadata(record, title, evaluated, adapters), sort_keys=False) + "---\n",
         f"# {title}\n",
-        f"{_linked(name, record)} trained with {_OBJECTIVES.get(str(objective.get('name')), 'GRPO')} on "
+        f"{_linked(name, record)} trained with {_OBJECTIVES.get(objective, objective)} on "
         f"{_data(dataset)}, with Covey on top of TRL. {_STATES.get(state, f'This is {state} of the run.')}\n",
         *_results(evaluated, stored),
         *_usage(hub_id or "FOLDER", revision, name if _is_hub_id(record) else "BASE_MODEL", adapters, dataset),
@@ -87,53 +89,50 @@ def model_card(
 _OBJECTIVES = {"grpo": "GRPO", "maxent": "MaxEnt-GRPO"}
 _STATES = {
     "final": "These are the weights after the last step.",
-    "best": "These are the weights of the step with the best held-out accuracy.",
+    "best": "These are the weights of the step with the best held-out result.",
 }
-_Evaluated = list[tuple[str, Row, Row]]
-"""Held-out sets, each with its first evaluation and that of this model."""
 
 
-def _metadata(record: RunRecord, title: str, evaluated: _Evaluated, adapters: bool) -> dict[str, Any]:
+def _metadata(record: RunRecord, title: str, evaluated: Sequence[Change], adapters: bool) -> dict[str, Any]:
     model, dataset = record.config.get("model") or {}, record.config.get("dataset") or {}
     found: dict[str, Any] = {"library_name": "peft" if adapters else "transformers", "pipeline_tag": "text-generation"}
     if _is_hub_id(record):
         found["base_model"] = model["name"]
     if dataset.get("id"):
         found["datasets"] = [dataset["id"]]
-    found["tags"] = ["covey", "trl", str((record.config.get("objective") or {}).get("name") or "grpo")]
+    objective = str((record.config.get("objective") or {}).get("name") or "grpo")
+    found["tags"] = ["covey", "trl", objective.rpartition(":")[2]]
     results = [
         {
             "task": {"type": "text-generation"},
-            "dataset": {"name": f"{_data_name(dataset)} ({set_label(held_out)})", "type": _data_name(dataset)},
-            "metrics": [{"type": "accuracy", "value": round(row[names.eval_name(held_out, names.ACCURACY)], 4)}],
+            "dataset": {"name": f"{_data_name(dataset)} ({set_label(one.held_out)})", "type": _data_name(dataset)},
+            "metrics": [{"type": one.metric, "value": round(one.after.value, 4)}],
         }
-        for held_out, _, row in evaluated
+        for one in evaluated
     ]
     if results:
         found["model-index"] = [{"name": title, "results": results}]
     return found
 
 
-def _results(evaluated: _Evaluated, stored: list[StoredEvaluation]) -> list[str]:
+def _results(evaluated: Sequence[Change], stored: list[StoredEvaluation]) -> list[str]:
     if not evaluated and not stored:
         return ["## Results\n", "The model was not evaluated.\n"]
     parts = ["## Results\n"]
     if evaluated:
-        rows = [
-            (set_label(held_out), _interval(before, held_out), _interval(after, held_out))
-            for held_out, before, after in evaluated
-        ]
-        parts += ["Accuracy during training, with 95% intervals.\n", _table(("", "before", "this model"), rows)]
+        changed = [(one.what, *one.texts, one.test_text) for one in evaluated]
+        note = "During training, with 95% intervals; the change by the paired test on the same problems."
+        parts += [f"{note}\n", _table(("", "before", "this model", "change"), changed)]
     for found in stored:
-        sampling, problems = found.settings.get("sampling") or {}, (found.settings.get("data") or {}).get("problems")
-        temperature = sampling.get("temperature")
-        how = "greedy" if temperature == 0 else f"temperature {temperature}, top-p {sampling.get('top_p')}"
-        samples = found.settings.get("num_samples")
-        parts.append(f"\n`{found.settings.get('name')}`: {problems} problems, {samples} completions each, {how}.\n")
+        settings, how = found.settings, sampling_text(found.settings.get("sampling") or {})
+        problems, samples = (settings.get("data") or {}).get("problems"), settings.get("num_samples")
+        graded = f", grader {settings['grader']}" if settings.get("grader") else ""
+        parts.append(f"\n`{settings.get('name')}`: {problems} problems, {samples} completions each, {how}{graded}.\n")
+        figures = {name: Estimate(**figure) for name, figure in found.summary.items()}
         rows = [
-            (name, _value(name, figure["value"]), f"{_value(name, figure['low'])} – {_value(name, figure['high'])}")
-            for name, figure in found.summary.items()
-            if not math.isnan(figure["value"]) and not (name.startswith("grader/") and figure["value"] == 0)
+            (name, value_text(one.value, name), ends_text(one, name))
+            for name, one in figures.items()
+            if not math.isnan(one.value) and not (name.startswith("grader/") and one.value == 0)
         ]
         parts.append(_table(("", "value", "95% interval"), rows))
     return [*parts, ""]
@@ -167,16 +166,6 @@ def _usage(name: str, revision: str | None, base: str, adapters: bool, dataset: 
         if revision
         else f"`covey eval {name}` evaluates it; `covey chat {name}` starts a chat with it.\n",
     ]
-
-
-def _evaluated(rows: list[Row], step: int) -> _Evaluated:
-    found: _Evaluated = []
-    for held_out in names.held_out_sets(rows):
-        key = names.eval_name(held_out, names.ACCURACY)
-        there = [row for row in rows if row.get(key) is not None and row[names.STEP] <= step]
-        if there:
-            found.append((held_out, there[0], there[-1]))
-    return found
 
 
 def _step(record: RunRecord, state: str) -> int:
@@ -227,16 +216,6 @@ def _data(dataset: Mapping[str, Any]) -> str:
     if dataset.get("id"):
         return f"[{dataset['id']}](https://huggingface.co/datasets/{dataset['id']})"
     return f"`{_data_name(dataset)}`"
-
-
-def _interval(row: Row, held_out: str) -> str:
-    value, low, high = names.accuracy(row, held_out)
-    ends = f" [{100 * low:.1f}, {100 * high:.1f}]" if low is not None and high is not None else ""
-    return f"{100 * float(value or 0):.1f}%{ends}"
-
-
-def _value(name: str, value: float) -> str:
-    return f"{value:.1f}" if name == names.LENGTH else f"{100 * value:.1f}%"
 
 
 def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:

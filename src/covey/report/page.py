@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import math
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
@@ -15,14 +14,16 @@ import yaml
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 
 from covey.errors import ConfigError
+from covey.evaluation import figures
 from covey.report.charts.curves_html import colour, draw, geometry, values
 from covey.report.charts.panels import Sections, make_sections
-from covey.report.charts.series import Panel, format_value
+from covey.report.charts.series import Panel, drawn, format_value, full_note
 from covey.report.completions.completions_browser import Packed, pack_completions
-from covey.report.evaluations import EvaluationRow, evaluation_rows
-from covey.report.findings import findings
-from covey.report.headline import gains, how_it_ended, key_settings
+from covey.report.evaluations import evaluation_rows
+from covey.report.findings import Evidence, findings
+from covey.report.headline import how_it_ended, key_settings
 from covey.report.load import RunRecord, load_run
+from covey.report.summary import changes, figure_name
 from covey.runlog import guard_disk, names, write_atomically
 
 Shown = list[tuple[str, list[dict[str, Any]]]]
@@ -72,8 +73,7 @@ def refuse_folder(target: Path) -> None:
 
 def render_report(record: RunRecord, packed: Packed) -> str:
     """The page as HTML."""
-    evaluations = [_evaluation(row) for row in evaluation_rows(record.run)]
-    sections = make_sections(record.rows, record.config)
+    sections, changed = make_sections(record.rows, record.config), changes(record)
     step_range = int(record.rows[0][names.STEP]), record.step
     shown, data = draw_sections(sections, *step_range)
     return render(
@@ -81,32 +81,16 @@ def render_report(record: RunRecord, packed: Packed) -> str:
         title=record.title,
         name=record.name,
         ended=how_it_ended(record),
-        gains=gains(record.rows),
+        changes=changed,
         key_settings=key_settings(record),
-        findings=findings(record.rows, record.config),
-        evaluations=evaluations,
+        findings=findings(Evidence.of(record, changed)),
+        evaluations=evaluation_rows(record.run),
         sections=shown,
         config=yaml.safe_dump(record.config, sort_keys=False, allow_unicode=True) if record.config else "",
         packed=packed,
         data=as_json({"panels": data, "geometry": geometry(*step_range)}),
         scripts=("panels.js", "completions_browser.js") if packed.text else ("panels.js",),
     )
-
-
-def _evaluation(row: EvaluationRow) -> dict[str, str]:
-    figures = [("accuracy", row.accuracy), *row.more]
-    return {
-        "set": row.set_name,
-        "weights": row.state,
-        "sampling": row.sampling,
-        "problems": f"{row.problems:,}" + (f" × {row.samples}" if row.samples > 1 else ""),
-        "figures": "; ".join(f"{name} {_interval(triple)}" for name, triple in figures),
-    }
-
-
-def _interval(triple: tuple[float, float, float]) -> str:
-    value, low, high = (100 * number for number in triple)
-    return "undefined" if math.isnan(value) else f"{value:.1f}% [{low:.1f} to {high:.1f}]"
 
 
 def draw_sections(sections: Sections, first: int, last: int) -> tuple[Shown, list[dict[str, Any]]]:
@@ -124,10 +108,10 @@ def draw_sections(sections: Sections, first: int, last: int) -> tuple[Shown, lis
 
 def _panel(panel: Panel, svg: str) -> dict[str, Any]:
     legend = [
-        {"label": one.label, "colour": colour(one), "last": format_value(one.points[-1][1], panel.unit)}
+        {"label": one.label, "colour": colour(one), "last": format_value(drawn(one, panel)[-1], panel.unit)}
         for one in panel.series
     ]
-    return {"key": panel.key, "title": panel.title, "note": panel.note, "legend": legend, "svg": svg}
+    return {"key": panel.key, "title": panel.title, "note": full_note(panel), "legend": legend, "svg": svg}
 
 
 def as_json(content: Mapping[str, Any] | Sequence[Any]) -> str:
@@ -143,6 +127,7 @@ def render(template: str, *, scripts: Sequence[str], **values: Any) -> str:
     )
     environment.filters["quoted"] = lambda text: json.dumps(text, ensure_ascii=False)  # autoescaped like the rest
     figure = environment.get_template("panel.html")
+    environment.globals.update(figures=figures, figure_name=figure_name)
     environment.globals.update(style=_asset("report.css"), drawn=lambda panel: figure.render(panel=panel).strip())
     # The hashes include the newlines of the template.
     code = [f"\n{_asset(name)}" for name in ("theme.js", *scripts)]

@@ -1,68 +1,191 @@
-"""A run's summary: held-out accuracy of its first and last evaluation."""
+"""What a run changed: its held-out figures at the first and the last evaluation, with the paired test between them."""
 
 from __future__ import annotations
 
 import json
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
+from covey.evaluation.comparison import PairedResult, compare_steps
+from covey.evaluation.estimators import Estimate
+from covey.evaluation.figures import change_text, estimate_text, is_share, paired_text, value_text
+from covey.report.charts.panels import set_label
 from covey.report.evaluations import evaluation_rows
+from covey.report.load import RunRecord, grader_of, load_run
 from covey.runlog import names
 from covey.runlog.directory import RunDirectory
 from covey.runlog.files import write_atomically
 from covey.runlog.metrics import Row, read_metrics
 
-_LABELS = {names.TEST_SET: "held-out accuracy", names.HARD_SET: "on the harder set"}
 
-Triple = tuple[float, float, float]
-"""A value and its 95% interval."""
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A held-out figure at two evaluations of one run."""
+
+    held_out: str
+    metric: str
+    """The accuracy, or another metric by its name after `eval/`."""
+    grader: str | None
+    """Of the accuracy."""
+    steps: tuple[int, int]
+    before: Estimate
+    after: Estimate
+    paired: PairedResult
+    """Completion by completion, on the same problems."""
+    label: str = ""
+
+    @property
+    def difference(self) -> float:
+        return self.after.value - self.before.value
+
+    @property
+    def verdict(self) -> int:
+        """1 for a gain and -1 for a loss by the paired test, else 0."""
+        return self.paired.verdict
+
+    @property
+    def what(self) -> str:
+        """The figure's name and grader: `held-out accuracy (grader: exact_match)`."""
+        return f"{set_label(self.held_out)} {figure_name(self.metric, self.grader)}"
+
+    @property
+    def texts(self) -> tuple[str, str]:
+        """Before and after, with their intervals."""
+        return estimate_text(self.before, self.metric), estimate_text(self.after, self.metric)
+
+    @property
+    def values(self) -> tuple[str, str, str]:
+        """Before, after and the difference, without intervals."""
+        before, after = (value_text(one.value, self.metric) for one in (self.before, self.after))
+        return before, after, change_text(self.difference, self.metric)
+
+    @property
+    def test_text(self) -> str:
+        """The paired test, or why there is none: `+8.0 points (95% interval …), p = 2e-07, on 500 problems`."""
+        found = self.paired.found
+        if found is None:
+            return f"no paired test: {self.paired.reason}"
+        return f"{paired_text(found, self.metric)}, paired on {found.problems:,} problems"
+
+    @property
+    def is_share(self) -> bool:
+        return is_share(self.metric)
+
+    @property
+    def in_percent(self) -> tuple[Estimate, Estimate] | None:
+        """Before and after with their intervals in percent, for a drawing; None if they are not shares."""
+        if not is_share(self.metric) or math.isnan(self.before.low) or math.isnan(self.after.low):
+            return None
+        before, after = (Estimate(100 * one.value, 100 * one.low, 100 * one.high) for one in (self.before, self.after))
+        return before, after
 
 
-def before_and_after(run: RunDirectory) -> list[tuple[str, Triple, Triple]]:
-    """Held-out accuracy of the first and the last evaluation, one row per held-out set evaluated at least twice.
+def figure_name(metric: str, grader: str | None = None) -> str:
+    """A metric's name in a sentence, an accuracy with its grader."""
+    graded = f" (grader: {grader})" if grader and metric == names.ACCURACY else ""
+    return metric.replace("reward/", "reward ").replace("_", " ") + graded
 
-    If the best checkpoint is not the last step's, another row has its accuracy.
+
+def changes(record: RunRecord, until: int | None = None) -> list[Change]:
+    """The first and the last evaluation on every held-out set that was evaluated at least twice.
+
+    Args:
+        until: only evaluations up to this step.
     """
-    rows = read_metrics(run.metrics)
-    sets = names.held_out_sets(rows)
-    table = []
-    for held_out in sets:
-        evaluated = [row for row in rows if row.get(names.eval_name(held_out, "accuracy")) is not None]
+    found = []
+    for held_out in names.held_out_sets(record.rows):
+        evaluated = evaluations(record, held_out, until)
         if len(evaluated) >= 2:
-            label = _LABELS.get(held_out, f"accuracy on {held_out}")
-            first, last = names.accuracy(evaluated[0], held_out), names.accuracy(evaluated[-1], held_out)
-            table.append((label, first, last))
-            best = best_row(run, rows) if held_out == sets[0] else None
-            if best is not None and best[names.STEP] != evaluated[-1][names.STEP]:
-                table.append((f"best, at step {best[names.STEP]}", first, names.accuracy(best, held_out)))
+            found.append(change_between(record, held_out, evaluated[0], evaluated[-1]))
+    return found
+
+
+def evaluations(record: RunRecord, held_out: str | None = None, until: int | None = None) -> list[Row]:
+    """The rows with the figure that decides the best evaluation, on this set, else on the main one."""
+    held_out = held_out or next(iter(names.held_out_sets(record.rows)), names.TEST_SET)
+    key = names.eval_name(held_out, record.metric or names.ACCURACY)
+    return [row for row in record.rows if row.get(key) is not None and (until is None or row[names.STEP] <= until)]
+
+
+def change_between(record: RunRecord, held_out: str, first: Row, last: Row, best: bool = False) -> Change:
+    """Two evaluations of a run, by the metric that decides its best one.
+
+    Args:
+        best: whether the last one is the best of the run: as the luckiest of several, it is not tested.
+    """
+    metric, steps = record.metric or names.ACCURACY, (int(first[names.STEP]), int(last[names.STEP]))
+    what = f"held-out {figure_name(metric)}"
+    label = {names.TEST_SET: what, names.HARD_SET: "on the harder set"}.get(held_out, f"{what} on {held_out}")
+    before, after = (figure_of(row, held_out, metric) for row in (first, last))
+    return Change(
+        held_out=held_out,
+        metric=metric,
+        grader=grader_of(record.config) if metric == names.ACCURACY else None,
+        steps=steps,
+        before=before,
+        after=after,
+        paired=PairedResult(held_out, reason="it is the best of several")
+        if best
+        else compare_steps(record.run.root, held_out, *steps, metric),
+        label=f"best, at step {steps[1]}" if best else label,
+    )
+
+
+def figure_of(row: Row, held_out: str, metric: str) -> Estimate:
+    """An evaluation's figure and its interval, as far as the row has it."""
+    values = (row.get(names.eval_name(held_out, f"{metric}{end}")) for end in ("", "_low", "_high"))
+    return Estimate(*(float(value) if isinstance(value, int | float) else math.nan for value in values))
+
+
+def best_row(record: RunRecord) -> Row | None:
+    """The metrics of the step whose checkpoint `best_model` links to; None if it is not above the first evaluation."""
+    best, evaluated = record.run.best_checkpoint(), evaluations(record)
+    if best is None or not evaluated:
+        return None
+    key = names.eval_name(names.held_out_sets(record.rows)[0], record.metric or names.ACCURACY)
+    step = int(best.name.rpartition("-")[2])
+    return next((row for row in evaluated if row[names.STEP] == step and row[key] > evaluated[0][key]), None)
+
+
+def before_and_after(run: RunDirectory) -> list[Change]:
+    """The changes of a run; another one to the best checkpoint if that is better than the first and not the last."""
+    if not read_metrics(run.metrics):
+        return []
+    record = load_run(run.root)
+    table = changes(record)
+    best = best_row(record)
+    if table and best is not None and best[names.STEP] != table[0].steps[1]:
+        first = evaluations(record)[0]
+        table.insert(1, change_between(record, table[0].held_out, first, best, best=True))
     return table
 
 
-def best_row(run: RunDirectory, rows: Sequence[Row]) -> Row | None:
-    """The metrics of the step whose checkpoint `best_model` links to; None if there is none."""
-    best = run.best_checkpoint()
-    if best is None:
-        return None
-    step = int(best.name.rpartition("-")[2])
-    accuracy = names.eval_name(next(iter(names.held_out_sets(rows)), names.TEST_SET), names.ACCURACY)
-    return next((row for row in rows if row[names.STEP] == step and row.get(accuracy) is not None), None)
-
-
-def write_summary(
-    run: RunDirectory, rows: list[tuple[str, Triple, Triple]], seconds: float, peak_memory_bytes: int
-) -> None:
+def write_summary(run: RunDirectory, rows: Sequence[Change], seconds: float, peak_memory_bytes: int) -> None:
     """Write `summary.json`: the same numbers for programs."""
     best = run.best_checkpoint()
     summary: dict[str, Any] = {
         "training_seconds": round(seconds, 1),
         "peak_memory_bytes": peak_memory_bytes,
         "held_out": [
-            {"name": label, "before": dict(zip(_KEYS, b, strict=True)), "after": dict(zip(_KEYS, a, strict=True))}
-            for label, b, a in rows
+            {
+                "name": row.label,
+                "grader": row.grader,
+                "before": _numbers(row.metric, row.before),
+                "after": _numbers(row.metric, row.after),
+                "paired": _paired(row.paired),
+            }
+            for row in rows
         ],
         "evaluations": [
-            {"name": row.set_name, "weights": row.state, "folder": row.folder, **_finite(row.accuracy)}
+            {
+                "name": row.set_name,
+                "weights": row.state,
+                "folder": row.folder,
+                "grader": row.grader,
+                **_numbers(*next(iter(row.figures.items()))),
+            }
             for row in evaluation_rows(run)
         ],
         "best_checkpoint": None if best is None else best.name,
@@ -77,8 +200,14 @@ def summary_line(step: int, seconds: float, peak_memory_bytes: int) -> str:
     return f"{step} steps, {minutes} min {rest:02d} s of training here, {memory:.1f} GB peak memory."
 
 
-_KEYS = ("accuracy", "low", "high")
+def _numbers(metric: str, found: Estimate) -> dict[str, float | None]:
+    named = {metric: found.value, "low": found.low, "high": found.high}
+    return {key: value if math.isfinite(value) else None for key, value in named.items()}
 
 
-def _finite(triple: Triple) -> dict[str, float | None]:
-    return {key: value if math.isfinite(value) else None for key, value in zip(_KEYS, triple, strict=True)}
+def _paired(result: PairedResult) -> dict[str, float | None] | None:
+    if result.found is None:
+        return None
+    found = result.found
+    named = {"difference": found.difference, "low": found.low, "high": found.high, "p_value": found.p_value}
+    return {key: value if math.isfinite(value) else None for key, value in named.items()}

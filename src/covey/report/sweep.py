@@ -7,10 +7,19 @@ import io
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import cache
+from pathlib import Path
 from typing import Any
 
-from covey.evaluation.estimators import Estimate, mean
-from covey.report.t_interval import mean_interval
+from covey.config import load
+from covey.errors import CoveyError
+from covey.evaluation.comparison import measured_differently
+from covey.evaluation.estimators import Estimate, mean, t_estimate
+from covey.evaluation.figures import estimate_text, is_share
+from covey.evaluation.grading import grader_name
+from covey.evaluation.stored import settings_of
+from covey.report.load import read_mapping
+from covey.report.summary import figure_name, figure_of
 from covey.runlog import names
 from covey.runlog.directory import RunDirectory
 from covey.runlog.files import guard_disk, write_atomically
@@ -31,10 +40,12 @@ class JobFigures:
 
     step: int = 0
     """The last step with metrics."""
+    metric: str = names.ACCURACY
+    """The held-out metric by its name after `eval/`: the accuracy, or without a grader the reward."""
     accuracy: Estimate = _UNKNOWN
-    """Held-out accuracy at the last evaluation after the first step, with its 95% interval."""
+    """That metric at the last evaluation after the first step, with its 95% interval."""
     before: Estimate = _UNKNOWN
-    """Held-out accuracy before the first step."""
+    """That metric before the first step."""
     length: float = math.nan
     """Mean completion length in tokens at that evaluation; without one, at the last training step."""
     reward: float = math.nan
@@ -71,6 +82,8 @@ class Sheet:
     title: str
     headings: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
+    notes: tuple[str, ...] = ()
+    """Which rows cannot be compared, and why."""
 
 
 def read_figures(run: RunDirectory) -> JobFigures:
@@ -84,30 +97,39 @@ def read_figures(run: RunDirectory) -> JobFigures:
     lengths = [value for _, value in series(rows, names.COMPLETION_LENGTH)]
     accuracy = before = _UNKNOWN
     length = lengths[-1] if lengths else math.nan
+    metric = names.best_of(rows, _best_by(run.config)) or names.ACCURACY
     sets = names.held_out_sets(rows)
-    if sets:
-        evaluated = [row for row in rows if row.get(names.eval_name(sets[0], names.ACCURACY)) is not None]
+    if evaluated := [row for row in rows if sets and row.get(names.eval_name(sets[0], metric)) is not None]:
         first, last = evaluated[0], evaluated[-1]
         if first[names.STEP] == 0:
-            before = _accuracy(first, sets[0])
+            before = figure_of(first, sets[0], metric)
         if last[names.STEP] > 0:
-            accuracy = _accuracy(last, sets[0])
+            accuracy = figure_of(last, sets[0], metric)
             length = _number(last.get(names.eval_name(sets[0], names.LENGTH)))
-    return JobFigures(rows[-1][names.STEP], accuracy, before, length, mean(rewards[-LAST_STEPS:]))
+    return JobFigures(rows[-1][names.STEP], metric, accuracy, before, length, mean(rewards[-LAST_STEPS:]))
+
+
+@cache
+def _best_by(config: Path) -> str | None:
+    """`evaluation.best_by` of a run, whose config does not change."""
+    return (read_mapping(config).get("evaluation") or {}).get("best_by")
 
 
 def read_results(directory: SweepDirectory, sweep: Sweep) -> list[JobResult]:
-    """All jobs of the sweep, finished ones first, then by accuracy."""
+    """All jobs of the sweep, finished ones first, then by their held-out figure."""
     found = []
     for job in sweep.jobs:
         state = directory.state(job)
         figures = JobFigures() if state.state == WAITING else read_figures(directory.run(job))
         found.append(JobResult(job, state, figures))
-    return sorted(found, key=lambda one: (one.state.state != FINISHED, _descending(one.figures.accuracy.value)))
+    return sorted(
+        found,
+        key=lambda one: (one.state.state != FINISHED, one.figures.metric, _descending(one.figures.accuracy.value)),
+    )
 
 
 def pool_seeds(sweep: Sweep, results: Sequence[JobResult]) -> list[SeedsResult]:
-    """The finished jobs averaged over the seeds, the most accurate first; empty if the seed was not swept.
+    """The finished jobs averaged over the seeds, the best first; empty if the seed was not swept.
 
     The interval covers the variation between seeds. The finite number of held-out problems counts only through what it
     adds to that variation.
@@ -123,11 +145,12 @@ def pool_seeds(sweep: Sweep, results: Sequence[JobResult]) -> list[SeedsResult]:
     pooled = []
     for others, figures in groups.items():
         accuracies = [one.accuracy.value for one in figures if not math.isnan(one.accuracy.value)]
+        metric = next((one.metric for one in figures), names.ACCURACY)
         pooled.append(
             SeedsResult(
                 swept=dict(others),
                 seeds=len(figures),
-                accuracy=_share(mean_interval(accuracies)),
+                accuracy=_within(t_estimate(accuracies), metric),
                 length=mean([one.length for one in figures]),
                 reward=mean([one.reward for one in figures]),
             )
@@ -135,22 +158,29 @@ def pool_seeds(sweep: Sweep, results: Sequence[JobResult]) -> list[SeedsResult]:
     return sorted(pooled, key=lambda one: _descending(one.accuracy.value))
 
 
-def _share(estimate: Estimate) -> Estimate:
-    """The interval clipped to [0, 1]: with two or three seeds the t interval is wide."""
-    if math.isnan(estimate.low):
+def _within(estimate: Estimate, metric: str) -> Estimate:
+    """The interval clipped to [0, 1] for a share: with two or three seeds the t interval is wide."""
+    if math.isnan(estimate.low) or not is_share(metric):
         return estimate
     return replace(estimate, low=max(0.0, estimate.low), high=min(1.0, estimate.high))
 
 
-def jobs_sheet(sweep: Sweep, results: Sequence[JobResult]) -> Sheet:
-    """The table of jobs."""
-    headings = ("job", *sweep.keys, "accuracy", "before", "length", "reward", "minutes", "state")
+def jobs_sheet(
+    sweep: Sweep, results: Sequence[JobResult], notes: Sequence[str] = (), grader: str | None = None
+) -> Sheet:
+    """The table of jobs.
+
+    Args:
+        notes: which jobs cannot be compared.
+        grader: of the accuracy.
+    """
+    metric = metric_of(results)
+    headings = ("job", *sweep.keys, figure_name(metric), "before", "length", "reward", "minutes", "state")
     rows = tuple(
         (
             str(one.job.number),
             *(one.job.swept[key] for key in sweep.keys),
-            percent(one.figures.accuracy),
-            percent(one.figures.before),
+            *(_cell(figure, one.figures.metric, metric) for figure in (one.figures.accuracy, one.figures.before)),
             _decimal(one.figures.length, 1),
             _decimal(one.figures.reward, 2),
             _decimal(one.state.seconds / 60 or math.nan, 1),
@@ -158,49 +188,75 @@ def jobs_sheet(sweep: Sweep, results: Sequence[JobResult]) -> Sheet:
         )
         for one in results
     )
-    return Sheet("Jobs: held-out accuracy, in brackets its 95% interval", headings, rows)
+    return Sheet(
+        f"Jobs: held-out {figure_name(metric, grader)}, in brackets its 95% interval", headings, rows, tuple(notes)
+    )
 
 
-def seeds_sheet(sweep: Sweep, pooled: Sequence[SeedsResult]) -> Sheet:
+def seeds_sheet(sweep: Sweep, pooled: Sequence[SeedsResult], metric: str, grader: str | None = None) -> Sheet:
     """The table of means over seeds."""
     others = [key for key in sweep.keys if key != SEED]
     rows = tuple(
         (
             *(one.swept[key] for key in others),
             str(one.seeds),
-            percent(one.accuracy),
+            _cell(one.accuracy, metric, metric),
             _decimal(one.length, 1),
             _decimal(one.reward, 2),
         )
         for one in pooled
     )
-    headings = (*others, "seeds", "accuracy", "length", "reward")
-    return Sheet("Mean over seeds: held-out accuracy, in brackets its 95% t interval", headings, rows)
+    headings = (*others, "seeds", figure_name(metric), "length", "reward")
+    return Sheet(
+        f"Mean over seeds: held-out {figure_name(metric, grader)}, in brackets its 95% t interval", headings, rows
+    )
+
+
+def metric_of(results: Sequence[JobResult]) -> str:
+    """The held-out metric of the table: that of the first job with one."""
+    known = (one.figures.metric for one in results if not math.isnan(one.figures.accuracy.value))
+    return next(known, names.ACCURACY)
+
+
+def _cell(estimate: Estimate, own: str, metric: str) -> str:
+    return "—" if math.isnan(estimate.value) or own != metric else estimate_text(estimate, metric)
+
+
+def incomparable(directory: SweepDirectory, results: Sequence[JobResult]) -> tuple[list[str], str | None]:
+    """The jobs that cannot be compared with the first of the table, and why; and the grader of all others."""
+    metric, notes = metric_of(results), []
+    first: tuple[int, dict[str, Any]] | None = None
+    for one in results:
+        if math.isnan(one.figures.accuracy.value):
+            continue
+        number = one.job.number
+        try:
+            config = load(recipe=directory.config(one.job))
+            settings = settings_of(config, grader_name(config))
+        except CoveyError as error:
+            notes.append(f"Job {number} cannot be compared: {error}")
+            continue
+        first = first or (number, settings)
+        differ = measured_differently(first[1], settings, metric)
+        if one.figures.metric != metric:
+            differ = f"it has no {figure_name(metric)}"
+        if differ:
+            notes.append(f"Job {number} cannot be compared with job {first[0]}: {differ}.")
+    return notes, first[1]["grader"] if first else None
 
 
 def write_tables(directory: SweepDirectory, sweep: Sweep, results: Sequence[JobResult]) -> list[Sheet]:
     """Write `sweep.md` and `sweep.csv`; returns the tables of the former."""
-    sheets = [jobs_sheet(sweep, results)]
+    notes, grader = incomparable(directory, results)
+    sheets = [jobs_sheet(sweep, results, notes, grader)]
     pooled = pool_seeds(sweep, results)
     if any(one.seeds for one in pooled):
-        sheets.append(seeds_sheet(sweep, pooled))
+        sheets.append(seeds_sheet(sweep, pooled, metric_of(results), grader))
     with guard_disk("the table of the sweep", directory.root):
         text = "\n".join(_markdown(sheet) for sheet in sheets)
         write_atomically(directory.markdown, f"# Sweep {directory.root.name}\n\n{text}")
         write_atomically(directory.csv, _csv(sweep, results))
     return sheets
-
-
-def percent(estimate: Estimate) -> str:
-    """A share as `31.2% [28.0 to 34.5]`; a dash if unknown."""
-    if math.isnan(estimate.value):
-        return "—"
-    ends = "" if math.isnan(estimate.low) else f" [{100 * estimate.low:.1f} to {100 * estimate.high:.1f}]"
-    return f"{100 * estimate.value:.1f}%{ends}"
-
-
-def _accuracy(row: Mapping[str, Any], held_out: str) -> Estimate:
-    return Estimate(*map(_number, names.accuracy(row, held_out)))
 
 
 def _number(value: Any) -> float:
@@ -220,15 +276,17 @@ def _markdown(sheet: Sheet) -> str:
         return "| " + " | ".join(" ".join(cell.split()).replace("|", "\\|") for cell in cells) + " |"
 
     rule = "|" + " --- |" * len(sheet.headings)
-    return "\n".join([f"{sheet.title}\n", line(sheet.headings), rule, *map(line, sheet.rows)]) + "\n"
+    notes = [f"\n{note}" for note in sheet.notes]
+    return "\n".join([f"{sheet.title}\n", line(sheet.headings), rule, *map(line, sheet.rows), *notes]) + "\n"
 
 
 def _csv(sweep: Sweep, results: Sequence[JobResult]) -> str:
     """Full precision for programs: shares between 0 and 1, empty if unknown."""
-    ends = [item.name for item in fields(Estimate)]
+    ends, metric = [item.name for item in fields(Estimate)], metric_of(results)
+    metric = metric if metric == names.ACCURACY else f"eval/{metric}"  # the training reward has a column of its own
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
-    estimates = [f"{name}_{end}".removesuffix("_value") for name in ("accuracy", "before") for end in ends]
+    estimates = [f"{name}_{end}".removesuffix("_value") for name in (metric, "before") for end in ends]
     writer.writerow(["job", "name", *sweep.keys, "state", *estimates, "length", "reward", "minutes", "step"])
     for one in results:
         shown = one.figures

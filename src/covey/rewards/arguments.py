@@ -15,8 +15,14 @@ from covey.rewards.workers.run_reward import LOGS
 
 _log = logging.getLogger("covey.rewards")
 _NOT_FOR_GRADERS = {"completion_ids", *LOGS}
+_NOT_A_COLUMN = {"prompt", "completion", "completion_ids"}
 _STATE = "trainer_state"
 _LATEST_LOGS = 100
+
+
+def columns_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    """The columns of data rows that TRL passes to rewards, each with one value per row."""
+    return {name: [row[name] for row in rows] for name in (rows[0] if rows else ()) if name not in _NOT_A_COLUMN}
 
 
 def rows_for_grading(prompts: Sequence[Any], columns: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -17,24 +17,37 @@ GIVEN = ("prompts", "completions", "completion_ids", "trainer_state", "log_extra
 """What TRL passes to every reward, by keyword, in addition to the data's columns."""
 
 
-def find_custom(name: str) -> Reward:
+def find_custom(name: str, key: str = "rewards.funcs") -> Reward:
     """The function `file.py:function` or `package.module:function`.
+
+    Args:
+        name: the function's.
+        key: the config key that names it, for messages.
 
     Raises:
         RewardError: it cannot be imported, or does not accept the arguments of a reward.
     """
-    function = _function(name)
-    _check_signature(function, name)
+    function = _function(name, key)
+    _check_signature(function, name, key)
     return Reward(function.__name__, _also_solution(function))
 
 
-def check_columns(function: RewardFunction, name: str, columns: Collection[str]) -> None:
-    """Check that a reward can be called with the columns that the data has.
+def check_columns(
+    function: RewardFunction,
+    name: str,
+    columns: Collection[str],
+    *,
+    key: str = "rewards.funcs",
+    rows: str = "the data",
+) -> None:
+    """Check that a reward, or a grader like it, can be called with the columns that the data has.
 
     Args:
         function: from `get_reward`.
-        name: its name in `rewards.funcs`.
+        name: its name in the config.
         columns: names of the data's columns.
+        key: the config key that names it, for messages.
+        rows: which rows have these columns, for messages.
 
     Raises:
         RewardError: it needs a column that the data lacks, or does not accept one that it has.
@@ -49,50 +62,50 @@ def check_columns(function: RewardFunction, name: str, columns: Collection[str])
         near = difflib.get_close_matches(missing[0], sorted(given), n=1)
         guess = f" Did you mean {near[0]}?" if near else ""
         raise RewardError(
-            f"rewards.funcs: {name} needs {' and '.join(missing)}, but the data has no such column; it has "
-            f"{', '.join(sorted(columns))}.{guess}"
+            f"{key}: {name} needs {' and '.join(missing)}, but {rows} has no such column; it has "
+            f"{', '.join(sorted(columns)) or 'none besides the prompts'}.{guess}"
         )
     unwanted = [column for column in columns if column not in {p.name for p in parameters}]
     if unwanted and not _takes_any(function):
-        raise RewardError(_wants_kwargs(function, name, unwanted[0]))
+        raise RewardError(_wants_kwargs(function, name, key, unwanted[0]))
 
 
-def _function(name: str) -> RewardFunction:
-    function = import_object(name, "rewards.funcs", RewardError)
+def _function(name: str, key: str) -> RewardFunction:
+    function = import_object(name, key, RewardError)
     if not callable(function) or not hasattr(function, "__name__") or inspect.isclass(function):
-        raise RewardError(f"rewards.funcs: {name} is not a function but of type {type(function).__name__}.")
+        raise RewardError(f"{key}: {name} is not a function but of type {type(function).__name__}.")
     found: RewardFunction = function
     return found
 
 
-def _check_signature(function: RewardFunction, name: str) -> None:
+def _check_signature(function: RewardFunction, name: str, key: str) -> None:
     """Refuse early what would fail at the first training step, as far as is known without the data."""
     try:
         parameters = inspect.signature(function).parameters
     except ValueError as error:  # some functions written in C
         raise RewardError(
-            f"rewards.funcs: {name} has no signature to inspect. Call it from a function of your own: "
+            f"{key}: {name} has no signature to inspect. Call it from a function of your own: "
             "def reward(prompts, completions, **kwargs)."
         ) from error
     for parameter in parameters.values():
         if parameter.kind is parameter.POSITIONAL_ONLY:
             raise RewardError(
-                f"rewards.funcs: {name} takes {parameter.name} by position only, but a reward gets everything by "
+                f"{key}: {name} takes {parameter.name} by position only, but a reward gets everything by "
                 f"keyword: def {function.__name__}(prompts, completions, **kwargs)."
             )
     refused = next((given for given in GIVEN if given not in parameters), None)
     if refused is not None and not _takes_any(function):
-        raise RewardError(_wants_kwargs(function, name, refused))
+        raise RewardError(_wants_kwargs(function, name, key, refused))
 
 
 def _takes_any(function: RewardFunction) -> bool:
     return any(parameter.kind is parameter.VAR_KEYWORD for parameter in inspect.signature(function).parameters.values())
 
 
-def _wants_kwargs(function: RewardFunction, name: str, refused: str) -> str:
+def _wants_kwargs(function: RewardFunction, name: str, key: str, refused: str) -> str:
     takes = [parameter for parameter in inspect.signature(function).parameters if parameter not in ("args", "kwargs")]
     return (
-        f"rewards.funcs: {name} must take **kwargs, because a reward gets prompts, completions and every column of "
+        f"{key}: {name} must take **kwargs, because a reward gets prompts, completions and every column of "
         f"the data by keyword, and it does not take {refused}: "
         f"def {function.__name__}({', '.join(takes or ['prompts', 'completions'])}, **kwargs)."
     )

@@ -61,8 +61,9 @@ class Findings:
         values: list[float | None],
         problems: Sequence[RewardProblem],
         prompts: Sequence[Any],
+        what: str = "reward",
     ) -> tuple[list[float | None], int]:
-        """The rewards of a function, None where it had a problem, and the number of these.
+        """The rewards (or grades) of a function, None where it had a problem, and the number of these.
 
         Raises:
             RewardError: there is a problem, and `on_error` is `stop`.
@@ -76,15 +77,15 @@ class Findings:
         where = "" if first.row is None else f" on row {first.row} of the batch ({shown_prompt(prompts[first.row])})"
         if self._on_error == "stop":
             raise RewardError(
-                f"The reward {name} failed{where}: {first.cause}. Fix the function, or set rewards.on_error=skip to "
-                "leave such rewards out and continue."
+                f"The {what} {name} failed{where}: {first.cause}. Fix the function, or set rewards.on_error=skip to "
+                "leave such completions out and continue."
             )
         log_once(
             _log,
-            "The reward %s failed%s: %s. It gives nothing for %d of %d completions of this batch "
-            "(rewards.on_error=skip); from now on such failures are only counted, as grader/errors.",
-            *(name, where, first.cause, failed, count),
-            key=f"failed {name}",
+            "The %s %s failed%s: %s. It gives nothing for %d of %d completions of this batch "
+            "(rewards.on_error=skip); from now on such failures are only counted, as grader/%s.",
+            *(what, name, where, first.cause, failed, count, "errors" if what == "reward" else Outcome.CRASHED),
+            key=f"failed {what} {name}",
         )
         if whole:
             return [None] * count, failed

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import inspect
 from collections.abc import Collection, Mapping, Sequence
 from functools import cache
 from types import MappingProxyType
@@ -16,16 +17,20 @@ from covey.rewards.settings import RewardSettings
 
 __all__ = [
     "ALIASES",
+    "GRADERS",
+    "IMPLIED_GRADERS",
     "REGISTRY",
     "Graded",
     "Reward",
     "RewardFunction",
     "RewardSettings",
+    "canonical_grader",
     "canonical_name",
     "completion_text",
     "find",
     "get_reward",
     "load",
+    "reads_answer",
     "refuse_equal_names",
 ]
 
@@ -73,6 +78,18 @@ ALIASES: Mapping[str, str] = MappingProxyType(
     }
 )
 """Names by which other projects call these rewards."""
+
+GRADERS = ("exact_match", "accuracy", "countdown", "check_answer", "check_numbers")
+"""The rewards whose outcome says whether an answer is right: what `evaluation.grader` takes by name."""
+
+IMPLIED_GRADERS: Mapping[str, str] = MappingProxyType(
+    {
+        "countdown": "countdown",
+        "exact_match": "exact_match",
+        **dict.fromkeys(("accuracy", "cosine_scaled", "len", "check_answer", "check_numbers"), "accuracy"),
+    }
+)
+"""The rewards that check answers, each with the grader of a run that trains with it and names none."""
 
 _DEFAULT = RewardSettings()
 
@@ -150,16 +167,41 @@ def canonical_name(name: str) -> str:
     Raises:
         RewardError: there is none.
     """
+    return _known_name(name, "rewards.funcs", "reward", REGISTRY)
+
+
+def canonical_grader(name: str) -> str:
+    """The canonical name of a grader of held-out answers; see `canonical_name`.
+
+    Raises:
+        RewardError: there is none.
+    """
+    return _known_name(name, "evaluation.grader", "grader", GRADERS)
+
+
+def reads_answer(name: str, key: str = "rewards.funcs") -> bool:
+    """Whether a reward or grader needs the rows' gold answers: one of ours, or a function with a parameter `answer`.
+
+    Raises:
+        RewardError: there is no such function, or it does not accept the arguments of a reward.
+    """
+    if ":" not in name:
+        reward = find(name, _DEFAULT)
+        return reward.sample is not None or reward.graded_by is not None
+    parameter = inspect.signature(find_custom(name, key).batch).parameters.get("answer")
+    return parameter is not None and parameter.default is parameter.empty
+
+
+def _known_name(name: str, key: str, what: str, known: Collection[str]) -> str:
     bare = name.removeprefix("get_").removesuffix("_reward")
-    for known in (name, bare):
-        if known in REGISTRY:
-            return known
-        if known in ALIASES:
-            return ALIASES[known]
-    near = difflib.get_close_matches(bare, [*REGISTRY, *ALIASES], n=1, cutoff=0.4)
+    for candidate in (name, bare):
+        candidate = ALIASES.get(candidate, candidate)
+        if candidate in known:
+            return candidate
+    near = difflib.get_close_matches(bare, [*known, *(a for a in ALIASES if ALIASES[a] in known)], n=1, cutoff=0.4)
     guess = f"Did you mean {near[0]}? " if near else ""
     raise RewardError(
-        f"rewards.funcs: there is no reward called {name}. {guess}Covey has {', '.join(REGISTRY)}; a function of your "
+        f"{key}: there is no {what} called {name}. {guess}Covey has {', '.join(known)}; a function of your "
         "own is named file.py:function or package.module:function."
     )
 

@@ -21,7 +21,7 @@ from covey.rewards.reward import Graded, Reward, RewardFunction, completion_text
 from covey.rewards.settings import RewardSettings
 from covey.rewards.workers.inline import InProcess
 from covey.rewards.workers.pool import NotPortableError, WorkerPool, accepted
-from covey.rewards.workers.run_reward import CallResult, SampleResult
+from covey.rewards.workers.run_reward import LOGS, CallResult, SampleResult
 
 if TYPE_CHECKING:
     from covey.config.groups.rewards import RewardsConfig
@@ -76,7 +76,7 @@ class RewardRunner:
         batch_timeout: float = 60.0,
         memory_mb: int | None = 4096,
     ) -> None:
-        settings = settings or RewardSettings()
+        self._settings = settings = settings or RewardSettings()
         self._rewards: dict[int, tuple[str, Reward]] = {}  # by position, with the name that workers find it by
         self.functions: list[RewardFunction] = []
         """The functions for the trainer, in the order of `funcs`; metrics are named by their `__name__`."""
@@ -168,6 +168,51 @@ class RewardRunner:
         """
         return accepted(self.pool.submit_grading(name, completions, rows).result())
 
+    def score(
+        self, prompts: Sequence[Any], completions: Sequence[Any], columns: Mapping[str, Any]
+    ) -> dict[str, list[float | None]]:
+        """The rewards of completions outside a training step, by function. What the functions log is dropped.
+
+        Args:
+            prompts: one per completion.
+            completions: texts or conversations, as in training.
+            columns: further arguments of the functions, besides those for logging.
+
+        Raises:
+            RewardError: a function fails, and `on_error` is `stop`.
+        """
+        columns = {**columns, **dict.fromkeys(LOGS)}
+        batch = self._submit(prompts, completions, columns)
+        found = {}
+        for position, (_, reward) in self._rewards.items():
+            values, problems = self._results(batch, position, prompts, columns)
+            found[reward.name], _ = self._findings.settle(reward.name, values, problems, prompts)
+        return found
+
+    def grade_batch(
+        self, name: str, prompts: Sequence[Any], completions: Sequence[Any], columns: Mapping[str, Any]
+    ) -> list[Graded]:
+        """The values that a function of whole batches, given by name, has for completions; arguments as of `score`.
+
+        Returns:
+            Without an outcome; `Outcome.CRASHED` where the function failed and `on_error` is `skip`.
+
+        Raises:
+            RewardError: there is no such function; or it fails, and `on_error` is `stop`.
+        """
+        reward = find(name, self._settings)
+        given = {**columns, **dict.fromkeys(LOGS)}
+        try:
+            call = self.pool.submit_call(name, arguments_for_call(reward, False, prompts, completions, given))
+        except NotPortableError:
+            given = portable(given)
+            call = self.pool.submit_call(name, arguments_for_call(reward, False, prompts, completions, given))
+        (called,) = call.result()
+        problems = _call_problems(called)
+        values, _ = self._findings.settle(name, called.values, problems, prompts, what="grader")
+        failed = {problem.row for problem in problems}
+        return [Graded(value, Outcome.CRASHED if failed & {None, row} else None) for row, value in enumerate(values)]
+
     def __enter__(self) -> Self:
         return self
 
@@ -244,10 +289,7 @@ class RewardRunner:
         if not grader:
             (called,) = batch.calls[position].result()
             self._log(batch, reward.name, called, columns)
-            failed = (
-                [RewardProblem(None, called.failure)] if called.failure else [RewardProblem(*bad) for bad in called.bad]
-            )
-            return called.values, failed
+            return called.values, _call_problems(called)
         if grader not in batch.grades:
             return [], [RewardProblem(None, "the data must have a column answer (or solution) with the gold answers")]
         results = batch.grades[grader].result()
@@ -302,6 +344,10 @@ def _values(
     if reward.from_grades is None:
         return [result.value for result in results]
     return reward.from_grades(prompts, completions, [Graded(result.value, result.outcome) for result in results])
+
+
+def _call_problems(called: CallResult) -> list[RewardProblem]:
+    return [RewardProblem(None, called.failure)] if called.failure else [RewardProblem(*bad) for bad in called.bad]
 
 
 def _grading_problems(results: Sequence[SampleResult]) -> list[RewardProblem]:

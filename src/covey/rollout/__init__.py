@@ -1,17 +1,20 @@
 """Rollout: turning prompts into completions."""
 
-from covey.rollout.local.generate import Generation, SamplingSettings, generate
-from covey.rollout.local.sampling import Sampled, StopCriteria, sample
-from covey.rollout.local.token_sampling import LogitsProcessor, RowAware, Sampling
+from covey.rollout.engine import Capabilities, Completion, InferenceEngine, SamplingSettings
+from covey.rollout.generate import complete, generate
+from covey.rollout.local.engine import LocalEngine
+from covey.rollout.local.sampling import sample
+from covey.rollout.local.token_sampling import LogitsProcessor, RowAware
 
 __all__ = [
-    "Generation",
+    "Capabilities",
+    "Completion",
+    "InferenceEngine",
+    "LocalEngine",
     "LogitsProcessor",
     "RowAware",
-    "Sampled",
-    "Sampling",
     "SamplingSettings",
-    "StopCriteria",
+    "complete",
     "generate",
     "sample",
 ]

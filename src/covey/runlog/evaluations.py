@@ -1,7 +1,7 @@
 """Evaluations on disk: `settings.json`, `completions.jsonl` and, once finished, `summary.json`.
 
 Each has a folder, those of a run in `evaluation/`. `completions.jsonl` is appended to, so that a stopped evaluation can
-resume.
+resume. Training writes the completions only, to `evaluation/<set>-step-<N>.jsonl`.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import contextlib
 import json
 import logging
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,7 @@ EVALUATION_FORMAT = 1
 logger = logging.getLogger(__name__)
 
 _ESTIMATE = ("value", "low", "high")
+_OF_TRAINING = re.compile(r"(.+)-step-(\d+)")
 SETTINGS, COMPLETIONS, SUMMARY = "settings.json", "completions.jsonl", "summary.json"
 
 
@@ -41,7 +43,12 @@ class StoredEvaluation:
 
     @property
     def name(self) -> str:
-        return self.folder.stem if self.folder.suffix == ".jsonl" else self.folder.name
+        return self.folder.stem if self.of_training else self.folder.name
+
+    @property
+    def of_training(self) -> bool:
+        """Whether it was made during training."""
+        return self.folder.suffix == ".jsonl"
 
     @property
     def done(self) -> bool:
@@ -51,6 +58,24 @@ class StoredEvaluation:
     def completions(self) -> Iterator[dict[str, Any]]:
         """The completions so far, in the order of writing."""
         yield from read_completions(self.folder)
+
+
+def training_file(run_dir: Path, set_name: str, step: int) -> Path:
+    """The file with the completions of an evaluation of training."""
+    return RunDirectory(run_dir).evaluation / f"{set_name}-step-{step:06d}.jsonl"
+
+
+def training_file_names(file: Path) -> tuple[str, int] | None:
+    """The set and the step of an evaluation of training, from the name of its file; None if it is not one."""
+    named = _OF_TRAINING.fullmatch(file.stem)
+    return (named[1], int(named[2])) if named and file.suffix == ".jsonl" else None
+
+
+def training_files(run_dir: Path) -> list[tuple[str, int, Path]]:
+    """The evaluations of training in a run directory: set, step and file, by set and step."""
+    root = RunDirectory(run_dir).evaluation
+    found = [(named, path) for path in root.glob("*-step-*.jsonl") if (named := training_file_names(path))]
+    return sorted((*named, path) for named, path in found)
 
 
 def is_evaluation(folder: Path) -> bool:
@@ -196,7 +221,7 @@ def _differences(there: Mapping[str, Any], here: Mapping[str, Any], within: str 
     found = []
     for key, value in here.items():
         other = there.get(key)
-        if key == "environment" or value == other:
+        if key == "environment" or value == other or (key == "rewards" and key not in there):  # of older versions
             continue
         if isinstance(value, Mapping) and isinstance(other, Mapping) and value:
             found += _differences(other, value, f"{within}{key}.")

@@ -154,6 +154,12 @@ def best_metric(rows: Sequence[Mapping[str, object]], best_by: str | None) -> st
     return next((name for name in found if any(row.get(name) is not None for row in rows)), None)
 
 
+def best_of(rows: Sequence[Mapping[str, object]], best_by: str | None) -> str | None:
+    """As `best_metric`, by the name after `eval/`; where these rows lack `best_by`, what it would be without one."""
+    found = best_metric(rows, best_by) or best_metric(rows, None)
+    return found.partition("/")[2] if found else None
+
+
 def reward_mean(reward: str) -> str:
     """The metric of a reward function's mean."""
     return f"train/rewards/{reward}/mean"

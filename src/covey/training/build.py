@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from covey.data import LoadedData
+    from covey.rollout import InferenceEngine
     from covey.training.trl.trainer import GRPOConfig, GRPOTrainer
 
 logger = logging.getLogger(__name__)
@@ -126,6 +127,7 @@ def build_trainer(
     from covey.training.trl.trainer import GRPOTrainer
 
     callbacks = load_callbacks(config.callbacks, config.evaluation)
+    engine = _own_engine(config, args, source, tokenizer)
     quantization = quantization_config(config.model)
     check_adapters(config.model.lora)
     rows = None
@@ -147,6 +149,7 @@ def build_trainer(
             peft_config=lora_config(config.model.lora, rows),
             quantization_config=quantization,
             speed=config.speed,
+            engine=engine,
             **objective,
         )
     except OSError as error:
@@ -163,6 +166,26 @@ def build_trainer(
     if args.use_vllm:
         trainer.vllm_generation.sync_tolerance = config.launch.sync_tolerance
     return trainer
+
+
+def _own_engine(
+    config: Config, args: GRPOConfig, source: str, tokenizer: PreTrainedTokenizerBase
+) -> InferenceEngine | None:
+    """The engine of `rollout.engine`, if that is the user's own; see `covey.rollout.registry.make_engine`."""
+    if config.rollout.own_engine is None:
+        return None
+    from covey.rollout.registry import make_engine
+
+    return make_engine(
+        config.rollout.own_engine,
+        "rollout.engine",
+        model_name=source,
+        tokenizer=tokenizer,
+        dtype=config.model.dtype,
+        batch_size=args.per_device_train_batch_size * (args.steps_per_generation or 1),
+        revision=config.model.revision,
+        trust_remote_code=config.model.trust_remote_code,
+    )
 
 
 _CHANGING_OPTIMIZERS = {"galore": "galore_torch", "apollo": "apollo_torch", "lomo": "lomo_optim"}

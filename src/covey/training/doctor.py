@@ -10,8 +10,10 @@ from typing import Any
 from covey import data
 from covey.config import Config, TrainingConfig
 from covey.errors import CoveyError
+from covey.evaluation.grading import answer_asked_by, check_evaluation
 from covey.model.loading import check_model, load_tokenizer
 from covey.model.prompts import render
+from covey.training.advantages import objectives
 from covey.training.checkpoint.vocab_expansion import check_reasoning
 from covey.training.preflight.checks import (
     check_batch,
@@ -23,7 +25,7 @@ from covey.training.preflight.checks import (
 )
 from covey.training.preflight.findings import Mark, PreflightFinding
 from covey.training.preflight.gold_answer_check import check_answers
-from covey.training.preflight.requirements import check_supported
+from covey.training.preflight.requirements import check_rewards, check_supported
 from covey.training.preflight.trackers import trackers
 
 _TRIAL_STEPS = 3
@@ -51,7 +53,15 @@ def examine(config: Config, *, show_prompt: Callable[[str], None] | None = None)
         yield PreflightFinding(Mark.WRONG, "reasoning", str(error))
     yield from check_tokens(config, tokenizer)
     try:
-        loaded = data.load(config.dataset, config.seed)
+        for note in check_evaluation(config):
+            yield PreflightFinding(Mark.WARNING, "evaluation", note)
+        asked = answer_asked_by(config)
+    except CoveyError as error:
+        yield PreflightFinding(Mark.WRONG, "rewards", str(error))
+        return
+    try:
+        loaded = data.load(config.dataset, config.seed, answer_for=asked)
+        check_rewards(config, loaded)
     except CoveyError as error:
         yield PreflightFinding(Mark.WRONG, "data", str(error))
         return
@@ -62,7 +72,7 @@ def examine(config: Config, *, show_prompt: Callable[[str], None] | None = None)
     if show_prompt is not None:
         show_prompt(render(tokenizer, loaded.train[0]["prompt"], config.training.chat_template_kwargs))
     yield from check_prompt_prefix(config, tokenizer, loaded)
-    yield from check_rows(loaded)
+    yield from check_rows(config, loaded)
     longest = yield from check_lengths(config, source, tokenizer, loaded.train)
     yield from check_answers(config, loaded)
     yield check_batch(config, loaded)
@@ -79,6 +89,13 @@ def _examine_settings(config: Config) -> Iterator[PreflightFinding]:
     for note in notes:
         yield PreflightFinding(Mark.WARNING, "settings", note)
     yield PreflightFinding(Mark.FINE, "settings", "every key is known, every value in range")
+    try:
+        objectives.build(config)
+    except CoveyError as error:
+        yield PreflightFinding(Mark.WRONG, "objective", str(error))
+    else:
+        loss = f"training.loss_type={config.training.loss_type}"
+        yield PreflightFinding(Mark.FINE, "objective", f"{config.objective.name} works with {loss}")
 
 
 def try_steps(config: Config, console: Any) -> PreflightFinding:

@@ -19,6 +19,7 @@ from covey import data
 from covey.answers import Tags
 from covey.config import Config, to_yaml
 from covey.config.secrets import RedactingFormatter, redact
+from covey.evaluation.grading import SEED_OFFSET, HeldOutGrader, answer_asked_by, check_evaluation, grader_name
 from covey.evaluation.job import load_benchmark, run_benchmarks, sampling_of
 from covey.model.loading import check_model, load_tokenizer
 from covey.model.prompts import cut_left, prompt_lengths, thinking_prefix
@@ -71,7 +72,7 @@ class RunResult:
     """Whether this is the main process."""
 
 
-def run_training(config: Config, run_name: str, console: Any) -> RunResult:
+def run_training(config: Config, run_name: str, console: Any, objective: objectives.Given = None) -> RunResult:
     """Train as `config` says, into `output_dir/run_name/`.
 
     The input is checked before anything is written; an existing run is resumed or not touched (see `plan_resume`).
@@ -80,18 +81,19 @@ def run_training(config: Config, run_name: str, console: Any) -> RunResult:
         config: the composed config; its own run_name has precedence.
         run_name: the run's name if the config has none.
         console: a rich console.
+        objective: an objective or its class, in place of the one that the config names; see `covey.train`.
 
     Raises:
         CoveyError: what is wrong with the input or the machine.
     """
     processes = Processes.join(config)
     with processes.ending_together(), environment_kept(*ACCELERATE):
-        result = _run(config, run_name, console if processes.is_main else silent_console(), processes)
+        result = _run(config, run_name, console if processes.is_main else silent_console(), processes, objective)
     processes.leave()
     return result
 
 
-def _run(config: Config, run_name: str, console: Any, processes: Processes) -> RunResult:
+def _run(config: Config, run_name: str, console: Any, processes: Processes, objective: objectives.Given) -> RunResult:
     config = dataclasses.replace(config, run_name=config.run_name or processes.agree_on(run_name))
     run = RunDirectory(Path(config.output_dir) / str(config.run_name))
     with _locked(run, processes):
@@ -102,19 +104,21 @@ def _run(config: Config, run_name: str, console: Any, processes: Processes) -> R
         _print_notes(console, plan.notes)
         if plan.finished:
             return RunResult(run, finished=True, step=plan.step, trained=False, main=processes.is_main)
-        return _begin(config, run, plan, console, processes)
+        return _begin(config, run, plan, console, processes, objective)
 
 
-def _begin(config: Config, run: RunDirectory, plan: ResumePlan, console: Any, processes: Processes) -> RunResult:
-    recorder = CompletionRecorder()
+def _begin(
+    config: Config, run: RunDirectory, plan: ResumePlan, console: Any, processes: Processes, given: objectives.Given
+) -> RunResult:
     with processes.all_or_none(), console.status("Loading data and model …"):
         notes = check_supported(config)
         trackers(config)
-        objective = objectives.build(config, on_weights=recorder.weights)
+        objective = objectives.build(config, given)
         runner = RewardRunner.of(config.rewards, max_completion_length=config.training.max_completion_length)
+        notes += check_evaluation(config)
         with processes.main_of_machine_first():
             source = check_model(config.model)
-            loaded = data.load(config.dataset, config.seed)
+            loaded = data.load(config.dataset, config.seed, answer_for=answer_asked_by(config))
         check_rewards(config, loaded)
         tokenizer = load_tokenizer(config.model)
         template = config.training.chat_template_kwargs
@@ -143,10 +147,10 @@ def _begin(config: Config, run: RunDirectory, plan: ResumePlan, console: Any, pr
             args, notes = grpo_config(config, run)
             if plan.checkpoint is not None:
                 check_layout(plan.checkpoint, shards=bool(args.fsdp) or asks_for_fsdp())
-            functions = recorder.wrap(runner.functions)
-            trainer = build_trainer(config, args, source, loaded, functions, tokenizer, objective)
-            recorder.eos_token_ids = {*trainer.eos_token_ids, tokenizer.pad_token_id}
-            recorder.keeps_ids = (Path(source) / MAP_FILE).is_file()
+            trainer = build_trainer(config, args, source, loaded, runner.functions, tokenizer, objective)
+            trainer.recorder = CompletionRecorder(
+                {*trainer.eos_token_ids, tokenizer.pad_token_id}, keeps_ids=(Path(source) / MAP_FILE).is_file()
+            )
             if processes.is_main:
                 check_disk_space(trainer, run, keeps_best=config.evaluation.keep_best)
         _print_notes(console, notes)
@@ -160,7 +164,7 @@ def _begin(config: Config, run: RunDirectory, plan: ResumePlan, console: Any, pr
         with _logging_to(log), bounded(log):
             runner.start(output=log)
             report = LiveReport(own)
-            job = _Job(config, run, own, plan, trainer, loaded, tokenizer, runner, recorder, report, processes)
+            job = _Job(config, run, own, plan, trainer, loaded, tokenizer, runner, report, processes)
             result = _train(job, console)
             if result.main and result.finished:  # still under the lock: the next process finds a finished run
                 processes.leave()
@@ -181,7 +185,6 @@ class _Job:
     loaded: LoadedData
     tokenizer: PreTrainedTokenizerBase
     rewards: RewardRunner
-    recorder: CompletionRecorder
     report: LiveReport
     processes: Processes
     timer: StepTimer = dataclasses.field(default_factory=StepTimer)
@@ -200,9 +203,10 @@ def _train(job: _Job, console: Any) -> RunResult:
     mine = plan.checkpoint if job.processes.is_main else None
     writer, repairs = open_metrics(own, plan.step if plan.checkpoint else None, mine)
     _print_notes(console, repairs)
+    best_by = config.evaluation.best_by
     stop = StopCallback(config.stop_after_steps, job.processes)
     began = time.perf_counter()
-    with Display(title, total, start_step=plan.step, console=console, log_path=own.log) as display:
+    with Display(title, total, start_step=plan.step, console=console, log_path=own.log, best_by=best_by) as display:
         if plan.checkpoint and job.processes.is_main:
             drop_completions_after(run.completions, plan.step)
             display.load_history(read_metrics(run.metrics))
@@ -220,6 +224,8 @@ def _train(job: _Job, console: Any) -> RunResult:
             finally:
                 writer.flush()
                 job.report.close()
+                if config.rollout.own_engine is not None:
+                    trainer.engine.close()
         if not stop.stopped:
             display.status("saving the model")
             merge = config.model.lora.active and config.model.lora.merge
@@ -266,6 +272,7 @@ def _add_callbacks(job: _Job, writer: MetricsWriter, display: Display) -> None:
             every_steps=every_steps,
             before_training=config.evaluation.before_training,
             sample_completions=samples,
+            best_by=config.evaluation.best_by,
             keep_best_in=run if keeps_best else None,
             log=partial(log_to_trackers, trainer),
             fire_event=lambda metrics: fire_on_evaluate(trainer, metrics),
@@ -279,7 +286,6 @@ def _add_callbacks(job: _Job, writer: MetricsWriter, display: Display) -> None:
         display,
         completions_every_steps=config.logging.completions_every_steps,
         sample_completions=samples,
-        recorder=job.recorder,
         timer=job.timer,
         report=job.report,
     )
@@ -288,9 +294,8 @@ def _add_callbacks(job: _Job, writer: MetricsWriter, display: Display) -> None:
 
 
 def _evaluate(job: _Job) -> Mapping[str, EvaluationResult]:
-    from covey.evaluation.grading import SEED_OFFSET, grader_name, grader_of
     from covey.evaluation.run import Shard, evaluate
-    from covey.training.trl.generation import any_over_shards, policy_unwrapped_for_generation
+    from covey.training.trl.generation import evaluation_engine
 
     config, trainer = job.config, job.trainer
     settings = config.evaluation
@@ -300,20 +305,20 @@ def _evaluate(job: _Job) -> Mapping[str, EvaluationResult]:
         chosen = problems
         if settings.max_problems is not None:
             chosen = problems.select(range(min(settings.max_problems, len(problems))))
-        with policy_unwrapped_for_generation(trainer) as model:
+        with evaluation_engine(trainer) as engine:
             results[name] = evaluate(
-                model,
+                engine,
                 job.tokenizer,
                 chosen,
                 sampling_of(config),
-                grade=grader_of(grader_name(config), config, job.rewards),
+                grade=HeldOutGrader(config, job.rewards, grader_name(config), trainer_state=trainer.state),
                 tags=Tags(config.rewards.think_tag, config.rewards.answer_tag),
                 num_samples=settings.num_samples,
                 batch_size=settings.batch_size,
-                shared_prefill=config.speed.shared_prefill,
+                chat_template_kwargs=config.training.chat_template_kwargs,
                 prompt_prefix=job.rewards.prompt_prefix,
                 seed=config.seed + SEED_OFFSET,
-                shard=Shard(job.processes.index, job.processes.count, job.processes.gather, any_over_shards(model)),
+                shard=Shard(job.processes.index, job.processes.count, job.processes.gather),
             )
     return results
 

@@ -15,9 +15,10 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from covey.cli.main import main
 from covey.errors import RunDirectoryError
 from covey.evaluation.benchmarks import named
-from covey.rollout import Generation
+from covey.rollout import Completion
 from covey.runlog.evaluations import list_evaluations, read_evaluation
 from covey.runlog.metrics import read_metrics
+from fake_engine import FakeEngine
 
 SMALL = ("dataset=arithmetic", "dataset.test_size=6", "dataset.hard_size=0", "dataset.train_size=12")
 Evaluate = Callable[..., tuple[int, str]]
@@ -280,7 +281,7 @@ def test_evaluations_follow_shared_prefill(evaluate: Evaluate, tmp_path: Path, m
     def refuse(*_: Any, **__: Any) -> None:
         raise AssertionError("sampled with a shared prefill")
 
-    monkeypatch.setattr(sys.modules["covey.rollout.local.generate"], "sample_or_none", refuse)
+    monkeypatch.setattr(sys.modules["covey.rollout.local.engine"], "sample", refuse)
     assert evaluate(tmp_path / "plain", "speed.shared_prefill=false")[0] == 0
     with pytest.raises(AssertionError, match="shared prefill"):
         evaluate(tmp_path / "shared")
@@ -292,13 +293,14 @@ def test_evaluation_with_vllm(
     """With a fake vLLM; the real one is tested where it is installed (`make test-vllm`)."""
     asked: list[tuple[Any, ...]] = []
 
-    class Writer:
-        def __init__(self, source: str, tokenizer: Any, **options: Any) -> None:
-            asked.append((source, options["max_num_seqs"]))
+    class Writer(FakeEngine):
+        def __init__(self, model_name: str, tokenizer: Any, **options: Any) -> None:
+            super().__init__(model_name, tokenizer, **options)
+            asked.append((model_name, options["batch_size"]))
 
-        def generate(self, prompts: list[Any], sampling: Any, *, seed: int) -> list[list[Generation]]:
+        def generate(self, prompts: Any, sampling: Any, *, seed: int | None = None) -> list[Completion]:
             asked.append((len(prompts), sampling.max_completion_length, seed))
-            return [[Generation("<answer>7</answer>", 3, truncated=False)] for _ in prompts]
+            return [Completion([1, 2, 3], truncated=False, text="<answer>7</answer>") for _ in prompts]
 
     module = ModuleType("covey.rollout.vllm.offline")
     module.VLLMEngine = Writer  # type: ignore[attr-defined]

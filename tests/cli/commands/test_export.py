@@ -143,7 +143,7 @@ def test_the_card_of_a_run_has_its_figures_and_no_secrets(tiny_model: str, tmp_p
     (first, *_) = meta["model-index"][0]["results"]
     assert first["metrics"][0]["value"] == pytest.approx(last["eval/accuracy"], abs=1e-4)
     low, high = (100 * last[f"eval/accuracy_{end}"] for end in ("low", "high"))
-    assert f"{100 * last['eval/accuracy']:.1f}% [{low:.1f}, {high:.1f}]" in body
+    assert f"{100 * last['eval/accuracy']:.1f}% [{low:.1f} to {high:.1f}]" in body
     early = next(row for row in record.rows if row.get("eval/accuracy") is not None)
     at_start = model_card(record, state=f"checkpoint-{early['step']}", hub_id="somebody/model")
     assert f"{100 * early['eval/accuracy']:.1f}% [" in at_start

@@ -138,8 +138,10 @@ from pathlib import Path
 
 def variety(completions, **columns):
     calls = Path(__file__).with_suffix(".calls")
+    if len(completions) != 8:  # held-out ones
+        return [0.0 for _ in completions]
     calls.write_text(calls.read_text() + "." if calls.exists() else ".")
-    if len(calls.read_text()) == 2:
+    if len(calls.read_text()) == 2:  # in the second step
         os.kill(TRAINER, signal.SIGTERM)  # rewards by name run in a worker process, not in the trainer's
     return [float(len(set(c[-1]["content"]))) for c in completions]
 """
@@ -335,11 +337,12 @@ def test_the_starter_learns(tmp_path: Path) -> None:
     assert sum(rewards[-4:]) > sum(rewards[:4])
 
 
-def test_rewards_in_the_trainers_own_process_grade_held_out_problems_too(train: Train, tmp_path: Path) -> None:
+def test_rewards_in_the_trainers_own_process_score_held_out_problems_too(train: Train, tmp_path: Path) -> None:
     reward = tmp_path / "mine.py"
     reward.write_text("def spread(completions, **columns):\n    return [len(c[-1]['content']) for c in completions]\n")
     assert train(f"rewards.funcs=[{reward}:spread]", "rewards.workers=0", "training.max_steps=2")[0] == 0
     in_process = without_times(tmp_path / "run" / "metrics.jsonl")
     assert train(f"rewards.funcs=[{reward}:spread]", "training.max_steps=2", "run_name=pool")[0] == 0
     assert in_process == without_times(tmp_path / "pool" / "metrics.jsonl")
-    assert "eval/accuracy" in in_process[-1]
+    assert in_process[-1]["eval/reward"] == in_process[-1]["eval/reward/spread"] > 0
+    assert not any("accuracy" in name for name in in_process[-1])

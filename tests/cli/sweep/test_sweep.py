@@ -27,8 +27,8 @@ from covey.cli.sweep.plan import job_name, make_plan
 from covey.config import load
 from covey.config.compose.group_files import Roots
 from covey.errors import ConfigError, RunDirectoryError
-from covey.report.sweep import pool_seeds, read_figures, read_results
-from covey.report.t_interval import mean_interval
+from covey.evaluation.estimators import t_estimate
+from covey.report.sweep import pool_seeds, read_figures, read_results, write_tables
 from covey.runlog.directory import RunDirectory
 from covey.runlog.sweep import FAILED, FINISHED, STOPPED, WAITING, JobState, Sweep, SweepDirectory, SweepJob
 from sweep_jobs import JOB, states
@@ -256,15 +256,15 @@ def test_a_missing_launcher_names_the_extra(tmp_path: Path, root: Path) -> None:
 
 
 def test_the_t_interval_of_a_mean():
-    estimate = mean_interval([0.30, 0.32, 0.40])
+    estimate = t_estimate([0.30, 0.32, 0.40])
     half = 4.302653 * math.sqrt(0.0028) / math.sqrt(3)  # s² = (0.04² + 0.02² + 0.06²) / 2 = 0.0028
     assert estimate.value == pytest.approx(0.34)
     assert (estimate.low, estimate.high) == pytest.approx((0.34 - half, 0.34 + half), abs=1e-6)
-    alone = mean_interval([0.3])
+    alone = t_estimate([0.3])
     assert alone.value == 0.3
     assert math.isnan(alone.low)
     assert math.isnan(alone.high)
-    assert math.isnan(mean_interval([]).value)
+    assert math.isnan(t_estimate([]).value)
 
 
 def test_figures_are_those_of_the_last_evaluation(tmp_path: Path) -> None:
@@ -326,6 +326,29 @@ def test_seeds_are_pooled_only_where_they_were_swept_and_jobs_have_finished(tmp_
     directory.write_state(jobs[1], JobState(FINISHED, seconds=60.0))  # 0.1 and 0.2: t alone would reach below nothing
     both = pool_seeds(sweep, read_results(directory, sweep))[1].accuracy
     assert (both.value, both.low, both.high) == pytest.approx((0.15, 0.0, 0.15 + 12.7062 * 0.05), abs=1e-5)
+
+
+def test_jobs_that_cannot_be_compared_are_named_with_the_reason(tmp_path: Path) -> None:
+    directory = SweepDirectory(tmp_path)
+    funcs = ["exact_match", "exact_match", "accuracy", "countdown"]
+    jobs = tuple(SweepJob(n, f"{n}", {"rewards.funcs": name}) for n, name in enumerate(funcs))
+    sweep = Sweep(("rewards.funcs",), jobs, str(tmp_path))
+    for job, name in zip(jobs, funcs, strict=True):
+        directory.write_state(job, JobState(FINISHED, seconds=60.0))
+        directory.run(job).root.mkdir()
+        figure = {"eval/reward": 9.0} if name == "countdown" else {"eval/accuracy": 0.5 - 0.1 * job.number}
+        directory.run(job).metrics.write_text(json.dumps({"step": 1, **figure}) + "\n")
+        sampling = "evaluation: {temperature: 0}\n" if job.number == 1 else ""
+        directory.config(job).write_text(f"dataset: {{task: arithmetic}}\nrewards: {{funcs: [{name}]}}\n{sampling}")
+    (sheet,) = write_tables(directory, sweep, read_results(directory, sweep))
+    assert sheet.title == "Jobs: held-out accuracy (grader: exact_match), in brackets its 95% interval"
+    assert sheet.notes == (
+        "Job 1 cannot be compared with job 0: temperature 1.0 and 0.",
+        "Job 2 cannot be compared with job 0: the grader (“exact_match” and “accuracy”).",
+        "Job 3 cannot be compared with job 0: it has no accuracy.",
+    )
+    assert [row[2] for row in sheet.rows] == ["50.0%", "40.0%", "30.0%", "—"]
+    assert sheet.notes[0] in (tmp_path / "sweep.md").read_text()
 
 
 # --- for real -----------------------------------------------------------------------------------------------------

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from covey.errors import RunDirectoryError
-from covey.report.charts.curves import draw_curves, running_mean, spread
+from covey.report.charts.curves import draw_curves, spread
+from covey.report.charts.series import running_mean
 from covey.runlog import MetricsWriter, Value, names
 
 Rows = dict[int, dict[str, Value]]

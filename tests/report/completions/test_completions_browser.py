@@ -189,7 +189,7 @@ def test_everything_is_reached_by_keyboard(driver: Any) -> None:
     large.send_keys(Keys.ESCAPE)
     assert not driver.find_elements("css selector", "[inert], .large")
     plot = tab_to(".plot")
-    assert plot.get_attribute("aria-label").startswith("Validation accuracy")
+    assert plot.get_attribute("aria-label").startswith("Held-out accuracy")
     plot.send_keys(Keys.HOME)
     first = plot.get_attribute("aria-valuetext")
     plot.send_keys(Keys.ARROW_RIGHT)

@@ -20,7 +20,7 @@ from transformers import (
     Qwen3Config,
 )
 
-from covey.rollout import Sampling, StopCriteria, sample
+from covey.rollout import SamplingSettings, sample
 from covey.rollout.local import sampling as local_rollout
 from covey.rollout.local.decode import ROW_MULTIPLE, PlainDecoder, Product, plain_decoder
 from small_models import SMALL
@@ -36,7 +36,10 @@ CONFIGS: dict[str, PretrainedConfig] = {
 }
 PROMPTS = [[5, 9, 11], list(range(3, 17))]
 ROWS = [PROMPTS[0]] * 3 + [PROMPTS[1]] * 2
-GREEDY = Sampling(temperature=0.0)
+
+
+def greedy(length: int) -> SamplingSettings:
+    return SamplingSettings(length, temperature=0.0)
 
 
 def build(name: str) -> Any:
@@ -49,7 +52,7 @@ def build(name: str) -> Any:
 
 
 def sampled(model: Any, length: int = 24) -> list[list[int]]:
-    return [one.ids for one in sample(model, ROWS, sampling=GREEDY, stop=StopCriteria(length, [], 0))]
+    return [one.ids for one in sample(model, ROWS, greedy(length))]
 
 
 def generated(model: Any, length: int = 24) -> list[list[int]]:
@@ -92,8 +95,8 @@ def test_only_the_first_step_goes_through_the_modules_and_all_tokens_are_those_o
 @pytest.mark.parametrize("name", CONFIGS)
 def test_log_probabilities_are_those_of_a_scoring_pass(name: str) -> None:
     model = build(name)
-    stop = StopCriteria(40, [3, 8, 20], 0)
-    found = sample(model, ROWS, sampling=Sampling(), stop=stop, return_logps=True, max_tokens_in_flight=120)
+    drawn = SamplingSettings(40, logprobs=True)
+    found = sample(model, ROWS, drawn, eos_token_ids=[3, 8, 20], max_tokens_in_flight=120)
     for row, one in zip(ROWS, found, strict=True):
         with torch.no_grad():
             logits_TV = model(input_ids=torch.tensor([row + one.ids])).logits[0, len(row) - 1 : -1]
@@ -115,7 +118,7 @@ def test_rows_are_padded_to_few_sizes_and_log_probabilities_stay_those_of_a_scor
     monkeypatch.setattr(Product, "__call__", noted)
     model = build("qwen3 biased")
     prompts = [PROMPTS[0]] * (rows // 2) + [PROMPTS[1]] * (rows - rows // 2)
-    drawn = sample(model, prompts, sampling=Sampling(), stop=StopCriteria(30, [3, 8], 0), return_logps=True)
+    drawn = sample(model, prompts, SamplingSettings(30, logprobs=True), eos_token_ids=[3, 8])
     assert len({len(one.ids) for one in drawn}) > rows // 4, "completions must end one by one for this to say anything"
     for prompt, one in zip(prompts, drawn, strict=True):
         with torch.no_grad():
@@ -259,7 +262,7 @@ def test_packed_weights_are_freed_also_after_an_exception(monkeypatch: pytest.Mo
         return scores
 
     with pytest.raises(ArithmeticError, match="in the middle"):
-        sample(model, ROWS, sampling=GREEDY, stop=StopCriteria(9, [], 0), logits_processors=[breaks])
+        sample(model, ROWS, greedy(9), logits_processors=[breaks])
     gc.collect()
     assert len(made) == 2
     assert [one() for one in made] == [None, None]

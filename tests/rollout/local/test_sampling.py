@@ -25,16 +25,17 @@ from transformers import (
     Qwen3Config,
 )
 from transformers.generation import (
+    LogitsProcessorList,
     MinPLogitsWarper,
+    RepetitionPenaltyLogitsProcessor,
     TemperatureLogitsWarper,
     TopKLogitsWarper,
     TopPLogitsWarper,
 )
 
 from covey.errors import TrainingError
-from covey.rollout import Sampling, SamplingSettings, StopCriteria, generate, sample
-from covey.rollout.local.compatibility import read_settings, unsupported_reason
-from covey.rollout.local.prompt_cache import NotSharedError
+from covey.rollout import LocalEngine, SamplingSettings, generate, sample
+from covey.rollout.local.compatibility import unsupported_reason
 from covey.rollout.local.token_sampling import sample_tokens
 from forked import run_two
 from small_models import SMALL, VOCABULARY
@@ -54,7 +55,10 @@ ARCHITECTURES: dict[str, PretrainedConfig] = {
 }
 PROMPTS = [[5, 9, 11], list(range(3, 17)), [7, 7, 21, 30, 2, 6]]
 ROWS = [PROMPTS[0]] * 3 + [PROMPTS[1]] * 2 + [PROMPTS[2]] * 4
-GREEDY = Sampling(temperature=0.0)
+
+
+def greedy(length: int) -> SamplingSettings:
+    return SamplingSettings(length, temperature=0.0)
 
 
 def build(name: str) -> Any:
@@ -95,37 +99,49 @@ def test_greedy_equals_generate_token_for_token(model: Any, budget: int | None, 
     found = sample(
         model,
         ROWS,
-        sampling=Sampling(temperature=0.0, repetition_penalty=penalty),
-        stop=StopCriteria(30, eos_token_ids, 0),
+        SamplingSettings(30, temperature=0.0, repetition_penalty=penalty),
+        eos_token_ids=eos_token_ids,
         max_tokens_in_flight=budget,
     )
     assert [one.ids for one in found] == [expected[tuple(prompt)] for prompt in ROWS]
 
 
+@pytest.mark.parametrize(
+    "truncation", [{}, {"repetition_penalty": 1.3, "top_k": 12, "top_p": 0.9, "min_p": 0.01}], ids=["all", "truncated"]
+)
 @pytest.mark.parametrize("budget", [None, 1, 200])
-def test_log_probabilities_are_those_of_a_scoring_pass(model: Any, budget: int | None) -> None:
+def test_log_probabilities_are_those_of_the_distribution_that_was_sampled_from(
+    model: Any, budget: int | None, truncation: dict[str, Any]
+) -> None:
+    warpers = LogitsProcessorList([TemperatureLogitsWarper(0.7)])
+    if truncation:
+        warpers.insert(0, RepetitionPenaltyLogitsProcessor(1.3))
+        warpers += [TopKLogitsWarper(12), TopPLogitsWarper(0.9), MinPLogitsWarper(0.01)]
     torch.manual_seed(0)
     found = sample(
         model,
         ROWS,
-        sampling=Sampling(temperature=0.7, top_k=12, top_p=0.9),
-        stop=StopCriteria(80, [3, 8], 0),
+        SamplingSettings(80, temperature=0.7, logprobs=True, **truncation),
+        eos_token_ids=[3, 8],
         max_tokens_in_flight=budget,
-        return_logps=True,
     )
     assert len({len(one.ids) for one in found}) > 2
     for prompt, one in zip(ROWS, found, strict=True):
         with torch.no_grad():
             logits_TV = model(input_ids=torch.tensor([prompt + one.ids])).logits[0, len(prompt) - 1 : -1]
-        expected = (logits_TV / 0.7).log_softmax(-1).gather(1, torch.tensor(one.ids)[:, None]).squeeze(1)
+        warped = [
+            warpers(torch.tensor([[*prompt, *one.ids[:place]]]), logits_TV[place : place + 1])
+            for place in range(len(one.ids))
+        ]
+        expected = torch.cat(warped).log_softmax(-1).gather(1, torch.tensor(one.ids)[:, None]).squeeze(1)
         assert torch.allclose(torch.tensor(one.logps), expected, atol=1e-5)
 
 
 def test_a_completion_does_not_depend_on_when_others_end(model: Any) -> None:
     def drawn(eos: list[int]) -> list[list[int]]:
         generator = torch.Generator().manual_seed(4)
-        stop = StopCriteria(60, eos, 0)
-        return [one.ids for one in sample(model, ROWS, sampling=Sampling(), stop=stop, generator=generator)]
+        found = sample(model, ROWS, SamplingSettings(60), eos_token_ids=eos, generator=generator)
+        return [one.ids for one in found]
 
     cut, whole = drawn([1, 2, 3]), drawn([])
     assert {len(ids) for ids in whole} == {60}
@@ -137,13 +153,13 @@ def test_a_completion_does_not_depend_on_when_others_end(model: Any) -> None:
 
 
 WARPERS = {
-    "plain": (Sampling(), []),
-    "temperature": (Sampling(temperature=0.6), [TemperatureLogitsWarper(0.6)]),
-    "top-k": (Sampling(top_k=7), [TopKLogitsWarper(7)]),
-    "top-p": (Sampling(top_p=0.8), [TopPLogitsWarper(0.8)]),
-    "min-p": (Sampling(min_p=0.05), [MinPLogitsWarper(0.05)]),
+    "plain": (SamplingSettings(1, logprobs=True), []),
+    "temperature": (SamplingSettings(1, temperature=0.6, logprobs=True), [TemperatureLogitsWarper(0.6)]),
+    "top-k": (SamplingSettings(1, top_k=7, logprobs=True), [TopKLogitsWarper(7)]),
+    "top-p": (SamplingSettings(1, top_p=0.8, logprobs=True), [TopPLogitsWarper(0.8)]),
+    "min-p": (SamplingSettings(1, min_p=0.05, logprobs=True), [MinPLogitsWarper(0.05)]),
     "all": (
-        Sampling(temperature=1.3, top_k=30, top_p=0.9, min_p=0.02),
+        SamplingSettings(1, temperature=1.3, top_k=30, top_p=0.9, min_p=0.02, logprobs=True),
         [TemperatureLogitsWarper(1.3), TopKLogitsWarper(30), TopPLogitsWarper(0.9), MinPLogitsWarper(0.02)],
     ),
 }
@@ -162,11 +178,11 @@ def test_sampled_tokens_have_the_distribution_of_transformers_warpers(name: str,
     for warper in warpers:
         expected_1V = warper(torch.zeros(1, 1, dtype=torch.long), expected_1V)
     uniform_b = (torch.arange(numbers, dtype=torch.float64) + 0.5) / numbers
-    found = sample_tokens(logits_V.expand(numbers, -1).clone(), uniform_b, sampling, logps=True)
+    found = sample_tokens(logits_V.expand(numbers, -1).clone(), uniform_b, sampling)
     shares_V = torch.bincount(found.tokens_b, minlength=vocabulary) / numbers
     assert torch.allclose(shares_V, expected_1V[0].softmax(-1), atol=2.5 / numbers)
     assert not (shares_V > 0)[expected_1V[0].isinf()].any()
-    logps_V = (logits_V / sampling.temperature).log_softmax(-1)
+    logps_V = expected_1V[0].log_softmax(-1)
     assert found.logps_b is not None
     assert torch.allclose(found.logps_b, logps_V[found.tokens_b], atol=1e-5)
 
@@ -174,7 +190,7 @@ def test_sampled_tokens_have_the_distribution_of_transformers_warpers(name: str,
 def test_extreme_random_numbers_give_possible_tokens() -> None:
     logits_bV = torch.full((3, 1000), -torch.inf)
     logits_bV[:, [4, 700]] = 0.0
-    found = sample_tokens(logits_bV, torch.tensor([0.0, 0.5, 1 - 2**-53], dtype=torch.float64), Sampling(), logps=False)
+    found = sample_tokens(logits_bV, torch.tensor([0.0, 0.5, 1 - 2**-53], dtype=torch.float64), SamplingSettings(1))
     assert found.tokens_b.tolist() == [4, 700, 700]
 
 
@@ -182,8 +198,7 @@ def test_two_sampled_tokens_follow_the_models_own_distribution(qwen3: Any) -> No
     """Pearson's chi-square over all pairs of tokens, against their exact probabilities."""
     prompt, count, temperature = [5, 9, 11], 20_000, 0.8
     torch.manual_seed(11)
-    stop = StopCriteria(2, [], 0)
-    found = sample(qwen3, [prompt] * count, sampling=Sampling(temperature=temperature), stop=stop)
+    found = sample(qwen3, [prompt] * count, SamplingSettings(2, temperature=temperature))
     with torch.no_grad():
         first_V = (qwen3(input_ids=torch.tensor([prompt])).logits[0, -1] / temperature).softmax(-1)
         both = torch.tensor([[*prompt, token] for token in range(VOCABULARY)])
@@ -222,8 +237,9 @@ def test_processors_get_every_completion_so_far(qwen3: Any, budget: int | None) 
     found = sample(
         qwen3,
         ROWS,
-        sampling=Sampling(),
-        stop=StopCriteria(25, [1, 2], 39),
+        SamplingSettings(25),
+        eos_token_ids=[1, 2],
+        pad_token_id=39,
         logits_processors=[recorder],
         max_tokens_in_flight=budget,
         generator=generator,
@@ -245,7 +261,7 @@ def test_a_low_rank_adapter_is_part_of_the_model(qwen3: Any) -> None:
     adapted.train()
     assert unsupported_reason(adapted) is None
     assert adapted.training
-    found = sample(adapted, ROWS, sampling=GREEDY, stop=StopCriteria(20, [], 0))
+    found = sample(adapted, ROWS, greedy(20))
     expected = [generated(adapted, prompt, 20) for prompt in PROMPTS]
     assert [one.ids for one in found] == [expected[PROMPTS.index(prompt)] for prompt in ROWS]
     assert expected[0] != generated(qwen3, PROMPTS[0], 20)
@@ -255,7 +271,7 @@ def test_a_low_rank_adapter_is_part_of_the_model(qwen3: Any) -> None:
 def test_half_precision_is_close(qwen3: Any) -> None:
     half = build("qwen3").to(torch.bfloat16)
     assert unsupported_reason(half) is None
-    found = sample(half, ROWS, sampling=Sampling(), stop=StopCriteria(20, [], 0), return_logps=True)
+    found = sample(half, ROWS, SamplingSettings(20, logprobs=True))
     for prompt, one in zip(ROWS, found, strict=True):
         with torch.no_grad():
             logits_TV = qwen3(input_ids=torch.tensor([prompt + one.ids])).logits[0, len(prompt) - 1 : -1]
@@ -272,7 +288,7 @@ def test_sharded_processes_take_part_while_others_have_work(qwen3: Any) -> None:
         return works or len(asked) < 12
 
     handle = qwen3.register_forward_hook(lambda *_: forwards.append(1))
-    sample(qwen3, [PROMPTS[0]], sampling=GREEDY, stop=StopCriteria(5, [], 0), any_has_work=any_has_work)
+    sample(qwen3, [PROMPTS[0]], greedy(5), any_has_work=any_has_work)
     handle.remove()
     assert asked == [True] * 5 + [False] * 7
     assert len(forwards) == 11, "one forward per question but the last"
@@ -282,9 +298,9 @@ def test_logits_that_are_not_finite_end_the_run() -> None:
     broken = build("qwen3")
     broken.lm_head.weight.data[3] = torch.nan
     with pytest.raises(TrainingError, match="not finite"):
-        sample(broken, ROWS, sampling=Sampling(), stop=StopCriteria(5, [], 0))
+        sample(broken, ROWS, SamplingSettings(5))
     with pytest.raises(TrainingError, match="not finite"):
-        sample(broken, ROWS, sampling=GREEDY, stop=StopCriteria(5, [], 0))
+        sample(broken, ROWS, greedy(5))
 
 
 def test_unsupported_models_have_a_reason() -> None:
@@ -312,35 +328,21 @@ def test_mixed_precision_inside_of_the_forward_is_supported() -> None:
     model = build("qwen3")
     model.forward = convert_outputs_to_fp32(torch.autocast("cpu", torch.bfloat16)(model.forward))  # as accelerate does
     assert unsupported_reason(model) is None
-    found = sample(model, ROWS, sampling=GREEDY, stop=StopCriteria(6, [], 0))
+    found = sample(model, ROWS, greedy(6))
     assert [len(one.ids) for one in found] == [6] * len(ROWS)
-
-
-def test_settings_are_read_as_generate_reads_them(qwen3: Any) -> None:
-    model = build("qwen3")
-    model.generation_config = GenerationConfig(repetition_penalty=1.2, top_k=20, eos_token_id=[4, 5], pad_token_id=0)
-    asked = GenerationConfig(max_new_tokens=7, do_sample=True, temperature=0.5, top_k=0, min_p=0.1)
-    sampling, stop = read_settings(model, asked, more_eos_token_ids=[5, 6])
-    assert sampling == Sampling(temperature=0.5, top_k=0, min_p=0.1, repetition_penalty=1.2)
-    assert stop == StopCriteria(7, [4, 5, 6], 0)
-    assert read_settings(qwen3, GenerationConfig(max_new_tokens=7, do_sample=True))[0].top_k == 50
-    assert read_settings(model, GenerationConfig(max_new_tokens=7))[0] == Sampling(0.0, repetition_penalty=1.2)
-    for option in ({"no_repeat_ngram_size": 2}, {"num_beams": 2}, {"suppress_tokens": [3]}, {"stop_strings": ["x"]}):
-        with pytest.raises(NotSharedError, match=next(iter(option))):
-            read_settings(model, GenerationConfig(max_new_tokens=7, **option))
 
 
 def test_unsupported_settings_use_generate_with_one_warning(tiny_model: str, caplog: pytest.LogCaptureFixture) -> None:
     tokenizer = AutoTokenizer.from_pretrained(tiny_model)
     model = AutoModelForCausalLM.from_pretrained(tiny_model)
-    greedy = SamplingSettings(12, temperature=0.0)
+    engine = LocalEngine(model, tokenizer)
     prompts = ["What is 3 + 4?", "hello"]
     with caplog.at_level(logging.WARNING, logger="covey"):
-        shared = generate(model, tokenizer, prompts, greedy, batch_size=2, seed=0)
+        shared = generate(engine, tokenizer, prompts, greedy(12), seed=0)
         assert not caplog.records
         model.generation_config.renormalize_logits = True
         for _ in range(2):
-            assert generate(model, tokenizer, prompts, greedy, batch_size=2, seed=0) == shared
+            assert generate(engine, tokenizer, prompts, greedy(12), seed=0) == shared
     (record,) = caplog.records
     assert "speed.shared_prefill does not apply" in record.getMessage()
     assert "renormalize_logits=True" in record.getMessage()

@@ -179,7 +179,7 @@ def test_a_custom_objective_keeps_the_kl_term(tiny_model: str, tmp_path: Path) -
 @pytest.mark.parametrize(
     ("more", "settings", "text"),
     [
-        ({"objective": MaxEnt()}, {"loss_type": "cispo"}, "loss cispo does not work with"),
+        ({"objective": MaxEnt()}, {"loss_type": "cispo"}, "loss_type=cispo does not work with"),
         ({"objective": MaxEnt(q_epsilon=0.2)}, {"loss_type": "grpo"}, "below 1/8"),
         ({"kl_controller": AdaptiveKL(target=0.1)}, {"beta": 0.0}, "needs a reference model"),
         ({"objective": "maxent"}, {}, "no method advantages"),
@@ -250,6 +250,9 @@ def test_two_processes_have_the_gradient_of_one(tiny_model: str, tmp_path: Path)
         spread = torch.load(tmp_path / f"{name}.pt", weights_only=True)
         assert_same_gradient(spread["gradient"], alone.gradient)
         assert spread["beta"] == pytest.approx(alone.beta, rel=1e-6)
+        assert spread["columns"].keys() == alone.objective_columns.keys()
+        for column, values in alone.objective_columns.items():
+            assert spread["columns"][column] == pytest.approx(values, rel=1e-4), column
         row = alone.state.log_history[0]
         # TRL's own `kl` is a mean over micro-batches of means over tokens, so only Covey's is the same.
         same = {"reward", *(("kl",) if objective in FITS else ())}

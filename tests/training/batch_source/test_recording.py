@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from covey import GRPOTrainer
 from covey.cli.main import main
 from covey.config import Config, compose
 from covey.errors import ConfigError
@@ -19,6 +20,7 @@ from covey.runlog import names, read_completions, read_metrics
 from covey.training.batch_source.recording import CompletionRecorder
 from covey.training.preflight.trackers import tracker_environment, trackers
 from covey.training.trl.step_timer import StepTimer
+from trainers import build_trainer
 
 
 def test_a_stage_within_another_counts_for_itself_only() -> None:
@@ -34,20 +36,50 @@ def test_a_stage_within_another_counts_for_itself_only() -> None:
     assert timer.take() == {}
 
 
-def test_the_recorder_logs_columns_and_changes_no_reward() -> None:
-    def reward(prompts: list[str], completions: list[str], **columns: Any) -> list[float]:
-        return [float(len(one)) for one in completions]
-
-    reward.runner = "kept"  # type: ignore[attr-defined]
-    recorder = CompletionRecorder()
-    recorder.eos_token_ids = {0}
-    first, second = recorder.wrap([reward, reward])
-    assert (first.__name__, first.runner, second is reward) == ("reward", "kept", True)  # type: ignore[attr-defined]
+def test_the_recorder_logs_columns() -> None:
     logged: dict[str, list[Any]] = {}
-    given = {"completion_ids": [[5, 0], [5, 6, 7]], "answer": [4, None], "log_extra": logged.__setitem__}
-    assert first(prompts=["p", "p"], completions=["a", "bc"], **given) == [1.0, 2.0]
+    rows = [{"prompt": "p", "answer": 4}, {"prompt": "p", "answer": None}]
+    ids = [[5, 0], [5, 6, 7]]
+    CompletionRecorder({0}).log(logged.__setitem__, rows, ids)
     assert logged == {"length": [2, 3], "truncated": [False, True], "answer": ["4", None]}
-    assert first(prompts=["p"], completions=["abc"]) == [3.0]  # a caller that logs nothing
+    logged.clear()
+    CompletionRecorder(keeps_ids=True).log(logged.__setitem__, [{"prompt": "p"}] * 2, ids)
+    assert logged == {"length": [2, 3], "completion_ids": ids}
+    logged.clear()
+    CompletionRecorder({0}).log(logged.__setitem__, [{"prompt": "p"}], [[]])
+    assert logged == {"length": [0], "truncated": [True]}
+
+
+class Scorer:
+    """Whose bound method is a reward."""
+
+    def lengths(self, completions: list[Any], **_: Any) -> list[float]:
+        return [float(len(completion[0]["content"])) for completion in completions]
+
+
+@pytest.mark.parametrize("resample_groups", [0, 2])
+def test_any_first_reward_has_the_columns(tiny_model: str, tmp_path: Path, resample_groups: int) -> None:
+    """Also a bound method, and in a batch with groups that were replaced."""
+    trainer = build_trainer(
+        GRPOTrainer,
+        tiny_model,
+        tmp_path,
+        prompts=6,
+        reward=Scorer().lengths,
+        more={"resample_groups": resample_groups},
+        max_steps=1,
+        save_strategy="no",
+    )
+    trainer.recorder = CompletionRecorder(set(trainer.eos_token_ids), keeps_ids=True)
+    trainer.train()
+    found = trainer.latest_completions
+    assert list(found) == ["prompt", "completion", "lengths", "completion_ids", "length", "truncated", "advantage"]
+    assert len(found["length"]) == 4
+    assert found["length"] == list(map(len, found["completion_ids"]))
+    ended = [ids[-1] in trainer.eos_token_ids for ids in found["completion_ids"]]
+    assert found["truncated"] == [not one for one in ended]
+    for ids, completion in zip(found["completion_ids"], found["completion"], strict=True):
+        assert trainer.processing_class.decode(ids, skip_special_tokens=True) == completion[0]["content"]
 
 
 def test_offline_trackers_send_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -42,7 +42,7 @@ def test_it_reads_the_trainers_state() -> None:
     stopped = []
     for step, accuracy in enumerate([0.2, 0.4, 0.4, 0.3]):
         state.global_step = step
-        note_evaluation(state, {"eval_accuracy": accuracy})
+        note_evaluation(state, "eval_accuracy", accuracy)
         callback.on_evaluate(TrainingArguments("x", use_cpu=True), state, control)
         stopped.append(control.should_training_stop)
     assert stopped == [False, False, False, True]

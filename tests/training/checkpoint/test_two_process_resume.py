@@ -32,10 +32,11 @@ def state(folder: Path) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-def test_maxent_with_an_adapter_and_an_adaptive_beta(tiny_model: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("objective", ["maxent", "own"])
+def test_an_objective_with_an_adapter_and_an_adaptive_beta(tiny_model: str, tmp_path: Path, objective: str) -> None:
     straight, resumed = tmp_path / "straight", tmp_path / "resumed"
     for folder, checkpoint in ((straight, "-"), (resumed, str(straight / f"checkpoint-{STOP}"))):
-        run_two("objective_processes.py", tiny_model, folder, checkpoint, folder=folder)
+        run_two("objective_processes.py", tiny_model, folder, checkpoint, objective, folder=folder)
     expected, found = state(straight), state(resumed)
     assert found.keys() == expected.keys()
     for name, tensor in expected.items():
@@ -44,5 +45,6 @@ def test_maxent_with_an_adapter_and_an_adaptive_beta(tiny_model: str, tmp_path: 
     assert json.loads((resumed / "seen.json").read_text()) == seen
     assert len({row["objective/beta"] for row in seen["rows"]}) == STEPS  # β moved in every step
     assert len(seen["completions"]["prompt"]) == 16
+    assert len(seen["completions"]["maxent_weight" if objective == "maxent" else "over_baseline"]) == 16
     random = [expected[f"random state of process {rank}"] for rank in (0, 1)]
     assert not torch.equal(*random)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import math
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,6 +15,10 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
+from covey.evaluation.comparison import PairedResult
+from covey.evaluation.estimators import Estimate
+from covey.evaluation.paired import compare
+from covey.report.summary import Change
 from covey.runlog import names
 from covey.training.display.live_display import Display, before_after_table, print_summary
 from covey.training.display.terminal_text import duration, fit, readable, sparkline
@@ -196,13 +201,27 @@ def test_an_unsupported_character_does_not_end_the_run(make: MakeDisplay, tmp_pa
 
 
 def test_the_final_table_and_the_paths() -> None:
-    nan = (math.nan, math.nan, math.nan)
-    rows = [("held-out [b]", (0.301, 0.25, 0.36), (0.883, 0.838, 0.917)), ("harder", nan, (0.1, 0.0, 0.2))]
-    console = Console(file=io.StringIO(), width=100, record=True)
+    nan = Estimate(math.nan, math.nan, math.nan)
+    found = compare([[0.0]] * 8, [[1.0]] * 6 + [[0.0]] * 2)  # McNemar: 2 / 2^6
+
+    def row(label: str, before: Estimate, after: Estimate, paired: PairedResult) -> Change:
+        return Change("test", "accuracy", "countdown", (0, 9), before, after, paired, label)
+
+    rows = [
+        row("held-out [b]", Estimate(0.301, 0.25, 0.36), Estimate(0.883, 0.838, 0.917), PairedResult("", found=found)),
+        row("harder", nan, Estimate(0.1, 0.0, 0.2), PairedResult("", reason="no files")),
+    ]
+    console = Console(file=io.StringIO(), width=100, record=True, force_terminal=True)
     print_summary(console, before_after_table(rows), [("model", Path("/a/" * 60)), ("log", Path("/b/train.log"))])
+    styled = console.export_text(clear=False, styles=True)
+    assert re.search(r"\x1b\[32m *\+58\.2", styled)  # green: told from chance
     lines = [" ".join(line.split()) for line in console.export_text().splitlines()]
     assert "held-out [b] 30.1% [25.0 to 36.0] 88.3% [83.8 to 91.7] +58.2" in lines
     assert "harder n/a 10.0% [0.0 to 20.0] n/a" in lines
+    assert "in brackets: 95% interval · grader: countdown" in lines
+    text = " ".join(lines)
+    assert "held-out [b]: +75.0 points (95% interval " in text
+    assert "p = 0.0312, paired on 8 problems" in text
     assert f"model {Path('/a/' * 60)}" in lines
     assert "log /b/train.log" in lines
 

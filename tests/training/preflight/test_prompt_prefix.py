@@ -10,16 +10,19 @@ from typing import Any
 
 import datasets
 import pytest
+from transformers import AutoTokenizer
 
 from covey import data
 from covey.config import ModelConfig, load
 from covey.evaluation import run as evaluation
 from covey.model.loading import load_tokenizer
 from covey.model.prompts import thinking_prefix
+from covey.model.starter import STARTER_PATH
 from covey.rewards.runner import RewardRunner
-from covey.rollout import Generation, SamplingSettings
+from covey.rollout import Completion, SamplingSettings
 from covey.training.preflight.checks import check_prompt_prefix
 from covey.training.preflight.findings import Mark
+from fake_engine import ScriptedEngine
 
 MESSAGES = "{%- for m in messages %}<|im_start|>{{ m.role + '\n' + m.content }}<|im_end|>\n{%- endfor %}"
 PLAIN = MESSAGES + "{%- if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
@@ -84,10 +87,12 @@ def test_rewards_by_name_see_the_whole_answer(workers: int) -> None:
         assert seen == completions
 
 
-def test_evaluations_grade_the_whole_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_evaluations_grade_the_whole_answer() -> None:
     rows = datasets.Dataset.from_list([{"prompt": [{"role": "user", "content": ASKED}], "answer": "2"}])
-    monkeypatch.setattr(evaluation, "generate", lambda *_, **__: [Generation(REST, 5, truncated=False)])
+    engine = ScriptedEngine([Completion([1] * 5, truncated=False, text=REST)])
+    tokenizer = AutoTokenizer.from_pretrained(STARTER_PATH)
     for prefix, share in (("", 0.0), ("<think>\n", 1.0)):
-        result = evaluation.evaluate(None, None, rows, SamplingSettings(8), batch_size=1, seed=0, prompt_prefix=prefix)
+        settings = {"batch_size": 1, "seed": 0, "prompt_prefix": prefix}
+        result = evaluation.evaluate(engine, tokenizer, rows, SamplingSettings(8), **settings)
         assert (result.format, result.accuracy.value) == (share, 1.0)
         assert result.completions[0].completion == REST

@@ -28,7 +28,7 @@ from trl.trainer.utils import add_fused_lm_head
 
 from covey.model.reasoning_vocab import ReasoningVocabulary, TokenMap
 from covey.model.reasoning_vocab.token_bytes import TokenBytes
-from covey.rollout import Sampling, StopCriteria, sample
+from covey.rollout import SamplingSettings, sample
 from covey.rollout.thinking import ThinkingMask
 from covey.training.scoring.shared_scoring import SharedScoring
 from covey.training.scoring.thinking import states_of
@@ -205,11 +205,10 @@ def test_sampled_tokens_have_the_same_log_probs_in_scoring(name: str, start: str
     found = sample(
         model,
         prompts,
-        sampling=Sampling(temperature=T),
-        stop=StopCriteria(24, [2], 0),
+        SamplingSettings(24, temperature=T, logprobs=True),
+        eos_token_ids=[2],
         logits_processors=[mask],
         generator=torch.Generator().manual_seed(5),
-        return_logps=True,
     )
     width = max(len(one.ids) for one in found)
     ids = torch.tensor(

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from transformers import GenerationConfig, Qwen3Config, Qwen3ForCausalLM
 from trl import GRPOTrainer as TRLGRPOTrainer
 
 from covey import GRPOTrainer
 from covey.config import SpeedConfig
+from covey.rollout import SamplingSettings
+from covey.rollout.local.compatibility import options_of, unsupported_option
+from covey.training.trl.generation import TRLEngine, settings_of
+from small_models import SMALL
 from trainers import build_trainer
 
 GREEDY: dict[str, Any] = {"top_k": 1, "max_steps": 1, "save_strategy": "no", "gradient_accumulation_steps": 4}
@@ -62,3 +69,77 @@ def test_the_models_mode_and_attention_are_as_before(tiny_model: str, tmp_path: 
     trainer.train()
     assert trainer.model.config._attn_implementation == before
     assert trainer.model.training
+
+
+def test_settings_are_read_as_generate_reads_them() -> None:
+    model = Qwen3ForCausalLM(Qwen3Config(**SMALL))
+    asked = GenerationConfig(max_new_tokens=7, do_sample=True)
+    assert settings_of(options_of(model, asked)).top_k == 50
+    model.generation_config = GenerationConfig(repetition_penalty=1.2, top_k=20, eos_token_id=[4, 5], pad_token_id=0)
+    asked.update(temperature=0.5, top_k=0, min_p=0.1)
+    options = options_of(model, asked)
+    assert unsupported_option(options) is None
+    assert settings_of(options, [5, 6]) == SamplingSettings(
+        7, temperature=0.5, top_k=0, min_p=0.1, repetition_penalty=1.2, stop_token_ids=(4, 5, 6)
+    )
+    assert settings_of(options_of(model, GenerationConfig(max_new_tokens=7))).temperature == 0.0
+    for option in ({"no_repeat_ngram_size": 2}, {"num_beams": 2}, {"suppress_tokens": [3]}, {"stop_strings": ["x"]}):
+        reason = unsupported_option(options_of(model, GenerationConfig(max_new_tokens=7, **option)))
+        assert next(iter(option)) in str(reason)
+    model.generation_config.no_repeat_ngram_size = 2
+    assert "no_repeat_ngram_size" in str(unsupported_option(options_of(model, asked)))
+    asked.no_repeat_ngram_size = 0
+    assert unsupported_option(options_of(model, asked)) is None
+
+
+class ScriptedVLLM:
+    """In place of TRL's engine: repeats each prompt's first token, and notes how it was asked."""
+
+    temperature, top_p, top_k, min_p, repetition_penalty, max_completion_length = 1.0, 1.0, 0, 0.0, 1.0, 16
+
+    def __init__(self, mode: str) -> None:
+        self.mode, self.asked, self.syncs = mode, list[tuple[Any, ...]](), 0
+
+    def generate(self, prompts: list[list[int]], images: None, num_generations: int, profiler: Any) -> Any:
+        self.asked.append((num_generations, self.temperature, self.top_k, self.max_completion_length))
+        ids = [[prompt[0]] * 2 for prompt in prompts]
+        return prompts, ids, [[[-0.5], [None]] for _ in prompts], None
+
+    def sync_weights(self) -> None:
+        self.syncs += 1
+
+
+def vllm_trainer(mode: str) -> Any:
+    return SimpleNamespace(
+        vllm_generation=ScriptedVLLM(mode),
+        _last_loaded_step=-1,
+        eos_token_ids=[2],
+        accelerator=SimpleNamespace(num_processes=1, is_main_process=True),
+        args=SimpleNamespace(report_to=[]),
+        state=SimpleNamespace(global_step=3),
+    )
+
+
+@pytest.mark.parametrize(
+    ("mode", "prompts", "size"),
+    [
+        ("server", [[5, 6]] * 4 + [[7]] * 2 + [[2]] * 4, 2),
+        ("server", [[5]] * 3 + [[6]] * 2, 1),
+        ("server", [[5]] * 4, 4),
+        ("colocate", [[5]] * 4, 1),
+    ],
+)
+def test_trls_vllm_behind_the_protocol(mode: str, prompts: list[list[int]], size: int) -> None:
+    trainer = vllm_trainer(mode)
+    engine, vllm = TRLEngine(trainer), trainer.vllm_generation
+    assert engine.version is None
+    engine.sync((), 3)
+    assert (engine.version, vllm.syncs, trainer._last_loaded_step) == (3, 1, 3)
+    found = engine.generate(prompts, SamplingSettings(9, temperature=0.3, top_k=4))
+    assert vllm.asked == [(size, 0.3, 4, 9)]
+    assert (vllm.temperature, vllm.top_k, vllm.max_completion_length) == (1.0, 0, 16), "training's own are kept"
+    assert [one.ids for one in found] == [[prompt[0]] * 2 for prompt in prompts]
+    assert [one.truncated for one in found] == [prompt[0] != 2 for prompt in prompts]
+    assert found[0].logps is not None
+    assert found[0].logps[0] == -0.5
+    assert math.isnan(found[0].logps[1]), "TRL's word for a log-probability that vLLM could not compute is None"

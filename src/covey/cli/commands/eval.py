@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import math
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -103,18 +102,19 @@ def _paths(words: list[str]) -> dict[str, str]:
 def _print(console: Any, evaluation: StoredEvaluation) -> None:
     from rich.table import Table
 
+    from covey.evaluation.estimators import Estimate
+    from covey.evaluation.figures import ends_text, value_text
+
     problems, samples = evaluation.settings["data"]["problems"], evaluation.settings["num_samples"]
     title = f"{evaluation.settings['name']}: {problems:,} problem{'' if problems == 1 else 's'}, {samples} each"
     table = Table(title, "value", "95% interval")
+    grader = evaluation.settings.get("grader")
     same = {"pass@1", f"avg@{samples}"} & evaluation.summary.keys()  # the accuracy by other names: one row
     for name, figure in evaluation.summary.items():
         if name in same or (name.startswith("grader/") and figure["value"] == 0):
             continue
-        if name == "accuracy" and same:
-            name = f"accuracy = {' = '.join(sorted(same))}"
-        style = "{:.1f}" if name == "completion_length" else "{:.1%}"
-        low, high = style.format(figure["low"]), style.format(figure["high"])
-        interval = "undefined" if math.isnan(figure["low"]) else f"{low} – {high}"
-        table.add_row(name, style.format(figure["value"]), interval)
+        label = f"{' = '.join([name, *sorted(same)])} (grader: {grader})" if name == "accuracy" else name
+        found = Estimate(**figure)
+        table.add_row(label, value_text(found.value, name), ends_text(found, name))
     console.print(table)
     console.print(str(evaluation.folder), markup=False, highlight=False, soft_wrap=True)

@@ -71,6 +71,8 @@ def run_sweep(request: Request, given: Sequence[str], command: Sequence[str] = C
         for sheet in write_tables(plan.directory, plan.sweep, results):
             console.print(f"\n{sheet.title}", style="bold", highlight=False)
             console.print(as_table(sheet))
+            for note in sheet.notes:
+                _print(console, note)
     return _close(plan, results, request, given, runner.stopped_by, launch_error, console)
 
 

@@ -17,7 +17,8 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from covey.report.sweep import JobResult, Sheet, percent, read_figures
+from covey.evaluation.figures import estimate_text
+from covey.report.sweep import JobResult, Sheet, read_figures
 from covey.runlog.sweep import FAILED, FINISHED, RUNNING, STOPPED, WAITING, Sweep, SweepDirectory
 from covey.training.display.terminal_text import duration
 
@@ -104,7 +105,7 @@ class SweepDisplay:
         cells = [one.job.name, one.state.state]
         cells.append(f"step {shown.step}{known}" if one.state.state != WAITING else "")
         accuracy = shown.before if math.isnan(shown.accuracy.value) else shown.accuracy
-        cells.append("" if math.isnan(accuracy.value) else f"accuracy {percent(accuracy)}")
+        cells.append("" if math.isnan(accuracy.value) else f"{shown.metric} {estimate_text(accuracy, shown.metric)}")
         seconds = one.state.elapsed(time.time())
         cells.append(duration(seconds) if seconds else "")
         return cells if self._live is not None else [cell for cell in cells if cell]

@@ -13,7 +13,7 @@ from covey.config.aliases import conversions as to
 from covey.config.aliases.alias_result import ANYTHING, Alias, AliasResult
 from covey.config.aliases.combined import KL_SWITCHES
 from covey.config.groups import snapshot
-from covey.config.groups.objective.settings import NAMES, ObjectiveConfig
+from covey.config.groups.objective.settings import SETTINGS, ObjectiveConfig
 from covey.config.groups.training import OWNED_ELSEWHERE
 from covey.config.keys import GROUPS, kinds
 from covey.config.values import is_mapping_kind, members
@@ -106,10 +106,10 @@ _RENAMED = {
 
 _NO_KL = "0 means no control of the KL weight"
 _OBJECTIVE = {
-    **{name: {"objective.name": name} for name in NAMES},
+    **{name: {"objective.name": name} for name in SETTINGS},
     "maxent_listwise": {"objective.name": "maxent", "objective.maxent_fit": "listwise"},
 }
-_OF_OBJECTIVES = [item.name for item in dataclasses.fields(ObjectiveConfig) if item.name.partition("_")[0] in NAMES]
+_OF_OBJECTIVES = [item.name for item in dataclasses.fields(ObjectiveConfig) if item.name.partition("_")[0] in SETTINGS]
 """The settings of single objectives: `<objective>_<setting>`."""
 _CONTROLLER = {"adaptive": {"objective.kl.controller": "adaptive"}, "fixed": {"objective.kl.controller": "fixed"}}
 _SOURCE = Alias("dataset.id", to.dataset_source)

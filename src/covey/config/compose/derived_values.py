@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from covey.config.groups.objective.settings import NAMES
+from covey.config.groups.objective.settings import SETTINGS
 from covey.config.groups.rewards import RewardsConfig
 from covey.config.settings import Setting, Source
 
@@ -25,7 +25,7 @@ def leave_out_other_objectives(sources: Sequence[Source]) -> list[str]:
     gone = {}
     for key, (number, last) in {s.key: (number, s) for number, s in settings}.items():
         owner = key.removeprefix("objective.").partition("_")[0]
-        other = key.startswith("objective.") and owner in NAMES and owner != chooser.value
+        other = key.startswith("objective.") and owner in SETTINGS and owner != chooser.value
         if other and (number < at or (number == at and foreign and not last.native)):
             gone[key] = last.written.name
     for part in sources:

@@ -16,6 +16,7 @@ import yaml
 
 from covey.config.compose.build import as_dict, flatten
 from covey.config.groups import snapshot
+from covey.config.groups.objective.settings import SETTINGS
 from covey.config.keys import GROUPS, check_known, kinds
 from covey.config.schema import Config
 from covey.config.secrets import is_secret_key, without_secrets
@@ -107,7 +108,8 @@ def document(key: str) -> KeyDoc:
     (item,) = [found for found in dataclasses.fields(owner) if found.name == name]
     default = item.default_factory() if item.default_factory is not dataclasses.MISSING else item.default
     words = _words(str(item.type), item.metadata.get("choices") or ())
-    doc = next(_docs()[base.__name__, name] for base in owner.__mro__ if (base.__name__, name) in _docs())
+    places = [item.metadata.get("declared", ("", "")), *((kind.__name__, name) for kind in owner.__mro__)]
+    doc = next(_docs()[place] for place in places if place in _docs())
     return KeyDoc(key, words, default, doc, "covey")
 
 
@@ -162,7 +164,7 @@ _Dumper.add_representer(list, _list)
 def _docs() -> Mapping[tuple[str, str], str]:
     """The docstrings of classes (`(class, "")`) and of their fields, read from the source."""
     found: dict[tuple[str, str], str] = {}
-    for file in {inspect.getfile(group) for group in (Config, *GROUPS.values())}:
+    for file in {inspect.getfile(group) for group in (Config, *GROUPS.values(), *SETTINGS.values())}:
         for node in ast.parse(Path(file).read_text(encoding="utf-8")).body:
             if not isinstance(node, ast.ClassDef):
                 continue

@@ -35,7 +35,16 @@ class Group:
                 continue
             key = self.PREFIX + item.name
             value = coerce(key, value, str(item.type))
-            if item.metadata.get("choices"):
-                check_choice(key, value, item.metadata["choices"])
-            check_range(key, value, **{bound: item.metadata.get(bound) for bound in ("low", "high", "above")})
+            check_option(key, value, item)
             object.__setattr__(self, item.name, value)
+
+
+def check_option(key: str, value: Any, item: dataclasses.Field[Any]) -> None:
+    """Check a value against the `option` of its field.
+
+    Raises:
+        BadKeyError: it is not one of the choices, or out of range.
+    """
+    if item.metadata.get("choices"):
+        check_choice(key, value, item.metadata["choices"])
+    check_range(key, value, **{bound: item.metadata.get(bound) for bound in ("low", "high", "above")})

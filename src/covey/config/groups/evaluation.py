@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from covey.config.groups.base import Group, option
+from covey.config.groups.rollout import check_engine
 from covey.config.values import MAX_TOKENS, BadKeyError, show
 
 
@@ -24,6 +25,17 @@ class EvaluationConfig(Group):
     """Benchmarks to run after training, by name; `covey eval` runs them in place of the held-out problems."""
     benchmark_paths: dict[str, str] = field(default_factory=dict)
     """Local files of benchmarks by name, in place of the hub: `{gsm8k: data/gsm8k_test.jsonl}`."""
+    grader: str | None = None
+    """What decides which held-out answers are right: `exact_match`, `accuracy`, `countdown`, `check_answer`,
+    `check_numbers`, or a function of your own with the signature of a reward, as `file.py:function` or
+    `package.module:function`. Null takes the one that the built-in rewards imply; with only other rewards there is no
+    accuracy."""
+    right_at: float = 1.0
+    """A grader of your own returns numbers: a completion is right from this one on."""
+    best_by: str | None = None
+    """The metric of the held-out problems that decides the best checkpoint and early stopping, the highest being the
+    best: `accuracy`, `reward`, `reward/<function>` or another by its name after `eval/`. Null takes the accuracy where
+    there is a grader, else the mean reward."""
     num_samples: int = option(1, low=1, high=1_000_000)
     """Completions per problem."""
     k: tuple[int, ...] = option((), low=1)
@@ -42,14 +54,16 @@ class EvaluationConfig(Group):
     batch_size: int = option(64, low=1)
     """Completions generated at a time."""
     early_stopping_patience: int = option(3, low=1)
-    """With `callbacks=[early_stopping]`: end the run after so many evaluations in a row without a new best accuracy on
-    the held-out problems."""
-    early_stopping_threshold: float = option(0.0, low=0, high=1)
-    """How much higher an accuracy must be to count as a new best there, as a share of the problems."""
-    engine: str = option("local", choices=("local", "vllm"))
-    """Engine that `covey eval` samples with: Covey's own (`local`), or `vllm`, which takes full weights only."""
+    """With `callbacks=[early_stopping]`: end the run after so many evaluations in a row without a new best on the
+    held-out problems, by `best_by`."""
+    early_stopping_threshold: float = option(0.0, low=0)
+    """How much higher it must be to count as a new best there: of an accuracy as a share of the problems, of a reward
+    in its own unit."""
+    engine: str = "local"
+    """Engine that `covey eval` samples with: Covey's own (`local`), or one that takes full weights only: `vllm`, or
+    your own, as `file.py:Class` or `package.module:Class`."""
     keep_best: bool = True
-    """Whether the checkpoint with the best accuracy on the held-out problems is kept, whatever
+    """Whether the best checkpoint on the held-out problems, by `best_by`, is kept, whatever
     `training.save_total_limit` is, and linked as `best_model`. A new best is saved at once;
     `training.save_strategy=no` saves none."""
 
@@ -60,6 +74,7 @@ class EvaluationConfig(Group):
                 "evaluation.every_steps",
                 f"={show(self.every_steps)} is not possible: it must be a number of steps or epoch.",
             )
+        check_engine("evaluation.engine", self.engine)
         if 0 < self.temperature < 1e-6:  # logits are divided by it
             raise BadKeyError(
                 "evaluation.temperature", f"={self.temperature} is out of range: it must be 0 or at least 1e-6."

@@ -20,7 +20,7 @@ class SpeedConfig(Group):
 
     shared_prefill: bool = True
     """Whether sampling prefills the prompt of a group once and drops finished completions; false uses transformers' own
-    `generate`. Has no effect with vLLM."""
+    `generate`. Has no effect with vLLM or an engine of your own."""
     shared_scoring: bool = True
     """Whether log-probs and gradients process the prompt of a group once, and no padding."""
     trim: bool = True

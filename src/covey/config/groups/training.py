@@ -159,8 +159,8 @@ def _check_combinations(training: TrainingConfig) -> None:
         raise BadKeyError(
             "training.load_best_model_at_end",
             "=true cannot be used: it needs TRL's own evaluation, and Covey evaluates by itself "
-            "(evaluation.every_steps). Set it to false: evaluation.keep_best keeps the checkpoint with the best "
-            "held-out accuracy, as best_model in the run directory.",
+            "(evaluation.every_steps). Set it to false: evaluation.keep_best keeps the best checkpoint "
+            "on held-out problems (evaluation.best_by), as best_model in the run directory.",
         )
     if training.dataloader_num_workers == 0:
         for name in (

@@ -35,7 +35,7 @@
       const series = panel.series[number];
       const at = nearest(series.steps, step);
       let text = format(series.values[at], panel.unit);
-      if (series.low) text += ` [${format(series.low[at], panel.unit)}, ${format(series.high[at], panel.unit)}]`;
+      if (series.low) text += ` [${format(series.low[at], panel.unit)} to ${format(series.high[at], panel.unit)}]`;
       button.querySelector("b").textContent = text;
       texts.push(`${series.label} ${text}`);
     });

@@ -1,4 +1,4 @@
-"""The curves of a run as one image with four panels.
+"""The curves of a run as one image: four of the report's panels.
 
 Reads only `metrics.jsonl`, and `config.yaml` for the title, so it works for any run, running or ended.
 """
@@ -6,45 +6,34 @@ Reads only `metrics.jsonl`, and `config.yaml` for the title, so it works for any
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 import yaml
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
-from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from covey.errors import RunDirectoryError
-from covey.report.charts.series import Point, running_mean
-from covey.report.charts.series import window as window_of
+from covey.evaluation.figures import is_share
+from covey.report.charts.drawing import Palette, draw_panel
+from covey.report.charts.panels import make_panels
+from covey.report.charts.series import Panel, drawn, format_value, smoothing
 from covey.report.load import title_of
-from covey.runlog import RunDirectory, names, read_metrics, series, write_atomically
+from covey.runlog import RunDirectory, names, read_metrics, write_atomically
 from covey.runlog.metrics import Row
 
-INK, GREY, PALE = "#1f2933", "#6b7785", "#e3e8ed"
-TEAL, ORANGE, VIOLET, BLUE, ROSE = "#0b7a75", "#d9730d", "#6d4fc2", "#2f6fb7", "#b8336a"
-LINES = (ORANGE, BLUE, ROSE, VIOLET, GREY)
-"""Colours of a panel's second and further lines."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Line:
-    """One named curve of a panel; `low` and `high` bound its interval."""
-
-    label: str
-    points: Sequence[Point]
-    colour: str
-    low: Sequence[Point] = ()
-    high: Sequence[Point] = ()
-    smooth: bool = True
-    width: float = 2.2
+_INK, _GREY = "#1f2933", "#6b7785"
+_LINES = ("#0b7a75", "#d9730d", "#6d4fc2", "#2f6fb7", "#b8336a", "#8793a0", "#8a6d1d", "#3d8b3d")
+"""Those of the pages in the light theme."""
+_PALETTE = Palette(_LINES, grid="#e3e8ed", text=_GREY, ink=_INK)
 
 
 def draw_curves(run_dir: Path, target: Path | None = None) -> Path:
-    """Draw a run's held-out accuracy, reward, completion length, and KL (or entropy, without a KL term).
+    """Draw a run's held-out accuracy (without a grader: reward), reward, completion length, and KL, else entropy.
 
     Args:
         run_dir: the run directory.
@@ -61,22 +50,23 @@ def draw_curves(run_dir: Path, target: Path | None = None) -> Path:
     rows = read_metrics(run.metrics)
     if not rows:
         raise RunDirectoryError(f"{run.metrics} holds no rows yet. Draw the curves once the first step is done.")
+    text = run.config.read_text(encoding="utf-8") if run.config.exists() else ""
+    config = yaml.safe_load(text) or {}
     layout = ConstrainedLayoutEngine(h_pad=0.14, w_pad=0.18, hspace=0.03)
     figure = Figure(figsize=(12, 8), dpi=100, facecolor="white", layout=layout)
-    title = _title(run)
+    title = title_of(config) or run.root.absolute().name
     size = min(17.0, 17 * 54 / len(title))  # a long title must not overlap the remarks
-    figure.suptitle(title, x=0.022, ha="left", fontsize=size, fontweight="bold", color=INK)
-    panels = figure.subplots(2, 2, sharex=True).flat
-    smoothed = 0
-    for axes, draw in zip(panels, (_accuracy, _reward, _length, _divergence), strict=True):
-        _style(axes, rows)
-        smoothed = max(smoothed, draw(axes, rows))
-    for axes in panels[2:]:
-        axes.set_xlabel("training step", color=GREY, fontsize=11)
-    remarks = ["band: 95% interval"] if series(rows, names.EVAL_ACCURACY_LOW) else []
-    if smoothed:
-        remarks.append(f"pale: every step, bold: mean of {smoothed} steps")
-    figure.text(0.982, 0.972, "   ·   ".join(remarks), ha="right", va="top", fontsize=10, color=GREY)
+    figure.suptitle(title, x=0.022, ha="left", fontsize=size, fontweight="bold", color=_INK)
+    panels = main_panels(rows, config)
+    places = list(figure.subplots(2, 2, sharex=True).flat)
+    for axes, panel in zip(places, panels, strict=True):
+        _draw(axes, panel, int(rows[0][names.STEP]), int(rows[-1][names.STEP]))
+    for axes in places[2:]:
+        axes.set_xlabel("training step", color=_GREY, fontsize=11)
+    remarks = ["band: 95% interval"] if any(one.low for one in panels[0].series) else []
+    if width := max(map(smoothing, panels)):
+        remarks.append(f"pale: every step, bold: mean of {width} steps")
+    figure.text(0.982, 0.972, "   ·   ".join(remarks), ha="right", va="top", fontsize=10, color=_GREY)
     picture = io.BytesIO()
     figure.savefig(picture, format=target.suffix.removeprefix(".") or "png")
     with run.guard(target.name):
@@ -84,119 +74,51 @@ def draw_curves(run_dir: Path, target: Path | None = None) -> Path:
     return target
 
 
-def _title(run: RunDirectory) -> str:
-    """Model and data from the config; without a config, the directory's name."""
-    text = run.config.read_text(encoding="utf-8") if run.config.exists() else ""
-    return title_of(yaml.safe_load(text) or {}) or run.root.absolute().name
+def main_panels(rows: Sequence[Row], config: Mapping[str, Any]) -> list[Panel]:
+    """The report's panels that the image shows; one without curves was not logged."""
+    panels = {panel.key: panel for panel in make_panels(rows, config)}
+    best = names.best_of(rows, (config.get("evaluation") or {}).get("best_by"))
+    by_reward = best is not None and not is_share(best)
+    by_reward = by_reward or bool(panels["held_out_reward"].series and not panels["accuracy"].series)
+    reward, parts = panels["reward"], panels.get("components")
+    if parts is not None:  # the image has one panel for both
+        lines = [replace(one, colour=number) for number, one in enumerate(parts.series, start=1)]
+        reward = replace(reward, series=[reward.series[0], *lines])
+    return [
+        panels["held_out_reward" if by_reward else "accuracy"],
+        reward,
+        panels["length"],
+        panels["entropy" if not panels["kl"].series and panels["entropy"].series else "kl"],
+    ]
 
 
-def _accuracy(axes: Axes, rows: list[Row]) -> int:
-    lines = []
-    for name, colour in zip(names.held_out_sets(rows), (TEAL, *LINES), strict=False):
-        lines.append(
-            _Line(
-                "held-out" if name == names.TEST_SET else f"{name}er set" if name == names.HARD_SET else name,
-                series(rows, names.eval_name(name, names.ACCURACY)),
-                colour,
-                low=series(rows, names.eval_name(name, names.ACCURACY_LOW)) if name == names.TEST_SET else (),
-                high=series(rows, names.eval_name(name, names.ACCURACY_HIGH)) if name == names.TEST_SET else (),
-                smooth=False,
-            )
-        )
-    axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
-    axes.set_ylim(0, 1)
-    return _draw(axes, "Held-out accuracy", lines, "{:.1%}", missing="no evaluation in this run")
-
-
-def _reward(axes: Axes, rows: list[Row]) -> int:
-    found = dict.fromkeys(reward for row in rows for name in row if (reward := names.rewarded(name)))
-    lines = [_Line("reward", series(rows, names.REWARD), TEAL)]
-    if len(found) > 1:
-        for reward, colour in zip(found, LINES, strict=False):
-            lines.append(_Line(reward.replace("_", " "), series(rows, names.reward_mean(reward)), colour, width=1.5))
-    return _draw(axes, "Reward", lines, "{:.2f}")
-
-
-def _length(axes: Axes, rows: list[Row]) -> int:
-    lines = [_Line("mean", series(rows, names.COMPLETION_LENGTH), VIOLET)]
-    return _draw(axes, "Completion length (tokens)", lines, "{:.0f}", from_zero=True)
-
-
-def _divergence(axes: Axes, rows: list[Row]) -> int:
-    divergence, entropy = series(rows, names.KL), series(rows, names.ENTROPY)
-    if divergence or not entropy:
-        title, line = "KL to the reference model", _Line("KL", divergence, BLUE)
-    else:
-        title, line = "Entropy per token", _Line("entropy", entropy, BLUE)
-    return _draw(axes, title, [line], "{:.3g}", from_zero=True)
-
-
-def _style(axes: Axes, rows: list[Row]) -> None:
-    for side in ("top", "right", "left"):
-        axes.spines[side].set_visible(False)
-    axes.spines["bottom"].set_color(GREY)
-    axes.grid(axis="y", color=PALE, linewidth=0.9)
-    axes.set_axisbelow(True)
-    axes.tick_params(colors=GREY, labelsize=10, length=0, labelbottom=True)
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8, steps=[1, 2, 5, 10]))
-    axes.yaxis.set_major_locator(MaxNLocator(nbins=6, steps=[1, 2, 2.5, 5, 10]))
-    first, last = rows[0][names.STEP], rows[-1][names.STEP]
-    axes.set_xlim(first - 0.01 * (last - first) - 0.1, last + 0.02 * (last - first) + 0.1)
-
-
-def _draw(
-    axes: Axes, title: str, lines: Sequence[_Line], number: str, *, from_zero: bool = False, missing: str = "not logged"
-) -> int:
-    """Draw a panel's lines, each labelled with its last value at its right end.
-
-    Returns:
-        The width in steps of the running mean; 0 if the lines are not smoothed.
-    """
-    axes.set_title(title, loc="left", fontsize=13, color=INK, pad=11)
-    lines = [line for line in lines if line.points]
-    if not lines:
-        axes.text(0.5, 0.5, missing, transform=axes.transAxes, ha="center", va="center", color=GREY, fontsize=12)
+def _draw(axes: Axes, panel: Panel, first: int, last: int) -> None:
+    axes.set_title(panel.title, loc="left", fontsize=13, color=_INK, pad=11)
+    axes.tick_params(labelsize=10, labelbottom=True)
+    if not panel.series:
+        missing = "no evaluation in this run" if panel.held_out else "not logged"
+        axes.text(0.5, 0.5, missing, transform=axes.transAxes, ha="center", va="center", color=_GREY, fontsize=12)
         axes.set_yticks([])
-        return 0
-    window = window_of(max(len(line.points) for line in lines if line.smooth)) if lines[0].smooth else 0
-    ends = [_draw_line(axes, line, window) for line in reversed(lines)][::-1]  # the first line lies on top
-    if axes.get_autoscaley_on():
-        axes.margins(y=0.08)
-    if from_zero:
-        axes.set_ylim(bottom=0)
-    _label(axes, lines, ends, number)
-    return window
-
-
-def _draw_line(axes: Axes, line: _Line, window: int) -> float:
-    """Draw one line with its band; returns the value at its right end."""
-    steps, values = [step for step, _ in line.points], [value for _, value in line.points]
-    if line.low and len(line.low) == len(line.high):
-        low, high = [value for _, value in line.low], [value for _, value in line.high]
-        axes.fill_between([step for step, _ in line.low], low, high, color=line.colour, alpha=0.14, linewidth=0)
-    if window:
-        axes.plot(steps, values, color=line.colour, linewidth=0.9, alpha=0.28)
-        values = running_mean(values, window)
-    marker = "o" if len(values) <= 20 else ""
-    axes.plot(steps, values, color=line.colour, linewidth=line.width, marker=marker, markersize=4.5)
-    return values[-1]
-
-
-def _label(axes: Axes, lines: Sequence[_Line], ends: Sequence[float], number: str) -> None:
-    """Label the lines at their right ends, without overlaps."""
+        for side in ("top", "right", "left"):
+            axes.spines[side].set_visible(False)
+        return
+    draw_panel(axes, panel, first, last, _PALETTE)
+    axes.tick_params(labelbottom=True)
     bottom, top = axes.get_ylim()
-    named = len(lines) > 1
+    named = len(panel.series) > 1
     gap = 0.13 if named else 0.06  # height of a label, as a fraction of the panel's height
+    ends = [drawn(one, panel)[-1] for one in panel.series]
     heights = spread([(end - bottom) / (top - bottom) for end in ends], gap)
-    for line, end, height in zip(lines, ends, heights, strict=True):
+    for one, end, height in zip(panel.series, ends, heights, strict=True):
+        value = format_value(end, panel.unit)
         axes.annotate(
-            f"{line.label}\n{number.format(end)}" if named else number.format(end),
+            f"{one.label}\n{value}" if named else value,
             (1.0, height),
             xycoords="axes fraction",
             xytext=(6, 0),
             textcoords="offset points",
             va="center",
-            color=line.colour,
+            color=_PALETTE.of(one),
             fontsize=10.5,
             fontweight="bold",
             linespacing=1.15,

@@ -8,6 +8,7 @@ from typing import Any
 
 from covey.answers import Outcome
 from covey.report.charts.series import Panel, Point, Series
+from covey.report.load import grader_of
 from covey.runlog import names
 from covey.runlog.metrics import Row, series
 
@@ -48,10 +49,27 @@ def make_sections(rows: Sequence[Row], config: Mapping[str, Any]) -> Sections:
 
     Args:
         rows: the rows of `metrics.jsonl`.
-        config: the run's config as plain mappings; has the KL target.
+        config: the run's config as plain mappings; has the KL target and the grader.
     """
-    sections: Sections = [
-        ("Learning", [_accuracy(rows), _reward(rows), *_components(rows)]),
+    shown: Sections = []
+    for heading, panels in _sections(rows, config):
+        if kept := [panel for panel in map(_with_points, panels) if panel.series]:
+            shown.append((heading, kept))
+    return shown
+
+
+def make_panels(rows: Sequence[Row], config: Mapping[str, Any]) -> list[Panel]:
+    """All panels, also those without data; arguments as for `make_sections`."""
+    return [_with_points(panel) for _, panels in _sections(rows, config) for panel in panels]
+
+
+def _with_points(panel: Panel) -> Panel:
+    return replace(panel, series=[one for one in panel.series if one.points])
+
+
+def _sections(rows: Sequence[Row], config: Mapping[str, Any]) -> Sections:
+    return [
+        ("Learning", [*_held_out(rows, config), _reward(rows), *_components(rows)]),
         (
             "Completion statistics",
             [_outcomes(rows), _signal(rows), _format(rows), _length(rows), _truncated(rows), _entropy(rows)],
@@ -61,12 +79,6 @@ def make_sections(rows: Sequence[Row], config: Mapping[str, Any]) -> Sections:
         ("Reasoning vocabulary", vocabulary_panels(rows)),
         ("Speed and memory", [_stages(rows), _throughput(rows), _memory(rows)]),
     ]
-    shown: Sections = []
-    for heading, panels in sections:
-        drawn = [replace(panel, series=[one for one in panel.series if one.points]) for panel in panels]
-        if kept := [panel for panel in drawn if panel.series]:
-            shown.append((heading, kept))
-    return shown
 
 
 def _lines(rows: Sequence[Row], *named: tuple[str, str]) -> list[Series]:
@@ -81,10 +93,37 @@ def _evaluated(rows: Sequence[Row], metric: str, first_colour: int = 0) -> list[
     ]
 
 
-def _accuracy(rows: Sequence[Row]) -> Panel:
-    columns = (_evaluated(rows, name) for name in (names.ACCURACY, names.ACCURACY_LOW, names.ACCURACY_HIGH))
-    lines = [replace(one, low=low.points, high=high.points) for one, low, high in zip(*columns, strict=True)]
-    return Panel("accuracy", "Validation accuracy", lines, "percent", "Band: 95% interval, clustered by problem.")
+def _held_out(rows: Sequence[Row], config: Mapping[str, Any]) -> list[Panel]:
+    grader = grader_of(config)
+    own = f"{names.MEAN_REWARD}/"
+    found = dict.fromkeys(
+        name.partition(f"/{own}")[2] for row in rows for name in row if name.startswith(f"eval/{own}")
+    )
+    functions = [
+        Series(name.replace("_", " "), series(rows, names.eval_name(names.TEST_SET, own + name)), colour, smooth=False)
+        for colour, name in enumerate(found)
+    ]
+    parts = Panel("held_out_functions", "Held-out reward by function", functions, from_zero=False, held_out=True)
+    reward = Panel(
+        "held_out_reward",
+        "Held-out reward",
+        _with_intervals(rows, names.MEAN_REWARD),
+        note="Weighted sum of all reward functions.",
+        from_zero=False,
+        held_out=True,
+    )
+    accuracy = _with_intervals(rows, names.ACCURACY)
+    title = "Held-out accuracy" + (f" (grader: {grader})" if grader and any(one.points for one in accuracy) else "")
+    return [
+        Panel("accuracy", title, accuracy, "percent", "Band: 95% interval, clustered by problem.", held_out=True),
+        reward,
+        *([parts] if len(functions) > 1 else []),
+    ]
+
+
+def _with_intervals(rows: Sequence[Row], metric: str) -> list[Series]:
+    columns = (_evaluated(rows, f"{metric}{end}") for end in ("", "_low", "_high"))
+    return [replace(one, low=low.points, high=high.points) for one, low, high in zip(*columns, strict=True)]
 
 
 def _reward(rows: Sequence[Row]) -> Panel:
@@ -102,13 +141,13 @@ def _components(rows: Sequence[Row]) -> list[Panel]:
 
 
 def _format(rows: Sequence[Row]) -> Panel:
-    note = "Share of validation completions in the required format."
+    note = "Share of held-out completions in the required format."
     return Panel("format", "Format compliance", _evaluated(rows, names.FORMAT), "percent", note)
 
 
 def _length(rows: Sequence[Row]) -> Panel:
     lines = [*_lines(rows, ("training", names.COMPLETION_LENGTH)), *_evaluated(rows, names.LENGTH, 1)]
-    return Panel("length", "Completion length", lines, note="Mean, in tokens.")
+    return Panel("length", "Completion length (tokens)", lines, note="Mean.")
 
 
 def _truncated(rows: Sequence[Row]) -> Panel:
@@ -117,7 +156,9 @@ def _truncated(rows: Sequence[Row]) -> Panel:
 
 
 def _entropy(rows: Sequence[Row]) -> Panel:
-    return Panel("entropy", "Entropy", _lines(rows, ("per token", names.ENTROPY)), note="Of the policy, in nats.")
+    return Panel(
+        "entropy", "Entropy per token", _lines(rows, ("policy", names.ENTROPY)), note="Of the policy, in nats."
+    )
 
 
 def _outcomes(rows: Sequence[Row]) -> Panel:
@@ -162,7 +203,13 @@ def _clipped(rows: Sequence[Row]) -> Panel:
 def _optimiser(rows: Sequence[Row]) -> list[Panel]:
     return [
         Panel("grad_norm", "Gradient norm", _lines(rows, ("norm", names.GRAD_NORM))),
-        Panel("loss", "Loss", _lines(rows, ("loss", names.LOSS)), note="Near 0 by construction.", from_zero=False),
+        Panel(
+            "loss",
+            "Loss",
+            _lines(rows, ("loss", names.LOSS)),
+            note="No measure of progress: advantages are relative to the group.",
+            from_zero=False,
+        ),
         Panel("learning_rate", "Learning rate", [Series("rate", series(rows, names.LEARNING_RATE), smooth=False)]),
     ]
 

@@ -40,6 +40,8 @@ class Panel:
     stacked: bool = False
     """Whether the series are parts of a whole, drawn stacked."""
     from_zero: bool = True
+    held_out: bool = False
+    """Whether its values come from evaluations."""
     target: float | None = None
     """A target value, drawn as a dashed line."""
 
@@ -53,6 +55,25 @@ def running_mean(values: Sequence[float], width: int) -> list[float]:
     """The centred mean over `width` (odd) values; at the ends, over those that exist."""
     half = width // 2
     return [fmean(values[max(0, at - half) : at + half + 1]) for at in range(len(values))]
+
+
+def drawn(one: Series, panel: Panel) -> list[float]:
+    """The values of a curve's bold line: the running mean of a long one."""
+    values = [value for _, value in one.points]
+    width = window(len(values)) if one.smooth or panel.stacked else 0
+    return running_mean(values, width) if width else values
+
+
+def smoothing(panel: Panel) -> int:
+    """The width in steps of the running means of a panel; 0 if it draws the values as they are."""
+    return max((window(len(one.points)) for one in panel.series if one.smooth or panel.stacked), default=0)
+
+
+def full_note(panel: Panel) -> str:
+    """The panel's note, with the smoothing of its lines."""
+    width = smoothing(panel)
+    pale = "" if panel.stacked else ", pale: every step"
+    return " ".join(filter(None, [panel.note, f"Mean of {width} steps{pale}." if width else ""]))
 
 
 def format_value(value: float, unit: str) -> str:

@@ -44,6 +44,7 @@ class InProcess:
 
     def submit_call(self, name: str, kwargs: Mapping[str, Any]) -> Future[list[CallResult]]:
         """As `WorkerPool.submit_call`."""
+        reward = self._rewards.get(name) or self._finder(name)
         future: Future[list[CallResult]] = Future()
-        future.set_result([run_reward.call(self._rewards[name].batch, kwargs, len(kwargs["completions"]))])
+        future.set_result([run_reward.call(reward.batch, kwargs, len(kwargs["completions"]))])
         return future

@@ -1,10 +1,10 @@
-"""Whether local sampling supports a model and the settings of `generate`, and why not."""
+"""Whether local sampling supports a model and the options of `generate`, and why not."""
 
 from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Collection
+from collections.abc import Mapping
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -14,14 +14,10 @@ from transformers import GenerationConfig, PreTrainedModel
 from covey.log_once import log_once
 from covey.model.base import base_model, evaluating
 from covey.rollout.local.prompt_cache import NotSharedError, SharedPromptCache, windows_of
-from covey.rollout.local.sampling import StopCriteria, prefill, step
+from covey.rollout.local.sampling import prefill, step
 from covey.rollout.local.shared_attention import SharedAttention
-from covey.rollout.local.token_sampling import Sampling
 
 logger = logging.getLogger(__name__)
-
-DEFAULT_TOP_K = 50
-"""`generate`'s default where neither the settings nor the model set it."""
 
 WITHOUT_EFFECT = frozenset(
     {
@@ -56,39 +52,26 @@ def log_fallback(reason: str) -> None:
     log_once(logger, "speed.shared_prefill does not apply: %s. Completions come from transformers' generate.", reason)
 
 
-def read_settings(
-    model: Any, config: GenerationConfig, more_eos_token_ids: Collection[int] = ()
-) -> tuple[Sampling, StopCriteria]:
-    """The settings of `model.generate(generation_config=config)`, for `sample`.
+def options_of(model: Any, config: GenerationConfig | None = None) -> dict[str, Any]:
+    """The options of `model.generate(generation_config=config)` that are set, by name: the config's, then the model's.
 
     Args:
         model: its own generation config supplies what is unset, as in `generate`.
-        config: the settings.
-        more_eos_token_ids: further tokens that end a completion.
-
-    Raises:
-        NotSharedError: `sample` does not support an option that is set.
+        config: the settings, if any.
     """
-    own, explicit = base_model(model).generation_config, config.to_dict()
-    values = {**({} if own is None else own.to_dict()), **{k: v for k, v in explicit.items() if v is not None}}
-    values = {name: value for name, value in values.items() if value is not None}
-    for name, value in values.items():
+    found: dict[str, Any] = {}
+    for one in (base_model(model).generation_config, config):
+        values = {} if one is None else one.to_dict()
+        found |= {name: value for name, value in values.items() if value is not None}
+    return found
+
+
+def unsupported_option(options: Mapping[str, Any]) -> str | None:
+    """Why `sample` does not support one of these options of `generate`, or None."""
+    for name, value in options.items():
         if name not in SUPPORTED | WITHOUT_EFFECT and (name not in OFF or value != OFF[name]):
-            raise NotSharedError(f"the generation option {name}={value!r} is supported by transformers' generate only")
-    if "max_new_tokens" not in values:
-        raise NotSharedError("there is no limit on new tokens (max_new_tokens)")
-    eos = values.get("eos_token_id", [])
-    eos_ids = list(dict.fromkeys([*([eos] if isinstance(eos, int) else eos), *more_eos_token_ids]))
-    pad = values.get("pad_token_id", eos_ids[0] if eos_ids else 0)
-    sampling = Sampling(
-        temperature=values.get("temperature", 1.0),
-        top_k=values.get("top_k", DEFAULT_TOP_K),
-        top_p=values.get("top_p", 1.0),
-        min_p=values.get("min_p", 0.0),
-        repetition_penalty=values.get("repetition_penalty", 1.0),
-    )
-    greedy = Sampling(temperature=0.0, repetition_penalty=sampling.repetition_penalty)
-    return sampling if values.get("do_sample", False) else greedy, StopCriteria(values["max_new_tokens"], eos_ids, pad)
+            return f"the generation option {name}={value!r} is supported by transformers' generate only"
+    return None
 
 
 def unsupported_reason(model: Any) -> str | None:

@@ -6,7 +6,7 @@ sampled tokens differ from `generate`'s, because fewer random numbers are drawn.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -17,6 +17,7 @@ from transformers import DynamicCache, PreTrainedModel
 
 from covey.errors import TrainingError
 from covey.model.base import base_model
+from covey.rollout.engine import Completion, SamplingSettings
 from covey.rollout.local.decode import PlainDecoder, plain_decoder
 from covey.rollout.local.prompt_cache import SharedPromptCache, windows_of
 from covey.rollout.local.shared_attention import CACHE, SharedAttention
@@ -24,7 +25,6 @@ from covey.rollout.local.token_sampling import (
     LogitsProcessor,
     RowAware,
     SampledTokens,
-    Sampling,
     process,
     sample_tokens,
 )
@@ -37,39 +37,19 @@ GPU_CHECK_EVERY = 16
 """On a GPU, steps between two checks for ended completions: a check synchronises with the device."""
 
 
-@dataclass(frozen=True, slots=True)
-class StopCriteria:
-    """When a completion ends, and the token that pads shorter prompts."""
-
-    max_new_tokens: int
-    eos_token_ids: Sequence[int]
-    pad_token_id: int
-
-
-@dataclass(frozen=True, slots=True)
-class Sampled:
-    """One completion."""
-
-    ids: list[int]
-    """Its tokens, with the end-of-sequence token unless it was truncated."""
-    logps: list[float] | None
-    """Log-probability of each token at the sampling temperature, after logits processors and the repetition penalty,
-    before top-k, top-p and min-p; None unless requested."""
-
-
 def sample(
     model: PreTrainedModel | Any,
     prompt_ids: Sequence[Sequence[int]],
+    sampling: SamplingSettings,
     *,
-    sampling: Sampling,
-    stop: StopCriteria,
+    eos_token_ids: Collection[int] = (),
+    pad_token_id: int = 0,
     logits_processors: Sequence[LogitsProcessor] = (),
     max_tokens_in_flight: int | None = None,
     generator: torch.Generator | None = None,
-    return_logps: bool = False,
     any_has_work: Callable[[bool], bool] | None = None,
     on_progress: Callable[[int], None] | None = None,
-) -> list[Sampled]:
+) -> list[Completion]:
     """Sample one completion per prompt; consecutive equal prompts are prefilled once.
 
     The result is a function of the weights, the prompts and the generator's state, which advances by one number per
@@ -80,13 +60,13 @@ def sample(
             (training or evaluation) is left as it is.
         prompt_ids: token ids of the prompts, without padding.
         sampling: the settings.
-        stop: when to stop.
+        eos_token_ids: tokens that end a completion, besides those of the settings.
+        pad_token_id: pads shorter prompts.
         logits_processors: applied in order to the logits of each next token; `RowAware` ones get the row numbers.
         max_tokens_in_flight: token budget of the batch, for prompts and completions at full length; as completions
             end, further prompts enter. At least one prompt with all its completions is always admitted. None admits
             all at once.
         generator: for the random numbers; None uses the device's default.
-        return_logps: whether to return the log-probabilities of the sampled tokens.
         any_has_work: takes whether this process has work left, returns whether any process has. Needed where
             parameters are sharded, since every process must then take part in every forward; else None.
         on_progress: called with the number of completions done so far, whenever it has grown.
@@ -98,7 +78,8 @@ def sample(
     if any(not ids for ids in prompt_ids):
         raise ValueError("a prompt has no tokens")
     decoder = plain_decoder(model) if any_has_work is None else None
-    run = _Run(model, prompt_ids, sampling, stop, logits_processors, return_logps, generator, decoder)
+    eos = list(dict.fromkeys((*eos_token_ids, *sampling.stop_token_ids)))
+    run = _Run(model, prompt_ids, sampling, eos, pad_token_id, logits_processors, generator, decoder)
     by_modules = any_has_work is None and decoder is None
     reported = 0
     with torch.no_grad(), run.attention, ExitStack() as order:
@@ -135,10 +116,10 @@ class _Run:
 
     model: Any
     prompt_ids: Sequence[Sequence[int]]
-    sampling: Sampling
-    stop: StopCriteria
+    sampling: SamplingSettings
+    eos_token_ids: list[int]
+    pad_token_id: int
     processors: Sequence[LogitsProcessor]
-    return_logps: bool
     generator: torch.Generator | None
     decoder: PlainDecoder | None
     rows: list[int] = field(default_factory=list)
@@ -150,13 +131,13 @@ class _Run:
         self.device = self.model.device
         self.waiting = _groups(self.prompt_ids)
         self.longest = max((len(ids) for ids in self.prompt_ids), default=0)
-        shape = (len(self.prompt_ids), self.longest + self.stop.max_new_tokens)
-        sequences = torch.full(shape, self.stop.pad_token_id, dtype=torch.long)
+        shape = (len(self.prompt_ids), self.longest + self.sampling.max_completion_length)
+        sequences = torch.full(shape, self.pad_token_id, dtype=torch.long)
         for row, ids in enumerate(self.prompt_ids):
             sequences[row, self.longest - len(ids) : self.longest] = torch.tensor(ids)
         self.sequences = sequences.to(self.device)
-        self.logps = torch.zeros(shape, device=self.device) if self.return_logps else None
-        self.eos = torch.tensor(list(self.stop.eos_token_ids), dtype=torch.long, device=self.device)
+        self.logps = torch.zeros(shape, device=self.device) if self.sampling.logprobs else None
+        self.eos = torch.tensor(self.eos_token_ids, dtype=torch.long, device=self.device)
         self.lengths = [0] * len(self.prompt_ids)
         self.rows_b = self._on_device([])
         self.newest_b = self._on_device([])
@@ -185,7 +166,7 @@ class _Run:
         return entering
 
     def _room(self, rows: int) -> int:
-        return rows * self.stop.max_new_tokens
+        return rows * self.sampling.max_completion_length
 
     def _first_rows(self) -> list[int]:
         """A row of each prompt that is in the batch."""
@@ -196,7 +177,7 @@ class _Run:
     def prefill(self, groups: list[_Group]) -> None:
         """Compute prompts and sample the first token of each of their completions."""
         self.attention.share(False)
-        logits_PV, prefilled = prefill(self.model, [group.ids for group in groups], self.stop.pad_token_id)
+        logits_PV, prefilled = prefill(self.model, [group.ids for group in groups], self.pad_token_id)
         if self.cache is None:
             self.cache = SharedPromptCache(windows_of(prefilled))
         counts = [group.count for group in groups]
@@ -244,7 +225,7 @@ class _Run:
         self.invalid |= ~sampled.valid_b.all()
         for row in rows:
             self.lengths[row] += 1
-        full = any(self.lengths[row] == self.stop.max_new_tokens for row in rows)
+        full = any(self.lengths[row] == self.sampling.max_completion_length for row in rows)
         self.since_check += 1
         if full or self.device.type == "cpu" or self.since_check >= GPU_CHECK_EVERY:
             self.since_check = 0
@@ -262,7 +243,7 @@ class _Run:
             uniform_b = torch.rand(
                 len(self.prompt_ids), dtype=torch.float64, device=self.device, generator=self.generator
             )[rows_b]
-        sampled = sample_tokens(logits_bV, uniform_b, self.sampling, logps=self.return_logps)
+        sampled = sample_tokens(logits_bV, uniform_b, self.sampling)
         columns_b = self._columns(rows)
         self.sequences[rows_b, columns_b] = sampled.tokens_b
         if self.logps is not None and sampled.logps_b is not None:
@@ -288,7 +269,7 @@ class _Run:
         columns_bS = torch.arange(end - width, end, device=self.device) - late_b1
         found_bS = self.sequences[rows_b[:, None], columns_bS.clamp(min=0)]
         padding_bS = torch.arange(width, device=self.device) < starts_b[:, None]
-        return found_bS.masked_fill(padding_bS, self.stop.pad_token_id), starts_b
+        return found_bS.masked_fill(padding_bS, self.pad_token_id), starts_b
 
     def _remove_ended(self) -> None:
         if bool(self.invalid):
@@ -296,7 +277,7 @@ class _Run:
                 "The model's logits are not finite (NaN or infinite), so no token can be sampled from them. "
                 "Its weights have most likely diverged: lower training.learning_rate, or go back to a checkpoint."
             )
-        limit = self.stop.max_new_tokens
+        limit = self.sampling.max_completion_length
         ended = self.ended_b.tolist()
         gone = [place for place, row in enumerate(self.rows) if ended[place] or self.lengths[row] == limit]
         if not gone:
@@ -318,16 +299,16 @@ class _Run:
     def _on_device(self, numbers: Sequence[int]) -> torch.Tensor:
         return torch.tensor(numbers, dtype=torch.long, device=self.device)
 
-    def results(self) -> list[Sampled]:
+    def results(self) -> list[Completion]:
         """The completions, each up to its first end-of-sequence token."""
-        eos = set(self.stop.eos_token_ids)
+        eos = set(self.eos_token_ids)
         completions = self.sequences[:, self.longest :].tolist()
         logps = None if self.logps is None else self.logps[:, self.longest :].tolist()
         found = []
         for row, ids in enumerate(completions):
             ids = ids[: self.lengths[row]]
-            end = next((place for place, token in enumerate(ids, start=1) if token in eos), len(ids))
-            found.append(Sampled(ids[:end], None if logps is None else logps[row][:end]))
+            end = next((place for place, token in enumerate(ids, start=1) if token in eos), None)
+            found.append(Completion(ids[:end], end is None, None if logps is None else logps[row][: len(ids[:end])]))
         return found
 
 

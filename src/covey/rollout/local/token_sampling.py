@@ -12,6 +12,8 @@ from typing import Protocol, runtime_checkable
 
 import torch
 
+from covey.rollout.engine import SamplingSettings
+
 LogitsProcessor = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 """Takes the tokens so far `[b, S]`, padded on the left as for `generate`, and the logits `[b, V]` of the next token in
 float32; returns logits `[b, V]`, and may change its input. transformers' own processors fit."""
@@ -33,27 +35,12 @@ class RowAware(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Sampling:
-    """How to sample a token. Temperature 0 is greedy."""
-
-    temperature: float = 1.0
-    top_k: int = 0
-    """Sample from this many of the likeliest tokens; 0 means all."""
-    top_p: float = 1.0
-    """Sample from the likeliest tokens that make up this share of the probability."""
-    min_p: float = 0.0
-    """Sample from tokens whose probability is at least this share of the highest one."""
-    repetition_penalty: float = 1.0
-    """Divides the positive logits of tokens that occurred before, and multiplies the negative ones."""
-
-
-@dataclass(frozen=True, slots=True)
 class SampledTokens:
     """One token per row."""
 
     tokens_b: torch.Tensor
     logps_b: torch.Tensor | None
-    """Log-probabilities at the sampling temperature (at 1 where that is 0), before top-k, top-p and min-p."""
+    """Log-probabilities in the distribution that was sampled from; at temperature 1 where the temperature is 0."""
     valid_b: torch.Tensor
     """Whether the row's logits define a distribution: at least one finite, none NaN."""
 
@@ -62,7 +49,7 @@ def process(
     logits_bV: torch.Tensor,
     sequences_bS: torch.Tensor,
     starts_b: torch.Tensor,
-    sampling: Sampling,
+    sampling: SamplingSettings,
     processors: Sequence[LogitsProcessor],
 ) -> torch.Tensor:
     """Apply the repetition penalty, then the processors, to float32 logits, possibly in place.
@@ -86,9 +73,7 @@ def process(
     return logits_bV
 
 
-def sample_tokens(
-    logits_bV: torch.Tensor, uniform_b: torch.Tensor, sampling: Sampling, *, logps: bool
-) -> SampledTokens:
+def sample_tokens(logits_bV: torch.Tensor, uniform_b: torch.Tensor, sampling: SamplingSettings) -> SampledTokens:
     """Sample a token per row.
 
     The steps and their order are those of transformers' `generate`: temperature, top-k, top-p, min-p, each on the
@@ -98,17 +83,14 @@ def sample_tokens(
         logits_bV: processed, in float32; changed in place.
         uniform_b: random numbers in [0, 1), in float64; unused at temperature 0.
         sampling: the settings.
-        logps: whether to return log-probabilities.
     """
     if sampling.temperature == 0:
         best_b = logits_bV.argmax(-1)
         highest_b = logits_bV.gather(1, best_b[:, None]).squeeze(1)
-        logps_b = highest_b - torch.logsumexp(logits_bV, -1) if logps else None
+        logps_b = highest_b - torch.logsumexp(logits_bV, -1) if sampling.logprobs else None
         return SampledTokens(best_b, logps_b, highest_b.isfinite())
     if sampling.temperature != 1.0:
         logits_bV.div_(sampling.temperature)
-    truncated = sampling.top_k > 0 or sampling.top_p < 1 or sampling.min_p > 0
-    normaliser_b = torch.logsumexp(logits_bV, -1) if logps and truncated else None
     kept_bC, ids_bC = _likeliest(logits_bV, sampling)
     highest_b = kept_bC[:, :1] if ids_bC is not None else kept_bC.amax(-1, keepdim=True)
     weights_bC = torch.exp(kept_bC - highest_b)
@@ -117,15 +99,13 @@ def sample_tokens(
     chosen_b, totals_b = _invert(weights_bC, uniform_b)
     tokens_b = chosen_b if ids_bC is None else ids_bC.gather(1, chosen_b[:, None]).squeeze(1)
     logps_b = None
-    if logps:
-        at_chosen_b = kept_bC.gather(1, chosen_b[:, None]).squeeze(1)
-        if normaliser_b is None:
-            normaliser_b = highest_b.squeeze(1) + totals_b.log().float()
-        logps_b = at_chosen_b - normaliser_b
+    if sampling.logprobs:
+        at_chosen_b1 = kept_bC.gather(1, chosen_b[:, None])
+        logps_b = (at_chosen_b1 - highest_b).squeeze(1) - totals_b.log().float()
     return SampledTokens(tokens_b, logps_b, totals_b.isfinite())
 
 
-def _likeliest(logits_bV: torch.Tensor, sampling: Sampling) -> tuple[torch.Tensor, torch.Tensor | None]:
+def _likeliest(logits_bV: torch.Tensor, sampling: SamplingSettings) -> tuple[torch.Tensor, torch.Tensor | None]:
     """The logits that top-k and top-p leave, descending, and their tokens; all logits and None if both are off."""
     vocabulary = logits_bV.shape[1]
     ids_bC = None

@@ -7,19 +7,15 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from covey.errors import EngineError
 from covey.model.reasoning_vocab.token_map import MAP_FILE
-
-NamedWeights = Iterable[tuple[str, torch.Tensor]]
-"""Weights by their names in a checkpoint."""
+from covey.rollout.engine import NamedWeights
 
 CPU_HEAD_SIZES = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256)
 """Head dimensions that vLLM's CPU kernels support."""

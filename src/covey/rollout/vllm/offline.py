@@ -1,41 +1,45 @@
-"""Offline inference with vLLM in this process: many prompts at once, several completions of each."""
+"""vLLM outside of a training step: an engine with its own copy of the weights."""
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import AutoConfig, PreTrainedTokenizerBase
 
 from covey.errors import EngineError
-from covey.model.prompts import render
-from covey.rollout.local.generate import Generation, SamplingSettings
+from covey.rollout.engine import Capabilities, Completion, NamedWeights, SamplingSettings
 from covey.rollout.vllm.engine import cpu_options, engine_errors, installed, start
+from covey.rollout.vllm.worker import WORKER, write_folder
 
 
 class VLLMEngine:
     """A vLLM engine with one model. A reasoning vocabulary next to its weights is masked as in training."""
 
+    capabilities = Capabilities(logprobs=True, seeded=True, reasoning_vocab=True)
+
     def __init__(
         self,
-        source: str,
-        tokenizer: PreTrainedTokenizerBase,
+        model_name: str,
+        tokenizer: PreTrainedTokenizerBase | None = None,
         *,
-        dtype: str = "auto",
+        dtype: str | None = None,
         max_model_len: int | None = None,
-        max_num_seqs: int = 64,
+        batch_size: int = 64,
         gpu_memory_utilization: float = 0.9,
         revision: str | None = None,
         trust_remote_code: bool = False,
     ) -> None:
         """
         Args:
-            source: a folder or hub id for `from_pretrained`; adapters must be merged.
-            tokenizer: of the model; conversations are rendered with its chat template.
-            dtype: of weights and computation; `auto` is float32 on a CPU and vLLM's choice on a GPU.
+            model_name: a folder or hub id for `from_pretrained`; adapters must be merged.
+            tokenizer: not needed: prompts are token ids.
+            dtype: of weights and computation; None is float32 on a CPU and vLLM's choice on a GPU.
             max_model_len: longest prompt and completion together; None means the model's maximum.
-            max_num_seqs: concurrent completions.
+            batch_size: concurrent completions.
             gpu_memory_utilization: share of the device's memory to use.
 
         Raises:
@@ -48,68 +52,81 @@ class VLLMEngine:
             )
         from vllm.platforms import current_platform
 
+        dtype = dtype or "auto"
         options: dict[str, Any] = {
             "max_model_len": max_model_len,
-            "max_num_seqs": max_num_seqs,
+            "max_num_seqs": batch_size,
             "gpu_memory_utilization": gpu_memory_utilization,
             "dtype": dtype,
+            "worker_extension_cls": WORKER,
+            "logprobs_mode": "processed_logprobs",
         }
         if current_platform.is_cpu():
-            config = AutoConfig.from_pretrained(source, revision=revision, trust_remote_code=trust_remote_code)
+            config = AutoConfig.from_pretrained(model_name, revision=revision, trust_remote_code=trust_remote_code)
             options["dtype"] = "float32" if dtype == "auto" else dtype
             options |= cpu_options(config, **options)
-        self._tokenizer = tokenizer
-        self._llm = start(model=source, revision=revision, trust_remote_code=trust_remote_code, **options)
+        self._llm = start(model=model_name, revision=revision, trust_remote_code=trust_remote_code, **options)
+        self._version: int | None = None
+
+    @property
+    def version(self) -> int | None:
+        """See `InferenceEngine`."""
+        return self._version
 
     def generate(
-        self,
-        prompts: Sequence[list[dict[str, str]] | str],
-        sampling: SamplingSettings,
-        n: int = 1,
-        *,
-        seed: int,
-    ) -> list[list[Generation]]:
-        """Sample `n` completions of each prompt.
+        self, prompts: Sequence[Sequence[int]], sampling: SamplingSettings, *, seed: int | None = None
+    ) -> list[Completion]:
+        """See `InferenceEngine`.
 
-        Every prompt has a seed of its own, so that its completions do not depend on the other prompts; the caller's
-        random state is untouched.
-
-        Args:
-            prompts: conversations or plain strings.
-            sampling: the settings; temperature 0 is greedy.
-            n: completions of each prompt.
-            seed: of the first prompt; the next ones increment it.
+        Every completion has a seed of its own, so that it does not depend on the others: the call's, plus its place.
 
         Raises:
             EngineError: a prompt is too long.
         """
         from vllm import SamplingParams
 
-        rows = [self._tokenize(prompt, sampling) for prompt in prompts]
         settings = [
             SamplingParams(
-                n=n,
                 temperature=sampling.temperature,
                 top_p=sampling.top_p,
                 top_k=sampling.top_k,
+                min_p=sampling.min_p,
+                repetition_penalty=sampling.repetition_penalty,
+                stop_token_ids=list(sampling.stop_token_ids),
                 max_tokens=sampling.max_completion_length,
-                seed=(seed + place) % 2**63,
+                logprobs=0 if sampling.logprobs else None,
+                seed=None if seed is None else (seed + place) % 2**63,
                 detokenize=False,
             )
-            for place in range(len(rows))
+            for place in range(len(prompts))
         ]
-        with torch.random.fork_rng():
-            inputs = [{"prompt_token_ids": row} for row in rows]
-            with engine_errors("vLLM does not take these prompts"):
-                outputs = self._llm.generate(inputs, settings, use_tqdm=False)
-        return [[self._generation(one) for one in output.outputs] for output in outputs]
+        with torch.random.fork_rng(enabled=seed is not None), engine_errors("vLLM does not take these prompts"):
+            inputs = [{"prompt_token_ids": list(ids)} for ids in prompts]
+            outputs = self._llm.generate(inputs, settings, use_tqdm=False)
+        return [_completion(output.outputs[0]) for output in outputs]
 
-    def _tokenize(self, prompt: Any, sampling: SamplingSettings) -> list[int]:
-        text = render(self._tokenizer, prompt, sampling.chat_template_kwargs)
-        # A chat template adds the BOS token itself if the model needs one.
-        return list(self._tokenizer(text, add_special_tokens=isinstance(prompt, str))["input_ids"])
+    def sync(self, weights: NamedWeights, version: int) -> None:
+        """See `InferenceEngine`: through a temporary folder, since vLLM may run in processes of its own.
 
-    def _generation(self, output: Any) -> Generation:
-        ids = list(output.token_ids)
-        text = str(self._tokenizer.decode(ids, skip_special_tokens=True))
-        return Generation(text, len(ids), truncated=output.finish_reason == "length")
+        Raises:
+            EngineError: a process did not find all weights.
+        """
+        with tempfile.TemporaryDirectory(prefix="covey-weights-") as folder:
+            tensors = write_folder(Path(folder), weights)
+            answers = self._llm.collective_rpc("load_folder", args=(folder,))
+        if any(answer != {"tensors": tensors} for answer in answers):
+            raise EngineError(f"vLLM did not load the {tensors} tensors that were written for it into {folder}.")
+        self._llm.reset_prefix_cache()
+        self._version = version
+
+    def close(self) -> None:
+        """Drop the engine."""
+        self._llm = None
+
+
+def _completion(output: Any) -> Completion:
+    ids = list(output.token_ids)
+    logps = None
+    if output.logprobs is not None:
+        logps = [float(at[token].logprob) for token, at in zip(ids, output.logprobs, strict=True)]
+    return Completion(ids, output.finish_reason == "length", logps)

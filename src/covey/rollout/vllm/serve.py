@@ -23,12 +23,11 @@ from typing import Any
 from covey.config.secrets import ENGINE_KEY
 from covey.errors import CoveyError, EngineError
 from covey.rollout.vllm.engine import cpu_options, installed, thinking_processors
+from covey.rollout.vllm.worker import WORKER
 
 INSTANCE_HEADER = "x-covey-engine"
 """Header of every response: the id of the server's process."""
 INSTANCE_VARIABLE = "COVEY_ENGINE_INSTANCE"
-WORKER = "covey.rollout.vllm.worker.FolderWeights"
-"""The worker extension with which a server on a CPU loads weights."""
 
 _SIGTERM_SHIELD = Path(__file__).with_name("sigterm_shield.py")
 """Runs vLLM's module such that SIGTERM stays blocked if the launcher blocked it."""

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from covey.errors import ConfigError
-from covey.objective import Metrics, Objective
+from covey.errors import TrainingError
+from covey.objective import Objective
+from covey.objective.interface import needs_of, passer, reported
 from covey.objective.weights import widest_dtype
+from covey.training.advantages.returned import checked
 
-NEEDS = frozenset({"reference", "policy", "correct"})
 RIGHT_FROM = 1.0
 """A completion counts as right from this reward of the first function on."""
 
@@ -56,25 +57,6 @@ class ScoredRewards:
         return (self.per_function[:, 0] >= RIGHT_FROM).view(-1, self.num_generations)
 
 
-def check_objective(objective: Any) -> None:
-    """Check before training that this is an objective.
-
-    Raises:
-        ConfigError: with what is missing.
-    """
-    kind = type(objective).__name__
-    if not callable(getattr(objective, "advantages", None)):
-        raise ConfigError(
-            f"The objective of type {kind} has no method advantages: make one by covey.objective.make, or derive a "
-            "class from covey.objective.Objective."
-        )
-    needs = getattr(objective, "needs", None)
-    if not isinstance(needs, frozenset) or needs - NEEDS:
-        raise ConfigError(
-            f"The objective of type {kind} has needs={needs!r}; it must be a frozenset of {', '.join(sorted(NEEDS))}."
-        )
-
-
 def compute_advantages(
     objective: Objective,
     scored: ScoredRewards,
@@ -84,8 +66,10 @@ def compute_advantages(
     policy_logps_BT: Tensor | None,
     beta: float,
     gather: Callable[[Tensor], Tensor],
-) -> tuple[Tensor | None, Metrics]:
-    """The advantages of all completions over all processes, `[B]`, in the order of the rewards; and metrics.
+    taken: Collection[str] = (),
+) -> tuple[Tensor | None, dict[str, float], dict[str, list[Any]]]:
+    """The advantages of all completions over all processes, `[B]`, in the order of the rewards; metrics; and columns,
+    with a value for each completion.
 
     Processes exchange sums over completions only.
 
@@ -98,9 +82,13 @@ def compute_advantages(
         policy_logps_BT: the same under the policy.
         beta: weight of the KL divergence.
         gather: concatenates a tensor over all processes.
+        taken: names of columns that the objective may not use.
 
     Returns:
         None for the advantages if the objective uses TRL's.
+
+    Raises:
+        TrainingError: the objective fails, or what it returns cannot be used.
     """
     columns = {"lengths": mask_BT.sum(dim=1)}
     for name, logps_BT in (("reference", ref_logps_BT), ("policy", policy_logps_BT)):
@@ -112,24 +100,22 @@ def compute_advantages(
     scored = scored.only(grouped["lengths"].flatten() > 0)
     rewards_PG = scored.grouped()
     mask_PG = ~rewards_PG.isnan()
-    more = {"correct_PG": scored.correct()} if "correct" in objective.needs else {}
-    advantages_PG, metrics = objective.advantages(
-        rewards_PG,
-        mask_PG,
-        ref_logps_PG=grouped.get("reference") if "reference" in objective.needs else None,
-        policy_logps_PG=grouped.get("policy"),
-        lengths_PG=grouped["lengths"],
-        beta=beta,
-        **more,
-    )
-    if advantages_PG is None:
-        return None, metrics
-    if advantages_PG.shape != rewards_PG.shape:
-        raise ConfigError(
-            f"The objective of type {type(objective).__name__} returned advantages of shape "
-            f"{tuple(advantages_PG.shape)} for rewards of shape {tuple(rewards_PG.shape)}; the two must be the same."
+    needs = needs_of(objective)
+    more = {"correct_PG": scored.correct()} if "correct" in needs else {}
+    with reported(objective, "advantages", TrainingError):
+        found = passer(objective)(
+            rewards_PG=rewards_PG,
+            mask_PG=mask_PG,
+            ref_logps_PG=grouped.get("reference") if "reference" in needs else None,
+            policy_logps_PG=grouped.get("policy"),
+            lengths_PG=grouped["lengths"],
+            beta=beta,
+            **more,
         )
-    return advantages_PG.masked_fill(~mask_PG, 0.0).to(torch.float32).flatten(), metrics
+    advantages_PG, metrics, own_columns = checked(found, type(objective).__name__, mask_PG, taken)
+    if advantages_PG is not None:
+        advantages_PG = advantages_PG.detach().to(mask_PG.device, torch.float32).masked_fill(~mask_PG, 0.0).flatten()
+    return advantages_PG, metrics, own_columns
 
 
 def _sums(logps_BT: Tensor, mask_BT: Tensor) -> Tensor:

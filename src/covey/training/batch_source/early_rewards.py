@@ -6,9 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from covey.rewards.arguments import columns_of
 from covey.rewards.runner import RewardRunner
-
-_NOT_A_COLUMN = {"prompt", "completion", "completion_ids"}
 
 
 class EarlyRewards:
@@ -48,7 +47,7 @@ class EarlyRewards:
         """
         if not self._rows or not self._runners:
             return
-        columns = {key: [row[key] for row in self._rows] for key in self._rows[0] if key not in _NOT_A_COLUMN}
+        columns = columns_of(self._rows)
         self._started.append(completions)
         for runner in self._runners:
             runner.begin(prompts, completions, {**columns, **more})

@@ -1,4 +1,4 @@
-"""Stopping a run whose held-out accuracy no longer rises: `callbacks=[early_stopping]`."""
+"""Stopping a run that no longer gets better on the held-out problems: `callbacks=[early_stopping]`."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from covey.training.checkpoint.best import evaluated
 logger = logging.getLogger(__name__)
 
 
-def evaluations_without_gain(accuracies: Sequence[float], threshold: float) -> int:
+def evaluations_without_gain(values: Sequence[float], threshold: float) -> int:
     """Number of evaluations since the last new best.
 
     Args:
-        accuracies: of every evaluation so far, including the one before training.
+        values: the metric that decides, of every evaluation so far, including the one before training.
         threshold: least gain of a new best over the last one; with 0, any gain counts.
     """
     best, since = float("-inf"), 0
-    for accuracy in accuracies:
-        if accuracy > best and accuracy - best >= threshold:
-            best, since = accuracy, 0
+    for value in values:
+        if value > best and value - best >= threshold:
+            best, since = value, 0
         else:
             since += 1
     return since
 
 
 class EarlyStopping(TrainerCallback):
-    """Stops the run after `patience` consecutive evaluations without a new best accuracy.
+    """Stops the run after `patience` consecutive evaluations without a new best, by `evaluation.best_by`.
 
     It reads the evaluations in the trainer's state, so a resumed run ends at the same step.
     """
@@ -42,7 +42,7 @@ class EarlyStopping(TrainerCallback):
     def on_evaluate(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> TrainerControl:
-        since = evaluations_without_gain([accuracy for _, accuracy in evaluated(state)], self._threshold)
+        since = evaluations_without_gain([value for _, value in evaluated(state)], self._threshold)
         if since >= self._patience and state.global_step:
             logger.warning(
                 "Stopping early, after step %d: %d evaluations without a new best.", state.global_step, since

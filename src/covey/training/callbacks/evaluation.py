@@ -9,12 +9,14 @@ from typing import Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from covey.evaluation.run import EvaluationResult, GradedCompletion
+from covey.evaluation.grading import GradedCompletion
+from covey.evaluation.run import EvaluationResult
 from covey.runlog import names
 from covey.runlog.directory import RunDirectory
+from covey.runlog.evaluations import training_file
 from covey.runlog.files import json_line, write_atomically
 from covey.runlog.metrics import MetricsWriter
-from covey.training.checkpoint.best import METRIC, is_new_best, note_evaluation, relink_best, selection_accuracy
+from covey.training.checkpoint.best import deciding_metric, event_metrics, is_new_best, note_evaluation, relink_best
 from covey.training.display.live_display import Display
 
 Evaluate = Callable[[], Mapping[str, EvaluationResult]]
@@ -34,6 +36,7 @@ class EvaluationCallback(TrainerCallback):
         every_steps: int,
         before_training: bool,
         sample_completions: int,
+        best_by: str | None = None,
         keep_best_in: RunDirectory | None = None,
         log: Callable[[Mapping[str, Any]], None] | None = None,
         fire_event: Callable[[dict[str, float]], None] | None = None,
@@ -41,11 +44,13 @@ class EvaluationCallback(TrainerCallback):
     ) -> None:
         """
         Args:
-            keep_best_in: the run of these checkpoints: one is written at every new best accuracy, and linked.
+            best_by: `evaluation.best_by`.
+            keep_best_in: the run of these checkpoints: one is written at every new best, and linked.
             log: passes metrics to the trackers.
             fire_event: fires transformers' `on_evaluate` with the metrics, in every process.
             broadcast: returns the main process's value in every process.
         """
+        self._best_by = best_by
         self._keep_best_in = keep_best_in
         self._fire_event = fire_event
         self._broadcast = broadcast
@@ -74,14 +79,12 @@ class EvaluationCallback(TrainerCallback):
         row = self._run_evaluation(state)
         if self._broadcast:
             row = self._broadcast(row)
-        accuracy = selection_accuracy(row)
-        if accuracy is None:
-            return
-        metrics = {METRIC: accuracy}
-        note_evaluation(state, metrics)
-        if self._fire_event:
+        metrics, metric = event_metrics(row), deciding_metric(row, self._best_by)
+        if metric in metrics:
+            note_evaluation(state, metric, metrics[metric])
+        if self._fire_event and metrics:
             self._fire_event(metrics)
-        if self._keep_best_in and is_new_best(state, accuracy):
+        if self._keep_best_in and is_new_best(state):
             control.should_save = True
 
     def _run_evaluation(self, state: TrainerState) -> dict[str, Any]:
@@ -94,7 +97,7 @@ class EvaluationCallback(TrainerCallback):
         for held_out, result in results.items():
             row |= {names.eval_name(held_out, metric): value for metric, value in result.metrics().items()}
             records = "".join(json_line(asdict(item)) for item in result.completions)
-            write_atomically(self._run.evaluation / f"{held_out}-step-{state.global_step:06d}.jsonl", records)
+            write_atomically(training_file(self._run.root, held_out, state.global_step), records)
         self._writer.add(state.global_step, row)
         if self._log:
             self._log(row)
@@ -111,6 +114,6 @@ def _held_out_sample(item: GradedCompletion) -> dict[str, Any]:
         "prompt": item.prompt,
         "completion": item.completion,
         "answer": item.answer,
-        "reward": None,
-        "right": item.outcome == "right",
+        "reward": item.reward if item.outcome is None else None,
+        "right": None if item.outcome is None else item.outcome == "right",
     }

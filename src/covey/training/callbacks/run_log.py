@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from covey.evaluation.run import last_user_message
+from covey.evaluation.grading import last_user_message
 from covey.report.live import LiveReport
 from covey.runlog import names
 from covey.runlog.background import InBackground
 from covey.runlog.completions import write_completions
 from covey.runlog.directory import RunDirectory
 from covey.runlog.metrics import MetricsWriter
-from covey.training.batch_source.recording import CompletionRecorder
+from covey.training.batch_source.recording import batch_columns
 from covey.training.callbacks.memory_in_use import memory_in_use
 from covey.training.checkpoint.records import copy_records
 from covey.training.display.live_display import Display
@@ -42,11 +42,9 @@ class RunLogCallback(TrainerCallback):
         *,
         completions_every_steps: int,
         sample_completions: int,
-        recorder: CompletionRecorder | None = None,
         timer: StepTimer | None = None,
         report: LiveReport | None = None,
     ) -> None:
-        self._recorder = recorder or CompletionRecorder()
         self._timer = timer or StepTimer()
         self._report = report
         self._trainer = trainer
@@ -106,7 +104,10 @@ class RunLogCallback(TrainerCallback):
         if every and step % every == 0:
             trainer = self._trainer
             template, size = trainer.args.chat_template_kwargs, trainer.num_generations
-            recorded = self._recorder.columns(columns, trainer.processing_class, template, size)
+            own = trainer.objective_columns
+            recorded = {name: values for name, values in columns.items() if name not in own}
+            recorded |= batch_columns(columns, trainer.processing_class, template, size)
+            recorded |= own
             self._writes.add(partial(write_completions, self._run.completions, step, recorded))
         if not self._display.shows_held_out:
             self._display.completions(list(_training_samples(columns, self._sample_completions)))

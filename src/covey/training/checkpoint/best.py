@@ -1,4 +1,4 @@
-"""The best checkpoint of a run: by accuracy on the held-out set, never by the training reward.
+"""The best checkpoint of a run: by a metric of the held-out set (`evaluation.best_by`), never by the training reward.
 
 The state is in transformers' `TrainerState` (`best_metric`, `best_global_step`, `log_history`), so it is part of every
 checkpoint and survives a resume.
@@ -19,43 +19,59 @@ from covey.runlog.directory import RunDirectory
 if TYPE_CHECKING:
     from transformers import Trainer
 
-METRIC = "eval_accuracy"
-"""The name of the accuracy in `TrainerState.log_history`, and in the `metrics` of `on_evaluate`."""
+_PREFIX = "eval_"
+"""Of metrics of the held-out problems in `TrainerState.log_history`, and in the `metrics` of `on_evaluate`."""
 
 
-def selection_accuracy(row: Mapping[str, object]) -> float | None:
-    """The accuracy that decides which checkpoint is the best, from an evaluation's row; None if there is none."""
-    sets = names.held_out_sets([row])
-    value = row.get(names.eval_name(sets[0], names.ACCURACY)) if sets else None
-    return float(value) if isinstance(value, int | float) else None
+def event_metrics(row: Mapping[str, object]) -> dict[str, float]:
+    """The metrics of an evaluation's main set under transformers' names: `eval_accuracy`, `eval_reward`, …"""
+    group = names.eval_name(next(iter(names.held_out_sets([row])), names.TEST_SET), "")
+    found = {name.removeprefix(group): value for name, value in row.items() if name.startswith(group)}
+    return {f"{_PREFIX}{name}": float(value) for name, value in found.items() if isinstance(value, int | float)}
 
 
-def note_evaluation(state: TrainerState, metrics: Mapping[str, float]) -> None:
+def deciding_metric(row: Mapping[str, object], best_by: str | None) -> str | None:
+    """Which of the `event_metrics` decides which checkpoint is the best; None if the evaluation does not have it."""
+    name = names.best_metric([row], best_by)
+    return None if name is None else _PREFIX + name.partition("/")[2]
+
+
+def note_evaluation(state: TrainerState, metric: str, value: float) -> None:
     """Add an evaluation to the state's history, as transformers does: one mapping with the step.
 
     An entry of the same step is replaced: after a resume, the evaluation may run again.
     """
     state.log_history[:] = [
-        entry for entry in state.log_history if not (METRIC in entry and entry.get("step", 0) >= state.global_step)
+        entry for entry in state.log_history if not is_evaluation(entry) or entry.get("step", 0) < state.global_step
     ]
-    state.log_history.append({**metrics, "step": state.global_step})
+    state.log_history.append({metric: value, "step": state.global_step})
+
+
+def is_evaluation(entry: Mapping[str, object]) -> bool:
+    """Whether an entry of the state's history is from `note_evaluation`."""
+    return any(name.startswith(_PREFIX) for name in entry)
 
 
 def evaluated(state: TrainerState) -> list[tuple[int, float]]:
-    """Step and accuracy of every evaluation so far, in order."""
-    return [(int(entry["step"]), float(entry[METRIC])) for entry in state.log_history if METRIC in entry]
+    """Step and value of every evaluation so far, in order, by the metric of the newest one."""
+    entries = [entry for entry in state.log_history if is_evaluation(entry)]
+    metric = next((name for entry in entries[-1:] for name in entry if name.startswith(_PREFIX)), None)
+    return [(int(entry["step"]), float(entry[metric])) for entry in entries if metric in entry]
 
 
-def is_new_best(state: TrainerState, accuracy: float | None) -> bool:
-    """Whether this is the highest accuracy of the run after its first step; if so, it is stored in the state.
+def is_new_best(state: TrainerState) -> bool:
+    """Whether the newest evaluation is the best of the run after its first step; if so, it is stored in the state.
 
-    Of equal ones the earlier stays. The model before training has no checkpoint, so it does not count.
+    Of equal ones the earlier stays. The model before training has no checkpoint, so it does not count. A best by
+    another metric, of an older version or config, does not count either.
     """
-    if accuracy is None or not state.global_step:
+    known = dict(evaluated(state))
+    if not state.global_step or state.global_step not in known:
         return False
-    if state.best_global_step and state.best_metric is not None and accuracy <= state.best_metric:
+    value = known[state.global_step]
+    if state.best_global_step in known and state.best_metric is not None and value <= state.best_metric:
         return False
-    state.best_metric, state.best_global_step = accuracy, state.global_step
+    state.best_metric, state.best_global_step = value, state.global_step
     return True
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -42,11 +42,15 @@ class TrainingProgress:
     """Weight of the KL divergence for the next step: the state of a KL controller. None in older checkpoints."""
     prompt_cursor: tuple[int, int] | None = None
     """The position in the data after the prompts drawn so far; None without resampling, which needs none."""
+    objective_columns: Mapping[str, list[Any]] = field(default_factory=dict)
+    """What the objective recorded of the completions in the log."""
+    objective_state: Any = None
+    """The state of an objective that has one."""
 
 
 def save_progress(checkpoint: Path, process_index: int, progress: TrainingProgress) -> None:
     """Write `progress` into the checkpoint folder. Tensors and plain containers only, so it loads without pickle."""
-    state = {field.name: getattr(progress, field.name) for field in fields(progress)}
+    state = {item.name: getattr(progress, item.name) for item in fields(progress)}
     state["buffered_inputs"] = _plans(progress.buffered_inputs, ChunkPlan.state)
     torch.save(state, _file(checkpoint, process_index))
 

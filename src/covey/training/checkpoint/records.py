@@ -12,7 +12,7 @@ from transformers.trainer import TRAINER_STATE_NAME
 from covey.runlog import names
 from covey.runlog.directory import RunDirectory
 from covey.runlog.metrics import MetricsWriter, Row
-from covey.training.checkpoint.best import METRIC
+from covey.training.checkpoint.best import is_evaluation
 
 logger = logging.getLogger(__name__)
 
@@ -54,7 +54,7 @@ def open_metrics(
 def logged_rows(checkpoint: Path) -> list[Row]:
     """The metrics in a checkpoint's trainer state, up to its step, as rows of the run log.
 
-    Evaluations are left out: the state has only the accuracy, without its interval.
+    Evaluations are left out: the state has only the metric that decides the best one.
     """
     rows: dict[int, Row] = {}
     try:
@@ -62,8 +62,8 @@ def logged_rows(checkpoint: Path) -> list[Row]:
     except (OSError, ValueError, TypeError):
         return []
     for entry in state.log_history:
-        logged = {name: value for name, value in entry.items() if name not in (names.STEP, METRIC)}
-        if not logged:
+        logged = {name: value for name, value in entry.items() if name != names.STEP}
+        if is_evaluation(entry) or not logged:
             continue
         rows.setdefault(int(entry[names.STEP]), {names.STEP: int(entry[names.STEP])}).update(names.train_row(logged))
     return [rows[step] for step in sorted(rows)]

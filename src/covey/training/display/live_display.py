@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple, TypedDict
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
 from rich.box import SIMPLE_HEAD
 from rich.cells import cell_len, chop_cells
@@ -28,14 +28,14 @@ from rich.text import Text
 from covey.runlog import RunDirectory, names
 from covey.training.display.terminal_text import duration, fit, readable, sparkline
 
+if TYPE_CHECKING:
+    from covey.report.summary import Change
+
 DETAILED_STEPS = 20
 """Up to this many steps, every step has a plain line; in longer runs every `LINE_EVERY`th."""
 LINE_EVERY = 10
 PACE_WINDOW = 20
 """The time left is estimated from the mean of this many newest steps."""
-
-Estimate = tuple[float, float, float]
-"""A share between 0 and 1, and the bounds of its 95% interval."""
 
 
 class Sample(TypedDict):
@@ -68,7 +68,6 @@ HEADLINES = (
     _Headline(names.COMPLETION_LENGTH, "completion length", "length", "{:.1f}".format, "{:+.1f}".format),
     _Headline(names.KL, "KL", "kl", "{:.3g}".format),
 )
-_LINE_ORDER = (names.REWARD, names.EVAL_ACCURACY, names.EVAL_HARD_ACCURACY, names.COMPLETION_LENGTH, names.KL)
 
 
 class Display:
@@ -85,6 +84,7 @@ class Display:
         start_step: int = 0,
         console: Console | None = None,
         log_path: Path,
+        best_by: str | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Nothing is shown before the display is entered.
@@ -95,6 +95,7 @@ class Display:
             start_step: steps already done, for a resumed run.
             console: the standard output by default.
             log_path: everything is appended to this file.
+            best_by: `evaluation.best_by`: the metric of the held-out problems that is shown, besides their accuracy.
             clock: seconds from any origin.
         """
         self._title = title
@@ -102,6 +103,7 @@ class Display:
         self._start_step = self._step = start_step
         self._console = console or Console()
         self._log_path = log_path
+        self._best_by = best_by
         self._clock = clock
         self._began = self._ticked = clock()
         self._pace: deque[float] = deque(maxlen=PACE_WINDOW)
@@ -161,7 +163,7 @@ class Display:
 
     def _print_pending(self) -> None:
         step, metrics = self._pending
-        evaluated = names.EVAL_ACCURACY in metrics
+        evaluated = any(map(names.evaluated_set, metrics))
         if metrics and (evaluated or self._is_due(step)):
             self._print(self._line(step, metrics))
             if evaluated and self._samples:
@@ -216,8 +218,7 @@ class Display:
     def _line(self, step: int, metrics: Mapping[str, Any]) -> str:
         """One plain line of this update."""
         parts = [f"step {step}/{self._max_steps}"]
-        headlines = {headline.metric: headline for headline in HEADLINES}
-        for headline in (headlines[name] for name in _LINE_ORDER):
+        for headline in sorted(self._headlines(), key=lambda one: one.metric != names.REWARD):
             value = metrics.get(headline.metric)
             if isinstance(value, int | float) and math.isfinite(value):
                 change = self._change(headline) if headline.metric.startswith("eval") else ""
@@ -227,6 +228,15 @@ class Display:
         if self._pace and step < self._max_steps:
             parts.append(f"left {duration(self._left())}")
         return "  ".join(parts)
+
+    def _headlines(self) -> list[_Headline]:
+        """The metrics to show; first what decides which evaluation is the best, where that is not the accuracy."""
+        decides = names.best_metric([self._latest], self._best_by)
+        if decides is None or decides.endswith(f"/{names.ACCURACY}"):
+            return [*HEADLINES]
+        metric = decides.partition("/")[2]
+        label = f"held-out {metric.removeprefix(f'{names.MEAN_REWARD}/').replace('_', ' ')}"
+        return [_Headline(decides, label, label, "{:.3g}".format, "{:+.3g}".format), *HEADLINES]
 
     def _change(self, headline: _Headline) -> str:
         points = self._history.get(headline.metric, [])
@@ -241,9 +251,9 @@ class Display:
 
     def _panel(self, width: int, height: int) -> Panel:
         inner = width - 4  # borders and padding
-        parts: list[RenderableType] = [self._progress(), Text(), self._headlines(inner)]
+        parts: list[RenderableType] = [self._progress(), Text(), self._headline_table(inner)]
         below = 1 if self._status else 0
-        used = 2 + 2 + 1 + sum(headline.metric in self._latest for headline in HEADLINES) + 1 + below
+        used = 2 + 2 + 1 + sum(headline.metric in self._latest for headline in self._headlines()) + 1 + below
         parts += self._sample_lines(inner, height - 1 - used)
         if self._status:
             parts.append(Spinner("dots", Text(fit(self._status, inner - 2), style="dim"), style="cyan"))
@@ -261,14 +271,14 @@ class Display:
         line.add_row(Text(f"step {self._step}/{self._max_steps}   {share:.0%}"), Text(times, style="dim"))
         return Group(line, ProgressBar(total=self._max_steps, completed=self._step))
 
-    def _headlines(self, width: int) -> Table:
+    def _headline_table(self, width: int) -> Table:
         grid = Table.grid(padding=(0, 2))
         grid.add_column(style="dim", no_wrap=True)
         grid.add_column(justify="right", style="bold", no_wrap=True)
         grid.add_column(justify="right", style="green", no_wrap=True)
         grid.add_column(no_wrap=True)
         curve_width = min(60, width - 37)
-        for headline in HEADLINES:
+        for headline in self._headlines():
             if headline.metric in self._latest:
                 curve = sparkline(self._history[headline.metric], self._step, curve_width)
                 value = headline.format(self._latest[headline.metric])
@@ -314,16 +324,22 @@ class Display:
             file.write(line.encode(errors="replace"))
 
 
-def before_after_table(rows: Sequence[tuple[str, Estimate, Estimate]]) -> Table:
-    """The final table of a run: each metric before and after, its 95% interval, and the change in points."""
-    table = Table(box=SIMPLE_HEAD, caption="in brackets: 95% interval", caption_justify="left")
+def before_after_table(rows: Sequence[Change]) -> Table:
+    """The final table of a run: each figure before and after, and the change; below it the paired tests of the changes.
+
+    A change is coloured where its test tells it from chance.
+    """
+    grader = next((f" · grader: {row.grader}" for row in rows if row.grader), "")
+    tests = [f"{row.label}: {row.test_text}" for row in rows if row.paired.found]
+    caption = Text("\n".join([f"in brackets: 95% interval{grader}", *tests]))  # not markup: sets have users' names
+    table = Table(box=SIMPLE_HEAD, caption=caption, caption_justify="left")
     table.add_column("")
-    for heading in ("before", "after", "points"):
+    for heading in ("before", "after", "points" if all(row.is_share for row in rows) else "change"):
         table.add_column(heading, justify="right", no_wrap=True)
-    for label, before, after in rows:
-        gain = 100 * (after[0] - before[0])
-        change = Text("n/a") if math.isnan(gain) else Text(f"{gain:+.1f}", style="green" if gain > 0 else "red")
-        table.add_row(Text(label), Text(_estimate(before)), Text(_estimate(after), style="bold"), change)
+    for row in rows:
+        before, after = row.texts
+        change = Text(row.values[2], style=_CHANGED[row.verdict])
+        table.add_row(Text(row.label), Text(before), Text(after, style="bold"), change)
     return table
 
 
@@ -336,17 +352,13 @@ def print_summary(console: Console, table: Table | None, paths: Sequence[tuple[s
         console.print(Text.assemble((f"  {label:<{width}}  ", "dim"), str(path)), soft_wrap=True)
 
 
+_CHANGED = {1: "green", 0: "", -1: "red"}
 _MARKS = {True: ("✓", "green"), False: ("✗", "red"), None: ("·", "dim")}
 
 
 def _can_redraw(console: Console) -> bool:
     """Whether this terminal supports cursor movements and the panel's characters."""
     return console.is_interactive and console.file.isatty() and console.encoding.lower().startswith("utf")
-
-
-def _estimate(estimate: Estimate) -> str:
-    mean, low, high = (100 * number for number in estimate)
-    return "n/a" if math.isnan(mean) else f"{mean:.1f}%  [{low:.1f} to {high:.1f}]"
 
 
 def _speed(per_second: float) -> str:

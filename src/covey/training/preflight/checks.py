@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from covey.config import Config
 from covey.errors import ConfigError
+from covey.evaluation.grading import answer_asked_by
 from covey.model.loading import declared_eos_ids, source_options
 from covey.model.prompts import prompt_lengths, thinking_prefix
 from covey.training.preflight.findings import SAMPLE, Mark, PreflightFinding
@@ -34,7 +35,7 @@ def quick_checks(config: Config, source: str, tokenizer: PreTrainedTokenizerBase
     findings = [
         *check_tokens(config, tokenizer),
         *check_prompt_prefix(config, tokenizer, loaded),
-        *check_rows(loaded),
+        *check_rows(config, loaded),
         *check_lengths(config, source, tokenizer, loaded.train),
     ]
     return [f"{f.check}: {f.result}. {f.advice}".rstrip() for f in findings if f.mark is not Mark.FINE]
@@ -86,9 +87,10 @@ def check_prompt_prefix(
         )
 
 
-def check_rows(loaded: LoadedData) -> Iterator[PreflightFinding]:
-    """Duplicate training prompts and empty answers. (Held-out problems in the training set are noted when the data are
-    loaded.)
+def check_rows(config: Config, loaded: LoadedData) -> Iterator[PreflightFinding]:
+    """Duplicate training prompts, and empty answers where something needs them.
+
+    (Held-out problems in the training set are noted when the data are loaded.)
     """
     prompts = [_key(prompt) for prompt in loaded.train["prompt"]]
     twice = len(prompts) - len(set(prompts))
@@ -98,7 +100,8 @@ def check_rows(loaded: LoadedData) -> Iterator[PreflightFinding]:
         yield PreflightFinding(Mark.WARNING, "duplicates", result, advice)
     elif twice:
         yield PreflightFinding(Mark.FINE, "duplicates", result)
-    empty = [number for number, answer in enumerate(loaded.train["answer"]) if not str(answer or "").strip()]
+    answers = loaded.train["answer"] if answer_asked_by(config) else []
+    empty = [number for number, answer in enumerate(answers) if not str(answer or "").strip()]
     if empty:
         yield PreflightFinding(
             Mark.WRONG,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from covey.answers import Outcome, Tags
 from covey.config import Config
-from covey.errors import CoveyError
+from covey.evaluation.grading import grader_name
 from covey.rewards import RewardSettings, find
 from covey.rewards.runner import RewardRunner
 from covey.training.preflight.findings import SAMPLE, Mark, PreflightFinding
@@ -21,15 +21,13 @@ _LISTED = 30  # rows that one finding names
 
 
 def check_answers(config: Config, loaded: LoadedData) -> Iterator[PreflightFinding]:
-    """Whether each gold answer, put into the expected format, is graded as right by the rewards of the run."""
+    """Whether each gold answer, put into the expected format, is right by the rewards and the grader of the run."""
     settings = RewardSettings.of(config.rewards, config.training.max_completion_length)
     tags = Tags(config.rewards.think_tag, config.rewards.answer_tag)
-    try:
-        found = [find(name, settings) for name in config.rewards.funcs]
-    except CoveyError as error:
-        yield PreflightFinding(Mark.WRONG, "rewards", str(error))
-        return
+    found = [find(name, settings) for name in config.rewards.funcs]
     graders = {reward.graded_by or reward.name for reward in found if reward.sample or reward.graded_by}
+    grader = grader_name(config)
+    graders |= {grader} if grader is not None and ":" not in grader else set()
     with RewardRunner.of(config.rewards, max_completion_length=config.training.max_completion_length) as runner:
         for name, rows in {"train": loaded.train, **loaded.evaluation}.items():
             sample = list(rows.select(range(min(SAMPLE, len(rows)))))

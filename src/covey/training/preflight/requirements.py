@@ -12,7 +12,9 @@ from covey.config import Config
 from covey.config.groups.mesh import Mesh
 from covey.errors import ConfigError, RunDirectoryError
 from covey.evaluation.benchmarks import check_benchmarks
+from covey.evaluation.grading import check_columns_for
 from covey.rewards import RewardSettings
+from covey.rollout.registry import engine_class
 from covey.runlog.directory import RunDirectory
 
 if TYPE_CHECKING:
@@ -43,6 +45,8 @@ def check_supported(config: Config) -> list[str]:
     check_benchmarks(config.evaluation.benchmark_paths, "evaluation.benchmark_paths")
     if config.training.use_vllm:
         check_engine()
+    if config.rollout.own_engine is not None:
+        engine_class(config.rollout.own_engine, "rollout.engine")
     notes = []
     if config.training.use_vllm and config.model.lora.active:
         notes.append(
@@ -67,13 +71,15 @@ def check_engine() -> None:
 
 
 def check_rewards(config: Config, loaded: LoadedData) -> None:
-    """Check that every reward can be called with the columns that the data has.
+    """Check that every reward, and the grader, can be called with the columns that the data has.
 
     Raises:
         RewardError: it cannot be found, or needs a missing column.
     """
     settings = RewardSettings.of(config.rewards, config.training.max_completion_length)
     rewards.load(config.rewards.funcs, settings, loaded.train.column_names)
+    if config.evaluation.every_steps:
+        check_columns_for(config, {name: rows.column_names for name, rows in loaded.evaluation.items()})
 
 
 def check_size(config: Config, loaded: LoadedData, processes: int = 1) -> None:

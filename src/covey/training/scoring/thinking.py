@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from covey.errors import ConfigError
 from covey.model.base import base_model
 from covey.model.reasoning_vocab import ReasoningVocabulary
 from covey.model.reasoning_vocab.vocabulary import attach, vocabulary_of
-from covey.rollout.thinking import ThinkingMask, masked_generation
+from covey.rollout.thinking import masked_generation
 from covey.runlog import names
 
 logger = logging.getLogger(__name__)
@@ -69,17 +69,6 @@ class ReasoningSupport:
     def thinks(self) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None:
         """See `SharedScoring`."""
         return states_of(self.vocabulary)
-
-    def masks(self, prompt_ids: Sequence[Sequence[int]]) -> list[ThinkingMask]:
-        """The logits processors for completions of these prompts.
-
-        Raises:
-            DataError: a prompt holds reasoning tokens.
-        """
-        if self.vocabulary is None:
-            return []
-        self.vocabulary.check_prompts(prompt_ids)
-        return [ThinkingMask(self.vocabulary, temperature=self._temperature)]
 
     def generating(self) -> AbstractContextManager[None]:
         """Context manager: the policy's own `generate` uses the vocabulary's mask."""

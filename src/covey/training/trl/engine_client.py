@@ -5,25 +5,21 @@ from __future__ import annotations
 import logging
 import os
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import requests
 import torch
-from safetensors.torch import save_file
 from trl.generation.vllm_client import VLLMClient
 
 from covey.config.secrets import ENGINE_KEY
 from covey.errors import EngineError
-from covey.rollout.vllm.serve import INSTANCE_HEADER, WORKER
+from covey.rollout.engine import NamedWeights
+from covey.rollout.vllm.serve import INSTANCE_HEADER
+from covey.rollout.vllm.worker import WORKER, write_folder
 
 logger = logging.getLogger(__name__)
-
-_FILE_BYTES = 1 << 30
-"""Weights are written in files of about this size, which bounds the memory for copies."""
-
-NamedWeights = Iterator[tuple[str, torch.Tensor]]
 
 
 class EngineClient(VLLMClient):
@@ -131,18 +127,7 @@ class EngineClient(VLLMClient):
 
     def _send_folder(self, named_params: NamedWeights) -> None:
         with tempfile.TemporaryDirectory(prefix="covey-weights-") as folder:
-            part: dict[str, torch.Tensor] = {}
-            held = files = tensors = 0
-            for name, weights in named_params:
-                # A copy: adapters are unmerged in the same memory before the file is written.
-                part[name] = weights.detach().to("cpu", copy=True).contiguous()
-                held += part[name].nbytes
-                tensors += 1
-                if held >= _FILE_BYTES:
-                    save_file(part, Path(folder) / f"{files:05d}.safetensors")
-                    part, held, files = {}, 0, files + 1
-            if part:
-                save_file(part, Path(folder) / f"{files:05d}.safetensors")
+            tensors = write_folder(Path(folder), named_params)
             answer = self._post(f"{self.base_url}/collective_rpc", json={"method": "load_folder", "args": [folder]})
         if any(result != {"tensors": tensors} for result in answer["results"]):
             raise EngineError(

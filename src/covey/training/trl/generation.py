@@ -1,79 +1,299 @@
-"""Generating the completions of a batch by Covey's own sampling instead of transformers' `generate`."""
+"""The completions of a training step, by an engine: the policy itself, TRL's vLLM, or the user's own."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from itertools import groupby
 from typing import Any
 
 import torch
-from transformers import GenerationConfig
+from accelerate.utils import gather_object
 from transformers.integrations import is_deepspeed_zero3_enabled, is_fsdp_managed_module
-from trl import GRPOConfig
 from trl.distributed import DistributedBackend
+from trl.extras.profiling import profiling_context
 from trl.models.utils import unwrap_model_for_generation
 
-from covey.rollout import LogitsProcessor
-from covey.rollout.local.generate import sample_or_none
+from covey.errors import ConfigError, EngineError
+from covey.model.base import evaluating
+from covey.rollout import Capabilities, Completion, InferenceEngine, LocalEngine, SamplingSettings, complete
+from covey.rollout.engine import NamedWeights
+from covey.rollout.local.compatibility import options_of, unsupported_option
+from covey.rollout.local.engine import AnyHasWork
+from covey.rollout.registry import check_reasoning
+from covey.training.replaced import replaced
+from covey.training.trl.engine import EngineGeneration
+
+DEFAULT_TOP_K = 50
+"""Of transformers' `generate`, where neither the settings nor the model set it."""
+
+Turn = tuple[list[list[int]], list[list[float]] | None]
+"""Token ids and log-probabilities of completions, as TRL's `_generate_single_turn` returns them."""
+
+
+class PolicyEngine(LocalEngine):
+    """Covey's own engine with the policy that a trainer trains, whose current weights it always has."""
+
+    def __init__(self, trainer: Any) -> None:
+        """
+        Args:
+            trainer: Covey's `GRPOTrainer`.
+        """
+        super().__init__(trainer.model, trainer._tokenizer, shared_prefill=trainer._speed.shared_prefill)
+        self._trainer = trainer
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Collective where parameters are sharded: every forward needs all processes."""
+        return replace(super().capabilities, collective=any_over_shards(self._trainer.model) is not None)
+
+    @property
+    def version(self) -> int:
+        """The current step."""
+        return int(self._trainer.state.global_step)
+
+    def sync(self, weights: NamedWeights, version: int) -> None:
+        """Nothing is to be done."""
+
+    def sample_or_none(
+        self, prompts: Sequence[Sequence[int]], sampling: SamplingSettings, refusal: str | None
+    ) -> list[Completion] | None:
+        """As `generate`, with random numbers of the trainer; None, with a line in the log, where TRL's way is needed.
+
+        Args:
+            prompts: see `generate`.
+            sampling: see `generate`.
+            refusal: a reason not to use Covey's sampling, if there is one already.
+        """
+        with self._in_use() as model, torch.no_grad():
+            return self._sample(model, prompts, sampling, refusal)
+
+    @contextmanager
+    def _in_use(self) -> Iterator[Any]:
+        """The policy without its wrappers, with gathered parameters and without gradient checkpointing, as TRL
+        generates; its mode is left as it is."""
+        trainer = self._trainer
+        args, backend = trainer.args, DistributedBackend(trainer.accelerator)
+        with (
+            unwrap_model_for_generation(
+                trainer.model_wrapped,
+                trainer.accelerator,
+                args.ds3_gather_for_generation,
+                gradient_checkpointing_kwargs=args.gradient_checkpointing_kwargs,
+            ) as model,
+            backend.summon_full_params(trainer.model_wrapped, recurse=False),
+        ):
+            yield model
+
+    def _any_has_work(self, model: Any) -> AnyHasWork | None:
+        return any_over_shards(model)
+
+
+class TRLEngine:
+    """TRL's vLLM, colocated or on a server. TRL sends the weights, which it reads from the policy itself."""
+
+    capabilities = Capabilities(logprobs=True, reasoning_vocab=True, collective=True)
+
+    def __init__(self, trainer: Any) -> None:
+        """
+        Args:
+            trainer: Covey's `GRPOTrainer` with `use_vllm=True`.
+        """
+        self._trainer = trainer
+
+    @property
+    def version(self) -> int | None:
+        """The step of the last sync."""
+        step: int = self._trainer._last_loaded_step
+        return None if step < 0 else step
+
+    def generate(
+        self, prompts: Sequence[Sequence[int]], sampling: SamplingSettings, *, seed: int | None = None
+    ) -> list[Completion]:
+        """See `InferenceEngine`. Log-probabilities are always there; TRL's `generation_kwargs` override the settings.
+
+        Args:
+            prompts: on a server, equally many in every process.
+            sampling: the settings.
+            seed: ignored.
+        """
+        engine: EngineGeneration = self._trainer.vllm_generation
+        rows = [list(ids) for ids in prompts]
+        names = ("max_completion_length", "temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+        with replaced(engine, **{name: getattr(sampling, name) for name in names}):
+            _, completions, logps, _ = engine.generate(
+                prompts=rows,
+                images=None,
+                num_generations=self._group_size(rows) if engine.mode == "server" else 1,
+                profiler=profiling_context(self._trainer, "vLLM.generate"),
+            )
+        ends = {*self._trainer.eos_token_ids, *sampling.stop_token_ids}
+        return [
+            Completion(list(ids), not ids or ids[-1] not in ends, [_number(at[0]) for at in values])
+            for ids, values in zip(completions, logps, strict=True)
+        ]
+
+    def _group_size(self, rows: list[list[int]]) -> int:
+        """The largest size of groups of equal prompts that all prompts, of all processes, fall into."""
+        found = [math.gcd(*(len(list(same)) for _, same in groupby(rows)))]
+        if self._trainer.accelerator.num_processes > 1:
+            found = gather_object(found)
+        return max(math.gcd(*found), 1)
+
+    def sync(self, weights: NamedWeights, version: int) -> None:
+        """Send the policy's weights, and check that they have arrived; `weights` are not read."""
+        self._trainer.vllm_generation.sync_weights()
+        self._trainer._last_loaded_step = version
+
+    def close(self) -> None:
+        """TRL's engine ends with the process."""
+
+
+def _number(logp: float | None) -> float:
+    """TRL's None is a log-probability that vLLM could not compute."""
+    return math.nan if logp is None else logp
+
+
+def engine_for(trainer: Any, own: InferenceEngine | None) -> InferenceEngine:
+    """The engine of a trainer: the user's own, TRL's vLLM, or the policy.
+
+    Raises:
+        ConfigError: the user's own engine and another one are asked for.
+    """
+    if own is None:
+        return TRLEngine(trainer) if trainer.use_vllm else PolicyEngine(trainer)
+    others = ("use_vllm", "use_transformers_continuous_batching")
+    if named := [name for name in others if getattr(trainer, name)]:
+        raise ConfigError(f"engine=… and {named[0]}=True name two engines: leave one of them out.")
+    check_reasoning(own, trainer._reasoning.vocabulary is not None)
+    return own
 
 
 @contextmanager
-def unwrapped_for_generation(
-    wrapped: Any, accelerator: Any, args: GRPOConfig, summon: Callable[..., AbstractContextManager[Any]]
-) -> Iterator[Any]:
-    """The policy without its wrappers, with gathered parameters and without gradient checkpointing, as TRL generates.
+def evaluation_engine(trainer: Any) -> Iterator[InferenceEngine]:
+    """The engine for evaluations during training, with the current weights: the user's own, else the policy.
 
-    Args:
-        wrapped: the policy as it is trained.
-        accelerator: that wrapped it.
-        args: TRL's settings.
-        summon: gathers the parameters that FSDP holds at the root, given the wrapped policy.
+    TRL's vLLM has no seeds, by which an evaluation is the same each time.
     """
-    checkpointing = args.gradient_checkpointing_kwargs
-    with (
-        unwrap_model_for_generation(
-            wrapped, accelerator, args.ds3_gather_for_generation, gradient_checkpointing_kwargs=checkpointing
-        ) as model,
-        summon(wrapped, recurse=False),
-    ):
-        yield model
+    engine = trainer.engine
+    if isinstance(engine, TRLEngine | PolicyEngine):
+        with evaluating(trainer.model):
+            yield PolicyEngine(trainer)
+    else:
+        sync_engine(trainer)
+        yield engine
 
 
-def policy_unwrapped_for_generation(trainer: Any) -> AbstractContextManager[Any]:
-    """The policy of a trainer outside of its own steps, unwrapped for generation; all processes must enter."""
-    summon = DistributedBackend(trainer.accelerator).summon_full_params
-    return unwrapped_for_generation(trainer.model_wrapped, trainer.accelerator, trainer.args, summon)
-
-
-def generate_completions(
-    unwrapped_model: AbstractContextManager[Any],
-    prompt_ids: Sequence[Sequence[int]],
-    config: GenerationConfig,
-    *,
-    eos_token_ids: Sequence[int],
-    logits_processors: Sequence[LogitsProcessor] = (),
-) -> list[list[int]] | None:
-    """Sample a completion of each prompt; None, with a log line, where Covey's sampling is not supported.
+def generate_turn(trainer: Any, prompt_ids: Sequence[Sequence[int]], *, text_only: bool) -> Turn | None:
+    """The completions of these prompts by the trainer's engine; None where TRL's own way is needed.
 
     Args:
-        unwrapped_model: yields the unwrapped policy while its parameters are needed.
+        trainer: Covey's `GRPOTrainer`.
         prompt_ids: token ids, each prompt as often as it has completions, one after another.
-        config: how to sample, as for `generate`.
-        eos_token_ids: tokens that end a completion, besides those of the config.
-        logits_processors: applied to the logits of each next token.
+        text_only: whether tokens are all there is to the prompts; with images, for one, they are not.
+
+    Raises:
+        ConfigError: the user's engine cannot sample by the settings.
+        EngineError: the engine fails, or the prompts are not text only and it is the user's.
     """
-    with unwrapped_model as model:
-        return sample_or_none(
-            model,
-            prompt_ids,
-            config,
-            more_eos_token_ids=eos_token_ids,
-            logits_processors=logits_processors,
-            any_has_work=any_over_shards(model),
+    engine = trainer.engine
+    if not text_only:
+        if isinstance(engine, TRLEngine | PolicyEngine):
+            return None
+        raise EngineError(f"The engine {type(engine).__name__} takes tokens, and these prompts hold images as well.")
+    sampling, refusal = sampling_of(trainer)
+    if isinstance(engine, PolicyEngine):
+        if not engine.shared_prefill or trainer.use_transformers_continuous_batching:
+            return None
+        with profiling_context(trainer, "transformers.generate"):
+            found = engine.sample_or_none(prompt_ids, sampling, refusal)
+        return None if found is None else ([one.ids for one in found], None)
+    if refusal is not None:
+        raise ConfigError(f"{refusal}, and {type(engine).__name__} generates the completions: leave it out.")
+    sync_engine(trainer)
+    can = engine.capabilities
+    # from the trainer's random numbers, which a checkpoint holds
+    seed = int(torch.randint(2**31, ())) if can.seeded else None
+    with nullcontext() if isinstance(engine, TRLEngine) else profiling_context(trainer, "engine.generate"):
+        wanted = can.logprobs and trainer.off_policy_mask_threshold is not None
+        found = complete(engine, prompt_ids, replace(sampling, logprobs=wanted), seed=seed)
+    logps = [one.logps for one in found if one.logps is not None]
+    return [one.ids for one in found], logps if len(logps) == len(found) else None
+
+
+def sync_engine(trainer: Any) -> None:
+    """Give the engine the weights of the current step, if it has others.
+
+    Raises:
+        EngineError: it does not have them afterwards.
+    """
+    engine, step = trainer.engine, int(trainer.state.global_step)
+    if engine.version == step:
+        return
+    weights = iter(()) if isinstance(engine, TRLEngine) else named_weights(trainer)
+    with profiling_context(trainer, "sync_weights"):
+        engine.sync(weights, step)
+        for _ in weights:  # gathering sharded weights needs all processes
+            pass
+    if engine.version != step:
+        raise EngineError(
+            f"The engine {type(engine).__name__} has version {engine.version} after sync(weights, {step}): it must be "
+            "the version that sync was given."
         )
 
 
-def any_over_shards(model: Any) -> Callable[[bool], bool] | None:
+def named_weights(trainer: Any) -> Iterator[tuple[str, torch.Tensor]]:
+    """The policy's weights, gathered one by one, with adapters merged; every process must read all of them."""
+    source = object.__new__(EngineGeneration)  # only how it names and gathers weights: no vLLM is started
+    source.model, source.accelerator = trainer.model, trainer.accelerator
+    source._dist = DistributedBackend(trainer.accelerator)
+    return source._iter_named_params()
+
+
+def sampling_of(trainer: Any) -> tuple[SamplingSettings, str | None]:
+    """The settings of a trainer's completions, and why Covey's sampling does not support them, if it does not."""
+    ends = tuple(trainer.eos_token_ids)
+    if trainer.use_vllm:
+        settings = SamplingSettings(
+            trainer.max_completion_length,
+            temperature=trainer.temperature,
+            top_p=trainer.top_p,
+            top_k=trainer.top_k,
+            min_p=trainer.min_p or 0.0,
+            repetition_penalty=trainer.repetition_penalty,
+            stop_token_ids=ends,
+        )
+        return settings, None
+    options = options_of(trainer.model, trainer.generation_config)
+    refusal = unsupported_option(options)
+    if "max_new_tokens" not in options:
+        refusal = "there is no limit on new tokens (max_new_tokens)"
+    return settings_of({"max_new_tokens": trainer.max_completion_length, **options}, ends), refusal
+
+
+def settings_of(options: Mapping[str, Any], more_eos_token_ids: Sequence[int] = ()) -> SamplingSettings:
+    """The settings that options of transformers' `generate` stand for; options that have none are left out.
+
+    Args:
+        options: by name, `max_new_tokens` among them; see `options_of`.
+        more_eos_token_ids: further tokens that end a completion.
+    """
+    eos = options.get("eos_token_id", [])
+    sampled = options.get("do_sample", False)
+    return SamplingSettings(
+        options["max_new_tokens"],
+        temperature=options.get("temperature", 1.0) if sampled else 0.0,
+        top_p=options.get("top_p", 1.0),
+        top_k=options.get("top_k", DEFAULT_TOP_K),
+        min_p=options.get("min_p", 0.0),
+        repetition_penalty=options.get("repetition_penalty", 1.0),
+        stop_token_ids=tuple(dict.fromkeys([*([eos] if isinstance(eos, int) else eos), *more_eos_token_ids])),
+    )
+
+
+def any_over_shards(model: Any) -> AnyHasWork | None:
     """A logical or over all processes if parameters are sharded (a forward pass then needs all of them), else None."""
     if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
         return None

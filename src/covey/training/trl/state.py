@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from covey.training.advantages.state import restore_state, state_of
 from covey.training.batch_source.prompt_order import replay_permutations
 from covey.training.checkpoint.progress import TrainingProgress, copy_log, extend_log
 
@@ -23,6 +24,8 @@ def progress_of(trainer: Any) -> TrainingProgress:
         last_logged_step=int(trainer._globalstep_last_logged),
         beta=float(trainer.beta),
         prompt_cursor=trainer._resampler.cursor if trainer._resampler is not None else None,
+        objective_columns=trainer._objective_columns,
+        objective_state=state_of(trainer._objective),
     )
 
 
@@ -37,4 +40,6 @@ def restore_progress(trainer: Any, progress: TrainingProgress) -> None:
     if trainer._kl_monitor.moves_beta and progress.beta is not None:
         trainer.beta = progress.beta
     extend_log(trainer._logs, progress.completion_log)
+    trainer._objective_columns = dict(progress.objective_columns)
+    restore_state(trainer._objective, progress.objective_state)
     replay_permutations(trainer._train_sampler, progress.passes_done)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 _PROFILED = {
     "transformers.generate": names.GENERATION_TIME,
     "transformers.generate_batch": names.GENERATION_TIME,
+    "engine.generate": names.GENERATION_TIME,
     "vLLM.generate": names.GENERATION_TIME,
     "sync_weights": names.SYNC_TIME,
     "calculate_rewards": names.REWARDS_TIME,

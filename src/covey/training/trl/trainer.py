@@ -16,17 +16,20 @@ from transformers import TrainerState
 from transformers.trainer import TRAINER_STATE_NAME
 from trl import GRPOConfig
 from trl import GRPOTrainer as TRLGRPOTrainer
-from trl.extras.profiling import profiling_context
 from trl.models.utils import disable_gradient_checkpointing
 from trl.trainer.utils import split_pixel_values_by_grid, unsplit_pixel_values_by_grid
 
 from covey.config import SpeedConfig
 from covey.log_once import begin_run
 from covey.model.reasoning_vocab import ReasoningVocabulary
-from covey.objective import GRPO, KLController, Objective
+from covey.objective import KLController, Objective
+from covey.objective.interface import check_objective, needs_of
+from covey.rollout import InferenceEngine
 from covey.training.advantages.kl_control import KLMonitor
-from covey.training.advantages.objective_step import ScoredRewards, check_objective, compute_advantages, loss_mask
+from covey.training.advantages.objective_step import ScoredRewards, compute_advantages, loss_mask
+from covey.training.advantages.state import in_use
 from covey.training.batch_source.early_rewards import EarlyRewards
+from covey.training.batch_source.recording import CompletionRecorder
 from covey.training.checkpoint.checkpoints import Checkpoints
 from covey.training.checkpoint.finite import FiniteCheck
 from covey.training.checkpoint.progress import TrainingProgress, copy_log, load_progress, save_progress
@@ -38,7 +41,7 @@ from covey.training.replaced import replaced
 from covey.training.scoring.shared_scoring import SharedScoring
 from covey.training.scoring.thinking import ReasoningSupport
 from covey.training.trl.engine import patched_engine
-from covey.training.trl.generation import generate_completions, unwrapped_for_generation
+from covey.training.trl.generation import engine_for, generate_turn
 from covey.training.trl.hooks import TrainerHooks
 from covey.training.trl.masked_head import mask_head
 from covey.training.trl.resampled_batch import make_resampler, resampled_batch
@@ -64,6 +67,8 @@ class GRPOTrainer(TRLGRPOTrainer):
 
     beta: float
     """Current weight of the KL divergence."""
+    recorder: CompletionRecorder | None = None
+    """Logs columns about every completion, if set."""
     _buffered_inputs: list[dict[str, Any]] | None
 
     def __init__(
@@ -74,6 +79,7 @@ class GRPOTrainer(TRLGRPOTrainer):
         stop_above_kl: float | None = None,
         resample_groups: int = 0,
         speed: SpeedConfig | None = None,
+        engine: InferenceEngine | None = None,
         vocabulary: ReasoningVocabulary | None = None,
         **kwargs: Any,
     ) -> None:
@@ -88,11 +94,12 @@ class GRPOTrainer(TRLGRPOTrainer):
             resample_groups: most further prompts drawn for one generation batch, to replace groups whose rewards are
                 all equal; 0 keeps every group.
             speed: which repeated work is done only once; None turns all of it on. The numbers stay the same.
+            engine: generates the completions; None takes TRL's vLLM with `use_vllm=True`, else the policy itself.
             vocabulary: the model's reasoning vocabulary; None reads the one stored next to the weights, if any.
             kwargs: TRL's arguments by keyword.
 
         Raises:
-            ConfigError: the objective or the controller cannot be combined with the rest.
+            ConfigError: the objective, the controller or the engine cannot be combined with the rest.
             DataError: rows have no `prompt`.
         """
         begin_run()
@@ -102,15 +109,16 @@ class GRPOTrainer(TRLGRPOTrainer):
         with patched_engine(self):
             super().__init__(*args, **kwargs)
         self._speed = speed if speed is not None else SpeedConfig()
-        if objective is not None and hasattr(objective, "for_run"):
-            objective = objective.for_run(loss_type=self.loss_type, num_generations=self.num_generations)
-        self._objective = None if isinstance(objective, GRPO) else objective
+        run = {"num_generations": self.num_generations, "max_completion_length": self.max_completion_length}
+        self._objective = in_use(objective, loss_type=self.loss_type, **run)
+        self._objective_columns: dict[str, list[Any]] = {}
         self._kl_monitor = KLMonitor(kl_controller, stop_above_kl, self.beta)
         self._rewards_BF: torch.Tensor | None = None
         self._loss_logps_BT: torch.Tensor | None = None
         self._keeps_loss_logps = False
         self._restored: TrainingProgress | None = None
         self._reasoning = ReasoningSupport(vocabulary, self.model, self.ref_model, self.args, mask_head)
+        self.engine = engine_for(self, engine)
         self._scoring = SharedScoring(on=self._speed.shared_scoring, thinks=self._reasoning.thinks)
         self._batching = batching_for(self._speed, self.args, self.model, router_loss=self.aux_loss_enabled)
         self._resampler = make_resampler(self, resample_groups) if resample_groups else None
@@ -126,7 +134,7 @@ class GRPOTrainer(TRLGRPOTrainer):
 
     @property
     def _needs(self) -> frozenset[str]:
-        return frozenset() if self._objective is None else self._objective.needs
+        return frozenset() if self._objective is None else needs_of(self._objective)
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
         """Train as transformers' `Trainer.train` does.
@@ -147,11 +155,18 @@ class GRPOTrainer(TRLGRPOTrainer):
     def latest_completions(self) -> dict[str, list[Any]]:
         """The completions of the newest generation batch, over all processes: one list per column.
 
-        Columns: `prompt`, `completion`, one per reward function, `advantage`, and what rewards logged with `log_extra`.
+        Columns: `prompt`, `completion`, one per reward function, `advantage`, what rewards logged with `log_extra`, and
+        last those of the objective.
         """
         log = copy_log(self._logs)
         texts = {"prompt": log["prompt"], "completion": log["completion"]}
-        return {**texts, **log["rewards"], **log["extra"], "advantage": log["advantages"]}
+        return {**texts, **log["rewards"], **log["extra"], "advantage": log["advantages"], **self.objective_columns}
+
+    @property
+    def objective_columns(self) -> dict[str, list[Any]]:
+        """The columns that the objective returned for the completions of the newest generation batch."""
+        count = len(self._logs["completion"])
+        return {name: values for name, values in self._objective_columns.items() if len(values) == count}
 
     @property
     def total_steps(self) -> int:
@@ -191,24 +206,19 @@ class GRPOTrainer(TRLGRPOTrainer):
             self._early_rewards.begin(prompts, completions, completion_ids=ids, trainer_state=self.state, **logs)
         return output
 
-    # -- replaces TRL's `_generate_single_turn`: prefills a group's prompt once, and drops finished completions from the
-    #    batch.
+    # -- replaces TRL's `_generate_single_turn`: the completions are the engine's, wherever it can sample them.
     def _generate_single_turn(self, prompt_ids: Any, images: Any, fields: Any, *args: Any, **kwargs: Any) -> Any:
-        more = {"eos_token_ids": self.eos_token_ids, "logits_processors": self._reasoning.masks(prompt_ids)}
-        unsupported = self.use_vllm or self.use_transformers_continuous_batching or images is not None or fields
-        if self._speed.shared_prefill and not unsupported:
-            with profiling_context(self, "transformers.generate"):
-                policy = unwrapped_for_generation(
-                    self.model_wrapped, self.accelerator, self.args, self._dist.summon_full_params
-                )
-                ids = generate_completions(policy, prompt_ids, self.generation_config, **more)
-            if ids is not None:
-                return ids, None
+        turn = generate_turn(self, prompt_ids, text_only=images is None and not fields)
+        if turn is not None:
+            return turn
         with self._reasoning.generating():
             return super()._generate_single_turn(prompt_ids, images, fields, *args, **kwargs)
 
-    # -- replaces TRL's `_calculate_rewards`: keeps each function's rewards, over all processes, for the objective.
+    # -- replaces TRL's `_calculate_rewards`: keeps each function's rewards, over all processes, for the objective, and
+    #    records what the completions are.
     def _calculate_rewards(self, inputs: Any, prompts: Any, completions: Any, completion_ids_list: Any) -> torch.Tensor:
+        if self.recorder is not None:
+            self.recorder.log(self._log_completion_extra, inputs, completion_ids_list)
         rewards_BF: torch.Tensor = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
         self._rewards_BF = rewards_BF
         return rewards_BF
@@ -225,7 +235,7 @@ class GRPOTrainer(TRLGRPOTrainer):
         rewards_BF, self._rewards_BF = self._rewards_BF, None
         if self._objective is None or rewards_BF is None or not self.model.training:
             return output
-        advantages_B, metrics = compute_advantages(
+        advantages_B, metrics, self._objective_columns = compute_advantages(
             self._objective,
             self._scored(rewards_BF),
             mask_BT=loss_mask(output),
@@ -233,6 +243,7 @@ class GRPOTrainer(TRLGRPOTrainer):
             policy_logps_BT=self._policy_logps(output),
             beta=self.beta,
             gather=self.accelerator.gather,
+            taken=(*self.reward_func_names, *self._logs["extra"]),
         )
         for name, value in metrics.items():
             self._metrics["train"][name].append(value)

@@ -2,40 +2,68 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
-from typing import ClassVar
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, make_dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from covey.config.groups.base import Group, option
+from covey.config.groups.objective.base import ObjectiveSettings
 from covey.config.groups.objective.kl import KLConfig
+from covey.config.groups.objective.maxent import MaxEntSettings
 from covey.config.groups.training import TrainingConfig
 from covey.config.values import BadKeyError, show
 
-NAMES = ("grpo", "maxent")
-"""The objectives that come with Covey; a field `<name>_<setting>` belongs to one of them."""
-
-MAXENT_LOSSES = ("grpo", "luspo", "dr_grpo", "dapo")
-"""The values of `training.loss_type` that work with `objective=maxent`."""
+SETTINGS: Mapping[str, type[ObjectiveSettings]] = MappingProxyType(
+    {
+        "grpo": ObjectiveSettings,
+        "maxent": MaxEntSettings,
+    }
+)
+"""Covey's objectives and their settings: the field `x` of `maxent` is the key `objective.maxent_x`."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class ObjectiveConfig(Group):
+class ObjectiveChoice(Group):
+    """Which objective, in front of the settings of the built-in ones."""
+
+    name: str = "grpo"
+    """`grpo` leaves TRL's own advantages as they are; `maxent` fits the policy to a maximum-entropy target; your own
+    class is named `file.py:Class` or `package.module:Class`."""
+    settings: dict[str, Any] = field(default_factory=dict)
+    """Settings of your own class, by name, as in `{weight: 0.5}`."""
+
+
+if TYPE_CHECKING:
+
+    class _WithSettings(ObjectiveChoice):
+        def __getattr__(self, name: str) -> Any: ...
+
+else:
+    _WithSettings = make_dataclass(
+        "_WithSettings",
+        [
+            (
+                f"{name}_{item.name}",
+                item.type,
+                field(default=item.default, metadata={**item.metadata, "declared": (settings.__name__, item.name)}),
+            )
+            for name, settings in SETTINGS.items()
+            for item in fields(settings)
+        ],
+        bases=(ObjectiveChoice,),
+        frozen=True,
+        kw_only=True,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ObjectiveConfig(_WithSettings):
     """How the rewards of a group become advantages."""
 
     PREFIX: ClassVar[str] = "objective."
 
-    name: str = option("grpo", choices=NAMES)
-    """`grpo` leaves TRL's own advantages as they are; `maxent` fits the policy to a maximum-entropy target."""
-    maxent_tau: float = option(0.3, low=0)
-    """Entropy weight τ: the larger, the more evenly the target spreads over a group."""
-    maxent_q_temperature: float = option(1.0, above=0)
-    """Temperature of the softmax that turns a group's rewards into the distribution q."""
-    maxent_q_epsilon: float = option(1e-6, low=0)
-    """Lower bound of q for each completion; times the group size it must be below 1."""
-    maxent_length_normalize_ref: bool = True
-    """Whether the reference model's log-prob of a completion is the mean over its tokens instead of the sum."""
-    maxent_fit: str = option("listwise", choices=("mle", "listwise"))
-    """How the target is fitted: weighted maximum likelihood (`mle`), or cross-entropy with the policy's own
-    distribution over the group (`listwise`)."""
     resample_groups: int = option(0, low=0)
     """Most further prompts drawn for one generation batch to replace groups whose rewards are all equal, which give no
     gradient (DAPO's dynamic sampling); 0 keeps every group."""
@@ -44,14 +72,39 @@ class ObjectiveConfig(Group):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for item in fields(self):
-            owner = item.name.partition("_")[0]
-            if owner in NAMES and owner != self.name and getattr(self, item.name) != item.default:
-                raise BadKeyError(
-                    f"objective.{item.name}",
-                    f"={show(getattr(self, item.name))} belongs to objective={owner}, and this run has "
-                    f"objective.name={self.name}: choose objective={owner}, or leave it out.",
-                )
+        source, colon, attribute = self.name.rpartition(":")
+        if self.name not in SETTINGS and not (colon and source.strip() and attribute.strip()):
+            near = difflib.get_close_matches(self.name, SETTINGS, n=1)
+            guess = f" Did you mean {near[0]}?" if near else ""
+            raise BadKeyError(
+                "objective.name",
+                f"={show(self.name)} is not an objective.{guess} It must be one of {', '.join(SETTINGS)}, or a class "
+                "of your own, as file.py:Class or package.module:Class.",
+            )
+        for name, settings in SETTINGS.items():
+            for item in fields(settings) if name != self.name else ():
+                value = getattr(self, f"{name}_{item.name}")
+                if value != item.default:
+                    raise BadKeyError(
+                        f"objective.{name}_{item.name}",
+                        f"={show(value)} belongs to objective={name}, and this run has objective.name={self.name}: "
+                        f"choose objective={name}, or leave it out.",
+                    )
+        if self.settings and self.name in SETTINGS:
+            own = [f"objective.{self.name}_{item.name}" for item in fields(SETTINGS[self.name])]
+            raise BadKeyError(
+                "objective.settings",
+                f"={show(self.settings)} is for a class of your own (objective.name=file.py:Class), and this run has "
+                f"objective.name={self.name}, which has {', '.join(own) or 'no settings'}: leave it out.",
+            )
+
+    @property
+    def built_in(self) -> ObjectiveSettings | None:
+        """The settings of the chosen objective; None if it is not one of Covey's."""
+        if self.name not in SETTINGS:
+            return None
+        kind = SETTINGS[self.name]
+        return kind(**{item.name: getattr(self, f"{self.name}_{item.name}") for item in fields(kind)})
 
 
 def check_objective(objective: ObjectiveConfig, training: TrainingConfig) -> None:
@@ -60,27 +113,14 @@ def check_objective(objective: ObjectiveConfig, training: TrainingConfig) -> Non
     Raises:
         BadKeyError: naming the key and what would work.
     """
-    if objective.name == "maxent":
-        _check_maxent(objective, training)
+    if objective.built_in is not None:
+        objective.built_in.check_run(
+            loss_type=training.loss_type,
+            num_generations=training.num_generations or 1,  # null is refused with the geometry
+            max_completion_length=training.max_completion_length,
+        )
     if training.beta == 0:
         _check_needs_no_reference(objective)
-
-
-def _check_maxent(objective: ObjectiveConfig, training: TrainingConfig) -> None:
-    if training.loss_type not in MAXENT_LOSSES:
-        raise BadKeyError(
-            "training.loss_type",
-            f"={training.loss_type} does not work with objective=maxent: choose grpo (a completion counts by its mean "
-            "per token) or luspo, dr_grpo or dapo (by its sum).",
-        )
-    group, epsilon = training.num_generations, objective.maxent_q_epsilon
-    if group is not None and group * epsilon >= 1:
-        raise BadKeyError(
-            "objective.maxent_q_epsilon",
-            f"={show(epsilon)} is too large: as the least probability of each of training.num_generations={group} "
-            f"completions it adds up to {group * epsilon:g}, and must stay below 1. Anything below 1/{group} = "
-            f"{1 / group:.4g} works, such as 1e-6.",
-        )
 
 
 def _check_needs_no_reference(objective: ObjectiveConfig) -> None:

@@ -1,0 +1,72 @@
+"""The group `rollout`: the engine that generates the completions in training; and the names of all engines."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import ClassVar
+
+from covey.config.groups.base import Group
+from covey.config.groups.training import TrainingConfig
+from covey.config.values import BadKeyError, check_choice
+
+ENGINES: Mapping[str, str] = MappingProxyType(
+    {
+        "local": "covey.rollout.local.engine:LocalEngine",
+        "vllm": "covey.rollout.vllm.offline:VLLMEngine",
+    }
+)
+"""Engines by name, and where their classes are; `covey.rollout.registry` makes them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RolloutConfig(Group):
+    """What generates the completions in training."""
+
+    PREFIX: ClassVar[str] = "rollout."
+
+    engine: str | None = None
+    """Your own inference engine, as `file.py:Class` or `package.module:Class`; null means vLLM with
+    `training.use_vllm=true`, else Covey's own (`local`)."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.engine == "vllm":
+            raise BadKeyError("rollout.engine", "=vllm is set by training.use_vllm=true, which has vLLM's own keys.")
+        if self.engine is not None:
+            check_engine("rollout.engine", self.engine)
+
+    @property
+    def own_engine(self) -> str | None:
+        """The user's own engine, if one is named."""
+        return None if self.engine in ENGINES else self.engine
+
+
+def check_engine(key: str, name: str) -> None:
+    """Check that a name is that of an engine, or can be that of a user's own class.
+
+    Raises:
+        BadKeyError: it is neither.
+    """
+    if ":" not in name:
+        check_choice(key, name, (*ENGINES, "file.py:Class"))
+
+
+def check_rollout(rollout: RolloutConfig, training: TrainingConfig) -> None:
+    """Check that not two engines are named.
+
+    Raises:
+        BadKeyError: they are.
+    """
+    if rollout.engine is not None and training.use_vllm:
+        raise BadKeyError(
+            "rollout.engine",
+            f"={rollout.engine} and training.use_vllm=true name two engines: leave one of them out.",
+        )
+    if rollout.own_engine is not None and training.use_transformers_continuous_batching:
+        raise BadKeyError(
+            "rollout.engine",
+            f"={rollout.engine} and training.use_transformers_continuous_batching=true name two engines: leave one of "
+            "them out.",
+        )

@@ -1,0 +1,115 @@
+"""What an inference engine is: prompts as token ids in, completions out, and weights that can be replaced.
+
+Training and evaluation know engines by this protocol only. Conversations are rendered, tokenised and decoded in front
+of it (`covey.rollout.generate`, and TRL in training), so that every engine sees the same tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    import torch
+
+NamedWeights = Iterable[tuple[str, "torch.Tensor"]]
+"""Weights by their names in a checkpoint of the model, tied ones once, adapters merged."""
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingSettings:
+    """How to sample a completion; the settings of the model's own generation config do not count."""
+
+    max_completion_length: int
+    """Longest completion in tokens."""
+    temperature: float = 1.0
+    """Divides the logits; 0 is greedy decoding."""
+    top_p: float = 1.0
+    """Sample from the likeliest tokens that make up this share of the probability."""
+    top_k: int = 0
+    """Sample from this many of the likeliest tokens; 0 means all."""
+    min_p: float = 0.0
+    """Sample from tokens whose probability is at least this share of the highest one."""
+    repetition_penalty: float = 1.0
+    """Divides the positive logits of tokens that occurred before, and multiplies the negative ones."""
+    stop_token_ids: tuple[int, ...] = ()
+    """Tokens that end a completion, besides the model's own end-of-sequence tokens."""
+    logprobs: bool = False
+    """Whether to return the log-probabilities of the sampled tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """One completion of one prompt."""
+
+    ids: list[int]
+    """Its tokens, at least one, with the token that ended it."""
+    truncated: bool
+    """Whether it reached the length limit before it ended."""
+    logps: list[float] | None = None
+    """Log-probability of each token in the distribution that it was sampled from: after repetition penalty, masks,
+    temperature, top-k, top-p and min-p (in greedy decoding: at temperature 1). None unless requested and supported."""
+    text: str | None = None
+    """Decoded without special tokens; None leaves decoding to the caller."""
+
+    @property
+    def length(self) -> int:
+        """Its tokens, the one that ended it included."""
+        return len(self.ids)
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What an engine can do, and what it requires."""
+
+    logprobs: bool = False
+    """It returns log-probabilities with `SamplingSettings.logprobs`."""
+    seeded: bool = False
+    """With a seed, the completions are a function of weights, prompts, settings and seed."""
+    reasoning_vocab: bool = False
+    """It restricts the tokens of a reasoning vocabulary to thinking (`covey.rollout.thinking.ThinkingMask`)."""
+    collective: bool = False
+    """All processes of a run must call `generate` equally often, even one with nothing to do."""
+
+
+class InferenceEngine(Protocol):
+    """Generates completions with weights that it can exchange."""
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What it can do."""
+
+    @property
+    def version(self) -> int | None:
+        """The version of its weights: that of the last `sync`, in training the step; None before the first one."""
+
+    def generate(
+        self, prompts: Sequence[Sequence[int]], sampling: SamplingSettings, *, seed: int | None = None
+    ) -> list[Completion]:
+        """One completion per prompt, in order.
+
+        Args:
+            prompts: token ids, each at least one. A prompt is repeated, one after another, for several completions;
+                these must differ by chance.
+            sampling: the settings.
+            seed: of this call's random numbers, with which the caller's random state is left as it is. None goes on
+                with the engine's own. Engines that are not `seeded` ignore it.
+
+        Raises:
+            EngineError: the engine cannot be reached, or does not take the prompts or settings.
+        """
+
+    def sync(self, weights: NamedWeights, version: int) -> None:
+        """Replace the weights.
+
+        Args:
+            weights: all of them, computed one by one. Each is valid until the next one is read: copy it.
+            version: of these weights, from now on.
+
+        Raises:
+            EngineError: the engine does not have them now.
+        """
+
+    def close(self) -> None:
+        """Free what it holds; it is not used afterwards."""

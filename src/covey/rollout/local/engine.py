@@ -1,0 +1,192 @@
+"""Covey's own engine: a transformers model in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM, GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
+
+from covey.errors import EngineError
+from covey.model.base import base_model, evaluating
+from covey.model.loading import all_eos_ids
+from covey.model.reasoning_vocab.vocabulary import vocabulary_of
+from covey.rollout.engine import Capabilities, Completion, NamedWeights, SamplingSettings
+from covey.rollout.local.compatibility import log_fallback, options_of, unsupported_option, unsupported_reason
+from covey.rollout.local.sampling import sample
+from covey.rollout.thinking import ThinkingMask
+
+AnyHasWork = Callable[[bool], bool]
+"""As for `sample`: with sharded weights every forward needs all processes."""
+
+
+class LocalEngine:
+    """A causal language model, sampled by `covey.rollout.sample`, or where that is not supported by transformers.
+
+    A model with a reasoning vocabulary samples reasoning tokens inside of thinking only.
+    """
+
+    def __init__(
+        self,
+        model_name: PreTrainedModel | Any,
+        tokenizer: PreTrainedTokenizerBase,
+        *,
+        batch_size: int | None = None,
+        shared_prefill: bool = True,
+        **options: Any,
+    ) -> None:
+        """
+        Args:
+            model_name: the model, with or without adapters, not wrapped for distributed training; or its name.
+            tokenizer: of the model.
+            batch_size: completions sampled at once; None takes all of a call.
+            shared_prefill: whether consecutive equal prompts are prefilled once, and ended completions leave the
+                batch; if not, transformers' `generate` is used, which with the same seed samples other tokens.
+            options: of `from_pretrained`, for a name.
+        """
+        if isinstance(model_name, str):
+            options["dtype"] = options.get("dtype") or "float32"
+            model_name = AutoModelForCausalLM.from_pretrained(model_name, **options)
+        self.model = model_name
+        self.tokenizer = tokenizer
+        self.shared_prefill = shared_prefill
+        self._batch_size = batch_size
+        self._version: int | None = None
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Log-probabilities with a shared prefill only."""
+        return Capabilities(logprobs=self.shared_prefill, seeded=True, reasoning_vocab=True)
+
+    @property
+    def version(self) -> int | None:
+        """See `InferenceEngine`."""
+        return self._version
+
+    def generate(
+        self, prompts: Sequence[Sequence[int]], sampling: SamplingSettings, *, seed: int | None = None
+    ) -> list[Completion]:
+        """See `InferenceEngine`. The model's mode is restored.
+
+        Raises:
+            DataError: a prompt holds reasoning tokens.
+            TrainingError: the logits are not finite.
+        """
+        done: list[Completion] = []
+        size = self._batch_size or max(len(prompts), 1)
+        with self._in_use() as model, seeded(model.device, seed), torch.no_grad():
+            for start in range(0, len(prompts), size):
+                batch = prompts[start : start + size]
+                found = None
+                if self.shared_prefill:
+                    found = self._sample(model, batch, sampling, unsupported_option(options_of(model)))
+                done += self._by_transformers(model, batch, sampling) if found is None else found
+        return done
+
+    def sync(self, weights: NamedWeights, version: int) -> None:
+        """See `InferenceEngine`.
+
+        Raises:
+            EngineError: a weight is unknown, or has another shape.
+        """
+        own = dict(base_model(self.model).named_parameters())
+        with torch.no_grad():
+            for name, tensor in weights:
+                if name not in own or own[name].shape != tensor.shape:
+                    raise EngineError(f"The model of this engine has no weight {name} of shape {list(tensor.shape)}.")
+                own[name].copy_(tensor)
+        self._version = version
+
+    def close(self) -> None:
+        """Drop the model."""
+        self.model = None
+
+    @contextmanager
+    def _in_use(self) -> Iterator[Any]:
+        """The model, ready to generate."""
+        with evaluating(self.model):
+            yield self.model
+
+    def _any_has_work(self, model: Any) -> AnyHasWork | None:
+        return None
+
+    def _sample(
+        self, model: Any, prompts: Sequence[Sequence[int]], sampling: SamplingSettings, refusal: str | None
+    ) -> list[Completion] | None:
+        """By `sample`; None, with a line in the log, where it cannot be used.
+
+        Args:
+            refusal: a reason not to use it, if there is one already.
+        """
+        refusal = refusal or unsupported_reason(model)
+        if refusal is not None:
+            log_fallback(refusal)
+            return None
+        eos, pad = self._ends(model)
+        return sample(
+            model,
+            prompts,
+            sampling,
+            eos_token_ids=eos,
+            pad_token_id=pad,
+            logits_processors=self._masks(model, prompts, sampling),
+            any_has_work=self._any_has_work(model),
+        )
+
+    def _by_transformers(
+        self, model: Any, prompts: Sequence[Sequence[int]], sampling: SamplingSettings
+    ) -> list[Completion]:
+        eos, pad = self._ends(model)
+        eos = list(dict.fromkeys((*eos, *sampling.stop_token_ids)))
+        padded = self.tokenizer.pad({"input_ids": list(map(list, prompts))}, padding_side="left", return_tensors="pt")
+        inputs = padded.to(model.device)
+        masks = self._masks(model, prompts, sampling)
+        output = model.generate(
+            **inputs, generation_config=_generation_config(sampling, eos, pad), logits_processor=masks
+        )
+        return [_until_end(ids, eos) for ids in output[:, inputs["input_ids"].shape[1] :].tolist()]
+
+    def _masks(self, model: Any, prompts: Sequence[Sequence[int]], sampling: SamplingSettings) -> list[ThinkingMask]:
+        vocabulary = vocabulary_of(model)
+        if vocabulary is None:
+            return []
+        vocabulary.check_prompts(prompts)
+        return [ThinkingMask(vocabulary, temperature=sampling.temperature)]
+
+    def _ends(self, model: Any) -> tuple[list[int], int]:
+        eos = all_eos_ids(model, self.tokenizer)
+        pad = self.tokenizer.pad_token_id
+        return eos, pad if pad is not None else eos[0]
+
+
+@contextmanager
+def seeded(device: torch.device, seed: int | None) -> Iterator[None]:
+    """Context manager: random numbers by this seed, and the caller's random state as before; None changes nothing."""
+    if seed is None:
+        yield
+        return
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        torch.manual_seed(seed)
+        yield
+
+
+def _generation_config(sampling: SamplingSettings, eos: list[int], pad: int) -> GenerationConfig:
+    options: dict[str, Any] = {"do_sample": False}
+    if sampling.temperature > 0:
+        names = ("temperature", "top_p", "top_k", "min_p")
+        options = {"do_sample": True, **{name: getattr(sampling, name) for name in names}}
+    return GenerationConfig(
+        max_new_tokens=sampling.max_completion_length,
+        eos_token_id=eos,
+        pad_token_id=pad,
+        repetition_penalty=sampling.repetition_penalty,
+        disable_compile=True,
+        **options,
+    )
+
+
+def _until_end(ids: list[int], eos: Collection[int]) -> Completion:
+    end = next((place for place, token in enumerate(ids, start=1) if token in eos), None)
+    return Completion(ids[:end], truncated=end is None)

@@ -1,0 +1,80 @@
+"""Engines by name, and the user's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from covey.config.groups.rollout import ENGINES
+from covey.errors import ConfigError, CoveyError, one_line
+from covey.importing import import_object
+from covey.model.loading import has_reasoning_tokens
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+    from covey.rollout.engine import InferenceEngine
+
+PARTS = ("generate", "sync", "close", "version", "capabilities")
+"""What `InferenceEngine` consists of."""
+
+
+def engine_class(name: str, key: str) -> Callable[..., InferenceEngine]:
+    """The class of an engine.
+
+    Args:
+        name: one of `ENGINES`, or `file.py:Class` or `package.module:Class`.
+        key: the config key that named it, for messages.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    found: Callable[..., InferenceEngine] = import_object(ENGINES.get(name, name), key, ConfigError)
+    return found
+
+
+def make_engine(
+    name: str, key: str, *, model_name: str, tokenizer: PreTrainedTokenizerBase, **options: Any
+) -> InferenceEngine:
+    """An engine with a model's weights.
+
+    Args:
+        name: see `engine_class`.
+        key: see `engine_class`.
+        model_name: a folder or hub id with whole weights: adapters are merged.
+        tokenizer: of the model.
+        options: `dtype` (None: the engine's choice), `revision` (None: the newest), `trust_remote_code`, and
+            `batch_size`, completions at a time.
+
+    Raises:
+        ConfigError: there is no such class, it is not an engine, or it cannot be made.
+        EngineError: it does not take the model.
+    """
+    kind = engine_class(name, key)
+    try:
+        engine = kind(model_name=model_name, tokenizer=tokenizer, **options)
+    except CoveyError:
+        raise
+    except Exception as error:  # the user's own code, which may raise anything
+        raise ConfigError(f"{key}={name} cannot be made: {type(error).__name__}: {one_line(error)}") from error
+    missing = [part for part in PARTS if not hasattr(engine, part)]
+    if missing:
+        raise ConfigError(
+            f"{key}={name} is not an inference engine: it has no {', '.join(missing)}. See docs/adding_an_engine.md."
+        )
+    check_reasoning(engine, has_reasoning_tokens(model_name))
+    return engine
+
+
+def check_reasoning(engine: InferenceEngine, needed: bool) -> None:
+    """Check that an engine masks a reasoning vocabulary, if the model has one.
+
+    Raises:
+        ConfigError: it does not.
+    """
+    if needed and not engine.capabilities.reasoning_vocab:
+        raise ConfigError(
+            f"The model has a reasoning vocabulary, and the engine {type(engine).__name__} does not say that it "
+            "restricts these tokens to thinking (Capabilities.reasoning_vocab): use another engine, or add "
+            "covey.rollout.thinking.ThinkingMask to it."
+        )
