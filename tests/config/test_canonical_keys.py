@@ -163,6 +163,8 @@ def test_settings_of_the_objective_before_are_left_out() -> None:
         found = from_yaml(text, "r.yaml", "objective.name=grpo")
         assert found.config.objective == load().objective
         assert [note for note in found.notes if "left out: " in note and "maxent_tau" in note]
+    own = from_yaml("objective: {name: 'mine.py:Own', settings: {weight: 0.5}}\n", "r.yaml", "objective.name=maxent")
+    assert own.config == load(["objective=maxent"])
     with pytest.raises(ConfigError, match="belongs to objective=maxent"):
         from_words("objective.name=grpo", "objective.maxent_tau=0.9")
     with pytest.raises(ConfigError, match="belongs to objective=maxent"):

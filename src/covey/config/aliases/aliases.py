@@ -13,7 +13,7 @@ from covey.config.aliases import conversions as to
 from covey.config.aliases.alias_result import ANYTHING, Alias, AliasResult
 from covey.config.aliases.combined import KL_SWITCHES
 from covey.config.groups import snapshot
-from covey.config.groups.objective.settings import SETTINGS, ObjectiveConfig
+from covey.config.groups.objective.settings import SETTINGS
 from covey.config.groups.training import OWNED_ELSEWHERE
 from covey.config.keys import GROUPS, kinds
 from covey.config.values import is_mapping_kind, members
@@ -109,8 +109,6 @@ _OBJECTIVE = {
     **{name: {"objective.name": name} for name in SETTINGS},
     "maxent_listwise": {"objective.name": "maxent", "objective.maxent_fit": "listwise"},
 }
-_OF_OBJECTIVES = [item.name for item in dataclasses.fields(ObjectiveConfig) if item.name.partition("_")[0] in SETTINGS]
-"""The settings of single objectives: `<objective>_<setting>`."""
 _CONTROLLER = {"adaptive": {"objective.kl.controller": "adaptive"}, "fixed": {"objective.kl.controller": "fixed"}}
 _SOURCE = Alias("dataset.id", to.dataset_source)
 _CALLED = Alias("", to.inference_config, "str")
@@ -168,9 +166,10 @@ _CONVERTED = {
     # the objective
     "objective": Alias("objective.name", to.chosen(_OBJECTIVE), canonical="objective", native=True),
     **{
-        name: Alias(f"objective.{setting}", to.setting_of(setting.partition("_")[0], f"objective.{setting}"))
-        for setting in _OF_OBJECTIVES
-        for name in (setting, f"objective.{setting.partition('_')[2]}")
+        name: Alias(f"objective.{owner}_{item.name}", to.setting_of(owner, f"objective.{owner}_{item.name}"))
+        for owner, settings in SETTINGS.items()
+        for item in dataclasses.fields(settings)
+        for name in (f"{owner}_{item.name}", f"objective.{item.name}")
         if name not in kinds()
     },
     **{
