@@ -12,7 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigTypeError, GrammarParseError, OmegaConfBaseException
 
 from covey.config.aliases.alias_result import AliasValueError, DeferredValue
-from covey.config.aliases.resolve import leaves, resolve_aliases, split_foreign
+from covey.config.aliases.resolve import is_canonical, leaves, resolve_aliases
 from covey.config.compose.build import check_keys, walk
 from covey.config.compose.derived_values import drop_stale_weights, leave_out_other_objectives
 from covey.config.compose.group_files import OTHER_MODEL, Roots, default_option
@@ -169,7 +169,7 @@ class Merging:
         values = OmegaConf.to_container(tree, resolve=False)
         assert isinstance(values, dict)
         found = {str(name): inner for name, inner in values.items()}
-        _, foreign = split_foreign(leaves(found, by="group"))
+        foreign = [item for item in leaves(found, by="group") if not is_canonical(item.name)]
         if not foreign:
             return tree
         part = resolve_aliases(foreign, {}, "config groups", strict=False)
