@@ -135,6 +135,7 @@ def test_skipping_says_once_why_it_does_not_apply(caplog: pytest.LogCaptureFixtu
         ("loss_type", "bnpo", "loss_type=bnpo"),
         ("entropy_coef", 0.1, "entropy bonus"),
         ("top_entropy_quantile", 0.5, "top_entropy_quantile"),
+        ("optim", "lomo", "optim=lomo updates the weights within every backward pass"),
     ],
 )
 def test_a_token_budget_is_refused_where_it_would_change_the_gradient(

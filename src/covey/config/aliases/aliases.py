@@ -13,7 +13,7 @@ from covey.config.aliases import conversions as to
 from covey.config.aliases.alias_result import ANYTHING, Alias, AliasResult
 from covey.config.aliases.combined import KL_SWITCHES
 from covey.config.groups import snapshot
-from covey.config.groups.objective.settings import SETTINGS, ObjectiveConfig
+from covey.config.groups.objective.settings import SETTINGS
 from covey.config.groups.training import OWNED_ELSEWHERE
 from covey.config.keys import GROUPS, kinds
 from covey.config.values import is_mapping_kind, members
@@ -32,76 +32,69 @@ _PREFIXED = {
     "dataset_": ("dataset", "config revision prompt_column answer_column train_split test_split streaming"),
     "wandb_": ("logging", "project entity tags notes mode"),
     "model.lora_": ("model.lora", "alpha dropout"),
+    "model.model_kwargs.": ("model", "revision attn_implementation trust_remote_code load_in_8bit load_in_4bit"),
+    "model.generation_kwargs.": ("training", "temperature top_p top_k min_p repetition_penalty"),
 }
 """The same behind a prefix."""
+_NAMES = {
+    # TRL's ModelConfig
+    "model.name": "model_name_or_path model_name",
+    "model.revision": "model_revision",
+    # data
+    "dataset.config": "dataset_config_name",
+    "dataset.answer_column": "dataset_solution_column dataset.solution_column",
+    "dataset.train_split": "dataset_splits",
+    "dataset.mixture.test_split_size": "test_split_size",
+    "dataset.test_size": "dataset.max_val_samples",
+    # the weight of the KL divergence
+    "training.beta": "init_kl_coeff init_kl_coef kl_coef kl_penalty_beta objective.beta "
+    "objective.init_kl_coeff objective.init_kl_coef",
+    # sampling
+    "training.temperature": "gen_temperature",
+    "training.top_p": "gen_top_p",
+    "training.max_completion_length": "max_generation_steps max_new_tokens model.generation_kwargs.max_new_tokens",
+    # names that TRL has changed
+    "training.vllm_max_model_length": "vllm_max_model_len",
+    "training.vllm_structured_outputs_regex": "vllm_guided_decoding_regex",
+    "training.use_liger_kernel": "use_liger",
+    "training.log_unique_prompts": "wandb_log_unique_prompts",
+    "training.gradient_checkpointing_kwargs.use_reentrant": "gradient_checkpointing_use_reentrant",
+    "training.loss_type": "grpo_loss_type",
+    # names that transformers has changed
+    "training.per_device_train_batch_size": "per_gpu_train_batch_size",
+    "training.per_device_eval_batch_size": "per_gpu_eval_batch_size",
+    "training.use_cpu": "no_cuda",
+    "training.hub_model_id": "push_to_hub_model_id",
+    "training.hub_token": "push_to_hub_token",
+    "evaluation.before_training": "eval_on_start eval_before_train",
+    # the hub, trackers, the run
+    "training.hub_revision": "hub_model_revision",
+    "training.push_to_hub": "push_to_hub_revision",
+    "logging.project": "project_name",
+    "logging.group": "wandb_run_group",
+    "training.report_to": "logging.report_to",
+    "run_name": "exp_name wandb_run_name",
+    "output_dir": "checkpoint_dir",
+    # the optimiser and the schedule of Hydra projects
+    "training.adam_beta1": "optimizer.beta1",
+    "training.adam_beta2": "optimizer.beta2",
+    "training.adam_epsilon": "optimizer.eps",
+    "training.learning_rate": "optimizer.lr",
+    "training.optim": "optimizer.name",
+    "training.lr_scheduler_type": "scheduler.name",
+    "training.num_train_epochs": "num_epochs training.epochs",
+    "training.save_steps": "save_interval_steps",
+    "training.save_total_limit": "max_checkpoints_to_keep",
+    "evaluation.every_steps": "eval_every_n_steps eval_interval_steps",
+    "evaluation.num_samples": "num_passes evaluation.num_passes",
+    # adapters under a Hydra project's names
+    "model.lora.rank": "model.lora_r",
+}
+"""Covey's keys, and other names of each."""
 _RENAMED = {
     **{name: f"{group}.{name}" for group, names in _SAME.items() for name in names.split()},
     **{start + name: f"{group}.{name}" for start, (group, names) in _PREFIXED.items() for name in names.split()},
-    # TRL's ModelConfig
-    "model_name_or_path": "model.name",
-    "model_name": "model.name",
-    "model_revision": "model.revision",
-    # data
-    "dataset_config_name": "dataset.config",
-    "dataset_solution_column": "dataset.answer_column",
-    "dataset.solution_column": "dataset.answer_column",
-    "dataset_splits": "dataset.train_split",
-    "test_split_size": "dataset.mixture.test_split_size",
-    "dataset.max_val_samples": "dataset.test_size",
-    # the weight of the KL divergence
-    "init_kl_coeff": "training.beta",
-    "init_kl_coef": "training.beta",
-    "kl_penalty_beta": "training.beta",
-    "kl_coef": "training.beta",
-    "objective.init_kl_coeff": "training.beta",
-    "objective.init_kl_coef": "training.beta",
-    "objective.beta": "training.beta",
-    # sampling
-    "gen_temperature": "training.temperature",
-    "gen_top_p": "training.top_p",
-    "max_generation_steps": "training.max_completion_length",
-    "max_new_tokens": "training.max_completion_length",
-    # names that TRL has changed
-    "vllm_max_model_len": "training.vllm_max_model_length",
-    "vllm_guided_decoding_regex": "training.vllm_structured_outputs_regex",
-    "use_liger": "training.use_liger_kernel",
-    "wandb_log_unique_prompts": "training.log_unique_prompts",
-    "gradient_checkpointing_use_reentrant": "training.gradient_checkpointing_kwargs.use_reentrant",
-    "grpo_loss_type": "training.loss_type",
-    # names that transformers has changed
-    "per_gpu_train_batch_size": "training.per_device_train_batch_size",
-    "per_gpu_eval_batch_size": "training.per_device_eval_batch_size",
-    "no_cuda": "training.use_cpu",
-    "push_to_hub_model_id": "training.hub_model_id",
-    "push_to_hub_token": "training.hub_token",
-    "eval_on_start": "evaluation.before_training",
-    "eval_before_train": "evaluation.before_training",
-    # the hub, trackers, the run
-    "hub_model_revision": "training.hub_revision",
-    "push_to_hub_revision": "training.push_to_hub",
-    "project_name": "logging.project",
-    "wandb_run_group": "logging.group",
-    "logging.report_to": "training.report_to",
-    "exp_name": "run_name",
-    "wandb_run_name": "run_name",
-    "checkpoint_dir": "output_dir",
-    # the optimiser and the schedule of Hydra projects
-    "optimizer.beta1": "training.adam_beta1",
-    "optimizer.beta2": "training.adam_beta2",
-    "optimizer.eps": "training.adam_epsilon",
-    "optimizer.lr": "training.learning_rate",
-    "optimizer.name": "training.optim",
-    "scheduler.name": "training.lr_scheduler_type",
-    "num_epochs": "training.num_train_epochs",
-    "training.epochs": "training.num_train_epochs",
-    "save_interval_steps": "training.save_steps",
-    "max_checkpoints_to_keep": "training.save_total_limit",
-    "eval_every_n_steps": "evaluation.every_steps",
-    "eval_interval_steps": "evaluation.every_steps",
-    "num_passes": "evaluation.num_samples",
-    "evaluation.num_passes": "evaluation.num_samples",
-    # adapters under a Hydra project's names
-    "model.lora_r": "model.lora.rank",
+    **{name: key for key, names in _NAMES.items() for name in names.split()},
 }
 
 _NO_KL = "0 means no control of the KL weight"
@@ -109,8 +102,6 @@ _OBJECTIVE = {
     **{name: {"objective.name": name} for name in SETTINGS},
     "maxent_listwise": {"objective.name": "maxent", "objective.maxent_fit": "listwise"},
 }
-_OF_OBJECTIVES = [item.name for item in dataclasses.fields(ObjectiveConfig) if item.name.partition("_")[0] in SETTINGS]
-"""The settings of single objectives: `<objective>_<setting>`."""
 _CONTROLLER = {"adaptive": {"objective.kl.controller": "adaptive"}, "fixed": {"objective.kl.controller": "fixed"}}
 _SOURCE = Alias("dataset.id", to.dataset_source)
 _CALLED = Alias("", to.inference_config, "str")
@@ -168,9 +159,10 @@ _CONVERTED = {
     # the objective
     "objective": Alias("objective.name", to.chosen(_OBJECTIVE), canonical="objective", native=True),
     **{
-        name: Alias(f"objective.{setting}", to.setting_of(setting.partition("_")[0], f"objective.{setting}"))
-        for setting in _OF_OBJECTIVES
-        for name in (setting, f"objective.{setting.partition('_')[2]}")
+        name: Alias(f"objective.{owner}_{item.name}", to.setting_of(owner, f"objective.{owner}_{item.name}"))
+        for owner, settings in SETTINGS.items()
+        for item in dataclasses.fields(settings)
+        for name in (f"{owner}_{item.name}", f"objective.{item.name}")
         if name not in kinds()
     },
     **{
@@ -232,22 +224,6 @@ _CONVERTED = {
     # arguments for other people's loaders
     "model.model_kwargs.torch_dtype": Alias("model.dtype", to.dtype),
     "model.model_kwargs.dtype": Alias("model.dtype", to.dtype),
-    "model.model_kwargs.revision": Alias("model.revision"),
-    "model.model_kwargs.attn_implementation": Alias("model.attn_implementation"),
-    "model.model_kwargs.trust_remote_code": Alias("model.trust_remote_code"),
-    "model.model_kwargs.load_in_8bit": Alias("model.load_in_8bit"),
-    "model.model_kwargs.load_in_4bit": Alias("model.load_in_4bit"),
-    **{
-        f"model.generation_kwargs.{name}": Alias(f"training.{field}")
-        for name, field in {
-            "max_new_tokens": "max_completion_length",
-            "temperature": "temperature",
-            "top_p": "top_p",
-            "top_k": "top_k",
-            "min_p": "min_p",
-            "repetition_penalty": "repetition_penalty",
-        }.items()
-    },
 }
 
 _IGNORED = """

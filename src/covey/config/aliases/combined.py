@@ -96,17 +96,10 @@ def kl_control(values: CanonicalValues, set_here: frozenset[str]) -> AliasResult
 
 COMBINED: Mapping[str, CombinedConversion] = MappingProxyType(
     {
-        "eval_strategy": evaluation,
-        "eval_steps": evaluation,
-        "do_eval": evaluation,
-        "model_family": gemma,
-        "model_size": gemma,
-        "use_peft": adapters,
-        "lora": adapters,
-        "kl_target": kl_control,
-        "kl_horizon": kl_control,
-        "kl_ctl_step_size": kl_control,
-        **dict.fromkeys(KL_SWITCHES, kl_control),
+        **dict.fromkeys(("eval_strategy", "eval_steps", "do_eval"), evaluation),
+        **dict.fromkeys(("model_family", "model_size"), gemma),
+        **dict.fromkeys(("use_peft", "lora"), adapters),
+        **dict.fromkeys(("kl_target", "kl_horizon", "kl_ctl_step_size", *KL_SWITCHES), kl_control),
     }
 )
 """The names of the canonical values, with the function that combines them."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -84,14 +84,10 @@ def resolve_aliases(
     return _AliasResolver(written, dict(earlier), label, strict, more_names).run()
 
 
-def split_foreign(written: Iterable[Written]) -> tuple[list[Written], list[Written]]:
-    """Those keys that are Covey's own and keep their value, and all others."""
-    native: list[Written] = []
-    foreign: list[Written] = []
-    for item in written:
-        known = look_up(item.name)
-        (native if known is not None and known.native and known.convert is None else foreign).append(item)
-    return native, foreign
+def is_canonical(name: str) -> bool:
+    """Whether this is Covey's own name of a key, whose value is kept as it is."""
+    known = look_up(name)
+    return known is not None and known.native and known.convert is None
 
 
 def explain_alias(name: str) -> tuple[str, str]:

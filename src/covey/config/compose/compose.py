@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from covey.config.aliases.aliases import FOREIGN_GROUPS
 from covey.config.aliases.resolve import resolve_aliases
 from covey.config.compose.build import build
+from covey.config.compose.derived_values import name_by_folder
 from covey.config.compose.flags import Flag
 from covey.config.compose.group_files import Roots
 from covey.config.compose.overrides import read_overrides
@@ -82,22 +83,21 @@ def _compose(
     try:
         recipe = read_recipe(name) if name is not None else None
         recipes, line = _read_sources(recipe, overrides, roots)
-        merging = Merging(
-            roots, recipes, line, recipe is not None and recipe.complete, recipe.path.stem if recipe else ""
-        )
-        config = build(merging.values(), world_size)
+        settings = [setting for source in (*recipes, line) for setting in source.settings if not setting.implied]
+        complete = recipe is not None and recipe.complete
+        merging = Merging(roots, recipes, line, complete=complete)
+        values = merging.values()
+        if not complete:
+            foreign = any(source.foreign for source in recipes)
+            merging.notes += name_by_folder(values, settings, recipe.path.stem if recipe else "", foreign=foreign)
+        config = build(values, world_size)
         _refuse_secret_names(config)
     except BadKeyError as problem:
         place = "" if problem.where or merging is None else merging.place_of(problem.key)
         raise ConfigError(f"{problem}{place}") from None
     read = [note for source in (*recipes, line) for note in source.notes]
     notes = dict.fromkeys((*_warnings(config), *read, *merging.notes))
-    origins = {
-        found.key: redact(found.written.where) if found.written.typed else found.written.place
-        for source in (*recipes, line)
-        for found in source.settings
-        if not found.implied
-    }
+    origins = {s.key: redact(s.written.where) if s.written.typed else s.written.place for s in settings}
     path = recipe.path if recipe else None
     return Composed(config, tuple(map(redact, notes)), path, MappingProxyType(origins), merging.choices)
 
@@ -158,16 +158,14 @@ def _warnings(config: Config) -> list[str]:
     ]
 
 
-def _usable(choices: Sequence[Choice], roots: Roots, label: str) -> tuple[tuple[Choice, ...], list[str]]:
+def _usable(choices: Sequence[Choice], roots: Roots, label: str) -> tuple[list[Choice], list[str]]:
     """A recipe's group choices without those of other tools' groups, and a note on these."""
-    kept, ignored = [], []
-    for choice in choices:
-        foreign = choice.group in FOREIGN_GROUPS and not roots.is_group(choice.group)
-        empty = (
-            choice.option == "default" and roots.is_group(choice.group) and "default" not in roots.options(choice.group)
-        )
-        if foreign or empty:
-            ignored.append(f"{choice.group}={choice.option}")
-        else:
-            kept.append(choice)
-    return tuple(kept), [f"{label}: without effect here, ignored: the groups {', '.join(ignored)}"] if ignored else []
+
+    def is_ours(choice: Choice) -> bool:
+        if not roots.is_group(choice.group):
+            return choice.group not in FOREIGN_GROUPS
+        return choice.option != "default" or "default" in roots.options(choice.group)
+
+    ignored = ", ".join(f"{choice.group}={choice.option}" for choice in choices if not is_ours(choice))
+    notes = [f"{label}: without effect here, ignored: the groups {ignored}"] if ignored else []
+    return [choice for choice in choices if is_ours(choice)], notes

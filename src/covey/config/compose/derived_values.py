@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from covey.config.groups.objective.settings import SETTINGS
 from covey.config.groups.rewards import RewardsConfig
 from covey.config.settings import Setting, Source
+
+_OWNERS = {f"objective.{name}_{item.name}": name for name, kind in SETTINGS.items() for item in fields(kind)}
+"""The built-in objective that each setting belongs to."""
 
 
 def leave_out_other_objectives(sources: Sequence[Source]) -> list[str]:
@@ -24,8 +28,8 @@ def leave_out_other_objectives(sources: Sequence[Source]) -> list[str]:
     foreign = chooser.written.name != chooser.key
     gone = {}
     for key, (number, last) in {s.key: (number, s) for number, s in settings}.items():
-        owner = key.removeprefix("objective.").partition("_")[0]
-        other = key.startswith("objective.") and owner in SETTINGS and owner != chooser.value
+        own_class = f"{key}.".startswith("objective.settings.") and chooser.value in SETTINGS
+        other = own_class or _OWNERS.get(key, chooser.value) != chooser.value
         if other and (number < at or (number == at and foreign and not last.native)):
             gone[key] = last.written.name
     for part in sources:

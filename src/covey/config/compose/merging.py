@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
@@ -13,9 +12,9 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigTypeError, GrammarParseError, OmegaConfBaseException
 
 from covey.config.aliases.alias_result import AliasValueError, DeferredValue
-from covey.config.aliases.resolve import leaves, resolve_aliases, split_foreign
+from covey.config.aliases.resolve import is_canonical, leaves, resolve_aliases
 from covey.config.compose.build import check_keys, walk
-from covey.config.compose.derived_values import drop_stale_weights, leave_out_other_objectives, name_by_folder
+from covey.config.compose.derived_values import drop_stale_weights, leave_out_other_objectives
 from covey.config.compose.group_files import OTHER_MODEL, Roots, default_option
 from covey.config.compose.recipe import unreadable_reference
 from covey.config.groups import snapshot
@@ -33,29 +32,36 @@ _GROUP_OF = {**_OPTION_KEYS, "training.report_to": "logging"}
 """Keys that a group's options set, so that an option that the user chooses overrides a value that a key implies."""
 
 
-@dataclass(slots=True)
 class Merging:
-    """What a run's config is made of, in Covey's own keys, and how it is merged."""
+    """What a run's config is made of, in Covey's own keys, and how it is merged.
 
-    roots: Roots
-    recipes: list[Source]
-    """The recipe, after those that it builds on."""
-    line: Source
-    """The command line."""
-    complete: bool
-    """Whether the recipe is a complete config."""
-    name: str
-    """The recipe's name; empty without one."""
-    notes: list[str] = field(default_factory=list)
-    """What was computed or dropped while merging."""
-    groups: Source = field(default_factory=Source)
-    """What the options in the user's own folders set by aliases."""
-    choices: tuple[Choice, ...] = ()
-    """The composed group choices in order, those implied by keys included."""
+    Args:
+        roots: the folders of config groups.
+        recipes: the recipe, after those that it builds on.
+        line: the command line.
+        complete: whether the recipe is a complete config.
+    """
+
+    def __init__(self, roots: Roots, recipes: Sequence[Source], line: Source, *, complete: bool) -> None:
+        self.roots, self.recipes, self.line, self.complete = roots, recipes, line, complete
+        self.notes = leave_out_other_objectives((*recipes, line))
+        """What was computed or dropped while merging."""
+        self.groups = Source()
+        """What the options in the user's own folders set by aliases."""
+        self.choices: tuple[Choice, ...] = ()
+        """The composed group choices in order, those implied by keys included."""
+        self._settings = [setting for source in (*recipes, line) for setting in source.settings]
+        self._named = {setting.key for setting in self._settings if not setting.implied}
+        self._chosen = [choice for choice in line.choices if not choice.implied]
+        self._explicit = [choice for source in recipes for choice in source.choices if not choice.implied]
+        self._explicit += self._chosen
+        self._replaced = roots.replaced_by(self._chosen)
+        self._groups = {choice.group for choice in self._explicit} | set(roots.replaced_by(self._explicit))
+        """The groups that the user chooses, those of a chosen experiment included."""
 
     def values(self) -> dict[str, Any]:
         """Everything merged and resolved, as nested plain values."""
-        left_out = leave_out_other_objectives(self._sources)
+        left_out = self.notes
         first = self._implied_choices()
         found = self._merged(first)
         check_keys(found)
@@ -68,8 +74,6 @@ class Merging:
         self.notes += left_out
         if not self.complete:
             drop_stale_weights(found, self._named, self.roots.bodies_of(self._explicit))
-            foreign = any(source.foreign for source in self.recipes)
-            self.notes += name_by_folder(found, self._settings, self.name, foreign=foreign)
         return found
 
     def place_of(self, key: str) -> str:
@@ -81,42 +85,13 @@ class Merging:
         names = [key, *(found.written.name for found in self.groups.settings if found.key == key)]
         return self.roots.place_of(self.choices, names)
 
-    @property
-    def _sources(self) -> list[Source]:
-        return [*self.recipes, self.line]
-
-    @property
-    def _settings(self) -> list[Setting]:
-        """What the user sets, in order of precedence; the groups of the user's own are below."""
-        return [setting for source in self._sources for setting in source.settings]
-
-    @property
-    def _named(self) -> set[str]:
-        """The keys that the user sets or removes."""
-        return {setting.key for setting in self._settings if not setting.implied}
-
-    @property
-    def _chosen(self) -> tuple[Choice, ...]:
-        """The group choices of the command line."""
-        return tuple(choice for choice in self.line.choices if not choice.implied)
-
-    @property
-    def _explicit(self) -> tuple[Choice, ...]:
-        """The user's group choices."""
-        return (*(c for source in self.recipes for c in source.choices if not c.implied), *self._chosen)
-
-    @property
-    def _groups(self) -> set[str]:
-        """The groups that the user chooses, those of a chosen experiment included."""
-        return {choice.group for choice in self._explicit} | set(self.roots.replaced_by(self._explicit))
-
     def _implied_choices(self) -> tuple[Choice, ...]:
-        asked = {c.group: c for source in (self.groups, *self._sources) for c in source.choices if c.implied}
+        asked = {c.group: c for source in (self.groups, *self.recipes, self.line) for c in source.choices if c.implied}
         taken = self._groups | {group for group, keys in _SOURCES.items() if keys & self._named}
         return tuple(choice for group, choice in asked.items() if group not in taken)
 
     def _merged(self, first: Sequence[Choice]) -> dict[str, Any]:
-        self.notes.clear()
+        self.notes = []
         with _resolving():
             tree = self._tree(first)
             for setting in self.line.settings:
@@ -145,7 +120,7 @@ class Merging:
         for source in self.recipes:
             for setting in source.settings:
                 self._apply(tree, setting)
-        for group in self.roots.replaced_by(self._chosen):
+        for group in self._replaced:
             path = group.replace("/", ".")
             part = OmegaConf.select(composed, path)
             OmegaConf.update(tree, path, {} if part is None else part, merge=False, force_add=True)
@@ -165,9 +140,8 @@ class Merging:
     def _options_named(self, composed: DictConfig) -> list[Choice]:
         """The options that keys choose by their name, where these groups have another one of Covey's."""
         found = []
-        replaced = self.roots.replaced_by(self._chosen)
         for key, group in _OPTION_KEYS.items() if not self.complete else ():
-            settings = self.line.settings if group in replaced else self._settings
+            settings = self.line.settings if group in self._replaced else self._settings
             setting = next((s for s in reversed(settings) if s.key == key and not s.implied), None)
             setting = setting or next((implied for implied in self._applying() if implied.key == key), None)
             name = OmegaConf.select(composed, key) if setting is None else setting.value
@@ -195,7 +169,7 @@ class Merging:
         values = OmegaConf.to_container(tree, resolve=False)
         assert isinstance(values, dict)
         found = {str(name): inner for name, inner in values.items()}
-        _, foreign = split_foreign(leaves(found, by="group"))
+        foreign = [item for item in leaves(found, by="group") if not is_canonical(item.name)]
         if not foreign:
             return tree
         part = resolve_aliases(foreign, {}, "config groups", strict=False)
@@ -232,12 +206,12 @@ class Merging:
     def _applying(self) -> Iterable[Setting]:
         """The implied values that hold: nobody sets their keys, nor chooses an option that does."""
         named = self._named | self.groups.keys
-        replaced = set(self.roots.replaced_by(self._chosen))
+        replaced = [(recipe, self._replaced) for recipe in self.recipes]
         applying: dict[str, Setting] = {}
-        for source in (self.groups, *self._sources):
+        for source, gone in ((self.groups, []), *replaced, (self.line, [])):
             for setting in source.settings:
-                gone = source in self.recipes and setting.key.partition(".")[0] in replaced
-                if setting.implied and setting.key not in named and not gone and not self._is_chosen(setting.key):
+                free = setting.key not in named and setting.key.partition(".")[0] not in gone
+                if setting.implied and free and not self._is_chosen(setting.key):
                     applying[setting.key] = setting
         return applying.values()
 
