@@ -28,7 +28,6 @@ _SAME = {
     "the chat template": ("data", "chat_template"),
     "the prompts": ("data", "prompts_fingerprint"),
     "the grader": ("grader",),
-    "the value that is right": ("right_at",),
     "the value from which an answer is right": ("right_at",),
 }
 """What two evaluations must have in common, and its place in their settings."""
