@@ -98,8 +98,8 @@ def evaluate(
         progress: called with the name of the set, the completions done, and their total.
 
     Returns:
-        One evaluation per set: `.summary["accuracy"]` has `value`, `low` and `high` (a 95% interval), `.completions()`
-        every completion with its grade, `.folder` its path.
+        One evaluation per set: `.summary["accuracy"]` has `value`, `low` and `high` (a 95% interval), without a grader
+        `.summary["reward"]`; `.completions()` has every completion with its grade and rewards, `.folder` the path.
 
     Raises:
         CoveyError: what is wrong with the input or the machine, in one paragraph.
