@@ -31,7 +31,7 @@ _GRADER = "evaluation.grader"
 
 
 @dataclass(frozen=True, slots=True)
-class Grade:
+class HeldOutGrade:
     """What the grader and the rewards of a run say of one completion."""
 
     outcome: Outcome | None = None
@@ -42,7 +42,7 @@ class Grade:
     """By function; None where one does not apply."""
 
 
-GradeBatch = Callable[[Sequence[str], Sequence[Mapping[str, Any]], "Sequence[Completion]"], Sequence[Grade]]
+GradeBatch = Callable[[Sequence[str], Sequence[Mapping[str, Any]], "Sequence[Completion]"], Sequence[HeldOutGrade]]
 """From the texts of completions, the rows of their problems and what the engine returned, to grades."""
 
 
@@ -69,7 +69,7 @@ class GradedCompletion:
     partial: bool = False
     """Right, or a number within 10% of the answer."""
     reward: float | None = None
-    """See `Grade`."""
+    """See `HeldOutGrade`."""
     rewards: Mapping[str, float | None] = field(default_factory=dict)
 
 
@@ -183,7 +183,7 @@ class HeldOutGrader:
 
     def __call__(
         self, texts: Sequence[str], rows: Sequence[Mapping[str, Any]], completions: Sequence[Completion]
-    ) -> list[Grade]:
+    ) -> list[HeldOutGrade]:
         prompts = [row["prompt"] for row in rows]
         replies = [_as_in_training(prompt, text) for prompt, text in zip(prompts, texts, strict=True)]
         columns = {
@@ -196,7 +196,7 @@ class HeldOutGrader:
         each = [{name: values[at] for name, values in rewards.items()} for at in range(len(outcomes))]
         weights = self.config.training.reward_weights
         return [
-            Grade(outcome, weighted_reward([*own.values()], weights), own)
+            HeldOutGrade(outcome, weighted_reward([*own.values()], weights), own)
             for outcome, own in zip(outcomes, each, strict=True)
         ]
 
@@ -316,8 +316,8 @@ def _rewards(config: Config) -> list[RewardFunction]:
 
 def _grade_exact(
     texts: Sequence[str], rows: Sequence[Mapping[str, Any]], completions: Sequence[Completion]
-) -> list[Grade]:
-    return [Grade(grade_exact(text, row["answer"])) for text, row in zip(texts, rows, strict=True)]
+) -> list[HeldOutGrade]:
+    return [HeldOutGrade(grade_exact(text, row["answer"])) for text, row in zip(texts, rows, strict=True)]
 
 
 def _as_in_training(prompt: Any, text: str) -> Any:

@@ -48,7 +48,7 @@ _GOLD_COLUMNS = {"answer", "solution"}
 
 Builder = Callable[[RewardSettings], Reward]
 Score = Callable[[str, RewardSettings], float]
-Grade = Callable[[str, Mapping[str, Any], RewardSettings], Graded]
+GradeFunction = Callable[[str, Mapping[str, Any], RewardSettings], Graded]
 Key = Callable[[str, Mapping[str, Any], RewardSettings], Hashable | None]
 
 
@@ -66,7 +66,7 @@ def scored(name: str, score: Score) -> Builder:
     return build
 
 
-def graded(name: str, grade: Grade, key: Key | None = None) -> Builder:
+def graded(name: str, grade: GradeFunction, key: Key | None = None) -> Builder:
     """A reward that compares each completion with its row's gold answer."""
 
     def build(settings: RewardSettings) -> Reward:

@@ -25,7 +25,7 @@ _GRADED_BY = ("accuracy", "exact_match", "countdown")
 """Rewards that decide right or wrong for completions without an outcome."""
 _KNOWN = {names.STEP} | {value for name, value in vars(names).items() if name.startswith("COLUMN_")}
 
-Row = Mapping[str, Any]
+CompletionRow = Mapping[str, Any]
 T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
@@ -51,7 +51,7 @@ def pack_completions(record: RunRecord, *, most: int = MOST_COMPLETIONS, most_by
     total = sum(counts[path] or 0 for path in files)
     if not total:
         return Packed("", 0, 0)
-    groups: list[list[Row]] = []
+    groups: list[list[CompletionRow]] = []
     wanted = min(total, most)
     for number, path in enumerate(files):
         here = in_groups(_read_or_warn(read_completions, path) or [])
@@ -74,9 +74,9 @@ def _read_or_warn(read: Callable[[Path], T], path: Path) -> T | None:
         return None
 
 
-def in_groups(rows: Sequence[Row]) -> list[list[Row]]:
+def in_groups(rows: Sequence[CompletionRow]) -> list[list[CompletionRow]]:
     """The groups of one step; without group numbers, consecutive rows with the same prompt are a group."""
-    groups: list[list[Row]] = []
+    groups: list[list[CompletionRow]] = []
     before: object = None
     for row in rows:
         key = row.get(names.COLUMN_GROUP, row.get(names.COLUMN_PROMPT))
@@ -87,7 +87,7 @@ def in_groups(rows: Sequence[Row]) -> list[list[Row]]:
     return groups
 
 
-def table(groups: Sequence[Sequence[Row]], record: RunRecord) -> dict[str, Any]:
+def table(groups: Sequence[Sequence[CompletionRow]], record: RunRecord) -> dict[str, Any]:
     """The completions as columns for the page's script; null if unknown."""
     rows = [row for group in groups for row in group]
     rewards = [name for name in reward_names(record.rows) if any(name in row for row in rows)]
@@ -127,7 +127,7 @@ def _pack(content: Mapping[str, Any]) -> str:
     return base64.b64encode(gzip.compress(plain, 7, mtime=0)).decode("ascii")
 
 
-def _prompt(row: Row) -> str:
+def _prompt(row: CompletionRow) -> str:
     rendered = row.get(names.COLUMN_RENDERED)
     if isinstance(rendered, str):
         return rendered
@@ -155,13 +155,13 @@ def _number(value: Any) -> float | None:
     return float(f"{value:.4g}")
 
 
-def _total(row: Row, rewards: Sequence[str], weights: Sequence[float]) -> float | None:
+def _total(row: CompletionRow, rewards: Sequence[str], weights: Sequence[float]) -> float | None:
     known = [(row.get(name), weight) for name, weight in zip(rewards, weights, strict=False)]
     parts = [value * weight for value, weight in known if isinstance(value, int | float) and math.isfinite(value)]
     return _number(math.fsum(parts)) if parts else None
 
 
-def _outcome(row: Row, rewards: Sequence[str]) -> str | None:
+def _outcome(row: CompletionRow, rewards: Sequence[str]) -> str | None:
     outcome = row.get(names.COLUMN_OUTCOME)
     if outcome is not None:
         return str(outcome)

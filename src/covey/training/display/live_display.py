@@ -38,7 +38,7 @@ PACE_WINDOW = 20
 """The time left is estimated from the mean of this many newest steps."""
 
 
-class Sample(TypedDict):
+class ShownCompletion(TypedDict):
     """One completion to show. Unknown values are None."""
 
     prompt: str
@@ -109,7 +109,7 @@ class Display:
         self._pace: deque[float] = deque(maxlen=PACE_WINDOW)
         self._history: dict[str, list[tuple[int, float]]] = {}
         self._latest: dict[str, Any] = {}
-        self._samples: list[Sample] = []
+        self._samples: list[ShownCompletion] = []
         self._status = ""
         self._printed: set[str] = set()
         self._pending: tuple[int, dict[str, Any]] = (start_step, {})
@@ -171,7 +171,7 @@ class Display:
         self._pending = (step, {})
 
     def completions(self, samples: Sequence[Mapping[str, Any]]) -> None:
-        """Show these completions, each with `prompt`, `completion`, `answer`, `reward` and `right` (see `Sample`)."""
+        """Show these completions, each as a `ShownCompletion`."""
         with self._lock:
             self._samples = [_readable_sample(sample) for sample in samples]
         for sample in self._samples:
@@ -365,9 +365,9 @@ def _speed(per_second: float) -> str:
     return f"{per_second:.0f}" if per_second >= 10 else f"{per_second:.1f}"
 
 
-def _readable_sample(sample: Mapping[str, Any]) -> Sample:
+def _readable_sample(sample: Mapping[str, Any]) -> ShownCompletion:
     answer = sample.get("answer")
-    return Sample(
+    return ShownCompletion(
         prompt=readable(sample["prompt"]),
         completion=readable(sample["completion"]),
         answer=None if answer is None else readable(answer),
@@ -376,12 +376,12 @@ def _readable_sample(sample: Mapping[str, Any]) -> Sample:
     )
 
 
-def _details(sample: Sample) -> str:
+def _details(sample: ShownCompletion) -> str:
     parts = [] if sample["answer"] is None else [f"answer {fit(sample['answer'], 20)}"]
     if sample["reward"] is not None:
         parts.append(f"reward {sample['reward']:.2f}")
     return "  ".join(parts)
 
 
-def _sample_line(sample: Sample) -> str:
+def _sample_line(sample: ShownCompletion) -> str:
     return f"{_MARKS[sample['right']][0]} {sample['prompt']}  {_details(sample)} | {sample['completion']}"

@@ -19,8 +19,8 @@ from covey.runlog import names
 
 logger = logging.getLogger(__name__)
 
-Metrics = Mapping[str, dict[str, list[float]]]
-"""Metrics by name, in training and in evaluation."""
+TrainerMetrics = Mapping[str, dict[str, list[float]]]
+"""TrainerMetrics by name, in training and in evaluation."""
 
 
 class ReasoningSupport:
@@ -79,7 +79,7 @@ class ReasoningSupport:
         if self.vocabulary is not None and writes:
             self.vocabulary.save(folder)
 
-    def measure(self, batch: Mapping[str, Any], metrics: Metrics, reduce: Callable[..., Any]) -> None:
+    def measure(self, batch: Mapping[str, Any], metrics: TrainerMetrics, reduce: Callable[..., Any]) -> None:
         """Log the share of reasoning tokens in thinking, and of thinking in completions, over all processes.
 
         Args:
