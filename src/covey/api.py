@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from covey.config import Flag, compose
+from covey.errors import ConfigError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -56,6 +57,7 @@ def train(
     if objective is not None:
         from covey.objective.own import record
 
+        _refuse_two_objectives(words)
         chosen, settings = record(objective)
         words += _words(chosen)
     composed = compose(words, recipe, config_dirs)
@@ -119,6 +121,12 @@ def evaluate(
 
     files = {name: str(path) for name, path in paths.items() if path is not None}
     return run_evaluations(composed.config, found, files, None if out is None else Path(out), progress or _ignore)
+
+
+def _refuse_two_objectives(words: Sequence[str]) -> None:
+    named = [word for word in words if word.partition("=")[0].strip() in ("objective", "objective.name")]
+    if named:
+        raise ConfigError(f"covey.train(objective=…) and {named[0]} name two objectives: leave one of them out.")
 
 
 def _words(overrides: Overrides) -> list[str]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import hashlib
 import importlib
 import importlib.util
 import inspect
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -39,6 +41,25 @@ def import_object(name: str, key: str, error: type[CoveyError]) -> Any:
     names = [k for k, v in vars(module).items() if getattr(v, "__module__", None) == module.__name__]
     shown = ", ".join(difflib.get_close_matches(attribute, names, n=5, cutoff=0.0)) or "nothing of its own"
     raise error(f"{key}: {name}: {source} has no {attribute or 'name after the colon'}; it has {shown}.")
+
+
+def code_hashes(names: Iterable[str]) -> dict[str, str]:
+    """The SHA-256 of the file of each of these objects, by name; names of Covey's own parts have none.
+
+    A name that leads to no file is left out.
+    """
+    found = {}
+    for name in names:
+        source, colon, _ = name.rpartition(":")
+        file: str | None = source
+        if colon and not source.endswith(".py"):
+            spec = None
+            with contextlib.suppress(ImportError, ValueError):
+                spec = importlib.util.find_spec(source)
+            file = spec.origin if spec is not None else None
+        if colon and file is not None and (path := Path(file).expanduser()).is_file():
+            found[name] = hashlib.sha256(path.read_bytes()).hexdigest()
+    return found
 
 
 class _ImportFailed(Exception):  # noqa: N818  it never leaves this module

@@ -238,6 +238,16 @@ def test_columns_of_every_held_out_set_are_checked(own: Path) -> None:
         check_columns_for(settings, {"test": ["prompt", "kind"]})
 
 
+def test_where_the_accuracy_decides_rewards_may_lack_a_column(own: Path) -> None:
+    sets = {"test": ["prompt", "answer"], "hard": ["prompt", "kind", "answer"]}
+    graded = f"rewards.funcs=[accuracy,'{own}:logs']"
+    (left_out,) = check_columns_for(config(graded), sets).items()
+    assert left_out[0] == "test"
+    assert left_out[1].endswith("it has answer. So there is no eval/reward on it.")
+    with pytest.raises(RewardError, match="needs kind"):
+        check_columns_for(config(graded, "evaluation.best_by=reward"), sets)
+
+
 def test_evaluations_of_an_older_version_have_no_rewards() -> None:
     old = {"problem": 0, "outcome": "right", "partial": True, "well_formed": True, "truncated": False, "length": 3}
     rows = [{**old, "extracted": "7"}, {**old, "problem": 1, "extracted": "7", "reward": 1.0, "rewards": {"f": 1.0}}]

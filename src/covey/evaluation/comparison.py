@@ -248,7 +248,7 @@ def _check_comparable(first: StoredEvaluation, other: StoredEvaluation, metric: 
         reason, seeds = f"{' and '.join(differ)} differ", _seeds(*settings)
         raise NotComparableError(
             f"{pair} cannot be compared: {reason}. Evaluate both on the same problems, with the same system prompt, "
-            f"chat template and grader.{seeds}",
+            f"chat template, grader and rewards.{seeds}",
             f"{reason}.{seeds}" if seeds else reason,
         )
     if differ := [] if any_sampling else _sampled_differently(*settings):
@@ -274,7 +274,12 @@ def _differing(
             continue
         shown = f" ({_shown(first)} and {_shown(second)})" if keys[-1] not in _UNSHOWN else ""
         differ.append(word + (which_problems() if word == "the problems" else shown))
-    return differ
+    used = (
+        [one.get("grader")] if not metric.startswith(names.MEAN_REWARD) else (one.get("rewards") or {}).get("funcs", [])
+    )
+    codes = [settings.get("code") or {} for settings in (one, two)]
+    changed = [name for name in used if all(name in code for code in codes) and codes[0][name] != codes[1][name]]
+    return [*differ, *(f"the file of {name}" for name in changed)]
 
 
 def _sampled_differently(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str]:
@@ -321,5 +326,7 @@ def _lookup(settings: Mapping[str, Any], keys: tuple[str, ...]) -> tuple[bool, A
 
 
 def _shown(value: Any) -> str:
+    if isinstance(value, Mapping) and "funcs" in value:
+        value = ", ".join(value["funcs"]) + (f" × {value['weights']}" if value["weights"] else "")
     text = "none" if value in (None, {}) else f"“{value}”" if isinstance(value, str) else str(value)
     return text if len(text) <= 60 else text[:59] + "…"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from covey.answers import Outcome, Tags, extract_prediction, grade_exact, has_reasoning_format
 from covey.answers.maths.numbers import read_number
-from covey.errors import ConfigError
+from covey.errors import ConfigError, RewardError
 from covey.rewards.arguments import columns_of
 from covey.rewards.custom import check_columns, find_custom
 from covey.rewards.registry import IMPLIED_GRADERS, canonical_grader, canonical_name, load, reads_answer
@@ -149,23 +149,35 @@ def check_evaluation(config: Config) -> list[str]:
     return []
 
 
-def check_columns_for(config: Config, sets: Mapping[str, Sequence[str]]) -> None:
-    """Check that the run's rewards and grader can be called with the columns of each held-out set.
+def check_columns_for(config: Config, sets: Mapping[str, Sequence[str]]) -> dict[str, str]:
+    """Check that the run's grader and rewards can be called with the columns of each held-out set.
 
     Args:
         config: of the run.
         sets: the columns of each set, by its name.
 
+    Returns:
+        Notes on the sets on which the rewards are left out, by name: where the accuracy decides, a reward may need a
+        column that only the training data has.
+
     Raises:
-        RewardError: one needs a column that is not there, or does not accept one that is.
+        RewardError: the grader, or a reward without which nothing decides, needs a column that is not there, or does
+            not accept one that is.
     """
-    grader = grader_name(config)
+    grader, left_out = grader_name(config), dict[str, str]()
+    needed = grader is None or str(config.evaluation.best_by).startswith(names.MEAN_REWARD)
     for name, columns in sets.items():
         rows = f"the held-out set {name}"
-        for given, function in zip(config.rewards.funcs, _rewards(config), strict=True):
-            check_columns(function, given, columns, rows=rows)
         if grader is not None and ":" in grader:
             check_columns(find_custom(grader, _GRADER).batch, grader, columns, key=_GRADER, rows=rows)
+        try:
+            for given, function in zip(config.rewards.funcs, _rewards(config), strict=True):
+                check_columns(function, given, columns, rows=rows)
+        except RewardError as error:
+            if needed:
+                raise
+            left_out[name] = f"{error} So there is no eval/reward on it."
+    return left_out
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
@@ -33,6 +34,7 @@ from covey.evaluation.metrics import compute_metrics
 from covey.evaluation.run import evaluate, whole_batches
 from covey.evaluation.stored import reward_settings, sampling_settings
 from covey.evaluation.target import Target, find_target
+from covey.importing import code_hashes
 from covey.model.adapters import quantization_config
 from covey.model.loading import check_model, load_tokenizer, own_generation_config, quiet_weights, source_options
 from covey.model.prompts import cut_left, prompt_lengths, render, thinking_prefix
@@ -51,6 +53,8 @@ from covey.runlog.evaluations import (
 
 Progress = Callable[[str, int, int], None]
 """Called with the name of the set, the completions done, and completions in all."""
+
+logger = logging.getLogger(__name__)
 
 _PRESETS = {(0.7, 50, 0.95): "standard", (0.85, 2000, 1.0): "liberal", (1.0, 0, 1.0): "sampled"}
 _BLOCK = 1 << 20
@@ -101,7 +105,10 @@ def run_evaluations(
         )
     name = "local" if model is not None else config.evaluation.engine
     engine = engine_of(config, target, tokenizer, name, model)
-    check_columns_for(config, {part.name: part.rows.column_names for part in sets if part.rewarded})
+    left_out = check_columns_for(config, {part.name: part.rows.column_names for part in sets if part.rewarded})
+    for note in left_out.values():
+        logger.warning("%s", note)
+    sets = [replace(part, rewarded=part.rewarded and part.name not in left_out) for part in sets]
     found = []
     runner = RewardRunner.of(config.rewards, max_completion_length=config.training.max_completion_length)
     with closing(engine), runner:
@@ -327,6 +334,7 @@ def _described(config: Config, target: Target, part: _Set, setup: _Setup) -> dic
         "shared_prefill": config.speed.shared_prefill,
         **grader_settings(config, part.grader),
         **(reward_settings(config) if part.rewarded else {}),
+        "code": code_hashes({*filter(None, [part.grader]), *(config.rewards.funcs if part.rewarded else ())}),
         "environment": describe_environment(),
     }
 

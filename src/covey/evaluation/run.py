@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -57,8 +58,17 @@ class EvaluationResult:
             found = _with_interval("reward", self.reward) | found
         if self.accuracy is not None:
             found = _with_interval("accuracy", self.accuracy) | found
-        return found | {f"reward/{name}": value for name, value in self.rewards.items()}
+        lost = {f"grader/{outcome}": value for outcome, value in self.lost().items()}
+        return found | {f"reward/{name}": value for name, value in self.rewards.items()} | lost
 
+    def lost(self) -> dict[Outcome, float]:
+        """The shares of completions that could not be graded, by the reason; empty where all were."""
+        counts = Counter(item.outcome for item in self.completions)
+        return {outcome: counts[outcome] / counts.total() for outcome in LOST if counts[outcome]}
+
+
+LOST = (Outcome.TIMED_OUT, Outcome.CRASHED, Outcome.UNPARSABLE_GOLD)
+"""Outcomes that are the grader's or the data's fault."""
 
 _GenerateBatch = Callable[[list[Any], int], list[Completion]]
 """From prompts and a seed to one completion each."""

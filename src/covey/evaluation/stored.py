@@ -82,7 +82,7 @@ def read_training_evaluation(file: Path) -> StoredEvaluation:
     measured = settings_of(config, grader)
     data = {"problems": len(problems), "problems_fingerprint": digest(problems), **measured["data"]}
     model = {"id": f"{run.root.name} at step {named[1]}"}
-    settings = {**measured, "name": named[0], "step": named[1], "model": model, "data": data}
+    settings = {**measured, "code": run.code_hashes(), "name": named[0], "step": named[1], "model": model, "data": data}
     summary = {name: {"value": e.value, "low": e.low, "high": e.high} for name, e in estimates.items()}
     return StoredEvaluation(file, settings, summary)
 

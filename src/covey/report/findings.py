@@ -267,10 +267,7 @@ def entropy_collapse(run: Evidence) -> Finding | None:
 
 def grader_lost(run: Evidence) -> Finding | None:
     """The share of gradings that timed out or crashed, over the whole run."""
-    lost = {}
-    for outcome in (Outcome.TIMED_OUT, Outcome.CRASHED):
-        points = series(run.rows, names.grader_name(outcome))
-        lost[outcome] = fmean(value for _, value in points) if points else 0.0
+    lost = {outcome: _share(run, outcome) for outcome in (Outcome.TIMED_OUT, Outcome.CRASHED)}
     share = sum(lost.values())
     if share < 0.001:
         return None
@@ -279,23 +276,32 @@ def grader_lost(run: Evidence) -> Finding | None:
         "Gradings were lost",
         f"{share:.1%} of gradings",
         f"{lost[Outcome.TIMED_OUT]:.1%} of gradings timed out and {lost[Outcome.CRASHED]:.1%} crashed: such "
-        "completions get no reward. Filter for these outcomes below, and see rewards.timeout.",
+        "completions get no reward, and count as wrong where they are held out. Filter for these outcomes below, and see rewards.timeout.",
     )
 
 
 def gold_unreadable(run: Evidence) -> Finding | None:
     """Gold answers that the grader cannot parse."""
-    points = series(run.rows, names.grader_name(Outcome.UNPARSABLE_GOLD))
-    share = fmean(value for _, value in points) if points else 0.0
+    share = _share(run, Outcome.UNPARSABLE_GOLD)
     if share < 0.001:
         return None
     return Finding(
         "warn",
         "Unparsable gold answers",
         f"{share:.1%} of gradings",
-        "The grader cannot parse some of the dataset's gold answers, so completions for them cannot be graded. "
+        "The grader cannot parse some of the dataset's gold answers (or gives None), so completions for them cannot be "
+        "graded. "
         "`covey doctor` lists the rows.",
     )
+
+
+def _share(run: Evidence, outcome: Outcome) -> float:
+    """The share of gradings with this outcome, in training or on the main held-out set, whichever is larger."""
+    trained = [value for _, value in series(run.rows, names.grader_name(outcome))]
+    (held_out, *_) = (*names.held_out_sets(run.rows), names.TEST_SET)
+    evaluated = [row for row in run.rows if row.get(names.eval_name(held_out, names.FORMAT)) is not None]
+    counted = [float(row.get(names.eval_name(held_out, names.grader_name(outcome))) or 0.0) for row in evaluated]
+    return max(fmean(values) if values else 0.0 for values in (trained, counted))
 
 
 RULES: tuple[Rule, ...] = (

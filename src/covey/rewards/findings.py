@@ -38,6 +38,8 @@ class Findings:
     def __init__(self, on_error: str) -> None:
         self._on_error = on_error
         self._unparsable: set[tuple[str, str]] = set()
+        self.notify: Callable[[str], None] | None = None
+        """Shows the user a line, in addition to the log."""
 
     def outcomes(
         self,
@@ -80,13 +82,13 @@ class Findings:
                 f"The {what} {name} failed{where}: {first.cause}. Fix the function, or set rewards.on_error=skip to "
                 "leave such completions out and continue."
             )
-        log_once(
-            _log,
-            "The %s %s failed%s: %s. It gives nothing for %d of %d completions of this batch "
-            "(rewards.on_error=skip); from now on such failures are only counted, as grader/%s.",
-            *(what, name, where, first.cause, failed, count, "errors" if what == "reward" else Outcome.CRASHED),
-            key=f"failed {what} {name}",
+        counted = "errors" if what == "reward" else Outcome.CRASHED
+        text = (
+            f"The {what} {name} failed{where}: {first.cause}. It gives nothing for {failed} of {count} completions of "
+            f"this batch (rewards.on_error=skip); from now on such failures are only counted, as grader/{counted}."
         )
+        if log_once(_log, "%s", text, key=f"failed {what} {name}") and self.notify is not None:
+            self.notify(f"WARNING: {text}")
         if whole:
             return [None] * count, failed
         missing = {problem.row for problem in problems}

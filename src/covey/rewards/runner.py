@@ -98,8 +98,6 @@ class RewardRunner:
         self.prompt_prefix = ""
         """What the prompts end with for the model to continue, such as `<think>`: it is prepended to each completion,
         so that rewards see the whole answer."""
-        self.notify: Callable[[str], None] | None = None
-        """Shows the user a line, in addition to the log; may be None."""
         self._lock = threading.Lock()
         self.pool: WorkerPool | InProcess
         if workers == 0:
@@ -167,6 +165,15 @@ class RewardRunner:
             RewardError: there is no such grader, or a row lacks a column that it needs.
         """
         return accepted(self.pool.submit_grading(name, completions, rows).result())
+
+    @property
+    def notify(self) -> Callable[[str], None] | None:
+        """Shows the user a line, in addition to the log; may be set."""
+        return self._findings.notify
+
+    @notify.setter
+    def notify(self, show: Callable[[str], None] | None) -> None:
+        self._findings.notify = show
 
     def score(
         self, prompts: Sequence[Any], completions: Sequence[Any], columns: Mapping[str, Any]
@@ -277,7 +284,7 @@ class RewardRunner:
             if self._on_error == "skip" and callable(log_metric):
                 log_metric("grader/errors", float(batch.failed * _processes()))
             if self._no_reward_check is not None and values:
-                self._no_reward_check.add(batch.rewarded, self.notify)
+                self._no_reward_check.add(batch.rewarded, self._findings.notify)
         return values
 
     def _results(

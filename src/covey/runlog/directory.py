@@ -13,10 +13,11 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from covey.config.secrets import redact_words
@@ -165,10 +166,20 @@ class RunDirectory:
                 f"reads up to format {RUN_FORMAT}). Update Covey to read it."
             )
 
-    def write_environment(self) -> None:
+    def code_hashes(self) -> dict[str, str]:
+        """The hashes of the files of the user's own parts, by name, as `write_environment` got them."""
+        try:
+            code = json.loads(self.environment.read_bytes())["code"]
+        except (OSError, ValueError, KeyError, TypeError):  # of an older version, or damaged
+            return {}
+        return {str(name): str(value) for name, value in code.items()} if isinstance(code, dict) else {}
+
+    def write_environment(self, code: Mapping[str, str] = MappingProxyType({})) -> None:
         """Write the machine, package versions and command of the run."""
         with self.guard(self.environment.name):
-            write_atomically(self.environment, json.dumps(describe_environment(), indent=2) + "\n")
+            write_atomically(
+                self.environment, json.dumps({**describe_environment(), "code": dict(code)}, indent=2) + "\n"
+            )
 
     @contextlib.contextmanager
     def lock(

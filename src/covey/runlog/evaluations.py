@@ -221,10 +221,12 @@ def _differences(there: Mapping[str, Any], here: Mapping[str, Any], within: str 
     found = []
     for key, value in here.items():
         other = there.get(key)
-        if key == "environment" or value == other or (key == "rewards" and key not in there):  # of older versions
+        if key == "environment" or value == other or (key in ("rewards", "code") and key not in there):  # older
             continue
         if isinstance(value, Mapping) and isinstance(other, Mapping) and value:
             found += _differences(other, value, f"{within}{key}.")
+        elif within == "code.":
+            found.append(f"the file of {key} was another")
         elif key.endswith("fingerprint"):
             found.append(f"other {'weights' if key == 'fingerprint' else key.partition('_')[0]}")
         else:

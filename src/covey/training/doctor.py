@@ -61,13 +61,13 @@ def examine(config: Config, *, show_prompt: Callable[[str], None] | None = None)
         return
     try:
         loaded = data.load(config.dataset, config.seed, answer_for=asked)
-        check_rewards(config, loaded)
+        unrewarded = check_rewards(config, loaded)
     except CoveyError as error:
         yield PreflightFinding(Mark.WRONG, "data", str(error))
         return
     held_out = ", ".join(f"{name} {len(rows)}" for name, rows in loaded.evaluation.items()) or "none"
     yield PreflightFinding(Mark.FINE, "data", f"{len(loaded.train)} training rows; held out: {held_out}")
-    for note in loaded.notes:
+    for note in (*loaded.notes, *unrewarded.values()):
         yield PreflightFinding(Mark.WARNING, "data", note)
     if show_prompt is not None:
         show_prompt(render(tokenizer, loaded.train[0]["prompt"], config.training.chat_template_kwargs))

@@ -21,6 +21,7 @@ from covey.config import Config, to_yaml
 from covey.config.secrets import RedactingFormatter, redact
 from covey.evaluation.grading import SEED_OFFSET, HeldOutGrader, answer_asked_by, check_evaluation, grader_name
 from covey.evaluation.job import load_benchmark, run_benchmarks, sampling_of
+from covey.importing import code_hashes
 from covey.model.loading import check_model, load_tokenizer
 from covey.model.prompts import cut_left, prompt_lengths, thinking_prefix
 from covey.model.reasoning_vocab.token_map import MAP_FILE
@@ -119,7 +120,8 @@ def _begin(
         with processes.main_of_machine_first():
             source = check_model(config.model)
             loaded = data.load(config.dataset, config.seed, answer_for=answer_asked_by(config))
-        check_rewards(config, loaded)
+        unrewarded = check_rewards(config, loaded)
+        notes += unrewarded.values()
         tokenizer = load_tokenizer(config.model)
         template = config.training.chat_template_kwargs
         measure, cut = prompt_lengths(tokenizer, template), cut_left(tokenizer)
@@ -164,7 +166,7 @@ def _begin(
         with _logging_to(log), bounded(log):
             runner.start(output=log)
             report = LiveReport(own)
-            job = _Job(config, run, own, plan, trainer, loaded, tokenizer, runner, report, processes)
+            job = _Job(config, run, own, plan, trainer, loaded, tokenizer, runner, report, processes, unrewarded)
             result = _train(job, console)
             if result.main and result.finished:  # still under the lock: the next process finds a finished run
                 processes.leave()
@@ -187,6 +189,8 @@ class _Job:
     rewards: RewardRunner
     report: LiveReport
     processes: Processes
+    unrewarded: Mapping[str, str]
+    """Held-out sets without rewards, see `check_columns_for`."""
     timer: StepTimer = dataclasses.field(default_factory=StepTimer)
 
 
@@ -311,7 +315,9 @@ def _evaluate(job: _Job) -> Mapping[str, EvaluationResult]:
                 job.tokenizer,
                 chosen,
                 sampling_of(config),
-                grade=HeldOutGrader(config, job.rewards, grader_name(config), trainer_state=trainer.state),
+                grade=HeldOutGrader(
+                    config, job.rewards, grader_name(config), name not in job.unrewarded, trainer.state
+                ),
                 tags=Tags(config.rewards.think_tag, config.rewards.answer_tag),
                 num_samples=settings.num_samples,
                 batch_size=settings.batch_size,
@@ -349,7 +355,7 @@ def _open_run_directory(config: Config, run: RunDirectory, plan: ResumePlan) -> 
         folder.mkdir(parents=True, exist_ok=True)
     for leftover in run.root.glob("*/.*.tmp"):  # of a killed process
         leftover.unlink()
-    run.write_environment()
+    run.write_environment(code_hashes(config.own_code))
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
@@ -11,6 +12,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 
 from covey.evaluation.grading import GradedCompletion
 from covey.evaluation.run import EvaluationResult
+from covey.log_once import log_once
 from covey.runlog import names
 from covey.runlog.directory import RunDirectory
 from covey.runlog.evaluations import training_file
@@ -18,6 +20,8 @@ from covey.runlog.files import json_line, write_atomically
 from covey.runlog.metrics import MetricsWriter
 from covey.training.checkpoint.best import deciding_metric, event_metrics, is_new_best, note_evaluation, relink_best
 from covey.training.display.live_display import Display
+
+logger = logging.getLogger(__name__)
 
 Evaluate = Callable[[], Mapping[str, EvaluationResult]]
 """Evaluates the current model on every held-out set, by name."""
@@ -98,6 +102,11 @@ class EvaluationCallback(TrainerCallback):
             row |= {names.eval_name(held_out, metric): value for metric, value in result.metrics().items()}
             records = "".join(json_line(asdict(item)) for item in result.completions)
             write_atomically(training_file(self._run.root, held_out, state.global_step), records)
+            if lost := result.lost():
+                shares = ", ".join(f"{share:.0%} {outcome.replace('_', ' ')}" for outcome, share in lost.items())
+                text = f"Not all completions of the held-out set {held_out} could be graded ({shares}); they count as wrong."
+                if log_once(logger, text, key=f"lost {held_out}"):
+                    self._display.note(f"WARNING: {text}")
         self._writer.add(state.global_step, row)
         if self._log:
             self._log(row)

@@ -70,16 +70,20 @@ def check_engine() -> None:
     os.environ.setdefault("VLLM_CONFIGURE_LOGGING", "0")  # read when vLLM is imported
 
 
-def check_rewards(config: Config, loaded: LoadedData) -> None:
+def check_rewards(config: Config, loaded: LoadedData) -> dict[str, str]:
     """Check that every reward, and the grader, can be called with the columns that the data has.
+
+    Returns:
+        Notes on the held-out sets on which the rewards are left out, see `check_columns_for`.
 
     Raises:
         RewardError: it cannot be found, or needs a missing column.
     """
     settings = RewardSettings.of(config.rewards, config.training.max_completion_length)
     rewards.load(config.rewards.funcs, settings, loaded.train.column_names)
-    if config.evaluation.every_steps:
-        check_columns_for(config, {name: rows.column_names for name, rows in loaded.evaluation.items()})
+    if not config.evaluation.every_steps:
+        return {}
+    return check_columns_for(config, {name: rows.column_names for name, rows in loaded.evaluation.items()})
 
 
 def check_size(config: Config, loaded: LoadedData, processes: int = 1) -> None:
