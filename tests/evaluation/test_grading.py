@@ -229,11 +229,12 @@ def test_mistakes_are_one_clear_paragraph(own: Path) -> None:
 
 def test_columns_of_every_held_out_set_are_checked(own: Path) -> None:
     settings = config(f"rewards.funcs=['{own}:logs']", f"evaluation.grader='{own}:judged'")
-    check_columns_for(settings, {"test": ["prompt", "kind", "answer"]})
+    assert check_columns_for(settings, {"test": ["prompt", "kind", "answer"]}) == {}
+    ungraded = config(f"rewards.funcs=['{own}:logs']")
     with pytest.raises(
         RewardError, match=r"rewards\.funcs: .*:logs needs kind, but the held-out set validation has no"
     ):
-        check_columns_for(settings, {"test": ["prompt", "kind", "answer"], "validation": ["prompt", "answer"]})
+        check_columns_for(ungraded, {"test": ["prompt", "kind", "answer"], "validation": ["prompt", "answer"]})
     with pytest.raises(RewardError, match=r"evaluation\.grader: .*:judged needs answer, but the held-out set test has"):
         check_columns_for(settings, {"test": ["prompt", "kind"]})
 

@@ -276,7 +276,8 @@ def grader_lost(run: Evidence) -> Finding | None:
         "Gradings were lost",
         f"{share:.1%} of gradings",
         f"{lost[Outcome.TIMED_OUT]:.1%} of gradings timed out and {lost[Outcome.CRASHED]:.1%} crashed: such "
-        "completions get no reward, and count as wrong where they are held out. Filter for these outcomes below, and see rewards.timeout.",
+        "completions get no reward, and held-out ones count as wrong. Filter for these outcomes below, and see "
+        "rewards.timeout.",
     )
 
 

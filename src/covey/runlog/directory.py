@@ -175,7 +175,7 @@ class RunDirectory:
         return {str(name): str(value) for name, value in code.items()} if isinstance(code, dict) else {}
 
     def write_environment(self, code: Mapping[str, str] = MappingProxyType({})) -> None:
-        """Write the machine, package versions and command of the run."""
+        """Write the machine, package versions and command of the run, and the hashes of the user's own code."""
         with self.guard(self.environment.name):
             write_atomically(
                 self.environment, json.dumps({**describe_environment(), "code": dict(code)}, indent=2) + "\n"

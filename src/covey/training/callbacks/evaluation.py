@@ -104,7 +104,9 @@ class EvaluationCallback(TrainerCallback):
             write_atomically(training_file(self._run.root, held_out, state.global_step), records)
             if lost := result.lost():
                 shares = ", ".join(f"{share:.0%} {outcome.replace('_', ' ')}" for outcome, share in lost.items())
-                text = f"Not all completions of the held-out set {held_out} could be graded ({shares}); they count as wrong."
+                text = (
+                    f"Held-out completions of the set {held_out} could not be graded ({shares}): they count as wrong."
+                )
                 if log_once(logger, text, key=f"lost {held_out}"):
                     self._display.note(f"WARNING: {text}")
         self._writer.add(state.global_step, row)
