@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -18,7 +17,7 @@ from covey.answers import Outcome, Tags
 from covey.config import Config
 from covey.errors import ConfigError, ModelError, RunDirectoryError
 from covey.evaluation.benchmarks import benchmark, named
-from covey.evaluation.fingerprint import digest
+from covey.evaluation.fingerprint import digest, weights_fingerprint
 from covey.evaluation.grading import (
     SEED_OFFSET,
     GradedCompletion,
@@ -57,7 +56,6 @@ Progress = Callable[[str, int, int], None]
 logger = logging.getLogger(__name__)
 
 _PRESETS = {(0.7, 50, 0.95): "standard", (0.85, 2000, 1.0): "liberal", (1.0, 0, 1.0): "sampled"}
-_BLOCK = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,7 +316,7 @@ def _described(config: Config, target: Target, part: _Set, setup: _Setup) -> dic
     answers = part.rows["answer"] if "answer" in part.rows.column_names else [None] * len(problems)
     return {
         "name": part.name,
-        "model": {"id": target.label, "fingerprint": _weights(target, getattr(setup.engine, "model", None))},
+        "model": {"id": target.label, "fingerprint": weights_fingerprint(target, getattr(setup.engine, "model", None))},
         "data": {
             "problems": len(part.rows),
             "problems_fingerprint": digest(zip(problems, map(str, answers), strict=True)),
@@ -386,17 +384,3 @@ def _folder(config: Config, target: Target, name: str, out: Path | None, *, seve
     data_name = name if config.evaluation.benchmarks else f"{config.dataset.label}-{name}"
     model_name = target.label.rstrip("/").rpartition("/")[2]
     return Path(config.output_dir) / "evaluations" / f"{model_name}-{data_name}-{how}{samples}".replace("/", "_")
-
-
-def _weights(target: Target, model: Any) -> str:
-    """A fingerprint of the weights: a hash of the files, or the commit of a hub model."""
-    folder = target.adapter or (Path(target.source) if Path(target.source).is_dir() else None)
-    if folder is None:
-        config = getattr(model, "config", None)  # another engine has no model here
-        return str(getattr(config, "_commit_hash", None) or target.source)
-    hashed = hashlib.sha256()
-    for file in sorted([*folder.glob("*.safetensors"), *folder.glob("pytorch_model*.bin")]):
-        with file.open("rb") as stream:
-            while block := stream.read(_BLOCK):
-                hashed.update(block)
-    return hashed.hexdigest()
