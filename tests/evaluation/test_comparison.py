@@ -21,6 +21,8 @@ from covey.evaluation.estimators import Estimate, t_estimate
 from covey.evaluation.figures import change_ends_text, change_text, ends_text, estimate_text, paired_text, value_text
 from covey.evaluation.paired import compare
 from covey.evaluation.stored import read_stored
+from covey.importing import code_hashes
+from covey.runlog.directory import RunDirectory
 from made_run import write_evaluation
 
 CONFIG = "seed: 0\ndataset: {task: arithmetic}\nrewards: {funcs: [%s]}\n"
@@ -64,6 +66,22 @@ def test_identical_completions_measured_differently_are_refused_everywhere(
     assert reason in capsys.readouterr().err
     (result,) = compare_runs(one, other)
     assert (result.found, result.reason) == (None, reason)
+
+
+def test_a_grader_whose_file_has_changed_is_another_one(tmp_path: Path) -> None:
+    """By name it is the same; an older run, which has no hash, is compared."""
+    file = tmp_path / "mine.py"
+    grader = f"{file}:half"
+    config = f"dataset: {{task: arithmetic}}\nevaluation: {{grader: '{grader}'}}\n"
+    runs = [tmp_path / name for name in ("one", "other", "old")]
+    for number, run in enumerate(runs):
+        _run(run, config)
+        file.write_text(f"def half(completions, **kwargs):\n    return [{number}]\n")
+        if run.name != "old":
+            RunDirectory(run).write_environment(code_hashes([grader, "exact_match"]))
+    assert RunDirectory(runs[0]).code_hashes().keys() == {grader}
+    assert compare_runs(runs[0], runs[1])[0].reason == f"the contents of {file} differ"
+    assert compare_runs(runs[0], runs[2])[0].found is not None
 
 
 def test_other_problems_are_refused_with_the_reason(tmp_path: Path) -> None:

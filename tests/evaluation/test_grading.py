@@ -128,6 +128,7 @@ def test_an_own_grader_and_rewards_by_hand(own: Path, workers: int) -> None:
     assert found[0].answer is None
     result = summarise(found)
     assert result.metrics() | {"accuracy": 0.25, "reward": (21 + 30 + 2.5) / 3} == result.metrics()
+    assert result.metrics()["grader/unparsable_gold"] == 0.5  # an evaluation says what it could not grade
     assert result.rewards == {"logs": 3.5, "letters": 2.5}
     again = compute_metrics([asdict(one) for one in found])
     assert (again["reward"].value, again["reward"].low) == (result.metrics()["reward"], result.metrics()["reward_low"])

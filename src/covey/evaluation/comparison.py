@@ -279,7 +279,7 @@ def _differing(
     )
     codes = [settings.get("code") or {} for settings in (one, two)]
     changed = [name for name in used if all(name in code for code in codes) and codes[0][name] != codes[1][name]]
-    return [*differ, *(f"the file of {name}" for name in changed)]
+    return [*differ, *(f"the contents of {name.rpartition(':')[0]}" for name in changed)]
 
 
 def _sampled_differently(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str]:
