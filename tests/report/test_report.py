@@ -82,9 +82,11 @@ def test_every_group_of_curves_has_its_panels(run: Path) -> None:
         "Learning": ["accuracy", "reward", "components"],
         "Completion statistics": ["outcomes", "signal", "format", "length", "truncated", "entropy"],
         "Policy update": ["kl", "beta", "clip", "grad_norm", "loss", "learning_rate"],
-        "MaxEnt": ["target_entropy", "effective", "weight"],
+        "Objective": ["target_entropy", "effective", "weight"],
         "Speed and memory": ["stages", "throughput", "memory"],
     }
+    own = dict(make_sections([{**row, "train/objective/mine": 2.0} for row in record.rows], record.config))
+    assert [panel.title for panel in own["Objective"]][3:] == ["mine"]
     assert sections["Policy update"][0].target == 0.05
     stages = {one.label: one.points[0] for one in sections["Speed and memory"][0].series}
     assert sum(value for _, value in stages.values()) == pytest.approx(2.0)  # what is in no stage is "other"

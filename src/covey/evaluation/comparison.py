@@ -274,9 +274,8 @@ def _differing(
             continue
         shown = f" ({_shown(first)} and {_shown(second)})" if keys[-1] not in _UNSHOWN else ""
         differ.append(word + (which_problems() if word == "the problems" else shown))
-    used = (
-        [one.get("grader")] if not metric.startswith(names.MEAN_REWARD) else (one.get("rewards") or {}).get("funcs", [])
-    )
+    of_reward = metric.startswith(names.MEAN_REWARD)
+    used = (one.get("rewards") or {}).get("funcs", ()) if of_reward else (str(one.get("grader")),)
     codes = [settings.get("code") or {} for settings in (one, two)]
     changed = [name for name in used if all(name in code for code in codes) and codes[0][name] != codes[1][name]]
     return [*differ, *(f"the contents of {name.rpartition(':')[0]}" for name in changed)]

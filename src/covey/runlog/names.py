@@ -29,7 +29,9 @@ CLIP_HIGH = "train/clip_ratio/high_mean"
 CLIP_REGION = "train/clip_ratio/region_mean"
 
 # Added by Covey's trainer.
-BETA = "train/objective/beta"
+OBJECTIVE = "train/objective/"
+"""Metrics of the objective begin with it."""
+BETA = f"{OBJECTIVE}beta"
 TARGET_ENTROPY = "train/objective/target_entropy"
 EFFECTIVE_COMPLETIONS = "train/objective/effective_completions"
 WEIGHT_ON_CORRECT = "train/objective/weight_on_correct"

@@ -75,7 +75,7 @@ def _sections(rows: Sequence[Row], config: Mapping[str, Any]) -> Sections:
             [_outcomes(rows), _signal(rows), _format(rows), _length(rows), _truncated(rows), _entropy(rows)],
         ),
         ("Policy update", [*_divergence(rows, config), _clipped(rows), *_optimiser(rows)]),
-        ("MaxEnt", _maxent(rows)),
+        ("Objective", [*_maxent(rows), *_more_of_objective(rows)]),
         ("Reasoning vocabulary", vocabulary_panels(rows)),
         ("Speed and memory", [_stages(rows), _throughput(rows), _memory(rows)]),
     ]
@@ -220,6 +220,14 @@ def _maxent(rows: Sequence[Row]) -> list[Panel]:
         Panel("effective", "Effective completions", _lines(rows, ("1 / Σw²", names.EFFECTIVE_COMPLETIONS))),
         Panel("weight", "Weight on correct answers", _lines(rows, ("weight", names.WEIGHT_ON_CORRECT)), "percent"),
     ]
+
+
+def _more_of_objective(rows: Sequence[Row]) -> list[Panel]:
+    """One panel for each other metric of the objective: a user's own has any."""
+    shown = (names.BETA, names.TARGET_ENTROPY, names.EFFECTIVE_COMPLETIONS, names.WEIGHT_ON_CORRECT)
+    found = dict.fromkeys(name for row in rows for name in row if name.startswith(names.OBJECTIVE))
+    labels = {name: name.removeprefix(names.OBJECTIVE) for name in found if name not in shown}
+    return [Panel(f"objective-{label}", label, _lines(rows, (label, name))) for name, label in labels.items()]
 
 
 def vocabulary_panels(rows: Sequence[Row]) -> list[Panel]:
