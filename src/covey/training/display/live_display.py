@@ -329,9 +329,10 @@ def before_after_table(rows: Sequence[Change]) -> Table:
 
     A change is coloured where its test tells it from chance.
     """
-    grader = next((f" · grader: {row.grader}" for row in rows if row.grader), "")
+    notes = ["in brackets: 95% interval"] if any("[" in text for row in rows for text in row.texts) else []
+    notes += [f"grader: {grader}" for grader in dict.fromkeys(row.grader for row in rows) if grader]
     tests = [f"{row.label}: {row.test_text}" for row in rows if row.paired.found]
-    caption = Text("\n".join([f"in brackets: 95% interval{grader}", *tests]))  # not markup: sets have users' names
+    caption = Text("\n".join([" · ".join(notes), *tests]).strip("\n"))  # not markup: sets have users' names
     table = Table(box=SIMPLE_HEAD, caption=caption, caption_justify="left")
     table.add_column("")
     for heading in ("before", "after", "points" if all(row.is_share for row in rows) else "change"):
