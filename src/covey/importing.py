@@ -9,7 +9,8 @@ import importlib
 import importlib.util
 import inspect
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -39,7 +40,7 @@ def import_object(name: str, key: str, error: type[CoveyError]) -> Any:
     if hasattr(module, attribute):
         return getattr(module, attribute)
     names = [k for k, v in vars(module).items() if getattr(v, "__module__", None) == module.__name__]
-    shown = ", ".join(difflib.get_close_matches(attribute, names, n=5, cutoff=0.0)) or "nothing of its own"
+    shown = _shown(attribute, names)
     raise error(f"{key}: {name}: {source} has no {attribute or 'name after the colon'}; it has {shown}.")
 
 
@@ -60,6 +61,17 @@ def code_hashes(names: Iterable[str]) -> dict[str, str]:
         if colon and file is not None and (path := Path(file).expanduser()).is_file():
             found[name] = hashlib.sha256(path.read_bytes()).hexdigest()
     return found
+
+
+def _shown(attribute: str, names: list[str]) -> str:
+    """All names, the nearest first, or some of them where they are many."""
+    most = len(names) if len(names) <= _MOST_NAMES else 5
+    near = ", ".join(difflib.get_close_matches(attribute, names, n=max(most, 1), cutoff=0.0))
+    return near + (f" among others ({len(names)} in all)" if most < len(names) else "") or "nothing of its own"
+
+
+_MOST_NAMES = 12
+"""Names of a module that a message lists in full."""
 
 
 class _ImportFailed(Exception):  # noqa: N818  it never leaves this module
@@ -102,6 +114,21 @@ def _import_module(module: str) -> ModuleType:
 def _make_importable(folder: Path) -> None:
     if str(folder) not in sys.path:
         sys.path.append(str(folder))
+
+
+@contextmanager
+def user_errors(what: str, error: type[CoveyError]) -> Iterator[None]:
+    """Context manager: an exception of the user's own code becomes a `CoveyError` that begins with `what`.
+
+    Raises:
+        CoveyError: the user's own, or one of the kind `error`.
+    """
+    try:
+        yield
+    except CoveyError:
+        raise
+    except Exception as cause:  # the user's own code, which may raise anything
+        raise error(f"{what}: {failure(cause)}") from cause
 
 
 def failure(cause: BaseException) -> str:

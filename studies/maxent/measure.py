@@ -12,7 +12,7 @@ from task import SEED, held_out
 
 from covey.answers import Outcome, extract_answer_tag
 from covey.evaluation.estimators import mean
-from covey.evaluation.grading import Grade
+from covey.evaluation.grading import HeldOutGrade
 from covey.evaluation.passk import pass_at_k
 
 SAMPLES = 16
@@ -89,10 +89,10 @@ def measure(model_path: Path) -> Figures:
     return summarise(result.completions)
 
 
-def _grade(texts: Sequence[str], rows: Sequence[Mapping[str, Any]], completions: Sequence[Any]) -> list[Grade]:
+def _grade(texts: Sequence[str], rows: Sequence[Mapping[str, Any]], completions: Sequence[Any]) -> list[HeldOutGrade]:
     from covey.rewards import RewardSettings
     from covey.rewards.library.countdown import countdown
 
     settings = RewardSettings()
     outcomes = [countdown(text, row, settings).outcome for text, row in zip(texts, rows, strict=True)]
-    return [Grade(outcome or Outcome.CRASHED) for outcome in outcomes]
+    return [HeldOutGrade(outcome or Outcome.CRASHED) for outcome in outcomes]

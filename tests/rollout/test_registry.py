@@ -14,6 +14,12 @@ from covey.rollout.registry import make_engine
 
 FAKE = str(Path(__file__).parents[1] / "support" / "fake_engine.py") + ":FakeEngine"
 KEY = "evaluation.engine"
+PARTS = """class Engine:
+    def __init__(self, **_): self.version = None
+    sync = close = print
+    {generate}
+    {capabilities}
+"""
 
 
 def test_the_local_engine_by_name_has_the_models_weights(tiny_model: str) -> None:
@@ -31,6 +37,16 @@ def test_the_local_engine_by_name_has_the_models_weights(tiny_model: str) -> Non
         ("class Engine:\n    pass", r"cannot be made: TypeError: Engine\(\) takes no arguments"),
         ("class Engine:\n    def __init__(self, **_): raise KeyError('no server')", "KeyError: 'no server'"),
         ("class Engine:\n    def __init__(self, **_): self.version = None", "has no generate, sync, close, capabil"),
+        (PARTS.format(generate="x = 0", capabilities="capabilities = None"), "has no generate. See"),
+        (PARTS.format(generate="generate = 0", capabilities="capabilities = None"), "has no method generate. See"),
+        (
+            PARTS.format(generate="generate = print", capabilities="capabilities = None"),
+            r"capabilities must be a covey\.rollout\.Capabilities, not of type NoneType",
+        ),
+        (
+            PARTS.format(generate="generate = print", capabilities="capabilities = property(lambda self: 1 / 0)"),
+            r"is not an inference engine: ZeroDivisionError: division by zero \(.*mine\.py, line 5\)",
+        ),
         ("class Other:\n    pass", "has no Engine; it has Other"),
     ],
 )

@@ -35,7 +35,14 @@ from covey.evaluation.stored import reward_settings, sampling_settings
 from covey.evaluation.target import Target, find_target
 from covey.importing import code_hashes
 from covey.model.adapters import quantization_config
-from covey.model.loading import check_model, load_tokenizer, own_generation_config, quiet_weights, source_options
+from covey.model.loading import (
+    check_model,
+    load_tokenizer,
+    own_generation_config,
+    quiet_weights,
+    source_options,
+    vocab_size_of,
+)
 from covey.model.prompts import cut_left, prompt_lengths, render, thinking_prefix
 from covey.rewards.runner import RewardRunner
 from covey.rollout import InferenceEngine, LocalEngine, SamplingSettings
@@ -165,6 +172,7 @@ def load_policy(config: Config, target: Target) -> Any:
 
     source = check_model(config.model)
     more: dict[str, Any] = {"quantization_config": quantization_config(config.model)}
+    more |= {"dtype": config.model.dtype or "float32", **source_options(config.model)}
     if config.model.attn_implementation:
         more["attn_implementation"] = config.model.attn_implementation
     device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
@@ -172,12 +180,7 @@ def load_policy(config: Config, target: Target) -> Any:
         more["device_map"] = {"": 0 if device is not None else "cpu"}
     try:
         with quiet_weights():
-            model = AutoModelForCausalLM.from_pretrained(
-                source,
-                **source_options(config.model),
-                dtype=config.model.dtype or "float32",
-                **more,
-            )
+            model = AutoModelForCausalLM.from_pretrained(source, **more)
             if target.adapter is not None:
                 from peft import PeftModel
 
@@ -302,6 +305,7 @@ def _evaluate_set(
             on_batch=store.add,
             done=before,
             chat_template_kwargs=template,
+            vocab_size=None if setup.engine_name == "local" else vocab_size_of(config.model),
         )
         estimates = compute_metrics([asdict(item) for item in result.completions], config.seed, settings.k)
         finish_evaluation(folder, {name: (e.value, e.low, e.high) for name, e in estimates.items()})

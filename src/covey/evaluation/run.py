@@ -94,6 +94,7 @@ def evaluate(
     done: Sequence[GradedCompletion] = (),
     shard: Shard | None = None,
     chat_template_kwargs: TemplateArguments = None,
+    vocab_size: int | None = None,
 ) -> EvaluationResult:
     """Sample `num_samples` completions of every problem and grade them.
 
@@ -116,6 +117,7 @@ def evaluate(
         shard: compute only these batches here, and gather the result of all; the callbacks then get this process's
             completions.
         chat_template_kwargs: arguments of the chat template besides the messages.
+        vocab_size: rows of the model's embedding; None counts the tokenizer's tokens.
     """
     shard = shard or Shard(0, 1, lambda value: [value])
     total = len(problems) * num_samples
@@ -123,7 +125,8 @@ def evaluate(
     batches = _batches(problems, num_samples, batch_size, kept)
 
     def generate_batch(prompts: list[Any], seed: int) -> list[Completion]:
-        return generate(engine, tokenizer, prompts, sampling, seed=seed, chat_template_kwargs=chat_template_kwargs)
+        more: dict[str, Any] = {"chat_template_kwargs": chat_template_kwargs, "vocab_size": vocab_size}
+        return generate(engine, tokenizer, prompts, sampling, seed=seed, **more)
 
     graded_batch = partial(grade_batch, grade=grade, tags=tags or Tags(), prompt_prefix=prompt_prefix)
     made: dict[int, list[GradedCompletion]] = {}

@@ -200,6 +200,14 @@ def check_model(model: ModelConfig) -> str:
     return source
 
 
+def vocab_size_of(model: ModelConfig) -> int:
+    """Rows of the model's embedding, which may be more than its tokenizer's tokens."""
+    from transformers import AutoConfig
+
+    config = AutoConfig.from_pretrained(resolve_model(model.name), **source_options(model))
+    return int(config.get_text_config().vocab_size)
+
+
 def _can_be_hub_id(name: str) -> bool:
     starts_like_path = name.startswith((".", "/", "~", "\\")) or name.endswith("/")
     return not starts_like_path and name.count("/") <= 1 and "\\" not in name

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, Self
 
 from torch import Tensor
 
 from covey.errors import ConfigError, CoveyError
-from covey.importing import failure
+from covey.importing import user_errors
 
 Metrics = Mapping[str, float]
 """Numbers to log, by name (`objective/…`)."""
@@ -163,19 +163,13 @@ def passer(objective: Any) -> Callable[..., Any]:
     return method  # type: ignore[no-any-return]
 
 
-@contextmanager
-def reported(objective: Any, method: str, kind: type[CoveyError]) -> Iterator[None]:
+def reported(objective: Any, method: str, kind: type[CoveyError]) -> AbstractContextManager[None]:
     """Context manager: an exception of the objective's own code becomes a `CoveyError` that names it.
 
     Raises:
         CoveyError: the objective's own, or one of this kind.
     """
-    try:
-        yield
-    except CoveyError:
-        raise
-    except Exception as error:  # the user's own code, which may raise anything
-        raise kind(f"The objective {type(objective).__name__} failed in {method}: {failure(error)}") from error
+    return user_errors(f"The objective {type(objective).__name__} failed in {method}", kind)
 
 
 def _listed(names: frozenset[str] | set[str]) -> str:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from numbers import Integral
 from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
 from covey.errors import EngineError
+from covey.importing import user_errors
 from covey.model.prompts import TemplateArguments, render
 from covey.rollout.engine import Completion, InferenceEngine, SamplingSettings
 
@@ -21,6 +24,7 @@ def generate(
     *,
     seed: int | None,
     chat_template_kwargs: TemplateArguments = None,
+    vocab_size: int | None = None,
 ) -> list[Completion]:
     """One completion per prompt, with its text.
 
@@ -31,13 +35,16 @@ def generate(
         sampling: the settings.
         seed: the same seed, prompts and weights give the same completions, if the engine is `seeded`.
         chat_template_kwargs: arguments of the chat template besides the messages.
+        vocab_size: rows of the model's embedding, which may have more than the tokenizer; None counts the tokenizer's.
 
     Raises:
         ModelError: the chat template fails.
         EngineError: the engine fails.
     """
     ids = [_encode(tokenizer, prompt, chat_template_kwargs) for prompt in prompts]
-    found = complete(engine, ids, sampling, seed=seed)
+    if vocab_size is None and not _is_coveys(engine):
+        vocab_size = max([len(tokenizer), *(token + 1 for token in tokenizer.added_tokens_decoder)])
+    found = complete(engine, ids, sampling, seed=seed, vocab_size=vocab_size)
     return [
         one if one.text is not None else replace(one, text=str(tokenizer.decode(one.ids, skip_special_tokens=True)))
         for one in found
@@ -45,24 +52,80 @@ def generate(
 
 
 def complete(
-    engine: InferenceEngine, prompts: Sequence[Sequence[int]], sampling: SamplingSettings, *, seed: int | None
+    engine: InferenceEngine,
+    prompts: Sequence[Sequence[int]],
+    sampling: SamplingSettings,
+    *,
+    seed: int | None,
+    vocab_size: int | None = None,
 ) -> list[Completion]:
-    """`engine.generate`, whose result is checked.
+    """`engine.generate`, whose result is checked. Tokens are checked of engines that are not Covey's own.
+
+    Args:
+        engine: see `generate`.
+        prompts: token ids.
+        sampling: see `generate`.
+        seed: see `generate`.
+        vocab_size: token ids are below it; None sets no bound.
 
     Raises:
-        EngineError: it is not one completion per prompt, of at least one token each, or log-probabilities do not fit.
+        EngineError: it fails, or its result is not one completion per prompt, of tokens of the vocabulary, at least one
+            and at most `sampling.max_completion_length`, with as many log-probabilities, if any.
     """
-    found = engine.generate(prompts, sampling, seed=seed)
+    with engine_failures(engine, "generate"):
+        found = engine.generate(prompts, sampling, seed=seed)
     name = type(engine).__name__
+    if not isinstance(found, list | tuple) or not all(isinstance(one, Completion) for one in found):
+        raise EngineError(f"The engine {name} returned {_kind(found)}: it must be a list of covey.rollout.Completion.")
     if len(found) != len(prompts):
         raise EngineError(f"The engine {name} returned {len(found)} completions of {len(prompts)} prompts: one each.")
+    if not _is_coveys(engine):
+        _check_tokens(name, found, sampling.max_completion_length, vocab_size)
     if not all(one.ids for one in found):
         raise EngineError(
             f"The engine {name} returned a completion without tokens: it holds at least the token that ended it."
         )
-    if not all(one.logps is None or len(one.logps) == len(one.ids) for one in found):
+    if not all(one.logps is None or (isinstance(one.logps, Sized) and len(one.logps) == len(one.ids)) for one in found):
         raise EngineError(f"The engine {name} returned log-probabilities that are not one for each token.")
-    return found
+    return list(found)
+
+
+def engine_failures(engine: InferenceEngine, method: str) -> AbstractContextManager[None]:
+    """Context manager: an exception of a user's engine becomes an `EngineError` that names engine and method."""
+    if _is_coveys(engine):
+        return nullcontext()
+    return user_errors(f"The engine {type(engine).__name__} failed in {method}", EngineError)
+
+
+def _is_coveys(engine: InferenceEngine) -> bool:
+    return type(engine).__module__.partition(".")[0] == "covey"
+
+
+def _kind(found: Any) -> str:
+    """What `generate` returned instead of completions."""
+    if not isinstance(found, list | tuple):
+        return f"an object of type {type(found).__name__}"
+    other = next(one for one in found if not isinstance(one, Completion))
+    return f"a {type(found).__name__} with an element of type {type(other).__name__}"
+
+
+def _is_integer(token: Any) -> bool:
+    return isinstance(token, Integral) and not isinstance(token, bool)  # numpy's integers as well
+
+
+def _check_tokens(name: str, found: Sequence[Completion], longest: int, vocab_size: int | None) -> None:
+    for place, one in enumerate(found):
+        what = f"The engine {name} returned as completion {place} (the first is 0)"
+        if not isinstance(one.ids, list | tuple):
+            raise EngineError(f"{what} ids of type {type(one.ids).__name__}: they are a list of integers.")
+        if len(one.ids) > longest:
+            raise EngineError(f"{what} {len(one.ids)} tokens: sampling.max_completion_length is {longest}.")
+        for token in one.ids:
+            if not _is_integer(token):
+                raise EngineError(f"{what} the token id {token!r} of type {type(token).__name__}: ids are integers.")
+            if token < 0 or (vocab_size is not None and token >= vocab_size):
+                most = " or more" if vocab_size is None else f" to {vocab_size - 1}"
+                raise EngineError(f"{what} the token id {token}: the vocabulary's ids are 0{most}.")
 
 
 def _encode(tokenizer: PreTrainedTokenizerBase, prompt: Any, arguments: TemplateArguments) -> list[int]:

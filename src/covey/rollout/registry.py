@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from covey.config.groups.rollout import ENGINES
 from covey.errors import ConfigError, CoveyError, one_line
-from covey.importing import import_object
+from covey.importing import import_object, user_errors
 from covey.model.loading import has_reasoning_tokens
+from covey.rollout.engine import Capabilities
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from covey.rollout.engine import InferenceEngine
 
-PARTS = ("generate", "sync", "close", "version", "capabilities")
+METHODS = ("generate", "sync", "close")
+PARTS = (*METHODS, "version", "capabilities")
 """What `InferenceEngine` consists of."""
 
 
@@ -57,13 +60,35 @@ def make_engine(
         raise
     except Exception as error:  # the user's own code, which may raise anything
         raise ConfigError(f"{key}={name} cannot be made: {type(error).__name__}: {one_line(error)}") from error
-    missing = [part for part in PARTS if not hasattr(engine, part)]
-    if missing:
-        raise ConfigError(
-            f"{key}={name} is not an inference engine: it has no {', '.join(missing)}. See docs/adding_an_engine.md."
-        )
+    check_engine(engine, f"{key}={name}")
     check_reasoning(engine, has_reasoning_tokens(model_name))
     return engine
+
+
+def check_engine(engine: Any, what: str) -> None:
+    """Check that this is an inference engine.
+
+    Args:
+        engine: anything.
+        what: it is, for messages.
+
+    Raises:
+        ConfigError: it lacks a part, or its `capabilities` are of another type.
+    """
+    more = "See docs/adding_an_engine.md."
+    if inspect.isclass(engine):
+        raise ConfigError(f"{what} is not an inference engine: it is a class, not an instance of one. {more}")
+    with user_errors(f"{what} is not an inference engine", ConfigError):  # a property may raise anything
+        missing = [part for part in PARTS if not hasattr(engine, part)]
+        missing += [f"method {part}" for part in METHODS if not callable(getattr(engine, part, print))]
+        can = getattr(engine, "capabilities", None)
+    if missing:
+        raise ConfigError(f"{what} is not an inference engine: it has no {', '.join(missing)}. {more}")
+    if not isinstance(can, Capabilities):
+        raise ConfigError(
+            f"{what} is not an inference engine: its capabilities must be a covey.rollout.Capabilities, not of type "
+            f"{type(can).__name__}. {more}"
+        )
 
 
 def check_reasoning(engine: InferenceEngine, needed: bool) -> None:

@@ -299,7 +299,7 @@ def _add_callbacks(job: _Job, writer: MetricsWriter, display: Display) -> None:
 
 def _evaluate(job: _Job) -> Mapping[str, EvaluationResult]:
     from covey.evaluation.run import Shard, evaluate
-    from covey.training.trl.generation import evaluation_engine
+    from covey.training.trl.generation import evaluation_engine, vocab_size
 
     config, trainer = job.config, job.trainer
     settings = config.evaluation
@@ -325,6 +325,7 @@ def _evaluate(job: _Job) -> Mapping[str, EvaluationResult]:
                 prompt_prefix=job.rewards.prompt_prefix,
                 seed=config.seed + SEED_OFFSET,
                 shard=Shard(job.processes.index, job.processes.count, job.processes.gather),
+                vocab_size=vocab_size(trainer),
             )
     return results
 

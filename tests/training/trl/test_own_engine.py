@@ -17,6 +17,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from covey import GRPOTrainer
 from covey.cli.main import main
 from covey.errors import ConfigError, EngineError
+from covey.model.starter.tokenizer import VOCAB_SIZE as VOCABULARY
 from covey.rollout import Capabilities, Completion
 from covey.runlog.completions import read_completions
 from covey.runlog.evaluations import read_evaluation
@@ -131,10 +132,23 @@ class Faulty(FakeEngine):
 
     def generate(self, *args: Any, **kwargs: Any) -> list[Completion]:
         found = super().generate(*args, **kwargs)
-        wrong = {"empty": Completion([], truncated=False), "logps": Completion([5], truncated=False, logps=[0.0, 0.0])}
-        return found[1:] if self.fault == "few" else [wrong[self.fault]] * len(found)
+        wrong: dict[str, Any] = {
+            "empty": Completion([], truncated=False),
+            "logps": Completion([5], truncated=False, logps=[0.0, 0.0]),
+            "list": [5, 6],
+            "tensor": Completion(torch.tensor([5, 6]), truncated=False),  # type: ignore[arg-type]
+            "float": Completion([5, 6.0], truncated=False),  # type: ignore[list-item]
+            "negative": Completion([5, -1], truncated=False),
+            "vocabulary": Completion([5, VOCABULARY], truncated=False),
+            "long": Completion([5] * 41, truncated=True),
+        }
+        if self.fault == "raises":
+            raise RuntimeError("no\nserver")
+        return found[1:] if self.fault == "few" else None if self.fault == "none" else [wrong[self.fault]] * len(found)
 
     def sync(self, weights: Any, version: int) -> None:
+        if self.fault == "sync":
+            raise KeyError("weights")
         if self.fault != "old":
             super().sync(weights, version)
 
@@ -146,6 +160,15 @@ class Faulty(FakeEngine):
         ("empty", "without tokens"),
         ("logps", "one for each token"),
         ("old", "has version None after"),
+        ("raises", r"engine Faulty failed in generate: RuntimeError: no server \(.*test_own_engine\.py, line \d+\)\."),
+        ("sync", r"engine Faulty failed in sync: KeyError: 'weights' \(.*test_own_engine\.py, line \d+\)\."),
+        ("none", "returned an object of type NoneType: it must be a list of covey.rollout.Completion"),
+        ("list", "a list with an element of type list: it must be a list of covey.rollout.Completion"),
+        ("tensor", r"completion 0 \(the first is 0\) ids of type Tensor"),
+        ("float", r"the token id 6\.0 of type float: ids are integers"),
+        ("negative", f"the token id -1: the vocabulary's ids are 0 to {VOCABULARY - 1}"),
+        ("vocabulary", f"the token id {VOCABULARY}: the vocabulary's ids are 0 to {VOCABULARY - 1}"),
+        ("long", "41 tokens: sampling.max_completion_length is 40"),
     ],
 )
 def test_an_engine_that_breaks_the_protocol_is_an_error(
@@ -153,9 +176,30 @@ def test_an_engine_that_breaks_the_protocol_is_an_error(
 ) -> None:
     engine = Faulty(tiny_model, AutoTokenizer.from_pretrained(tiny_model))
     engine.fault = fault
-    trainer = build_trainer(GRPOTrainer, tiny_model, tmp_path, prompts=4, more={"engine": engine}, max_steps=1)
+    settings = {"max_steps": 1, "max_completion_length": 40}
+    trainer = build_trainer(GRPOTrainer, tiny_model, tmp_path, prompts=4, more={"engine": engine}, **settings)
+    assert trainer.model.config.vocab_size == VOCABULARY
     with pytest.raises(EngineError, match=message):
         trainer.train()
+
+
+@pytest.mark.parametrize(
+    ("engine", "message"),
+    [
+        (object(), "engine=object is not an inference engine: it has no generate, sync, close, version, capabilities"),
+        (FakeEngine, "engine=FakeEngine is not an inference engine: it is a class, not an instance"),
+    ],
+)
+def test_an_object_that_is_no_engine_is_an_error(tiny_model: str, tmp_path: Path, engine: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        build_trainer(GRPOTrainer, tiny_model, tmp_path, prompts=4, more={"engine": engine}, max_steps=1)
+
+
+def test_capabilities_of_another_type_are_an_error(tiny_model: str, tmp_path: Path) -> None:
+    engine = FakeEngine(tiny_model, AutoTokenizer.from_pretrained(tiny_model))
+    engine.capabilities = None  # type: ignore[assignment]
+    with pytest.raises(ConfigError, match=r"must be a covey\.rollout\.Capabilities, not of type NoneType"):
+        build_trainer(GRPOTrainer, tiny_model, tmp_path, prompts=4, more={"engine": engine}, max_steps=1)
 
 
 def test_settings_that_the_engine_could_not_follow_are_an_error(tiny_model: str, tmp_path: Path) -> None:

@@ -17,12 +17,13 @@ from trl.extras.profiling import profiling_context
 from trl.models.utils import unwrap_model_for_generation
 
 from covey.errors import ConfigError, EngineError
-from covey.model.base import evaluating
+from covey.model.base import base_model, evaluating
 from covey.rollout import Capabilities, Completion, InferenceEngine, LocalEngine, SamplingSettings, complete
 from covey.rollout.engine import NamedWeights
+from covey.rollout.generate import engine_failures
 from covey.rollout.local.compatibility import options_of, unsupported_option
 from covey.rollout.local.engine import AnyHasWork
-from covey.rollout.registry import check_reasoning
+from covey.rollout.registry import check_engine, check_reasoning
 from covey.training.replaced import replaced
 from covey.training.trl.engine import EngineGeneration
 
@@ -160,13 +161,14 @@ def engine_for(trainer: Any, own: InferenceEngine | None) -> InferenceEngine:
     """The engine of a trainer: the user's own, TRL's vLLM, or the policy.
 
     Raises:
-        ConfigError: the user's own engine and another one are asked for.
+        ConfigError: the user's own engine is none, or another one is asked for as well.
     """
     if own is None:
         return TRLEngine(trainer) if trainer.use_vllm else PolicyEngine(trainer)
     others = ("use_vllm", "use_transformers_continuous_batching")
     if named := [name for name in others if getattr(trainer, name)]:
         raise ConfigError(f"engine=… and {named[0]}=True name two engines: leave one of them out.")
+    check_engine(own, f"engine={own.__name__ if isinstance(own, type) else type(own).__name__}")
     check_reasoning(own, trainer._reasoning.vocabulary is not None)
     return own
 
@@ -218,7 +220,8 @@ def generate_turn(trainer: Any, prompt_ids: Sequence[Sequence[int]], *, text_onl
     seed = int(torch.randint(2**31, ())) if can.seeded else None
     with nullcontext() if isinstance(engine, TRLEngine) else profiling_context(trainer, "engine.generate"):
         wanted = can.logprobs and trainer.off_policy_mask_threshold is not None
-        found = complete(engine, prompt_ids, replace(sampling, logprobs=wanted), seed=seed)
+        settings, rows = replace(sampling, logprobs=wanted), vocab_size(trainer)
+        found = complete(engine, prompt_ids, settings, seed=seed, vocab_size=rows)
     logps = [one.logps for one in found if one.logps is not None]
     return [one.ids for one in found], logps if len(logps) == len(found) else None
 
@@ -227,14 +230,15 @@ def sync_engine(trainer: Any) -> None:
     """Give the engine the weights of the current step, if it has others.
 
     Raises:
-        EngineError: it does not have them afterwards.
+        EngineError: it fails, or does not have them afterwards.
     """
     engine, step = trainer.engine, int(trainer.state.global_step)
     if engine.version == step:
         return
     weights = iter(()) if isinstance(engine, TRLEngine) else named_weights(trainer)
     with profiling_context(trainer, "sync_weights"):
-        engine.sync(weights, step)
+        with engine_failures(engine, "sync"):
+            engine.sync(weights, step)
         for _ in weights:  # gathering sharded weights needs all processes
             pass
     if engine.version != step:
@@ -242,6 +246,11 @@ def sync_engine(trainer: Any) -> None:
             f"The engine {type(engine).__name__} has version {engine.version} after sync(weights, {step}): it must be "
             "the version that sync was given."
         )
+
+
+def vocab_size(trainer: Any) -> int:
+    """Rows of the policy's embedding, which may be more than the tokenizer's tokens."""
+    return int(base_model(trainer.model).config.get_text_config().vocab_size)
 
 
 def named_weights(trainer: Any) -> Iterator[tuple[str, torch.Tensor]]:
