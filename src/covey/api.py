@@ -72,7 +72,8 @@ def train(
     from covey.training.run import run_training
 
     label = "python" if recipe is None else Path(recipe).stem
-    result = run_training(config, f"{time.strftime('%Y%m%d-%H%M%S')}-{label}", console, objective)
+    with composed.naming_places():
+        result = run_training(config, f"{time.strftime('%Y%m%d-%H%M%S')}-{label}", console, objective)
     end_run(result, config, console)
     return result
 

@@ -15,6 +15,7 @@ import pytest
 
 from compose_config import from_words, from_yaml
 from covey.config import Config, compose, load, split
+from covey.config.values import BadKeyError
 from covey.errors import ConfigError
 
 SRC = Path(__file__).parents[2] / "src/covey"
@@ -146,6 +147,12 @@ def test_a_key_that_names_an_objective_replaces_the_recipes_group(word: str) -> 
     found = from_yaml(text, "r.yaml", word).config
     assert found == from_yaml(text, "r.yaml", "objective=maxent").config
     assert (found.training.loss_type, found.training.epsilon_high) == ("grpo", None)
+    notes = from_yaml(f"{text}epsilon: 0.2\n", "r.yaml", word).notes
+    assert "training.loss_type=grpo, as the group objective=maxent has it" in notes
+    # the recipe's own epsilon stays
+    gone = "training.epsilon_high=0.28, training.mask_truncated_completions=true, training.beta=0.0"
+    assert f"objective=dapo is replaced, so these of its settings go: {gone}" in notes
+    assert not [note for note in compose([word]).notes if "is replaced" in note]
     # DAPO and Dr. GRPO are groups of the objective grpo, which fits them
     dapo = from_yaml(text, "r.yaml", "objective.name=grpo").config
     assert dapo == from_yaml(text).config
@@ -227,3 +234,28 @@ def test_a_key_says_where_it_was_set_under_the_name_that_was_written() -> None:
         ConfigError, match=r"experimant is not a key .*Did you mean experiment\?.*`experimant=quick_test`"
     ):
         from_words("experimant=quick_test")
+    with pytest.raises(ConfigError, match=r"Did you mean train_grpo_objective or objective\? \(Set by"):
+        from_words("train_grpo_objectivex=1")
+    for name in ("experiment", "+experiment"):
+        with pytest.raises(ConfigError, match=r"is a group of options.*override /experiment: NAME.* line 1"):
+            from_yaml(f"{name}: quick_test\n", "r.yaml")
+    assert from_yaml("defaults: [override /experiment: quick_test]\n").config == load(["experiment=quick_test"])
+
+
+def test_an_error_about_a_mapping_names_what_set_it() -> None:
+    recipe = "objective: {settings: {x: 2}}\n"
+    cases = {
+        "(Set in r.yaml, line 1.)": (recipe, ["objective.settings={}"]),  # merged, so the recipe's stays
+        "(Set by the override `objective.settings.y=1`.)": (recipe, ["objective.settings.y=1"]),
+    }
+    for where, (text, words) in cases.items():
+        with pytest.raises(ConfigError, match=re.escape(where)):
+            from_yaml(text, "r.yaml", *words)
+    found = from_yaml("objective: {name: 'm.py:Own', settings: {x: 2}}\n", "r.yaml", "objective.settings={}")
+    with (
+        pytest.raises(ConfigError, match=r"^objective\.settings\.x is wrong\. \(Set in r.yaml, line 1, as obj"),
+        found.naming_places(),
+    ):
+        raise BadKeyError("objective.settings.x", " is wrong.")
+    with pytest.raises(ConfigError, match=r"is missing\.$"), found.naming_places():
+        raise BadKeyError("objective.settings.y", " is missing.")

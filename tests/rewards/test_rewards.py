@@ -343,6 +343,19 @@ def test_functions_are_checked_against_the_columns(tmp_path: Path) -> None:
         rewards.load([whole], columns=["question"])
 
 
+def test_columns_have_the_names_of_the_users_file(tmp_path: Path) -> None:
+    """A text in `prompt` becomes a conversation, and the text itself `original_prompt`."""
+    (tmp_path / "mine.py").write_text(
+        "def wants(completions, colour, **kwargs):\n    return []\n\n\n"
+        "def looks(completions, image, **kwargs):\n    return []\n"
+    )
+    columns = ["prompt", "original_prompt", "topic", "original_id"]
+    with pytest.raises(RewardError, match=r"wants needs colour, but .*; it has original_id, prompt, topic\."):
+        rewards.load([f"{tmp_path}/mine.py:wants"], columns=columns)
+    with pytest.raises(RewardError, match="looks needs image, but a reward gets that column of the data as original_i"):
+        rewards.load([f"{tmp_path}/mine.py:looks"], columns=[*columns, "original_image"])
+
+
 def test_two_rewards_of_one_name(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("def format(completions, **kwargs):\n    return []\n")
     with pytest.raises(RewardError, match=r"format and .*mine\.py:format are both called format"):

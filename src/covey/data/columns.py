@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from covey.answers import extractor
+from covey.config.groups.dataset import RENAMED, TAKEN_NAMES
 from covey.data.prompts import Conversation, PromptBuilder, prompt_type, question, reply
 from covey.data.table import Table
 from covey.errors import DataError
@@ -32,12 +33,6 @@ ANSWER_NAMES = (
 )
 """Column names to look for, in this order and ignoring case, when the config names none: short answers before worked
 solutions. `a.b` is the field `b` of objects in the column `a`."""
-
-TAKEN_NAMES = (
-    *("prompts", "completions", "completion", "completion_ids", "trainer_state", "log_extra", "log_metric"),
-    *("environment", "environments", "image", "images"),
-)
-"""Names that TRL uses for arguments of rewards or for images; such columns are renamed `original_…`."""
 
 _SHOWN_ROWS = 3
 _SHOWN_CHARACTERS = 60
@@ -235,7 +230,7 @@ def _assemble(
         if name not in new and name not in TAKEN_NAMES:
             columns[name] = values
         elif name not in new or not _same(name, values, new[name]):
-            other = f"original_{name}"
+            other = f"{RENAMED}{name}"
             if other in arrow.column_names:
                 notes.append(f"{table.name}: column '{name}' is dropped, because there is already a column '{other}'")
                 continue

@@ -8,6 +8,7 @@ import inspect
 from collections.abc import Collection
 from typing import Any
 
+from covey.config.groups.dataset import RENAMED, name_in_file
 from covey.errors import RewardError
 from covey.importing import import_object
 from covey.rewards.reward import Reward, RewardFunction
@@ -59,15 +60,17 @@ def check_columns(
     needed = [p.name for p in parameters if p.default is p.empty and p.kind in kinds]
     missing = [parameter for parameter in needed if parameter not in given]
     if missing:
-        near = difflib.get_close_matches(missing[0], sorted(given), n=1)
+        near = difflib.get_close_matches(missing[0], sorted(n for n in given if n == name_in_file(n)), n=1)
         guess = f" Did you mean {near[0]}?" if near else ""
-        raise RewardError(
-            f"{key}: {name} needs {' and '.join(missing)}, but {rows} has no such column; it has "
-            f"{', '.join(sorted(columns)) or 'none besides the prompts'}.{guess}"
-        )
+        if (other := f"{RENAMED}{missing[0]}") in columns:
+            what = f"a reward gets that column of {rows} as {other}, because TRL uses its name"
+        else:
+            there = sorted(set(map(name_in_file, columns)))
+            what = f"{rows} has no such column; it has {', '.join(there) or 'none besides the prompts'}"
+        raise RewardError(f"{key}: {name} needs {' and '.join(missing)}, but {what}.{guess}")
     unwanted = [column for column in columns if column not in {p.name for p in parameters}]
     if unwanted and not _takes_any(function):
-        raise RewardError(_wants_kwargs(function, name, key, unwanted[0]))
+        raise RewardError(_wants_kwargs(function, name, key, name_in_file(unwanted[0])))
 
 
 def _function(name: str, key: str) -> RewardFunction:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from covey import data
@@ -31,14 +32,20 @@ from covey.training.preflight.trackers import trackers
 _TRIAL_STEPS = 3
 
 
-def examine(config: Config, *, show_prompt: Callable[[str], None] | None = None) -> Iterator[PreflightFinding]:
+def examine(
+    config: Config,
+    *,
+    show_prompt: Callable[[str], None] | None = None,
+    naming_places: Callable[[], AbstractContextManager[None]] = nullcontext,
+) -> Iterator[PreflightFinding]:
     """Run every check that needs no training; yields findings as they are made.
 
     Args:
         config: the run to check.
         show_prompt: called once with a rendered prompt.
+        naming_places: adds to an error about a key where the user set it, as `Composed.naming_places` does.
     """
-    yield from _examine_settings(config)
+    yield from _examine_settings(config, naming_places)
     try:
         source = check_model(config.model)
         tokenizer = load_tokenizer(config.model)
@@ -79,7 +86,9 @@ def examine(config: Config, *, show_prompt: Callable[[str], None] | None = None)
     yield from check_memory(config, source, longest)
 
 
-def _examine_settings(config: Config) -> Iterator[PreflightFinding]:
+def _examine_settings(
+    config: Config, naming_places: Callable[[], AbstractContextManager[None]]
+) -> Iterator[PreflightFinding]:
     try:
         notes = check_supported(config)
         trackers(config)
@@ -90,7 +99,8 @@ def _examine_settings(config: Config) -> Iterator[PreflightFinding]:
         yield PreflightFinding(Mark.WARNING, "settings", note)
     yield PreflightFinding(Mark.FINE, "settings", "every key is known, every value in range")
     try:
-        objectives.build(config)
+        with naming_places():
+            objectives.build(config)
     except CoveyError as error:
         yield PreflightFinding(Mark.WRONG, "objective", str(error))
     else:

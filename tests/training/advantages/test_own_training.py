@@ -136,7 +136,7 @@ def test_mistakes_are_found_before_the_model_loads(tmp_path: Path, monkeypatch: 
 
     monkeypatch.setattr("covey.training.run.check_model", loads)
     own = {**TINY, "output_dir": str(tmp_path), "objective.name": "own_objective:RunningBaseline"}
-    with pytest.raises(ConfigError, match=r"objective\.settings\.deacy is not a setting .* Did you mean decay\?"):
+    with pytest.raises(ConfigError, match=r"objective\.settings\.deacy is not .* Did you mean decay\? \(Set "):
         covey.train(overrides={**own, "objective.settings": {"deacy": 1.0}})
     with pytest.raises(ConfigError, match=r"objective\.settings\.decay=slow has the wrong type: it must be a number"):
         covey.train(overrides={**own, "objective.settings": {"decay": "slow"}}, objective=RunningBaseline)

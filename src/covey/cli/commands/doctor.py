@@ -39,7 +39,7 @@ def run(arguments: argparse.Namespace) -> int:
     prompts: list[str] = []
     findings = [PreflightFinding(Mark.WARNING, "config", note) for note in composed.notes]
     with console.status("Looking …") as status:
-        for finding in examine(composed.config, show_prompt=prompts.append):
+        for finding in examine(composed.config, show_prompt=prompts.append, naming_places=composed.naming_places):
             status.update(f"Looking … {finding.check} {finding.mark}")
             findings.append(finding)
     if arguments.trial and worst(findings) is not Mark.WRONG:

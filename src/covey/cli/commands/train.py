@@ -56,6 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
         from covey.training.end_of_run import end_run
         from covey.training.run import run_training
     name = config_arguments.default_name(request.recipe, [composed.config])
-    result = run_training(composed.config, name, console)
+    with composed.naming_places():
+        result = run_training(composed.config, name, console)
     end_run(result, composed.config, console)
     return 0 if result.signal is None else 128 + result.signal

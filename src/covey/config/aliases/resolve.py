@@ -56,6 +56,10 @@ def _how(group: str, value: Any) -> str:
     """How to choose an option of a group, when its name was given as the group's value."""
     if not isinstance(value, str) or "." in group or group in FOREIGN_GROUPS:
         return ""
+    return _choosing(group)
+
+
+def _choosing(group: str) -> str:
     return f" An option is chosen with `{group}=NAME` on the command line, or `defaults: [override /{group}: NAME]`."
 
 
@@ -117,12 +121,15 @@ def _unknown(item: Written, more_names: Callable[[str], list[str]]) -> BadKeyErr
         text = problem.text
         own = nearest(name)
         foreign = [other for other in _nearest_foreign(name) if table()[other].key not in own]
-        if foreign and " is not a key" in text:
-            close = difflib.SequenceMatcher(None, name, foreign[0]).ratio() > 0.9
-            near = foreign + own if close else own + foreign
+        more = [] if "." in name or own else more_names(name)
+        group = name.removeprefix("+")
+        if group in more and item.by == "recipe":
+            text = f" is a group of options, not a key.{_choosing(group)}"
+        elif (foreign or more) and " is not a key" in text:
+            likeness = {other: difflib.SequenceMatcher(None, name, other).ratio() for other in (*foreign, *more)}
+            others = sorted(likeness, key=lambda other: -likeness[other])
+            near = others + own if likeness[others[0]] > 0.9 else own + others
             text = f" is not a key that Covey knows.{did_you_mean(near[:3])}"
-        if "." not in name and not own:
-            text += did_you_mean(more_names(name))
     return BadKeyError(name, text, item.sentence())
 
 

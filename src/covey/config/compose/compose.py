@@ -7,8 +7,9 @@ recipe. Among the overrides, groups are chosen before keys are set.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -45,6 +46,17 @@ class Composed:
     """Where the user set a key: `FILE, line N`, or the words on the command line. Defaults are not in it."""
     choices: tuple[Choice, ...]
     """The group choices in order; the last of each group holds."""
+    place_of: Callable[[str], str] = field(repr=False, compare=False)
+    """Gives the sentence on where the user set a key; empty when it has its default."""
+
+    @contextmanager
+    def naming_places(self) -> Iterator[None]:
+        """Context manager: an error about a key that is found after composing says where the user set it, as one of
+        composing does."""
+        try:
+            yield
+        except BadKeyError as problem:
+            raise ConfigError(f"{problem}{'' if problem.where else redact(self.place_of(problem.key))}") from None
 
 
 def compose(
@@ -99,7 +111,8 @@ def _compose(
     notes = dict.fromkeys((*_warnings(config), *read, *merging.notes))
     origins = {s.key: redact(s.written.where) if s.written.typed else s.written.place for s in settings}
     path = recipe.path if recipe else None
-    return Composed(config, tuple(map(redact, notes)), path, MappingProxyType(origins), merging.choices)
+    origins_of = MappingProxyType(origins)
+    return Composed(config, tuple(map(redact, notes)), path, origins_of, merging.choices, merging.place_of)
 
 
 def _read_sources(recipe: Recipe | None, overrides: Sequence[str | Flag], roots: Roots) -> tuple[list[Source], Source]:

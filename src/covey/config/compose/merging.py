@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
@@ -78,10 +79,10 @@ class Merging:
 
     def place_of(self, key: str) -> str:
         """A sentence on where the user set a key; empty when it has its default."""
-        for found in reversed(self._settings):
-            whole = found.written.typed and key in GROUPS and found.key.startswith(f"{key}.")
-            if not found.implied and (whole or key in (found.key, found.written.name)):
-                return found.written.sentence(key)
+        about = [found for found in reversed(self._settings) if not found.implied and _concerns(found, key)]
+        about.sort(key=lambda found: found.value == {})  # mappings are merged, so an empty one sets nothing
+        if about:
+            return about[0].written.sentence(key)
         names = [key, *(found.written.name for found in self.groups.settings if found.key == key)]
         return self.roots.place_of(self.choices, names)
 
@@ -108,7 +109,10 @@ class Merging:
         """Defaults (except dropped ones), recipe and group choices, merged; interpolations not yet resolved."""
         composed = self._composed((*first, *self._explicit))
         if named := self._options_named(composed):
+            before, replaced = composed, [(choice, self._option_file(choice.group)) for choice in named]
             composed = self._composed((*self.choices, *named))
+            for choice, file in replaced:
+                self._note_what_goes(choice, file, before, composed)
         for choice in named:
             for key, value in (pair for body in self.roots.bodies_of([choice]) for pair in walk(body)):
                 ours = key not in GROUPS and not key.startswith(f"{choice.group}.") and key not in self._named
@@ -137,6 +141,26 @@ class Merging:
             return copy.deepcopy(_of_own_folder(self.roots, choices))
         return self._without_aliases(self._over_tuning(self.roots.compose(choices)))
 
+    def _note_what_goes(self, choice: Choice, replaced: Path | None, before: DictConfig, after: DictConfig) -> None:
+        """A note on what the option that a key replaces set, and neither the user nor the new option does."""
+        assert replaced is not None
+        old = self.roots.bodies_of([Choice(choice.group, replaced.stem)])
+        kept = self._named | {key for body in self.roots.bodies_of([choice]) for key, _ in walk(body)}
+        gone = [
+            f"{key}={show(value)}"
+            for key, value in (pair for body in old for pair in walk(body))
+            if key not in GROUPS and key not in kept and OmegaConf.select(before, key) == value
+            if OmegaConf.select(after, key) != value
+        ]
+        if gone:
+            self.notes.append(
+                f"{choice.group}={replaced.stem} is replaced, so these of its settings go: {', '.join(gone)}"
+            )
+
+    def _option_file(self, group: str) -> Path | None:
+        """The file of the option that the composed config has of a group."""
+        return self.roots.option_of(self.choices, group) or self.roots.file(Choice(group, default_option(group)))
+
     def _options_named(self, composed: DictConfig) -> list[Choice]:
         """The options that keys choose by their name, where these groups have another one of Covey's."""
         found = []
@@ -145,7 +169,7 @@ class Merging:
             setting = next((s for s in reversed(settings) if s.key == key and not s.implied), None)
             setting = setting or next((implied for implied in self._applying() if implied.key == key), None)
             name = OmegaConf.select(composed, key) if setting is None else setting.value
-            now = self.roots.option_of(self.choices, group) or self.roots.file(Choice(group, default_option(group)))
+            now = self._option_file(group)
             if not isinstance(name, str) or name not in self.roots.options(group) or now is None:
                 continue
             if self.roots.is_builtin(now) and self.roots.value_in(now, group, key) != name:
@@ -274,6 +298,16 @@ class Merging:
 @lru_cache(maxsize=64)
 def _of_own_folder(roots: Roots, choices: tuple[Choice, ...]) -> DictConfig:
     return roots.compose(choices)
+
+
+def _concerns(setting: Setting, key: str) -> bool:
+    """Whether a setting sets a key, or something of the group or mapping that the key is."""
+    if key in (setting.key, setting.written.name):
+        return True
+    if setting.key.startswith(f"{key}."):
+        return setting.written.typed or key not in GROUPS
+    entry = key.removeprefix(f"{setting.key}.").partition(".")[0]
+    return key.startswith(f"{setting.key}.") and isinstance(setting.value, Mapping) and entry in setting.value
 
 
 def _placeholder(setting: Setting) -> str:

@@ -14,6 +14,20 @@ from covey.config.values import BadKeyError, show
 MAX_PROBLEMS = 1_000_000
 """Most problems of a built-in task; generating so many takes about half a minute and 2 GB."""
 
+TAKEN_NAMES = (
+    *("prompts", "completions", "completion", "completion_ids", "trainer_state", "log_extra", "log_metric"),
+    *("environment", "environments", "image", "images"),
+)
+"""Names that TRL uses for arguments of rewards or for images; such columns are renamed."""
+RENAMED = "original_"
+"""The prefix of a column that is renamed: one of these, or a prompt or answer that differs from the one made of it."""
+
+
+def name_in_file(column: str) -> str:
+    """The name that a column of the training rows has in the user's file."""
+    name = column.removeprefix(RENAMED)
+    return name if name in (*TAKEN_NAMES, "prompt", "answer") else column
+
 
 @dataclass(frozen=True, kw_only=True)
 class DifficultyConfig(Group):
