@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from covey.config import Flag, compose
-from covey.errors import ConfigError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -53,11 +52,12 @@ def train(
     Raises:
         CoveyError: what is wrong with the input or the machine, in one paragraph.
     """
-    words, settings = _words(overrides), None
+    words, settings, notes = _words(overrides), None, list[str]()
     if objective is not None:
         from covey.objective.own import record
 
-        _refuse_two_objectives(words)
+        named = [word for word in words if word.partition("=")[0].strip() in ("objective", "objective.name")]
+        notes += [f"covey.train(objective=…) takes the place of {word}" for word in named]
         chosen, settings = record(objective)
         words += _words(chosen)
     composed = compose(words, recipe, config_dirs)
@@ -66,7 +66,7 @@ def train(
         config = dataclasses.replace(config, objective=dataclasses.replace(config.objective, settings=settings))
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     console = console or _silent()
-    for note in composed.notes:
+    for note in (*composed.notes, *notes):
         console.print(f"· {note}", markup=False, highlight=False, soft_wrap=True)
     from covey.training.end_of_run import end_run
     from covey.training.run import run_training
@@ -122,12 +122,6 @@ def evaluate(
 
     files = {name: str(path) for name, path in paths.items() if path is not None}
     return run_evaluations(composed.config, found, files, None if out is None else Path(out), progress or _ignore)
-
-
-def _refuse_two_objectives(words: Sequence[str]) -> None:
-    named = [word for word in words if word.partition("=")[0].strip() in ("objective", "objective.name")]
-    if named:
-        raise ConfigError(f"covey.train(objective=…) and {named[0]} name two objectives: leave one of them out.")
 
 
 def _words(overrides: Overrides) -> list[str]:
