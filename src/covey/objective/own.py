@@ -17,7 +17,7 @@ from covey.config.groups.base import check_option
 from covey.config.groups.objective.settings import SETTINGS
 from covey.config.values import BadKeyError, check_choice, coerce, describe, show
 from covey.errors import ConfigError
-from covey.importing import failure, import_object
+from covey.importing import import_object, user_errors
 from covey.objective.interface import Objective, check_objective
 from covey.objective.plain import UnstorableError, plain_copy
 from covey.objective.registry import REGISTRY
@@ -70,10 +70,8 @@ def make_own(kind: Any, settings: Mapping[str, Any], name: str) -> Objective:
         raise ConfigError(f"objective.name={name} is an abstract class: write all of its abstract methods.")
     own, make = _settings_of(kind), typing.cast(Callable[..., Objective], kind)
     values = _checked(own, settings, name)
-    try:
+    with user_errors(f"{_KEY}={show(dict(settings))} cannot make {name}", ConfigError):
         made = make(own(**values)) if own is not kind else make(**values)
-    except Exception as error:  # the user's own code, which may raise anything
-        raise ConfigError(f"{_KEY}={show(dict(settings))} cannot make {name}: {failure(error)}") from error
     check_objective(made, f"objective.name={name}: the objective")
     return made
 

@@ -85,13 +85,18 @@ def overlaid(records: Sequence[RunRecord], labels: Sequence[str]) -> Sections:
     headings = list(dict.fromkeys(heading for sections in made for heading, _ in sections))
     result: Sections = []
     graders = [grader_of(record.config) for record in records]
+    used = {
+        grader
+        for grader, sections in zip(graders, made, strict=True)
+        if any(panel.key == "accuracy" for _, panels in sections for panel in panels)
+    }
     for heading in headings:
         lines: dict[tuple[str, str], tuple[Panel, list[Series]]] = {}
         for number, sections in enumerate(made):
             for panel in dict(sections).get(heading, []):
                 for one in panel.series:
                     own, name = panel, labels[number]
-                    if panel.key == "accuracy" and len(set(graders)) > 1:
+                    if panel.key == "accuracy" and len(used) > 1:
                         own = replace(
                             panel,
                             title="Held-out accuracy",

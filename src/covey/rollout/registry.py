@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from covey.config.groups.rollout import ENGINES
-from covey.errors import ConfigError, CoveyError, one_line
+from covey.errors import ConfigError
 from covey.importing import import_object, user_errors
 from covey.model.loading import has_reasoning_tokens
 from covey.rollout.engine import Capabilities
@@ -54,12 +54,8 @@ def make_engine(
         EngineError: it does not take the model.
     """
     kind = engine_class(name, key)
-    try:
+    with user_errors(f"{key}={name} cannot be made", ConfigError):
         engine = kind(model_name=model_name, tokenizer=tokenizer, **options)
-    except CoveyError:
-        raise
-    except Exception as error:  # the user's own code, which may raise anything
-        raise ConfigError(f"{key}={name} cannot be made: {type(error).__name__}: {one_line(error)}") from error
     check_engine(engine, f"{key}={name}")
     check_reasoning(engine, has_reasoning_tokens(model_name))
     return engine
