@@ -74,10 +74,15 @@ class Source:
     choices: list[Choice] = field(default_factory=list)
     """Options of config groups, implied ones included."""
     notes: list[str] = field(default_factory=list)
-    foreign: bool = False
-    """Whether any key is another tool's."""
+    foreign_names: list[str] = field(default_factory=list)
+    """Its keys that are another tool's, as written."""
     canonical_values: dict[str, Any] = field(default_factory=dict)
     """Set so far, by this source and those before it; by canonical name."""
+
+    @property
+    def foreign(self) -> bool:
+        """Whether any key is another tool's."""
+        return bool(self.foreign_names)
 
     @property
     def keys(self) -> set[str]:

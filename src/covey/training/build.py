@@ -76,7 +76,7 @@ def grpo_config(config: Config, run: RunDirectory) -> tuple[GRPOConfig, list[str
     for key in ("revision", "dtype", "attn_implementation"):
         if getattr(config.model, key) is not None:
             model_kwargs[key] = getattr(config.model, key)
-    values |= {"output_dir": str(run.root), "run_name": config.run_name, "seed": config.seed}
+    values |= {"output_dir": str(run.root), "run_name": config.logging.run_name or config.run_name, "seed": config.seed}
     values |= {"model_init_kwargs": model_kwargs or None, "trust_remote_code": config.model.trust_remote_code}
     values |= {"eval_strategy": "no", "disable_tqdm": True}
     try:

@@ -30,7 +30,6 @@ _SAME = {
 """Flat names of keys that have the same name in one of Covey's groups."""
 _PREFIXED = {
     "dataset_": ("dataset", "config revision prompt_column answer_column train_split test_split streaming"),
-    "wandb_": ("logging", "project entity tags notes mode"),
     "model.lora_": ("model.lora", "alpha dropout"),
     "model.model_kwargs.": ("model", "revision attn_implementation trust_remote_code load_in_8bit load_in_4bit"),
     "model.generation_kwargs.": ("training", "temperature top_p top_k min_p repetition_penalty"),
@@ -71,9 +70,9 @@ _NAMES = {
     "training.hub_revision": "hub_model_revision",
     "training.push_to_hub": "push_to_hub_revision",
     "logging.project": "project_name",
-    "logging.group": "wandb_run_group",
     "training.report_to": "logging.report_to",
-    "run_name": "exp_name wandb_run_name",
+    "run_name": "exp_name",
+    "logging.run_name": "wandb_run_name wandb_name",
     "output_dir": "checkpoint_dir",
     # the optimiser and the schedule of Hydra projects
     "training.adam_beta1": "optimizer.beta1",
@@ -216,7 +215,12 @@ _CONVERTED = {
     "evaluation.inference_config": _CALLED,
     # generation servers, trackers, the run
     "vllm_url": Alias("training.vllm_server_base_url", to.vllm_url),
-    "logging.run_name": Alias("run_name", to.kept_unless((None,), "run_name")),
+    "logging.mode": Alias("logging.mode", to.tracker_mode, native=True),
+    "wandb_mode": Alias("logging.mode", to.tracker_mode),
+    **{
+        f"wandb_{name}": Alias(f"logging.{key}", to.of_wandb(f"logging.{key}"))
+        for name, key in {"run_group": "group", **{key: key for key in ("project", "entity", "tags", "notes")}}.items()
+    },
     "logging.enabled": Alias("training.report_to", to.logging_enabled, "bool"),
     "wandb_disabled": Alias("training.report_to", to.wandb_disabled, "bool"),
     "resume_from_checkpoint": Alias("resume", to.resume, "str | bool | None"),

@@ -20,6 +20,7 @@ _DTYPES = {
 _DATA_FILES = (".json", ".jsonl", ".csv", ".parquet")
 _REWARDS = {"accuracy_reward": "accuracy", "think_format_reward": "think_format"}
 _OVERLONG = "get_soft_overlong_punishment"
+_WANDB = {"training.report_to": "wandb"}
 _NO_CALLBACKS = ("replay_buffer_callback", "caching_callback")
 
 
@@ -221,13 +222,27 @@ def overwrite_output_dir(value: Any) -> AliasResult:
 def logging_enabled(value: Any) -> AliasResult:
     """False means no tracker; true means W&B, unless trackers are named."""
     if flag(value):
-        return AliasResult(implied={"training.report_to": "wandb"})
+        return AliasResult(implied=_WANDB)
     return AliasResult({"training.report_to": "none"})
 
 
 def wandb_disabled(value: Any) -> AliasResult:
-    """True means no tracker; false changes nothing."""
-    return AliasResult({"training.report_to": "none"} if flag(value) else {})
+    """The opposite of `logging_enabled`."""
+    return logging_enabled(not flag(value))
+
+
+def tracker_mode(value: Any) -> AliasResult:
+    """W&B's mode: where a mode is asked for and no tracker is named, it is W&B's."""
+    return AliasResult({"logging.mode": value}, _WANDB if value in ("online", "offline") else {})
+
+
+def of_wandb(key: str) -> Convert:
+    """What describes a W&B run, under a name that says so: it means W&B, unless trackers are named."""
+
+    def convert(value: Any) -> AliasResult:
+        return AliasResult({key: value}, {} if value in (None, [], "") else _WANDB)
+
+    return convert
 
 
 def callbacks(value: Any) -> AliasResult:

@@ -178,7 +178,8 @@ class _AliasResolver:
         return self.result
 
     def _one(self, item: Written, known: Alias) -> None:
-        self.result.foreign |= not known.native
+        if not known.native:
+            self.result.foreign_names.append(item.name)
         if item.delete:
             self.result.settings.append(Setting(known.key, item.value, item, known.native))
             return

@@ -89,18 +89,23 @@ def _compose(
     world_size: int | Callable[[Config], int] | None,
 ) -> Composed:
     from covey.config.compose.merging import Merging  # imports OmegaConf, which is slow
+    from covey.config.compose.preset import take_preset, with_preset
 
     roots = Roots.of(config_dirs)
     merging: Merging | None = None
     try:
         recipe = read_recipe(name) if name is not None else None
         recipes, line = _read_sources(recipe, overrides, roots)
-        settings = [setting for source in (*recipes, line) for setting in source.settings if not setting.implied]
+        preset = take_preset((*recipes, line), roots)
         complete = recipe is not None and recipe.complete
         merging = Merging(roots, recipes, line, complete=complete)
         values = merging.values()
+        if preset is not None or not complete:
+            merging, values = with_preset(preset, merging, values)
+        sources = (merging.groups, *recipes, line)
+        settings = [setting for source in sources for setting in source.settings if not setting.implied]
         if not complete:
-            foreign = any(source.foreign for source in recipes)
+            foreign = any(source.foreign for source in (merging.groups, *recipes))
             merging.notes += name_by_folder(values, settings, recipe.path.stem if recipe else "", foreign=foreign)
         config = build(values, world_size)
         _refuse_secret_names(config)

@@ -59,10 +59,10 @@ def drop_stale_weights(values: dict[str, Any], named: Collection[str], bodies: S
 
 
 def name_by_folder(values: dict[str, Any], settings: Sequence[Setting], recipe: str, *, foreign: bool) -> list[str]:
-    """Name a run of another tool's recipe by its folder, so that the same command resumes it. Returns a note.
+    """Name a run of another tool's recipe by its folder, so that the same command resumes it. Returns notes.
 
-    Their `output_dir` is the run's own folder. `output_dir=DIR` over such a recipe is Covey's folder of runs, in which
-    the run takes the name of the recipe's own folder.
+    Their `output_dir` is the run's own folder, and `--run_name` only its name in trackers. `output_dir=DIR` over such a
+    recipe is Covey's folder of runs, in which the run takes the name of the recipe's own folder.
 
     Args:
         values: the merged values, which are changed.
@@ -71,18 +71,26 @@ def name_by_folder(values: dict[str, Any], settings: Sequence[Setting], recipe: 
         foreign: whether the recipe has any key of another tool.
     """
     folders = [found for found in settings if found.key == "output_dir"]
-    folder = values.get("output_dir")
-    if not folders or values.get("run_name") is not None or not isinstance(folder, str) or not folder:
+    folder, name = values.get("output_dir"), values.get("run_name")
+    if not folders or not isinstance(folder, str) or not folder:
         return []
     word = folders[-1].written
     native = word.name == "output_dir" and word.by != "flag"
-    if native and not foreign:
+    below = native and word.typed
+    naming = next((found.written for found in reversed(settings) if found.key == "run_name"), None)
+    in_trackers = naming is not None and naming.by == "flag" and not below and isinstance(name, str)
+    if (native and not foreign) or (name is not None and not in_trackers):
         return []
     path = Path(folder) if Path(folder).name not in ("", "..") else Path(folder).absolute().resolve()
-    if native and word.typed and recipe:
+    if below and recipe:
         names = [Path(str(found.value)).name for found in folders[:1] if not found.written.typed]
         path = Path(folder) / next((name for name in names if name and "$" not in name), recipe)
     if not path.name:
         return []
     values["output_dir"], values["run_name"] = str(path.parent), path.name
-    return [f"{word.name}={folder}: the run lies in {path}, where the same command resumes it"]
+    notes = [f"{word.name}={folder}: the run lies in {path}, where the same command resumes it"]
+    if in_trackers:
+        logging = values.setdefault("logging", {})
+        logging["run_name"] = logging.get("run_name") or name
+        notes.append(f"--run_name {name}: its name in trackers only, as in TRL; run_name={name} names a folder")
+    return notes

@@ -192,6 +192,14 @@ class Roots:
         inside = key if _is_global(file) else key.removeprefix(f"{group}.")
         return OmegaConf.select(OmegaConf.create(_content(file)), inside)
 
+    def sets(self, choices: Iterable[Choice], key: str) -> bool:
+        """Whether one of these options, or an option of its defaults list, sets a key."""
+        return any(
+            self.value_in(file, choice.group, key) is not None
+            for choice, file in self._with_defaults(choices)
+            if _is_global(file) or key.startswith(f"{choice.group}.")
+        )
+
     def place_of(self, choices: Sequence[Choice], names: Iterable[str]) -> str:
         """A sentence on where a chosen option in the user's own folders sets one of these keys; empty if none does."""
         for choice in reversed(choices):

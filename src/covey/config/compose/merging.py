@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigTypeError, GrammarParseError, OmegaConfBaseException
 
 from covey.config.aliases.alias_result import AliasValueError, DeferredValue
+from covey.config.aliases.presets import GIVES_WAY
 from covey.config.aliases.resolve import is_canonical, leaves, resolve_aliases
 from covey.config.compose.build import check_keys, walk
 from covey.config.compose.derived_values import drop_stale_weights, leave_out_other_objectives
@@ -25,7 +27,10 @@ from covey.config.settings import Choice, Setting, Source
 from covey.config.values import BadKeyError, coerce, show
 from covey.errors import ConfigError
 
-_SOURCES = {"dataset": frozenset({"dataset.task", "dataset.id", "dataset.path", "dataset.mixture.datasets"})}
+_SOURCES = {
+    "dataset": frozenset({"dataset.task", "dataset.id", "dataset.path", "dataset.mixture.datasets"}),
+    "model": frozenset({"model.name"}),
+}
 """Keys that do what choosing an option of the group does, so that no other key implies an option."""
 _OPTION_KEYS = {"objective.name": "objective"}
 """Keys whose value, where it is an option of the group, chooses it below the user's keys: with all that it sets."""
@@ -41,10 +46,14 @@ class Merging:
         recipes: the recipe, after those that it builds on.
         line: the command line.
         complete: whether the recipe is a complete config.
+        preset: what a preset implies, below all that the user sets.
     """
 
-    def __init__(self, roots: Roots, recipes: Sequence[Source], line: Source, *, complete: bool) -> None:
+    def __init__(
+        self, roots: Roots, recipes: Sequence[Source], line: Source, *, complete: bool, preset: Source | None = None
+    ) -> None:
         self.roots, self.recipes, self.line, self.complete = roots, recipes, line, complete
+        self.preset = preset or Source()
         self.notes = leave_out_other_objectives((*recipes, line))
         """What was computed or dropped while merging."""
         self.groups = Source()
@@ -71,7 +80,8 @@ class Merging:
             found = self._merged(again)
         for choice in self._implied_choices():
             what = f"{choice.group}={choice.option}"
-            self.notes.append(f"{choice.origin}: {what} is used, as nothing else of {choice.group} is chosen")
+            if choice not in self.preset.choices:  # which has a note of its own
+                self.notes.append(f"{choice.origin}: {what} is used, as nothing else of {choice.group} is chosen")
         self.notes += left_out
         if not self.complete:
             drop_stale_weights(found, self._named, self.roots.bodies_of(self._explicit))
@@ -87,7 +97,8 @@ class Merging:
         return self.roots.place_of(self.choices, names)
 
     def _implied_choices(self) -> tuple[Choice, ...]:
-        asked = {c.group: c for source in (self.groups, *self.recipes, self.line) for c in source.choices if c.implied}
+        sources = (self.preset, self.groups, *self.recipes, self.line)
+        asked = {c.group: c for source in sources for c in source.choices if c.implied}
         taken = self._groups | {group for group, keys in _SOURCES.items() if keys & self._named}
         return tuple(choice for group, choice in asked.items() if group not in taken)
 
@@ -98,7 +109,7 @@ class Merging:
             for setting in self.line.settings:
                 self._apply(tree, setting)
             for implied in self._applying():
-                OmegaConf.update(tree, implied.key, implied.value, merge=True, force_add=True)
+                self._apply(tree, replace(implied, implied=False))
                 self.notes += [implied.note] if implied.note else []
             self._compute_deferred(tree)
             values = OmegaConf.to_container(tree, resolve=True)
@@ -231,13 +242,28 @@ class Merging:
         """The implied values that hold: nobody sets their keys, nor chooses an option that does."""
         named = self._named | self.groups.keys
         replaced = [(recipe, self._replaced) for recipe in self.recipes]
-        applying: dict[str, Setting] = {}
+        applying = {setting.key: setting for setting in self.of_preset()}
         for source, gone in ((self.groups, []), *replaced, (self.line, [])):
             for setting in source.settings:
                 free = setting.key not in named and setting.key.partition(".")[0] not in gone
                 if setting.implied and free and not self._is_chosen(setting.key):
                     applying[setting.key] = setting
         return applying.values()
+
+    def preset_choices(self) -> list[Choice]:
+        """The options that the preset chooses, where the user does not."""
+        return [choice for choice in self._implied_choices() if choice in self.preset.choices]
+
+    def of_preset(self) -> list[Setting]:
+        """The values of the preset that hold: nothing that the user sets or chooses sets them or excludes them."""
+        named = self._named | self.groups.keys
+        excluded = named.union(*(GIVES_WAY[key] for key in named & GIVES_WAY.keys()))
+        standard = Choice("training", default_option("training"))  # Covey's default, chosen once more
+        chosen = [choice for choice in self._explicit if replace(choice, origin="") != standard]
+        for setting in (*self.groups.settings, *self._settings):
+            if setting.key in _OPTION_KEYS and setting.value in self.roots.options(_OPTION_KEYS[setting.key]):
+                chosen.append(Choice(_OPTION_KEYS[setting.key], setting.value))
+        return [s for s in self.preset.settings if s.key not in excluded and not self.roots.sets(chosen, s.key)]
 
     def _is_chosen(self, key: str) -> bool:
         """Whether an option that the user chooses sets a key."""
@@ -249,7 +275,7 @@ class Merging:
         """Replace the placeholders by the values computed from other keys."""
         waiting = {
             (found.key, _placeholder(found)): found
-            for found in (*self.groups.settings, *self._settings)
+            for found in (*self.preset.settings, *self.groups.settings, *self._settings)
             if isinstance(found.value, DeferredValue)
         }
 
@@ -268,7 +294,8 @@ class Merging:
                     found.written.name, f"={show(found.written.value)} {problem}", found.written.sentence()
                 ) from None
             OmegaConf.update(tree, found.key, value)
-            self.notes.append(f"{found.key}={value}, from {found.written.name}: {words}")
+            if found not in self.preset.settings:
+                self.notes.append(f"{found.key}={value}, from {found.written.name}: {words}")
             return value
 
         for (key, placeholder), found in waiting.items():

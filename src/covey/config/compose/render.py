@@ -36,6 +36,8 @@ _NOT_COMPARED = frozenset(
         # Where the final model is pushed.
         *("training.push_to_hub", "training.hub_model_id", "training.hub_revision", "training.hub_strategy"),
         *("training.hub_token", "training.hub_private_repo", "training.hub_always_push"),
+        # Where metrics are logged besides the run directory.
+        *("training.report_to", "training.project"),
     }
 )
 """Keys that do not change what a run computes, besides those of `_NOT_COMPARED_GROUPS`."""

@@ -10,7 +10,7 @@ from covey.config.groups.base import Group, option
 
 @dataclass(frozen=True, kw_only=True)
 class LoggingConfig(Group):
-    """What is logged and shown while training. Trackers are set by `training.report_to`."""
+    """What is logged and shown while training. Trackers are set by `training.report_to`, or by a mode of W&B."""
 
     PREFIX: ClassVar[str] = "logging."
 
@@ -18,6 +18,8 @@ class LoggingConfig(Group):
     """Write the completions of every so many steps into the run directory; 0 means never."""
     sample_completions: int = option(3, low=0)
     """Completions shown in the live display."""
+    run_name: str | None = None
+    """Name of the run in trackers; null means `run_name`."""
     project: str | None = None
     """Project that trackers log to (W&B, Trackio); null leaves it to the tracker."""
     entity: str | None = None
@@ -29,4 +31,5 @@ class LoggingConfig(Group):
     notes: str | None = None
     """Notes on the run in W&B."""
     mode: str = option("online", choices=("online", "offline", "disabled"))
-    """Whether trackers upload their logs, keep them in files, or do nothing."""
+    """Whether trackers upload their logs, keep them in files, or do nothing. `online` and `offline` turn W&B on where
+    no tracker is named."""
