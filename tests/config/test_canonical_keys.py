@@ -43,9 +43,9 @@ BY_HAND: list[tuple[str, Any, dict[str, Any]]] = [
     ("scale_rewards", False, {"training.scale_rewards": "none"}),
     ("evaluation_strategy", "no", {"evaluation.every_steps": 0}),
     ("eval_steps", 25, {"evaluation.every_steps": 25}),
-    ("wandb_project", "mine", {"logging.project": "mine"}),
+    ("wandb_project", "mine", {"logging.project": "mine", "training.report_to": "wandb"}),
     ("logging.enabled", True, {"training.report_to": "wandb"}),
-    ("logging.run_name", "first", {"run_name": "first"}),
+    ("wandb_run_name", "first", {"logging.run_name": "first"}),
     ("vf_coef", 0.1, {}),
 ]
 CHOICES = ["model=qwen3_0.6b", "dataset=gsm8k", "rewards=math", "evaluation=greedy", "speed=default"]
@@ -94,7 +94,7 @@ def test_aliases_compose_as_the_keys_they_stand_for(seed: int) -> None:
     places = [draw.choice(("recipe", "group", "override", "flag")) for _ in rows]
     for by_hand in (False, True):
         parts: dict[str, dict[str, Any]] = {"recipe": {"training.num_generations": 4}, "group": {}}
-        words: list[str] = list(choices)
+        words: list[str] = [*choices, "preset=none"]
         for (name, value, keys), place in zip(rows, places, strict=True):
             for key, inner in keys.items() if by_hand else ((name, value),):
                 if place in parts:

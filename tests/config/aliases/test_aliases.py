@@ -172,7 +172,7 @@ DOTTED: list[tuple[str, Any, str, Any]] = [
     ("logging.enabled", True, "training.report_to", "wandb"),
     ("logging.project", "p", "logging.project", "p"),
     ("logging.mode", "offline", "logging.mode", "offline"),
-    ("logging.run_name", "r", "run_name", "r"),
+    ("wandb_run_name", "r", "logging.run_name", "r"),
     ("dataset.name", "a/b", "dataset.id", "a/b"),
     ("dataset.max_train_samples", 10, "dataset.max_train_samples", 10),
     ("dataset.system_prompt", "Be brief.", "dataset.system_prompt", "Be brief."),
@@ -311,18 +311,22 @@ def test_aliases_map_to_existing_keys():
 
 def test_keys_without_effect_are_noted_once_and_change_nothing():
     recipe = "vf_coef: 0.25\ngamma: 0.99\nclip_range: 0.1\ninfo_seed_enabled: false\nhydra: {run: {dir: x}}\nseed: 3\n"
-    composed = from_yaml(recipe)
+    composed = from_yaml(recipe, "foreign.yaml", "preset=none")
     assert composed.notes == (
         "foreign.yaml: without effect here, ignored: vf_coef, gamma, clip_range, info_seed_enabled, hydra",
     )
     assert composed.config == load(["seed=3"])
-    asked = from_yaml("policy_entropy_bonus_coef: 0.03\ngen_best_of: 1\nmax_grad_norm: 1\n").notes
+    asked = from_yaml(
+        "policy_entropy_bonus_coef: 0.03\ngen_best_of: 1\nmax_grad_norm: 1\n", "foreign.yaml", "preset=none"
+    ).notes
     assert asked[0] == "foreign.yaml: without effect here, ignored: gen_best_of"
     assert asked[1] == "foreign.yaml: not supported, ignored: policy_entropy_bonus_coef=0.03"
     assert from_words("--vf_coef", "0.1", "lam=2").notes == (
         "command line: without effect here, ignored: vf_coef, lam",
     )
-    assert from_words("optimizer=adamw").notes == ("command line: without effect here, ignored: optimizer",)
+    assert from_words("optimizer=adamw", "preset=none").notes == (
+        "command line: without effect here, ignored: optimizer",
+    )
     groups = from_yaml("defaults: [{model: gemma3_270m}, {optimizer: adamw}, {training: default}, _self_]\n")
     assert groups.config.model.name == "google/gemma-3-270m-it"
     assert "optimizer=adamw, training=default" in groups.notes[0]

@@ -99,8 +99,7 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
                 cosine_max_len repetition_n_grams repetition_max_penalty max_completion_len soft_punish_cache
                 code_language code_eval_test_batch_size code_eval_scoring_mode code_provider
                 parallel_code_exec_per_proc e2b_router_url morph_router_url piston_router_url ioi_provider
-                vllm_device vllm_dtype vllm_max_model_len vllm_enable_prefix_caching evaluation_strategy
-                overwrite_output_dir"""
+                vllm_device vllm_dtype vllm_max_model_len vllm_enable_prefix_caching evaluation_strategy"""
             ),
         ),
     }

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from omegaconf import OmegaConf
-
 from covey.config.aliases import presets
 from covey.config.aliases.presets import Selection
 from covey.config.compose.group_files import CONF, Roots
@@ -79,8 +77,8 @@ def _same_name(merging: Merging, model: str) -> tuple[Selection | None, str]:
 
 
 def _value(values: Mapping[str, Any], key: str) -> Any:
-    found = OmegaConf.select(OmegaConf.create(dict(values)), key)
+    found: Any = values
+    for name in key.split("."):
+        found = found.get(name) if isinstance(found, Mapping) else None
     group, _, name = key.partition(".")
-    if found is None and group == "training":
-        return snapshot.fields()[name].default
-    return OmegaConf.to_container(found) if OmegaConf.is_config(found) else found
+    return snapshot.fields()[name].default if found is None and group == "training" else found
