@@ -163,16 +163,18 @@ def print_notes(composed: Composed) -> None:
 
 
 def check_names(config: Config) -> None:
-    """Check that the rewards, grader, files and folders named in the config exist, without loading PyTorch.
+    """Check that the rewards, grader, trackers, files and folders named in the config exist, without loading PyTorch.
 
     Raises:
-        CoveyError: no such built-in reward or grader, data file, or model folder.
+        CoveyError: no such built-in reward or grader, data file, or model folder; a tracker that is not installed.
     """
     from covey.data.sources.files import find_path
     from covey.data.sources.kaggle import PREFIX
     from covey.model.loading import check_name
     from covey.rewards.registry import canonical_grader, canonical_name
+    from covey.training.preflight.trackers import trackers
 
+    trackers(config)
     for name in config.rewards.funcs:
         if ":" not in name:
             canonical_name(name)
@@ -191,6 +193,24 @@ def check_names(config: Config) -> None:
         check_name(place)
     except OSError as error:  # no permission for a folder
         raise ConfigError(f"{key}={place} cannot be read: {error.strerror}.") from None
+
+
+def check_run(config: Config) -> None:
+    """Check that the run is not in use and has the checkpoint that `resume` asks for, without loading PyTorch.
+
+    What it starts from is decided later, under its lock.
+
+    Raises:
+        CoveyError: it is, or has not.
+    """
+    from covey.runlog.directory import RunDirectory
+    from covey.training.checkpoint.resume import plan_resume
+
+    if config.run_name is not None:
+        run = RunDirectory(Path(config.output_dir) / config.run_name)
+        run.refuse_locked()
+        if config.resume not in ("auto", False):
+            plan_resume(config, run, verify=False)
 
 
 def value_of(config: Config, key: str) -> Any:

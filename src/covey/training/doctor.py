@@ -27,7 +27,7 @@ from covey.training.preflight.checks import (
 from covey.training.preflight.findings import Mark, PreflightFinding
 from covey.training.preflight.gold_answer_check import check_answers
 from covey.training.preflight.requirements import check_rewards, check_supported
-from covey.training.preflight.trackers import trackers
+from covey.training.preflight.trackers import tracker_notes
 
 _TRIAL_STEPS = 3
 
@@ -90,8 +90,7 @@ def _examine_settings(
     config: Config, naming_places: Callable[[], AbstractContextManager[None]]
 ) -> Iterator[PreflightFinding]:
     try:
-        notes = check_supported(config)
-        trackers(config)
+        notes = [*check_supported(config), *tracker_notes(config)]
     except CoveyError as error:
         yield PreflightFinding(Mark.WRONG, "settings", str(error))
         return

@@ -42,7 +42,13 @@ from covey.training.distributed.processes import Processes, silent_console
 from covey.training.distributed.sharding import ACCELERATE, asks_for_fsdp, check_layout, environment_kept
 from covey.training.preflight.checks import quick_checks
 from covey.training.preflight.requirements import check_disk_space, check_rewards, check_size, check_supported
-from covey.training.preflight.trackers import log_benchmarks, log_to_trackers, tracker_environment, trackers
+from covey.training.preflight.trackers import (
+    guard_trackers,
+    log_benchmarks,
+    log_to_trackers,
+    tracker_environment,
+    tracker_notes,
+)
 from covey.training.trl.step_timer import StepTimer
 
 if TYPE_CHECKING:
@@ -113,7 +119,7 @@ def _begin(
 ) -> RunResult:
     with processes.all_or_none(), console.status("Loading data and model …"):
         notes = check_supported(config)
-        trackers(config)
+        notes += tracker_notes(config)
         objective = objectives.build(config, given)
         runner = RewardRunner.of(config.rewards, max_completion_length=config.training.max_completion_length)
         notes += check_evaluation(config)
@@ -216,6 +222,7 @@ def _train(job: _Job, console: Any) -> RunResult:
             display.load_history(read_metrics(run.metrics))
         _add_callbacks(job, writer, display)
         job.rewards.notify = display.note
+        guard_trackers(trainer, display.note)
         trainer.add_callback(stop)
         with stop.catching_signals(display), job.timer.timing(trainer):
             try:

@@ -5,12 +5,10 @@ from __future__ import annotations
 import argparse
 import os
 from io import StringIO
-from pathlib import Path
 from typing import Any
 
 from covey.cli import config_arguments
 from covey.cli.main_process import is_main
-from covey.runlog.directory import RunDirectory
 
 
 def add_parser(commands: Any) -> None:
@@ -42,8 +40,8 @@ def run(arguments: argparse.Namespace) -> int:
         return run_sweep(request, arguments.given)
     composed = request.compose()
     config_arguments.check_names(composed.config)
-    if composed.config.run_name is not None and is_main():
-        RunDirectory(Path(composed.config.output_dir) / composed.config.run_name).refuse_locked()
+    if is_main():
+        config_arguments.check_run(composed.config)
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # else forked workers warn about it
     if os.environ.get("WORLD_SIZE", "1") != "1":
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # DDP warns needlessly in every process

@@ -25,7 +25,7 @@ from covey.config.compose.recipe import Recipe, read_recipe
 from covey.config.compose.variables import guarded_variables
 from covey.config.schema import Config
 from covey.config.secrets import redact
-from covey.config.settings import Choice, Source
+from covey.config.settings import Choice, Setting, Source
 from covey.config.values import BadKeyError
 from covey.errors import ConfigError
 
@@ -113,7 +113,7 @@ def _compose(
         place = "" if problem.where or merging is None else merging.place_of(problem.key)
         raise ConfigError(f"{problem}{place}") from None
     read = [note for source in (*recipes, line) for note in source.notes]
-    notes = dict.fromkeys((*_warnings(config), *read, *merging.notes))
+    notes = dict.fromkeys((*_warnings(config), *_for_trackers(config, settings), *read, *merging.notes))
     origins = {s.key: redact(s.written.where) if s.written.typed else s.written.place for s in settings}
     path = recipe.path if recipe else None
     origins_of = MappingProxyType(origins)
@@ -174,6 +174,16 @@ def _warnings(config: Config) -> list[str]:
         "leave the key out."
         for what in found
     ]
+
+
+def _for_trackers(config: Config, settings: Sequence[Setting]) -> list[str]:
+    """A note on what the user sets for trackers in a run without any."""
+    named = {setting.key for setting in settings if setting.value not in (None, "", [])}
+    unused = [f"logging.{name}" for name in ("run_name", "project", "entity", "group", "tags", "notes")]
+    unused = [key for key in unused if key in named]
+    if not unused or config.training.report_to not in (None, "none", [], ()) or config.logging.mode == "disabled":
+        return []
+    return [f"{', '.join(unused)}: no effect without a tracker; logging=wandb or logging.mode=offline adds W&B"]
 
 
 def _usable(choices: Sequence[Choice], roots: Roots, label: str) -> tuple[list[Choice], list[str]]:

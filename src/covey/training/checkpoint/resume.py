@@ -8,7 +8,7 @@ from typing import Any
 
 from covey.config import Config, differences, load
 from covey.errors import ConfigError, RunDirectoryError
-from covey.runlog.checkpoint import changed_files, has_checksums, is_complete, is_marked
+from covey.runlog.checkpoint import CHECKPOINT_MARKER, changed_files, has_checksums, is_complete, is_marked
 from covey.runlog.directory import RunDirectory
 
 _SHOWN_DIFFERENCES = 12
@@ -49,7 +49,7 @@ def plan_resume(config: Config, run: RunDirectory, *, verify: bool = True) -> Re
         _refuse_foreign(run)
         return ResumePlan(None, 0, clear=run.root.exists())
     if isinstance(resume, str) and resume != "auto":
-        return _from_named(Path(resume).expanduser(), run)
+        return _from_named(Path(resume).expanduser(), run, verify)
     if run.is_empty():
         if resume is True:
             raise _no_checkpoint(run)
@@ -111,6 +111,17 @@ def what_is_wrong(checkpoint: Path, *, verify: bool = True) -> str | None:
     return f"holds values that are not finite (NaN or infinite), in {', '.join(found)}" if found else None
 
 
+def foreign_weights(checkpoint: Path) -> str:
+    """The key that trains the weights of another program's checkpoint from step 0, with its value; empty if it is
+    Covey's own, which may have been cut short before its marker, or none."""
+    run = RunDirectory(checkpoint.parent)
+    if is_marked(checkpoint) or run.records_in(checkpoint).root.exists() or run.config.is_file():
+        return ""
+    if (checkpoint / "adapter_config.json").is_file():
+        return f"model.lora.path={checkpoint}"
+    return f"model.name={checkpoint}" if (checkpoint / "config.json").is_file() else ""
+
+
 def _no_checkpoint(run: RunDirectory) -> RunDirectoryError:
     return RunDirectoryError(
         f"resume=true needs a checkpoint, but {run.root} holds no complete one. Name the run to resume with "
@@ -149,13 +160,18 @@ def _compared(config: Config, run: RunDirectory) -> tuple[list[tuple[str, Any, A
     return [], [f"{run.config} is damaged: {unreadable} The run resumes with the config of this command."]
 
 
-def _from_named(path: Path, run: RunDirectory) -> ResumePlan:
+def _from_named(path: Path, run: RunDirectory, verify: bool) -> ResumePlan:
     if not path.is_dir():
         raise RunDirectoryError(
             f"resume={path} is not a folder. Give a checkpoint (…/checkpoint-100), or resume=auto for the newest of "
             "this run."
         )
-    problem = what_is_wrong(path)
+    if weights := foreign_weights(path):
+        raise RunDirectoryError(
+            f"resume={path} is another program's checkpoint (it has no {CHECKPOINT_MARKER}), without what an exact "
+            f"resume needs. Leave resume out; {weights} trains its weights from step 0."
+        )
+    problem = what_is_wrong(path, verify=verify)
     if problem is not None:
         others = [other for _, other in RunDirectory(path).complete_checkpoints()]
         others += [other for _, other in RunDirectory(path.parent).complete_checkpoints() if other.name != path.name]
@@ -165,8 +181,8 @@ def _from_named(path: Path, run: RunDirectory) -> ResumePlan:
     newer = [p.name for s, p in run.complete_checkpoints() if s > step]
     if newer and path.resolve().parent == run.root.resolve():
         raise RunDirectoryError(
-            f"resume={path} is older than {', '.join(newer)} of the same run. To branch off there, use "
-            "another run_name."
+            f"resume={path} is older than {', '.join(newer)} of the same run. Leave resume out to go on from the "
+            "newest; to branch off at the older one, use another run_name."
         )
     if not run.is_empty() and path.resolve().parent != run.root.resolve():
         raise RunDirectoryError(
@@ -181,9 +197,11 @@ def _refuse_foreign(run: RunDirectory) -> None:
     copies = [path for _, path in run.checkpoints() if run.records_in(path).config.is_file()]
     if not run.is_empty() and not run.config.is_file() and not copies:
         held = ", ".join(sorted(p.name for p in run.root.iterdir())[:6])
+        theirs = [weights for _, path in run.checkpoints() if (weights := foreign_weights(path))]
+        hint = f" {theirs[-1]} trains the weights of its newest checkpoint from step 0." if theirs else ""
         raise RunDirectoryError(
             f"{run.root} is not a run directory of Covey: it holds {held}, but no config.yaml. Nothing was touched. "
-            "Choose another run_name or output_dir."
+            f"Choose another run_name or output_dir.{hint}"
         )
 
 

@@ -1,26 +1,34 @@
-"""Experiment trackers: early checks, and their project, group and mode.
+"""Experiment trackers: early checks, their project, group and mode, and what happens when one fails.
 
 Trackers are TRL's and transformers' own (`training.report_to`). What they read only from the environment is set during
-the run.
+the run. W&B without a login, or without its server, keeps its logs in files; no tracker ends a run.
 """
 
 from __future__ import annotations
 
+import configparser
+import logging
 import math
+import netrc
 import os
-from collections.abc import Iterable, Iterator, Mapping
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from covey.config import Config
-from covey.errors import ConfigError
+from covey.errors import ConfigError, one_line
 from covey.runlog import names
 
 if TYPE_CHECKING:
     from transformers import Trainer, TrainerCallback
 
     from covey.runlog.evaluations import StoredEvaluation
+
+logger = logging.getLogger(__name__)
 
 _NEEDS = {
     "wandb": ("wandb", "covey[wandb]"),
@@ -38,6 +46,8 @@ _OFFLINE = ("tensorboard", "wandb", "trackio")
 _SPACE = "TRACKIO_SPACE_ID"
 _CLOSED_AT_END = ("TensorBoardCallback", "TrackioCallback")
 """Trackers that only close their files at the end of training; others may upload the model then."""
+_LEFT_OUT, _OFFLINE_RUN = "_covey_left_out", "_covey_offline"
+"""Attributes of a tracker's callback."""
 
 
 def trackers(config: Config) -> list[str]:
@@ -51,6 +61,8 @@ def trackers(config: Config) -> list[str]:
     names = [name for name in names if name != "none"]
     if config.logging.mode == "disabled":
         return []
+    if os.environ.get("WANDB_DISABLED", "").lower() in ("1", "true", "yes", "on"):
+        names = [name for name in names if name != "wandb"]
     if config.logging.mode == "offline":
         _check_offline(config, names)
     for name in names:
@@ -61,6 +73,98 @@ def trackers(config: Config) -> list[str]:
                 f"'{install}', or choose logging=none."
             )
     return names
+
+
+def tracker_notes(config: Config) -> list[str]:
+    """What the user is told about trackers before the run starts."""
+    trackers(config)
+    if not _lacks_login(config):
+        return []
+    return [
+        "W&B: nobody is logged in on this machine, so it keeps its logs in files (offline); `wandb sync` uploads them. "
+        "To upload while training: `wandb login`, or set WANDB_API_KEY."
+    ]
+
+
+def _lacks_login(config: Config) -> bool:
+    """Whether W&B would upload its logs, and nobody is logged in."""
+    uploads = config.logging.mode == "online" and os.environ.get("WANDB_MODE", "online") == "online"
+    return uploads and "wandb" in trackers(config) and not _logged_in()
+
+
+def _logged_in() -> bool:
+    """Whether W&B finds a key, a token, or settings with a key or another mode; asks no server."""
+    if os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_IDENTITY_TOKEN_FILE"):
+        return True
+    if getattr(sys.modules.get("wandb"), "run", None) is not None:  # started by the user, in a notebook
+        return True
+    settings = configparser.ConfigParser(interpolation=None)
+    folder = os.environ.get("WANDB_CONFIG_DIR") or Path.home() / ".config" / "wandb"
+    try:
+        settings.read([Path(folder) / "settings", Path(os.environ.get("WANDB_DIR") or ".") / "wandb" / "settings"])
+    except (configparser.Error, UnicodeDecodeError):
+        logger.warning("W&B's settings cannot be read.", exc_info=True)
+    own = dict(settings["default"]) if settings.has_section("default") else {}
+    if own.get("api_key") or own.get("mode", "online") != "online":
+        return True
+    host = urlsplit(os.environ.get("WANDB_BASE_URL") or own.get("base_url") or "https://api.wandb.ai").netloc
+    named = os.environ.get("NETRC")
+    for file in [Path(named).expanduser()] if named else [Path.home() / ".netrc", Path.home() / "_netrc"]:
+        try:
+            login = netrc.netrc(file).authenticators(host)
+        except (OSError, netrc.NetrcParseError):
+            continue
+        if login is not None and login[2]:
+            return True
+    return False
+
+
+def guard_trackers(trainer: Trainer, note: Callable[[str], None]) -> None:
+    """Let no tracker end the training: W&B that cannot start goes on offline, and a tracker that fails is left out.
+
+    Args:
+        trainer: its trackers are changed.
+        note: prints a line for the user.
+    """
+    for callback in _callbacks(trainer):
+        for event in [name for name in dir(callback) if name.startswith("on_")]:
+            setattr(callback, event, _Guarded(callback, getattr(callback, event), note))
+
+
+class _Guarded:
+    """One event of a tracker, which does not raise."""
+
+    def __init__(self, callback: Any, method: Callable[..., Any], note: Callable[[str], None]) -> None:
+        self.callback, self.method, self.note = callback, method, note
+
+    def __call__(self, args: Any, *others: Any, **named: Any) -> Any:
+        if getattr(self.callback, _LEFT_OUT, False):
+            return None
+        try:
+            return self.method(args, *others, **named)
+        except Exception as error:  # each tracker has errors of its own
+            logger.warning("A tracker failed.", exc_info=True)
+            if self._goes_on_offline(args, error):
+                return self(args, *others, **named)
+            name = type(self.callback).__name__.removesuffix("Callback")
+            self.note(f"The tracker {name} failed and is left out from here on: {one_line(error)}")
+            setattr(self.callback, _LEFT_OUT, True)
+            return None
+
+    def _goes_on_offline(self, args: Any, error: Exception) -> bool:
+        """Start W&B offline, if it is W&B, and could not start."""
+        wandb = getattr(self.callback, "_wandb", None)
+        if wandb is None or wandb.run is not None or getattr(self.callback, _OFFLINE_RUN, False):
+            return False
+        setattr(self.callback, _OFFLINE_RUN, True)
+        try:  # its session has begun, so that it reads no environment variable any more
+            wandb.init(project=os.environ.get("WANDB_PROJECT", "huggingface"), name=args.run_name, mode="offline")
+        except Exception:
+            logger.warning("W&B could not start offline either.", exc_info=True)
+            return False
+        self.callback._initialized = False
+        self.note(f"W&B cannot be reached, so it keeps its logs in files; `wandb sync` uploads them: {one_line(error)}")
+        return True
 
 
 def _check_offline(config: Config, names: list[str]) -> None:
@@ -120,21 +224,25 @@ def _for_tracker(name: str) -> str:
 @contextmanager
 def tracker_environment(config: Config) -> Iterator[None]:
     """Context manager: sets the environment variables of trackers, but none that the user has set."""
-    logging = config.logging
+    settings = config.logging
     wanted = {
-        "WANDB_PROJECT": logging.project,
-        "WANDB_ENTITY": logging.entity,
-        "WANDB_RUN_GROUP": logging.group,
-        "WANDB_TAGS": ",".join(logging.tags) or None,
-        "WANDB_NOTES": logging.notes,
-        "WANDB_MODE": None if logging.mode == "online" else logging.mode,
+        "WANDB_PROJECT": settings.project,
+        "WANDB_ENTITY": settings.entity,
+        "WANDB_RUN_GROUP": settings.group,
+        "WANDB_TAGS": ",".join(settings.tags) or None,
+        "WANDB_NOTES": settings.notes,
+        "WANDB_MODE": None if settings.mode == "online" else settings.mode,
     }
-    hidden = {_SPACE: os.environ.pop(_SPACE)} if logging.mode == "offline" and _SPACE in os.environ else {}
-    added = {name: value for name, value in wanted.items() if value is not None and name not in os.environ}
-    os.environ.update(added)
+    before = {name: os.environ.get(name) for name in (*wanted, _SPACE)}
+    if config.logging.mode == "offline":
+        os.environ.pop(_SPACE, None)
+    os.environ.update({name: value for name, value in wanted.items() if value is not None and before[name] is None})
+    if _lacks_login(config):
+        os.environ["WANDB_MODE"] = "offline"
     try:
         yield
     finally:
-        for name in added:
+        for name, value in before.items():
             os.environ.pop(name, None)
-        os.environ.update(hidden)
+            if value is not None:
+                os.environ[name] = value
