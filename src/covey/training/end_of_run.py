@@ -33,7 +33,8 @@ def end_run(result: RunResult, config: Config, console: Any) -> None:
             _print(console, f"· {problem}")
     if not result.finished:
         hint = "The same command resumes from it."
-        if config.run_name is None:  # the same command would take a new timestamp for its name
+        same = config.resume in ("auto", True) and not config.overwrite
+        if config.run_name is None or not same:  # it would take a new timestamp for its name, delete, or be refused
             name = f"output_dir={config.output_dir} run_name={run.root.name}"
             hint = f"To resume from it: covey train --config {run.config} {name}"
         _print(console, f"Stopped after step {result.step}, with a checkpoint. {hint}")

@@ -76,7 +76,8 @@ def run(arguments: argparse.Namespace) -> int:
     config_arguments.check_names(config)
     if was_requeued():  # whatever the first start was to do with an older run, it has done
         config = dataclasses.replace(config, resume="auto", overwrite=False)
-    config_arguments.check_run(config)
+    else:
+        config_arguments.check_run(config)
     from covey.launch.execute import execute
 
     return execute(config, name, machine, this_place())

@@ -94,7 +94,7 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
             "open-r1 (TRL 0.18 and older)",
             _names(
                 """hub_model_revision overwrite_hub_revision push_to_hub_revision wandb_entity wandb_run_group
-                system_prompt chat_template benchmarks dataset_prompt_column dataset_mixture dataset_configs
+                system_prompt chat_template dataset_prompt_column dataset_mixture dataset_configs
                 cosine_min_value_wrong cosine_max_value_wrong cosine_min_value_correct cosine_max_value_correct
                 cosine_max_len repetition_n_grams repetition_max_penalty max_completion_len soft_punish_cache
                 code_language code_eval_test_batch_size code_eval_scoring_mode code_provider

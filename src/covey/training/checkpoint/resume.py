@@ -186,7 +186,8 @@ def _from_named(path: Path, run: RunDirectory, verify: bool) -> ResumePlan:
         )
     if not run.is_empty() and path.resolve().parent != run.root.resolve():
         raise RunDirectoryError(
-            f"{run.root} is not empty, so a run resumed from {path} cannot be written there. Choose another run_name."
+            f"{run.root} is not empty, so a run resumed from {path} cannot be written there. Choose another run_name, "
+            "or leave resume out to go on from the newest checkpoint there."
         )
     return ResumePlan(path, step, (f"Resuming from {path}.",))
 
