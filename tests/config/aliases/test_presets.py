@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from compose_config import from_words, from_yaml, value_of
 from covey.config import Composed, compose, differences, load, split, to_yaml
@@ -351,7 +350,3 @@ def test_coveys_own_commands_and_recipes_select_none() -> None:
                 assert not owners, f"{page.name}: {line}: {name}"
             found += 1
     assert found > 20
-    for path in [*(ROOT / "studies").rglob("*.yaml"), *CONF.glob("[!p]*/*.yaml")]:
-        content = yaml.safe_load(path.read_text()) or {}
-        keys = [key for key in content if isinstance(content, dict)]
-        assert not [key for key in keys for preset in PRESETS.values() if preset.has(str(key))], path

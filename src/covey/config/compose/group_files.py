@@ -59,6 +59,11 @@ class Roots:
         """Whether an option's file is Covey's own rather than the user's."""
         return file.is_relative_to(self.folders[0])
 
+    def is_users(self, choice: Choice) -> bool:
+        """Whether a choice is of an option in the user's own folders."""
+        file = self._existing(choice)
+        return file is not None and not self.is_builtin(file)
+
     def options(self, group: str) -> list[str]:
         """The options of a group, sorted."""
         found = {file.stem for folder in self.folders for file in (folder / group).glob("*.yaml")}

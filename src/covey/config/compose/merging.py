@@ -220,6 +220,7 @@ class Merging:
             self._apply(kept, setting)
         self.groups.settings += part.settings
         self.groups.choices += part.choices
+        self.groups.foreign_names += part.foreign_names
         self.notes += part.notes
         return kept
 
@@ -269,7 +270,10 @@ class Merging:
         """Whether an option that the user chooses sets a key."""
         group = _GROUP_OF.get(key, "")
         file = self.roots.option_of(self._explicit, group)
-        return file is not None and self.roots.value_in(file, group, key) is not None
+        if file is not None and self.roots.value_in(file, group, key) is not None:
+            return True
+        own = [choice for choice in self._explicit if self.roots.is_users(choice)]
+        return self.roots.sets(own, key)
 
     def _compute_deferred(self, tree: DictConfig) -> None:
         """Replace the placeholders by the values computed from other keys."""

@@ -149,6 +149,7 @@ class _Guarded:
             name = type(self.callback).__name__.removesuffix("Callback")
             self.note(f"The tracker {name} failed and is left out from here on: {one_line(error)}")
             setattr(self.callback, _LEFT_OUT, True)
+            args.report_to = [tracker for tracker in args.report_to if tracker != name.lower()]  # TRL logs to these too
             return None
 
     def _goes_on_offline(self, args: Any, error: Exception) -> bool:

@@ -5,17 +5,22 @@ Measured on the host. On a GPU, queued work counts in the stage in which the hos
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from covey.errors import one_line
+from covey.log_once import log_once
 from covey.runlog import names
 from covey.training.replaced import replaced
 
 if TYPE_CHECKING:
     from covey.training.trl.trainer import GRPOTrainer
+
+logger = logging.getLogger(__name__)
 
 _PROFILED = {
     "transformers.generate": names.GENERATION_TIME,
@@ -73,6 +78,12 @@ class StepTimer:
                 if self._stage:
                     timer.leave()
                 return super().__exit__(*exception)
+
+            def _log_metrics(self, duration: float) -> None:
+                try:
+                    super()._log_metrics(duration)
+                except Exception as error:  # each tracker has errors of its own, and none ends a run
+                    log_once(logger, "A tracker failed to take the times of a step: %s", one_line(error), key="times")
 
         step, loss = trainer.training_step, trainer.compute_loss
         with (
