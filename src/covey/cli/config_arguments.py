@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 
 from covey.config import Composed, Config
 from covey.config import compose as compose_config
-from covey.config.aliases.conversions import is_there
 from covey.config.compose import flags
 from covey.config.compose.flags import Flag
 from covey.config.secrets import from_launcher

@@ -72,9 +72,7 @@ def make_plan(request: Request) -> SweepPlan:
 
 def _compose(request: Request, number: int, variant: Variant) -> Composed:
     try:
-        composed = compose(
-            variant.overrides, request.recipe, request.config_dirs, config_name=request.config_name
-        )
+        composed = compose(variant.overrides, request.recipe, request.config_dirs, config_name=request.config_name)
         check_names(composed.config)
     except CoveyError as error:
         raise _in_job(error, number, variant.text) from None

@@ -12,16 +12,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from hydra import version
 from hydra._internal.config_repository import ConfigRepository
+from hydra._internal.config_search_path_impl import ConfigSearchPathImpl
 from hydra._internal.defaults_list import DefaultsList, create_defaults_list
 from hydra.core.default_element import ConfigDefault, DefaultsTreeNode, GroupDefault, InputDefault
 from hydra.core.object_type import ObjectType
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException, MissingConfigException
 from hydra.plugins.config_source import ConfigResult, ConfigSource
-from omegaconf import OmegaConf
+from omegaconf import ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from covey.config.aliases.aliases import FOREIGN_GROUPS
@@ -137,7 +139,9 @@ class Files:
     def read(self, path: str) -> ConfigFile | None:
         """The file of a config path; None without one."""
         if path == _BASE:
-            return replace(read_own(CONF / "config.yaml"), content={}) if self.complete else read_own(CONF / "config.yaml")
+            return (
+                replace(read_own(CONF / "config.yaml"), content={}) if self.complete else read_own(CONF / "config.yaml")
+            )
         if path not in self._files:
             found = [] if path in self.given else self.roots.find(path)
             read = read_own if found and self.roots.is_builtin(found[0]) else read_file
@@ -165,19 +169,19 @@ class Files:
 
     def _entries_of(self, path: str, file: ConfigFile) -> list[InputDefault]:
         """What a file's defaults list holds, without Hydra's own settings, nor other tools' groups in a recipe."""
-        entries = [
-            {str(key): str(value) if isinstance(value, int | float) else value for key, value in entry.items()}
-            if isinstance(entry, dict)
-            else entry
-            for entry in file.defaults or []
-        ]
-        try:
-            found = _Repository(self)._create_defaults_list(path, OmegaConf.create(entries))
-        except (ValueError, AssertionError) as error:
-            raise ConfigError(
-                f"{file.path}: its defaults list cannot be read ({error}): write `- override /model: starter` or "
-                "`- model: starter`."
-            ) from None
+        found = list[InputDefault]()
+        for entry in file.defaults or []:
+            if isinstance(entry, dict):  # an option that YAML reads as a number
+                entry = {
+                    str(key): str(value) if isinstance(value, int | float) else value for key, value in entry.items()
+                }
+            try:
+                found += _parsed(path, [entry])
+            except (ValueError, AssertionError):
+                raise ConfigError(
+                    f"{file.path}: the entry {entry!r} of defaults is not one that Hydra reads: write `- override "
+                    "/model: starter` or `- model: starter`."
+                ) from None
         kept, ignored = list[InputDefault](), list[str]()
         for entry in found:
             value = entry.value if isinstance(entry, GroupDefault) else None
@@ -282,7 +286,8 @@ class Files:
                 return
             by = None if path == _BASE else by
             builtin = path not in self.given and self.roots.is_builtin(file.path)
-            part = Part(path, file, node.get_final_package(), key, by is not None, builtin, path in self.given)
+            group = "" if path in self.given else key
+            part = Part(path, file, node.get_final_package(), group, by is not None, builtin, path in self.given)
             children = tree.children if isinstance(tree, DefaultsTreeNode) else None
             inside = path if part.is_recipe or by is not None else None
             for child in children or [ConfigDefault(path="_self_")]:
@@ -316,7 +321,9 @@ class Files:
         except ConfigError:
             raise
         except RecursionError:
-            raise ConfigError("The config groups cannot be composed: their defaults lists include each other.") from None
+            raise ConfigError(
+                "The config groups cannot be composed: their defaults lists include each other."
+            ) from None
         except (HydraException, OmegaConfBaseException, ValueError, AssertionError) as error:
             text = " ".join(str(error).partition("Config search path:")[0].split())
             for path in re.findall(r"In '([^']*)'", text):
@@ -344,8 +351,7 @@ class _Repository(ConfigRepository):
     def _result(self, path: str, file: ConfigFile) -> ConfigResult:
         entries = self.files.defaults_of(path, file)
         if self.adding:
-            entries = [e for e in entries if not (e.is_override() or e.is_external_append() or e.is_interpolation())]
-            entries = [e for e in entries if getattr(e, "path", "") != f"/{_BASE}"]
+            entries = [entry for entry in entries if _adds(entry)]
         is_recipe = path in self.files.given and path != self.files.root
         header = {"package": "_global_" if is_recipe else file.package}
         return ConfigResult("covey", str(file.path), OmegaConf.create({}), header, entries)
@@ -356,9 +362,7 @@ class _Repository(ConfigRepository):
     def config_exists(self, config_path: str) -> bool:
         return self.files.read(config_path) is not None
 
-    def get_group_options(
-        self, group_name: str, results_filter: ObjectType | None = ObjectType.CONFIG
-    ) -> list[str]:
+    def get_group_options(self, group_name: str, results_filter: ObjectType | None = ObjectType.CONFIG) -> list[str]:
         return self.files.roots.options(group_name)
 
     def get_sources(self) -> list[ConfigSource]:
@@ -373,16 +377,26 @@ def read_own(path: Path) -> ConfigFile:
 
 def _base_groups() -> list[GroupDefault]:
     """The groups of Covey's base, in its order."""
-    found = _Repository._create_defaults_list(
-        _Repository.__new__(_Repository), _BASE, OmegaConf.create(read_own(CONF / "config.yaml").defaults)
-    )
-    return [entry for entry in found if isinstance(entry, GroupDefault)]
+    entries = _parsed(_BASE, read_own(CONF / "config.yaml").defaults or [])
+    return [entry for entry in entries if isinstance(entry, GroupDefault)]
+
+
+def _parsed(path: str, entries: list[Any]) -> list[InputDefault]:
+    """The entries of a defaults list as Hydra reads them."""
+    return ConfigRepository(ConfigSearchPathImpl())._create_defaults_list(path, ListConfig(entries))
 
 
 def _given(path: str) -> GroupDefault:
     """A recipe in the defaults list of the root, where it is added last."""
     group, _, name = path.partition("/")
     return GroupDefault(group=f"/{group}", value=name, package="_global_", external_append=True)
+
+
+def _adds(entry: InputDefault) -> bool:
+    """Whether an entry of a recipe or primary config adds something by itself."""
+    if isinstance(entry, GroupDefault):
+        return not (entry.override or entry.external_append or entry.is_interpolation())
+    return isinstance(entry, ConfigDefault) and entry.path != f"/{_BASE}" and "${" not in str(entry.path)
 
 
 def _path_of(primary: ConfigFile, roots: Roots) -> str:

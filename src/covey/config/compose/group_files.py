@@ -63,7 +63,7 @@ class Roots:
             ConfigError: it leads out of the folders.
         """
         name = PurePath(path if path.endswith(".yaml") else f"{path}.yaml")
-        if name.is_absolute() or ".." in name.parts:
+        if name.is_absolute() or ".." in name.parts or "//" in path:
             raise ConfigError(
                 f"{path} leads out of the folders of config groups: name an option, and give a folder of your own with "
                 "--config-dir."
@@ -78,7 +78,9 @@ class Roots:
             ConfigError: there is none; the message lists the candidates.
         """
         if len(self.folders) == 1:
-            raise ConfigError(f"--config-name {name} is searched for in the folders of --config-dir, and none was given.")
+            raise ConfigError(
+                f"--config-name {name} is searched for in the folders of --config-dir, and none was given."
+            )
         candidates = [folder / file for folder in self.folders[:-1] for file in (name, f"{name}.yaml")]
         for path in candidates:
             if os.path.isfile(path):  # noqa: PTH113  False for a name too long as well

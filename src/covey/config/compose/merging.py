@@ -139,12 +139,12 @@ class Merging:
     def _leave_out(self) -> None:
         """Leave out the settings of other objectives than the one that is chosen last, by its group or by a key."""
         option, by = self.composition.option("objective"), self.composition.chosen.get("objective")
-        parts = [Source() if part.builtin or part is option else source for part, source in self._pairs()]
         chosen = None
         if option is not None and by is not None:
             name = next((s.value for s in self._source_of(option).settings if s.key == "objective.name"), None)
             chosen = (self.composition.place(by), name) if name is not None else None
-        self._computed = leave_out_other_objectives((*parts, self.sources[-1]), chosen)
+        others = [Source() if part.builtin or part is option else source for part, source in self._pairs()]
+        self._computed = leave_out_other_objectives((*others, self.sources[-1]), chosen)
 
     def _source_of(self, wanted: Part) -> Source:
         return next(source for part, source in self._pairs() if part is wanted)
@@ -199,10 +199,10 @@ class Merging:
             setting = setting or next((implied for implied in self._applying() if implied.key == key), None)
             name = _value(values, key) if setting is None else setting.value
             now = self.composition.option(group)
-            if now is None or not now.builtin or not isinstance(name, str) or name not in self.files.roots.options(group):
+            if now is None or not now.builtin or name not in self.files.roots.options(group):
                 continue
             if all(s.value != name for s in self._source_of(now).settings if s.key == key):
-                found.append(Choice(group, name, origin=setting.written.where if setting else "", implied=True))
+                found.append(Choice(group, str(name), origin=setting.written.where if setting else "", implied=True))
         return found
 
     def _left_defaults(self, values: dict[str, Any]) -> list[Choice]:
@@ -222,7 +222,9 @@ class Merging:
             left.append(Choice("dataset", None, implied=True))
         return left
 
-    def _note_what_changes(self, choice: Choice, old: Part | None, before: dict[str, Any], after: dict[str, Any]) -> None:
+    def _note_what_changes(
+        self, choice: Choice, old: Part | None, before: dict[str, Any], after: dict[str, Any]
+    ) -> None:
         """Notes on an option that a key chooses by its name: what goes with the one before, and what comes with it."""
         new = self.composition.option(choice.group)
         assert old is not None
@@ -243,14 +245,14 @@ class Merging:
 
     def _kept_by_recipes(self) -> Iterator[str]:
         """Notes on what an option that the command line chooses sets, and a recipe, which comes after it, too."""
-        for number, (part, source) in enumerate(self._pairs()):
-            if self.composition.chosen.get(part.group) != "" or part.is_recipe:
-                continue
+        typed = self.sources[-1].keys
+        for part, source in self._pairs():
+            by = self.composition.chosen.get(part.group)
             ours = {setting.key: setting.value for setting in source.settings if not setting.implied}
-            for above, later in list(self._pairs())[number + 1 :]:
-                theirs = {s.key: s.value for s in later.settings if not s.implied and s.key not in self.sources[-1].keys}
+            for above, later in list(self._pairs())[: self.composition.place(by)] if by is not None else ():
+                theirs = {s.key: s.value for s in later.settings if not s.implied and s.key not in typed}
                 kept = [f"{key}={show(theirs[key])}" for key in ours if key in theirs and theirs[key] != ours[key]]
-                if above.is_recipe and kept:
+                if above.is_recipe and above.path != by and kept:
                     yield (
                         f"{part.group}={part.path.rpartition('/')[2]}: {above.file.path.name} keeps its own "
                         f"{', '.join(kept)}, as the keys of a recipe come after all groups. Set a key to change it."
@@ -267,9 +269,7 @@ class Merging:
     def _compute_deferred(self, tree: DictConfig) -> None:
         """Replace the placeholders by the values computed from other keys."""
         waiting = {
-            (found.key, _placeholder(found)): found
-            for found in self.settings
-            if isinstance(found.value, DeferredValue)
+            (found.key, _placeholder(found)): found for found in self.settings if isinstance(found.value, DeferredValue)
         }
 
         def get(key: str) -> Any:
@@ -301,7 +301,8 @@ def _own_source(file: Path, package: str) -> Source:
     values: Mapping[str, Any] = read_own(file).content
     for name in reversed(package.split(".") if package else []):
         values = {name: values}
-    return Source([Setting(key, value, Written(key, value, "group")) for key, value in walk(values) if key not in GROUPS])
+    keys = ((key, value) for key, value in walk(values) if key not in GROUPS)
+    return Source([Setting(key, value, Written(key, value, "group")) for key, value in keys])
 
 
 def _apply(tree: DictConfig, setting: Setting) -> None:

@@ -18,7 +18,8 @@ from covey.config.settings import Written
 from covey.config.yaml_limits import check_yaml
 from covey.errors import ConfigError
 
-_BASES = ("maxent.recipe", "baseline.recipe", "script.recipe")
+_WRAPPERS = ("maxent", "baseline", "script")
+_BASES = tuple(f"{group}.recipe" for group in _WRAPPERS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,16 +56,19 @@ class ConfigFile:
     def base(self) -> Path | None:
         """The recipe that it builds on, as the MaxEnt-GRPO project's do: relative to the working directory or to a
         folder above it."""
-        found = [item for item in leaves(self.content) if item.name in _BASES and item.value]
-        if not found:
+        inner = ((group, self.content.get(group)) for group in _WRAPPERS)
+        nested = {f"{group}.recipe": values.get("recipe") for group, values in inner if isinstance(values, Mapping)}
+        found = {**{key: self.content.get(key) for key in _BASES}, **nested}
+        key, value = next(((key, value) for key, value in found.items() if value), ("", None))
+        if value is None:
             return None
-        name = Path(str(found[0].value)).expanduser()
+        name = Path(str(value)).expanduser()
         folders = [Path.cwd(), *self.path.absolute().parents]
         for folder in folders:
             if (folder / name).is_file() and not (folder / name).samefile(self.path):
                 return folder / name
         raise ConfigError(
-            f"{_at(self.path, found[0].name)}: there is no recipe {name}, which this one builds on: it is looked for "
+            f"{_at(self.path, key)}: there is no recipe {name}, which this one builds on: it is looked for "
             f"from {folders[0]} and from the folders above {self.path}."
         )
 
