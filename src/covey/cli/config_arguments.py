@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 
 from covey.config import Composed, Config
 from covey.config import compose as compose_config
-from covey.config.aliases.conversions import is_there
 from covey.config.compose import flags
 from covey.config.compose.flags import Flag
 from covey.config.secrets import from_launcher
@@ -50,11 +48,18 @@ class Request:
     hydra: tuple[str, ...]
     """Overrides of Hydra's own settings (`hydra/launcher=…`), not part of a run's config."""
     config_dirs: tuple[str, ...]
+    config_name: str | None = None
+    """The primary config in one of the folders."""
 
     @property
     def is_sweep(self) -> bool:
         """Whether the words hold Hydra's own form of `--multirun`."""
         return any(word.lstrip("+") == "hydra.mode=MULTIRUN" for word in self.hydra)
+
+    @property
+    def source(self) -> str | Path | None:
+        """The recipe, or else the primary config's name."""
+        return self.recipe if self.recipe is not None else self.config_name
 
     def with_recipe(self, recipe: str) -> Request:
         """The same, with a recipe."""
@@ -78,7 +83,11 @@ class Request:
             Flag(key, (value if isinstance(value, str) else json.dumps(value),))
             for key, value in from_launcher().items()
         ]
-        return compose_config((*self.overrides, *secrets), self.recipe, self.config_dirs, world_size=world_size)
+        return compose_config(
+            *((*self.overrides, *secrets), self.recipe, self.config_dirs),
+            config_name=self.config_name,
+            world_size=world_size,
+        )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -95,7 +104,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="a folder with recipes and config groups of your own; may be repeated",
     )
-    parser.add_argument("--config-name", "-cn", metavar="NAME", help="a recipe by its name in such a folder")
+    parser.add_argument("--config-name", "-cn", metavar="NAME", help="a primary config by its name in such a folder")
     parser.add_argument("--cfg", "-c", metavar="job", help="print the resolved config, and run nothing")
     parser.add_argument("--resolve", action="store_true", help="no effect: --cfg always prints resolved values")
     parser.add_argument(
@@ -144,8 +153,6 @@ def read_request(arguments: argparse.Namespace) -> Request:
         recipes[words.recipe] = words.recipe
     if arguments.config is not None:
         recipes[f"--config {arguments.config}"] = arguments.config
-    if arguments.config_name is not None:
-        recipes[f"--config-name {arguments.config_name}"] = _named(arguments.config_name, arguments.config_dir)
     if len(recipes) > 1:
         raise ConfigError(f"{len(recipes)} recipes were given, {' and '.join(recipes)}: give one.")
     return Request(
@@ -153,6 +160,7 @@ def read_request(arguments: argparse.Namespace) -> Request:
         overrides=words.overrides,
         hydra=hydra,
         config_dirs=tuple(arguments.config_dir),
+        config_name=arguments.config_name,
     )
 
 
@@ -244,17 +252,3 @@ def _looks_like_recipe(word: str) -> bool:
 
 def _is_hydras(word: str) -> bool:
     return word.lstrip("+~").startswith(("hydra.", "hydra/"))
-
-
-def _named(name: str, folders: Sequence[str]) -> Path:
-    if not folders:
-        raise ConfigError(f"--config-name {name} is searched for in the folders of --config-dir, and none was given.")
-    candidates = [
-        Path(os.path.expanduser(folder)) / file  # noqa: PTH111  raises where there is no such user
-        for folder in folders
-        for file in (name, f"{name}.yaml")
-    ]
-    for candidate in candidates:
-        if is_there(str(candidate)) and candidate.is_file():
-            return candidate
-    raise ConfigError(f"There is no recipe {name}. Looked for: {', '.join(map(str, candidates))}.")

@@ -56,7 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _compare(other: str, request: Request) -> int:
     """Print a table of the keys that differ. A single recipe is compared with the defaults."""
-    if other and request.recipe is None:
+    if other and request.source is None:
         request, other = request.with_recipe(other), _DEFAULTS
     base = Request(other or None, (), (), request.config_dirs).compose()
     here = request.compose()

@@ -61,7 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
     config = composed.config
     for note in composed.notes:
         print(f"· {note}", file=sys.stderr)
-    name = config_arguments.default_name(request.recipe, [config])
+    name = config_arguments.default_name(request.source, [config])
     job = job_id()
     if job is not None:  # a job that was pre-empted must find its run again
         name = f"{name.partition('-')[2].partition('-')[2]}-{job}"

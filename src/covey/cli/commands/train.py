@@ -53,7 +53,7 @@ def run(arguments: argparse.Namespace) -> int:
     with console.status("Loading PyTorch …"):
         from covey.training.end_of_run import end_run
         from covey.training.run import run_training
-    name = config_arguments.default_name(request.recipe, [composed.config])
+    name = config_arguments.default_name(request.source, [composed.config])
     with composed.naming_places():
         result = run_training(composed.config, name, console)
     end_run(result, composed.config, console)

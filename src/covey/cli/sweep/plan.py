@@ -72,7 +72,7 @@ def make_plan(request: Request) -> SweepPlan:
 
 def _compose(request: Request, number: int, variant: Variant) -> Composed:
     try:
-        composed = compose(variant.overrides, request.recipe, request.config_dirs)
+        composed = compose(variant.overrides, request.recipe, request.config_dirs, config_name=request.config_name)
         check_names(composed.config)
     except CoveyError as error:
         raise _in_job(error, number, variant.text) from None
@@ -109,7 +109,7 @@ def _one(configs: Sequence[Config], key: str, variants: Sequence[Variant]) -> st
 def _sweep_name(request: Request, configs: Sequence[Config], variants: Sequence[Variant]) -> str:
     if any(config.run_name is not None for config in configs):
         return _one(configs, "run_name", variants)
-    return default_name(request.recipe, configs)
+    return default_name(request.source, configs)
 
 
 def _known_jobs(directory: SweepDirectory, keys: tuple[str, ...]) -> tuple[SweepJob, ...]:

@@ -9,13 +9,15 @@ is left as it is, with a note.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
+
+import yaml
 
 from covey.config.aliases.resolve import leaves, resolve_aliases
 from covey.config.settings import Choice, Source
@@ -210,10 +212,6 @@ def _short(key: str) -> str:
 @cache
 def _content(file: Path) -> tuple[tuple[Any, ...], tuple[Choice, ...]]:
     """The keys and the group choices of a preset's file."""
-    from omegaconf import OmegaConf
-
-    content = OmegaConf.to_container(OmegaConf.load(file))
-    assert isinstance(content, dict)
-    defaults: Sequence[Mapping[str, str]] = content.pop("defaults", [])
-    choices = [Choice(group, option, implied=True) for entry in defaults for group, option in entry.items()]
-    return tuple(leaves({str(k): v for k, v in content.items()}, by=GROUP)), tuple(choices)
+    content = yaml.load(file.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
+    choices = [Choice(group, option, implied=True) for group, option in content.pop("takes", {}).items()]
+    return tuple(leaves(content, by=GROUP)), tuple(choices)

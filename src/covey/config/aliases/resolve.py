@@ -6,6 +6,7 @@ import difflib
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 from covey.config.aliases.alias_result import Alias, AliasResult, AliasValueError, DeferredValue
@@ -70,6 +71,7 @@ def resolve_aliases(
     *,
     strict: bool,
     more_names: Callable[[str], list[str]] = lambda name: [],
+    references: Mapping[str, Any] = MappingProxyType({}),
 ) -> Source:
     """Resolve the keys of one source to Covey's own.
 
@@ -80,12 +82,13 @@ def resolve_aliases(
         strict: whether any two settings of one key must agree; on the command line, where the later word wins, only
             two aliases must.
         more_names: gives what else an unknown name may have meant.
+        references: what all sources set, by the names written, for `${name}`.
 
     Raises:
         BadKeyError: an unknown key, a value that an alias cannot have, or two settings that disagree. It names the
             key as the user wrote it, and the place.
     """
-    return _AliasResolver(written, dict(earlier), label, strict, more_names).run()
+    return _AliasResolver(written, dict(earlier), label, strict, more_names, references).run()
 
 
 def is_canonical(name: str) -> bool:
@@ -150,9 +153,10 @@ class _AliasResolver:
         label: str,
         strict: bool,
         more_names: Callable[[str], list[str]],
+        references: Mapping[str, Any],
     ) -> None:
         self.written, self.label, self.strict, self.more_names = written, label, strict, more_names
-        self.values = {item.name: item.value for item in written}
+        self.values = {item.name: item.value for item in written} | dict(references)
         self.result = Source(canonical_values=canonical_values)
         self.seen: dict[str, Written] = {}
         self.set_here: set[str] = set()
@@ -186,6 +190,8 @@ class _AliasResolver:
         value = self._with_references(item, known)
         if value is None and not known.native and "None" not in members(known.type):
             return  # other tools write null for what is not set
+        if value != item.value and value == f"${{{known.key}}}":
+            return  # another name of the same key
         self._record(item, known, value)
         try:
             result = AliasResult({known.key: value}) if known.convert is None else known.convert(value)
@@ -257,11 +263,11 @@ class _AliasResolver:
     def _refer(self, text: str) -> str:
         def replace(match: re.Match[str]) -> str:
             known = look_up(match[1])
-            if known is None or known.native or match[1] not in self.values:
+            if known is None or known.native:
                 return match[0]
-            value = self.values[match[1]]
             if known.key and known.convert is None:
                 return f"${{{known.key}}}"
+            value = self.values.get(match[1])
             return str(value) if isinstance(value, str | int | float) else match[0]
 
         return _REFERENCE.sub(replace, text)

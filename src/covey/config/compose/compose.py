@@ -1,8 +1,6 @@
 """Composing a run: Covey's defaults, then the recipe, then the command line from left to right.
 
-Hydra composes the groups and parses the overrides; aliases are resolved before anything is merged. One rule differs
-from Hydra's: a group chosen in an override replaces what the recipe sets in that group, since overrides come after the
-recipe. Among the overrides, groups are chosen before keys are set.
+Hydra decides which files a run is made of and in which order they are merged; aliases are resolved as each is read.
 """
 
 from __future__ import annotations
@@ -12,20 +10,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from covey.config.aliases.aliases import FOREIGN_GROUPS
-from covey.config.aliases.resolve import resolve_aliases
 from covey.config.compose.build import build
 from covey.config.compose.derived_values import name_by_folder
 from covey.config.compose.flags import Flag
 from covey.config.compose.group_files import Roots
 from covey.config.compose.overrides import read_overrides
-from covey.config.compose.recipe import Recipe, read_recipe
+from covey.config.compose.recipe import ConfigFile, find_recipe, read_file
 from covey.config.compose.variables import guarded_variables
 from covey.config.schema import Config
 from covey.config.secrets import redact
-from covey.config.settings import Choice, Setting, Source
+from covey.config.settings import Choice, Setting
 from covey.config.values import BadKeyError
 from covey.errors import ConfigError
 
@@ -45,7 +41,9 @@ class Composed:
     origins: Mapping[str, str]
     """Where the user set a key: `FILE, line N`, or the words on the command line. Defaults are not in it."""
     choices: tuple[Choice, ...]
-    """The group choices in order; the last of each group holds."""
+    """The option of each group, in the order of merging."""
+    defaults_tree: tuple[str, ...]
+    """The lines that show which file is composed of which; empty for a complete config."""
     place_of: Callable[[str], str] = field(repr=False, compare=False)
     """Gives the sentence on where the user set a key; empty when it has its default."""
 
@@ -64,6 +62,7 @@ def compose(
     recipe: str | Path | None = None,
     config_dirs: Sequence[str | Path] = (),
     *,
+    config_name: str | None = None,
     world_size: int | Callable[[Config], int] | None = None,
 ) -> Composed:
     """Compose and check a config without importing torch.
@@ -71,7 +70,8 @@ def compose(
     Args:
         overrides: `group=option`, `key=value`, `+experiment=name`, `~key`, as in Hydra, and flags.
         recipe: a YAML file of group choices (`defaults:`) and keys, or a run directory.
-        config_dirs: folders with more options for the groups.
+        config_dirs: folders with more groups and options; an option of theirs takes the place of Covey's of that name.
+        config_name: a primary config in one of them, which Covey's defaults are put before.
         world_size: number of training processes, or a function of the config; None takes the WORLD_SIZE of the
             launcher, else 1.
 
@@ -79,62 +79,62 @@ def compose(
         ConfigError: one paragraph that says what is wrong, where, and what would be right.
     """
     with guarded_variables(str(word) for word in overrides):
-        return _compose(overrides, recipe, config_dirs, world_size)
+        return _compose(overrides, recipe, config_dirs, config_name, world_size)
 
 
 def _compose(
     overrides: Sequence[str | Flag],
     name: str | Path | None,
     config_dirs: Sequence[str | Path],
+    config_name: str | None,
     world_size: int | Callable[[Config], int] | None,
 ) -> Composed:
-    from covey.config.compose.merging import Merging  # imports OmegaConf, which is slow
-    from covey.config.compose.preset import take_preset, with_preset
+    from covey.config.compose.defaults_list import Files  # these import OmegaConf and Hydra, which are slow
+    from covey.config.compose.merging import Merging
+    from covey.config.compose.preset import with_preset
 
     roots = Roots.of(config_dirs)
     merging: Merging | None = None
     try:
-        recipe = read_recipe(name) if name is not None else None
-        recipes, line = _read_sources(recipe, overrides, roots)
-        preset = take_preset((*recipes, line), roots)
-        complete = recipe is not None and recipe.complete
-        merging = Merging(roots, recipes, line, complete=complete)
-        values = merging.values()
-        if preset is not None or not complete:
-            merging, values = with_preset(preset, merging, values)
-        sources = (merging.groups, *recipes, line)
-        settings = [setting for source in sources for setting in source.settings if not setting.implied]
-        if not complete:
-            foreign = any(source.foreign for source in (merging.groups, *recipes))
-            merging.notes += name_by_folder(values, settings, recipe.path.stem if recipe else "", foreign=foreign)
+        recipes = _chain(find_recipe(name)) if name is not None else []
+        primaries = _chain(roots.primary(config_name)) if config_name is not None else []
+        files = Files(roots, primaries, recipes)
+        choices, words = read_overrides(overrides, roots)
+        merging = Merging(files, words, choices)
+        merging, values = with_preset(merging, merging.values())
+        settings = [setting for setting in merging.settings if not setting.implied]
+        path = next((chain[-1].path for chain in (recipes, primaries) if chain), None)
+        if not files.complete:
+            foreign = any(source.foreign for source in merging.users[:-1])
+            merging.notes += name_by_folder(values, settings, path.stem if path else "", foreign=foreign)
         config = build(values, world_size)
         _refuse_secret_names(config)
     except BadKeyError as problem:
         place = "" if problem.where or merging is None else merging.place_of(problem.key)
         raise ConfigError(f"{problem}{place}") from None
-    read = [note for source in (*recipes, line) for note in source.notes]
-    notes = dict.fromkeys((*_warnings(config), *_for_trackers(config, settings), *read, *merging.notes))
+    read = [note for source in merging.users for note in source.notes]
+    notes = dict.fromkeys((*_warnings(config), *_for_trackers(config, settings), *files.notes, *read, *merging.notes))
     origins = {s.key: redact(s.written.where) if s.written.typed else s.written.place for s in settings}
-    path = recipe.path if recipe else None
-    origins_of = MappingProxyType(origins)
-    return Composed(config, tuple(map(redact, notes)), path, origins_of, merging.choices, merging.place_of)
+    composition = merging.composition
+    chosen = [Choice(part.group, part.path.rpartition("/")[2]) for part in composition.parts if part.group]
+    return Composed(
+        config=config,
+        notes=tuple(map(redact, notes)),
+        recipe=path,
+        origins=MappingProxyType(origins),
+        choices=tuple(chosen),
+        defaults_tree=() if files.complete and not chosen else composition.lines,
+        place_of=merging.place_of,
+    )
 
 
-def _read_sources(recipe: Recipe | None, overrides: Sequence[str | Flag], roots: Roots) -> tuple[list[Source], Source]:
-    """Recipes (those that one builds on first) and command line; from here on there are only Covey's own keys."""
-    chosen, words = read_overrides(overrides, roots)
-    earlier: Mapping[str, Any] = {}
-    recipes = []
-    for part in recipe.chain if recipe is not None else ():
-        label = part.path.name
-        choices, notes = _usable(part.choices, roots, label)
-        source = resolve_aliases(part.written, earlier, label, strict=True, more_names=roots.nearest_groups)
-        source.choices[:0], source.notes[:0] = choices, notes
-        earlier = source.canonical_values
-        recipes.append(source)
-    line = resolve_aliases(words, earlier, "command line", strict=False, more_names=roots.nearest_groups)
-    line.choices[:0] = chosen
-    return recipes, line
+def _chain(path: Path, above: Sequence[Path] = ()) -> list[ConfigFile]:
+    """A recipe, after those that it builds on."""
+    if path in above:
+        raise ConfigError(f"{path} builds on itself, by {', '.join(map(str, above))}.")
+    file = read_file(path)
+    base = file.base()
+    return [*(_chain(base, (*above, path)) if base is not None else ()), file]
 
 
 def load(
@@ -142,6 +142,7 @@ def load(
     recipe: str | Path | None = None,
     config_dirs: Sequence[str | Path] = (),
     *,
+    config_name: str | None = None,
     world_size: int | None = None,
 ) -> Config:
     """The config that `compose` makes of the same arguments.
@@ -149,7 +150,7 @@ def load(
     Raises:
         ConfigError: as `compose` does.
     """
-    return compose(overrides, recipe, config_dirs, world_size=world_size).config
+    return compose(overrides, recipe, config_dirs, config_name=config_name, world_size=world_size).config
 
 
 def _refuse_secret_names(config: Config) -> None:
@@ -184,16 +185,3 @@ def _for_trackers(config: Config, settings: Sequence[Setting]) -> list[str]:
     if not unused or config.training.report_to not in (None, "none", [], ()) or config.logging.mode == "disabled":
         return []
     return [f"{', '.join(unused)}: no effect without a tracker; logging=wandb or logging.mode=offline adds W&B"]
-
-
-def _usable(choices: Sequence[Choice], roots: Roots, label: str) -> tuple[list[Choice], list[str]]:
-    """A recipe's group choices without those of other tools' groups, and a note on these."""
-
-    def is_ours(choice: Choice) -> bool:
-        if not roots.is_group(choice.group):
-            return choice.group not in FOREIGN_GROUPS
-        return choice.option != "default" or "default" in roots.options(choice.group)
-
-    ignored = ", ".join(f"{choice.group}={choice.option}" for choice in choices if not is_ours(choice))
-    notes = [f"{label}: without effect here, ignored: the groups {ignored}"] if ignored else []
-    return [choice for choice in choices if is_ours(choice)], notes

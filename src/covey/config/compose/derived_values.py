@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -15,46 +15,53 @@ _OWNERS = {f"objective.{name}_{item.name}": name for name, kind in SETTINGS.item
 """The built-in objective that each setting belongs to."""
 
 
-def leave_out_other_objectives(sources: Sequence[Source]) -> list[str]:
-    """Leave out the settings of other objectives than the one that a key names last, as a group choice does.
+def leave_out_other_objectives(sources: Sequence[Source], group: tuple[int, Any] | None) -> list[str]:
+    """Leave out the settings of other objectives than the one that is chosen last, by a key or by its group.
 
     That holds for settings of earlier sources, and among the keys of another tool in the same one. Returns a note.
+
+    Args:
+        sources: what the user sets, in the order of merging.
+        group: the number of the source that chooses the group's option, and the objective of that option.
     """
     settings = [(number, s) for number, part in enumerate(sources) for s in part.settings if not s.implied]
-    chosen = [(number, s) for number, s in settings if s.key == "objective.name"]
-    if not chosen:
+    at, foreign, name = -1, False, None
+    for number, setting in settings:
+        if setting.key == "objective.name":
+            at, foreign, name = number, setting.written.name != setting.key, setting.value
+    by_group = group is not None and group[0] > at
+    if group is not None and by_group:
+        (at, name), foreign = group, False
+    if at < 0:
         return []
-    at, chooser = chosen[-1]
-    foreign = chooser.written.name != chooser.key
     gone = {}
     for key, (number, last) in {s.key: (number, s) for number, s in settings}.items():
-        own_class = f"{key}.".startswith("objective.settings.") and chooser.value in SETTINGS
-        other = own_class or _OWNERS.get(key, chooser.value) != chooser.value
+        own_class = f"{key}.".startswith("objective.settings.") and name in SETTINGS
+        other = own_class or _OWNERS.get(key, name) != name or (by_group and key == "objective.name")
         if other and (number < at or (number == at and foreign and not last.native)):
             gone[key] = last.written.name
     for part in sources:
         part.settings = [setting for setting in part.settings if setting.key not in gone]
-    return [f"objective={chooser.value} was asked for, so these are left out: {', '.join(gone.values())}"] * bool(gone)
+    return [f"objective={name} was asked for, so these are left out: {', '.join(gone.values())}"] * bool(gone)
 
 
-def drop_stale_weights(values: dict[str, Any], named: Collection[str], bodies: Sequence[Mapping[Any, Any]]) -> None:
+def drop_stale_weights(values: dict[str, Any], named: Collection[str], *, own: bool) -> None:
     """Drop the default reward weights where the user chose other rewards.
 
     An experiment's weights stay with the rewards it names.
 
     Args:
         values: the merged values, which are changed.
-        named: the keys that the user sets.
-        bodies: the content of the options that the user chooses, in the package `_global_`.
+        named: the keys that recipes and the command line set.
+        own: whether an option that the user chooses sets the weights.
     """
     funcs, training = (values.get("rewards") or {}).get("funcs"), values.get("training") or {}
     if "training.reward_weights" in named or not isinstance(funcs, str | list):  # another type is rejected later
         return
     asked = (funcs,) if isinstance(funcs, str) else tuple(funcs)
     weights = training.get("reward_weights")
-    own = any("reward_weights" in (body.get("training") or {}) for body in bodies) and "rewards.funcs" not in named
     fits = isinstance(weights, list) and len(weights) == len(asked)
-    if asked != RewardsConfig().funcs and not (own and fits):
+    if asked != RewardsConfig().funcs and not (own and fits and "rewards.funcs" not in named):
         training.pop("reward_weights", None)
 
 

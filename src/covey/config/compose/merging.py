@@ -1,9 +1,8 @@
-"""Merging defaults, recipe and command line into one tree, and computing the values that depend on it."""
+"""Merging the config files of a run and its command line into one tree, and computing what depends on it."""
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import lru_cache
@@ -14,16 +13,16 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigTypeError, GrammarParseError, OmegaConfBaseException
 
 from covey.config.aliases.alias_result import AliasValueError, DeferredValue
-from covey.config.aliases.presets import GIVES_WAY
-from covey.config.aliases.resolve import is_canonical, leaves, resolve_aliases
+from covey.config.aliases.presets import GIVES_WAY, GROUP
+from covey.config.aliases.resolve import resolve_aliases
 from covey.config.compose.build import check_keys, walk
+from covey.config.compose.defaults_list import OTHER_MODEL, Composition, Files, Part, read_own
 from covey.config.compose.derived_values import drop_stale_weights, leave_out_other_objectives
-from covey.config.compose.group_files import OTHER_MODEL, Roots, default_option
 from covey.config.compose.recipe import unreadable_reference
 from covey.config.groups import snapshot
 from covey.config.groups.model import ModelConfig
 from covey.config.keys import GROUPS, kinds
-from covey.config.settings import Choice, Setting, Source
+from covey.config.settings import Choice, Setting, Source, Written
 from covey.config.values import BadKeyError, coerce, show
 from covey.errors import ConfigError
 
@@ -34,252 +33,272 @@ _SOURCES = {
 """Keys that do what choosing an option of the group does, so that no other key implies an option."""
 _OPTION_KEYS = {"objective.name": "objective"}
 """Keys whose value, where it is an option of the group, chooses it below the user's keys: with all that it sets."""
-_GROUP_OF = {**_OPTION_KEYS, "training.report_to": "logging"}
-"""Keys that a group's options set, so that an option that the user chooses overrides a value that a key implies."""
 
 
 class Merging:
     """What a run's config is made of, in Covey's own keys, and how it is merged.
 
     Args:
-        roots: the folders of config groups.
-        recipes: the recipe, after those that it builds on.
-        line: the command line.
-        complete: whether the recipe is a complete config.
+        files: the config files.
+        words: the keys on the command line.
+        choices: the options chosen there.
         preset: what a preset implies, below all that the user sets.
     """
 
     def __init__(
-        self, roots: Roots, recipes: Sequence[Source], line: Source, *, complete: bool, preset: Source | None = None
+        self, files: Files, words: Sequence[Written], choices: Sequence[Choice], preset: Source | None = None
     ) -> None:
-        self.roots, self.recipes, self.line, self.complete = roots, recipes, line, complete
-        self.preset = preset or Source()
-        self.notes = leave_out_other_objectives((*recipes, line))
+        self.files, self._words, self._choices, self._preset = files, words, choices, preset or Source()
+        self.notes: list[str] = []
         """What was computed or dropped while merging."""
-        self.groups = Source()
-        """What the options in the user's own folders set by aliases."""
-        self.choices: tuple[Choice, ...] = ()
-        """The composed group choices in order, those implied by keys included."""
-        self._settings = [setting for source in (*recipes, line) for setting in source.settings]
-        self._named = {setting.key for setting in self._settings if not setting.implied}
-        self._chosen = [choice for choice in line.choices if not choice.implied]
-        self._explicit = [choice for source in recipes for choice in source.choices if not choice.implied]
-        self._explicit += self._chosen
-        self._replaced = roots.replaced_by(self._chosen)
-        self._groups = {choice.group for choice in self._explicit} | set(roots.replaced_by(self._explicit))
-        """The groups that the user chooses, those of a chosen experiment included."""
+        self._computed: list[str] = []
+        self.sources: list[Source] = []
+        """What each part sets, Covey's own included, and at last the command line."""
+        self.composition: Composition
+        self._compose(())
+
+    @property
+    def users(self) -> list[Source]:
+        """What the user sets: in recipes, groups, and on the command line."""
+        own = [source for part, source in self._pairs() if not part.builtin]
+        return [*own, self.sources[-1]]
+
+    @property
+    def settings(self) -> list[Setting]:
+        """The keys that the user sets, implied ones included, the one that holds last."""
+        return [setting for source in self.users for setting in source.settings]
 
     def values(self) -> dict[str, Any]:
         """Everything merged and resolved, as nested plain values."""
-        left_out = self.notes
-        first = self._implied_choices()
-        found = self._merged(first)
+        implied = self._implied_choices()
+        if implied:
+            self._compose(implied)
+        found = self._merged()
         check_keys(found)
-        again = (*self._left_defaults(found), *self._implied_choices())
-        if again != first:
-            found = self._merged(again)
-        for choice in self._implied_choices():
+        named = self._options_named(found)
+        if again := (*self._left_defaults(found), *named):
+            before, replaced = found, [self.composition.option(choice.group) for choice in named]
+            self._compose((*implied, *again))
+            found = self._merged()
+            for choice, old in zip(named, replaced, strict=True):
+                self._note_what_changes(choice, old, before, found)
+        for choice in implied:
             what = f"{choice.group}={choice.option}"
-            if choice not in self.preset.choices:  # which has a note of its own
+            if choice not in self._preset.choices:  # which has a note of its own
                 self.notes.append(f"{choice.origin}: {what} is used, as nothing else of {choice.group} is chosen")
-        self.notes += left_out
-        if not self.complete:
-            drop_stale_weights(found, self._named, self.roots.bodies_of(self._explicit))
+        self.notes += [*self._computed, *self._kept_by_recipes(), *self._own_options()]
+        if not self.files.complete:
+            typed = [source for part, source in self._pairs() if part.is_recipe] + [self.sources[-1]]
+            named_there = set().union(*(source.keys for source in typed))
+            own = any("training.reward_weights" in s.keys for p, s in self._pairs() if p.chosen and not p.is_recipe)
+            drop_stale_weights(found, named_there, own=own)
         return found
 
     def place_of(self, key: str) -> str:
         """A sentence on where the user set a key; empty when it has its default."""
-        about = [found for found in reversed(self._settings) if not found.implied and _concerns(found, key)]
+        about = [found for found in reversed(self.settings) if not found.implied and _concerns(found, key)]
         about.sort(key=lambda found: found.value == {})  # mappings are merged, so an empty one sets nothing
-        if about:
-            return about[0].written.sentence(key)
-        names = [key, *(found.written.name for found in self.groups.settings if found.key == key)]
-        return self.roots.place_of(self.choices, names)
+        return about[0].written.sentence(key) if about else ""
+
+    def _pairs(self) -> Iterator[tuple[Part, Source]]:
+        return zip(self.composition.parts, self.sources, strict=False)
+
+    def _compose(self, more: Sequence[Choice]) -> None:
+        """Compose the user's choices and these, which keys imply, and read the files that this takes."""
+        asked: dict[str, list[Choice]] = {}
+        typed = [*self._choices]
+        for _ in range(5):  # what is asked for by another tool's key may bring in a file that asks for more
+            self.files.asked = asked
+            self.composition = self.files.compose((*typed, *more))
+            self._read()
+            before = asked, typed
+            line = [choice for choice in self.sources[-1].choices if not choice.implied]
+            typed = [*self._choices, *line]
+            asked = {
+                part.path: [choice for choice in source.choices if not choice.implied]
+                for part, source in self._pairs()
+                if any(not choice.implied for choice in source.choices)
+            }
+            if (asked, typed) == before:
+                break
+        self._leave_out()
+
+    def _read(self) -> None:
+        """Resolve the keys of every part and of the command line to Covey's own."""
+        parts, names = self.composition.parts, self.files.roots.nearest_groups
+        written = [
+            [] if part.builtin else part.file.written(part.package, "recipe" if part.is_recipe else "group")
+            for part in parts
+        ]
+        everything = {item.name: item.value for items in (*written, self._words) for item in items if not item.delete}
+        self.sources, earlier = [], dict[str, Any]()
+        for part, items in zip(parts, written, strict=True):
+            if part.builtin:
+                read = part.file.content and part.group != GROUP  # a preset is below what the user sets
+                self.sources.append(_own_source(part.file.path, part.package) if read else Source())
+                continue
+            label = part.file.path.name if part.is_recipe else f"{part.path}.yaml"
+            source = resolve_aliases(items, earlier, label, strict=True, more_names=names, references=everything)
+            earlier = source.canonical_values
+            self.sources.append(source)
+        line = resolve_aliases(
+            self._words, earlier, "command line", strict=False, more_names=names, references=everything
+        )
+        self.sources.append(line)
+
+    def _leave_out(self) -> None:
+        """Leave out the settings of other objectives than the one that is chosen last, by its group or by a key."""
+        option, by = self.composition.option("objective"), self.composition.chosen.get("objective")
+        chosen = None
+        if option is not None and by is not None:
+            name = next((s.value for s in self._source_of(option).settings if s.key == "objective.name"), None)
+            chosen = (self.composition.place(by), name) if name is not None else None
+        others = [Source() if part.builtin or part is option else source for part, source in self._pairs()]
+        self._computed = leave_out_other_objectives((*others, self.sources[-1]), chosen)
+
+    def _source_of(self, wanted: Part) -> Source:
+        return next(source for part, source in self._pairs() if part is wanted)
+
+    @property
+    def _named(self) -> set[str]:
+        """The keys that the user sets."""
+        return set().union(*(source.keys for source in self.users))
 
     def _implied_choices(self) -> tuple[Choice, ...]:
-        sources = (self.preset, self.groups, *self.recipes, self.line)
-        asked = {c.group: c for source in sources for c in source.choices if c.implied}
-        taken = self._groups | {group for group, keys in _SOURCES.items() if keys & self._named}
+        """The options that keys imply, of groups of which the user chooses and sets nothing."""
+        sources = (self._preset, *self.users)
+        asked = {choice.group: choice for source in sources for choice in source.choices if choice.implied}
+        named = self._named
+        taken = {*self.composition.chosen, *(group for group, keys in _SOURCES.items() if keys & named)}
         return tuple(choice for group, choice in asked.items() if group not in taken)
 
-    def _merged(self, first: Sequence[Choice]) -> dict[str, Any]:
+    def _merged(self) -> dict[str, Any]:
+        """Every part in order, then the command line, then what is only implied, resolved."""
         self.notes = []
+        replaced = set()
+        tree = OmegaConf.create({})
         with _resolving():
-            tree = self._tree(first)
-            for setting in self.line.settings:
-                self._apply(tree, setting)
+            for part, source in self._pairs():
+                if self.files.complete and part.chosen and part.group not in replaced:
+                    replaced.add(part.group)  # it takes the place of all that the complete config has there
+                    if any(setting.key.startswith(f"{part.group}.") for setting in source.settings):
+                        tree.pop(part.group, None)
+                for setting in source.settings:
+                    _apply(tree, setting)
+            for setting in self.sources[-1].settings:
+                _apply(tree, setting)
             for implied in self._applying():
-                self._apply(tree, replace(implied, implied=False))
+                _apply(tree, replace(implied, implied=False))
                 self.notes += [implied.note] if implied.note else []
             self._compute_deferred(tree)
             values = OmegaConf.to_container(tree, resolve=True)
         assert isinstance(values, dict)
         return {str(key): value for key, value in values.items()}
 
-    def _tree(self, first: Sequence[Choice]) -> DictConfig:
-        """Defaults (except dropped ones), recipe and group choices, merged; interpolations not yet resolved."""
-        composed = self._composed((*first, *self._explicit))
-        if named := self._options_named(composed):
-            before, replaced = composed, [(choice, self._option_file(choice.group)) for choice in named]
-            composed = self._composed((*self.choices, *named))
-            for choice, file in replaced:
-                self._note_what_goes(choice, file, before, composed)
-        for choice in named:
-            for key, value in (pair for body in self.roots.bodies_of([choice]) for pair in walk(body)):
-                ours = key not in GROUPS and not key.startswith(f"{choice.group}.") and key not in self._named
-                if ours and OmegaConf.select(composed, key) == value:
-                    self.notes.append(f"{key}={value}, as the group {choice.group}={choice.option} has it")
-        if not self.recipes:
-            return composed
-        tree = OmegaConf.create({}) if self.complete else OmegaConf.create(composed)
-        for source in self.recipes:
-            for setting in source.settings:
-                self._apply(tree, setting)
-        for group in self._replaced:
-            path = group.replace("/", ".")
-            part = OmegaConf.select(composed, path)
-            OmegaConf.update(tree, path, {} if part is None else part, merge=False, force_add=True)
-        for body in self.roots.bodies_of(self._chosen):
-            merged = OmegaConf.merge(tree, self._without_aliases(body))
-            assert isinstance(merged, DictConfig)
-            tree = merged
-        return tree
+    def with_preset(self, preset: Source) -> Merging:
+        """The same run with a preset."""
+        return Merging(self.files, self._words, self._choices, preset)
 
-    def _composed(self, choices: tuple[Choice, ...]) -> DictConfig:
-        """The groups composed, aliases in the user's own resolved."""
-        self.choices, self.groups = choices, Source()
-        if len(self.roots.folders) == 1:
-            return copy.deepcopy(_of_own_folder(self.roots, choices))
-        return self._without_aliases(self._over_tuning(self.roots.compose(choices)))
+    def of_preset(self) -> tuple[list[Choice], list[Setting]]:
+        """The options and values of the preset that hold: nothing that the user sets or chooses takes their place."""
+        named = self._taken(self.composition.option("objective"))  # of a name that a key sets
+        excluded = named.union(*(GIVES_WAY[key] for key in named & GIVES_WAY.keys()))
+        choices = [choice for choice in self._implied_choices() if choice in self._preset.choices]
+        return choices, [setting for setting in self._preset.settings if setting.key not in excluded]
 
-    def _note_what_goes(self, choice: Choice, replaced: Path | None, before: DictConfig, after: DictConfig) -> None:
-        """A note on what the option that a key replaces set, and neither the user nor the new option does."""
-        assert replaced is not None
-        old = self.roots.bodies_of([Choice(choice.group, replaced.stem)])
-        kept = self._named | {key for body in self.roots.bodies_of([choice]) for key, _ in walk(body)}
-        gone = [
-            f"{key}={show(value)}"
-            for key, value in (pair for body in old for pair in walk(body))
-            if key not in GROUPS and key not in kept and OmegaConf.select(before, key) == value
-            if OmegaConf.select(after, key) != value
-        ]
-        if gone:
-            self.notes.append(
-                f"{choice.group}={replaced.stem} is replaced, so these of its settings go: {', '.join(gone)}"
-            )
+    def _taken(self, *more: Part | None) -> set[str]:
+        """The keys that the user sets, those of the options that the user chooses, and of more parts."""
+        return self._named.union(*(source.keys for part, source in self._pairs() if part.chosen or part in more))
 
-    def _option_file(self, group: str) -> Path | None:
-        """The file of the option that the composed config has of a group."""
-        return self.roots.option_of(self.choices, group) or self.roots.file(Choice(group, default_option(group)))
+    def _applying(self) -> list[Setting]:
+        """The implied values that hold: the user sets their keys nowhere, nor chooses an option that does."""
+        taken = self._taken()
+        implied = [setting for setting in self.settings if setting.implied and setting.key not in taken]
+        return list({setting.key: setting for setting in (*self.of_preset()[1], *implied)}.values())
 
-    def _options_named(self, composed: DictConfig) -> list[Choice]:
+    def _options_named(self, values: dict[str, Any]) -> list[Choice]:
         """The options that keys choose by their name, where these groups have another one of Covey's."""
         found = []
-        for key, group in _OPTION_KEYS.items() if not self.complete else ():
-            settings = self.line.settings if group in self._replaced else self._settings
+        for key, group in _OPTION_KEYS.items() if not self.files.complete else ():
+            line_only = self.composition.chosen.get(group) == ""
+            settings = self.sources[-1].settings if line_only else self.settings
             setting = next((s for s in reversed(settings) if s.key == key and not s.implied), None)
             setting = setting or next((implied for implied in self._applying() if implied.key == key), None)
-            name = OmegaConf.select(composed, key) if setting is None else setting.value
-            now = self._option_file(group)
-            if not isinstance(name, str) or name not in self.roots.options(group) or now is None:
+            name = _value(values, key) if setting is None else setting.value
+            now = self.composition.option(group)
+            if now is None or not now.builtin or name not in self.files.roots.options(group):
                 continue
-            if self.roots.is_builtin(now) and self.roots.value_in(now, group, key) != name:
-                found.append(Choice(group, name, origin=setting.written.where if setting else "", implied=True))
+            if all(s.value != name for s in self._source_of(now).settings if s.key == key):
+                found.append(Choice(group, str(name), origin=setting.written.where if setting else "", implied=True))
         return found
 
-    def _over_tuning(self, tree: DictConfig) -> DictConfig:
-        """Let the user's options override the tuning of a default model, which Hydra merges after them."""
-        later = self.roots.bodies_of(self.choices)
-        for group, values in self.roots.users_options(self.choices):
-            for name, value in values.items():
-                key = f"{group.replace('/', '.')}.{name}"
-                if all(OmegaConf.select(body, key) is None for body in later):
-                    OmegaConf.update(tree, key, value, merge=True, force_add=True)
-        return tree
+    def _left_defaults(self, values: dict[str, Any]) -> list[Choice]:
+        """The default groups that do not fit what the user asked for.
 
-    def _without_aliases(self, tree: DictConfig) -> DictConfig:
-        """The groups with their aliases resolved; only the user's own folders can hold any."""
-        if len(self.roots.folders) == 1:
-            return tree
-        values = OmegaConf.to_container(tree, resolve=False)
-        assert isinstance(values, dict)
-        found = {str(name): inner for name, inner in values.items()}
-        foreign = [item for item in leaves(found, by="group") if not is_canonical(item.name)]
-        if not foreign:
-            return tree
-        part = resolve_aliases(foreign, {}, "config groups", strict=False)
-        for choice in part.choices:
-            if not choice.implied:
-                raise ConfigError(
-                    f"A config group of yours asks for {choice.group}={choice.option} by a key. Choose it in the "
-                    f"group's `defaults:`, as `- override /{choice.group}: {choice.option}`, or on the command line."
-                )
-        kept = OmegaConf.create(_without(found, {item.name for item in foreign}))
-        assert isinstance(kept, DictConfig)
-        for setting in part.settings:
-            self._apply(kept, setting)
-        self.groups.settings += part.settings
-        self.groups.choices += part.choices
-        self.groups.foreign_names += part.foreign_names
-        self.notes += part.notes
-        return kept
+        `model.name=X` alone means another model than the default group's, so that group and its tuning are dropped;
+        `dataset.path=FILE` alone drops the default task.
+        """
+        options = {group: self.composition.option(group) for group in ("model", "dataset")}
+        free = {g for g, part in options.items() if part is not None and part.builtin and not part.chosen}
+        free -= {choice.group for choice in self._implied_choices()}
+        left = []
+        if "model" in free and (values.get("model") or {}).get("name") not in (None, ModelConfig().name):
+            left.append(Choice("model", OTHER_MODEL, implied=True))
+        data = values.get("dataset") or {}
+        other = data.get("path") or data.get("id") or (data.get("mixture") or {}).get("datasets")
+        if "dataset" in free and data.get("task") and other and "dataset.task" not in self._named:
+            left.append(Choice("dataset", None, implied=True))
+        return left
 
-    def _apply(self, tree: DictConfig, setting: Setting) -> None:
-        """Set or remove one key; implied values come last."""
-        if setting.implied:
-            return
-        if setting.written.delete:
-            _remove(tree, setting)
-            return
-        value = _placeholder(setting) if isinstance(setting.value, DeferredValue) else setting.value
-        try:
-            OmegaConf.update(tree, setting.key, value, merge=True, force_add=True)
-        except ConfigTypeError:  # a mapping in place of a list or the reverse, rejected by the check of the values
-            OmegaConf.update(tree, setting.key, value, merge=False, force_add=True)
-        except GrammarParseError as error:
-            raise BadKeyError(setting.key, unreadable_reference(error)) from None
+    def _note_what_changes(
+        self, choice: Choice, old: Part | None, before: dict[str, Any], after: dict[str, Any]
+    ) -> None:
+        """Notes on an option that a key chooses by its name: what goes with the one before, and what comes with it."""
+        new = self.composition.option(choice.group)
+        assert old is not None
+        assert new is not None
+        named, comes = self._named, self._source_of(new).settings
+        kept = named | {setting.key for setting in comes}
+        gone = [
+            f"{key}={show(value)}"
+            for key, value in ((s.key, s.value) for s in _own_source(old.file.path, old.package).settings)
+            if key not in kept and _value(before, key) == value != _value(after, key)
+        ]
+        if gone:
+            name = old.path.rpartition("/")[2]
+            self.notes.append(f"{choice.group}={name} is replaced, so these of its settings go: {', '.join(gone)}")
+        for key, value in ((s.key, s.value) for s in comes):
+            if key not in named and not key.startswith(f"{choice.group}.") and _value(after, key) == value:
+                self.notes.append(f"{key}={value}, as the group {choice.group}={choice.option} has it")
 
-    def _applying(self) -> Iterable[Setting]:
-        """The implied values that hold: nobody sets their keys, nor chooses an option that does."""
-        named = self._named | self.groups.keys
-        replaced = [(recipe, self._replaced) for recipe in self.recipes]
-        applying = {setting.key: setting for setting in self.of_preset()}
-        for source, gone in ((self.groups, []), *replaced, (self.line, [])):
-            for setting in source.settings:
-                free = setting.key not in named and setting.key.partition(".")[0] not in gone
-                if setting.implied and free and not self._is_chosen(setting.key):
-                    applying[setting.key] = setting
-        return applying.values()
+    def _kept_by_recipes(self) -> Iterator[str]:
+        """Notes on what an option that the command line chooses sets, and a recipe, which comes after it, too."""
+        typed = self.sources[-1].keys
+        for part, source in self._pairs():
+            by = self.composition.chosen.get(part.group)
+            ours = {setting.key: setting.value for setting in source.settings if not setting.implied}
+            for above, later in list(self._pairs())[: self.composition.place(by)] if by is not None else ():
+                theirs = {s.key: s.value for s in later.settings if not s.implied and s.key not in typed}
+                kept = [f"{key}={show(theirs[key])}" for key in ours if key in theirs and theirs[key] != ours[key]]
+                if above.is_recipe and above.path != by and kept:
+                    yield (
+                        f"{part.group}={part.path.rpartition('/')[2]}: {above.file.path.name} keeps its own "
+                        f"{', '.join(kept)}, as the keys of a recipe come after all groups. Set a key to change it."
+                    )
 
-    def preset_choices(self) -> list[Choice]:
-        """The options that the preset chooses, where the user does not."""
-        return [choice for choice in self._implied_choices() if choice in self.preset.choices]
-
-    def of_preset(self) -> list[Setting]:
-        """The values of the preset that hold: nothing that the user sets or chooses sets them or excludes them."""
-        named = self._named | self.groups.keys
-        excluded = named.union(*(GIVES_WAY[key] for key in named & GIVES_WAY.keys()))
-        standard = Choice("training", default_option("training"))  # Covey's default, chosen once more
-        chosen = [choice for choice in self._explicit if replace(choice, origin="") != standard]
-        for setting in (*self.groups.settings, *self._settings):
-            if setting.key in _OPTION_KEYS and setting.value in self.roots.options(_OPTION_KEYS[setting.key]):
-                chosen.append(Choice(_OPTION_KEYS[setting.key], setting.value))
-        return [s for s in self.preset.settings if s.key not in excluded and not self.roots.sets(chosen, s.key)]
-
-    def _is_chosen(self, key: str) -> bool:
-        """Whether an option that the user chooses sets a key."""
-        group = _GROUP_OF.get(key, "")
-        file = self.roots.option_of(self._explicit, group)
-        if file is not None and self.roots.value_in(file, group, key) is not None:
-            return True
-        own = [choice for choice in self._explicit if self.roots.is_users(choice)]
-        return self.roots.sets(own, key)
+    def _own_options(self) -> Iterator[str]:
+        """A note on the user's options that take the place of Covey's."""
+        own = [part for part in self.composition.parts if part.group and not part.builtin and not part.is_recipe]
+        both = {part.path: self.files.roots.find(part.path) for part in own}
+        texts = [f"{path} ({found[0]}, not {found[-1]})" for path, found in both.items() if len(found) > 1]
+        if texts:
+            yield f"Options of your own are used in place of others of the same name: {', '.join(texts)}"
 
     def _compute_deferred(self, tree: DictConfig) -> None:
         """Replace the placeholders by the values computed from other keys."""
         waiting = {
             (found.key, _placeholder(found)): found
-            for found in (*self.preset.settings, *self.groups.settings, *self._settings)
+            for found in (*self._preset.settings, *self.settings)
             if isinstance(found.value, DeferredValue)
         }
 
@@ -298,7 +317,7 @@ class Merging:
                     found.written.name, f"={show(found.written.value)} {problem}", found.written.sentence()
                 ) from None
             OmegaConf.update(tree, found.key, value)
-            if found not in self.preset.settings:
+            if found not in self._preset.settings:
                 self.notes.append(f"{found.key}={value}, from {found.written.name}: {words}")
             return value
 
@@ -306,29 +325,39 @@ class Merging:
             if OmegaConf.select(tree, key) == placeholder:
                 settle(found)
 
-    def _left_defaults(self, values: dict[str, Any]) -> list[Choice]:
-        """The default groups that do not fit what the user asked for.
 
-        `model.name=X` alone means another model than the default group's, so that group and its tuning are dropped;
-        `dataset.path=FILE` alone drops the default task.
-        """
-        if self.complete:
-            return []
-        groups = self._groups
-        left = []
-        model = values.get("model") or {}
-        if "model" not in groups and model.get("name") not in (None, ModelConfig().name):
-            left.append(Choice("model", OTHER_MODEL))  # the tuning group follows the model group's name
-        data = values.get("dataset") or {}
-        other = data.get("path") or data.get("id") or (data.get("mixture") or {}).get("datasets")
-        if "dataset" not in groups and data.get("task") and other and "dataset.task" not in self._named:
-            left.append(Choice("dataset", None))
-        return left
+@lru_cache(maxsize=256)
+def _own_source(file: Path, package: str) -> Source:
+    """What a file of Covey's own sets."""
+    values: Mapping[str, Any] = read_own(file).content
+    for name in reversed(package.split(".") if package else []):
+        values = {name: values}
+    keys = ((key, value) for key, value in walk(values) if key not in GROUPS)
+    return Source([Setting(key, value, Written(key, value, "group")) for key, value in keys])
 
 
-@lru_cache(maxsize=64)
-def _of_own_folder(roots: Roots, choices: tuple[Choice, ...]) -> DictConfig:
-    return roots.compose(choices)
+def _apply(tree: DictConfig, setting: Setting) -> None:
+    """Set or remove one key; implied values come last."""
+    if setting.implied:
+        return
+    if setting.written.delete:
+        _remove(tree, setting)
+        return
+    value = _placeholder(setting) if isinstance(setting.value, DeferredValue) else setting.value
+    try:
+        OmegaConf.update(tree, setting.key, value, merge=True, force_add=True)
+    except ConfigTypeError:  # a mapping in place of a list or the reverse, rejected by the check of the values
+        OmegaConf.update(tree, setting.key, value, merge=False, force_add=True)
+    except GrammarParseError as error:
+        raise BadKeyError(setting.key, unreadable_reference(error)) from None
+
+
+def _value(values: Mapping[str, Any], key: str) -> Any:
+    """The value of a dotted key in nested values; None where there is none."""
+    found: Any = values
+    for name in key.split("."):
+        found = found.get(name) if isinstance(found, Mapping) else None
+    return found
 
 
 def _concerns(setting: Setting, key: str) -> bool:
@@ -349,17 +378,6 @@ def _placeholder(setting: Setting) -> str:
 def _default(key: str) -> Any:
     group, _, name = key.partition(".")
     return snapshot.fields()[name].default if group == "training" else 1.0
-
-
-def _without(values: dict[str, Any], names: set[str], prefix: str = "") -> dict[str, Any]:
-    """The nested values without the keys of these dotted names, and without groups left empty."""
-    found: dict[str, Any] = {}
-    for name, value in values.items():
-        key = f"{prefix}{name}"
-        inside = _without(value, names, f"{key}.") if isinstance(value, dict) else value
-        if key not in names and (inside or not value):
-            found[name] = inside
-    return found
 
 
 def _remove(tree: DictConfig, setting: Setting) -> None:

@@ -2,48 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from covey.config.aliases import presets
 from covey.config.aliases.presets import Selection
-from covey.config.compose.group_files import CONF, Roots
+from covey.config.compose.group_files import CONF
 from covey.config.compose.merging import Merging
 from covey.config.groups import snapshot
 from covey.config.groups.model import ModelConfig
-from covey.config.settings import Choice, Source
 
 _ITS_NAMES = frozenset({"full_training", "quick_test"})
 """Experiments of Covey that Agent-Tunix has too, with other contents."""
 _PLACE = ("output_dir", "run_name")
 
 
-def take_preset(sources: Sequence[Source], roots: Roots) -> Choice | None:
-    """The last choice of a preset, taken out of the sources: Hydra would merge it above Covey's groups.
-
-    Raises:
-        ConfigError: there is no such preset.
-    """
-    taken: Choice | None = None
-    for source in sources:
-        for choice in source.choices:
-            file = None if choice.group != presets.GROUP or choice.option is None else roots.file(choice)
-            if choice.group == presets.GROUP and (file is None or roots.is_builtin(file)):
-                taken = choice
-        source.choices = [choice for choice in source.choices if choice.group != presets.GROUP]
-    return taken
-
-
-def with_preset(chosen: Choice | None, merging: Merging, values: dict[str, Any]) -> tuple[Merging, dict[str, Any]]:
+def with_preset(merging: Merging, values: dict[str, Any]) -> tuple[Merging, dict[str, Any]]:
     """Merge again with the preset that the user chose or that other tools' names select, if there is one.
 
     Args:
-        chosen: the user's choice; one of no option means none.
         merging: the run without a preset.
         values: its values.
     """
-    option = None if chosen is None else chosen.option or presets.NONE
-    selection = presets.select(option, (merging.groups, *merging.recipes, merging.line))
+    option = _chosen(merging)
+    if merging.files.complete and option is None:
+        return merging, values
+    selection = presets.select(option, merging.users)
     model = str((values.get("model") or {}).get("name") or ModelConfig().name)
     refused = ""
     if selection is None and option is None:
@@ -54,24 +38,35 @@ def with_preset(chosen: Choice | None, merging: Merging, values: dict[str, Any])
         return merging, values
     preset = presets.source_of(selection, model, CONF / presets.GROUP)
     notes = [] if refused else presets.without_missing_tracker(preset)
-    found = Merging(merging.roots, merging.recipes, merging.line, complete=merging.complete, preset=preset)
+    found = merging.with_preset(preset)
     new = found.values()
-    holding = {setting.key: _value(new, setting.key) for setting in found.of_preset()}
+    choices, settings = found.of_preset()
+    holding = {setting.key: _value(new, setting.key) for setting in settings}
     if refused:
         here = {key: _value(values, key) for key in holding if key not in _PLACE}
         differing = {key: (holding[key], value) for key, value in here.items() if value != holding[key]}
         merging.notes.append(presets.not_applied(selection, differing, refused))
         return merging, values
-    groups = {choice.group: choice.option for choice in found.preset_choices()}
+    groups = {choice.group: choice.option for choice in choices}
     found.notes += [presets.applied(selection, {**groups, **holding}), *notes]
     return found, new
 
 
+def _chosen(merging: Merging) -> str | None:
+    """The option of a preset that the user chooses: Covey's own, or none; None without a choice."""
+    composition = merging.composition
+    if presets.GROUP not in composition.chosen:
+        return None
+    part = composition.option(presets.GROUP)
+    return part.file.path.stem if part is not None and part.builtin else presets.NONE
+
+
 def _same_name(merging: Merging, model: str) -> tuple[Selection | None, str]:
     """Agent-Tunix, where its model is trained with an experiment of Covey that has the name of one of its own."""
-    names = [choice.option for choice in merging.choices if choice.group == "experiment"]
+    own = [part for part in merging.composition.parts if part.group == "experiment" and part.builtin]
+    names = [part.file.path.stem for part in own if part.file.path.stem in _ITS_NAMES]
     selection = Selection("agent_tunix", "experiment")
-    if not set(names) & _ITS_NAMES or not selection.has_model(model):
+    if not names or not selection.has_model(model):
         return None, ""
     return selection, f"+experiment={names[-1]} is Covey's own, and {selection.preset.title} has one of this name."
 

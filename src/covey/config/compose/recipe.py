@@ -1,10 +1,10 @@
-"""Reading a recipe: a YAML file of group choices (`defaults:`) and keys to set, nested or dotted."""
+"""Reading a config file: YAML with a defaults list of groups and with keys to set, nested or dotted."""
 
 from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -14,30 +14,63 @@ import yaml
 
 from covey.config.aliases.resolve import leaves
 from covey.config.keys import check_length
-from covey.config.settings import Choice, Written
+from covey.config.settings import Written
 from covey.config.yaml_limits import check_yaml
 from covey.errors import ConfigError
 
-_BASES = ("maxent.recipe", "baseline.recipe", "script.recipe")
+_WRAPPERS = ("maxent", "baseline", "script")
+_BASES = tuple(f"{group}.recipe" for group in _WRAPPERS)
 
 
 @dataclass(frozen=True, slots=True)
-class Recipe:
-    """The content of a recipe file."""
+class ConfigFile:
+    """The content of a recipe, a primary config, or an option of a config group."""
 
     path: Path
-    choices: tuple[Choice, ...]
-    written: tuple[Written, ...]
-    """Every key it sets, aliases included, in order; interpolations not yet resolved."""
-    complete: bool
-    """Whether it has `defaults: []`: a complete config, without Covey's defaults."""
-    base: Recipe | None = None
-    """The recipe it builds on, as the MaxEnt-GRPO project's do."""
+    package: str | None
+    """The package that its header names; None without one."""
+    defaults: list[Any] | None
+    """The entries of its defaults list as Hydra reads them; None without one."""
+    content: Mapping[str, Any]
+    """Everything else, nested; interpolations not yet resolved."""
 
     @property
-    def chain(self) -> tuple[Recipe, ...]:
-        """The recipes it builds on, outermost first, and itself."""
-        return (*(self.base.chain if self.base is not None else ()), self)
+    def complete(self) -> bool:
+        """Whether it has `defaults: []`: a complete config, without Covey's defaults."""
+        return self.defaults == []
+
+    def written(self, package: str = "", by: str = "recipe") -> list[Written]:
+        """Every key it sets where it lies in this package, aliases included, in order.
+
+        Raises:
+            ConfigError: a name that is too long to be one, or that is set twice, dotted and nested.
+        """
+        prefix = f"{package}." if package else ""
+        found = list(leaves(self.content, prefix, by=by, place=lambda key: _at(self.path, key.removeprefix(prefix))))
+        for name, times in Counter(item.name for item in found).items():
+            check_length(name)
+            if times > 1:
+                raise ConfigError(f"{self.path}: {name} is set twice in this file; keep one of them.")
+        return [item for item in found if item.name not in _BASES]
+
+    def base(self) -> Path | None:
+        """The recipe that it builds on, as the MaxEnt-GRPO project's do: relative to the working directory or to a
+        folder above it."""
+        inner = ((group, self.content.get(group)) for group in _WRAPPERS)
+        nested = {f"{group}.recipe": values.get("recipe") for group, values in inner if isinstance(values, Mapping)}
+        found = {**{key: self.content.get(key) for key in _BASES}, **nested}
+        key, value = next(((key, value) for key, value in found.items() if value), ("", None))
+        if value is None:
+            return None
+        name = Path(str(value)).expanduser()
+        folders = [Path.cwd(), *self.path.absolute().parents]
+        for folder in folders:
+            if (folder / name).is_file() and not (folder / name).samefile(self.path):
+                return folder / name
+        raise ConfigError(
+            f"{_at(self.path, key)}: there is no recipe {name}, which this one builds on: it is looked for "
+            f"from {folders[0]} and from the folders above {self.path}."
+        )
 
 
 def find_recipe(name: str | Path) -> Path:
@@ -57,47 +90,23 @@ def find_recipe(name: str | Path) -> Path:
     raise ConfigError(f"There is no recipe {name}. Looked for: {looked} (from {Path.cwd()}).")
 
 
-def read_recipe(name: str | Path) -> Recipe:
-    """Read a recipe file.
+def read_file(path: Path) -> ConfigFile:
+    """Read a config file.
 
     Raises:
-        ConfigError: no such file, no valid YAML (with the line), no mapping, or one key set twice.
+        ConfigError: no valid YAML (with the line), no mapping, or a wrong header or defaults list.
     """
-    path = find_recipe(name)
+    from hydra.plugins.config_source import ConfigSource
+
     content = read_yaml(path)
+    try:
+        package = ConfigSource._get_header_dict(path.read_text(encoding="utf-8"))["package"]
+    except ValueError as error:
+        raise ConfigError(f"{path}: its header cannot be read: {error}. Write `# @package _global_`.") from None
     defaults = content.pop("defaults", None)
     if defaults is not None and not isinstance(defaults, list):
         raise ConfigError(f"{path}: defaults must be a list of groups, for instance `- override /model: starter`.")
-    choices = tuple(parse_defaults(defaults or [], str(path)))
-    written = tuple(leaves(content, place=lambda key: _at(path, key)))
-    _check_names(written, path)
-    own = tuple(item for item in written if item.name not in _BASES)
-    bases = [item for item in written if item.name in _BASES and item.value]
-    if not bases:
-        return Recipe(path, choices, own, defaults == [])
-    base = read_recipe(_find_base(bases[0], path))
-    return Recipe(path, choices, own, base.complete and not choices, base)
-
-
-def _check_names(written: Sequence[Written], path: Path) -> None:
-    """Reject a name that is too long to be one, and one that is set twice, dotted and nested."""
-    for name, times in Counter(item.name for item in written).items():
-        check_length(name)
-        if times > 1:
-            raise ConfigError(f"{path}: {name} is set twice in this recipe; keep one of them.")
-
-
-def _find_base(item: Written, path: Path) -> Path:
-    """The recipe that another one builds on, relative to the working directory or a folder above that other one."""
-    name = Path(str(item.value)).expanduser()
-    folders = [Path.cwd(), *path.absolute().parents]
-    for folder in folders:
-        if (folder / name).is_file() and not (folder / name).samefile(path):
-            return folder / name
-    raise ConfigError(
-        f"{item.place}: there is no recipe {name}, which this one builds on: it is looked for from "
-        f"{folders[0]} and from the folders above {path}."
-    )
+    return ConfigFile(path, package, defaults, content)
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
@@ -174,33 +183,6 @@ def unreadable_reference(error: Exception) -> str:
         f" holds ${{, which begins a reference to another key, and cannot be read: {str(error).splitlines()[0]}. Write "
         "\\${ for the characters themselves."
     )
-
-
-def parse_defaults(entries: list[Any], origin: str) -> list[Choice]:
-    """The group choices of a Hydra-style defaults list: `- override /model: starter`, `- model: starter`, `- _self_`.
-
-    Raises:
-        ConfigError: an entry of another form.
-    """
-    found = []
-    for entry in entries:
-        if entry == "_self_":
-            continue
-        if isinstance(entry, str) and "/" in entry.strip("/"):
-            group, _, option = entry.strip("/").rpartition("/")
-            found.append(Choice(group, option, origin=origin))
-            continue
-        if not isinstance(entry, dict) or len(entry) != 1:
-            raise ConfigError(
-                f"{origin}: the entry {entry!r} of defaults is not one that Covey reads: write `- override /model: "
-                "starter` or `- model: starter`."
-            )
-        ((key, option),) = entry.items()
-        words = str(key).split()
-        optional = "optional" in words[:-1]
-        for one in option if isinstance(option, list) else [option]:
-            found.append(Choice(words[-1].strip("/"), None if one is None else str(one), optional, origin))
-    return found
 
 
 def line_of(path: Path, key: str) -> int | None:
