@@ -85,7 +85,6 @@ def _as_job(arguments: argparse.Namespace, composed: Composed, name: str, machin
     """Print a Slurm job's script, or write and submit it."""
     from covey.config.compose.build import flatten
     from covey.config.secrets import for_children, without_words
-    from covey.launch.checks import check_layout
     from covey.launch.plan import make_plan
     from covey.launch.slurm import check_sbatch, render, submit, write_private
 
@@ -114,7 +113,6 @@ def _as_job(arguments: argparse.Namespace, composed: Composed, name: str, machin
 
         print(redact(script), end="")
         return 0
-    check_layout(config, plan)
     check_sbatch()
     config_arguments.check_names(config)
     file = plan.logs / "job.sbatch"

@@ -27,6 +27,7 @@ from covey.config.schema import Config
 from covey.config.secrets import redact
 from covey.config.settings import Choice, Source
 from covey.config.values import BadKeyError
+from covey.config.vllm import notes_without_effect, server_where_addressed
 from covey.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -102,12 +103,15 @@ def _compose(
         if not complete:
             foreign = any(source.foreign for source in recipes)
             merging.notes += name_by_folder(values, settings, recipe.path.stem if recipe else "", foreign=foreign)
+            merging.notes += server_where_addressed(values)
         config = build(values, world_size)
         _refuse_secret_names(config)
     except BadKeyError as problem:
         place = "" if problem.where or merging is None else merging.place_of(problem.key)
         raise ConfigError(f"{problem}{place}") from None
     read = [note for source in (*recipes, line) for note in source.notes]
+    if not complete:
+        read += notes_without_effect(config, {setting.key: setting.written.name for setting in settings})
     notes = dict.fromkeys((*_warnings(config), *read, *merging.notes))
     origins = {s.key: redact(s.written.where) if s.written.typed else s.written.place for s in settings}
     path = recipe.path if recipe else None
@@ -155,7 +159,7 @@ def _refuse_secret_names(config: Config) -> None:
 
 
 def _warnings(config: Config) -> list[str]:
-    """Warnings about code that comes with a model or a kernel, and notes on settings without effect."""
+    """Warnings about code that comes with a model or a kernel."""
     kwargs = config.training.model_init_kwargs or {}
     attention = str(config.model.attn_implementation or kwargs.get("attn_implementation") or "")
     found = []
@@ -163,8 +167,7 @@ def _warnings(config: Config) -> list[str]:
         found.append(f"model.trust_remote_code=true: Python code that comes with {config.model.name}")
     if "/" in attention or kwargs.get("allow_all_kernels"):
         found.append(f"attn_implementation={attention}: compiled code from the hub")
-    unused = [f"launch.vllm_model={config.launch.vllm_model} has no effect without training.use_vllm=true."]
-    return (unused if config.launch.vllm_model and not config.training.use_vllm else []) + [
+    return [
         f"WARNING: {what} will run on this machine, with all your rights (files, keys, network). Read it first, or "
         "leave the key out."
         for what in found

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from covey.config import Config
-from covey.config.groups.mesh import Mesh
+from covey.config.groups.mesh import Mesh, check_axis
+from covey.config.values import show
 from covey.config.yaml_limits import check_yaml
 from covey.errors import ConfigError
 
@@ -38,6 +40,8 @@ def accelerate_config(
     if chosen is None:
         chosen = "fsdp2" if mesh.splits else "ddp"
     values = _read(chosen)
+    sharded = _check_layout(values, config)
+    config.model.lora.check_merge(sharded=sharded)
     if not on_gpus and values.get("distributed_type") == "DEEPSPEED":
         raise ConfigError(
             f"launch.accelerate={chosen} is for DeepSpeed, which needs GPUs, and this run has none. Use ddp or fsdp2."
@@ -49,7 +53,7 @@ def accelerate_config(
         values |= {"main_process_ip": main_process_ip, "same_network": True, "rdzv_backend": "static"}
     values["mixed_precision"] = _precision(config, on_gpus)
     if mesh.splits:
-        layout = {"dp_replicate": mesh.dp, "dp_shard": mesh.fsdp, "tp": mesh.tp}
+        layout = {"dp_replicate": mesh.dp, "dp_shard": mesh.fsdp, "tp": 1}
         planned = {f"parallelism_config_{axis}_size": size for axis, size in layout.items()}
         if values.get("parallelism_config") not in (None, {}, planned):
             raise ConfigError(
@@ -59,6 +63,41 @@ def accelerate_config(
         if values.get("distributed_type") == "FSDP":
             values["parallelism_config"] = planned
     return values
+
+
+def _check_layout(values: Mapping[str, Any], config: Config) -> bool:
+    """Check that training supports the layout of an accelerate config; returns whether it shards weights.
+
+    Raises:
+        ConfigError: it does not, by itself or with `model.mesh_shape`.
+    """
+    kind, splits, source = (
+        values.get("distributed_type"),
+        Mesh.of(config.model.mesh_shape).splits,
+        config.launch.accelerate,
+    )
+    layout = _mapping(values, "parallelism_config", source)
+    for axis in ("tp", "cp", "sp"):
+        size = layout.get(f"parallelism_config_{axis}_size")
+        check_axis(axis, size if isinstance(size, int) else 1, f"launch.accelerate={source}")
+    if splits and kind == "DEEPSPEED":
+        raise ConfigError(
+            f"launch.accelerate={source} shards the model by DeepSpeed, and model.mesh_shape={config.model.mesh_shape} "
+            "by FSDP2: leave one of the two out."
+        )
+    if splits and kind == "FSDP" and str(_mapping(values, "fsdp_config", source).get("fsdp_version", 1)) != "2":
+        raise ConfigError(
+            f"model.mesh_shape={config.model.mesh_shape} shards the model by FSDP2, and launch.accelerate={source} "
+            "sets FSDP 1: set fsdp_config.fsdp_version: 2 in it, or choose launch.accelerate=fsdp2."
+        )
+    return splits or kind == "FSDP" or str(_mapping(values, "deepspeed_config", source).get("zero_stage")) == "3"
+
+
+def _mapping(values: Mapping[str, Any], name: str, source: str | None) -> Mapping[str, Any]:
+    found = values.get(name) or {}
+    if not isinstance(found, Mapping):
+        raise ConfigError(f"launch.accelerate={source}: {name} must be a mapping, not {show(found)}.")
+    return found
 
 
 def _read(chosen: str) -> dict[str, Any]:
