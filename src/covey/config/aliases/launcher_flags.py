@@ -9,7 +9,7 @@ from typing import Any
 _STRATEGY = "launch.accelerate=ddp, fsdp2, zero2, zero3 or an accelerate config of your own"
 _JOB = "`covey launch --slurm launch.nodes=N`, which starts the processes of all nodes"
 
-_OF_LAUNCHERS: Mapping[str, str] = MappingProxyType(
+OF_LAUNCHERS: Mapping[str, str] = MappingProxyType(
     {
         "config_file": "launch.accelerate={}",
         **dict.fromkeys(("num_processes", "nproc_per_node", "num_gpus"), "launch.num_processes={} (for each node)"),
@@ -30,7 +30,7 @@ _OF_LAUNCHERS: Mapping[str, str] = MappingProxyType(
 
 _OF_ACCELERATES_FILES = ("compute_environment", "distributed_type", "deepspeed_config", "main_training_function")
 
-_OF_COVEY: Mapping[str, str] = MappingProxyType(
+OF_COVEY: Mapping[str, str] = MappingProxyType(
     {
         "dry_run": "`covey launch --dry-run` prints what would be started, `covey config` the resolved config, and "
         "`covey doctor` checks the run, all with the same arguments",
@@ -46,15 +46,15 @@ _OF_COVEY: Mapping[str, str] = MappingProxyType(
 def known_elsewhere(name: str, value: Any) -> str:
     """What does the same as an option of a launcher or another command, as the end of a sentence that begins with its
     name; empty for any other name."""
-    if name in _OF_COVEY:
-        return f" is not an option of this command: {_OF_COVEY[name]}."
+    if name in OF_COVEY:
+        return f" is not an option of this command: {OF_COVEY[name]}."
     if name in _OF_ACCELERATES_FILES:
         return " belongs in an accelerate config, not in a recipe: give that file as launch.accelerate=FILE."
-    if name not in _OF_LAUNCHERS:
+    if name not in OF_LAUNCHERS:
         return ""
     values = value if isinstance(value, list) else [value]
     given = values[0] if len(values) == 1 and isinstance(values[0], str | int) and values[0] not in (True, "") else "…"
     return (
         " is an option of launchers (accelerate launch, torchrun, deepspeed), not of Covey. With `covey launch` it is "
-        f"{_OF_LAUNCHERS[name].format(given, given)}; `accelerate launch … -m covey train RECIPE` works as well."
+        f"{OF_LAUNCHERS[name].format(given, given)}; `accelerate launch … -m covey train RECIPE` works as well."
     )
