@@ -146,7 +146,7 @@ def test_training_sh_requests_its_resources(jobs: Jobs) -> None:
     assert state["NumNodes"] in ("1", "1-1")  # at least and at most, while it is not placed
     assert state["Requeue"] == "1"
     assert state["OverSubscribe"] != "NO"  # not exclusive
-    assert "gres" not in f"{state.get('TresPerNode', '')} {state['ReqTRES']}"
+    assert "gpu" not in " ".join(value for key, value in state.items() if "TRES" in key.upper())
     assert state["StdOut"] == str(jobs.folder / "logs" / f"slurm_{number}.out")
 
 
