@@ -10,6 +10,7 @@ import pytest
 
 from covey.config import load
 from covey.errors import ConfigError, CoveyError
+from covey.launch.machine import Machine
 from covey.launch.slurm import check_starter_job, job_id, job_options, render, was_requeued
 from plans import config
 
@@ -85,7 +86,7 @@ def test_a_job_for_the_starter_refuses_other_models(tmp_path: Path) -> None:
     """`training.sh` marks a job that has no more than its own header asks for."""
     job = {"SLURM_JOB_ID": "7", "SLURM_JOB_NAME": "covey", "COVEY_STARTER_JOB": "1"}
     with pytest.raises(CoveyError) as caught:
-        check_starter_job(config("model.name=org/large"), job)
+        check_starter_job(config("model.name=org/large"), Machine(), job)
     for part in (
         "model.name=org/large",
         "`sbatch --nodes=1 --gres=gpu:7 --cpus-per-task=64 --mem=256G --time=72:00:00 --exclusive training.sh …`",
@@ -95,14 +96,15 @@ def test_a_job_for_the_starter_refuses_other_models(tmp_path: Path) -> None:
         assert part in str(caught.value)
     asked = config("model.name=org/large", "launch.gpus=2", "launch.slurm.mem=64G", "launch.slurm.exclusive=false")
     with pytest.raises(CoveyError, match=r"--gres=gpu:2 --cpus-per-task=64 --mem=64G --time=\S+ training\.sh"):
-        check_starter_job(asked, job)
+        check_starter_job(asked, Machine(), job)
     small = tmp_path / "small"
     small.mkdir()
     (small / "model.safetensors").write_bytes(b"0" * 1000)
     for words in ((), (f"model.name={small}",), ("model.name=org/large", "launch.gpus=0")):
-        check_starter_job(config(*words), job)
-    check_starter_job(config("model.name=org/large"), {**job, "SLURM_JOB_NAME": "interactive"})
-    check_starter_job(config("model.name=org/large"), {"SLURM_JOB_ID": "7"})
+        check_starter_job(config(*words), Machine(), job)
+    check_starter_job(config("model.name=org/large"), Machine(), {**job, "SLURM_JOB_NAME": "interactive"})
+    check_starter_job(config("model.name=org/large"), Machine(), {"SLURM_JOB_ID": "7"})
+    check_starter_job(config("model.name=org/large"), Machine.of(2), job)
 
 
 def test_the_experiment_scripts_say_where_to_submit_them_from(root: Path, tmp_path: Path) -> None:

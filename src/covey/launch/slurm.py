@@ -11,7 +11,7 @@ from pathlib import Path
 
 from covey.config import Config
 from covey.errors import ConfigError
-from covey.launch.machine import LaunchError
+from covey.launch.machine import LaunchError, Machine
 from covey.model.starter import STARTER_NAME
 from covey.runlog.files import write_atomically
 
@@ -84,8 +84,13 @@ def job_options(config: Config, run_name: str, gpus: int) -> list[str]:
     return options
 
 
-def check_starter_job(config: Config, environ: Mapping[str, str] = os.environ) -> None:
+def check_starter_job(config: Config, machine: Machine, environ: Mapping[str, str] = os.environ) -> None:
     """Check that a model fits into a job that `training.sh` has asked for the starter's needs only.
+
+    Args:
+        config: the run's config.
+        machine: this machine, as far as the job may use it.
+        environ: the environment variables.
 
     Raises:
         LaunchError: it does not; with what to ask for.
@@ -93,8 +98,8 @@ def check_starter_job(config: Config, environ: Mapping[str, str] = os.environ) -
     name, folder = config.model.name, Path(config.model.name)
     stored = sum(file.stat().st_size for file in folder.glob("*") if file.is_file())
     small = name == STARTER_NAME or 0 < stored < _SMALL_MODEL
-    on_cpu = config.launch.gpus == 0 or config.training.use_cpu
-    if STARTER_JOB not in environ or job_id(environ) is None or small or on_cpu:
+    fits = small or machine.gpus or config.launch.gpus == 0 or config.training.use_cpu
+    if STARTER_JOB not in environ or job_id(environ) is None or fits:
         return
     gpus = config.launch.gpus or _GPUS_FOR_EXAMPLE
     kept = ("--nodes", "--gres", "--cpus-per-task", "--mem", "--time", "--exclusive")

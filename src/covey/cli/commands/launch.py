@@ -73,7 +73,7 @@ def run(arguments: argparse.Namespace) -> int:
 
         print(redact(as_text(make_plan(config, name, machine))), end="")
         return 0
-    check_starter_job(config)
+    check_starter_job(config, machine)
     config_arguments.check_names(config)
     if was_requeued():  # whatever the first start was to do with an older run, it has done
         config = dataclasses.replace(config, resume="auto", overwrite=False)
