@@ -2,11 +2,9 @@
 #SBATCH --job-name=covey
 #SBATCH --nodes=1
 #SBATCH --ntasks-per-node=1
-#SBATCH --gres=gpu:7
-#SBATCH --cpus-per-task=64
-#SBATCH --mem=256G
-#SBATCH --time=72:00:00
-#SBATCH --exclusive
+#SBATCH --cpus-per-task=4
+#SBATCH --mem=8G
+#SBATCH --time=01:00:00
 #SBATCH --output=logs/slurm_%j.out
 #SBATCH --open-mode=append
 #SBATCH --requeue
@@ -17,8 +15,12 @@
 #   bash training.sh                             the built-in starter model on arithmetic: minutes, without a GPU
 #   bash training.sh RECIPE [key=value …]        a recipe, with changes
 #   bash training.sh dataset=gsm8k dataset.path=FILE
-#   sbatch training.sh RECIPE [key=value …]      the same as a Slurm job: options of sbatch override the lines above;
-#                                                before its time limit the job is requeued
+#   sbatch training.sh                           the same as a Slurm job. The lines above ask for what the starter needs;
+#                                                options of sbatch override them, and a larger recipe needs them:
+#   sbatch --gres=gpu:7 --cpus-per-task=64 --mem=256G --time=72:00:00 --exclusive training.sh RECIPE [key=value …]
+#   covey launch RECIPE --slurm launch.gpus=7    the same; what it asks for is in the recipe, as launch.slurm.*
+#
+# Before its time limit a job writes a checkpoint and is requeued.
 #
 # Everything after `training.sh` is passed to `covey launch`; paths are relative to the current folder. It comes after
 # the overrides from the environment variables, so it wins.
@@ -30,8 +32,9 @@
 #   CONFIG_FILE=FILE   an accelerate config, as launch.accelerate=FILE
 #   VLLM_MODEL, VLLM_PORT, VLLM_TP_SIZE, VLLM_MAX_LEN, VLLM_MEM_UTIL
 #                      launch.vllm_model and training.vllm_{server_port, tensor_parallel_size, max_model_length,
-#                      gpu_memory_utilization}
-#   TRAIN_ENTRYPOINT=FILE   a Python script that is run instead of `covey launch`, with the same arguments
+#                      gpu_memory_utilization}, and launch.vllm_own_gpu=true: a recipe with vLLM gets a server for it
+#   TRAIN_ENTRYPOINT=FILE   a Python script that is run instead of `covey launch`, with the same arguments. Where there
+#                      is no such file, src/grpo.py means objective=grpo and src/maxent-grpo.py objective=maxent
 #   PYTHON, COVEY_ENV, COVEY_TORCH_INDEX   how the environment is made: see scripts/setup.sh
 set -euo pipefail
 
@@ -100,12 +103,34 @@ set_number() { # key, environment variable
   asked+=("$1=$value")
 }
 set_text run_name "${RUN_NAME:-}"
+entrypoint=${TRAIN_ENTRYPOINT:-} objective=
+if [[ -n $entrypoint && ! -f $entrypoint ]]; then # the MaxEnt-GRPO project's scripts, one for each objective
+  case ${entrypoint##*/} in
+    grpo.py) objective=grpo ;;
+    maxent-grpo.py | maxent_grpo.py) objective=maxent ;;
+    *)
+      fail "the environment variable TRAIN_ENTRYPOINT names '$entrypoint', and there is no such file (seen from" \
+        "$PWD). Name a Python script, or src/grpo.py or src/maxent-grpo.py for the objective."
+      ;;
+  esac
+  entrypoint=
+fi
 case ${MAXENT:-0} in
   0) ;;
-  1) asked+=(objective=maxent) ;;
+  1)
+    if [[ $objective == grpo ]]; then
+      fail "MAXENT=1 asks for the maximum-entropy objective and TRAIN_ENTRYPOINT=$TRAIN_ENTRYPOINT for GRPO:" \
+        "leave one of them out."
+    fi
+    objective=maxent
+    ;;
   *) fail "the environment variable MAXENT is '$MAXENT'; it must be 1, for the maximum-entropy objective, or 0." ;;
 esac
+if [[ -n $objective ]]; then asked+=("objective=$objective"); fi
 set_text launch.accelerate "${CONFIG_FILE:-}"
+if [[ -n ${VLLM_MODEL:-}${VLLM_PORT:-}${VLLM_TP_SIZE:-}${VLLM_MAX_LEN:-}${VLLM_MEM_UTIL:-} ]]; then
+  asked+=(launch.vllm_own_gpu=true)
+fi
 set_text launch.vllm_model "${VLLM_MODEL:-}"
 set_number training.vllm_server_port VLLM_PORT
 set_number training.vllm_tensor_parallel_size VLLM_TP_SIZE
@@ -113,12 +138,14 @@ set_number training.vllm_max_model_length VLLM_MAX_LEN
 set_number training.vllm_gpu_memory_utilization VLLM_MEM_UTIL
 set -- ${recipe[@]+"${recipe[@]}"} ${asked[@]+"${asked[@]}"} "$@" # old bash's `set -u` treats an empty list as unset
 
-if [[ -n ${TRAIN_ENTRYPOINT:-} && ! -f $TRAIN_ENTRYPOINT ]]; then
-  fail "the environment variable TRAIN_ENTRYPOINT names '$TRAIN_ENTRYPOINT', and there is no such file (seen from $PWD)."
+# A job with no more than the header asks for: the launcher refuses models that do not fit into it.
+gpus=${SLURM_GPUS_ON_NODE:-}${SLURM_JOB_GPUS:-}
+if [[ -n ${SLURM_JOB_ID:-} && -z $gpus && ${SLURM_CPUS_PER_TASK:-} == 4 && ${SLURM_MEM_PER_NODE:-} == 8192 ]]; then
+  export COVEY_STARTER_JOB=1
 fi
 
 bash "$root/scripts/setup.sh"
 environment=.venv
 if [[ ${COVEY_ENV:-} == conda ]]; then environment=.conda; fi
-if [[ -n ${TRAIN_ENTRYPOINT:-} ]]; then exec "$root/$environment/bin/python" "$TRAIN_ENTRYPOINT" "$@"; fi
+if [[ -n $entrypoint ]]; then exec "$root/$environment/bin/python" "$entrypoint" "$@"; fi
 exec "$root/$environment/bin/covey" launch "$@"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from covey.errors import ConfigError, CoveyError
+from covey.errors import CoveyError
 from covey.launch.checks import check_plan
 from covey.launch.machine import Machine, Place, this_machine, this_place
 from covey.launch.plan import Ports, make_plan
@@ -35,18 +35,6 @@ def test_a_taken_port_is_refused_where_it_was_asked_for() -> None:
         port = holder.getsockname()[1]
         with pytest.raises(CoveyError, match=f"launch.main_process_port={port} is taken"):
             check(("launch.num_processes=2", f"launch.main_process_port={port}"), Machine())
-
-
-def test_tensor_parallel_can_be_planned_and_is_not_started(tmp_path: Path) -> None:
-    words = ("launch.num_processes=4", "model.mesh_shape=[[2,2],[fsdp,tp]]")
-    assert "training refuses tensor parallel" in make_plan(config(*words), "r", Machine()).notes[0]
-    with pytest.raises(ConfigError, match=r"(?s)splits every layer over 2 processes \(tp\).*\[\[4\], \[fsdp\]\]"):
-        check(words, Machine())
-    own = tmp_path / "mine.yaml"
-    for axis, what in (("tp", "every layer"), ("cp", "every sequence")):
-        own.write_text(f"distributed_type: FSDP\nparallelism_config: {{parallelism_config_{axis}_size: 2}}\n")
-        with pytest.raises(ConfigError, match=f"{own}: its parallelism_config_{axis}_size is 2, which splits {what}"):
-            check(("launch.num_processes=2", f"launch.accelerate={own}"), Machine())
 
 
 def test_vllm_and_deepspeed_must_be_installed(monkeypatch: pytest.MonkeyPatch) -> None:

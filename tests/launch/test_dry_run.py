@@ -53,6 +53,38 @@ def test_a_dry_run_prints_the_plan_touches_nothing_and_loads_nothing_heavy(root:
     assert list(empty.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    "command", ["launch --dry-run", "launch --slurm --dry-run", "launch", "config", "train", "doctor"]
+)
+def test_every_command_refuses_tensor_parallel_training(
+    command: str, empty: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from covey.cli.main import main
+
+    for shape, others in (
+        ('[[2,2],["fsdp","tp"]]', ("'[[4], [fsdp]]'", "'[[2, 2], [dp, fsdp]]'")),
+        ('[[1,4],["fsdp","tp"]]', ("'[[4], [fsdp]]'", "'[[4], [dp]]'")),
+    ):
+        assert main([*command.split(), "launch.gpus=4", f"model.mesh_shape={shape}"]) == 2
+        error = capsys.readouterr().err
+        for part in ("(tp)", *others, "training.vllm_tensor_parallel_size", "Set by the override"):
+            assert part in error
+        assert error.count("\n") == 1
+    assert covey("--dry-run", "launch.gpus=4", 'model.mesh_shape=[[4,1],["fsdp","tp"]]') == 0
+    assert "parallelism_config_dp_shard_size: 4" in capsys.readouterr().out
+    assert list(empty.iterdir()) == []
+
+
+def test_the_plan_says_in_words_where_vllm_runs(empty: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("training.use_vllm=true", "vllm_device=auto", "model.name=org/m")
+    assert covey("--dry-run", "launch.gpus=8", *words) == 0
+    made = yaml.safe_load(capsys.readouterr().out)
+    assert made["serving_gpus"] == ["7"]
+    assert made["notes"][0].startswith("vLLM gets 1 of the 8 GPUs of the node for itself")
+    assert covey("--dry-run", "--slurm", "launch.gpus=8", *words) == 0
+    assert "vLLM gets 1 of the 8 GPUs" in capsys.readouterr().err
+
+
 def test_a_dry_run_of_a_job_prints_its_script(empty: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert covey("--slurm", "--dry-run") == 0
     assert "launch.gpus is not set: the job asks for" in capsys.readouterr().err

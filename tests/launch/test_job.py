@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from covey.config import load
-from covey.errors import ConfigError
-from covey.launch.slurm import job_id, job_options, render, was_requeued
+from covey.errors import ConfigError, CoveyError
+from covey.launch.machine import Machine
+from covey.launch.slurm import check_starter_job, job_id, job_options, render, was_requeued
 from plans import config
 
 
@@ -79,6 +80,31 @@ def test_the_job_id() -> None:
     assert job_id({"SLURM_JOB_ID": "9", "SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "2"}) == "7_2"
     assert not was_requeued({"SLURM_RESTART_COUNT": "0"})
     assert was_requeued({"SLURM_RESTART_COUNT": "1"})
+
+
+def test_a_job_for_the_starter_refuses_other_models(tmp_path: Path) -> None:
+    """`training.sh` marks a job that has no more than its own header asks for."""
+    job = {"SLURM_JOB_ID": "7", "SLURM_JOB_NAME": "covey", "COVEY_STARTER_JOB": "1"}
+    with pytest.raises(CoveyError) as caught:
+        check_starter_job(config("model.name=org/large"), Machine(), job)
+    for part in (
+        "model.name=org/large",
+        "`sbatch --nodes=1 --gres=gpu:7 --cpus-per-task=64 --mem=256G --time=72:00:00 --exclusive training.sh …`",
+        "`covey launch … --slurm launch.gpus=7`",
+        "launch.gpus=0",
+    ):
+        assert part in str(caught.value)
+    asked = config("model.name=org/large", "launch.gpus=2", "launch.slurm.mem=64G", "launch.slurm.exclusive=false")
+    with pytest.raises(CoveyError, match=r"--gres=gpu:2 --cpus-per-task=64 --mem=64G --time=\S+ training\.sh"):
+        check_starter_job(asked, Machine(), job)
+    small = tmp_path / "small"
+    small.mkdir()
+    (small / "model.safetensors").write_bytes(b"0" * 1000)
+    for words in ((), (f"model.name={small}",), ("model.name=org/large", "launch.gpus=0")):
+        check_starter_job(config(*words), Machine(), job)
+    check_starter_job(config("model.name=org/large"), Machine(), {**job, "SLURM_JOB_NAME": "interactive"})
+    check_starter_job(config("model.name=org/large"), Machine(), {"SLURM_JOB_ID": "7"})
+    check_starter_job(config("model.name=org/large"), Machine.of(2), job)
 
 
 def test_the_experiment_scripts_say_where_to_submit_them_from(root: Path, tmp_path: Path) -> None:

@@ -136,7 +136,7 @@ def layout(dp: int, fsdp: int, tp: int) -> dict[str, int]:
         (0, ("launch.num_processes=2",), "MULTI_GPU", {"mixed_precision": "no"}),
         (2, ("launch.accelerate=fsdp2",), "FSDP", {}),
         (4, ("model.mesh_shape=[[2,2],[dp,fsdp]]",), "FSDP", {"parallelism_config": layout(2, 2, 1)}),
-        (4, ("model.mesh_shape=[[2,2],[fsdp,tp]]",), "FSDP", {"parallelism_config": layout(1, 2, 2)}),
+        (4, ("model.mesh_shape=[[4,1],[fsdp,tp]]",), "FSDP", {"parallelism_config": layout(1, 4, 1)}),
         (2, ("model.mesh_shape=[[2],[dp]]",), "MULTI_GPU", {}),
         (4, ("model.mesh_shape=[[1,1],[fsdp,tp]]",), "MULTI_GPU", {}),
         (8, ("launch.accelerate=zero3",), "DEEPSPEED", {}),
@@ -178,6 +178,51 @@ def test_a_custom_accelerate_config_is_patched(tmp_path: Path) -> None:
     own.write_text("num_processes: 8\n")
     with pytest.raises(ConfigError, match="no key distributed_type"):
         plan(3, f"launch.accelerate={own}")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("model.mesh_shape=[[2,2],[fsdp,tp]]",), "splits every layer over 2 processes (tp)"),
+        (("launch.accelerate={tp}",), "{tp}: its parallelism_config_tp_size is 2, which splits every layer"),
+        (("launch.accelerate={cp}",), "{cp}: its parallelism_config_cp_size is 2, which splits every sequence"),
+        (("launch.accelerate={fsdp1}", "model.mesh_shape=[[4],[fsdp]]"), "set fsdp_config.fsdp_version: 2 in it"),
+        (("launch.accelerate=zero3", "model.mesh_shape=[[4],[fsdp]]"), "leave one of the two out"),
+        (("launch.accelerate=zero3", "model.lora.rank=4", "model.lora.merge=true"), "covey export"),
+        (("launch.accelerate=fsdp2", "model.lora.rank=4", "model.lora.merge=true"), "covey export"),
+        (("model.mesh_shape=[[4],[fsdp]]", "model.lora.rank=4", "model.lora.merge=true"), "covey export"),
+        (("objective.resample_groups=1", "training.num_generations=2"), "Set it to 2 or more"),
+        (("launch.accelerate={odd}",), "parallelism_config must be a mapping"),
+    ],
+)
+def test_what_training_refuses_of_a_layout_the_plan_refuses_too(
+    words: tuple[str, ...], message: str, tmp_path: Path
+) -> None:
+    files = {
+        "tp": "distributed_type: FSDP\nparallelism_config: {parallelism_config_tp_size: 2}\n",
+        "cp": "distributed_type: FSDP\nparallelism_config: {parallelism_config_cp_size: 2}\n",
+        "fsdp1": "distributed_type: FSDP\nfsdp_config: {fsdp_version: 1}\n",
+        "odd": "distributed_type: FSDP\nparallelism_config: 4\n",
+    }
+    paths = {name: tmp_path / f"{name}.yaml" for name in files}
+    for name, text in files.items():
+        paths[name].write_text(text)
+    machine, given = Machine.of(4), [word.format(**paths) for word in words]
+
+    def planned() -> None:
+        make_plan(load(given, world_size=lambda found: training_processes(found, machine)), "r", machine)
+
+    with pytest.raises(ConfigError) as caught:
+        planned()
+    assert message.format(**paths) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_sleeping_needs_a_gpu() -> None:
+    words = ("training.use_vllm=true", "training.vllm_enable_sleep_mode=true")
+    assert plan(1, *words).server is None
+    with pytest.raises(ConfigError, match="on a CPU vLLM cannot release its memory"):
+        plan(0, *words)
 
 
 def test_on_several_nodes_the_last_one_serves() -> None:

@@ -13,7 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from covey.config import load
+from covey.config import compose, load
+from covey.launch.machine import Machine
+from covey.launch.plan import make_plan
 
 FAKE = '#!/usr/bin/env bash\nprintf "%s\\n" "${0##*/}" "$@"\n'
 
@@ -71,6 +73,7 @@ def test_the_vllm_variables_become_keys(script: Script) -> None:
     )
     assert words[2:] == [
         "r.yaml",
+        "launch.vllm_own_gpu=true",
         "launch.vllm_model='org/it\\'s'",
         "training.vllm_server_port=8001",
         "training.vllm_tensor_parallel_size=2",
@@ -85,7 +88,7 @@ def test_the_vllm_variables_become_keys(script: Script) -> None:
 
 @pytest.mark.parametrize("name", ["007", "a, b=c", "it's", "1e5", "back\\slash", "quote\\'s", "end\\", "null"])
 def test_text_arrives_as_it_was(script: Script, name: str) -> None:
-    (word,) = script.words(VLLM_MODEL=name)[2:]
+    _, word = script.words(VLLM_MODEL=name)[2:]
     assert load([word]).launch.vllm_model == name
 
 
@@ -98,6 +101,62 @@ def test_another_script_takes_the_arguments(script: Script) -> None:
     missing = script(TRAIN_ENTRYPOINT="no.py")
     assert (missing.returncode, missing.stdout) == (2, "")
     assert "TRAIN_ENTRYPOINT names 'no.py'" in missing.stderr
+
+
+@pytest.mark.parametrize(
+    ("environment", "words"),
+    [
+        ({"TRAIN_ENTRYPOINT": "src/maxent-grpo.py"}, ["objective=maxent"]),
+        ({"TRAIN_ENTRYPOINT": "src/maxent_grpo.py", "MAXENT": "1"}, ["objective=maxent"]),
+        ({"TRAIN_ENTRYPOINT": "src/grpo.py"}, ["objective=grpo"]),
+        ({"TRAIN_ENTRYPOINT": "src/grpo.py", "MAXENT": "0"}, ["objective=grpo"]),
+        ({"MAXENT": "1"}, ["objective=maxent"]),
+    ],
+)
+def test_the_scripts_of_another_project_choose_the_objective(
+    script: Script, environment: dict[str, str], words: list[str]
+) -> None:
+    assert script.words("r.yaml", **environment) == ["covey", "launch", "r.yaml", *words]
+    assert load(words).objective.name == words[0].removeprefix("objective=")
+    both = script(TRAIN_ENTRYPOINT="src/grpo.py", MAXENT="1")
+    assert (both.returncode, both.stderr.count("\n")) == (2, 1)
+
+
+def test_a_recipe_with_vllm_gets_the_server_of_the_variables(script: Script, tmp_path: Path) -> None:
+    recipe = tmp_path / "maxent.yaml"
+    recipe.write_text("model_name_or_path: org/trained\nuse_vllm: true\n", encoding="utf-8")
+    variables = {"VLLM_MODEL": "org/served", "VLLM_PORT": "8001", "VLLM_MAX_LEN": "4096", "VLLM_MEM_UTIL": "0.85"}
+    words = script.words(str(recipe), **variables)[3:]
+    made = make_plan(load(words, recipe), "r", Machine.of(7))
+    server, trainer = made.processes
+    flags = dict(zip(server.command, server.command[1:], strict=False))
+    assert (flags["--model"], flags["--port"]) == ("org/served", "8001")
+    assert (flags["--max-model-len"], flags["--gpu-memory-utilization"]) == ("4096", "0.85")
+    assert trainer.gpus == tuple("012345")
+    alone = make_plan(load(words, recipe), "r", Machine.of(1))
+    assert alone.server is None
+    assert "a server of its own takes 1 GPU besides the one that trains" in alone.notes[0]
+    recipe.write_text("use_vllm: false\n", encoding="utf-8")
+    (note,) = (note for note in compose(words, recipe).notes if "without effect" in note)
+    assert "without training.use_vllm=true: " in note
+    assert "launch.vllm_model" in note
+
+
+@pytest.mark.parametrize(
+    ("more", "small"),
+    [
+        ({}, True),
+        ({"SLURM_GPUS_ON_NODE": "7"}, False),
+        ({"SLURM_JOB_GPUS": "0,1"}, False),
+        ({"SLURM_MEM_PER_NODE": "262144"}, False),
+        ({"SLURM_CPUS_PER_TASK": "64"}, False),
+        ({"SLURM_JOB_ID": ""}, False),
+    ],
+)
+def test_a_job_with_the_headers_resources_is_marked(script: Script, more: dict[str, str], small: bool) -> None:
+    Script._program(script.folder / ".venv" / "bin" / "covey", '#!/usr/bin/env bash\necho "${COVEY_STARTER_JOB:-}"\n')
+    job = {"SLURM_JOB_ID": "7", "SLURM_CPUS_PER_TASK": "4", "SLURM_MEM_PER_NODE": "8192"}
+    assert script.words("r.yaml", **{**job, **more}) == ["1" if small else ""]
 
 
 @pytest.mark.parametrize(
@@ -135,13 +194,12 @@ def test_slurms_copy_finds_the_repository(script: Script, tmp_path: Path) -> Non
     assert job(script.away, SLURM_SUBMIT_DIR=str(script.away)).returncode == 2
 
 
-def test_the_header_asks_for_a_node_and_names_a_folder_that_is_there(root: Path) -> None:
+def test_the_header_asks_for_what_the_starter_needs_and_names_a_folder_that_is_there(root: Path) -> None:
     lines = (root / "training.sh").read_text(encoding="utf-8").splitlines()
     header = [line.removeprefix("#SBATCH ") for line in lines if line.startswith("#SBATCH")]
     assert header == [
-        *("--job-name=covey", "--nodes=1", "--ntasks-per-node=1", "--gres=gpu:7", "--cpus-per-task=64", "--mem=256G"),
-        *("--time=72:00:00", "--exclusive", "--output=logs/slurm_%j.out", "--open-mode=append", "--requeue"),
-        "--signal=B:USR1@300",
+        *("--job-name=covey", "--nodes=1", "--ntasks-per-node=1", "--cpus-per-task=4", "--mem=8G", "--time=01:00:00"),
+        *("--output=logs/slurm_%j.out", "--open-mode=append", "--requeue", "--signal=B:USR1@300"),
     ]
     assert lines[1].startswith("#SBATCH")  # Slurm reads no further than the first command
     assert (root / "logs").is_dir()  # which Slurm does not make, and a job fails without it

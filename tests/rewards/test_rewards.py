@@ -229,6 +229,23 @@ def test_the_error_for_an_unknown_name_lists_all_and_the_nearest(name: str, near
         rewards.load([name])
 
 
+@pytest.mark.parametrize(
+    ("name", "does"),
+    [
+        *((name, "runs the code") for name in ("code", "binary_code", "ioi_code", "cf_code", "cf_code_reward")),
+        *((name, "runs the code") for name in ("python_unit_tests", "unittest", "weighted_binary_code", "codeforces")),
+        ("code_format", "checks the form of code"),
+        ("get_code_format_reward", "checks the form of code"),
+    ],
+)
+def test_rewards_for_code_have_a_message_of_their_own(name: str, does: str) -> None:
+    with pytest.raises(RewardError) as caught:
+        rewards.get_reward(name)
+    assert str(caught.value).startswith(f"rewards.funcs: {name} {does}")
+    assert "file.py:function; docs/custom_rewards.md" in str(caught.value)
+    assert "Did you mean" not in str(caught.value)
+
+
 def test_functions_of_a_file(tmp_path: Path) -> None:
     (tmp_path / "neighbour.py").write_text("BONUS = 0.5\n")
     (tmp_path / "mine.py").write_text(

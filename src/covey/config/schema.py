@@ -103,3 +103,11 @@ class Config(Group):
         check_objective(self.objective, self.training)
         check_token_budget(self.speed.max_tokens, self.training)
         check_rollout(self.rollout, self.training)
+        if self.model.reasoning_vocab_size and self.training.use_vllm and self.training.vllm_mode == "server":
+            raise BadKeyError(
+                "model.reasoning_vocab_size",
+                f"={self.model.reasoning_vocab_size} with training.vllm_mode=server: the server must start with the "
+                "expanded model, which the run has not written yet. Write it first (covey expand-vocab MODEL FOLDER "
+                "--size …), and use model.name=FOLDER without model.reasoning_vocab_size; or set "
+                "training.vllm_mode=colocate.",
+            )

@@ -5,7 +5,6 @@ from __future__ import annotations
 from importlib.util import find_spec
 
 from covey.config import Config
-from covey.config.groups.mesh import check_axis, check_mesh
 from covey.config.versions import VLLM_RANGE
 from covey.launch.machine import LaunchError, Machine
 from covey.launch.plan import LaunchPlan
@@ -31,7 +30,6 @@ def check_plan(config: Config, plan: LaunchPlan, machine: Machine, *, alone: boo
             f"launch.gpus={plan.gpus}, but this machine has {there} (by nvidia-smi and CUDA_VISIBLE_DEVICES). "
             f"Set it to {len(machine.gpus)}, or leave it out to use all of them; --dry-run plans for any number."
         )
-    check_layout(config, plan)
     port = config.launch.main_process_port
     if alone and plan.accelerate is not None and port is not None and not is_free(port):
         raise LaunchError(
@@ -52,22 +50,6 @@ def check_plan(config: Config, plan: LaunchPlan, machine: Machine, *, alone: boo
     if config.training.use_vllm and (plan.server is None or plan.server.is_ours):
         notes += _check_vllm(plan)
     return notes
-
-
-def check_layout(config: Config, plan: LaunchPlan) -> None:
-    """Check that training supports the layout of a plan's processes, on any machine.
-
-    Raises:
-        ConfigError: it cannot, by `model.mesh_shape` or by the accelerate config.
-    """
-    check_mesh(config.model.mesh_shape, plan.num_processes)
-    layout = (plan.accelerate or {}).get("parallelism_config") or {}
-    for axis in ("tp", "cp", "sp"):
-        check_axis(
-            axis,
-            int(layout.get(f"parallelism_config_{axis}_size") or 1),
-            f"launch.accelerate={config.launch.accelerate}",
-        )
 
 
 def _check_vllm(plan: LaunchPlan) -> list[str]:

@@ -15,11 +15,12 @@ from typing import Any
 
 from covey.config import Config
 from covey.config.groups.mesh import Mesh
+from covey.config.vllm import is_elsewhere
 from covey.errors import ConfigError
 from covey.launch.accelerate import accelerate_config
 from covey.launch.machine import Machine, Place
 from covey.launch.progress import FINISH_FILE, STACKS_FILE
-from covey.launch.server import LOCAL_HOSTS, Server, server_command
+from covey.launch.server import Server, placed, server_command
 from covey.runlog.directory import Inside
 
 TRAINER, SERVER = "trainer", "server"
@@ -109,7 +110,7 @@ def training_processes(config: Config, machine: Machine) -> int:
     Raises:
         ConfigError: the config does not fit the number of GPUs.
     """
-    return _Layout.of(config, machine).total
+    return _Layout.of(placed(config, len(_gpus_for(config, machine)))[0], machine).total
 
 
 def make_plan(
@@ -134,6 +135,8 @@ def make_plan(
     Raises:
         ConfigError: GPUs, processes, mesh and vLLM settings are inconsistent.
     """
+    given = config
+    config, notes = placed(given, len(_gpus_for(given, machine)))
     layout = _Layout.of(config, machine)
     place, ports = place or _unnamed_hosts(config.launch.nodes), ports or Ports.of(config)
     name = config.run_name or run_name
@@ -141,7 +144,7 @@ def make_plan(
     server = Server.of(config, place.hosts[layout.server_node], ports.server, ports.group)
     main_port = config.launch.main_process_port or ports.main
     spread = accelerate_config(config, layout.total, layout.train_nodes, place.hosts[0], main_port, bool(layout.gpus))
-    overrides: list[str] = []
+    overrides = [] if config is given else [f"training.vllm_mode={config.training.vllm_mode}"]
     if server is not None and server.is_ours:
         overrides += [
             f"training.vllm_server_host={server.host}",
@@ -161,7 +164,7 @@ def make_plan(
         accelerate=spread,
         overrides=tuple(overrides),
         ports=_ports(server, spread, main_port),
-        notes=layout.notes(config),
+        notes=(*notes, *layout.notes(config)),
     )
     processes = [
         _trainer(plan, node, layout, place, python, config.launch.stop_timeout) for node in range(layout.train_nodes)
@@ -190,9 +193,8 @@ class _Layout:
     @classmethod
     def of(cls, config: Config, machine: Machine) -> _Layout:
         launch, training = config.launch, config.training
-        there = () if training.use_cpu else machine.gpus
-        gpus = _named(there, launch.gpus)
-        serves = bool(training.use_vllm) and training.vllm_mode == "server" and not _is_elsewhere(config)
+        gpus = _gpus_for(config, machine)
+        serves = bool(training.use_vllm) and training.vllm_mode == "server" and not is_elsewhere(config)
         wanted = int(training.vllm_tensor_parallel_size) if serves and gpus else 0
         separate = serves and launch.nodes > 1
         if wanted > len(gpus) or (wanted == len(gpus) and wanted and not separate):
@@ -226,10 +228,6 @@ class _Layout:
         if separate and len(self.serving) < len(self.gpus):
             idle = len(self.gpus) - len(self.serving)
             found.append(f"{_gpus(idle)} of the serving node stay idle: raise training.vllm_tensor_parallel_size.")
-        if Mesh.of(config.model.mesh_shape).tp > 1:
-            found.append(
-                f"model.mesh_shape={config.model.mesh_shape} is planned only: training refuses tensor parallel."
-            )
         return tuple(found)
 
     def _check(self, config: Config) -> None:
@@ -244,9 +242,16 @@ class _Layout:
                 "Without GPUs a vLLM server gets its weights through a folder of the trainer's machine, so it cannot "
                 "run on another one: set launch.nodes=1, or ask for GPUs with launch.gpus."
             )
-        if config.training.use_vllm:
-            tensor = int(config.training.vllm_tensor_parallel_size)
-        if config.training.use_vllm and config.training.vllm_mode == "colocate" and self.total % tensor:
+        training = config.training
+        if not training.use_vllm or training.vllm_mode != "colocate":
+            return
+        if training.vllm_enable_sleep_mode and not self.gpus:
+            raise ConfigError(
+                "training.vllm_enable_sleep_mode=true needs a GPU: on a CPU vLLM cannot release its memory. Set it to "
+                "false."
+            )
+        tensor = int(training.vllm_tensor_parallel_size)
+        if self.total % tensor:
             raise ConfigError(
                 f"training.vllm_tensor_parallel_size={tensor} does not divide the number of processes: with "
                 f"training.vllm_mode=colocate vLLM runs inside of the training processes, and {self._counted()}."
@@ -292,18 +297,12 @@ def _server(plan: LaunchPlan, server: Server, layout: _Layout, config: Config, p
     return Process(SERVER, layout.server_node, layout.serving, command, environment, log)
 
 
-def _named(gpus: tuple[str, ...], wanted: int | None) -> tuple[str, ...]:
-    """The names of the first GPUs; plain numbers if this machine has fewer."""
+def _gpus_for(config: Config, machine: Machine) -> tuple[str, ...]:
+    """The names of a node's GPUs that the run uses; plain numbers if this machine has fewer than it asks for."""
+    there, wanted = () if config.training.use_cpu else machine.gpus, config.launch.gpus
     if wanted is None:
-        return gpus
-    if wanted <= len(gpus):
-        return gpus[:wanted]
-    return Machine.of(wanted).gpus
-
-
-def _is_elsewhere(config: Config) -> bool:
-    training = config.training
-    return training.vllm_server_base_url is not None or training.vllm_server_host not in LOCAL_HOSTS
+        return there
+    return there[:wanted] if wanted <= len(there) else Machine.of(wanted).gpus
 
 
 def _unnamed_hosts(nodes: int) -> Place:

@@ -1,14 +1,14 @@
-"""The vLLM server of a run: its address, and the command that starts it."""
+"""The vLLM server of a run: whether it has one, its address, and the command that starts it."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from covey.config import Config
+from covey.config import Config, TrainingConfig
+from covey.config.vllm import LARGE_SHARE, LOCAL_HOSTS, colocated_share, leaves_place_open
 from covey.model.loading import resolve_model
 from covey.model.starter import STARTER_NAME
 
-LOCAL_HOSTS = ("0.0.0.0", "127.0.0.1", "localhost", "::")  # the first is TRL's default, for this machine
 LEAST_LENGTH = 2048
 """Default of the server's maximum length, prompt and completion together, in tokens."""
 MEMORY_SHARE = 0.90
@@ -52,6 +52,47 @@ class Server:
             host, port = training.vllm_server_host, int(training.vllm_server_port)
             return cls(f"http://{host}:{port}", host, port, int(training.vllm_group_port), model, is_ours=False)
         return cls(f"http://{host}:{port}", host, port, group_port, model, is_ours=True)
+
+
+def placed(config: Config, gpus: int) -> tuple[Config, list[str]]:
+    """The config with vLLM's place decided, and notes on it.
+
+    Args:
+        config: the run's config; `launch.vllm_own_gpu` leaves the place to the number of GPUs.
+        gpus: GPUs of every node.
+    """
+    training, tensor = config.training, int(config.training.vllm_tensor_parallel_size)
+    if leaves_place_open(config):
+        if config.model.reasoning_vocab_size:
+            return config, ["vLLM shares the training GPUs: a server cannot start with the reasoning vocabulary."]
+        if gpus >= tensor + (config.launch.nodes == 1) and gpus:
+            served = TrainingConfig({**training.values, "vllm_mode": "server"})
+            where = "of the node" if config.launch.nodes == 1 else "of the last node"
+            return replace(config, training=served), [
+                f"vLLM gets {tensor} of the {gpus} GPUs {where} for itself, as a server (training.vllm_mode=server): "
+                "the recipe gave it GPUs of its own (launch.vllm_own_gpu). training.vllm_mode=colocate shares them "
+                "with training."
+            ]
+        there = "no GPU" if not gpus else "one GPU" if gpus == 1 else f"{gpus} GPUs"
+        return config, [
+            f"vLLM runs in the training processes (training.vllm_mode=colocate): a server of its own takes {tensor} "
+            f"GPU{'' if tensor == 1 else 's'} besides the one that trains, and there {'is' if gpus < 2 else 'are'} "
+            f"{there}."
+        ]
+    if gpus > tensor and training.use_vllm and "vllm_mode" not in training.values:
+        return config, [
+            "vLLM shares the training GPUs and takes "
+            f"{training.vllm_gpu_memory_utilization:.0%} of each (training.vllm_mode=colocate, TRL's default; "
+            "training.vllm_gpu_memory_utilization). For GPUs of its own, as recipes of older TRL versions mean it: "
+            "training.vllm_mode=server."
+        ]
+    share = colocated_share(config)
+    if gpus and share is not None and share > LARGE_SHARE and not training.vllm_enable_sleep_mode:
+        return config, [
+            f"vLLM takes {share:.0%} of the memory of each training GPU: if training then lacks memory, lower "
+            "training.vllm_gpu_memory_utilization, or give vLLM a GPU of its own (training.vllm_mode=server)."
+        ]
+    return config, []
 
 
 def server_command(

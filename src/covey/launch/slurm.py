@@ -11,13 +11,18 @@ from pathlib import Path
 
 from covey.config import Config
 from covey.errors import ConfigError
-from covey.launch.machine import LaunchError
+from covey.launch.machine import LaunchError, Machine
+from covey.model.starter import STARTER_NAME
 from covey.runlog.files import write_atomically
 
 WARNING_SIGNAL = "USR1"
 """The signal that Slurm sends before the time limit."""
 _TEMPLATE = Path(__file__).with_name("job.sbatch.jinja")
 _SECONDS = 60
+STARTER_JOB = "COVEY_STARTER_JOB"
+"""Environment variable that `training.sh` sets in a job with no more than its own header asks for."""
+_SMALL_MODEL = 500e6  # bytes
+_GPUS_FOR_EXAMPLE = 7
 
 
 def render(config: Config, run_name: str, gpus: int, command: Sequence[str], folder: Path) -> str:
@@ -77,6 +82,34 @@ def job_options(config: Config, run_name: str, gpus: int) -> list[str]:
                 f"The Slurm option {option!r} has several lines: give run_name and launch.* one line each."
             )
     return options
+
+
+def check_starter_job(config: Config, machine: Machine, environ: Mapping[str, str] = os.environ) -> None:
+    """Check that a model fits into a job that `training.sh` has asked for the starter's needs only.
+
+    Args:
+        config: the run's config.
+        machine: this machine, as far as the job may use it.
+        environ: the environment variables.
+
+    Raises:
+        LaunchError: it does not; with what to ask for.
+    """
+    name, folder = config.model.name, Path(config.model.name)
+    stored = sum(file.stat().st_size for file in folder.glob("*") if file.is_file())
+    small = name == STARTER_NAME or 0 < stored < _SMALL_MODEL
+    fits = small or machine.gpus or config.launch.gpus == 0 or config.training.use_cpu
+    if STARTER_JOB not in environ or job_id(environ) is None or fits:
+        return
+    gpus = config.launch.gpus or _GPUS_FOR_EXAMPLE
+    kept = ("--nodes", "--gres", "--cpus-per-task", "--mem", "--time", "--exclusive")
+    options = [option for option in job_options(config, "run", gpus) if option.startswith(kept)]
+    raise LaunchError(
+        "This Slurm job has what the starter needs, which is what training.sh asks for: 4 CPUs, 8 GB, no GPU. "
+        f"model.name={name} needs more. Ask for it before the script's name, `sbatch {' '.join(options)} "
+        f"training.sh …`, or let the recipe ask for it (launch.slurm.*), `covey launch … --slurm launch.gpus={gpus}`. "
+        "Add launch.gpus=0 to train it in such a job all the same."
+    )
 
 
 def check_sbatch() -> str:

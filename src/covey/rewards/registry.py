@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import re
 from collections.abc import Collection, Mapping, Sequence
 from functools import cache
 from types import MappingProxyType
@@ -90,6 +91,9 @@ IMPLIED_GRADERS: Mapping[str, str] = MappingProxyType(
     }
 )
 """The rewards that check answers, each with the grader of a run that trains with it and names none."""
+
+_OF_CODE = re.compile(r"(^|_)code(_|$|forces)|unit_?test", re.IGNORECASE)
+"""Names of rewards for code in open-r1 (`code`, `binary_code`, `ioi_code`, `cf_code`, `code_format`) and its forks."""
 
 _DEFAULT = RewardSettings()
 
@@ -198,6 +202,13 @@ def _known_name(name: str, key: str, what: str, known: Collection[str]) -> str:
         candidate = ALIASES.get(candidate, candidate)
         if candidate in known:
             return candidate
+    if _OF_CODE.search(bare):
+        does = "checks the form of code" if "format" in bare else "runs the code in a completion"
+        raise RewardError(
+            f"{key}: {name} {does}, and this version of Covey has no {what} for code. Write one, as a function of your "
+            "own that gets the columns of the data (file.py:function; docs/custom_rewards.md), and isolate the code "
+            f"that it runs. Covey has {', '.join(known)}."
+        )
     near = difflib.get_close_matches(bare, [*known, *(a for a in ALIASES if ALIASES[a] in known)], n=1, cutoff=0.4)
     guess = f"Did you mean {near[0]}? " if near else ""
     raise RewardError(

@@ -14,6 +14,7 @@ from covey.config import Config
 from covey.config.groups.mesh import Mesh
 from covey.config.secrets import without_secrets
 from covey.config.values import show
+from covey.config.vllm import colocated_share
 from covey.errors import ConfigError, ModelError, one_line
 from covey.model.adapters import check_adapters, lora_config, quantization_config, trainable_rows, with_adapters
 from covey.model.adapters import merge as merge_adapters
@@ -51,6 +52,8 @@ def grpo_config(config: Config, run: RunDirectory) -> tuple[GRPOConfig, list[str
     values["push_to_hub"] = False  # training/publish/hub.py does, after training
     values.pop("hub_token", None)  # it would be in every checkpoint
     notes = []
+    if config.training.use_vllm and (share := colocated_share(config)) is not None:
+        values["vllm_gpu_memory_utilization"] = share
     if not torch.accelerator.is_available():
         dropped = [name for name in ("bf16", "fp16") if values.get(name)]
         values |= {"use_cpu": True, "bf16": False, "fp16": False}

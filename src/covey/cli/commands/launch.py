@@ -54,7 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
         )
     from covey.launch.machine import this_machine, this_place
     from covey.launch.plan import make_plan, training_processes
-    from covey.launch.slurm import job_id, was_requeued
+    from covey.launch.slurm import check_starter_job, job_id, was_requeued
 
     machine = this_machine()
     composed = request.compose(partial(training_processes, machine=machine))
@@ -73,6 +73,7 @@ def run(arguments: argparse.Namespace) -> int:
 
         print(redact(as_text(make_plan(config, name, machine))), end="")
         return 0
+    check_starter_job(config, machine)
     config_arguments.check_names(config)
     if was_requeued():  # whatever the first start was to do with an older run, it has done
         config = dataclasses.replace(config, resume="auto", overwrite=False)
@@ -87,7 +88,6 @@ def _as_job(arguments: argparse.Namespace, composed: Composed, name: str, machin
     """Print a Slurm job's script, or write and submit it."""
     from covey.config.compose.build import flatten
     from covey.config.secrets import for_children, without_words
-    from covey.launch.checks import check_layout
     from covey.launch.plan import make_plan
     from covey.launch.slurm import check_sbatch, render, submit, write_private
 
@@ -116,7 +116,6 @@ def _as_job(arguments: argparse.Namespace, composed: Composed, name: str, machin
 
         print(redact(script), end="")
         return 0
-    check_layout(config, plan)
     check_sbatch()
     config_arguments.check_names(config)
     file = plan.logs / "job.sbatch"

@@ -12,6 +12,7 @@ from types import MappingProxyType
 from covey.config.aliases import conversions as to
 from covey.config.aliases.alias_result import ANYTHING, Alias, AliasResult
 from covey.config.aliases.combined import KL_SWITCHES
+from covey.config.aliases.vllm_place import vllm_device, vllm_url
 from covey.config.groups import snapshot
 from covey.config.groups.objective.settings import SETTINGS
 from covey.config.groups.training import OWNED_ELSEWHERE
@@ -214,13 +215,14 @@ _CONVERTED = {
     "inference_config": _CALLED,
     "evaluation.inference_config": _CALLED,
     # generation servers, trackers, the run
-    "vllm_url": Alias("training.vllm_server_base_url", to.vllm_url),
     "logging.mode": Alias("logging.mode", to.tracker_mode, native=True),
     "wandb_mode": Alias("logging.mode", to.tracker_mode),
     **{
         f"wandb_{name}": Alias(f"logging.{key}", to.of_wandb(f"logging.{key}"))
         for name, key in {"run_group": "group", **{key: key for key in ("project", "entity", "tags", "notes")}}.items()
     },
+    "vllm_url": Alias("", vllm_url, "str"),
+    "vllm_device": Alias("launch.vllm_own_gpu", vllm_device, "str"),
     "logging.enabled": Alias("training.report_to", to.logging_enabled, "bool"),
     "wandb_disabled": Alias("training.report_to", to.wandb_disabled, "bool"),
     "resume_from_checkpoint": Alias("resume", to.resume, "str | bool | None"),
@@ -240,7 +242,7 @@ _IGNORED = """
     logging_dir save_safetensors past_index fp16_opt_level fp16_backend half_precision_backend use_mps_device use_ipex
     jit_mode_eval torchdynamo ray_scope mp_parameters tpu_num_cores tpu_metrics_debug sharded_ddp xpu_backend
     dispatch_batches split_batches include_inputs_for_metrics include_tokens_per_second evaluate_during_training
-    vllm_device vllm_dtype vllm_enable_prefix_caching ignore_bias_buffers lora_task_type tokenizer_name_or_path
+    vllm_dtype vllm_enable_prefix_caching ignore_bias_buffers lora_task_type tokenizer_name_or_path
     use_fast_tokenizer
     # keys that only one project's own code reads
     num_processes overwrite_hub_revision log_like_grpo disable_distributed_sampler log_grad_norm_after_clip

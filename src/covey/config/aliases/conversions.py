@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from covey.config.aliases.alias_result import AliasResult, AliasValueError, Convert, DeferredValue
 from covey.config.settings import Choice
@@ -192,14 +191,6 @@ def inference_config(value: Any) -> AliasResult:
     if value not in ("greedy", "standard", "liberal"):
         raise AliasValueError("must be one of greedy, standard, liberal.")
     return AliasResult(choice=Choice("evaluation", value))
-
-
-def vllm_url(value: Any) -> AliasResult:
-    """A generation endpoint, of which the server's address is kept."""
-    parts = urlsplit(value) if isinstance(value, str) else None
-    if parts is None or not parts.scheme or not parts.netloc:
-        raise AliasValueError("must be an address such as http://localhost:8000/generate.")
-    return AliasResult({"training.vllm_server_base_url": f"{parts.scheme}://{parts.netloc}"})
 
 
 def resume(value: Any) -> AliasResult:

@@ -9,9 +9,10 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
-from covey.config.aliases.alias_result import Alias, AliasResult, AliasValueError, DeferredValue
+from covey.config.aliases.alias_result import ANYTHING, Alias, AliasResult, AliasValueError, DeferredValue
 from covey.config.aliases.aliases import FOREIGN_GROUPS, look_up, table
 from covey.config.aliases.combined import COMBINED, CombinedConversion
+from covey.config.aliases.launcher_flags import known_elsewhere
 from covey.config.keys import GROUPS, check_known, did_you_mean, nearest
 from covey.config.settings import Setting, Source, Written
 from covey.config.values import BadKeyError, members, show
@@ -167,6 +168,10 @@ class _AliasResolver:
     def run(self) -> Source:
         for item in self.written:
             known = look_up(item.name)
+            if (known is None or (item.typed and known.kind == ANYTHING)) and (
+                advice := known_elsewhere(item.name, item.value)
+            ):
+                raise BadKeyError(item.name, advice, item.sentence())
             if known is None or (item.delete and not known.key):
                 raise _unknown(item, self.more_names)
             self._one(item, known)

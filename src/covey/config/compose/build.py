@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
+from covey.config.groups.objective.settings import groups_per_round
 from covey.config.groups.training import TrainingConfig, check_geometry
 from covey.config.keys import GROUPS, check_known
 from covey.config.schema import Config
@@ -38,7 +39,10 @@ def build(values: Mapping[str, Any], world_size: int | Callable[[Config], int] |
             groups[name] = group(**_with_inner_groups(name, inside))
     config = Config(**top, **groups)
     found = world_size(config) if callable(world_size) else world_size
-    check_geometry(config.training, _world_size() if found is None else found)
+    processes = _world_size() if found is None else found
+    check_geometry(config.training, processes)
+    if config.objective.resample_groups:
+        groups_per_round(config.objective.resample_groups, config.training.num_generations, processes)
     return config
 
 

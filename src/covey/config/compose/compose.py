@@ -23,6 +23,7 @@ from covey.config.schema import Config
 from covey.config.secrets import redact
 from covey.config.settings import Choice, Setting
 from covey.config.values import BadKeyError
+from covey.config.vllm import notes_without_effect, server_where_addressed
 from covey.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -107,12 +108,15 @@ def _compose(
         if not files.complete:
             foreign = any(source.foreign for source in merging.users[:-1])
             merging.notes += name_by_folder(values, settings, path.stem if path else "", foreign=foreign)
+            merging.notes += server_where_addressed(values)
         config = build(values, world_size)
         _refuse_secret_names(config)
     except BadKeyError as problem:
         place = "" if problem.where or merging is None else merging.place_of(problem.key)
         raise ConfigError(f"{problem}{place}") from None
     read = [note for source in merging.users for note in source.notes]
+    if not files.complete:
+        read += notes_without_effect(config, {setting.key: setting.written.name for setting in settings})
     notes = dict.fromkeys((*_warnings(config), *_for_trackers(config, settings), *files.notes, *read, *merging.notes))
     origins = {s.key: redact(s.written.where) if s.written.typed else s.written.place for s in settings}
     composition = merging.composition
@@ -161,7 +165,7 @@ def _refuse_secret_names(config: Config) -> None:
 
 
 def _warnings(config: Config) -> list[str]:
-    """Warnings about code that comes with a model or a kernel, and notes on settings without effect."""
+    """Warnings about code that comes with a model or a kernel."""
     kwargs = config.training.model_init_kwargs or {}
     attention = str(config.model.attn_implementation or kwargs.get("attn_implementation") or "")
     found = []
@@ -169,8 +173,7 @@ def _warnings(config: Config) -> list[str]:
         found.append(f"model.trust_remote_code=true: Python code that comes with {config.model.name}")
     if "/" in attention or kwargs.get("allow_all_kernels"):
         found.append(f"attn_implementation={attention}: compiled code from the hub")
-    unused = [f"launch.vllm_model={config.launch.vllm_model} has no effect without training.use_vllm=true."]
-    return (unused if config.launch.vllm_model and not config.training.use_vllm else []) + [
+    return [
         f"WARNING: {what} will run on this machine, with all your rights (files, keys, network). Read it first, or "
         "leave the key out."
         for what in found

@@ -49,7 +49,9 @@ def _read_flag(flag: Flag, roots: Roots) -> Choice | list[Written]:
         option = flag.values[0]
         return Choice(flag.name, None if option in ("null", "None") else option, origin=f"`{flag}`")
     kind = kind_of(flag.name)
-    return _written(flag.name, escape(parse(flag, kind)) if kind is not None else None, "flag", str(flag))
+    return _written(
+        flag.name, escape(parse(flag, kind)) if kind is not None else " ".join(flag.values), "flag", str(flag)
+    )
 
 
 def _written(name: str, value: Any, by: str, text: str) -> list[Written]:

@@ -86,6 +86,9 @@ class LaunchConfig(Group):
     """Training processes per node; null means one for each GPU not used by a vLLM server, or one without GPUs."""
     vllm_model: str | None = None
     """Model that a vLLM server loads; null means `model.name`."""
+    vllm_own_gpu: bool = False
+    """Whether vLLM gets GPUs of its own where a node has enough and `training.vllm_mode` is not set: then `covey
+    launch` takes `vllm_mode=server`. Recipes with `vllm_device` set it."""
     accelerate: str | None = None
     """How training is distributed: `ddp`, `fsdp2`, `zero2` or `zero3`, or an accelerate config file of your own, in
     which the number of processes is replaced; null means `ddp` with several processes, and `fsdp2` where

@@ -1,4 +1,4 @@
-"""`model.mesh_shape`: data-parallel, sharded and tensor-parallel processes. No torch."""
+"""`model.mesh_shape`: data-parallel and sharded processes. No torch."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from covey.config.values import BadKeyError, show
 from covey.errors import ConfigError
 
 AXES = ("dp", "fsdp", "tp")
-"""Outermost first: the order in which ranks are laid out, in whatever order the axes are written."""
+"""Outermost first: the order in which ranks are laid out, in whatever order the axes are written. `tp` (tensor
+parallel) may only have the size 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,45 +21,59 @@ class Mesh:
     """Replicas of the model (data parallel)."""
     fsdp: int = 1
     """Shards of each replica (FSDP2); each holds its part of every weight, and reads its own rows."""
-    tp: int = 1
-    """Processes that share the work of each layer (tensor parallel); they read the same rows."""
 
     @classmethod
     def of(cls, shape: Sequence[Sequence[int | str]] | None) -> Mesh:
         """The mesh of a checked `model.mesh_shape`; null is one process, or one replica per process."""
         if shape is None:
             return cls()
-        return cls(**{str(axis): int(size) for size, axis in zip(*shape, strict=True)})
+        return cls(**{str(axis): int(size) for size, axis in zip(*shape, strict=True) if axis != "tp"})
 
     @property
     def processes(self) -> int:
         """Number of processes."""
-        return self.dp * self.fsdp * self.tp
+        return self.dp * self.fsdp
 
     @property
     def splits(self) -> bool:
         """Whether it splits the model, rather than only replicating it."""
-        return self.fsdp > 1 or self.tp > 1
+        return self.fsdp > 1
 
 
 def check_shape(shape: Sequence[Sequence[int | str]]) -> None:
-    """Check that this is a list of sizes and one of axes.
+    """Check that this is a list of sizes and one of axes, which training can use.
 
     Raises:
-        BadKeyError: it is not, or an axis is unknown or repeated.
+        BadKeyError: it is not, an axis is unknown or repeated, or layers are to be split (tensor parallel).
     """
     sizes, axes = (shape[0], shape[1]) if len(shape) == 2 else ([], [])
     whole = all(isinstance(size, int) and not isinstance(size, bool) and size > 0 for size in sizes)
     if not sizes or len(sizes) != len(axes) or not whole or not all(isinstance(axis, str) for axis in axes):
         raise BadKeyError(
             "model.mesh_shape",
-            f'={show(shape)} is not a mesh: write the sizes and then the axes, such as [[2, 2], ["fsdp", "tp"]].',
+            f'={show(shape)} is not a mesh: write the sizes and then the axes, such as [[2, 2], ["dp", "fsdp"]].',
         )
     unknown = [str(axis) for axis in axes if axis not in AXES]
     if unknown or len(set(axes)) != len(axes):
         raise BadKeyError(
             "model.mesh_shape", f"={show(shape)}: the axes must be different ones of dp, fsdp and tp, not {show(axes)}."
         )
+    size_of = dict(zip(axes, sizes, strict=True))
+    if int(size_of.get("tp", 1)) > 1:
+        raise BadKeyError("model.mesh_shape", _refusal_of_tp(shape, *(int(size_of.get(axis, 1)) for axis in AXES)))
+
+
+def _refusal_of_tp(shape: Sequence[Sequence[int | str]], dp: int, fsdp: int, tp: int) -> str:
+    """Why layers cannot be split, and the meshes that use as many processes."""
+    sharded = f"[[{dp * fsdp * tp}], [fsdp]]"
+    replicated = f"[[{dp * tp}, {fsdp}], [dp, fsdp]]" if fsdp > 1 else f"[[{dp * tp}], [dp]]"
+    return (
+        f"={show(shape)} splits every layer over {tp} processes (tp), and training cannot do that: TRL samples in each "
+        "process with random numbers of its own, but the processes of one tensor-parallel group would have to generate "
+        f"and train on the same completions. Shard the model with fsdp: model.mesh_shape='{sharded}' or "
+        f"'{replicated}' takes as many processes, and null any number. Tensor parallelism is available in vLLM "
+        "(training.vllm_tensor_parallel_size)."
+    )
 
 
 def check_mesh(shape: Sequence[Sequence[int | str]] | None, processes: int) -> Mesh:
@@ -69,21 +84,13 @@ def check_mesh(shape: Sequence[Sequence[int | str]] | None, processes: int) -> M
         processes: training processes, over all machines.
 
     Raises:
-        BadKeyError: the sizes do not multiply to the number of processes, or an axis cannot be trained with.
+        BadKeyError: the sizes do not multiply to the number of processes, or the shape is not possible.
     """
     mesh = Mesh.of(shape)
-    if shape is None or mesh.processes == 1:
+    if shape is None:
         return mesh
-    if mesh.tp > 1:
-        others = ", ".join(f"[[{mesh.processes}], [{axis}]]" for axis in ("fsdp", "dp"))
-        raise BadKeyError(
-            "model.mesh_shape",
-            f"={show(shape)} splits every layer over {mesh.tp} processes (tp), and training cannot do that: TRL gives "
-            "each process random numbers and rows of its own, but the processes of one tensor-parallel group must "
-            f"generate and train on the same completions. Shard the model with fsdp instead ({others} fit as many "
-            "processes); a vLLM server may be tensor parallel (training.vllm_tensor_parallel_size).",
-        )
-    if mesh.processes != processes:
+    check_shape(shape)
+    if mesh.processes not in (1, processes):
         product = " x ".join(str(size) for size in shape[0])
         alone = "this is one process" if processes == 1 else f"there are {processes} processes"
         raise BadKeyError(

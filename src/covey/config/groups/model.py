@@ -49,6 +49,19 @@ class LoraConfig(Group):
         """The rank of trained adapters."""
         return 16 if self.rank is None else self.rank
 
+    def check_merge(self, *, sharded: bool) -> None:
+        """Check that adapters can be merged at the end, where weights are sharded over processes.
+
+        Raises:
+            BadKeyError: they cannot.
+        """
+        if self.active and self.merge and sharded:
+            raise BadKeyError(
+                "model.lora.merge",
+                "=true needs full weights in one process, and this run shards them (model.mesh_shape or the accelerate "
+                "config): leave it out, and merge the adapters afterwards (covey export).",
+            )
+
     def __post_init__(self) -> None:
         super().__post_init__()
         if isinstance(self.target_modules, str):
@@ -107,7 +120,7 @@ class ModelConfig(Group):
     """Low-rank adapters."""
     mesh_shape: list[list[int | str]] | None = None
     """Device mesh of training, for instance `[[2, 4], ["dp", "fsdp"]]`: sizes, then axes. `dp` is replicas of the
-    model, `fsdp` shards of each replica, `tp` tensor parallelism (not supported in training)."""
+    model, `fsdp` shards of each replica; `tp` (tensor parallelism) may only have the size 1."""
     reasoning_vocab_size: int | str = 0
     """Number of extra tokens, used between the thinking tags only; `full` copies the whole vocabulary."""
     reasoning_token_ids: str | int | tuple[int | str, ...] | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
@@ -125,6 +126,8 @@ def check_geometry(training: TrainingConfig, world_size: int = 1) -> None:
     else:
         near = _multiples_near(batch, per_step * group // math.gcd(per_step, group))
         choices.append(f"training.generation_batch_size={_either(near)}")
+    if (left := _beside_a_server(training, world_size)) is not None:
+        choices.append(f"training.vllm_mode=server, which keeps GPUs for vLLM and leaves {left} to train")
     raise BadKeyError(
         "training.num_generations",
         f"={group} does not divide the generation batch of {batch} completions ({made_of}), so groups would be cut. "
@@ -198,6 +201,17 @@ def _check_combinations(training: TrainingConfig) -> None:
 def _product(training: TrainingConfig, world_size: int) -> str:
     processes = f" x {world_size} processes" if world_size > 1 else ""
     return f"per_device_train_batch_size {training.per_device_train_batch_size}{processes}"
+
+
+def _beside_a_server(training: TrainingConfig, world_size: int) -> int | None:
+    """The training processes that are left when vLLM gets GPUs of its own; None where that does not help."""
+    left = world_size - int(training.vllm_tensor_parallel_size)
+    if not training.use_vllm or training.vllm_mode == "server" or left < 1:
+        return None
+    with suppress(BadKeyError):
+        check_geometry(TrainingConfig({**training.values, "vllm_mode": "server"}), left)
+        return left
+    return None
 
 
 def _multiples_near(value: int, step: int) -> list[int]:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from covey.config import Config
-from covey.config.groups.mesh import Mesh
+from covey.config.groups.mesh import Mesh, check_axis
+from covey.config.values import show
 from covey.config.yaml_limits import check_yaml
 from covey.errors import ConfigError
 
@@ -37,7 +39,11 @@ def accelerate_config(
         return None
     if chosen is None:
         chosen = "fsdp2" if mesh.splits else "ddp"
-    values = _read(chosen)
+    values, source = _read(chosen), f"launch.accelerate={chosen}"
+    for axis in ("tp", "cp", "sp"):
+        size = _mapping(values, "parallelism_config", source).get(f"parallelism_config_{axis}_size")
+        check_axis(axis, size if isinstance(size, int) else 1, source)
+    config.model.lora.check_merge(sharded=mesh.splits or _shards(values, source))
     if not on_gpus and values.get("distributed_type") == "DEEPSPEED":
         raise ConfigError(
             f"launch.accelerate={chosen} is for DeepSpeed, which needs GPUs, and this run has none. Use ddp or fsdp2."
@@ -49,16 +55,45 @@ def accelerate_config(
         values |= {"main_process_ip": main_process_ip, "same_network": True, "rdzv_backend": "static"}
     values["mixed_precision"] = _precision(config, on_gpus)
     if mesh.splits:
-        layout = {"dp_replicate": mesh.dp, "dp_shard": mesh.fsdp, "tp": mesh.tp}
-        planned = {f"parallelism_config_{axis}_size": size for axis, size in layout.items()}
-        if values.get("parallelism_config") not in (None, {}, planned):
-            raise ConfigError(
-                f"launch.accelerate={chosen} has a parallelism_config, and model.mesh_shape={config.model.mesh_shape} "
-                "lays out the processes as well: remove one of the two."
-            )
-        if values.get("distributed_type") == "FSDP":
-            values["parallelism_config"] = planned
+        _lay_out(values, mesh, source, f"model.mesh_shape={show(config.model.mesh_shape)}")
     return values
+
+
+def _shards(values: Mapping[str, Any], source: str) -> bool:
+    """Whether an accelerate config shards the weights."""
+    stage = _mapping(values, "deepspeed_config", source).get("zero_stage")
+    return values["distributed_type"] == "FSDP" or (values["distributed_type"] == "DEEPSPEED" and str(stage) == "3")
+
+
+def _lay_out(values: dict[str, Any], mesh: Mesh, source: str, shape: str) -> None:
+    """Put the mesh into an accelerate config.
+
+    Raises:
+        ConfigError: the config lays out or shards the model in another way.
+    """
+    layout = {"dp_replicate": mesh.dp, "dp_shard": mesh.fsdp, "tp": 1}
+    planned = {f"parallelism_config_{axis}_size": size for axis, size in layout.items()}
+    if values.get("parallelism_config") not in (None, {}, planned):
+        raise ConfigError(
+            f"{source} has a parallelism_config, and {shape} lays out the processes as well: remove one of the two."
+        )
+    if values["distributed_type"] == "DEEPSPEED":
+        raise ConfigError(f"{source} shards the model by DeepSpeed, and {shape} by FSDP2: leave one of the two out.")
+    if values["distributed_type"] != "FSDP":
+        return
+    if str(_mapping(values, "fsdp_config", source).get("fsdp_version", 1)) != "2":
+        raise ConfigError(
+            f"{shape} shards the model by FSDP2, and {source} sets FSDP 1: set fsdp_config.fsdp_version: 2 in it, or "
+            "choose launch.accelerate=fsdp2."
+        )
+    values["parallelism_config"] = planned
+
+
+def _mapping(values: Mapping[str, Any], name: str, source: str) -> Mapping[str, Any]:
+    found = values.get(name) or {}
+    if not isinstance(found, Mapping):
+        raise ConfigError(f"{source}: {name} must be a mapping, not {show(found)}.")
+    return found
 
 
 def _read(chosen: str) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from covey.config.groups.objective.settings import groups_per_round
 from covey.errors import ConfigError, RewardError
 from covey.runlog import names
 from covey.training.advantages.objective_step import ScoredRewards
@@ -163,13 +164,7 @@ class Resampler:
         process_index: int,
         gather_object: Callable[[list[Any]], list[Any]],
     ) -> None:
-        self._groups_per_round = processes // math.gcd(processes, num_generations)
-        if max_prompts < self._groups_per_round:
-            raise ConfigError(
-                f"objective.resample_groups={max_prompts} is too small: {processes} processes can divide groups of "
-                f"{num_generations} completions evenly only {self._groups_per_round} groups at a time. Set it to "
-                f"{self._groups_per_round} or more (multiples of it are used in full), or to 0 for none."
-            )
+        self._groups_per_round = groups_per_round(max_prompts, num_generations, processes)
         self._max_prompts = max_prompts
         self._num_generations = num_generations
         self._processes = processes

@@ -49,12 +49,6 @@ def check_reasoning(config: Config, source: str, tokenizer: PreTrainedTokenizerB
         return [f"The model has a reasoning vocabulary of {found.size} tokens."]
     if size == 0:
         return []
-    if config.training.use_vllm and config.training.vllm_mode == "server":
-        raise ConfigError(
-            f"model.reasoning_vocab_size={size} with training.vllm_mode=server: the server must start with the "
-            "expanded model, which the run has not written yet. Write it first (covey expand-vocab MODEL FOLDER --size "
-            "…), and use model.name=FOLDER without model.reasoning_vocab_size; or set training.vllm_mode=colocate."
-        )
     from covey.model.reasoning_vocab import ReasoningVocabulary
     from covey.model.reasoning_vocab.expansion import check_tags, plan, special_ids
     from covey.model.reasoning_vocab.token_bytes import content_of, read_token_bytes

@@ -16,7 +16,7 @@ from covey.evaluation.grading import answer_asked_by
 from covey.model.loading import declared_eos_ids, source_options
 from covey.model.prompts import prompt_lengths, thinking_prefix
 from covey.training.preflight.findings import SAMPLE, Mark, PreflightFinding
-from covey.training.preflight.memory_estimate import available_memory, estimate_memory
+from covey.training.preflight.memory_estimate import available_memory, beside_vllm, estimate_memory
 from covey.training.preflight.requirements import check_size
 
 if TYPE_CHECKING:
@@ -166,7 +166,7 @@ def check_memory(config: Config, source: str, prompt_length: int) -> Iterator[Pr
 
     model: PretrainedConfig = AutoConfig.from_pretrained(source, **source_options(config.model))
     need = estimate_memory(config, model, prompt_length)
-    available, device = available_memory()
+    available, device, less_for_vllm = beside_vllm(config, *available_memory())
     trained = "" if need.trained == need.parameters else f", {need.trained / 1e6:.1f} M of them trained"
     result = (
         f"{need.parameters / 1e6:.1f} M parameters{trained}; training about {_gigabytes(need.training)} at most "
@@ -180,7 +180,7 @@ def check_memory(config: Config, source: str, prompt_length: int) -> Iterator[Pr
             Mark.WRONG,
             "memory",
             result,
-            "Set speed.max_tokens or lower training.per_device_train_batch_size, set "
+            f"{less_for_vllm}Set speed.max_tokens or lower training.per_device_train_batch_size, set "
             "training.gradient_checkpointing=true, train adapters (model.lora.rank=16), or use more devices.",
         )
     elif most * _SLACK > available:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from covey.config import Config
+from covey.config.vllm import colocated_share
 
 if TYPE_CHECKING:
     from torch import nn
@@ -175,6 +176,15 @@ def available_memory() -> tuple[int, str]:
     if torch.cuda.is_available():
         return int(torch.cuda.mem_get_info()[1]), torch.cuda.get_device_name()
     return _main_memory(), "main memory"
+
+
+def beside_vllm(config: Config, available: int, device: str) -> tuple[int, str, str]:
+    """What vLLM leaves of a device's memory: bytes, the device in words, and advice; the last is empty without it."""
+    share = colocated_share(config)
+    if share is None or not _trains_on_gpu(config.training) or config.training.vllm_enable_sleep_mode:
+        return available, device, ""
+    advice = "Give vLLM a GPU of its own (training.vllm_mode=server), or lower training.vllm_gpu_memory_utilization. "
+    return int(available * (1 - share)), f"{device}, beside the {share:.0%} that vLLM takes,", advice
 
 
 def _main_memory() -> int:

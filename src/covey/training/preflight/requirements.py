@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from covey import rewards
 from covey.config import Config
 from covey.config.groups.mesh import Mesh
+from covey.config.vllm import notes_on_sharing
 from covey.errors import ConfigError, RunDirectoryError
 from covey.evaluation.benchmarks import check_benchmarks
 from covey.evaluation.grading import check_columns_for
@@ -31,11 +32,7 @@ def check_supported(config: Config) -> list[str]:
     """
     from covey.training.distributed.sharding import splits_weights
 
-    if config.model.lora.active and config.model.lora.merge and splits_weights(Mesh.of(config.model.mesh_shape)):
-        raise ConfigError(
-            "model.lora.merge=true needs full weights in one process, and this run shards them (model.mesh_shape or "
-            "the accelerate config that started it): leave it out, and merge the adapters afterwards (covey export)."
-        )
+    config.model.lora.check_merge(sharded=splits_weights(Mesh.of(config.model.mesh_shape)))
     if config.training.use_liger_kernel and find_spec("liger_kernel") is None:
         raise ConfigError(
             "training.use_liger_kernel=true needs the package liger-kernel, which is not installed: pip install "
@@ -47,7 +44,7 @@ def check_supported(config: Config) -> list[str]:
         check_engine()
     if config.rollout.own_engine is not None:
         engine_class(config.rollout.own_engine, "rollout.engine")
-    notes = []
+    notes = notes_on_sharing(config)
     if config.training.use_vllm and config.model.lora.active:
         notes.append(
             "vLLM gets the adapters merged into the weights after each step, and they are unmerged here: TRL does so."

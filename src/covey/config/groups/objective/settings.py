@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, make_dataclass
 from types import MappingProxyType
@@ -121,6 +122,23 @@ def check_objective(objective: ObjectiveConfig, training: TrainingConfig) -> Non
         )
     if training.beta == 0:
         _check_needs_no_reference(objective)
+
+
+def groups_per_round(max_prompts: int, num_generations: int, processes: int) -> int:
+    """How many groups at a time `objective.resample_groups` draws, divided evenly among the processes.
+
+    Raises:
+        BadKeyError: it allows fewer.
+    """
+    found = processes // math.gcd(processes, num_generations)
+    if max_prompts < found:
+        raise BadKeyError(
+            "objective.resample_groups",
+            f"={max_prompts} is too small: {processes} processes can divide groups of {num_generations} completions "
+            f"evenly only {found} groups at a time. Set it to {found} or more (multiples of it are used in full), or "
+            "to 0 for none.",
+        )
+    return found
 
 
 def _check_needs_no_reference(objective: ObjectiveConfig) -> None:
