@@ -35,21 +35,12 @@ from seed_commands import (
     TRAIN,
     TRAINER,
     SeedCommand,
+    programs,
     translated,
 )
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "coming_from.md"
-
-
-def programs() -> dict[str, str]:
-    """The table of programs on the page: what replaces each."""
-    section = PAGE.read_text(encoding="utf-8").partition("## Programs")[2].partition("\n## ")[0]
-    found = {}
-    for before, now in re.findall(r"^\| (.+?) \| (.+?) \|$", section, re.MULTILINE)[2:]:
-        for name in re.findall(r"`([^`]+)`", before):
-            found[name] = name if now == "the same" else re.findall(r"`([^`]+)`", now)[0]
-    return found
 
 
 @pytest.fixture(autouse=True)
@@ -59,7 +50,7 @@ def _empty_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def words_of(command: SeedCommand) -> list[str]:
-    found = translated(command.line, programs())
+    found = translated(command.line, programs(PAGE))
     assert found[0] == "train"
     return found[1:]
 
@@ -112,7 +103,14 @@ def test_where_the_rest_differs_a_note_names_the_preset_and_the_recipe(command: 
     assert not notes_with(without, command.preset)
 
 
-@pytest.mark.parametrize("command", [one for one in TRAIN if one.changes], ids=name)
+@pytest.mark.parametrize("command", [one for one in TRAIN if one.selects == "refused"], ids=name)
+def test_what_does_not_fit_the_starter_is_refused_and_fits_a_model_of_ones_own(command: SeedCommand) -> None:
+    with pytest.raises(ConfigError, match=r"num_generations=8 does not divide"):
+        from_words(*words_of(command))
+    check_meaning(from_words(*words_of(command), "model=qwen3_0.6b"), command.meaning)
+
+
+@pytest.mark.parametrize("command", [one for one in TRAIN if one.changes and one.selects != "refused"], ids=name)
 def test_what_a_command_sets_holds_without_the_preset_too(command: SeedCommand) -> None:
     composed = from_words(*words_of(command))
     alone = {key: value for key, value in command.changes.items() if key != "model.lora.rank" or "lora" in command.line}
@@ -127,7 +125,15 @@ def test_a_flag_or_a_key(document: str, line: str, meaning: dict[str, Any]) -> N
 
 
 def test_the_defaults_of_open_r1s_trl_and_of_its_rewards() -> None:
-    words = "--model_name_or_path some/model --dataset_name some/data --reward_funcs accuracy cosine".split()
+    words = [
+        "--model_name_or_path",
+        "some/model",
+        "--dataset_name",
+        "some/data",
+        "--reward_funcs",
+        "accuracy",
+        "cosine",
+    ]
     check_meaning(from_words("+preset=open_r1", *words), {**DEFAULTS["open_r1"], **COSINE})
     check_meaning(from_words("+preset=open_r1", *words, "--beta", "0.001"), {"training.beta": 0.001})
 
@@ -152,7 +158,7 @@ def test_a_mixture_keeps_its_columns_and_weights() -> None:
 
 def test_a_sweep_has_a_job_for_each_value() -> None:
     for preset, more in (((), {}), (("+preset=agent_tunix",), SWEEP.meaning)):
-        words = translated(SWEEP.line, programs())
+        words = translated(SWEEP.line, programs(PAGE))
         plan = make_plan(read_request(parse([*words, *preset])))
         configs = [plan.configs[number] for number in sorted(plan.configs)]
         assert [config.training.learning_rate for config in configs] == [1e-6, 3e-6, 1e-5]
@@ -163,7 +169,7 @@ def test_a_sweep_has_a_job_for_each_value() -> None:
 
 def test_a_model_of_the_users_own_folder() -> None:
     """003: `model=qwen3_1.5b`, a file that its user makes in `conf/model/`."""
-    words = translated("python grpo_train.py model=qwen3_1.5b", programs())[1:]
+    words = translated("python grpo_train.py model=qwen3_1.5b", programs(PAGE))[1:]
     with pytest.raises(ConfigError, match=r"no option model=qwen3_1\.5b"):
         from_words(*words)
     Path("conf/model").mkdir(parents=True)
@@ -289,7 +295,7 @@ def test_tensorboard_shows_the_runs() -> None:
 
 
 def test_every_program_is_in_the_table_or_another_tools_own() -> None:
-    table = programs()
+    table = programs(PAGE)
     lines = [one.line for one in (*TRAIN, SWEEP)]
     assert all(translated(line, table)[0] == "train" for line in lines)
     for line in ("bash training.sh", "sbatch training.sh", "./training.sh", "make tensorboard"):

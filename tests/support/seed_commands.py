@@ -6,9 +6,11 @@ which lists rewards and their parameters instead of commands.
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 TUNIX: dict[str, Any] = {
@@ -85,9 +87,8 @@ class SeedCommand:
     """The project whose defaults are the rest of its meaning."""
     selects: str = ""
     """How its own words choose those defaults: `run` takes them; `note` names them, as the run stays the starter or its
-    words are Covey's own experiments too; empty: its words are Covey's own, nothing to say."""
-    run: bool = True
-    """Whether its words train here (with a small model and file); else only a library that is missing stops it."""
+    words are Covey's own experiments too; `refused`: they do not fit the starter's; empty: its words are Covey's own,
+    nothing to say."""
 
     @property
     def meaning(self) -> dict[str, Any]:
@@ -104,9 +105,8 @@ def rlvr(
     changes: Mapping[str, Any] | None = None,
     *,
     program: str = "python grpo_train.py",
-    run: bool = True,
 ) -> SeedCommand:
-    return SeedCommand("003", f"{program} {words}".rstrip(), changes or {}, "rlvr_vocab", selects, run)
+    return SeedCommand("003", f"{program} {words}".rstrip(), changes or {}, "rlvr_vocab", selects)
 
 
 UV = "uv run python rlvr_vocab/exp/grpo_train.py"
@@ -135,7 +135,7 @@ TRAIN: tuple[SeedCommand, ...] = (
     ),
     tunix("+experiment=quick_test", "", {"training.max_steps": 5, "prompts": 2}),
     rlvr("", "", program=UV),
-    rlvr("model.reasoning_vocab_size=151646", "", {"model.reasoning_vocab_size": 151646}, program=UV, run=False),
+    rlvr("model.reasoning_vocab_size=151646", "", {"model.reasoning_vocab_size": 151646}, program=UV),
     rlvr(
         "exp_name=my_experiment training.learning_rate=1e-5 training.num_train_epochs=2 dataset.max_train_samples=1000",
         "note",
@@ -154,7 +154,7 @@ TRAIN: tuple[SeedCommand, ...] = (
     rlvr(
         "exp_name=fast_test training.num_train_epochs=1 training.per_device_train_batch_size=1 "
         "dataset.max_train_samples=100",
-        "note",
+        "refused",
         {
             "run_name": "fast_test",
             "training.num_train_epochs": 1,
@@ -164,7 +164,7 @@ TRAIN: tuple[SeedCommand, ...] = (
     ),
     rlvr("dataset=gsm8k", "", {"dataset.id": "openai/gsm8k"}),
     rlvr("logging.enabled=false", "note", {"training.report_to": "none"}),
-    rlvr("logging.mode=offline", "", {"logging.mode": "offline"}, run=False),
+    rlvr("logging.mode=offline", "", {"logging.mode": "offline"}),
     rlvr(
         "exp_name=test_run dataset.max_train_samples=100 training.num_train_epochs=1 logging.mode=offline",
         "note",
@@ -175,7 +175,6 @@ TRAIN: tuple[SeedCommand, ...] = (
             "logging.mode": "offline",
         },
         program=UV,
-        run=False,
     ),
     rlvr(
         "exp_name=baseline_full model.reasoning_vocab_size=0",
@@ -188,7 +187,6 @@ TRAIN: tuple[SeedCommand, ...] = (
         "note",
         {"run_name": "reasoning_full", "model.reasoning_vocab_size": 151646},
         program=UV,
-        run=False,
     ),
 )
 """The commands that train, in the documents' order."""
@@ -227,8 +225,17 @@ FLAGS: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("000", "--num_generations 4", {"training.num_generations": 4}),
     ("000", "--max_completion_length 700", {"training.max_completion_length": 700}),
     ("000", "--init_kl_coeff 0.5", {"training.beta": 0.5}),
-    ("000", "--kl_target 0.05", {"objective.kl.kl_target": 0.05, "objective.kl.controller": "adaptive"}),
-    ("000", "--kl_horizon 300", {"objective.kl.kl_horizon": 300, "objective.kl.controller": "adaptive"}),
+    (
+        "000",
+        "--init_kl_coeff 0.5 --kl_target 0.05 --kl_horizon 300",
+        {
+            "training.beta": 0.5,
+            "objective.kl.controller": "adaptive",
+            "objective.kl.kl_target": 0.05,
+            "objective.kl.kl_horizon": 300,
+        },
+    ),
+    ("000", "--kl_horizon 300", {"objective.kl.kl_horizon": 300}),
     (
         "000",
         "--report_to wandb --wandb_project p --wandb_entity e --wandb_run_group g",
@@ -294,6 +301,16 @@ FLAGS: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("004", "--max_model_len 4096", {"training.vllm_max_model_length": 4096}),
 )
 """Every flag and key that a document lists: the document, words, and what they set."""
+
+
+def programs(page: Path) -> dict[str, str]:
+    """The table of programs on docs/coming_from.md: what replaces each."""
+    section = page.read_text(encoding="utf-8").partition("## Programs")[2].partition("\n## ")[0]
+    found = {}
+    for before, now in re.findall(r"^\| (.+?) \| (.+?) \|$", section, re.MULTILINE)[1:]:
+        for name in re.findall(r"`([^`]+)`", before):
+            found[name] = name if now == "the same" else re.findall(r"`([^`]+)`", now)[0]
+    return found
 
 
 def translated(line: str, programs: Mapping[str, str]) -> list[str]:
