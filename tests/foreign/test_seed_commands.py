@@ -6,6 +6,7 @@ written, and with the preset that holds the rest of its project's defaults. `tes
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import shlex
@@ -45,8 +46,12 @@ PAGE = ROOT / "docs" / "coming_from.md"
 
 @pytest.fixture(autouse=True)
 def _empty_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """An empty current folder, on a machine where W&B is installed: the projects that turn it on demand it."""
     monkeypatch.delenv("WORLD_SIZE", raising=False)
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "site" / "wandb").mkdir(parents=True)
+    (tmp_path / "site" / "wandb" / "__init__.py").touch()
+    monkeypatch.syspath_prepend(str(tmp_path / "site"))
 
 
 def words_of(command: SeedCommand) -> list[str]:
@@ -122,6 +127,16 @@ def test_a_flag_or_a_key(document: str, line: str, meaning: dict[str, Any]) -> N
     words = shlex.split(line)
     for more in ((), ("model.name=some/model",)) if "model" not in line else ((),):
         check_meaning(from_words(*words, *more), meaning)
+
+
+def test_without_wandb_a_preset_logs_nothing_and_says_so(tmp_path: Path) -> None:
+    shutil.rmtree(tmp_path / "site")
+    if importlib.util.find_spec("wandb") is not None:
+        pytest.skip("W&B is installed here")
+    for preset in ("agent_tunix", "rlvr_vocab"):
+        composed = from_words(f"+preset={preset}")
+        assert composed.config.training.report_to == "none"
+        assert len(notes_with(composed, "W&B", "covey[wandb]")) == 1
 
 
 def test_the_defaults_of_open_r1s_trl_and_of_its_rewards() -> None:
