@@ -30,6 +30,7 @@ from seed_commands import (
     COSINE,
     DEFAULTS,
     FLAGS,
+    MESH,
     OTHER_PROGRAMS,
     SERVER,
     SWEEP,
@@ -192,6 +193,18 @@ def test_a_model_of_the_users_own_folder() -> None:
     Path("conf/model/qwen3_1.5b.yaml").write_text(yaml.safe_dump(option))
     composed = read_request(parse(["train", "--config-dir", "conf", *words])).compose()
     check_meaning(composed, {"model.name": "Qwen/Qwen2.5-1.5B", "model.dtype": "bfloat16"})
+
+
+def test_a_tensor_parallel_mesh_is_refused_by_the_plan_as_by_training(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = translated(MESH.line, programs(PAGE))[1:]
+    assert main(["launch", *words, "launch.gpus=4", "--dry-run"]) != 0
+    planned = capsys.readouterr().err
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    with pytest.raises(ConfigError, match=r"model\.mesh_shape.*over 2 processes \(tp\)") as refused:
+        from_words(*words)
+    assert str(refused.value).partition(".")[2][:60] in planned
 
 
 def test_eight_bit_weights_without_adapters_are_refused() -> None:

@@ -52,7 +52,7 @@ def small(command: SeedCommand, model: str) -> list[str]:
 
 
 def only_run() -> Path:
-    (found,) = Path().glob("*/*/metrics.jsonl")
+    (found,) = [file for folder in (".", "out", "checkpoints") for file in Path(folder).glob("*/metrics.jsonl")]
     return found.parent
 
 
