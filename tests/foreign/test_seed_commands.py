@@ -150,7 +150,10 @@ def test_the_defaults_of_open_r1s_trl_and_of_its_rewards() -> None:
         "accuracy",
         "cosine",
     ]
-    check_meaning(from_words("+preset=open_r1", *words), {**DEFAULTS["open_r1"], **COSINE})
+    composed = from_words("+preset=open_r1", *words)
+    check_meaning(composed, {**DEFAULTS["open_r1"], **COSINE})
+    prompt = composed.config.dataset.system_prompt or ""  # 004: the conversation's format
+    assert all(tag in prompt for tag in ("<think>", "</think>", "<answer>", "</answer>"))
     check_meaning(from_words("+preset=open_r1", *words, "--beta", "0.001"), {"training.beta": 0.001})
 
 
