@@ -26,6 +26,7 @@ from covey.cli.main import main, parse
 from covey.cli.sweep.plan import make_plan
 from covey.config import Composed
 from covey.errors import ConfigError
+from covey.rewards import get_reward
 from seed_commands import (
     COSINE,
     DEFAULTS,
@@ -150,11 +151,29 @@ def test_the_defaults_of_open_r1s_trl_and_of_its_rewards() -> None:
         "accuracy",
         "cosine",
     ]
-    composed = from_words("+preset=open_r1", *words)
-    check_meaning(composed, {**DEFAULTS["open_r1"], **COSINE})
-    prompt = composed.config.dataset.system_prompt or ""  # 004: the conversation's format
-    assert all(tag in prompt for tag in ("<think>", "</think>", "<answer>", "</answer>"))
+    check_meaning(from_words("+preset=open_r1", *words), {**DEFAULTS["open_r1"], **COSINE})
     check_meaning(from_words("+preset=open_r1", *words, "--beta", "0.001"), {"training.beta": 0.001})
+
+
+def test_the_rewards_of_xdans_guide_by_their_defaults() -> None:
+    def rewards(name: str, *texts: str) -> list[float | None]:
+        chats = [[{"role": "assistant", "content": text}] for text in texts]
+        return get_reward(name)(completions=chats, solution=["4"] * len(texts), prompts=["p"] * len(texts))
+
+    think, answer = "<think>\nreasoning process\n</think>\n", "<answer>\n{}\n</answer>"
+    assert rewards("format_reward", think + answer.format(4), answer.format(4)) == [1.0, 0.0]
+    assert rewards("accuracy_reward", think + answer.format(4), think + answer.format(5)) == [1.0, 0.0]
+    long = f"<think>\n{'so ' * 400}\n</think>\n"  # over a thousand characters
+    assert rewards("cosine_scaled_reward", long + answer.format(4), long + answer.format(5)) == [0.5, -0.5]
+    short = rewards("cosine_scaled_reward", answer.format(4), answer.format(5))
+    assert short == pytest.approx([1.0, 0.0], abs=0.01)
+    assert rewards("repetition_penalty_reward", "one two three four", "so so so so so so") == [
+        0.0,
+        -0.75,
+    ]  # 1 of 4 differs
+    assert rewards("reasoning_steps_reward", "First, a.\nSecond, b.\nFinally, c.", "d") == [1.0, 0.0]
+    shortest, longest = rewards("len_reward", answer.format(4), long + answer.format(4))
+    assert (shortest, longest) == (0.5, -0.5)
 
 
 def test_a_mixture_keeps_its_columns_and_weights() -> None:
