@@ -337,18 +337,19 @@ def launched(clone: Path) -> list[str]:
     return [word for word in (clone / "words").read_text().splitlines() if word]
 
 
-def test_tensorboard_shows_the_runs() -> None:
+@pytest.mark.parametrize(("target", "does"), [("tensorboard", "tensorboard.main --logdir out"), ("docs", "-m sphinx")])
+def test_make_has_the_targets(target: str, does: str) -> None:
     if shutil.which("make") is None:
         pytest.skip("make is not installed")
-    done = subprocess.run(["make", "-n", "tensorboard"], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert "tensorboard.main --logdir out" in done.stdout
+    done = subprocess.run(["make", "-n", target], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert does in done.stdout
 
 
 def test_every_program_is_in_the_table_or_another_tools_own() -> None:
     table = programs(PAGE)
     lines = [one.line for one in (*TRAIN, SWEEP)]
     assert all(translated(line, table)[0] == "train" for line in lines)
-    for line in ("bash training.sh", "sbatch training.sh", "./training.sh", "make tensorboard"):
+    for line in ("bash training.sh", "sbatch training.sh", "./training.sh", "make tensorboard", "make docs"):
         assert table[line] == line
     for script in ("baseline", "reasoning"):
         assert table[f"sbatch slurm/train_{script}.sh"] == f"sbatch slurm/train_{script}.sh"
