@@ -33,6 +33,8 @@ PAGES = {
     "studies/maxent/results.md": "maxent_results.md",
     "studies/reasoning_vocabulary/README.md": "reasoning_study.md",
     "studies/reasoning_vocabulary/results.md": "reasoning_results.md",
+    "studies/tuning/README.md": "tuning_study.md",
+    "studies/tuning/results.md": "tuning_results.md",
 }
 """Files outside of `docs/` that become pages, and their names there."""
 

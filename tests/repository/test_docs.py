@@ -212,6 +212,22 @@ def test_what_is_declared_for_the_docs_is_one_list(root: Path) -> None:
     assert wanted - declared <= {line.split("#")[0].strip() for line in project["dependencies"]}
 
 
+def test_read_the_docs_builds_what_make_docs_builds(root: Path) -> None:
+    import tomllib
+
+    found = yaml.safe_load((root / ".readthedocs.yaml").read_text(encoding="utf-8"))
+    assert (found["version"], found["sphinx"]["configuration"]) == (2, "docs/conf.py")
+    makefile = (root / "Makefile").read_text(encoding="utf-8")
+    assert "-m sphinx -W" in makefile
+    assert found["sphinx"]["fail_on_warning"] is True  # -W
+    assert found["python"]["install"] == [{"requirements": "docs/requirements.txt"}]
+    assert all((root / path).is_file() for path in ("docs/conf.py", "docs/requirements.txt"))
+    project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    python = found["build"]["tools"]["python"]
+    assert f"Programming Language :: Python :: {python}" in project["classifiers"]
+    assert found["build"]["os"].startswith("ubuntu-")
+
+
 def test_the_citation_has_the_version(root: Path) -> None:
     from covey import __version__
 

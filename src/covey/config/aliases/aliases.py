@@ -54,7 +54,9 @@ _NAMES = {
     "training.top_p": "gen_top_p",
     "training.max_completion_length": "max_generation_steps max_new_tokens model.generation_kwargs.max_new_tokens",
     # names that TRL has changed
-    "training.vllm_max_model_length": "vllm_max_model_len",
+    "training.vllm_max_model_length": "vllm_max_model_len max_model_len",
+    "training.vllm_tensor_parallel_size": "tensor_parallel_size",
+    "training.vllm_gpu_memory_utilization": "gpu_memory_utilization",
     "training.vllm_structured_outputs_regex": "vllm_guided_decoding_regex",
     "training.use_liger_kernel": "use_liger",
     "training.log_unique_prompts": "wandb_log_unique_prompts",
