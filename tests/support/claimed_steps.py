@@ -59,6 +59,7 @@ def cases(folder: Path) -> dict[str, dict[str, Any]]:
         "plain": {},
         "no_checkpointing": {"gradient_checkpointing": False},
         "float32": {"bf16": False},
+        "float16": {"bf16": False, "fp16": True},
         "beta": controlled,
         "maxent": {"objective": MaxEnt(), "beta": 0.04, "loss_type": "grpo"},
         "lora": {"peft_config": _lora},

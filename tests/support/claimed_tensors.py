@@ -133,6 +133,8 @@ def _dispatch(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     _check_devices(name, args, claimed, plain)
     _count(func, name, args, kwargs, claimed, target)
     args, kwargs = tree_unflatten([_inner(item) for item in flat], spec)
+    if func is aten.bmm.dtype:  # has a kernel on CUDA only: the sums of 16-bit products, kept in float32
+        func, args = aten.bmm.default, (args[0].float(), args[1].float())
     found = func(*args, **kwargs)
     if target.type != "cuda" or func is aten._local_scalar_dense.default:
         return found
@@ -243,7 +245,11 @@ def claimed_cuda(devices: int = 1, capability: tuple[int, int] = (9, 0)) -> Iter
     }
     import torch.cuda.amp.common as amp
 
-    with mock.patch.multiple(torch.cuda, **answers), mock.patch.object(amp, "amp_definitely_not_available", bool):
+    with (
+        mock.patch.multiple(torch.cuda, **answers),
+        mock.patch.object(amp, "amp_definitely_not_available", bool),
+        mock.patch.object(torch.Tensor, "pin_memory", lambda self, *_: self),
+    ):
         torch.__future__.set_overwrite_module_params_on_conversion(True)
         torch._C._set_only_lift_cpu_tensors(True)  # type: ignore[attr-defined]
         yield

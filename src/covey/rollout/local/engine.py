@@ -35,6 +35,7 @@ class LocalEngine:
         *,
         batch_size: int | None = None,
         shared_prefill: bool = True,
+        autocast: torch.dtype | None = None,
         **options: Any,
     ) -> None:
         """
@@ -44,6 +45,7 @@ class LocalEngine:
             batch_size: completions sampled at once; None takes all of a call.
             shared_prefill: whether consecutive equal prompts are prefilled once, and ended completions leave the
                 batch; if not, transformers' `generate` is used, which with the same seed samples other tokens.
+            autocast: the dtype of mixed precision, in which float32 weights compute on a GPU; None for none.
             options: of `from_pretrained`, for a name.
         """
         if isinstance(model_name, str):
@@ -53,6 +55,7 @@ class LocalEngine:
         self.tokenizer = tokenizer
         self.shared_prefill = shared_prefill
         self._batch_size = batch_size
+        self._autocast = autocast
         self._version: int | None = None
 
     @property
@@ -106,7 +109,7 @@ class LocalEngine:
     @contextmanager
     def _in_use(self) -> Iterator[Any]:
         """The model, ready to generate."""
-        with evaluating(self.model):
+        with evaluating(self.model), casting_once(self.model, self._autocast):
             yield self.model
 
     def _any_has_work(self, model: Any) -> AnyHasWork | None:
@@ -159,6 +162,30 @@ class LocalEngine:
         eos = all_eos_ids(model, self.tokenizer)
         pad = self.tokenizer.pad_token_id
         return eos, pad if pad is not None else eos[0]
+
+
+@contextmanager
+def casting_once(model: Any, dtype: torch.dtype | None) -> Iterator[None]:
+    """Context manager: mixed precision around many forwards, so that a weight is cast once and not in each of them.
+
+    Autocast keeps the casts of float32 weights that require gradients; meanwhile frozen ones are taken for such.
+
+    Args:
+        model: not sharded: the casts of gathered weights would pile up.
+        dtype: of the casts; None changes nothing.
+    """
+    if dtype is None:
+        yield
+        return
+    frozen = [p for p in model.parameters() if p.dtype == torch.float32 and p.is_leaf and not p.requires_grad]
+    try:
+        for parameter in frozen:
+            parameter.requires_grad_(True)
+        with torch.no_grad(), torch.autocast(model.device.type, dtype=dtype):
+            yield
+    finally:
+        for parameter in frozen:
+            parameter.requires_grad_(False)
 
 
 @contextmanager

@@ -22,7 +22,7 @@ from covey.rollout import Capabilities, Completion, InferenceEngine, LocalEngine
 from covey.rollout.engine import NamedWeights
 from covey.rollout.generate import engine_failures
 from covey.rollout.local.compatibility import options_of, unsupported_option
-from covey.rollout.local.engine import AnyHasWork
+from covey.rollout.local.engine import AnyHasWork, casting_once
 from covey.rollout.registry import check_engine, check_reasoning
 from covey.training.replaced import replaced
 from covey.training.trl.engine import EngineGeneration
@@ -85,8 +85,16 @@ class PolicyEngine(LocalEngine):
                 gradient_checkpointing_kwargs=args.gradient_checkpointing_kwargs,
             ) as model,
             backend.summon_full_params(trainer.model_wrapped, recurse=False),
+            casting_once(model, self._mixed_precision(model)),
         ):
             yield model
+
+    def _mixed_precision(self, model: Any) -> torch.dtype | None:
+        """The dtype of mixed precision on a GPU; None where each forward enters it by itself."""
+        accelerator = self._trainer.accelerator
+        if accelerator.device.type == "cpu" or any_over_shards(model) is not None:
+            return None
+        return {"bf16": torch.bfloat16, "fp16": torch.float16}.get(accelerator.mixed_precision)
 
     def _any_has_work(self, model: Any) -> AnyHasWork | None:
         return any_over_shards(model)
