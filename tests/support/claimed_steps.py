@@ -22,9 +22,9 @@ import torch  # noqa: E402  after the guard
 
 torch.set_num_threads(1)
 
-from claimed_tensors import COUNTS, Claiming, claimed_cuda, move  # noqa: E402
+from claimed_tensors import COUNTS, Claiming, claimed_cuda  # noqa: E402
 from datasets import Dataset  # noqa: E402
-from transformers import AutoModelForCausalLM, AutoTokenizer, Trainer  # noqa: E402
+from transformers import AutoModelForCausalLM, AutoTokenizer  # noqa: E402
 from trl.kernels import chunked_logprob  # noqa: E402
 from trl.trainer import utils as trl_utils  # noqa: E402
 
@@ -124,7 +124,6 @@ def train(
 
 
 def main() -> None:
-    Trainer._move_model_to_device = lambda self, model, device: move(model, str(device))
     for module in (chunked_logprob, trl_utils):  # kernels that only a GPU compiles
         module._use_triton = lambda _: False
     chunked_logprob._MM_OUT_DTYPE = False

@@ -109,17 +109,17 @@ def put(tensor: torch.Tensor, device: str = "cuda:0") -> ClaimedTensor:
 
 def move(module: torch.nn.Module, device: str = "cuda:0") -> torch.nn.Module:
     """Claim all parameters and buffers of a module; what is shared stays shared."""
-    moved: dict[int, Any] = {}
+    place, moved = torch.device(device), dict[int, Any]()
     for part in module.modules():
         for name, parameter in part._parameters.items():
             if parameter is not None:
-                new = moved.get(id(parameter))
+                new = parameter if parameter.device == place else moved.get(id(parameter))
                 if new is None:
                     new = torch.nn.Parameter(put(parameter, device), requires_grad=parameter.requires_grad)
                 part._parameters[name] = moved[id(parameter)] = new
         for name, buffer in part._buffers.items():
-            if buffer is not None:
-                part._buffers[name] = moved[id(buffer)] = moved.get(id(buffer)) or put(buffer, device)
+            if buffer is not None and buffer.device != place:
+                part._buffers[name] = put(buffer, device)
     return module
 
 
@@ -215,6 +215,17 @@ def _site() -> str:
     return other or "?"
 
 
+_module_to = torch.nn.Module.to
+
+
+def _to(module: torch.nn.Module, *args: Any, **kwargs: Any) -> torch.nn.Module:
+    """`Module.to`, which moves a module to a claimed device in place: torch would replace its parameters."""
+    device, dtype, *_ = torch._C._nn._parse_to(*args, **kwargs)
+    if device is None or device.type != "cuda":
+        return _module_to(module, *args, **kwargs)
+    return move(module if dtype is None else _module_to(module, dtype), f"cuda:{device.index or 0}")
+
+
 def _properties(*_: Any) -> SimpleNamespace:
     return SimpleNamespace(major=9, minor=0, name="Claimed", total_memory=80 << 30, gcnArchName="", warp_size=32)
 
@@ -249,8 +260,8 @@ def claimed_cuda(devices: int = 1, capability: tuple[int, int] = (9, 0)) -> Iter
         mock.patch.multiple(torch.cuda, **answers),
         mock.patch.object(amp, "amp_definitely_not_available", bool),
         mock.patch.object(torch.Tensor, "pin_memory", lambda self, *_: self),
+        mock.patch.object(torch.nn.Module, "to", _to),
     ):
-        torch.__future__.set_overwrite_module_params_on_conversion(True)
         torch._C._set_only_lift_cpu_tensors(True)  # type: ignore[attr-defined]
         yield
 
