@@ -13,7 +13,8 @@ SOURCE = Path(__file__).parents[1] / "claimed_gpu" / "device_guard.cpp"
 
 def _torch() -> Path:
     found = importlib.util.find_spec("torch")
-    assert found is not None and found.origin is not None
+    assert found is not None
+    assert found.origin is not None
     return Path(found.origin).parent
 
 

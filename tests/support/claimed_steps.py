@@ -22,12 +22,12 @@ import torch  # noqa: E402  after the guard
 
 torch.set_num_threads(1)
 
-from claimed_tensors import COUNTS, Claiming, claimed_cuda  # noqa: E402
 from datasets import Dataset  # noqa: E402
 from transformers import AutoModelForCausalLM, AutoTokenizer  # noqa: E402
 from trl.kernels import chunked_logprob  # noqa: E402
 from trl.trainer import utils as trl_utils  # noqa: E402
 
+from claimed_tensors import COUNTS, Claiming, claimed_cuda  # noqa: E402
 from covey import GRPOConfig, GRPOTrainer, SpeedConfig  # noqa: E402
 from covey.model.starter import STARTER_PATH  # noqa: E402
 from covey.objective import AdaptiveKL, MaxEnt  # noqa: E402

@@ -1,7 +1,7 @@
 """Tensors with real numbers on the CPU that say they lie on a GPU.
 
-An operation over two devices raises, as CUDA does. Every wait for the device, every kernel and every cast of a weight is
-counted by the line of code that asks for it. The guard must be loaded before torch is imported: see `claimed_guard`.
+An operation over two devices raises, as CUDA does. Waits for the device are counted by the line of code that asks for
+them, and so are kernels and casts of weights. The guard must be loaded before torch is imported: see `claimed_guard`.
 """
 
 from __future__ import annotations
@@ -28,10 +28,11 @@ _WAITING = {
 """Operations whose result the host waits for. `repeat_interleave` without `output_size` is another."""
 _COPIES = {"copy_", "_to_copy"}
 _INDEXING = {"index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index", "_unsafe_index_put"}
-_VIEWS = set(
-    """_reshape_alias _unsafe_view alias as_strided chunk detach diagonal expand lift_fresh narrow permute select slice
-    split split_with_sizes squeeze t transpose unbind unfold unsqueeze view""".split()
-)
+_VIEWS = {
+    *("_reshape_alias", "_unsafe_view", "alias", "as_strided", "chunk", "detach", "diagonal", "expand", "lift_fresh"),
+    *("narrow", "permute", "select", "slice", "split", "split_with_sizes", "squeeze", "t", "transpose", "unbind"),
+    *("unfold", "unsqueeze", "view"),
+}
 """Operations that launch no kernel."""
 
 
@@ -186,9 +187,8 @@ def _count(func: Any, name: str, args: Any, kwargs: Any, claimed: list[Any], tar
     source = args[1].device if name == "copy_" else args[0].device if name == "_to_copy" else None
     if source is not None and source != target and not _asynchronous(name, args, kwargs):
         COUNTS.waits[f"{source.type} to {target.type} @ {_site()}"] += 1
-    if name == "_to_copy" and isinstance(args[0], ClaimedTensor) and kwargs.get("dtype") not in (None, args[0].dtype):
-        if args[0].is_leaf and args[0].requires_grad:
-            COUNTS.casts[str(tuple(args[0].shape))] += 1
+    if name == "_to_copy" and isinstance(args[0], torch.nn.Parameter) and kwargs.get("dtype") != args[0].dtype:
+        COUNTS.casts[str(tuple(args[0].shape))] += 1
     if target.type == "cuda" and name not in _VIEWS:
         COUNTS.kernels[name] += 1
 
@@ -264,4 +264,3 @@ def claimed_cuda(devices: int = 1, capability: tuple[int, int] = (9, 0)) -> Iter
     ):
         torch._C._set_only_lift_cpu_tensors(True)  # type: ignore[attr-defined]
         yield
-

@@ -11,6 +11,7 @@ from transformers import AutoModelForCausalLM, GenerationConfig, PreTrainedModel
 
 from covey.errors import EngineError
 from covey.model.base import base_model, evaluating
+from covey.model.device import casting_once
 from covey.model.loading import all_eos_ids
 from covey.model.reasoning_vocab.vocabulary import vocabulary_of
 from covey.rollout.engine import Capabilities, Completion, NamedWeights, SamplingSettings
@@ -162,30 +163,6 @@ class LocalEngine:
         eos = all_eos_ids(model, self.tokenizer)
         pad = self.tokenizer.pad_token_id
         return eos, pad if pad is not None else eos[0]
-
-
-@contextmanager
-def casting_once(model: Any, dtype: torch.dtype | None) -> Iterator[None]:
-    """Context manager: mixed precision around many forwards, so that a weight is cast once and not in each of them.
-
-    Autocast keeps the casts of float32 weights that require gradients; meanwhile frozen ones are taken for such.
-
-    Args:
-        model: not sharded: the casts of gathered weights would pile up.
-        dtype: of the casts; None changes nothing.
-    """
-    if dtype is None:
-        yield
-        return
-    frozen = [p for p in model.parameters() if p.dtype == torch.float32 and p.is_leaf and not p.requires_grad]
-    try:
-        for parameter in frozen:
-            parameter.requires_grad_(True)
-        with torch.no_grad(), torch.autocast(model.device.type, dtype=dtype):
-            yield
-    finally:
-        for parameter in frozen:
-            parameter.requires_grad_(False)
 
 
 @contextmanager

@@ -16,7 +16,8 @@ import torch
 from transformers import Cache, DynamicCache
 from transformers.cache_utils import CacheLayerMixin, DynamicLayer, DynamicSlidingWindowLayer
 
-from covey.rollout.local.split_attention import Order, Part, for_products, split_attention
+from covey.model.device import for_products, on_device
+from covey.rollout.local.split_attention import Order, Part, split_attention
 
 FIRST_LENGTH = 64
 """Initial capacity in tokens per completion; doubled whenever it is full."""
@@ -338,12 +339,6 @@ class SharedPromptCache(Cache):
         H = completion_keys.shape[1]
         found_bHgD = split_attention(query.reshape(b, H, heads // H, D), scaling, prompts, completions, self._order[H])
         return found_bHgD.reshape(b, 1, heads, -1).to(query.dtype)
-
-
-def on_device(numbers: Any, device: torch.device) -> torch.Tensor:
-    """Numbers as a tensor on a device; on a GPU from pinned memory, so that nothing waits for the device."""
-    found = torch.as_tensor(numbers, dtype=torch.long)
-    return found.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else found.to(device)
 
 
 def _hide(hidden: torch.Tensor) -> torch.Tensor:

@@ -17,9 +17,10 @@ from transformers import DynamicCache, PreTrainedModel
 
 from covey.errors import TrainingError
 from covey.model.base import base_model
+from covey.model.device import on_device
 from covey.rollout.engine import Completion, SamplingSettings
 from covey.rollout.local.decode import PlainDecoder, plain_decoder
-from covey.rollout.local.prompt_cache import SharedPromptCache, on_device, windows_of
+from covey.rollout.local.prompt_cache import SharedPromptCache, windows_of
 from covey.rollout.local.shared_attention import CACHE, SharedAttention
 from covey.rollout.local.token_sampling import (
     LogitsProcessor,

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 
 import torch
 
+from covey.model.device import for_products
+
 
 @dataclass(frozen=True, slots=True)
 class Order:
@@ -84,9 +86,3 @@ def _product(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
         return torch.bmm(left, right)
     with torch.autocast("cuda", enabled=False):
         return torch.bmm(left, right, out_dtype=torch.float32)
-
-
-def for_products(states: torch.Tensor) -> torch.Tensor:
-    """In the dtype that products are computed in."""
-    kind = states.device.type
-    return states.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else states

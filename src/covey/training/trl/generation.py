@@ -18,11 +18,12 @@ from trl.models.utils import unwrap_model_for_generation
 
 from covey.errors import ConfigError, EngineError
 from covey.model.base import base_model, evaluating
+from covey.model.device import casting_once
 from covey.rollout import Capabilities, Completion, InferenceEngine, LocalEngine, SamplingSettings, complete
 from covey.rollout.engine import NamedWeights
 from covey.rollout.generate import engine_failures
 from covey.rollout.local.compatibility import options_of, unsupported_option
-from covey.rollout.local.engine import AnyHasWork, casting_once
+from covey.rollout.local.engine import AnyHasWork
 from covey.rollout.registry import check_engine, check_reasoning
 from covey.training.replaced import replaced
 from covey.training.trl.engine import EngineGeneration
