@@ -157,7 +157,7 @@ class LocalEngine:
         if vocabulary is None:
             return []
         vocabulary.check_prompts(prompts)
-        return [ThinkingMask(vocabulary, temperature=sampling.temperature)]
+        return [ThinkingMask(vocabulary, temperature=sampling.temperature, one_run=True)]
 
     def _ends(self, model: Any) -> tuple[list[int], int]:
         eos = all_eos_ids(model, self.tokenizer)
