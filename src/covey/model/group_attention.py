@@ -19,6 +19,7 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface, PreTrainedModel
 
+from covey.model.base import is_spread
 from covey.model.split_attention import split_attention, split_supported
 
 LAYOUT = "covey_layout"
@@ -114,6 +115,8 @@ def unsupported_reason(model: PreTrainedModel) -> str | None:
     rope = getattr(config, "rope_parameters", None) or {}
     ropes = rope.values() if rope and all(isinstance(value, dict) for value in rope.values()) else [rope]
     name = config._attn_implementation
+    if is_spread(model):
+        return "the model's layers are on several devices"
     if config.get_text_config() is not config:
         return "the model is multimodal"
     if backbone is model:

@@ -267,7 +267,7 @@ class SharedPromptCache(Cache):
             slot_bH = (place_b1 * H + head_H) * most + slot_b1
             sizes = [query_PHG.numel(), slot_bH.numel()]
             both = on_device(torch.cat([query_PHG.flatten(), slot_bH.flatten()]), device)
-            self._order[H] = Order(*both.split(sizes))
+            self._order[H] = Order(*torch.split(both, sizes))
 
     def begin(self) -> None:
         """Make room for one more token per row, and compute what each kind of layer attends to."""

@@ -86,9 +86,10 @@ def pack(input_ids_BS: torch.Tensor, mask_BS: torch.Tensor, length_T: int) -> Pa
         predictor_BT[completion_mask],
         completion_mask.flatten().nonzero().squeeze(1),
     )
+    together = on_device(torch.cat(indices), input_ids_BS.device)
     return PackedRows(
         _layout(new_B.tolist(), prompt_mask.sum(1).tolist(), completion_mask.sum(1).tolist()),
-        *on_device(torch.cat(indices), input_ids_BS.device).split([len(index) for index in indices]),
+        *torch.split(together, [len(index) for index in indices]),
     )
 
 

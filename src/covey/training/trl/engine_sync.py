@@ -21,9 +21,9 @@ TOLERANCE = {"float32": 1e-3, "half": 0.1}
 """Largest mean difference by the coarser of the two dtypes, in nats per token, unless the first gap is large itself."""
 
 FACTOR = 5.0
-"""How many times the first gap a later one may be in 16 bits. Their rounding adds up over layers: a deep model's first gap,
-when both sides hold the same weights by construction, may be near `TOLERANCE` and is no fault. It is an error itself
-from `FACTOR` times `TOLERANCE` on: another model's weights differ by more."""
+"""How many times the first gap a later one may be in 16 bits. Their rounding adds up over layers: a deep model's first
+gap, when both sides hold the same weights by construction, may be near `TOLERANCE` and is no fault. It is an error
+itself from `FACTOR` times `TOLERANCE` on: another model's weights differ by more."""
 
 _MOVED = {"float32": 1e-5, "half": 1e-3}
 """A change of the trainer's log-probs beyond rounding: the engine's must change as well."""
@@ -150,4 +150,5 @@ class WeightSyncCheck:
         text = f"{self.tolerance:.4g}"
         if self.tolerance == self._usual:
             return text
-        return f"{text}, {FACTOR:g} times " + ("the usual, at the first sync" if self._first is None else "the first gap")
+        what = "the usual, at the first sync" if self._first is None else "the first gap"
+        return f"{text}, {FACTOR:g} times {what}"
