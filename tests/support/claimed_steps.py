@@ -23,7 +23,7 @@ import torch  # noqa: E402  after the guard
 torch.set_num_threads(1)
 
 from datasets import Dataset  # noqa: E402
-from transformers import AutoModelForCausalLM, AutoTokenizer  # noqa: E402
+from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback  # noqa: E402
 from trl.kernels import chunked_logprob  # noqa: E402
 from trl.trainer import utils as trl_utils  # noqa: E402
 
@@ -59,7 +59,11 @@ def cases(folder: Path) -> dict[str, dict[str, Any]]:
         "plain": {},
         "no_checkpointing": {"gradient_checkpointing": False},
         "float32": {"bf16": False},
+        "float32_cpu": {"claimed": False},
+        "short": {**_UNENDING, "max_completion_length": 8},
+        "long": {**_UNENDING, "max_completion_length": 40},
         "float16": {"bf16": False, "fp16": True},
+        "overflow": {"bf16": False, "fp16": True, "speed": SpeedConfig(max_tokens=64), "first_scale": 2.0**120},
         "beta": controlled,
         "maxent": {"objective": MaxEnt(), "beta": 0.04, "loss_type": "grpo"},
         "lora": {"peft_config": _lora},
@@ -69,16 +73,51 @@ def cases(folder: Path) -> dict[str, dict[str, Any]]:
         "resampling": {"resample_groups": 2},
         "iterations": {"num_iterations": 2, "max_steps": 4},
         "vocabulary": {"source": _wide},
+        "vocabulary_short": {"source": _wide, **_UNENDING, "max_completion_length": 8},
+        "vocabulary_long": {"source": _wide, **_UNENDING, "max_completion_length": 40},
+        "lora_short": {"peft_config": _lora, **_UNENDING, "max_completion_length": 8},
+        "lora_long": {"peft_config": _lora, **_UNENDING, "max_completion_length": 40},
         "vocabulary_generate": {"source": _wide, "speed": SpeedConfig(shared_prefill=False)},
         "not_shared": {"speed": SpeedConfig(shared_prefill=False, shared_scoring=False)},
     }
 
 
+class _Watch(TrainerCallback):
+    """Counts forwards, and notes which optimiser steps are skipped and how far the trained weights move."""
+
+    def __init__(self, trainer: Any) -> None:
+        self.forwards, self.skipped = 0, list[bool]()
+        self._trainer = trainer
+        self._start = [getattr(p, "numbers", p).detach().clone() for p in self._trained()]
+        trainer.model.register_forward_pre_hook(self._count)
+
+    def _trained(self) -> list[Any]:
+        return [p for p in self._trainer.model.parameters() if p.requires_grad]
+
+    def _count(self, *_: Any) -> None:
+        self.forwards += 1
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self.skipped.append(bool(self._trainer.accelerator.optimizer_step_was_skipped))
+
+    def moved(self) -> float:
+        pairs = zip(self._start, self._trained(), strict=True)
+        return max(float((getattr(p, "numbers", p) - before).abs().max()) for before, p in pairs)
+
+
+_UNENDING = {"temperature": 8.0, "max_steps": 1}
+"""So hot that hardly a completion ends by itself."""
 _TRAINER = ("objective", "kl_controller", "speed", "resample_groups", "peft_config")
 
 
 def train(
-    folder: Path, *, claimed: bool = True, source: Any = STARTER_PATH, dtype: Any = torch.float32, **settings: Any
+    folder: Path,
+    *,
+    claimed: bool = True,
+    source: Any = STARTER_PATH,
+    dtype: Any = torch.float32,
+    first_scale: float | None = None,
+    **settings: Any,
 ) -> dict[str, Any]:
     """Train for two steps and return what was logged and counted."""
     place = source(folder) if callable(source) else source
@@ -112,9 +151,16 @@ def train(
         processing_class=AutoTokenizer.from_pretrained(place, padding_side="left"),
         **own,
     )
+    if first_scale is not None:
+        trainer.accelerator.scaler._init_scale = first_scale
+    watch = _Watch(trainer)
+    trainer.add_callback(watch)
     COUNTS.clear()
     trainer.train()
     return {
+        "forwards": watch.forwards,
+        "skipped": watch.skipped,
+        "moved": watch.moved(),
         "device": str(trainer.accelerator.device),
         "logs": trainer.state.log_history,
         "waits": dict(COUNTS.waits),

@@ -60,31 +60,31 @@ COUNTS = Counts()
 
 
 class ClaimedTensor(torch.Tensor):
-    """A tensor whose numbers lie in `inner`, on the CPU, and whose device is `cuda:N`."""
+    """A tensor whose numbers lie in `numbers`, on the CPU, and whose device is `cuda:N`."""
 
-    inner: torch.Tensor
+    numbers: torch.Tensor
     __torch_function__ = torch._C._disabled_torch_function_impl
 
     @staticmethod
-    def __new__(cls, inner: torch.Tensor, device: torch.device) -> ClaimedTensor:
+    def __new__(cls, numbers: torch.Tensor, device: torch.device) -> ClaimedTensor:
         found: ClaimedTensor = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
             cls,
-            inner.size(),
-            strides=inner.stride(),
-            storage_offset=inner.storage_offset(),
-            dtype=inner.dtype,
-            layout=inner.layout,
+            numbers.size(),
+            strides=numbers.stride(),
+            storage_offset=numbers.storage_offset(),
+            dtype=numbers.dtype,
+            layout=numbers.layout,
             device=device,
         )
-        found.inner = inner
+        found.numbers = numbers
         return found
 
     def __repr__(self, **_: Any) -> str:  # type: ignore[override]
-        return f"ClaimedTensor({self.inner}, device={self.device})"
+        return f"ClaimedTensor({self.numbers}, device={self.device})"
 
     def tolist(self) -> Any:
         COUNTS.waits[f"tolist @ {_site()}"] += 1
-        return self.inner.tolist()
+        return self.numbers.tolist()
 
     def numpy(self, *_: Any, **__: Any) -> Any:
         raise TypeError("can't convert cuda:0 device type tensor to numpy")
@@ -139,7 +139,7 @@ def _dispatch(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     found = func(*args, **kwargs)
     if target.type != "cuda" or func is aten._local_scalar_dense.default:
         return found
-    known = {id(item.inner): item for item in claimed}
+    known = {id(item.numbers): item for item in claimed}
     return tree_map(
         lambda item: known.get(id(item), ClaimedTensor(item, target)) if isinstance(item, torch.Tensor) else item, found
     )
@@ -199,7 +199,7 @@ def _asynchronous(name: str, args: Any, kwargs: Any) -> bool:
 
 def _inner(item: Any) -> Any:
     if isinstance(item, ClaimedTensor):
-        return item.inner
+        return item.numbers
     return torch.device("cpu") if isinstance(item, torch.device) and item.type == "cuda" else item
 
 
