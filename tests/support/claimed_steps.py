@@ -8,6 +8,7 @@ Prints one line of JSON for each case, with what the test asserts.
 from __future__ import annotations
 
 import json
+import logging
 import sys
 import tempfile
 import traceback
@@ -31,6 +32,7 @@ from claimed_tensors import COUNTS, Claiming, claimed_cuda  # noqa: E402
 from covey import GRPOConfig, GRPOTrainer, SpeedConfig  # noqa: E402
 from covey.model.starter import STARTER_PATH  # noqa: E402
 from covey.objective import AdaptiveKL, MaxEnt  # noqa: E402
+from flash_kernels import flash_kernels  # noqa: E402
 
 PROMPTS = ("47 + 35", "812 + 77", "3 + 4", "55 + 6", "7 + 8", "901 + 22")
 
@@ -170,10 +172,11 @@ def train(
 
 
 def main() -> None:
+    logging.basicConfig(level=logging.WARNING, format="LOG %(name)s %(message)s")
     for module in (chunked_logprob, trl_utils):  # kernels that only a GPU compiles
         module._use_triton = lambda _: False
     chunked_logprob._MM_OUT_DTYPE = False
-    with tempfile.TemporaryDirectory() as name:
+    with tempfile.TemporaryDirectory() as name, flash_kernels():
         known = cases(Path(name))
         for case in sys.argv[2:]:
             found: dict[str, Any] = {"case": case}

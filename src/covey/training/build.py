@@ -89,9 +89,21 @@ def grpo_config(config: Config, run: RunDirectory) -> tuple[GRPOConfig, list[str
     except Exception as error:  # transformers raises errors of many types
         key = _refused(values, config.training.values) or "these training.* settings"
         raise ConfigError(f"TRL does not accept {key}: {one_line(error)}") from error
+    if torch.accelerator.is_available() and not args.use_cpu and not args.use_vllm and config.rollout.engine is None:
+        notes += _slow_sampling(fsdp=fsdp)
     if fsdp and args.distributed_state is not None:
         let_cpus_shard(args.distributed_state)
     return args, notes
+
+
+def _slow_sampling(*, fsdp: bool) -> list[str]:
+    """Notes on sampling with the policy itself on a GPU."""
+    how = "training.use_vllm=true" + ("" if find_spec("vllm") else ", after `pip install 'covey[vllm]'`")
+    if fsdp:
+        return [f"WARNING: with FSDP and without vLLM, the model is gathered anew for every token: use {how}."]
+    return [
+        f"The policy samples by itself, and a GPU then mostly waits for its many small kernels: vLLM is faster, {how}."
+    ]
 
 
 def _only_emulates_bfloat16(values: Mapping[str, Any]) -> bool:
