@@ -22,6 +22,7 @@ FAST = ("float32", "float32_cpu", "short", "long")
 SLOW = (
     *("plain", "no_checkpointing", "float16", "beta", "maxent", "lora", "lora_beta", "bfloat16_weights", "max_tokens"),
     *("resampling", "iterations", "vocabulary", "vocabulary_generate", "not_shared", "overflow"),
+    "device_check",
     *("vocabulary_short", "vocabulary_long", "lora_short", "lora_long"),
 )
 LAYERS = 4
@@ -93,7 +94,7 @@ def test_waits_of_scoring_and_of_a_micro_batch(results: Results) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", [case for case in SLOW if "_short" not in case and "_long" not in case])
+@pytest.mark.parametrize("case", [case for case in SLOW if not case.endswith(("_short", "_long", "_check"))])
 def test_every_path_of_training(results: Results, case: str) -> None:
     found = results(case)
     assert found["device"] == "cuda"
@@ -101,6 +102,15 @@ def test_every_path_of_training(results: Results, case: str) -> None:
     assert len(logs) == (4 if case == "iterations" else 2)
     scoring = sum(count for where, count in found["waits"].items() if "training/scoring/shared_scoring" in where)
     assert scoring <= found["forwards"]
+
+
+@pytest.mark.slow
+def test_the_checks_of_a_device_hold_on_the_claimed_one(results: Results) -> None:
+    checks = {check["name"]: check for check in results("device_check")["checks"]}
+    assert [name for name, check in checks.items() if not check["ok"]] == []
+    assert sum("bfloat16" in name for name in checks) == 13
+    # The scores of sampling are summed in float32, so its gap is that of rounding weights and states.
+    assert checks["sampling, bfloat16: gap to the scorer"]["error"] < 0.01
 
 
 @pytest.mark.slow

@@ -32,6 +32,8 @@ from claimed_tensors import COUNTS, Claiming, claimed_cuda  # noqa: E402
 from covey import GRPOConfig, GRPOTrainer, SpeedConfig  # noqa: E402
 from covey.model.starter import STARTER_PATH  # noqa: E402
 from covey.objective import AdaptiveKL, MaxEnt  # noqa: E402
+from covey.training.device_check.accuracy import sampling_checks, scoring_checks  # noqa: E402
+from covey.training.device_check.models import TINY  # noqa: E402
 from flash_kernels import flash_kernels  # noqa: E402
 
 PROMPTS = ("47 + 35", "812 + 77", "3 + 4", "55 + 6", "7 + 8", "901 + 22")
@@ -171,6 +173,13 @@ def train(
     }
 
 
+def device_checks() -> dict[str, Any]:
+    """What `covey doctor --device` finds on the claimed GPU."""
+    device = torch.device("cuda", 0)
+    found = [*scoring_checks(TINY, 24, 16, device), *sampling_checks(TINY, 24, 16, device)]
+    return {"device": "cuda", "checks": [one.as_json() for one in found], "kernels": sum(COUNTS.kernels.values())}
+
+
 def main() -> None:
     logging.basicConfig(level=logging.WARNING, format="LOG %(name)s %(message)s")
     for module in (chunked_logprob, trl_utils):  # kernels that only a GPU compiles
@@ -182,7 +191,7 @@ def main() -> None:
             found: dict[str, Any] = {"case": case}
             try:
                 with claimed_cuda(), Claiming():
-                    found |= train(Path(name), **known[case])
+                    found |= device_checks() if case == "device_check" else train(Path(name), **known[case])
             except Exception as error:
                 found |= {"error": f"{type(error).__name__}: {error}", "traceback": traceback.format_exc(limit=-8)}
             print(json.dumps(found, default=str), flush=True)
