@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from covey.config import Flag, compose
+from covey.launch.machine import keep_one_gpu
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -66,7 +67,7 @@ def train(
         config = dataclasses.replace(config, objective=dataclasses.replace(config.objective, settings=settings))
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     console = console or _silent()
-    for note in (*composed.notes, *notes):
+    for note in (*composed.notes, *notes, *filter(None, [keep_one_gpu()])):
         console.print(f"· {note}", markup=False, highlight=False, soft_wrap=True)
     from covey.training.end_of_run import end_run
     from covey.training.run import run_training

@@ -8,7 +8,7 @@ import pytest
 
 from covey.errors import CoveyError
 from covey.launch.checks import check_plan
-from covey.launch.machine import Machine, Place, this_machine, this_place
+from covey.launch.machine import Machine, Place, keep_one_gpu, this_machine, this_place
 from covey.launch.plan import Ports, make_plan
 from plans import SERVE, config
 
@@ -76,3 +76,20 @@ def test_slurm_gives_the_nodes_of_a_job(tmp_path: Path, monkeypatch: pytest.Monk
     program.write_text('#!/bin/sh\n[ "$*" = "show hostnames n[1-2]" ] && echo n1 && echo n2\n')
     program.chmod(0o755)
     assert this_place(step) == Place(1, ("n1", "n2"))
+
+
+def test_without_a_launcher_one_of_several_gpus_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("covey.launch.machine._listed_gpus", lambda: ("0", "1", "2", "3"))
+    environ: dict[str, str] = {}
+    note = keep_one_gpu(environ)
+    assert environ == {"CUDA_VISIBLE_DEVICES": "0"}
+    assert note is not None
+    assert "4 GPUs are visible (0, 1, 2, 3)" in note
+    assert "covey launch" in note
+    environ = {"CUDA_VISIBLE_DEVICES": "2,3"}
+    assert "GPU 2" in str(keep_one_gpu(environ))
+    assert environ == {"CUDA_VISIBLE_DEVICES": "2"}
+    for kept in ({"CUDA_VISIBLE_DEVICES": "3"}, {"CUDA_VISIBLE_DEVICES": ""}, {"LOCAL_RANK": "0"}, {"WORLD_SIZE": "2"}):
+        environ = dict(kept)
+        assert keep_one_gpu(environ) is None
+        assert environ == kept

@@ -6,7 +6,7 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
 from itertools import takewhile
 
@@ -54,6 +54,27 @@ def this_machine(environ: Mapping[str, str] = os.environ) -> Machine:
     # As CUDA reads it: names after an invalid one (-1, or Slurm's NoDevFiles) do not count.
     names = takewhile(_GPU_NAME.fullmatch, (name.strip() for name in visible.split(",")))
     return Machine(tuple(names) if listed else (), cpus)
+
+
+def keep_one_gpu(environ: MutableMapping[str, str] = os.environ) -> str | None:
+    """Without a launcher, leave this process the first of several visible GPUs; CUDA reads the variable once, at its
+    first use.
+
+    Otherwise the model's layers would be spread over all of them, one working at a time.
+
+    Returns:
+        What the user is told; None where nothing has changed.
+    """
+    if "LOCAL_RANK" in environ or "WORLD_SIZE" in environ:
+        return None
+    gpus = this_machine(environ).gpus
+    if len(gpus) < 2:
+        return None
+    environ["CUDA_VISIBLE_DEVICES"] = gpus[0]
+    return (
+        f"{len(gpus)} GPUs are visible ({', '.join(gpus)}), and one process trains on one: GPU {gpus[0]}. "
+        "`covey launch` with the same arguments uses all of them; CUDA_VISIBLE_DEVICES=N chooses another one."
+    )
 
 
 def this_place(environ: Mapping[str, str] = os.environ) -> Place:

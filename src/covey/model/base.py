@@ -14,6 +14,11 @@ def base_model(model: Any) -> Any:
     return model.get_base_model() if hasattr(model, "get_base_model") else model
 
 
+def is_spread(model: Any) -> bool:
+    """Whether accelerate has put the model's layers on several devices (`device_map="auto"`)."""
+    return len({str(device) for device in (getattr(model, "hf_device_map", None) or {}).values()}) > 1
+
+
 @contextmanager
 def evaluating(model: torch.nn.Module) -> Iterator[None]:
     """Context manager: every module is in evaluation mode; on exit its own mode is restored."""

@@ -10,6 +10,7 @@ layout is an argument of the model's forward, so that it is present when gradien
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial, wraps
@@ -19,7 +20,12 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface, PreTrainedModel
 
+from covey.log_once import log_once
+from covey.model.base import is_spread
+from covey.model.flash_attention import Sequences, flash_attention, is_right, refusal
 from covey.model.split_attention import split_attention, split_supported
+
+logger = logging.getLogger(__name__)
 
 LAYOUT = "covey_layout"
 """The argument by which a model's forward passes the layout to its attention."""
@@ -54,15 +60,17 @@ class GroupLayout:
     """
 
     groups: tuple[PackedGroup, ...]
-    how: Literal["split", "sequential", "padded"] | None = None
-    """`split`: attention over prompt and completion separately (see `covey.model.split_attention`), where supported;
-    `sequential`: one completion at a time, without padding; `padded`: a batch of padded completions, with few kernels,
-    for a GPU. None chooses by device."""
+    how: Literal["split", "flash", "sequential", "padded"] | None = None
+    """`split` and `flash`: attention over prompt and completion separately, on a CPU (see
+    `covey.model.split_attention`) and an NVIDIA GPU (see `covey.model.flash_attention`), where supported; `sequential`:
+    one completion at a time, without padding; `padded`: a batch of padded completions, with few kernels, for a GPU.
+    None chooses by device."""
     calls: int = 0
     """Attention calls that have used this layout."""
     problem: str | None = None
     """Why an attention call could not use this layout, if one could not."""
     masks: dict[tuple[Any, ...], torch.Tensor] = field(default_factory=dict, repr=False)
+    _sequences: dict[torch.device, Sequences] = field(default_factory=dict, repr=False)
 
     def within(self, window: int | None) -> bool:
         """Whether the window covers all earlier tokens of every sequence."""
@@ -73,6 +81,12 @@ class GroupLayout:
     def sizes(self) -> list[int]:
         """Tokens of each prompt and each completion, in order."""
         return [size for group in self.groups for size in (group.prompt, *group.completions)]
+
+    def sequences_on(self, device: torch.device) -> Sequences:
+        """The sequences, for the flash kernel."""
+        if device not in self._sequences:
+            self._sequences[device] = Sequences.of([(group.prompt, group.completions) for group in self.groups], device)
+        return self._sequences[device]
 
     def mask(self, before: int, start: int, stop: int, first_key: int, window: int | None, like: Any) -> torch.Tensor:
         """The mask to add to the scores of the queries from `start` to `stop`, which come after `before` other keys.
@@ -114,6 +128,8 @@ def unsupported_reason(model: PreTrainedModel) -> str | None:
     rope = getattr(config, "rope_parameters", None) or {}
     ropes = rope.values() if rope and all(isinstance(value, dict) for value in rope.values()) else [rope]
     name = config._attn_implementation
+    if is_spread(model):
+        return "the model's layers are on several devices"
     if config.get_text_config() is not config:
         return "the model is multimodal"
     if backbone is model:
@@ -161,10 +177,49 @@ def group_attention(
         return split_attention(
             query, key, value, [(group.prompt, group.completions) for group in layout.groups], scaling
         )
+    if layout.how in (None, "flash") and _takes_flash(query, key, value, layout, scaling, window, dropout):
+        return flash_attention(query, key, value, layout.sequences_on(query.device), scaling)
+    return _masked_attention(query, key, value, layout, scaling=scaling, window=window, dropout=dropout)
+
+
+def _takes_flash(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    layout: GroupLayout,
+    scaling: float | None,
+    window: int | None,
+    dropout: float,
+) -> bool:
+    """Whether the flash kernel is used; on a GPU the reason why not is logged once."""
+    reason = refusal(query, key, value)
+    if dropout or not layout.within(window):
+        reason = "PyTorch's flash kernel is used without dropout, and without windows shorter than the row"
+    if reason is not None and query.device.type == "cpu":
+        return False
+    if reason is not None:
+        log_once(logger, "Attention over shared prompts uses masks: %s.", reason)
+        return False
+    sequences, padded = layout.sequences_on(query.device), GroupLayout(layout.groups, how="padded")
+    flash = partial(flash_attention, sequences=sequences, scaling=scaling)
+    return is_right(query, key, value, flash, partial(_masked_attention, layout=padded, scaling=scaling))
+
+
+def _masked_attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    layout: GroupLayout,
+    *,
+    scaling: float | None = None,
+    window: int | None = None,
+    dropout: float = 0.0,
+) -> torch.Tensor:
+    """`group_attention` by the usual kernels, with masks."""
     if query.device.type != "cpu" and (repeats := query.size(1) // key.size(1)) > 1:
         key, value = key.repeat_interleave(repeats, 1), value.repeat_interleave(repeats, 1)
     attend = _Attend(layout, scaling, window, dropout)
-    sequential = query.device.type == "cpu" if layout.how in (None, "split") else layout.how == "sequential"
+    sequential = query.device.type == "cpu" if layout.how in (None, "split", "flash") else layout.how == "sequential"
     sizes = layout.sizes
     parts = list(zip(*(torch.split(part, sizes, 2) for part in (query, key, value)), strict=True))
     out = []

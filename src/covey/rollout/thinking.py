@@ -25,11 +25,14 @@ class ThinkingMask:
     Args:
         vocabulary: of the model.
         temperature: by which logits are divided afterwards; 0 for greedy. `same_text` needs it.
+        one_run: whether all calls are of one run without beams, so that rows with one column more are those of the
+            call before. Otherwise their tokens are compared, for which a GPU waits at every token.
     """
 
-    def __init__(self, vocabulary: ReasoningVocabulary, *, temperature: float = 1.0) -> None:
+    def __init__(self, vocabulary: ReasoningVocabulary, *, temperature: float = 1.0, one_run: bool = False) -> None:
         self.vocabulary = vocabulary
         self.temperature = temperature
+        self._one_run = one_run
         self._rows_b: torch.Tensor | None = None
         self._changed = False
         self._states_B = torch.empty(0, dtype=torch.long)
@@ -96,7 +99,7 @@ class ThinkingMask:
         before_bS = sequences_bS[:, :-1][:, -TAIL:]
         width = before_bS.shape[1]
         same = tail is not None and len(tail) == len(before_bS) and tail.shape[1] >= width > 0
-        if same and tail is not None and torch.equal(tail[:, -width:], before_bS):
+        if same and tail is not None and (self._one_run or torch.equal(tail[:, -width:], before_bS)):
             states_b = self.vocabulary.step(self._states_B, sequences_bS[:, -1])
         else:
             states_b = self.vocabulary.states(sequences_bS)[:, -1]
@@ -120,7 +123,10 @@ def masked_generation(model: Any, vocabulary: ReasoningVocabulary | None, temper
     generate = inner.generate
 
     def masked(*args: Any, logits_processor: Any = (), **kwargs: Any) -> Any:
-        masks = [*(logits_processor or ()), ThinkingMask(vocabulary, temperature=temperature)]
+        settings = kwargs.get("generation_config") or inner.generation_config
+        one_run = (kwargs.get("num_beams") or settings.num_beams or 1) == 1 and "assistant_model" not in kwargs
+        mask = ThinkingMask(vocabulary, temperature=temperature, one_run=one_run)
+        masks = [*(logits_processor or ()), mask]
         return generate(*args, logits_processor=masks, **kwargs)
 
     inner.generate = masked

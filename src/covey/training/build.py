@@ -44,6 +44,7 @@ def grpo_config(config: Config, run: RunDirectory) -> tuple[GRPOConfig, list[str
     """
     import torch
 
+    from covey.model.device import half_precision
     from covey.training.distributed.sharding import asks_for_fsdp, let_cpus_shard, mesh_arguments
     from covey.training.trl.trainer import GRPOConfig
 
@@ -60,6 +61,10 @@ def grpo_config(config: Config, run: RunDirectory) -> tuple[GRPOConfig, list[str
         instead = f", in place of {dropped[0]}=true" if dropped else ""
         kind = {None: "float32", "auto": "the dtype of the saved weights"}.get(config.model.dtype, config.model.dtype)
         notes.append(f"No GPU here: training on the CPU in {kind} (use_cpu=true, bf16=false{instead}).")
+    elif _only_emulates_bfloat16(values):
+        half = half_precision(values.get("bf16"), False, config.model.dtype)
+        values |= {"bf16": half == "bf16", "fp16": half == "fp16"}
+        notes.append(_emulated(half))
     if values.get("save_total_limit") == 1 and config.evaluation.keep_best and config.evaluation.every_steps:
         # With a limit of 1, transformers deletes the newest checkpoint at the end of training, and keeps the best.
         values["save_total_limit"] = 2
@@ -87,9 +92,45 @@ def grpo_config(config: Config, run: RunDirectory) -> tuple[GRPOConfig, list[str
     except Exception as error:  # transformers raises errors of many types
         key = _refused(values, config.training.values) or "these training.* settings"
         raise ConfigError(f"TRL does not accept {key}: {one_line(error)}") from error
+    if torch.accelerator.is_available() and not args.use_cpu and not args.use_vllm and config.rollout.engine is None:
+        notes += _slow_sampling(fsdp=fsdp)
     if fsdp and args.distributed_state is not None:
         let_cpus_shard(args.distributed_state)
     return args, notes
+
+
+def _slow_sampling(*, fsdp: bool) -> list[str]:
+    """Notes on sampling with the policy itself on a GPU."""
+    how = "training.use_vllm=true" + ("" if find_spec("vllm") else ", after `pip install 'covey[vllm]'`")
+    if fsdp:
+        return [f"WARNING: with FSDP and without vLLM, the model is gathered anew for every token: use {how}."]
+    return [
+        f"The policy samples by itself, and a GPU then mostly waits for its many small kernels: vLLM is faster, {how}."
+    ]
+
+
+def _only_emulates_bfloat16(values: Mapping[str, Any]) -> bool:
+    """Whether these arguments take bfloat16, as TRL does by default, on a GPU without it."""
+    import torch
+
+    from covey.model.device import has_bfloat16
+
+    takes = not values.get("use_cpu") and not values.get("fp16") and values.get("bf16") is not False
+    return takes and torch.cuda.is_available() and not has_bfloat16()
+
+
+def _emulated(kind: str | None) -> str:
+    """The note on a GPU without bfloat16."""
+    import torch
+
+    name = torch.cuda.get_device_name()
+    if kind == "bf16":
+        return f"WARNING: training.bf16=true, and {name} only emulates bfloat16, slowly: training.fp16=true is faster."
+    used = "float16 with loss scaling (fp16=true)" if kind == "fp16" else "the weights' own dtype (bf16=false)"
+    return (
+        f"{name} only emulates bfloat16, so training computes in {used}. Should the loss become infinite, as with "
+        "Gemma 3, whose activations overflow in float16, set training.fp16=false training.bf16=false for float32."
+    )
 
 
 def _refused(values: dict[str, Any], settings: Mapping[str, Any]) -> str | None:

@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
+from accelerate import Accelerator
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from covey.errors import EngineError
+from covey.rollout.vllm import engine as vllm_engine
+from covey.training.trl.engine import EngineGeneration
 from covey.training.trl.engine_sync import Gap, WeightSyncCheck, probe_rows, trainer_logps
 from forked import run_two
 
@@ -24,16 +28,33 @@ def test_the_gap_is_the_mean_difference_over_all_tokens() -> None:
 
 
 @pytest.mark.parametrize(
-    ("tolerance", "types", "expected"),
+    ("tolerance", "types", "first", "later"),
     [
-        (None, {"float32"}, 1e-3),
-        (None, {"float32", "bfloat16"}, 0.1),
-        (None, {"float16"}, 0.1),
-        (0.02, {"bfloat16"}, 0.02),
+        (None, {"float32"}, 1e-3, 1e-3),
+        (None, {"float32", "bfloat16"}, 0.5, 0.1),
+        (None, {"float16"}, 0.5, 0.1),
+        (0.02, {"bfloat16"}, 0.02, 0.02),
     ],
 )
-def test_the_tolerance_is_that_of_the_coarser_type(tolerance: float | None, types: set[str], expected: float) -> None:
-    assert WeightSyncCheck(tolerance, types).tolerance == expected
+def test_the_tolerance_is_that_of_the_coarser_type(
+    tolerance: float | None, types: set[str], first: float, later: float
+) -> None:
+    check = WeightSyncCheck(tolerance, types)
+    assert check.tolerance == pytest.approx(first)
+    assert check.error(check.compare([[-1.0]], [[-1.0001]]), 0) is None
+    assert check.tolerance == pytest.approx(later)
+
+
+def test_a_deep_model_in_16_bits_is_judged_by_its_first_gap() -> None:
+    check = WeightSyncCheck(None, {"bfloat16"})
+    assert check.error(check.compare([[-1.0]], [[-1.15]]), 0) is None  # 0.15, above the usual 0.1
+    assert check.tolerance == pytest.approx(0.75)
+    assert check.error(check.compare([[-1.1]], [[-1.8]]), 1) is None
+    error = check.error(check.compare([[-1.0]], [[-1.81]]), 2)
+    assert "launch.sync_tolerance (0.75, 5 times the first gap)" in str(error)
+    other = WeightSyncCheck(None, {"bfloat16"})
+    error = other.error(other.compare([[-1.0]], [[-1.6]]), 0)
+    assert "launch.sync_tolerance (0.5, 5 times the usual, at the first sync)" in str(error)
 
 
 def test_a_gap_beyond_the_tolerance_is_an_error_and_one_within_is_not() -> None:
@@ -117,3 +138,40 @@ def test_an_engine_that_is_stale_in_one_process_stops_both(tiny_model: str, tmp_
     assert "did not answer the probe" not in errors.pop("the server is lost in the probe")  # it was synced again
     assert set(errors.values()) == {""}
     assert all(gap < 1e-6 for name in errors for _, gap in (first[name], second[name]))
+
+
+class SleepingLLM:
+    """Sleeps and wakes as vLLM's executor does; computes only when all of it is awake."""
+
+    def __init__(self) -> None:
+        self.asleep = {"weights", "kv_cache"}
+        self.warnings = 0
+
+    def wake_up(self, tags: list[str]) -> None:
+        if not self.asleep or not set(tags) <= self.asleep:
+            self.warnings += 1  # and does nothing else
+            return
+        self.asleep -= set(tags)
+
+    def prompt_logps(self, rows: list[list[int]]) -> list[list[float]]:
+        assert not self.asleep, f"{self.asleep} sleep"
+        return [[-1.0] * (len(row) - 1) for row in rows]
+
+
+def test_the_check_wakes_the_cache_of_a_sleeping_engine(monkeypatch: pytest.MonkeyPatch, tiny_model: str) -> None:
+    generation = object.__new__(EngineGeneration)
+    llm = SleepingLLM()
+    model = AutoModelForCausalLM.from_pretrained(tiny_model)
+    generation.__dict__ |= {
+        **{"mode": "colocate", "enable_sleep_mode": True, "llm": llm, "model": model, "_gaps": [], "_syncs": 0},
+        "accelerator": Accelerator(cpu=True),
+        "_dist": SimpleNamespace(fsdp_version=2),
+        "_rows": [[1, 2, 3]],
+        "_sync_check": WeightSyncCheck(1e9, {"float32"}),
+    }
+    monkeypatch.setattr(vllm_engine, "prompt_logps", lambda llm, rows: llm.prompt_logps(rows))
+    llm.wake_up(["weights"])  # as TRL does before it sends them
+    generation._check_sync()
+    assert generation.take_metrics()
+    llm.wake_up(["kv_cache"])  # as TRL does before it generates
+    assert (llm.asleep, llm.warnings) == (set(), 1)

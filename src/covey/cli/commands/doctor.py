@@ -7,6 +7,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from covey.cli import config_arguments
+from covey.errors import ConfigError
 
 if TYPE_CHECKING:
     from covey.training.preflight.findings import PreflightFinding
@@ -25,10 +26,21 @@ def add_parser(commands: Any) -> None:
     )
     config_arguments.add_arguments(parser)
     parser.add_argument("--try", dest="trial", action="store_true", help="also run three steps and time them")
+    parser.add_argument(
+        "--device", action="store_true", help="check this machine's GPU (or CPU) instead: right numbers, and how fast"
+    )
+    parser.add_argument("--quick", action="store_true", help="with --device: small shapes, under a minute")
+    parser.add_argument("--json", metavar="FILE", help="with --device: also write the results to a file")
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
+    if arguments.device:
+        from covey.cli.device_check import run_checks
+
+        return run_checks(quick=arguments.quick, file=arguments.json)
+    if arguments.quick or arguments.json:
+        raise ConfigError("--quick and --json go with --device, which checks this machine: `covey doctor --device`.")
     request = config_arguments.read_request(arguments)
     composed = request.compose()
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")

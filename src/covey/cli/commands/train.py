@@ -9,6 +9,7 @@ from typing import Any
 
 from covey.cli import config_arguments
 from covey.cli.main_process import is_main
+from covey.launch.machine import keep_one_gpu
 
 
 def add_parser(commands: Any) -> None:
@@ -48,7 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
     from rich.console import Console
 
     console = Console() if is_main() else Console(file=StringIO(), quiet=True)
-    for note in composed.notes:
+    for note in (*composed.notes, *filter(None, [keep_one_gpu()])):
         console.print(f"· {note}", markup=False, highlight=False, soft_wrap=True)
     with console.status("Loading PyTorch …"):
         from covey.training.end_of_run import end_run

@@ -12,7 +12,7 @@ import torch
 from transformers import GenerationConfig, PreTrainedModel
 
 from covey.log_once import log_once
-from covey.model.base import base_model, evaluating
+from covey.model.base import base_model, evaluating, is_spread
 from covey.rollout.local.prompt_cache import NotSharedError, SharedPromptCache, windows_of
 from covey.rollout.local.sampling import prefill, step
 from covey.rollout.local.shared_attention import SharedAttention
@@ -102,7 +102,7 @@ def _unsupported_architecture(model: Any, base: Any) -> str | None:
     missing = {"position_ids", "past_key_values", "logits_to_keep"} - inspect.signature(base.forward).parameters.keys()
     if missing:
         return f"{name} does not take {', '.join(sorted(missing))}"
-    if len({str(device) for device in (getattr(base, "hf_device_map", None) or {}).values()}) > 1:
+    if is_spread(base):
         return "the model's layers are on several devices"
     return None
 

@@ -11,6 +11,7 @@ from transformers import AutoModelForCausalLM, GenerationConfig, PreTrainedModel
 
 from covey.errors import EngineError
 from covey.model.base import base_model, evaluating
+from covey.model.device import casting_once
 from covey.model.loading import all_eos_ids
 from covey.model.reasoning_vocab.vocabulary import vocabulary_of
 from covey.rollout.engine import Capabilities, Completion, NamedWeights, SamplingSettings
@@ -35,6 +36,7 @@ class LocalEngine:
         *,
         batch_size: int | None = None,
         shared_prefill: bool = True,
+        autocast: torch.dtype | None = None,
         **options: Any,
     ) -> None:
         """
@@ -44,6 +46,7 @@ class LocalEngine:
             batch_size: completions sampled at once; None takes all of a call.
             shared_prefill: whether consecutive equal prompts are prefilled once, and ended completions leave the
                 batch; if not, transformers' `generate` is used, which with the same seed samples other tokens.
+            autocast: the dtype of mixed precision, in which float32 weights compute on a GPU; None for none.
             options: of `from_pretrained`, for a name.
         """
         if isinstance(model_name, str):
@@ -53,6 +56,7 @@ class LocalEngine:
         self.tokenizer = tokenizer
         self.shared_prefill = shared_prefill
         self._batch_size = batch_size
+        self._autocast = autocast
         self._version: int | None = None
 
     @property
@@ -106,7 +110,7 @@ class LocalEngine:
     @contextmanager
     def _in_use(self) -> Iterator[Any]:
         """The model, ready to generate."""
-        with evaluating(self.model):
+        with evaluating(self.model), casting_once(self.model, self._autocast):
             yield self.model
 
     def _any_has_work(self, model: Any) -> AnyHasWork | None:
@@ -153,7 +157,7 @@ class LocalEngine:
         if vocabulary is None:
             return []
         vocabulary.check_prompts(prompts)
-        return [ThinkingMask(vocabulary, temperature=sampling.temperature)]
+        return [ThinkingMask(vocabulary, temperature=sampling.temperature, one_run=True)]
 
     def _ends(self, model: Any) -> tuple[list[int], int]:
         eos = all_eos_ids(model, self.tokenizer)

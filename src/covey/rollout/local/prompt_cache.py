@@ -16,6 +16,7 @@ import torch
 from transformers import Cache, DynamicCache
 from transformers.cache_utils import CacheLayerMixin, DynamicLayer, DynamicSlidingWindowLayer
 
+from covey.model.device import for_products, on_device
 from covey.rollout.local.split_attention import Order, Part, split_attention
 
 FIRST_LENGTH = 64
@@ -71,7 +72,7 @@ class SharedLayer(CacheLayerMixin):
 
     def admit(self, states: Sequence[torch.Tensor], widths: Sequence[int], rows: int) -> None:
         """Add prompts with keys and values `[P, H, L, D]`, and make room for this many rows in all."""
-        states = [_for_products(state) for state in states]
+        states = [for_products(state) for state in states]
         length = states[0].shape[2]
         for state, width in zip(states[0], widths, strict=True):
             state[:, : max(length - width, 0)] = 0  # padding
@@ -148,7 +149,8 @@ class SharedPromptCache(Cache):
         self.prompt_of: list[int] = []  # the index of each row's prompt
         self.lengths: list[int] = []  # tokens of each prompt
         self._order: dict[int, Order] = {}  # by number of heads, see `_arrange`
-        self._ahead_b1 = torch.empty(0)  # each row's next position, less the column
+        self._starts_b = self._lengths_b = torch.empty(0)  # each row's first column and tokens of its prompt
+        self._ahead_b = torch.empty(0)  # each row's next position, less the column
         self._spans: dict[int | None, _Span] = {}
         super().__init__(layers=[SharedLayer(window, self) for window in windows])
 
@@ -169,9 +171,19 @@ class SharedPromptCache(Cache):
             (self.lengths[p] + self.column - s for p, s in zip(self.prompt_of, self.starts, strict=True)), default=0
         )
 
+    @property
+    def prompt_lengths_b(self) -> torch.Tensor:
+        """Tokens of each row's prompt, on the device."""
+        return self._lengths_b
+
+    @property
+    def completion_lengths_b(self) -> torch.Tensor:
+        """Tokens of each row's completion that are in the cache, on the device."""
+        return self.column - self._starts_b
+
     def positions_b1(self) -> torch.Tensor:
         """The position of each row's next token in its sequence, `[b, 1]`."""
-        return self._ahead_b1 + self.column
+        return (self._ahead_b + self.column)[:, None]
 
     def admit(self, prefilled: DynamicCache, lengths: Sequence[int], rows_each: Sequence[int]) -> None:
         """Add prompts, and their completions after the present rows.
@@ -237,8 +249,9 @@ class SharedPromptCache(Cache):
         for layer in self.layers:
             layer.update_views(self.active_prompts, self.active_rows)
         device = self.layers[0].completion_kv[0].device
-        ahead = [self.lengths[place] - start for place, start in zip(self.prompt_of, self.starts, strict=True)]
-        self._ahead_b1 = torch.tensor(ahead, device=device)[:, None]
+        lengths = [self.lengths[place] for place in self.prompt_of]
+        self._starts_b, self._lengths_b = on_device([self.starts, lengths], device)
+        self._ahead_b = self._lengths_b - self._starts_b
         rows_of: list[list[int]] = [[] for _ in self.lengths]
         slot_of = []
         for row, place in enumerate(self.prompt_of):
@@ -252,7 +265,9 @@ class SharedPromptCache(Cache):
             head_H = torch.arange(H)
             query_PHG = rows_PG[:, None] * H + head_H[:, None]
             slot_bH = (place_b1 * H + head_H) * most + slot_b1
-            self._order[H] = Order(query_PHG.flatten().to(device), slot_bH.flatten().to(device))
+            sizes = [query_PHG.numel(), slot_bH.numel()]
+            both = on_device(torch.cat([query_PHG.flatten(), slot_bH.flatten()]), device)
+            self._order[H] = Order(*torch.split(both, sizes))
 
     def begin(self) -> None:
         """Make room for one more token per row, and compute what each kind of layer attends to."""
@@ -288,14 +303,17 @@ class SharedPromptCache(Cache):
             reach = [min(n, max(window - 1 - t, 0)) for n, t in zip(reach, since, strict=True)]
             first = max(first, self.column - window + 1)
         max_reach = max(reach)
-        starts = [max(start, first) for start in self.starts]
         found = _Span(width - max_reach, first)
-        if min(reach) < max_reach or max(starts) > first:
-            device = self.layers[0].completion_kv[0].device
+        if min(reach) < max_reach or max(self.starts) > first:
+            # The same once more from what lies on the device: copying it there in every step would be a wait.
+            device = self._starts_b.device
+            reach_b = self._lengths_b.clamp(max=width)
+            if window is not None:
+                reach_b = torch.minimum(reach_b, (window - 1 - self.column + self._starts_b).clamp(min=0))
             back_L = torch.arange(max_reach - 1, -1, -1, device=device)
             column_t = torch.arange(first, self.column + 1, device=device)
-            found.prompt_bias = _hide(back_L >= torch.tensor(reach, device=device)[:, None])
-            found.completion_bias = _hide(column_t < torch.tensor(starts, device=device)[:, None])
+            found.prompt_bias = _hide(back_L >= reach_b[:, None])
+            found.completion_bias = _hide(column_t < self._starts_b[:, None])
         return found
 
     def attend(self, layer: SharedLayer, query: torch.Tensor, scaling: float) -> torch.Tensor:
@@ -326,9 +344,3 @@ class SharedPromptCache(Cache):
 def _hide(hidden: torch.Tensor) -> torch.Tensor:
     """A mask to add to scores, with an axis for heads: minus infinity where hidden."""
     return torch.zeros(hidden.shape, device=hidden.device).masked_fill_(hidden, -torch.inf)[:, None]
-
-
-def _for_products(state: torch.Tensor) -> torch.Tensor:
-    """In the dtype that products are computed in."""
-    kind = state.device.type
-    return state.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else state

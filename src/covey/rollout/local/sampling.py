@@ -17,6 +17,7 @@ from transformers import DynamicCache, PreTrainedModel
 
 from covey.errors import TrainingError
 from covey.model.base import base_model
+from covey.model.device import on_device
 from covey.rollout.engine import Completion, SamplingSettings
 from covey.rollout.local.decode import PlainDecoder, plain_decoder
 from covey.rollout.local.prompt_cache import SharedPromptCache, windows_of
@@ -135,9 +136,9 @@ class _Run:
         sequences = torch.full(shape, self.pad_token_id, dtype=torch.long)
         for row, ids in enumerate(self.prompt_ids):
             sequences[row, self.longest - len(ids) : self.longest] = torch.tensor(ids)
-        self.sequences = sequences.to(self.device)
+        self.sequences = on_device(sequences, self.device)
         self.logps = torch.zeros(shape, device=self.device) if self.sampling.logprobs else None
-        self.eos = torch.tensor(self.eos_token_ids, dtype=torch.long, device=self.device)
+        self.eos = self._on_device(self.eos_token_ids)
         self.lengths = [0] * len(self.prompt_ids)
         self.rows_b = self._on_device([])
         self.newest_b = self._on_device([])
@@ -189,8 +190,8 @@ class _Run:
         self.rows_b = torch.cat([self.rows_b, new_b])
         self.newest_b = torch.cat([self.newest_b, torch.zeros_like(new_b)])
         self.ended_b = torch.cat([self.ended_b, torch.zeros_like(new_b, dtype=torch.bool)])
-        repeats_P = self._on_device(counts)
-        self._sample(logits_PV.repeat_interleave(repeats_P, 0), slice(old, None), changed=True)
+        logits_bV = logits_PV.repeat_interleave(self._on_device(counts), 0, output_size=len(new))
+        self._sample(logits_bV, slice(old, None), changed=True)
 
     def decode(self) -> None:
         """Sample one more token of every completion in the batch."""
@@ -219,7 +220,7 @@ class _Run:
         rows, rows_b = self.rows[places], self.rows_b[places]
         if changed:
             self._select_rows(rows_b)
-        sampled = self._sample_tokens(logits_bV, rows, rows_b)
+        sampled = self._sample_tokens(logits_bV, rows, places)
         self.newest_b[places] = sampled.tokens_b
         self.ended_b[places] |= torch.isin(sampled.tokens_b, self.eos)
         self.invalid |= ~sampled.valid_b.all()
@@ -233,10 +234,10 @@ class _Run:
         elif changed and len(rows) < len(self.rows):
             self._select_rows(self.rows_b)
 
-    def _sample_tokens(self, logits_bV: torch.Tensor, rows: list[int], rows_b: torch.Tensor) -> SampledTokens:
-        logits_bV = logits_bV.float()
+    def _sample_tokens(self, logits_bV: torch.Tensor, rows: list[int], places: slice) -> SampledTokens:
+        logits_bV, rows_b = logits_bV.float(), self.rows_b[places]
         if self.processors or self.sampling.repetition_penalty != 1.0:
-            sequences_bS, starts_b = self._sequences_so_far(rows, rows_b)
+            sequences_bS, starts_b = self._sequences_so_far(rows, places)
             logits_bV = process(logits_bV, sequences_bS, starts_b, self.sampling, self.processors)
         uniform_b = torch.empty(0)
         if self.sampling.temperature > 0:
@@ -244,41 +245,43 @@ class _Run:
                 len(self.prompt_ids), dtype=torch.float64, device=self.device, generator=self.generator
             )[rows_b]
         sampled = sample_tokens(logits_bV, uniform_b, self.sampling)
-        columns_b = self._columns(rows)
+        columns_b = self._columns(rows, places)
         self.sequences[rows_b, columns_b] = sampled.tokens_b
         if self.logps is not None and sampled.logps_b is not None:
             self.logps[rows_b, columns_b] = sampled.logps_b
         return sampled
 
-    def _columns(self, rows: list[int]) -> torch.Tensor | int:
+    def _columns(self, rows: list[int], places: slice) -> torch.Tensor | int:
         """The column of each row's next token."""
-        counts = [self.lengths[row] for row in rows]
-        if min(counts) == max(counts):
-            return self.longest + counts[0]
-        return self._on_device(counts) + self.longest
+        assert self.cache is not None
+        counts = {self.lengths[row] for row in rows}
+        if len(counts) == 1:
+            return self.longest + counts.pop()
+        return self.cache.completion_lengths_b[places] + self.longest
 
-    def _sequences_so_far(self, rows: list[int], rows_b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def _sequences_so_far(self, rows: list[int], places: slice) -> tuple[torch.Tensor, torch.Tensor]:
         """The tokens so far, padded on the left, and where each row's tokens begin."""
+        assert self.cache is not None
+        rows_b = self.rows_b[places]
         counts = [self.lengths[row] for row in rows]
-        lengths = [len(self.prompt_ids[row]) + count for row, count in zip(rows, counts, strict=True)]
-        end, width = self.longest + max(counts), max(lengths)
-        starts_b = width - self._on_device(lengths)
+        counts_b, prompts_b = self.cache.completion_lengths_b[places], self.cache.prompt_lengths_b[places]
+        width = max(len(self.prompt_ids[row]) + count for row, count in zip(rows, counts, strict=True))
+        end, starts_b = self.longest + max(counts), width - prompts_b - counts_b
         if min(counts) == max(counts):
             return self.sequences[rows_b, end - width : end], starts_b
-        late_b1 = (max(counts) - self._on_device(counts))[:, None]
-        columns_bS = torch.arange(end - width, end, device=self.device) - late_b1
+        columns_bS = torch.arange(end - width, end, device=self.device) - (max(counts) - counts_b)[:, None]
         found_bS = self.sequences[rows_b[:, None], columns_bS.clamp(min=0)]
         padding_bS = torch.arange(width, device=self.device) < starts_b[:, None]
         return found_bS.masked_fill(padding_bS, self.pad_token_id), starts_b
 
     def _remove_ended(self) -> None:
-        if bool(self.invalid):
+        *ended, invalid = torch.cat([self.ended_b, self.invalid[None]]).tolist()  # one wait for the device
+        if invalid:
             raise TrainingError(
                 "The model's logits are not finite (NaN or infinite), so no token can be sampled from them. "
                 "Its weights have most likely diverged: lower training.learning_rate, or go back to a checkpoint."
             )
         limit = self.sampling.max_completion_length
-        ended = self.ended_b.tolist()
         gone = [place for place, row in enumerate(self.rows) if ended[place] or self.lengths[row] == limit]
         if not gone:
             return
@@ -297,7 +300,7 @@ class _Run:
                 processor.select_rows(rows_b)
 
     def _on_device(self, numbers: Sequence[int]) -> torch.Tensor:
-        return torch.tensor(numbers, dtype=torch.long, device=self.device)
+        return on_device(numbers, self.device)
 
     def results(self) -> list[Completion]:
         """The completions, each up to its first end-of-sequence token."""
@@ -338,11 +341,11 @@ def prefill(model: Any, prompts: Sequence[Sequence[int]], pad: int) -> tuple[tor
         The logits of the token after each prompt, `[P, V]`, and the filled cache.
     """
     longest = max(map(len, prompts))
-    ids_PL = torch.tensor([[pad] * (longest - len(ids)) + list(ids) for ids in prompts], device=model.device)
+    ids_PL = on_device([[pad] * (longest - len(ids)) + list(ids) for ids in prompts], model.device)
     cache = DynamicCache(config=model.config)
     masks: dict[str, torch.Tensor] = {}
     if min(map(len, prompts)) < longest:
-        mask_PL = torch.tensor([[0] * (longest - len(ids)) + [1] * len(ids) for ids in prompts], device=model.device)
+        mask_PL = on_device([[0] * (longest - len(ids)) + [1] * len(ids) for ids in prompts], model.device)
         masks = {"attention_mask": mask_PL, "position_ids": (mask_PL.cumsum(-1) - 1).clamp(min=0)}
     out = model(input_ids=ids_PL, past_key_values=cache, use_cache=True, logits_to_keep=1, **masks)
     return out.logits[:, -1], cache

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 
 import torch
 
+from covey.model.device import for_products
+
 
 @dataclass(frozen=True, slots=True)
 class Order:
@@ -55,20 +57,32 @@ def split_attention(
     )
     L = prompt_keys.shape[1]
     scaled = (query_bHgD * scaling).reshape(b * H, g, D).to(keys.dtype)
-    scores = torch.bmm(scaled, keys.transpose(1, 2))
+    scores = _product(scaled, keys.transpose(1, 2))
     bias = completions.bias
     if L:
         grouped = scaled.index_select(0, order.slots).view(len(prompt_keys), -1, D)
-        to_prompt = torch.bmm(grouped, prompt_keys.transpose(1, 2)).view(-1, g, L)
+        to_prompt = _product(grouped, prompt_keys.transpose(1, 2)).view(-1, g, L)
         scores = torch.cat([to_prompt.index_select(0, order.back), scores], dim=-1)
         if completions.bias is not None and prompts.bias is not None:
             bias = torch.cat([prompts.bias, completions.bias], dim=-1)
     if bias is not None:
         scores.view(b, -1, scores.shape[-1]).add_(bias)
     shares = scores.softmax(-1, dtype=torch.float32).to(values.dtype)
-    found = torch.bmm(shares[..., L:], values)
+    found = _product(shares[..., L:], values)
     if L:
         grouped = shares[..., :L].index_select(0, order.slots).view(len(prompt_keys), -1, L)
-        from_prompt = torch.bmm(grouped, prompt_values).view(-1, g, found.shape[-1])
+        from_prompt = _product(grouped, prompt_values).view(-1, g, found.shape[-1])
         found += from_prompt.index_select(0, order.back)
     return found.view(b, H, g, -1)
+
+
+def _product(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    """The batched product; of 16-bit numbers on CUDA in float32, as it is accumulated.
+
+    Rounded scores, and rounded sums of two parts, would put the sampler further from the scorer than `generate` is.
+    """
+    left, right = for_products(left), for_products(right)
+    if left.device.type != "cuda" or left.dtype == torch.float32 or torch.version.hip is not None:
+        return torch.bmm(left, right)
+    with torch.autocast("cuda", enabled=False):
+        return torch.bmm(left, right, out_dtype=torch.float32)

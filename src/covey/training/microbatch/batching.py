@@ -31,6 +31,7 @@ from covey.config import SpeedConfig
 from covey.config.groups.speed import BNPO, check_token_budget, coupling
 from covey.errors import ConfigError
 from covey.log_once import log_once
+from covey.model.device import on_device
 from covey.training.microbatch.metric_weights import with_totals
 from covey.training.microbatch.microbatch_split import (
     COMPLETION_KEYS,
@@ -333,9 +334,12 @@ def positions_are_relative(model: torch.nn.Module) -> bool:
 
 
 def _take(batch: Batch, rows: Sequence[int]) -> Batch:
+    device = batch["prompt_ids"].device
+    index = on_device(rows, device)
+
     def rows_of(value: Any) -> Any:
         if isinstance(value, Tensor):
-            return value[torch.tensor(rows, device=value.device)] if value.ndim else value
+            return value[index if value.device == device else index.to(value.device)] if value.ndim else value
         return [value[row] for row in rows] if isinstance(value, (list, tuple)) else value
 
     return {key: rows_of(value) for key, value in batch.items()}

@@ -21,6 +21,7 @@ from accelerate.utils import extract_model_from_parallel, is_compiled_module
 from transformers import PreTrainedModel
 
 from covey.log_once import log_once
+from covey.model.device import on_device
 from covey.model.group_attention import LAYOUT, NO_MASK, GroupLayout, PackedGroup, share_prompts, unsupported_reason
 from covey.model.norms import use_own_norms
 
@@ -59,7 +60,8 @@ def pack(input_ids_BS: torch.Tensor, mask_BS: torch.Tensor, length_T: int) -> Pa
     Returns:
         The packed rows; None if a row has no prompt, or its padding is elsewhere.
     """
-    ids_BS, mask_BS = input_ids_BS.cpu(), mask_BS.cpu().bool()
+    ids_BS, mask_BS = torch.stack([input_ids_BS, mask_BS.to(input_ids_BS)]).cpu()  # one wait for the device
+    mask_BS = mask_BS.bool()
     rows, width = ids_BS.shape
     prompt_ids, prompt_mask, completion_mask = ids_BS[:, :-length_T], mask_BS[:, :-length_T], mask_BS[:, -length_T:]
     if not (
@@ -78,13 +80,16 @@ def pack(input_ids_BS: torch.Tensor, mask_BS: torch.Tensor, length_T: int) -> Pa
     prompt_end_B = packed_BS[:, -length_T - 1][new_B][new_B.cumsum(0) - 1]
     predictor_BT = packed_BS[:, -length_T:] - 1
     predictor_BT[:, 0] = prompt_end_B
-    device = input_ids_BS.device
+    indices = (
+        kept_BS.flatten().nonzero().squeeze(1),
+        (mask_BS.cumsum(1) - 1)[kept_BS],
+        predictor_BT[completion_mask],
+        completion_mask.flatten().nonzero().squeeze(1),
+    )
+    together = on_device(torch.cat(indices), input_ids_BS.device)
     return PackedRows(
         _layout(new_B.tolist(), prompt_mask.sum(1).tolist(), completion_mask.sum(1).tolist()),
-        kept_BS.flatten().nonzero().squeeze(1).to(device),
-        (mask_BS.cumsum(1) - 1)[kept_BS].to(device),
-        predictor_BT[completion_mask].to(device),
-        completion_mask.flatten().nonzero().squeeze(1).to(device),
+        *torch.split(together, [len(index) for index in indices]),
     )
 
 

@@ -166,6 +166,9 @@ class EngineGeneration(VLLMGeneration):
             yield name, weights.detach().clone() if merged else weights
 
     def _check_sync(self) -> None:
+        if self.mode == "colocate" and self.enable_sleep_mode:
+            # TRL has woken the weights only. It wakes the cache once more before it generates, which vLLM skips.
+            self.llm.wake_up(tags=["kv_cache"])
         if self._dist.fsdp_version == 1:
             if not self._syncs:
                 logger.warning("Under FSDP 1, vLLM's weights are not compared with the trainer's.")

@@ -18,7 +18,12 @@ from covey.errors import EngineError
 from covey.model.base import evaluating
 
 TOLERANCE = {"float32": 1e-3, "half": 0.1}
-"""Largest mean difference by the coarser of the two dtypes, in nats per token."""
+"""Largest mean difference by the coarser of the two dtypes, in nats per token, unless the first gap is large itself."""
+
+FACTOR = 5.0
+"""How many times the first gap a later one may be in 16 bits. Their rounding adds up over layers: a deep model's first
+gap, when both sides hold the same weights by construction, may be near `TOLERANCE` and is no fault. It is an error
+itself from `FACTOR` times `TOLERANCE` on: another model's weights differ by more."""
 
 _MOVED = {"float32": 1e-5, "half": 1e-3}
 """A change of the trainer's log-probs beyond rounding: the engine's must change as well."""
@@ -90,9 +95,18 @@ class WeightSyncCheck:
             dtypes: of the trainer and of the engine, such as `float32`.
         """
         kind = "float32" if set(dtypes) == {"float32"} else "half"
-        self.tolerance = TOLERANCE[kind] if tolerance is None else tolerance
+        self._usual = TOLERANCE[kind] if tolerance is None else tolerance
+        self._fixed = tolerance is not None or kind == "float32"
+        self._first: float | None = None
         self._rounding = _MOVED[kind]
         self._before: tuple[torch.Tensor, torch.Tensor] | None = None
+
+    @property
+    def tolerance(self) -> float:
+        """Largest mean gap now, in nats per token."""
+        if self._fixed:
+            return self._usual
+        return FACTOR * self._usual if self._first is None else max(self._usual, FACTOR * self._first)
 
     def compare(self, own: Sequence[Sequence[float]], engine: Sequence[Sequence[float]]) -> Gap:
         """The gap between the two sides now. NaN from either side counts as an infinite gap."""
@@ -120,12 +134,21 @@ class WeightSyncCheck:
         elif not gap.mean <= self.tolerance:
             found = (
                 f"the log-probs of vLLM and of the trainer differ by {gap.mean:.3g} nats per token on average "
-                f"({gap.largest:.3g} at most), more than launch.sync_tolerance ({self.tolerance:g})"
+                f"({gap.largest:.3g} at most), more than launch.sync_tolerance ({self._explained()})"
             )
         else:
+            self._first = gap.mean if self._first is None else self._first
             return None
         return EngineError(
             f"After the weight sync at step {step}, {found}: the engine does not hold the weights that are trained, so "
             "the run was stopped. A stale layer, another model on the server, or another dtype can be the cause "
             "(docs/vllm.md says how to tell them apart). If it is only rounding, raise launch.sync_tolerance."
         )
+
+    def _explained(self) -> str:
+        """The tolerance, and where it comes from if it is not the usual one."""
+        text = f"{self.tolerance:.4g}"
+        if self.tolerance == self._usual:
+            return text
+        what = "the usual, at the first sync" if self._first is None else "the first gap"
+        return f"{text}, {FACTOR:g} times {what}"

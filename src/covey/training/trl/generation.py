@@ -18,6 +18,7 @@ from trl.models.utils import unwrap_model_for_generation
 
 from covey.errors import ConfigError, EngineError
 from covey.model.base import base_model, evaluating
+from covey.model.device import casting_once
 from covey.rollout import Capabilities, Completion, InferenceEngine, LocalEngine, SamplingSettings, complete
 from covey.rollout.engine import NamedWeights
 from covey.rollout.generate import engine_failures
@@ -85,6 +86,7 @@ class PolicyEngine(LocalEngine):
                 gradient_checkpointing_kwargs=args.gradient_checkpointing_kwargs,
             ) as model,
             backend.summon_full_params(trainer.model_wrapped, recurse=False),
+            casting_once(model, mixed_precision(trainer)),
         ):
             yield model
 
@@ -246,6 +248,15 @@ def sync_engine(trainer: Any) -> None:
             f"The engine {type(engine).__name__} has version {engine.version} after sync(weights, {step}): it must be "
             "the version that sync was given."
         )
+
+
+def mixed_precision(trainer: Any) -> torch.dtype | None:
+    """The dtype of mixed precision that one autocast around all forwards of a generation has; None where each forward
+    enters it by itself: on a CPU, with sharded parameters, whose casts would pile up, and with vLLM."""
+    accelerator = trainer.accelerator
+    if accelerator.device.type == "cpu" or any_over_shards(trainer.model) is not None or trainer.use_vllm:
+        return None
+    return {"bf16": torch.bfloat16, "fp16": torch.float16}.get(accelerator.mixed_precision)
 
 
 def vocab_size(trainer: Any) -> int:

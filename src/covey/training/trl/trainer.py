@@ -21,6 +21,7 @@ from trl.trainer.utils import split_pixel_values_by_grid, unsplit_pixel_values_b
 
 from covey.config import SpeedConfig
 from covey.log_once import begin_run
+from covey.model.device import casting_once
 from covey.model.reasoning_vocab import ReasoningVocabulary
 from covey.objective import KLController, Objective
 from covey.objective.interface import check_objective, needs_of
@@ -41,7 +42,7 @@ from covey.training.replaced import replaced
 from covey.training.scoring.shared_scoring import SharedScoring
 from covey.training.scoring.thinking import ReasoningSupport
 from covey.training.trl.engine import patched_engine
-from covey.training.trl.generation import engine_for, generate_turn
+from covey.training.trl.generation import engine_for, generate_turn, mixed_precision
 from covey.training.trl.hooks import TrainerHooks
 from covey.training.trl.masked_head import mask_head
 from covey.training.trl.resampled_batch import make_resampler, resampled_batch
@@ -211,7 +212,7 @@ class GRPOTrainer(TRLGRPOTrainer):
         turn = generate_turn(self, prompt_ids, text_only=images is None and not fields)
         if turn is not None:
             return turn
-        with self._reasoning.generating():
+        with self._reasoning.generating(), casting_once(self.model, mixed_precision(self)):
             return super()._generate_single_turn(prompt_ids, images, fields, *args, **kwargs)
 
     # -- replaces TRL's `_calculate_rewards`: keeps each function's rewards, over all processes, for the objective, and

@@ -1,0 +1,64 @@
+"""`covey doctor --device`: checks of this machine's device, as a table and as JSON."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from pathlib import Path
+from typing import Any
+
+from covey.cli.config_arguments import make_console
+from covey.errors import ConfigError
+from covey.runlog.files import write_atomically
+
+
+def run_checks(*, quick: bool, file: str | None) -> int:
+    """Run the checks, print them, and write them to a file if one is given.
+
+    Raises:
+        ConfigError: there is no folder for the file.
+    """
+    if file is not None and not Path(file).absolute().parent.is_dir():
+        raise ConfigError(f"--json {file}: there is no folder {Path(file).absolute().parent}; make it first.")
+    console = make_console()
+    with console.status("Loading PyTorch …") as status, warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        from transformers.utils.logging import set_verbosity_error
+
+        set_verbosity_error()
+        from covey.training.device_check.run import check_device
+
+        found = check_device(quick=quick, say=lambda text: status.update(f"{text} …"))
+    _print(console, found)
+    if file is not None:
+        write_atomically(Path(file), json.dumps(found, indent=2) + "\n")
+    return 0 if all(check["ok"] for check in found["checks"]) else 1
+
+
+def _print(console: Any, found: dict[str, Any]) -> None:
+    from rich.table import Table
+
+    device = {name: value for name, value in found["device"].items() if name != "packages"}
+    console.print(", ".join(f"{name} {value}" for name, value in device.items()), highlight=False)
+    packages = found["device"]["packages"]
+    console.print(", ".join(f"{name} {value}" for name, value in packages.items() if value), highlight=False)
+    table = Table("", "check", "error", "allowed", "what", box=None, padding=(0, 1))
+    for check in found["checks"]:
+        mark = "[green]✓[/]" if check["ok"] else "[red]✗[/]"
+        table.add_row(mark, check["name"], _short(check["error"]), _short(check["allowed"]), check["what"])
+    console.print(table)
+    for check in (check for check in found["checks"] if not check["ok"]):
+        more = f" ({check['note']})" if check["note"] else ""
+        text = f"{check['name']} is wrong on this device{more}: train with {check['switch']}, and please report it."
+        console.print(text, style="red", markup=False, highlight=False)
+    table = Table("a step", "prompt + completion", "seconds", "peak GiB", "waits", box=None, padding=(0, 1))
+    for one in found["speed"]:
+        peak, waits = one.get("peak_gib"), one.get("waits_per_step")
+        shown = "" if peak is None else f"{peak:.1f}", "" if waits is None else f"{waits:.0f}"
+        seconds = one["error"] if "error" in one else f"{one['seconds']:.3f}"
+        table.add_row(one["name"], f"{one['prompt']} + {one['completion']}", seconds, *shown)
+    console.print(table)
+
+
+def _short(number: float | None) -> str:
+    return "" if number is None else f"{number:.2g}"
