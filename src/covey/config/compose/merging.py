@@ -15,7 +15,7 @@ from omegaconf.errors import ConfigTypeError, GrammarParseError, OmegaConfBaseEx
 from covey.config.aliases.alias_result import AliasValueError, DeferredValue
 from covey.config.aliases.presets import GIVES_WAY, GROUP
 from covey.config.aliases.resolve import resolve_aliases
-from covey.config.compose.build import check_keys, walk
+from covey.config.compose.build import check_keys, value_at, walk
 from covey.config.compose.defaults_list import OTHER_MODEL, Composition, Files, Part, read_own
 from covey.config.compose.derived_values import drop_stale_weights, leave_out_other_objectives
 from covey.config.compose.recipe import unreadable_reference
@@ -196,7 +196,6 @@ class Merging:
         return {str(key): value for key, value in values.items()}
 
     def with_preset(self, preset: Source) -> Merging:
-        """The same run with a preset."""
         return Merging(self.files, self._words, self._choices, preset)
 
     def of_preset(self) -> tuple[list[Choice], list[Setting]]:
@@ -213,8 +212,8 @@ class Merging:
     def _applying(self) -> list[Setting]:
         """The implied values that hold: the user sets their keys nowhere, nor chooses an option that does."""
         taken = self._taken()
-        implied = [setting for setting in self.settings if setting.implied and setting.key not in taken]
-        return list({setting.key: setting for setting in (*self.of_preset()[1], *implied)}.values())
+        implied = [found for found in self.settings if found.implied and found.key not in taken]
+        return list({found.key: found for found in (*self.of_preset()[1], *implied)}.values())
 
     def _options_named(self, values: dict[str, Any]) -> list[Choice]:
         """The options that keys choose by their name, where these groups have another one of Covey's."""
@@ -224,7 +223,7 @@ class Merging:
             settings = self.sources[-1].settings if line_only else self.settings
             setting = next((s for s in reversed(settings) if s.key == key and not s.implied), None)
             setting = setting or next((implied for implied in self._applying() if implied.key == key), None)
-            name = _value(values, key) if setting is None else setting.value
+            name = value_at(values, key) if setting is None else setting.value
             now = self.composition.option(group)
             if now is None or not now.builtin or name not in self.files.roots.options(group):
                 continue
@@ -262,13 +261,13 @@ class Merging:
         gone = [
             f"{key}={show(value)}"
             for key, value in ((s.key, s.value) for s in _own_source(old.file.path, old.package).settings)
-            if key not in kept and _value(before, key) == value != _value(after, key)
+            if key not in kept and value_at(before, key) == value != value_at(after, key)
         ]
         if gone:
             name = old.path.rpartition("/")[2]
             self.notes.append(f"{choice.group}={name} is replaced, so these of its settings go: {', '.join(gone)}")
         for key, value in ((s.key, s.value) for s in comes):
-            if key not in named and not key.startswith(f"{choice.group}.") and _value(after, key) == value:
+            if key not in named and not key.startswith(f"{choice.group}.") and value_at(after, key) == value:
                 self.notes.append(f"{key}={value}, as the group {choice.group}={choice.option} has it")
 
     def _kept_by_recipes(self) -> Iterator[str]:
@@ -350,14 +349,6 @@ def _apply(tree: DictConfig, setting: Setting) -> None:
         OmegaConf.update(tree, setting.key, value, merge=False, force_add=True)
     except GrammarParseError as error:
         raise BadKeyError(setting.key, unreadable_reference(error)) from None
-
-
-def _value(values: Mapping[str, Any], key: str) -> Any:
-    """The value of a dotted key in nested values; None where there is none."""
-    found: Any = values
-    for name in key.split("."):
-        found = found.get(name) if isinstance(found, Mapping) else None
-    return found
 
 
 def _concerns(setting: Setting, key: str) -> bool:
