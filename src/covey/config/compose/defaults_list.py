@@ -103,7 +103,9 @@ class Files:
         self._below = [path for path, file in self.given.items() if file in primaries[:-1]]
         self._files: dict[str, ConfigFile | None] = {}
         self._entries: dict[str, list[InputDefault]] = {}
-        self._known = {str(default.group) for default in _base_groups()}
+        self.base_groups = frozenset(str(default.group) for default in _base_groups())
+        """The groups of Covey's own base."""
+        self._known = set(self.base_groups)
         self._taken: set[str] = set()
         for path, file in (*filter(lambda item: item[1] is primary, self.given.items()), *self.given.items()):
             if path in self._entries:
@@ -235,12 +237,17 @@ class Files:
         found = [e for e in entries if str(getattr(e, "group", "")).strip("/") not in {c.group for c in asked}]
         found += [] if any(entry.is_self() for entry in found) else [ConfigDefault(path="_self_")]
         for choice in asked:
+            known, option = choice.group in self._known, f"{choice.group}/{choice.option}"
+            self.roots.check(choice)
+            file = self.read(option)
+            headed = file is not None and file.package is not None and not known
+            package = None if headed else f"_global_.{choice.group.replace('/', '.')}"
             if path.rpartition("/")[0] == choice.group:  # the file builds on this option of its own group
-                package = f"_global_.{choice.group.replace('/', '.')}"
-                found.insert(0, ConfigDefault(path=f"/{choice.group}/{choice.option}", package=package))
+                found.insert(0, ConfigDefault(path=f"/{option}", package=package))
             else:
-                override = choice.group in self._known
-                found.append(GroupDefault(group=f"/{choice.group}", value=choice.option, override=override))
+                found.append(
+                    GroupDefault(group=f"/{choice.group}", value=choice.option, package=package, override=known)
+                )
         return found
 
     def _list(self, path: str, words: list[str], *, adding: bool = False) -> DefaultsList:

@@ -140,6 +140,9 @@ class Merging:
             label = part.file.path.name if part.is_recipe else f"{part.path}.yaml"
             source = resolve_aliases(items, earlier, label, strict=True, more_names=names, references=everything)
             earlier = source.canonical_values
+            if part.group in self.files.base_groups:  # Hydra lets no such option override another group
+                later = [c if c.group == part.group else replace(c, implied=True) for c in source.choices]
+                source.choices = later
             self.sources.append(source)
         line = resolve_aliases(
             self._words, earlier, "command line", strict=False, more_names=names, references=everything
