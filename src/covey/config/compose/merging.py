@@ -92,6 +92,18 @@ class Merging:
         about.sort(key=lambda found: found.value == {})  # mappings are merged, so an empty one sets nothing
         return about[0].written.sentence(key) if about else ""
 
+    def set_above(self, key: str) -> str:
+        """A sentence on what recipes set over an option that the user chooses of this key's group; may be empty."""
+        group, names, typed = key.partition(".")[0], dict[str, str](), self.sources[-1].keys
+        option, by = self.composition.option(group), self.composition.chosen.get(group)
+        for part, source in list(self._pairs())[: self.composition.place(by)] if by is not None else ():
+            own = [key for key in source.keys if key.startswith(f"{group}.") and key not in typed and part.is_recipe]
+            names |= dict.fromkeys(own, part.file.path.name)
+        if not names or option is None or key in typed:
+            return ""
+        keys = ", ".join(f"{key} of {file}" for key, file in sorted(names.items()))
+        return f" {group}={option.path.rpartition('/')[2]} is chosen, and over it come {keys}: set what should differ."
+
     def _pairs(self) -> Iterator[tuple[Part, Source]]:
         return zip(self.composition.parts, self.sources, strict=False)
 
