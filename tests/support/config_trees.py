@@ -56,7 +56,8 @@ class Case:
     words: list[str] = field(default_factory=list)
     taken: set[str] = field(default_factory=set)
     """The groups of Covey's base that the primary config lists itself."""
-    recipe_lists: list[Any] = field(default_factory=list)
+    has_schedule: bool = False
+    """Whether the primary config lists the group `schedule`."""
 
     def write(self, folder: Path) -> None:
         """Write the tree and the recipe."""
@@ -127,6 +128,8 @@ def make(seed: int) -> Case:
         overrides = [{f"override /{g}": _option(rng, g)} for g in GROUPS if rng.random() < 0.3]
         case.files[f"experiment/{name}.yaml"] = "# @package _global_\n" + _dump(_body(rng), overrides)
     case.words = _words(rng, has_extra)
+    if rng.random() < 0.3:
+        case.words.append(f"{'' if case.has_schedule else '+'}schedule@training={rng.choice(NEW['schedule'])}")
     return case
 
 
@@ -140,6 +143,7 @@ def _add_primary(rng: random.Random, case: Case) -> bool:
         entries.append({"extra": rng.choice(NEW["extra"])})
     if rng.random() < 0.3:
         entries.append({"schedule@training": rng.choice(NEW["schedule"])})
+        case.has_schedule = True
     elif rng.random() < 0.3:
         entries.append({"/schedule@training": NEW["schedule"][:: rng.choice([1, -1])]})
     if rng.random() < 0.3:

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
+from tests.support import config_trees
 
 from covey.config import Config, compose
 from covey.config.compose.build import build
 from covey.errors import ConfigError
-from tests.support import config_trees
 
 
 def difference(seed: int, folder: Path) -> str:

@@ -260,8 +260,8 @@ def test_a_tree_in_the_style_of_agent_tunix(words: list[str], expected: tuple[An
 def test_a_tree_in_the_style_of_the_vocabulary_project() -> None:
     write(
         {
-            "conf/config.yaml": "defaults:\n  - model: qwen3_0.6b\n  - dataset: deepscaler\n  - training: grpo_default\n"
-            "  - logging: wandb\n  - _self_\nexp_name: baseline\nseed: 42\n",
+            "conf/config.yaml": "defaults:\n  - model: qwen3_0.6b\n  - dataset: deepscaler\n"
+            "  - training: grpo_default\n  - logging: wandb\n  - _self_\nexp_name: baseline\nseed: 42\n",
             "conf/model/qwen3_0.6b.yaml": "name: Qwen/Qwen3-0.6B\nreasoning_vocab_size: 0\n"
             "model_kwargs: {torch_dtype: bf16}\ngeneration_kwargs: {max_new_tokens: 64, temperature: 0.6}\n",
             "conf/dataset/deepscaler.yaml": "name: agentica-org/DeepScaleR-Preview-Dataset\nmax_train_samples: null\n"

@@ -79,14 +79,6 @@ def walk(values: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, Any
             yield from walk(value, f"{key}.")
 
 
-def value_at(values: Mapping[str, Any], key: str) -> Any:
-    """The value of a dotted key in nested values; None where there is none."""
-    found: Any = values
-    for name in key.split("."):
-        found = found.get(name) if isinstance(found, Mapping) else None
-    return found
-
-
 def _plain(value: Any) -> Any:
     if isinstance(value, TrainingConfig):
         return {name: _plain(inner) for name, inner in value.values.items()}

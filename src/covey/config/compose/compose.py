@@ -111,7 +111,8 @@ def _compose(
         _refuse_secret_names(config)
     except BadKeyError as problem:
         place = "" if problem.where or merging is None else merging.place_of(problem.key)
-        raise ConfigError(f"{problem}{place}") from None
+        above = "" if merging is None else merging.set_above(problem.key)
+        raise ConfigError(f"{problem}{place}{above}") from None
     read = [note for source in merging.users for note in source.notes]
     notes = dict.fromkeys((*_warnings(config), *_for_trackers(config, settings), *files.notes, *read, *merging.notes))
     origins = {s.key: redact(s.written.where) if s.written.typed else s.written.place for s in settings}

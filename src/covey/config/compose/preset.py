@@ -7,9 +7,9 @@ from typing import Any
 
 from covey.config.aliases import presets
 from covey.config.aliases.presets import Selection
-from covey.config.compose.build import value_at
 from covey.config.compose.group_files import CONF
 from covey.config.compose.merging import Merging
+from covey.config.compose.values_tree import value_of
 from covey.config.groups import snapshot
 from covey.config.groups.model import ModelConfig
 
@@ -74,5 +74,5 @@ def _same_name(merging: Merging, model: str) -> tuple[Selection | None, str]:
 
 def _value(values: Mapping[str, Any], key: str) -> Any:
     """The value of a key, by default TRL's."""
-    found, (group, _, name) = value_at(values, key), key.partition(".")
+    found, (group, _, name) = value_of(values, key), key.partition(".")
     return snapshot.fields()[name].default if found is None and group == "training" else found
