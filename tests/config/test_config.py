@@ -88,11 +88,11 @@ def test_the_recipe_overrides_tuning_and_overrides_the_recipe_from_left_to_right
     assert (config.seed, config.training.beta, config.evaluation.every_steps) == (5, 0.25, 2)
 
 
-def test_a_group_in_an_override_replaces_that_of_the_recipe(recipe):
-    path = recipe("model: {name: a/b, revision: main}\ntraining.max_steps: 700\n")
-    assert load([], path).model.revision == "main"
+def test_a_group_in_an_override_goes_below_the_keys_of_the_recipe(recipe):
+    path = recipe("defaults: [override /model: gemma3_1b]\nmodel: {revision: main}\ntraining.max_steps: 700\n")
+    assert load([], path).model.name == "google/gemma-3-1b-it"
     config = load(["model=qwen3_0.6b"], path)
-    assert (config.model.name, config.model.revision) == ("Qwen/Qwen3-0.6B", None)
+    assert (config.model.name, config.model.revision) == ("Qwen/Qwen3-0.6B", "main")
     assert config.training.max_steps == 700
     for word in ("+experiment=quick_test", "experiment=quick_test"):
         assert load([word], path).training.max_steps == 5
@@ -117,8 +117,7 @@ def test_groups_of_the_users_own(tmp_path, recipe):
     config = load(["model=mine"], config_dirs=[tmp_path / "conf"])
     assert (config.model.name, config.training.max_steps) == ("me/mine", 3)
     recipe("name: other\n", "conf/model/starter.yaml")
-    with pytest.raises(ConfigError, match="two options model=starter"):
-        load(["model=starter"], config_dirs=[tmp_path / "conf"])
+    assert load(["model=starter"], config_dirs=[tmp_path / "conf"]).model.name == "other"
 
 
 def test_removing_a_key_and_open_mappings():

@@ -82,7 +82,6 @@ def test_a_users_option_overrides_the_tuning_of_the_default_model() -> None:
     [
         (["training=few"], r"num_generations=1 is out of range.*few\.yaml, line 1\.\)"),
         (["optimizer=sgd"], r"optimizer\.momentum is not a key.*sgd\.yaml, line 2\.\)"),
-        (["evaluation=named"], r"asks for evaluation=greedy by a key.*override /evaluation: greedy"),
     ],
 )
 def test_a_mistake_in_a_group_is_reported_with_its_place(words: list[str], message: str) -> None:

@@ -113,7 +113,8 @@ def _compose(
         _refuse_secret_names(config)
     except BadKeyError as problem:
         place = "" if problem.where or merging is None else merging.place_of(problem.key)
-        raise ConfigError(f"{problem}{place}") from None
+        above = "" if merging is None else merging.set_above(problem.key)
+        raise ConfigError(f"{problem}{place}{above}") from None
     read = [note for source in merging.users for note in source.notes]
     if not files.complete:
         read += notes_without_effect(config, {setting.key: setting.written.name for setting in settings})

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from omegaconf import ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from covey.config.aliases.aliases import FOREIGN_GROUPS
+from covey.config.compose.composition import Composition, Part
 from covey.config.compose.group_files import CONF, Roots
 from covey.config.compose.recipe import ConfigFile, read_file
 from covey.config.settings import Choice
@@ -37,45 +38,6 @@ OTHER_MODEL = "other"
 
 _BASE = "Covey's defaults"
 """The config path of Covey's own primary config; no file of the user's has it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """One config file of a run."""
-
-    path: str
-    """Hydra's config path: `model/starter`."""
-    file: ConfigFile
-    package: str
-    """Where its keys lie: `training`; empty at the top."""
-    group: str
-    """The group whose option it is; empty for none."""
-    chosen: bool
-    """Whether the user chose it."""
-    builtin: bool
-    """Whether it is Covey's own."""
-    is_recipe: bool
-    """Whether it is a recipe or the user's primary config."""
-
-
-@dataclass(frozen=True, slots=True)
-class Composition:
-    """What a run is made of."""
-
-    parts: tuple[Part, ...]
-    """In the order in which they are merged."""
-    chosen: Mapping[str, str]
-    """The groups that the user chooses, with the config path of the file that does; empty for the command line."""
-    lines: tuple[str, ...]
-    """The tree of defaults lists, as Hydra's `--info defaults-tree` shows it."""
-
-    def option(self, group: str) -> Part | None:
-        """The option of a group."""
-        return next((part for part in reversed(self.parts) if part.group == group), None)
-
-    def place(self, path: str) -> int:
-        """The position of a file; that after all for the command line."""
-        return next((number for number, part in enumerate(self.parts) if part.path == path), len(self.parts))
 
 
 class Files:
@@ -103,17 +65,16 @@ class Files:
         self._below = [path for path, file in self.given.items() if file in primaries[:-1]]
         self._files: dict[str, ConfigFile | None] = {}
         self._entries: dict[str, list[InputDefault]] = {}
-        self._known = {str(default.group) for default in _base_groups()}
+        self.base_groups = frozenset(str(default.group) for default in _base_groups())
+        """The groups of Covey's own base."""
+        self._known = set(self.base_groups)
         self._taken: set[str] = set()
-        for path, file in (*filter(lambda item: item[1] is primary, self.given.items()), *self.given.items()):
-            if path in self._entries:
-                continue
-            self._entries[path] = self._entries_of(path, file)
-            if file is not primary:
-                self._entries[path] = self._as_choices(self._entries[path], str(file.path))
+        for path in sorted(self.given, key=lambda path: path != self.root):
+            entries = self._entries_of(path, self.given[path])
+            self._entries[path] = entries if path == self.root else self._as_choices(entries, path)
             added = self._added_by(path)
             self._known |= added
-            self._taken |= added if file is primary else set()
+            self._taken |= added if path == self.root else set()
 
     def compose(self, choices: Iterable[Choice]) -> Composition:
         """What the files make with these choices; of two for one group the later one wins.
@@ -126,7 +87,7 @@ class Files:
             if choice.option is None and choice.group == "model":  # the tuning group follows its name
                 choice = replace(choice, option=OTHER_MODEL)
             if choice.option is not None:
-                self.roots.check(choice)
+                self.roots.check(replace(choice, group=choice.group.partition("@")[0]))
             last.pop(choice.group, None)
             last[choice.group] = choice
         known, words = self._known, list[str]()
@@ -139,9 +100,7 @@ class Files:
     def read(self, path: str) -> ConfigFile | None:
         """The file of a config path; None without one."""
         if path == _BASE:
-            return (
-                replace(read_own(CONF / "config.yaml"), content={}) if self.complete else read_own(CONF / "config.yaml")
-            )
+            return replace(_base(), content={}) if self.complete else _base()
         if path not in self._files:
             found = [] if path in self.given else self.roots.find(path)
             read = read_own if found and self.roots.is_builtin(found[0]) else read_file
@@ -171,10 +130,6 @@ class Files:
         """What a file's defaults list holds, without Hydra's own settings, nor other tools' groups in a recipe."""
         found = list[InputDefault]()
         for entry in file.defaults or []:
-            if isinstance(entry, dict):  # an option that YAML reads as a number
-                entry = {
-                    str(key): str(value) if isinstance(value, int | float) else value for key, value in entry.items()
-                }
             try:
                 found += _parsed(path, [entry])
             except (ValueError, AssertionError):
@@ -191,6 +146,8 @@ class Files:
                 ignored.append(f"{name}={value}" if value else name)
             else:
                 kept.append(entry)
+            if isinstance(entry, GroupDefault) and name == "model" and value is None:  # `tuning` follows its name
+                entry.value = OTHER_MODEL
         if ignored:
             self.notes.append(f"{file.path.name}: without effect here, ignored: the groups {', '.join(ignored)}")
         if any(not entry.is_override() for entry in kept) and not any(entry.is_self() for entry in kept):
@@ -203,7 +160,7 @@ class Files:
             return group in FOREIGN_GROUPS
         return option == "default" and not self.roots.find(f"{group}/default")
 
-    def _as_choices(self, entries: list[InputDefault], origin: str) -> list[InputDefault]:
+    def _as_choices(self, entries: list[InputDefault], path: str) -> list[InputDefault]:
         """The entries of a recipe: a group that the run has is overridden, whether the recipe says so or not, and
         another one is added."""
         first, overrides = list[InputDefault](), list[InputDefault]()
@@ -220,9 +177,7 @@ class Files:
             if entry.optional and not all(self.roots.find(f"{group}/{option}") for option in named):
                 continue
             for option in named:
-                self.roots.check(Choice(group, option, origin=origin))
-            if entry.value is None and group == "model":
-                entry.value = OTHER_MODEL
+                self.roots.check(Choice(group, option, origin=str(self.given[path].path)))
             entry.override = (group if entry.package is None else f"{group}@{entry.package}") in self._known
             (overrides if entry.override else first).append(entry)
         return [*first, *overrides]
@@ -235,12 +190,17 @@ class Files:
         found = [e for e in entries if str(getattr(e, "group", "")).strip("/") not in {c.group for c in asked}]
         found += [] if any(entry.is_self() for entry in found) else [ConfigDefault(path="_self_")]
         for choice in asked:
+            known, option = choice.group in self._known, f"{choice.group}/{choice.option}"
+            self.roots.check(choice)
+            file = self.read(option)
+            headed = file is not None and file.package is not None and not known
+            package = None if headed else f"_global_.{choice.group.replace('/', '.')}"
             if path.rpartition("/")[0] == choice.group:  # the file builds on this option of its own group
-                package = f"_global_.{choice.group.replace('/', '.')}"
-                found.insert(0, ConfigDefault(path=f"/{choice.group}/{choice.option}", package=package))
+                found.insert(0, ConfigDefault(path=f"/{option}", package=package))
             else:
-                override = choice.group in self._known
-                found.append(GroupDefault(group=f"/{choice.group}", value=choice.option, override=override))
+                found.append(
+                    GroupDefault(group=f"/{choice.group}", value=choice.option, package=package, override=known)
+                )
         return found
 
     def _list(self, path: str, words: list[str], *, adding: bool = False) -> DefaultsList:
@@ -375,15 +335,24 @@ def read_own(path: Path) -> ConfigFile:
     return read_file(path)
 
 
+def _base() -> ConfigFile:
+    return read_own(CONF / "config.yaml")
+
+
 def _base_groups() -> list[GroupDefault]:
     """The groups of Covey's base, in its order."""
-    entries = _parsed(_BASE, read_own(CONF / "config.yaml").defaults or [])
-    return [entry for entry in entries if isinstance(entry, GroupDefault)]
+    return [entry for entry in _parsed(_BASE, _base().defaults or []) if isinstance(entry, GroupDefault)]
 
 
 def _parsed(path: str, entries: list[Any]) -> list[InputDefault]:
-    """The entries of a defaults list as Hydra reads them."""
-    return ConfigRepository(ConfigSearchPathImpl())._create_defaults_list(path, ListConfig(entries))
+    """The entries of a defaults list as Hydra reads them, where YAML may read an option as a number."""
+    texts = [
+        {key: str(value) if isinstance(value, int | float) else value for key, value in entry.items()}
+        if isinstance(entry, dict)
+        else entry
+        for entry in entries
+    ]
+    return ConfigRepository(ConfigSearchPathImpl())._create_defaults_list(path, ListConfig(texts))
 
 
 def _given(path: str) -> GroupDefault:

@@ -3,28 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import ConfigTypeError, GrammarParseError, OmegaConfBaseException
 
 from covey.config.aliases.alias_result import AliasValueError, DeferredValue
 from covey.config.aliases.presets import GIVES_WAY, GROUP
 from covey.config.aliases.resolve import resolve_aliases
 from covey.config.compose.build import check_keys, walk
-from covey.config.compose.defaults_list import OTHER_MODEL, Composition, Files, Part, read_own
+from covey.config.compose.composition import Composition, Part
+from covey.config.compose.defaults_list import OTHER_MODEL, Files, read_own
 from covey.config.compose.derived_values import drop_stale_weights, leave_out_other_objectives
-from covey.config.compose.recipe import unreadable_reference
+from covey.config.compose.values_tree import apply_setting, placeholder, resolving, value_of
 from covey.config.groups import snapshot
 from covey.config.groups.model import ModelConfig
 from covey.config.keys import GROUPS, kinds
 from covey.config.settings import Choice, Setting, Source, Written
 from covey.config.values import BadKeyError, coerce, show
-from covey.errors import ConfigError
 
 _SOURCES = {
     "dataset": frozenset({"dataset.task", "dataset.id", "dataset.path", "dataset.mixture.datasets"}),
@@ -100,6 +98,18 @@ class Merging:
         about.sort(key=lambda found: found.value == {})  # mappings are merged, so an empty one sets nothing
         return about[0].written.sentence(key) if about else ""
 
+    def set_above(self, key: str) -> str:
+        """A sentence on what recipes set over an option that the user chooses of this key's group; may be empty."""
+        group, names, typed = key.partition(".")[0], dict[str, str](), self.sources[-1].keys
+        option, by = self.composition.option(group), self.composition.chosen.get(group)
+        for part, source in list(self._pairs())[: self.composition.place(by)] if by is not None else ():
+            own = [key for key in source.keys if key.startswith(f"{group}.") and key not in typed and part.is_recipe]
+            names |= dict.fromkeys(own, part.file.path.name)
+        if not names or option is None or key in typed:
+            return ""
+        keys = ", ".join(f"{key} of {file}" for key, file in sorted(names.items()))
+        return f" {group}={option.path.rpartition('/')[2]} is chosen, and over it come {keys}: set what should differ."
+
     def _pairs(self) -> Iterator[tuple[Part, Source]]:
         return zip(self.composition.parts, self.sources, strict=False)
 
@@ -140,6 +150,9 @@ class Merging:
             label = part.file.path.name if part.is_recipe else f"{part.path}.yaml"
             source = resolve_aliases(items, earlier, label, strict=True, more_names=names, references=everything)
             earlier = source.canonical_values
+            if part.group in self.files.base_groups:  # Hydra lets no such option override another group
+                later = [c if c.group == part.group else replace(c, implied=True) for c in source.choices]
+                source.choices = later
             self.sources.append(source)
         line = resolve_aliases(
             self._words, earlier, "command line", strict=False, more_names=names, references=everything
@@ -177,18 +190,18 @@ class Merging:
         self.notes = []
         replaced = set()
         tree = OmegaConf.create({})
-        with _resolving():
+        with resolving():
             for part, source in self._pairs():
                 if self.files.complete and part.chosen and part.group not in replaced:
                     replaced.add(part.group)  # it takes the place of all that the complete config has there
                     if any(setting.key.startswith(f"{part.group}.") for setting in source.settings):
                         tree.pop(part.group, None)
                 for setting in source.settings:
-                    _apply(tree, setting)
+                    apply_setting(tree, setting)
             for setting in self.sources[-1].settings:
-                _apply(tree, setting)
+                apply_setting(tree, setting)
             for implied in self._applying():
-                _apply(tree, replace(implied, implied=False))
+                apply_setting(tree, replace(implied, implied=False))
                 self.notes += [implied.note] if implied.note else []
             self._compute_deferred(tree)
             values = OmegaConf.to_container(tree, resolve=True)
@@ -196,7 +209,6 @@ class Merging:
         return {str(key): value for key, value in values.items()}
 
     def with_preset(self, preset: Source) -> Merging:
-        """The same run with a preset."""
         return Merging(self.files, self._words, self._choices, preset)
 
     def of_preset(self) -> tuple[list[Choice], list[Setting]]:
@@ -213,8 +225,8 @@ class Merging:
     def _applying(self) -> list[Setting]:
         """The implied values that hold: the user sets their keys nowhere, nor chooses an option that does."""
         taken = self._taken()
-        implied = [setting for setting in self.settings if setting.implied and setting.key not in taken]
-        return list({setting.key: setting for setting in (*self.of_preset()[1], *implied)}.values())
+        implied = [found for found in self.settings if found.implied and found.key not in taken]
+        return list({found.key: found for found in (*self.of_preset()[1], *implied)}.values())
 
     def _options_named(self, values: dict[str, Any]) -> list[Choice]:
         """The options that keys choose by their name, where these groups have another one of Covey's."""
@@ -224,7 +236,7 @@ class Merging:
             settings = self.sources[-1].settings if line_only else self.settings
             setting = next((s for s in reversed(settings) if s.key == key and not s.implied), None)
             setting = setting or next((implied for implied in self._applying() if implied.key == key), None)
-            name = _value(values, key) if setting is None else setting.value
+            name = value_of(values, key) if setting is None else setting.value
             now = self.composition.option(group)
             if now is None or not now.builtin or name not in self.files.roots.options(group):
                 continue
@@ -262,13 +274,13 @@ class Merging:
         gone = [
             f"{key}={show(value)}"
             for key, value in ((s.key, s.value) for s in _own_source(old.file.path, old.package).settings)
-            if key not in kept and _value(before, key) == value != _value(after, key)
+            if key not in kept and value_of(before, key) == value != value_of(after, key)
         ]
         if gone:
             name = old.path.rpartition("/")[2]
             self.notes.append(f"{choice.group}={name} is replaced, so these of its settings go: {', '.join(gone)}")
         for key, value in ((s.key, s.value) for s in comes):
-            if key not in named and not key.startswith(f"{choice.group}.") and _value(after, key) == value:
+            if key not in named and not key.startswith(f"{choice.group}.") and value_of(after, key) == value:
                 self.notes.append(f"{key}={value}, as the group {choice.group}={choice.option} has it")
 
     def _kept_by_recipes(self) -> Iterator[str]:
@@ -297,7 +309,7 @@ class Merging:
     def _compute_deferred(self, tree: DictConfig) -> None:
         """Replace the placeholders by the values computed from other keys."""
         waiting = {
-            (found.key, _placeholder(found)): found
+            (found.key, placeholder(found)): found
             for found in (*self._preset.settings, *self.settings)
             if isinstance(found.value, DeferredValue)
         }
@@ -321,8 +333,8 @@ class Merging:
                 self.notes.append(f"{found.key}={value}, from {found.written.name}: {words}")
             return value
 
-        for (key, placeholder), found in waiting.items():
-            if OmegaConf.select(tree, key) == placeholder:
+        for (key, held), found in waiting.items():
+            if OmegaConf.select(tree, key) == held:
                 settle(found)
 
 
@@ -336,30 +348,6 @@ def _own_source(file: Path, package: str) -> Source:
     return Source([Setting(key, value, Written(key, value, "group")) for key, value in keys])
 
 
-def _apply(tree: DictConfig, setting: Setting) -> None:
-    """Set or remove one key; implied values come last."""
-    if setting.implied:
-        return
-    if setting.written.delete:
-        _remove(tree, setting)
-        return
-    value = _placeholder(setting) if isinstance(setting.value, DeferredValue) else setting.value
-    try:
-        OmegaConf.update(tree, setting.key, value, merge=True, force_add=True)
-    except ConfigTypeError:  # a mapping in place of a list or the reverse, rejected by the check of the values
-        OmegaConf.update(tree, setting.key, value, merge=False, force_add=True)
-    except GrammarParseError as error:
-        raise BadKeyError(setting.key, unreadable_reference(error)) from None
-
-
-def _value(values: Mapping[str, Any], key: str) -> Any:
-    """The value of a dotted key in nested values; None where there is none."""
-    found: Any = values
-    for name in key.split("."):
-        found = found.get(name) if isinstance(found, Mapping) else None
-    return found
-
-
 def _concerns(setting: Setting, key: str) -> bool:
     """Whether a setting sets a key, or something of the group or mapping that the key is."""
     if key in (setting.key, setting.written.name):
@@ -370,40 +358,6 @@ def _concerns(setting: Setting, key: str) -> bool:
     return key.startswith(f"{setting.key}.") and isinstance(setting.value, Mapping) and entry in setting.value
 
 
-def _placeholder(setting: Setting) -> str:
-    """What the tree holds for a value that is not computed yet."""
-    return f"<{setting.written.name}={setting.written.value}>"
-
-
 def _default(key: str) -> Any:
     group, _, name = key.partition(".")
     return snapshot.fields()[name].default if group == "training" else 1.0
-
-
-def _remove(tree: DictConfig, setting: Setting) -> None:
-    parent, _, name = setting.key.rpartition(".")
-    node = OmegaConf.select(tree, parent) if parent else tree
-    word = f"{setting.written.where[0].upper()}{setting.written.where[1:]}"
-    if not OmegaConf.is_dict(node) or name not in node:
-        raise ConfigError(f"{word} removes {setting.key}, which is not set.")
-    if setting.value is not None and node[name] != setting.value:
-        raise ConfigError(
-            f"{word} removes {setting.key} only if it is {show(setting.value)}, but it is {show(node[name])}."
-        )
-    del node[name]
-
-
-@contextmanager
-def _resolving() -> Iterator[None]:
-    """Context manager: an unresolvable reference, or a mapping merged with a plain value, is an error about its key."""
-    try:
-        yield
-    except OmegaConfBaseException as error:
-        key, reason = str(error.full_key or "A value"), str(error).splitlines()[0]
-        if isinstance(error, ConfigTypeError):
-            raise BadKeyError(key, f" is given as a mapping and as something else: {reason}.") from None
-        raise BadKeyError(
-            key,
-            f" holds ${{...}}, which stands for another key, and cannot be resolved: {reason}. Write \\${{ for the "
-            "characters themselves.",
-        ) from None

@@ -100,9 +100,7 @@ def _as_choice(override: Override, roots: Roots) -> Choice | None:
     if not roots.is_group(group) or isinstance(value, dict):
         return None
     if override.package is not None:
-        raise ConfigError(
-            f"The override `{_short(override.input_line)}`: Covey's groups have one place each; leave out the @."
-        )
+        group = f"{group}@{override.package}"
     if override.is_delete() or value is None:
         return Choice(group, None, origin=f"`{_short(override.input_line)}`")
     if isinstance(value, list):

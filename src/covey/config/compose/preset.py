@@ -9,6 +9,7 @@ from covey.config.aliases import presets
 from covey.config.aliases.presets import Selection
 from covey.config.compose.group_files import CONF
 from covey.config.compose.merging import Merging
+from covey.config.compose.values_tree import value_of
 from covey.config.groups import snapshot
 from covey.config.groups.model import ModelConfig
 
@@ -72,8 +73,6 @@ def _same_name(merging: Merging, model: str) -> tuple[Selection | None, str]:
 
 
 def _value(values: Mapping[str, Any], key: str) -> Any:
-    found: Any = values
-    for name in key.split("."):
-        found = found.get(name) if isinstance(found, Mapping) else None
-    group, _, name = key.partition(".")
+    """The value of a key, by default TRL's."""
+    found, (group, _, name) = value_of(values, key), key.partition(".")
     return snapshot.fields()[name].default if found is None and group == "training" else found

@@ -70,7 +70,7 @@ def trackers(config: Config) -> list[str]:
         if name in _NEEDS and find_spec(package) is None:
             raise ConfigError(
                 f"training.report_to={name} needs the package {package}, which is not installed: pip install "
-                f"'{install}', or choose logging=none."
+                f"'{install}', or set training.report_to=none."
             )
     return names
 
