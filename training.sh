@@ -138,10 +138,9 @@ set_number training.vllm_max_model_length VLLM_MAX_LEN
 set_number training.vllm_gpu_memory_utilization VLLM_MEM_UTIL
 set -- ${recipe[@]+"${recipe[@]}"} ${asked[@]+"${asked[@]}"} "$@" # old bash's `set -u` treats an empty list as unset
 
-# A job with no more than the header asks for: the launcher refuses models that do not fit into it.
-gpus=${SLURM_GPUS_ON_NODE:-}${SLURM_JOB_GPUS:-}
-if [[ -n ${SLURM_JOB_ID:-} && -z $gpus && ${SLURM_CPUS_PER_TASK:-} == 4 && ${SLURM_MEM_PER_NODE:-} == 8192 ]]; then
-  export COVEY_STARTER_JOB=1
+# A job with the CPUs and memory of the header: the launcher says what a larger model needs.
+if [[ -n ${SLURM_JOB_ID:-} && ${SLURM_CPUS_PER_TASK:-} == 4 && ${SLURM_MEM_PER_NODE:-} == 8192 ]]; then
+  export COVEY_STARTER_JOB=$SLURM_JOB_ID
 fi
 
 bash "$root/scripts/setup.sh"

@@ -84,7 +84,7 @@ def test_the_job_id() -> None:
 
 def test_a_job_for_the_starter_refuses_other_models(tmp_path: Path) -> None:
     """`training.sh` marks a job that has no more than its own header asks for."""
-    job = {"SLURM_JOB_ID": "7", "SLURM_JOB_NAME": "covey", "COVEY_STARTER_JOB": "1"}
+    job = {"SLURM_JOB_ID": "7", "SLURM_JOB_NAME": "covey", "COVEY_STARTER_JOB": "7"}
     with pytest.raises(CoveyError) as caught:
         check_starter_job(config("model.name=org/large"), Machine(), job)
     for part in (
@@ -101,10 +101,11 @@ def test_a_job_for_the_starter_refuses_other_models(tmp_path: Path) -> None:
     small.mkdir()
     (small / "model.safetensors").write_bytes(b"0" * 1000)
     for words in ((), (f"model.name={small}",), ("model.name=org/large", "launch.gpus=0")):
-        check_starter_job(config(*words), Machine(), job)
-    check_starter_job(config("model.name=org/large"), Machine(), {**job, "SLURM_JOB_NAME": "interactive"})
-    check_starter_job(config("model.name=org/large"), Machine(), {"SLURM_JOB_ID": "7"})
-    check_starter_job(config("model.name=org/large"), Machine.of(2), job)
+        assert check_starter_job(config(*words), Machine(), job) == ""
+    large = config("model.name=org/large")
+    for other in ({"SLURM_JOB_NAME": "interactive"}, {"COVEY_STARTER_JOB": ""}, {"COVEY_STARTER_JOB": "6"}):
+        assert check_starter_job(large, Machine(), {**job, **other}) == ""
+    assert "--gres=gpu:2 --cpus-per-task=64 --mem=256G" in check_starter_job(large, Machine.of(2), job)
 
 
 def test_the_experiment_scripts_say_where_to_submit_them_from(root: Path, tmp_path: Path) -> None:

@@ -146,8 +146,7 @@ def test_a_recipe_with_vllm_gets_the_server_of_the_variables(script: Script, tmp
     ("more", "small"),
     [
         ({}, True),
-        ({"SLURM_GPUS_ON_NODE": "7"}, False),
-        ({"SLURM_JOB_GPUS": "0,1"}, False),
+        ({"SLURM_GPUS_ON_NODE": "7"}, True),  # it still has little memory
         ({"SLURM_MEM_PER_NODE": "262144"}, False),
         ({"SLURM_CPUS_PER_TASK": "64"}, False),
         ({"SLURM_JOB_ID": ""}, False),
@@ -156,7 +155,7 @@ def test_a_recipe_with_vllm_gets_the_server_of_the_variables(script: Script, tmp
 def test_a_job_with_the_headers_resources_is_marked(script: Script, more: dict[str, str], small: bool) -> None:
     Script._program(script.folder / ".venv" / "bin" / "covey", '#!/usr/bin/env bash\necho "${COVEY_STARTER_JOB:-}"\n')
     job = {"SLURM_JOB_ID": "7", "SLURM_CPUS_PER_TASK": "4", "SLURM_MEM_PER_NODE": "8192"}
-    assert script.words("r.yaml", **{**job, **more}) == ["1" if small else ""]
+    assert script.words("r.yaml", **{**job, **more}) == ["7" if small else ""]
 
 
 @pytest.mark.parametrize(

@@ -65,7 +65,7 @@ def placed(config: Config, gpus: int) -> tuple[Config, list[str]]:
     if leaves_place_open(config):
         if config.model.reasoning_vocab_size:
             return config, ["vLLM shares the training GPUs: a server cannot start with the reasoning vocabulary."]
-        if gpus >= tensor + (config.launch.nodes == 1) and gpus:
+        if gpus >= tensor + (config.launch.nodes == 1):
             served = TrainingConfig({**training.values, "vllm_mode": "server"})
             where = "of the node" if config.launch.nodes == 1 else "of the last node"
             return replace(config, training=served), [

@@ -20,7 +20,7 @@ WARNING_SIGNAL = "USR1"
 _TEMPLATE = Path(__file__).with_name("job.sbatch.jinja")
 _SECONDS = 60
 STARTER_JOB = "COVEY_STARTER_JOB"
-"""Environment variable that `training.sh` sets in a job with no more than its own header asks for."""
+"""Environment variable in which `training.sh` puts the id of a job with the CPUs and memory of its own header."""
 _SMALL_MODEL = 500e6  # bytes
 _GPUS_FOR_EXAMPLE = 7
 
@@ -84,31 +84,35 @@ def job_options(config: Config, run_name: str, gpus: int) -> list[str]:
     return options
 
 
-def check_starter_job(config: Config, machine: Machine, environ: Mapping[str, str] = os.environ) -> None:
-    """Check that a model fits into a job that `training.sh` has asked for the starter's needs only.
+def check_starter_job(config: Config, machine: Machine, environ: Mapping[str, str] = os.environ) -> str:
+    """Check that a model fits into a job for which `training.sh` has asked for the starter's needs only.
 
     Args:
         config: the run's config.
         machine: this machine, as far as the job may use it.
         environ: the environment variables.
 
+    Returns:
+        A note for a job that has GPUs and may lack CPUs and memory; else an empty text.
+
     Raises:
-        LaunchError: it does not; with what to ask for.
+        LaunchError: the job has no GPU, and the model is not a small one.
     """
     name, folder = config.model.name, Path(config.model.name)
     stored = sum(file.stat().st_size for file in folder.glob("*") if file.is_file())
-    small = name == STARTER_NAME or 0 < stored < _SMALL_MODEL
-    fits = small or machine.gpus or config.launch.gpus == 0 or config.training.use_cpu
-    if STARTER_JOB not in environ or job_id(environ) is None or fits:
-        return
-    gpus = config.launch.gpus or _GPUS_FOR_EXAMPLE
+    fits = name == STARTER_NAME or 0 < stored < _SMALL_MODEL or config.launch.gpus == 0 or config.training.use_cpu
+    if job_id(environ) is None or environ.get(STARTER_JOB) != environ["SLURM_JOB_ID"] or fits:
+        return ""
+    gpus = config.launch.gpus or len(machine.gpus) or _GPUS_FOR_EXAMPLE
     kept = ("--nodes", "--gres", "--cpus-per-task", "--mem", "--time", "--exclusive")
-    options = [option for option in job_options(config, "run", gpus) if option.startswith(kept)]
+    options = " ".join(option for option in job_options(config, "run", gpus) if option.startswith(kept))
+    has = "4 CPUs and 8 GB, which is what training.sh asks for, for the starter"
+    more = f"`sbatch {options} training.sh …`, or `covey launch … --slurm launch.gpus={gpus}` (launch.slurm.*)"
+    if machine.gpus:
+        return f"This Slurm job has only {has}. Should model.name={name} need more: {more}."
     raise LaunchError(
-        "This Slurm job has what the starter needs, which is what training.sh asks for: 4 CPUs, 8 GB, no GPU. "
-        f"model.name={name} needs more. Ask for it before the script's name, `sbatch {' '.join(options)} "
-        f"training.sh …`, or let the recipe ask for it (launch.slurm.*), `covey launch … --slurm launch.gpus={gpus}`. "
-        "Add launch.gpus=0 to train it in such a job all the same."
+        f"This Slurm job has {has}, and no GPU. model.name={name} needs more; ask for it before the script's name: "
+        f"{more}. Add launch.gpus=0 to train it in such a job all the same."
     )
 
 

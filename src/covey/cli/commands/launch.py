@@ -73,7 +73,8 @@ def run(arguments: argparse.Namespace) -> int:
 
         print(redact(as_text(make_plan(config, name, machine))), end="")
         return 0
-    check_starter_job(config, machine)
+    if note := check_starter_job(config, machine):
+        print(f"· {note}", file=sys.stderr)
     config_arguments.check_names(config)
     if was_requeued():  # whatever the first start was to do with an older run, it has done
         config = dataclasses.replace(config, resume="auto", overwrite=False)
