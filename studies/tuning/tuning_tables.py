@@ -16,7 +16,7 @@ BASELINE = "default"
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One run: held-out accuracy, and means of its last training steps."""
+    """One run: held-out accuracy, and means of its last ten training steps."""
 
     arm: str
     seed: int
@@ -24,6 +24,8 @@ class Result:
     """Held-out accuracy before training."""
     accuracy: float
     """Held-out accuracy after training."""
+    reward: float
+    """Of the training completions."""
     entropy: float
     """Of the policy's distribution at a completion's tokens, in nats."""
     kl: float | None
@@ -31,16 +33,17 @@ class Result:
     no_signal: float
     """Share of groups whose completions all have the same reward."""
     truncated: float
-    """Share of completions cut at the longest length."""
+    """Share of completions cut at the longest length; of the first ten steps."""
     seconds: float
     """Of training."""
 
 
 MEASURES = {
+    "reward": ("reward", 1.0, "{:.2f}"),
     "entropy": ("entropy", 1.0, "{:.3f}"),
     "kl": ("KL", 1.0, "{:.3f}"),
     "no_signal": ("groups without signal", 100.0, "{:.0f}%"),
-    "truncated": ("truncated", 100.0, "{:.1f}%"),
+    "truncated": ("truncated at first", 100.0, "{:.0f}%"),
 }
 """What the report of a run shows beside the accuracy: field, heading, factor, format."""
 
@@ -98,8 +101,8 @@ def page(results: Sequence[Result]) -> str:
         "# Results",
         "Written by sweep.py from results.csv; README.md says what was run. Accuracy in percent of the held-out "
         "problems after training; in brackets 95% intervals over seeds (Student's t), for differences paired by seed. "
-        f"Before training: {_interval(before)}. The other columns are means over seeds of a run's last ten steps: what "
-        "its report shows.",
+        f"Before training: {_interval(before)}. The other columns are what a run's report shows, as means over "
+        "seeds: of the last ten steps, truncation of the first ten.",
         table(results),
         "An interval of a difference that misses 0 says that the setting matters more than the seed. With so many "
         "settings, about one in twenty misses it by luck.",
