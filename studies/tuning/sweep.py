@@ -23,8 +23,8 @@ HERE = Path(__file__).resolve().parent
 RECIPE = HERE / "study.yaml"
 STAGES = ("train", "write")
 SEEDS = (0, 1, 2, 3)
-LAST_STEPS = 10
-"""Figures of training are means of this many last steps."""
+STEPS = 10
+"""Figures of training are means of this many last steps; truncation, of the first."""
 
 ARMS: dict[str, list[str]] = {
     "default": [],
@@ -41,7 +41,6 @@ ARMS: dict[str, list[str]] = {
     "loss_type=grpo": ["training.loss_type=grpo"],
     "loss_type=dr_grpo": ["training.loss_type=dr_grpo"],
     "max_completion_length=32": ["training.max_completion_length=32"],
-    "max_steps=100": ["training.max_steps=100"],
 }
 """The arms by name, and what each adds to the recipe. All but `completions=64` have 128 completions a step."""
 
@@ -95,7 +94,7 @@ def result(arm: str, seed: int, run: RunDirectory) -> Result:
     rows = read_metrics(run.metrics)
 
     def last(name: str) -> float:
-        return mean([value for _, value in series(rows, name)[-LAST_STEPS:]])
+        return mean([value for _, value in series(rows, name)[-STEPS:]])
 
     accuracies = [value for _, value in series(rows, names.EVAL_ACCURACY)]
     return Result(
@@ -103,10 +102,10 @@ def result(arm: str, seed: int, run: RunDirectory) -> Result:
         seed=seed,
         before=accuracies[0],
         accuracy=accuracies[-1],
+        reward=last(names.REWARD),
         entropy=last(names.ENTROPY),
         kl=last(names.KL) if series(rows, names.KL) else None,
-        no_signal=last(names.FRAC_REWARD_ZERO_STD),
-        truncated=last(names.CLIPPED_RATIO),
+        truncated=mean([value for _, value in series(rows, names.CLIPPED_RATIO)[:STEPS]]),
         seconds=json.loads(run.summary.read_text(encoding="utf-8"))["training_seconds"],
     )
 

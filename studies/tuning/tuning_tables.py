@@ -16,7 +16,7 @@ BASELINE = "default"
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One run: held-out accuracy, and means of its last training steps."""
+    """One run: held-out accuracy, and means of its last ten training steps."""
 
     arm: str
     seed: int
@@ -24,23 +24,23 @@ class Result:
     """Held-out accuracy before training."""
     accuracy: float
     """Held-out accuracy after training."""
+    reward: float
+    """Of the training completions."""
     entropy: float
     """Of the policy's distribution at a completion's tokens, in nats."""
     kl: float | None
     """From the reference model, in nats per token; None without one (β = 0)."""
-    no_signal: float
-    """Share of groups whose completions all have the same reward."""
     truncated: float
-    """Share of completions cut at the longest length."""
+    """Share of completions cut at the longest length; of the first ten steps."""
     seconds: float
     """Of training."""
 
 
 MEASURES = {
+    "reward": ("reward", 1.0, "{:.2f}"),
     "entropy": ("entropy", 1.0, "{:.3f}"),
     "kl": ("KL", 1.0, "{:.3f}"),
-    "no_signal": ("groups without signal", 100.0, "{:.0f}%"),
-    "truncated": ("truncated", 100.0, "{:.1f}%"),
+    "truncated": ("truncated at first", 100.0, "{:.0f}%"),
 }
 """What the report of a run shows beside the accuracy: field, heading, factor, format."""
 
@@ -98,8 +98,8 @@ def page(results: Sequence[Result]) -> str:
         "# Results",
         "Written by sweep.py from results.csv; README.md says what was run. Accuracy in percent of the held-out "
         "problems after training; in brackets 95% intervals over seeds (Student's t), for differences paired by seed. "
-        f"Before training: {_interval(before)}. The other columns are means over seeds of a run's last ten steps: what "
-        "its report shows.",
+        f"Before training: {_interval(before)}. The other columns are what a run's report shows, as means over "
+        "seeds: of the last ten steps, truncation of the first ten.",
         table(results),
         "An interval of a difference that misses 0 says that the setting matters more than the seed. With so many "
         "settings, about one in twenty misses it by luck.",
@@ -123,7 +123,10 @@ def draw(results: Sequence[Result], target: Path) -> None:
             axes.plot([estimate.low, estimate.high], [place, place], color="#119c94", linewidth=2.5)
         axes.plot(estimate.value, place, "o", color="#119c94", markersize=6)
     axes.set_yticks(range(len(arms)), list(reversed(arms)))
-    axes.set_xlabel("held-out accuracy less the default's, in points; lines: 95% t intervals; small dots: seeds")
+    axes.set_xscale("symlog", linthresh=10)
+    ticks = [-80, -40, -20, -10, -5, 0, 5, 10]
+    axes.set_xticks(ticks, [f"{tick:+d}" if tick else "0" for tick in ticks])
+    axes.set_xlabel("held-out accuracy less the default's, points\n(lines: 95% t intervals; small dots: seeds)")
     axes.grid(axis="x", color="#e3e8ed")
     for side in ("top", "right", "left"):
         axes.spines[side].set_visible(False)

@@ -46,22 +46,22 @@ def test_each_setting_changes_one_thing(study: SimpleNamespace) -> None:
 
 
 def test_the_figures_of_a_run(study: SimpleNamespace, tmp_path: Path) -> None:
-    """Accuracy before and after, and means of the last ten of twelve steps."""
+    """Accuracy before and after; means of the last ten of twelve steps, truncation of the first ten."""
     run = RunDirectory(tmp_path)
     rows = [{"step": 0, "eval/accuracy": 0.25}]
     for step in range(1, 13):
         share = 0.5 if step > 2 else 9.0
-        rows.append({"step": step, "train/entropy": share, "train/frac_reward_zero_std": share / 2})
-        rows[-1]["train/completions/clipped_ratio"] = share / 5
+        rows.append({"step": step, "train/entropy": share})
+        rows[-1] |= {"train/reward": 2 * share, "train/completions/clipped_ratio": 0.2 if step > 5 else 0.0}
     rows.append({"step": 12, "eval/accuracy": 0.75})
     run.metrics.write_text("".join(json.dumps(row) + "\n" for row in rows))
     run.summary.write_text(json.dumps({"training_seconds": 60.0}))
     found = study.sweep.result("beta=0", 3, run)
-    assert found == study.tables.Result("beta=0", 3, 0.25, 0.75, 0.5, None, 0.25, pytest.approx(0.1), 60.0)
+    assert found == study.tables.Result("beta=0", 3, 0.25, 0.75, 1.0, 0.5, None, pytest.approx(0.1), 60.0)
 
 
 def test_the_table_by_hand(study: SimpleNamespace, tmp_path: Path) -> None:
-    one = study.tables.Result("default", 0, 0.3, 0.5, 0.1, 0.02, 0.25, 0.0, 60.0)
+    one = study.tables.Result("default", 0, 0.3, 0.5, 0.9, 0.1, 0.02, 0.0, 60.0)
     written = [
         *(replace(one, seed=seed, accuracy=accuracy) for seed, accuracy in enumerate((0.50, 0.60, 0.70))),
         *(replace(one, arm="beta=0", seed=s, accuracy=a, kl=None) for s, a in enumerate((0.51, 0.62, 0.73))),
@@ -71,8 +71,8 @@ def test_the_table_by_hand(study: SimpleNamespace, tmp_path: Path) -> None:
     assert results == written
     # t(2) = 4.3027: 60 ± 4.3027 · 10 / √3, and for the differences 2 ± 4.3027 · 1 / √3
     lines = study.tables.page(results).splitlines()
-    assert "| default | 3 | 60.0 [35.2, 84.8] |  | 0.100 | 0.020 | 25% | 0.0% |" in lines
-    assert "| `beta=0` | 3 | 62.0 [34.7, 89.3] | +2.0 [-0.5, +4.5] | 0.100 |  | 25% | 0.0% |" in lines
+    assert "| default | 3 | 60.0 [35.2, 84.8] |  | 0.90 | 0.100 | 0.020 | 0% |" in lines
+    assert "| `beta=0` | 3 | 62.0 [34.7, 89.3] | +2.0 [-0.5, +4.5] | 0.90 | 0.100 |  | 0% |" in lines
     study.tables.draw(results, tmp_path / "differences.png")
     assert (tmp_path / "differences.png").stat().st_size > 3000
 
