@@ -70,6 +70,7 @@ NOT_MIRRORED = {
     "support": "helpers of the tests",
     "foreign": "recipes of other projects, as data",
     "real_vllm": "needs an environment of its own",
+    "claimed_gpu": "whole steps on a device that must be claimed before torch is imported",
     "repository": "what lies outside src/: scripts, documentation, packaging",
 }
 """Folders of tests/ that mirror no package, and why."""

@@ -35,6 +35,7 @@ from covey.evaluation.stored import reward_settings, sampling_settings
 from covey.evaluation.target import Target, find_target
 from covey.importing import code_hashes
 from covey.model.adapters import quantization_config
+from covey.model.device import autocast_dtype
 from covey.model.loading import (
     check_model,
     load_tokenizer,
@@ -192,17 +193,6 @@ def load_policy(config: Config, target: Target) -> Any:
     return model if device is None or getattr(model, "is_quantized", False) else model.to(device)
 
 
-def mixed_precision(config: Config) -> Any:
-    """The dtype of training's mixed precision on a GPU, a `torch.dtype`; None without it. Flash attention, for one,
-    takes no float32."""
-    import torch
-
-    from covey.model.device import half_precision
-
-    kind = half_precision(config.training.bf16, config.training.fp16, config.model.dtype)
-    return {"bf16": torch.bfloat16, "fp16": torch.float16}.get(kind or "")
-
-
 def engine_of(
     config: Config, target: Target, tokenizer: Any, name: str, model: Any = None, *, batch_size: int | None = None
 ) -> InferenceEngine:
@@ -224,13 +214,10 @@ def engine_of(
     batch_size = batch_size or config.evaluation.batch_size
     if name == "local":
         policy = model if model is not None else load_policy(config, target)
-        return LocalEngine(
-            policy,
-            tokenizer,
-            batch_size=batch_size,
-            shared_prefill=config.speed.shared_prefill,
-            autocast=None if policy.device.type == "cpu" else mixed_precision(config),
-        )
+        # Mixed precision as in training: flash attention, for one, takes no float32.
+        autocast = autocast_dtype(policy.device, config.training.bf16, bool(config.training.fp16), config.model.dtype)
+        shared = config.speed.shared_prefill
+        return LocalEngine(policy, tokenizer, batch_size=batch_size, shared_prefill=shared, autocast=autocast)
     settings = config.model
     if target.adapter is not None or settings.load_in_4bit or settings.load_in_8bit:
         raise ConfigError(

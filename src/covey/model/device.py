@@ -42,6 +42,12 @@ def half_precision(bf16: bool | None, fp16: bool, dtype: str | None) -> str | No
     return "fp16" if dtype in (None, "float32") else None
 
 
+def autocast_dtype(device: torch.device, bf16: bool | None, fp16: bool, dtype: str | None) -> torch.dtype | None:
+    """The dtype of mixed precision on this device; None on a CPU, or without it. See `half_precision`."""
+    kind = None if device.type == "cpu" else half_precision(bf16, fp16, dtype)
+    return {"bf16": torch.bfloat16, "fp16": torch.float16}.get(kind or "")
+
+
 @contextmanager
 def casting_once(model: Any, dtype: torch.dtype | None) -> Iterator[None]:
     """Context manager: mixed precision around many forwards, so that a weight is cast once and not in each of them.
