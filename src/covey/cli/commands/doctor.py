@@ -11,7 +11,7 @@ from covey.cli import config_arguments
 if TYPE_CHECKING:
     from covey.training.preflight.findings import PreflightFinding
 
-_COLOURS = {"✓": "green", "!": "yellow", "✗": "red"}
+_COLOURS = {"✓": "green", "·": "dim", "!": "yellow", "✗": "red"}
 
 
 def add_parser(commands: Any) -> None:
@@ -33,13 +33,18 @@ def run(arguments: argparse.Namespace) -> int:
     composed = request.compose()
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     console = config_arguments.make_console()
-    with console.status("Loading PyTorch …"):
-        from covey.training.doctor import examine, try_steps
-        from covey.training.preflight.findings import Mark, PreflightFinding, worst
+    from covey.training.doctor import examine, try_steps
+    from covey.training.preflight.findings import Mark, PreflightFinding, worst
+
     prompts: list[str] = []
-    findings = [PreflightFinding(Mark.WARNING, "config", note) for note in composed.notes]
+    findings = [PreflightFinding(Mark.NOTE, "config", note) for note in composed.notes]
     with console.status("Looking …") as status:
-        for finding in examine(composed.config, show_prompt=prompts.append, naming_places=composed.naming_places):
+        for finding in examine(
+            composed.config,
+            show_prompt=prompts.append,
+            naming_places=composed.naming_places,
+            progress=status.update,
+        ):
             status.update(f"Looking … {finding.check} {finding.mark}")
             findings.append(finding)
     if arguments.trial and worst(findings) is not Mark.WRONG:
@@ -66,5 +71,6 @@ def _print(console: Any, findings: list[PreflightFinding], prompts: list[str]) -
         table.add_row(Text(finding.mark, style=_COLOURS[finding.mark]), finding.check, seen)
     console.print(table)
     counts = {mark: sum(f.mark == mark for f in findings) for mark in _COLOURS}
-    text = f"{counts['✓']} fine, {counts['!']} to look at, {counts['✗']} wrong"
+    notes = f"{counts['·']} note{'' if counts['·'] == 1 else 's'}"
+    text = f"{counts['✓']} fine, {notes}, {counts['!']} to look at, {counts['✗']} wrong"
     console.print(text, style="red" if counts["✗"] else "yellow" if counts["!"] else "green", highlight=False)
