@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,11 +36,16 @@ def check_architecture(model: ModelConfig, source: str) -> None:
             'transformers, such as "architectures": ["Qwen3ForCausalLM"].'
         )
     kind = getattr(transformers, config.architectures[0], None)
-    if kind is None:  # code of its own
+    if kind is None and model.trust_remote_code and getattr(config, "auto_map", None):
         return
+    if kind is None:
+        raise ModelError(
+            f"The config.json of model.name={model.name} names the architecture {config.architectures[0]}, which "
+            "transformers does not have. If the model brings its own code, set model.trust_remote_code=true."
+        )
     empty = _empty(model, kind, config)
     if not hasattr(config, "quantization_config"):  # quantised weights are packed
-        _check_embeddings(model, empty, shapes_of(Path(source)))
+        _check_shapes(model, empty, shapes_of(Path(source)))
     if model.lora.active:
         _check_adapters(model.lora, empty)
 
@@ -70,16 +76,19 @@ def _no_model(model: ModelConfig, error: Exception) -> ModelError:
     )
 
 
-def _check_embeddings(model: ModelConfig, empty: Any, stored: Any) -> None:
-    """Compare the embedding and the output layer, whose shapes have all sizes that configs are changed in."""
-    tables = (empty.get_input_embeddings(), empty.get_output_embeddings())
+def _check_shapes(model: ModelConfig, empty: Any, stored: Mapping[str, tuple[int, ...]]) -> None:
+    """Compare embeddings and linear layers; others may be stored in another layout than they have in the model."""
+    from torch import nn
+
     for name, module in empty.named_modules():
-        shape = stored.get(f"{name}.weight")
-        if shape is not None and any(module is table for table in tables) and shape != tuple(module.weight.shape):
+        if not isinstance(module, nn.Linear | nn.Embedding):
+            continue
+        made = tuple(module.weight.shape)
+        if stored.get(f"{name}.weight", made) != made:
             raise ModelError(
                 f"The weights of model.name={model.name} are not those of its config.json: {name}.weight has the shape "
-                f"{list(shape)} in the file, and the config makes it {list(module.weight.shape)} (vocab_size and "
-                "hidden_size). Take the config.json that was saved with the weights."
+                f"{list(stored[f'{name}.weight'])} in the file, and the config makes it {list(made)}. Take the "
+                "config.json that was saved with the weights."
             )
 
 

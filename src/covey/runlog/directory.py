@@ -204,6 +204,12 @@ class RunDirectory:
             with self.guard(what):
                 for folder in self._missing_folders():
                     stack.callback(_remove_if_empty, folder)
+                try:
+                    self.root.mkdir(parents=True, exist_ok=True)
+                except (FileNotFoundError, FileExistsError) as error:  # a file system of the kernel, a dangling link
+                    raise RunDirectoryError(
+                        f"{self.root} cannot be made: {error.strerror}. Set output_dir to another place."
+                    ) from error
                 descriptor = _take_lock(self._lock, instead)
             stack.callback(os.close, descriptor)
             try:
@@ -233,7 +239,7 @@ class RunDirectory:
     def _missing_folders(self) -> list[Path]:
         """The folders that have to be made, outermost first."""
         path = (*reversed(self.root.parents), self.root)
-        file = next((folder for folder in path if folder.exists() and not folder.is_dir()), None)
+        file = next((folder for folder in path if os.path.lexists(folder) and not folder.is_dir()), None)
         if file is not None:
             raise RunDirectoryError(f"{file} is a file, so {self.root} cannot be a folder. Choose another name.")
         return [folder for folder in path if not folder.exists()]

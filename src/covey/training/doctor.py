@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from covey.config import Config, TrainingConfig
+from covey.config.groups.mesh import Mesh, check_mesh
 from covey.errors import CoveyError
 from covey.runlog.directory import RunDirectory
 from covey.training.checkpoint.resume import plan_resume
@@ -40,11 +41,14 @@ def examine(
         progress: see `Examination`.
     """
     run = RunDirectory(Path(config.output_dir) / (config.run_name or _UNNAMED))
+    processes = int(os.environ.get("WORLD_SIZE", "1"))
+    yield from _examine_mesh(config, processes)
     if config.run_name is not None:
         yield from _examine_run(config, run)
     examination = Examination(
         config=config,
         run=run,
+        processes=processes,
         naming_places=naming_places,
         quietly=partial(logging_to, Path(os.devnull)),
         progress=progress,
@@ -54,6 +58,17 @@ def examine(
         for finding in examination:
             ignored = finding.mark is Mark.WRONG and finding.is_ignored(config.ignore_checks)
             yield dataclasses.replace(finding, mark=Mark.WARNING) if ignored else finding
+
+
+def _examine_mesh(config: Config, processes: int) -> Iterator[PreflightFinding]:
+    """A mesh that training does not have is wrong; one of more processes than this is for `covey launch`."""
+    shape = config.model.mesh_shape
+    for count, mark in ((Mesh.of(shape).processes, Mark.WRONG), (processes, Mark.WARNING)):
+        try:
+            check_mesh(shape, count)
+        except CoveyError as error:
+            yield PreflightFinding(mark, "mesh", str(error), error=error)
+            return
 
 
 def _examine_run(config: Config, run: RunDirectory) -> Iterator[PreflightFinding]:

@@ -4,8 +4,9 @@ The checks follow the order of their cost: settings, files and data before PyTor
 prompts and TRL's arguments, last the gold answers and the memory. What they load is what the run goes on with. They
 write nothing.
 
-Two errors are left to the run itself: those of the checkpoint that it resumes from, and those of an engine of the
-user's own, which loads the weights.
+Left to the run itself: the checksums of a checkpoint that it resumes from; an engine of the user's own, which loads the
+weights; files of a hub model that are not downloaded yet; `model_init_kwargs` that only the model's class knows; a vLLM
+server, which may not be up yet.
 """
 
 from __future__ import annotations
@@ -26,13 +27,14 @@ from covey.model.loading import check_files, check_model, load_tokenizer, source
 from covey.model.prompts import cut_left, prompt_lengths, render, thinking_prefix
 from covey.rewards.runner import RewardRunner
 from covey.runlog.directory import RunDirectory
-from covey.training.build import grpo_config
+from covey.training.build import check_optimizer, grpo_config
 from covey.training.checkpoint.vocab_expansion import check_reasoning
 from covey.training.preflight.checks import (
     check_batch,
     check_lengths,
     check_memory,
     check_prompt_prefix,
+    check_router,
     check_rows,
     check_tokens,
 )
@@ -92,11 +94,15 @@ class Examination:
     def __iter__(self) -> Iterator[PreflightFinding]:
         settings = yield from self._settings()
         asked = yield from self._rewards()
-        yield from self._files(has_rewards=asked is not None)
+        found = yield from self._attempt("model", lambda: check_files(self.config.model.name))
+        yield from self._attempt("adapters", lambda: check_adapters(self.config.model.lora))
+        if asked is not None:
+            yield from self._data()
         self.progress("Loading PyTorch …")
         if settings:
             yield from self._objective()
-        yield from self._model()
+        if found is not None:
+            yield from self._model()
         if hasattr(self, "tokenizer"):
             yield from check_tokens(self.config, self.tokenizer)
         if settings:
@@ -147,13 +153,7 @@ class Examination:
         yield from (PreflightFinding(Mark.WARNING, "evaluation", note) for note in notes)
         return asked
 
-    def _files(self, *, has_rewards: bool) -> Findings[None]:
-        """The weights of a local model, and the data."""
-        config = self.config
-        yield from self._attempt("model", lambda: check_files(config.model.name))
-        yield from self._attempt("adapters", lambda: check_adapters(config.model.lora))
-        if not has_rewards:
-            return
+    def _data(self) -> Findings[None]:
         self.progress("Reading the data …")
         if (yield from self._attempt("data", self._load_data)) is None:
             return
@@ -162,7 +162,7 @@ class Examination:
         yield PreflightFinding(Mark.FINE, "data", f"{len(loaded.train)} training rows; held out: {held_out}")
         for note in (*loaded.notes, *self.unrewarded.values()):
             yield PreflightFinding(Mark.WARNING if note in loaded.warnings else Mark.NOTE, "data", note)
-        yield from check_rows(config, loaded)
+        yield from check_rows(self.config, loaded)
 
     def _load_data(self) -> bool:
         with self.main_first():
@@ -208,6 +208,7 @@ class Examination:
             load_callbacks(config.callbacks, config.evaluation)
             with self.quietly():
                 self.args, notes = grpo_config(config, self.run)
+                check_optimizer(self.args)
             return notes
 
         notes = yield from self._attempt("training", load)
@@ -244,6 +245,7 @@ class Examination:
         for name in config.evaluation.benchmarks:  # now, not after hours of training
             yield from self._attempt("benchmarks", partial(load_benchmark, name, config))
         yield from self._attempt("weights", lambda: check_architecture(config.model, self.source))
+        yield from self._attempt("settings", lambda: check_router(config, model))
         yield from check_memory(config, model, longest)
         if self.is_main:
             yield from check_answers(config, self.loaded)

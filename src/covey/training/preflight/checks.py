@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from covey.config import Config
 from covey.config.groups.mesh import Mesh
-from covey.errors import ConfigError, RunDirectoryError, one_line
+from covey.errors import ConfigError, ModelError, RunDirectoryError, one_line
 from covey.evaluation.grading import answer_asked_by
 from covey.model.loading import declared_eos_ids
-from covey.model.prompts import prompt_ids, thinking_prefix
+from covey.model.prompts import prompt_ids, render, thinking_prefix
 from covey.training.distributed.sharding import splits_weights
 from covey.training.preflight.findings import SAMPLE, Mark, PreflightFinding
 from covey.training.preflight.memory_estimate import MemoryEstimate, available_memory, estimate_memory
@@ -109,6 +109,13 @@ def check_lengths(
     """Prompts against the model's context and vocabulary. Returns the length of a long prompt, in tokens."""
     sample = rows.select(range(min(SAMPLE, len(rows))))["prompt"]
     ids = prompt_ids(tokenizer, config.training.chat_template_kwargs)(sample)
+    if not all(ids):
+        error = ModelError(
+            f"The tokenizer of model.name={config.model.name} makes no tokens of {sum(not one for one in ids)} of "
+            f"{len(ids)} prompts: its files are missing from the folder of the model (tokenizer.json), or they are of "
+            "another model."
+        )
+        yield PreflightFinding(Mark.WRONG, "tokenizer", str(error), error=error)
     yield _vocabulary_finding(model, tokenizer, ids)
     lengths = sorted(map(len, ids))
     middle, high, longest = (lengths[min(len(lengths) - 1, int(q * len(lengths)))] for q in (0.5, 0.95, 1.0))
@@ -137,10 +144,10 @@ def _share(count: int, lengths: list[int]) -> str:
 def _length_advice(lengths: list[int], context: int, completion: int) -> str:
     """What makes prompts and completions fit the context. (A limit of prompts drops those above it.)"""
     ways = []
-    if context - completion >= lengths[0]:
-        ways.append(f"set dataset.max_prompt_length={context - completion} or lower")
     if context > lengths[-1]:
         ways.append(f"lower training.max_completion_length to {context - lengths[-1]}")
+    if context > completion:
+        ways.append(f"set dataset.max_prompt_length={context - completion} or lower")
     if not ways:
         ways = ["choose a model with a longer context, or shorter prompts"]
     text = ", or ".join(ways)
@@ -187,6 +194,20 @@ def check_batch(config: Config, loaded: LoadedData, processes: int = 1) -> Prefl
         return PreflightFinding(Mark.FINE, "batch", f"{result}; {training.max_steps} steps")
     steps = math.ceil(len(loaded.train) * training.num_generations * training.num_iterations / completions)
     return PreflightFinding(Mark.FINE, "batch", f"{result}; about {steps} generation batches a pass over the data")
+
+
+def check_router(config: Config, model: PretrainedConfig) -> None:
+    """Check that a model with a router loss has a router.
+
+    Raises:
+        ConfigError: it has none.
+    """
+    coefficient = config.training.router_aux_loss_coef
+    if coefficient and not hasattr(model.get_text_config(), "output_router_logits"):
+        raise ConfigError(
+            f"training.router_aux_loss_coef={coefficient:g} is for mixtures of experts, and model.name="
+            f"{config.model.name} is none: leave it out."
+        )
 
 
 def check_memory(config: Config, model: PretrainedConfig, prompt_length: int) -> Iterator[PreflightFinding]:
@@ -250,7 +271,10 @@ def _turn_end(tokenizer: PreTrainedTokenizerBase) -> int | None:
     """The special token that the chat template puts after an assistant's answer; None without one."""
     marker = "covey7answer"
     messages = [{"role": "user", "content": "?"}, {"role": "assistant", "content": marker}]
-    text = str(tokenizer.apply_chat_template(messages, tokenize=False))
+    try:
+        text = render(tokenizer, messages, answering=False)
+    except ModelError:  # it may need arguments, or refuse such a conversation; the prompts of the data are rendered too
+        return None
     _, _, tail = text.rpartition(marker)
     ids = tokenizer(tail, add_special_tokens=False).input_ids
     return next((int(i) for i in ids if i in set(tokenizer.all_special_ids)), None)

@@ -14,23 +14,10 @@ if TYPE_CHECKING:
     from covey.config import TrainingConfig
 
 _FLASH = {"flash_attention_2": "flash_attn", "flash_attention_3": "flash_attn_interface"}
-_OPTIMIZERS = {
-    **dict.fromkeys(("galore_adamw_8bit", "galore_adamw_8bit_layerwise"), ("galore_torch", "bitsandbytes")),
-    **dict.fromkeys(("adamw_torch_4bit", "adamw_torch_8bit"), ("torchao",)),
-    "adamw_anyprecision": ("torchdistx",),
-    "grokadamw": ("grokadamw",),
-    "stable_adamw": ("optimi",),
-    "rmsprop_bnb": ("bitsandbytes",),
-}
-_OPTIMIZER_PARTS = {
-    **{"galore": "galore_torch", "apollo": "apollo_torch", "lomo": "lomo_optim", "schedule_free": "schedulefree"},
-    **dict.fromkeys(("bnb", "8bit", "32bit", "paged", "ademamix"), "bitsandbytes"),
-}
-"""The packages of the optimisers with these parts in their names, where `_OPTIMIZERS` does not have them."""
 _FOR_PIP = {
-    **{"liger_kernel": "liger-kernel", "flash_attn": "flash-attn --no-build-isolation", "optimi": "torch-optimi"},
-    **{"bitsandbytes": "'covey[quantization]'", "deepspeed": "'covey[deepspeed]'", "galore_torch": "galore-torch"},
-    **{"apollo_torch": "apollo-torch", "lomo_optim": "lomo-optim"},
+    "flash_attn": "flash-attn --no-build-isolation",
+    "bitsandbytes": "'covey[quantization]'",
+    "deepspeed": "'covey[deepspeed]'",
 }
 
 
@@ -42,13 +29,6 @@ class _Need(NamedTuple):
     instead: str
 
 
-def optimizer_packages(name: str) -> tuple[str, ...]:
-    """The packages that an optimiser of transformers needs besides PyTorch."""
-    if name in _OPTIMIZERS:
-        return _OPTIMIZERS[name]
-    return tuple({package for part, package in _OPTIMIZER_PARTS.items() if part in name})
-
-
 def check_packages(config: Config) -> None:
     """Check that the packages are installed that the settings of a run need.
 
@@ -56,10 +36,11 @@ def check_packages(config: Config) -> None:
         ConfigError: one is not.
     """
     for need in _needs(config):
+        name = need.package.replace("_", "-")
         if find_spec(need.package) is None:
             raise ConfigError(
-                f"{need.setting} needs the package {need.package.replace('_', '-')}, which is not installed: pip "
-                f"install {_FOR_PIP.get(need.package, need.package)}, or {need.instead}."
+                f"{need.setting} needs the package {name}, which is not installed: pip install "
+                f"{_FOR_PIP.get(need.package, name)}, or {need.instead}."
             )
 
 
@@ -70,8 +51,6 @@ def _needs(config: Config) -> Iterator[_Need]:
     for bits in ("load_in_8bit", "load_in_4bit"):
         if getattr(model, bits):
             yield _Need(f"model.{bits}=true", "bitsandbytes", f"set model.{bits}=false")
-    for package in optimizer_packages(str(training.optim)):
-        yield _Need(f"training.optim={training.optim}", package, "choose adamw_torch")
     if training.deepspeed is not None:
         instead = "use FSDP2, which needs no package (covey launch, launch.accelerate=fsdp2)"
         yield _Need("training.deepspeed", "deepspeed", instead)
