@@ -28,6 +28,7 @@ _UNNAMED = "<run_name>"
 def examine(
     config: Config,
     *,
+    processes: int = 1,
     show_prompt: Callable[[str], None] = lambda text: None,
     naming_places: Callable[[], AbstractContextManager[None]] = nullcontext,
     progress: Callable[[str], None] = lambda text: None,
@@ -36,12 +37,12 @@ def examine(
 
     Args:
         config: the run to check.
+        processes: its training processes.
         show_prompt: called once with a rendered prompt.
         naming_places: see `Examination`.
         progress: see `Examination`.
     """
     run = RunDirectory(Path(config.output_dir) / (config.run_name or _UNNAMED))
-    processes = int(os.environ.get("WORLD_SIZE", "1"))
     yield from _examine_mesh(config, processes)
     if config.run_name is not None:
         yield from _examine_run(config, run)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 from typing import TYPE_CHECKING, Any
 
 from covey.cli import config_arguments
+from covey.config.secrets import redact
 
 if TYPE_CHECKING:
     from covey.training.preflight.findings import PreflightFinding
@@ -19,18 +21,22 @@ def add_parser(commands: Any) -> None:
         "doctor",
         help="check a run before it starts",
         description=(
-            "Check a run before it starts: the config, end-of-sequence tokens, the data and their answers, prompt "
-            "lengths, the batch, and the memory it will need. Exits with 1 when something is wrong."
+            "Check a run before it starts: the config, packages, weights, end-of-sequence tokens, the data and their "
+            "answers, prompt lengths, the batch, and the memory it will need. Exits with 1 when something is wrong: "
+            "training makes the same checks, and does not start then."
         ),
     )
     config_arguments.add_arguments(parser)
     parser.add_argument("--try", dest="trial", action="store_true", help="also run three steps and time them")
+    parser.add_argument("--quiet", action="store_true", help="print only why training would not start")
+    parser.add_argument("--processes", type=int, help="training processes of the run, where `covey launch` starts more")
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     request = config_arguments.read_request(arguments)
-    composed = request.compose()
+    processes = arguments.processes or int(os.environ.get("WORLD_SIZE", "1"))
+    composed = request.compose(lambda config: processes)
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     console = config_arguments.make_console()
     from covey.training.doctor import examine, try_steps
@@ -41,12 +47,18 @@ def run(arguments: argparse.Namespace) -> int:
     with console.status("Looking …") as status:
         for finding in examine(
             composed.config,
+            processes=processes,
             show_prompt=prompts.append,
             naming_places=composed.naming_places,
             progress=status.update,
         ):
             status.update(f"Looking … {finding.check} {finding.mark}")
             findings.append(finding)
+    if arguments.quiet:
+        for finding in findings:
+            if finding.mark is Mark.WRONG:
+                print(f"covey: {redact(str(finding.refusal()))}", file=sys.stderr)
+        return 1 if worst(findings) is Mark.WRONG else 0
     if arguments.trial and worst(findings) is not Mark.WRONG:
         findings.append(try_steps(composed.config, console))
     _print(console, findings, prompts)

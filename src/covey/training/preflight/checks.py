@@ -72,7 +72,7 @@ def check_prompt_prefix(
         tokenizer, loaded.train[0]["prompt"], config.rewards.think_tag, config.training.chat_template_kwargs
     ):
         yield PreflightFinding(
-            Mark.NOTE,
+            Mark.WARNING,
             "thinking",
             f"the prompt ends inside an open <{config.rewards.think_tag}>, so completions start after it",
             "Rewards given by name and evaluations get completions with the tag prepended.",
