@@ -202,9 +202,7 @@ DATA: dict[str, tuple[list[dict[str, Any]], list[str], str]] = {
 @pytest.mark.parametrize("name", DATA)
 def test_data_that_cannot_be_used(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows, overrides, message = DATA[name]
-    (tmp_path / "reward.py").write_text(
-        "def needs_level(completions, level, **more):\n    return [0.0 for _ in level]\n"
-    )
+    (tmp_path / "reward.py").write_text("def needs_level(completions, level):\n    return [0.0 for _ in level]\n")
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     filled = [word.replace("REWARD", str(tmp_path / "reward.py")) for word in overrides]
     assert message in refused(tmp_path, capsys, f"dataset.path={tmp_path / 'rows.jsonl'}", *filled)
@@ -241,7 +239,7 @@ SOUND: dict[str, list[str]] = {
 }
 
 
-@pytest.mark.parametrize("name", SOUND)
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] if SOUND[n] else []) for n in SOUND])
 def test_sound_runs_pass(name: str, tiny_model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     overrides = [f"model.name={tiny_model}", *SOUND[name]]
     assert main(["doctor", "--quiet", *words(tmp_path, *overrides)]) == 0
