@@ -47,6 +47,10 @@ class RewardError(CoveyError):
     """A reward function that cannot be found or violates its contract."""
 
 
+class PreflightError(CoveyError):
+    """A run that `covey doctor` marks as wrong, without `ignore_checks`."""
+
+
 class RunDirectoryError(CoveyError):
     """A run directory that belongs to another run, is incomplete, or cannot be written."""
 

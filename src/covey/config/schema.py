@@ -20,6 +20,9 @@ from covey.config.values import BadKeyError, show
 EARLY_STOPPING = "early_stopping"
 """The built-in callback."""
 
+CHECKS = ("stop_tokens", "vocabulary", "lengths", "answers", "gold_answers", "memory", "all")
+"""The checks before a run that judge it, so that it could be started all the same."""
+
 _LONGEST_RUN_NAME = 200
 """Bytes; file systems allow 255, and a timestamp or a suffix may be added."""
 
@@ -41,6 +44,8 @@ class Config(Group):
     """End this invocation cleanly after so many steps, with a checkpoint; the schedule is not changed."""
     overwrite: bool = False
     """Whether an existing run is deleted first. No key of another tool sets it."""
+    ignore_checks: tuple[str, ...] = option((), choices=CHECKS)
+    """Checks whose result does not stop the run: names from `covey doctor`, or `all`."""
     callbacks: tuple[str, ...] = ()
     """Trainer callbacks: `early_stopping`, and your own, as `file.py:Class` or `package.module:Class`."""
     model: ModelConfig = field(default_factory=ModelConfig)

@@ -48,7 +48,7 @@ def filter_by_length(loaded: LoadedData, length: Length, truncate: CutLeft, data
         name: _filter(rows, name, length, truncate, dataset, notes)
         for name, rows in {"train": loaded.train, **loaded.evaluation}.items()
     }
-    return LoadedData(kept.pop("train"), kept, notes)
+    return LoadedData(kept.pop("train"), kept, notes, loaded.warnings)
 
 
 def _filter(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -30,6 +31,8 @@ class LoadedData:
     """Held-out sets by name: `test`; `hard` for a built-in task; `validation` with `validation_fraction`."""
     notes: list[str]
     """Messages for the user about how the data was read."""
+    warnings: frozenset[str] = frozenset()
+    """Those of the notes that make results doubtful: held-out problems that are also trained on."""
 
 
 def load(dataset: DatasetConfig, seed: int, *, answer_for: str | None = "the run") -> LoadedData:
@@ -57,10 +60,9 @@ def load(dataset: DatasetConfig, seed: int, *, answer_for: str | None = "the run
         train, evaluation = _read(dataset, seed, notes, answer_for)
     else:
         train, evaluation = task_sets(dataset, seed)
-    for name, held_out in evaluation.items():
-        _note_repeats(train, held_out, name, notes)
+    repeats = [note for name, held_out in evaluation.items() for note in _repeats(train, held_out, name)]
     sets = {name: rows.data for name, rows in evaluation.items()}
-    return LoadedData(train.data, sets, list(dict.fromkeys(notes)))
+    return LoadedData(train.data, sets, list(dict.fromkeys([*notes, *repeats])), frozenset(repeats))
 
 
 def _read(
@@ -106,15 +108,15 @@ def _hold_out_test(
     return source.train.select([i for i in range(rows) if i not in chosen]), source.train.select(drawn)
 
 
-def _note_repeats(train: Prepared, held_out: Prepared, name: str, notes: list[str]) -> None:
-    """Note how many held-out questions are also trained on, ignoring white space and case, with an example."""
+def _repeats(train: Prepared, held_out: Prepared, name: str) -> Iterator[str]:
+    """A note on how many held-out questions are also trained on, ignoring white space and case, with an example."""
     first = {_folded(question): i for i, question in reversed(list(enumerate(train.questions)))}
     repeats = [i for i, question in enumerate(held_out.questions) if _folded(question) in first]
     if not repeats:
         return
     i = repeats[0]
     question = held_out.questions[i]
-    notes.append(
+    yield (
         f"{len(repeats)} of the {len(held_out)} held-out problems ({name}) are also in the training rows, "
         f"ignoring white space and case: the model may memorise them. For example {beginning(question)} "
         f"(held out: {held_out.place(i)}; training: {train.place(first[_folded(question)])})"

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from covey.errors import ModelError
+from covey.model.weight_files import check_file
 
 if TYPE_CHECKING:
     from peft import LoraConfig as PeftLoraConfig
@@ -82,7 +83,7 @@ def check_adapters(lora: LoraConfig) -> None:
     """Check that `model.lora.path` holds adapters.
 
     Raises:
-        ModelError: it does not.
+        ModelError: it does not, or they cannot be read.
     """
     if lora.path is None:
         return
@@ -93,6 +94,7 @@ def check_adapters(lora: LoraConfig) -> None:
             f"model.lora.path={lora.path} holds no adapters: {folder.resolve()} has no adapter_config.json with an "
             "adapter_model.safetensors. Give the final_model/ or a checkpoint of a run that trained adapters."
         )
+    check_file(next(folder / name for name in weights if (folder / name).is_file()), f"model.lora.path={lora.path}")
 
 
 def with_adapters(model: PreTrainedModel, lora: LoraConfig) -> PeftModel:

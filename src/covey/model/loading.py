@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING, Any
 from covey.errors import ModelError
 from covey.model import kaggle
 from covey.model.starter import STARTER_NAME, STARTER_PATH
+from covey.model.weight_files import WHOLE, check_weights
 
 if TYPE_CHECKING:
     from transformers import GenerationConfig, PreTrainedTokenizerBase
 
     from covey.config import ModelConfig
-
-_WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "pytorch_model*.bin", "pytorch_model*.bin.index.json")
 
 
 def resolve_model(name: str) -> str:
@@ -59,6 +58,18 @@ def check_name(name: str) -> None:
         resolve_model(name)
 
 
+def check_files(name: str) -> str:
+    """Resolve a name, and check the weights of a folder by their headers, without PyTorch.
+
+    Raises:
+        ModelError: as `resolve_model`; a file of the weights is missing or damaged.
+    """
+    source = resolve_model(name)
+    if Path(source).is_dir():
+        check_weights(Path(source), f"model.name={name}")
+    return source
+
+
 def has_reasoning_tokens(source: str) -> bool:
     """Whether a folder's tokenizer has reasoning tokens. It then needs no remote code, whatever its `auto_map` says."""
     return (Path(source) / "reasoning_token_map.json").is_file()
@@ -86,7 +97,7 @@ def load_tokenizer(model: ModelConfig) -> PreTrainedTokenizerBase:
             padding_side="left",
             truncation_side="left",
         )
-    except (OSError, ValueError) as error:
+    except Exception as error:  # every kind of tokenizer raises its own for a damaged file
         raise ModelError(_cannot_load("tokenizer", model.name, source, error)) from error
     if model.chat_template is not None:
         tokenizer.chat_template = _chat_template(model.chat_template)
@@ -185,17 +196,17 @@ def own_sampling(model: ModelConfig) -> dict[str, float]:
 
 
 def check_model(model: ModelConfig) -> str:
-    """Check early that the model can be found, and return its folder or hub id.
+    """Check early that the model can be found and, in a folder, read, and return its folder or hub id.
 
     Raises:
-        ModelError: when its configuration cannot be read.
+        ModelError: when its configuration or its weights cannot be read.
     """
     from transformers import AutoConfig
 
-    source = resolve_model(model.name)
+    source = check_files(model.name)
     try:
         AutoConfig.from_pretrained(source, **source_options(model))
-    except (OSError, ValueError) as error:
+    except Exception as error:  # of any type, where config.json holds something else
         raise ModelError(_cannot_load("model", model.name, source, error)) from error
     return source
 
@@ -219,10 +230,9 @@ def _check_folder(name: str, folder: Path) -> None:
             f"model.name={name} is a file. Give the folder that holds the model's config.json and weights."
         )
     if (folder / "adapter_config.json").is_file() and not (folder / "config.json").is_file():
-        base = json.loads((folder / "adapter_config.json").read_bytes()).get("base_model_name_or_path") or "THEIR MODEL"
         raise ModelError(
-            f"model.name={name} is a folder of adapters, not of a model. To continue training them: model.name={base} "
-            f"model.lora.path={name}. To merge the two: covey export {name} FOLDER."
+            f"model.name={name} is a folder of adapters, not of a model. To continue training them: "
+            f"model.name={_base_of(folder)} model.lora.path={name}. To merge the two: covey export {name} FOLDER."
         )
     if not (folder / "config.json").is_file():
         held = ", ".join(sorted(p.name for p in folder.iterdir())[:8]) or "nothing"
@@ -232,11 +242,16 @@ def _check_folder(name: str, folder: Path) -> None:
             f"model.name={name} is a folder without a model: it has no config.json (it holds {held}).{hint} Give the "
             "folder of a saved model, a model's hub id (owner/name), or starter."
         )
-    if not any(next(folder.glob(pattern), None) for pattern in _WEIGHTS):
-        raise ModelError(
-            f"model.name={name} is a folder with a config.json but no weights (*.safetensors). If saving was cut "
-            "short, take an earlier checkpoint."
-        )
+    if not any((folder / f"{weights}{index}").is_file() for weights in WHOLE for index in ("", ".index.json")):
+        check_weights(folder, f"model.name={name}")  # there are none
+
+
+def _base_of(adapters: Path) -> str:
+    try:
+        found = json.loads((adapters / "adapter_config.json").read_bytes())["base_model_name_or_path"]
+        return str(found or "THEIR MODEL")
+    except (ValueError, KeyError, TypeError):  # damaged
+        return "THEIR MODEL"
 
 
 def _chat_template(value: str) -> str:
@@ -256,7 +271,10 @@ def _chat_template(value: str) -> str:
 
 def _cannot_load(what: str, name: str, source: str, error: Exception) -> str:
     cause = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-    return (
-        f"The {what} of model.name={name} cannot be loaded from {source}: {cause.rstrip('.')}. Check the name, the "
-        "revision and the network (gated models need a login), or give the folder of a model saved here."
+    advice = (
+        "One of its files may be damaged, a Git LFS pointer, or of a newer version: copy or download it again."
+        if Path(source).is_dir()
+        else "Check the name, the revision and the network (gated models need a login), or give the folder of a model "
+        "saved here."
     )
+    return f"The {what} of model.name={name} cannot be loaded from {source}: {cause[:300].rstrip('.')}. {advice}"

@@ -65,12 +65,20 @@ def prompt_lengths(
     tokenizer: PreTrainedTokenizerBase, arguments: TemplateArguments = None
 ) -> Callable[[list[Any]], list[int]]:
     """A function from prompts to their lengths in tokens, chat template included."""
+    encode = prompt_ids(tokenizer, arguments)
+    return lambda prompts: [len(ids) for ids in encode(prompts)]
 
-    def measure(prompts: list[Any]) -> list[int]:
+
+def prompt_ids(
+    tokenizer: PreTrainedTokenizerBase, arguments: TemplateArguments = None
+) -> Callable[[list[Any]], list[list[int]]]:
+    """A function from prompts to their tokens, chat template included."""
+
+    def encode(prompts: list[Any]) -> list[list[int]]:
         texts = [render(tokenizer, prompt, arguments) for prompt in prompts]
-        return [len(ids) for ids in tokenizer(texts, add_special_tokens=False).input_ids] if texts else []
+        return list(tokenizer(texts, add_special_tokens=False).input_ids) if texts else []
 
-    return measure
+    return encode
 
 
 def cut_left(tokenizer: PreTrainedTokenizerBase) -> Callable[[str, int], str]:

@@ -23,7 +23,7 @@ from typing import Any
 from covey.config.secrets import redact_words
 from covey.errors import CoveyError, RunDirectoryError
 from covey.runlog.checkpoint import CHECKPOINT_NAME, is_complete, unmark
-from covey.runlog.files import guard_disk, write_atomically
+from covey.runlog.files import check_writable, guard_disk, write_atomically
 
 RUN_FORMAT = 1
 """Bumped when older versions can no longer read a run directory correctly."""
@@ -202,13 +202,14 @@ class RunDirectory:
         """
         with contextlib.ExitStack() as stack:
             with self.guard(what):
-                for folder in (*reversed(self.root.parents), self.root):
-                    if not folder.exists():
-                        stack.callback(_remove_if_empty, folder)
-                    elif not folder.is_dir():
-                        raise RunDirectoryError(
-                            f"{folder} is a file, so {self.root} cannot be a folder. Choose another name."
-                        )
+                for folder in self._missing_folders():
+                    stack.callback(_remove_if_empty, folder)
+                try:
+                    self.root.mkdir(parents=True, exist_ok=True)
+                except (FileNotFoundError, FileExistsError) as error:  # a file system of the kernel, a dangling link
+                    raise RunDirectoryError(
+                        f"{self.root} cannot be made: {error.strerror}. Set output_dir to another place."
+                    ) from error
                 descriptor = _take_lock(self._lock, instead)
             stack.callback(os.close, descriptor)
             try:
@@ -225,6 +226,23 @@ class RunDirectory:
             finally:
                 if _is_open_at(descriptor, self._lock):
                     self._lock.unlink()  # before it is released, so that nobody locks a deleted file
+
+    def check_place(self) -> None:
+        """Check that a run can be written here. Changes nothing.
+
+        Raises:
+            RunDirectoryError: a part of the path is a file, or may not be written to.
+        """
+        self._missing_folders()
+        check_writable("the run", self.root)
+
+    def _missing_folders(self) -> list[Path]:
+        """The folders that have to be made, outermost first."""
+        path = (*reversed(self.root.parents), self.root)
+        file = next((folder for folder in path if os.path.lexists(folder) and not folder.is_dir()), None)
+        if file is not None:
+            raise RunDirectoryError(f"{file} is a file, so {self.root} cannot be a folder. Choose another name.")
+        return [folder for folder in path if not folder.exists()]
 
     def refuse_locked(self) -> None:
         """Refuse early, before anything is loaded, a run that another process is writing; `lock` is what enforces it.

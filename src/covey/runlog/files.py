@@ -106,6 +106,21 @@ def guard_disk(
         raise RunDirectoryError(_explain(what, directory, code, checkpoint, elsewhere)) from error
 
 
+def check_writable(what: str, directory: Path) -> None:
+    """Check that a folder, or the first one of its path that exists, may be written to.
+
+    Raises:
+        RunDirectoryError: it may not; the message is that of `guard_disk`.
+    """
+    if not os.access(_existing(directory), os.W_OK | os.X_OK):
+        raise RunDirectoryError(_explain(what, directory, errno.EACCES, None, None))
+
+
+def free_bytes(directory: Path) -> int:
+    """The free space on the disk of a folder, which need not exist yet."""
+    return shutil.disk_usage(_existing(directory)).free
+
+
 def _disk_errno(error: Exception, directory: Path) -> int | None:
     if isinstance(error, OSError) and error.errno in _FULL | _TOO_LARGE | _FORBIDDEN:
         return error.errno
@@ -119,7 +134,7 @@ def _disk_errno(error: Exception, directory: Path) -> int | None:
 def _limit_is_near(directory: Path) -> bool:
     """Whether a file would reach the size limit (`ulimit -f`) before it fills the disk."""
     limit, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
-    return limit != resource.RLIM_INFINITY and limit < shutil.disk_usage(_existing(directory)).free
+    return limit != resource.RLIM_INFINITY and limit < free_bytes(directory)
 
 
 def _explain(what: str, directory: Path, code: int, checkpoint: Path | None, elsewhere: str | None) -> str:
@@ -147,7 +162,7 @@ def _existing(directory: Path) -> Path:
 
 
 def _free_space(directory: Path) -> str:
-    free = float(shutil.disk_usage(_existing(directory)).free)
+    free = float(free_bytes(directory))
     for unit in ("bytes", "kB", "MB", "GB"):
         if free < 1000:
             return f"{free:.0f} {unit}" if unit == "bytes" else f"{free:.1f} {unit}"

@@ -43,6 +43,7 @@ def grpo_config(config: Config, run: RunDirectory) -> tuple[GRPOConfig, list[str
         ConfigError: TRL rejects the values, or a tracker is not installed.
     """
     import torch
+    from accelerate.utils import DynamoBackend
 
     from covey.model.device import half_precision
     from covey.training.distributed.sharding import asks_for_fsdp, let_cpus_shard, mesh_arguments
@@ -94,6 +95,11 @@ def grpo_config(config: Config, run: RunDirectory) -> tuple[GRPOConfig, list[str
         raise ConfigError(f"TRL does not accept {key}: {one_line(error)}") from error
     if torch.accelerator.is_available() and not args.use_cpu and not args.use_vllm and config.rollout.engine is None:
         notes += _slow_sampling(fsdp=fsdp)
+    if args.torch_compile and args.torch_compile_backend.upper() not in DynamoBackend.__members__:
+        raise ConfigError(
+            f"training.torch_compile_backend={args.torch_compile_backend} is no backend of torch.compile: choose among "
+            f"{', '.join(DynamoBackend.__members__).lower()}."
+        )
     if fsdp and args.distributed_state is not None:
         let_cpus_shard(args.distributed_state)
     return args, notes
@@ -163,6 +169,9 @@ def build_trainer(
         ModelError: the weights cannot be loaded.
         ConfigError: TRL, peft or transformers reject the settings.
     """
+    from pickle import UnpicklingError
+
+    from safetensors import SafetensorError
     from transformers import PrinterCallback
 
     from covey.model.reasoning_vocab import ReasoningVocabulary
@@ -196,16 +205,22 @@ def build_trainer(
             engine=engine,
             **objective,
         )
-    except OSError as error:
+    except (OSError, SafetensorError, UnpicklingError) as error:
         raise ModelError(
             f"The weights of model.name={config.model.name} cannot be loaded: {one_line(error)}"
+        ) from error
+    except RuntimeError as error:
+        if "ignore_mismatched_sizes" not in str(error):
+            raise
+        raise ModelError(
+            f"The weights of model.name={config.model.name} are not those of its config.json: some have other shapes "
+            "than it gives them. Take the config.json that was saved with the weights."
         ) from error
     except (ValueError, TypeError, AttributeError, KeyError, ImportError) as error:
         logger.warning("The trainer could not be built.", exc_info=True)
         raise ConfigError(f"TRL does not accept these settings: {one_line(error)}") from error
     if args.model_init_kwargs:  # checkpoints hold the arguments
         args.model_init_kwargs = without_secrets(args.model_init_kwargs)
-    _check_optimizer(trainer)
     trainer.remove_callback(PrinterCallback)  # the display replaces it
     if args.use_vllm:
         trainer.vllm_generation.sync_tolerance = config.launch.sync_tolerance
@@ -232,33 +247,41 @@ def _own_engine(
     )
 
 
-_CHANGING_OPTIMIZERS = {"galore": "galore_torch", "apollo": "apollo_torch", "lomo": "lomo_optim"}
-"""Optimisers that change the model on creation, so they can be made only once, and their packages."""
+_FOR_A_MODEL = {"galore": "galore_torch", "apollo": "apollo_torch", "lomo": "lomo_optim"}
+"""Optimisers that can be made only with the model, and their packages."""
 
 
-def _check_optimizer(trainer: GRPOTrainer) -> None:
-    """Make and drop the optimiser and the schedule, as training makes them only after the run has started.
+def check_optimizer(args: GRPOConfig) -> None:
+    """Make and drop an optimiser of one weight and its schedule, as training makes them only once it runs.
 
     Raises:
-        ConfigError: a package is missing, or they reject their settings.
+        ConfigError: they reject their settings.
     """
-    args = trainer.args
+    import torch
+    from transformers import Trainer, get_scheduler
+
     name = args.optim.value
-    changing = next((package for part, package in _CHANGING_OPTIMIZERS.items() if part in name), None)
-    if changing is not None and find_spec(changing) is None:
-        raise ConfigError(f"training.optim={name} needs the package {changing}, which is not installed.")
-    if changing is not None or args.deepspeed:
+    package = next((package for part, package in _FOR_A_MODEL.items() if part in name), None)
+    if package is not None and find_spec(package) is None:
+        raise ConfigError(f"training.optim={name} needs the package {package}, which is not installed.")
+    if package is not None or args.deepspeed:
         return
     keys = f"training.optim={name}, with training.optim_args={show(args.optim_args)}"
     try:
-        optimizer = trainer.create_optimizer()
+        kind, options = Trainer.get_optimizer_cls_and_kwargs(args)
+        optimizer = kind([torch.nn.Parameter(torch.zeros(1))], **options)
         keys = f"training.lr_scheduler_type={args.lr_scheduler_type.value}, with training.lr_scheduler_kwargs"
         keys += f"={show(args.lr_scheduler_kwargs)}"
-        trainer.create_scheduler(max(args.max_steps, 1), optimizer)
+        steps = max(args.max_steps, 1)
+        get_scheduler(
+            args.lr_scheduler_type,
+            optimizer=optimizer,
+            num_warmup_steps=args.get_warmup_steps(steps),
+            num_training_steps=steps,
+            scheduler_specific_kwargs=args.lr_scheduler_kwargs,
+        )
     except Exception as error:  # whatever the package of an optimiser raises
         raise ConfigError(f"{keys}, cannot be used: {one_line(error)}") from error
-    finally:
-        trainer.optimizer = trainer.lr_scheduler = None
 
 
 def save_final_model(trainer: GRPOTrainer, run: RunDirectory, *, merge: bool, wait: Callable[[], None]) -> None:

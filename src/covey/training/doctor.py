@@ -3,108 +3,84 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from pathlib import Path
 from typing import Any
 
-from covey import data
 from covey.config import Config, TrainingConfig
+from covey.config.groups.mesh import Mesh, check_mesh
 from covey.errors import CoveyError
-from covey.evaluation.grading import answer_asked_by, check_evaluation
-from covey.model.loading import check_model, load_tokenizer
-from covey.model.prompts import render
-from covey.training.advantages import objectives
-from covey.training.checkpoint.vocab_expansion import check_reasoning
-from covey.training.preflight.checks import (
-    check_batch,
-    check_lengths,
-    check_memory,
-    check_prompt_prefix,
-    check_rows,
-    check_tokens,
-)
+from covey.runlog.directory import RunDirectory
+from covey.training.checkpoint.resume import plan_resume
+from covey.training.distributed.sharding import ACCELERATE, environment_kept
+from covey.training.examination import Examination
+from covey.training.library_logs import logging_to
 from covey.training.preflight.findings import Mark, PreflightFinding
-from covey.training.preflight.gold_answer_check import check_answers
-from covey.training.preflight.requirements import check_rewards, check_supported
-from covey.training.preflight.trackers import tracker_notes
 
 _TRIAL_STEPS = 3
+_UNNAMED = "<run_name>"
 
 
 def examine(
     config: Config,
     *,
-    show_prompt: Callable[[str], None] | None = None,
+    processes: int = 1,
+    show_prompt: Callable[[str], None] = lambda text: None,
     naming_places: Callable[[], AbstractContextManager[None]] = nullcontext,
+    progress: Callable[[str], None] = lambda text: None,
 ) -> Iterator[PreflightFinding]:
     """Run every check that needs no training; yields findings as they are made.
 
     Args:
         config: the run to check.
+        processes: its training processes.
         show_prompt: called once with a rendered prompt.
-        naming_places: adds to an error about a key where the user set it, as `Composed.naming_places` does.
+        naming_places: see `Examination`.
+        progress: see `Examination`.
     """
-    yield from _examine_settings(config, naming_places)
-    try:
-        source = check_model(config.model)
-        tokenizer = load_tokenizer(config.model)
-    except CoveyError as error:
-        yield PreflightFinding(Mark.WRONG, "model", str(error))
-        return
-    yield PreflightFinding(Mark.FINE, "model", f"{config.model.name}: config and tokenizer load")
-    try:
-        for note in check_reasoning(config, source, tokenizer):
-            yield PreflightFinding(Mark.FINE, "reasoning", note)
-    except CoveyError as error:
-        yield PreflightFinding(Mark.WRONG, "reasoning", str(error))
-    yield from check_tokens(config, tokenizer)
-    try:
-        for note in check_evaluation(config):
-            yield PreflightFinding(Mark.WARNING, "evaluation", note)
-        asked = answer_asked_by(config)
-    except CoveyError as error:
-        yield PreflightFinding(Mark.WRONG, "rewards", str(error))
-        return
-    try:
-        loaded = data.load(config.dataset, config.seed, answer_for=asked)
-        unrewarded = check_rewards(config, loaded)
-    except CoveyError as error:
-        yield PreflightFinding(Mark.WRONG, "data", str(error))
-        return
-    held_out = ", ".join(f"{name} {len(rows)}" for name, rows in loaded.evaluation.items()) or "none"
-    yield PreflightFinding(Mark.FINE, "data", f"{len(loaded.train)} training rows; held out: {held_out}")
-    for note in (*loaded.notes, *unrewarded.values()):
-        yield PreflightFinding(Mark.WARNING, "data", note)
-    if show_prompt is not None:
-        show_prompt(render(tokenizer, loaded.train[0]["prompt"], config.training.chat_template_kwargs))
-    yield from check_prompt_prefix(config, tokenizer, loaded)
-    yield from check_rows(config, loaded)
-    longest = yield from check_lengths(config, source, tokenizer, loaded.train)
-    yield from check_answers(config, loaded)
-    yield check_batch(config, loaded)
-    yield from check_memory(config, source, longest)
+    run = RunDirectory(Path(config.output_dir) / (config.run_name or _UNNAMED))
+    yield from _examine_mesh(config, processes)
+    if config.run_name is not None:
+        yield from _examine_run(config, run)
+    examination = Examination(
+        config=config,
+        run=run,
+        processes=processes,
+        naming_places=naming_places,
+        quietly=partial(logging_to, Path(os.devnull)),
+        progress=progress,
+        show_prompt=show_prompt,
+    )
+    with environment_kept(*ACCELERATE):
+        for finding in examination:
+            ignored = finding.mark is Mark.WRONG and finding.is_ignored(config.ignore_checks)
+            yield dataclasses.replace(finding, mark=Mark.WARNING) if ignored else finding
 
 
-def _examine_settings(
-    config: Config, naming_places: Callable[[], AbstractContextManager[None]]
-) -> Iterator[PreflightFinding]:
+def _examine_mesh(config: Config, processes: int) -> Iterator[PreflightFinding]:
+    """A mesh that training does not have is wrong; one of more processes than this is for `covey launch`."""
+    shape = config.model.mesh_shape
+    for count, mark in ((Mesh.of(shape).processes, Mark.WRONG), (processes, Mark.WARNING)):
+        try:
+            check_mesh(shape, count)
+        except CoveyError as error:
+            yield PreflightFinding(mark, "mesh", str(error), error=error)
+            return
+
+
+def _examine_run(config: Config, run: RunDirectory) -> Iterator[PreflightFinding]:
+    """What training finds in the run directory. (The checksums of a checkpoint are read when it is resumed from.)"""
     try:
-        notes = [*check_supported(config), *tracker_notes(config)]
+        run.refuse_locked()
+        plan = plan_resume(config, run, verify=False)
     except CoveyError as error:
-        yield PreflightFinding(Mark.WRONG, "settings", str(error))
+        yield PreflightFinding(Mark.WRONG, "run directory", str(error), error=error)
         return
-    for note in notes:
-        yield PreflightFinding(Mark.WARNING, "settings", note)
-    yield PreflightFinding(Mark.FINE, "settings", "every key is known, every value in range")
-    try:
-        with naming_places():
-            objectives.build(config)
-    except CoveyError as error:
-        yield PreflightFinding(Mark.WRONG, "objective", str(error))
-    else:
-        loss = f"training.loss_type={config.training.loss_type}"
-        yield PreflightFinding(Mark.FINE, "objective", f"{config.objective.name} works with {loss}")
+    yield from (PreflightFinding(Mark.NOTE, "run directory", note) for note in plan.notes)
 
 
 def try_steps(config: Config, console: Any) -> PreflightFinding:

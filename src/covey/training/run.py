@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import logging
 import resource
 import sys
 import tempfile
@@ -15,15 +14,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from covey import data
 from covey.answers import Tags
 from covey.config import Config, to_yaml
-from covey.config.secrets import RedactingFormatter, redact
-from covey.evaluation.grading import SEED_OFFSET, HeldOutGrader, answer_asked_by, check_evaluation, grader_name
-from covey.evaluation.job import load_benchmark, run_benchmarks, sampling_of
+from covey.config.secrets import redact
+from covey.evaluation.grading import SEED_OFFSET, HeldOutGrader, grader_name
 from covey.importing import code_hashes
-from covey.model.loading import check_model, load_tokenizer
-from covey.model.prompts import cut_left, prompt_lengths, thinking_prefix
 from covey.model.reasoning_vocab.token_map import MAP_FILE
 from covey.report.live import LiveReport
 from covey.report.summary import before_and_after, write_summary
@@ -32,23 +27,17 @@ from covey.runlog.checkpoint import unmark
 from covey.runlog.directory import RunDirectory
 from covey.runlog.files import write_atomically
 from covey.runlog.rotation import bounded
-from covey.training.advantages import objectives
 from covey.training.batch_source.recording import CompletionRecorder
-from covey.training.build import build_trainer, grpo_config, save_final_model
-from covey.training.checkpoint.records import open_metrics
+from covey.training.build import build_trainer, save_final_model
 from covey.training.checkpoint.resume import ResumePlan, plan_resume
-from covey.training.checkpoint.vocab_expansion import check_reasoning, expanded
+from covey.training.checkpoint.vocab_expansion import expanded
 from covey.training.distributed.processes import Processes, silent_console
 from covey.training.distributed.sharding import ACCELERATE, asks_for_fsdp, check_layout, environment_kept
-from covey.training.preflight.checks import quick_checks
-from covey.training.preflight.requirements import check_disk_space, check_rewards, check_size, check_supported
-from covey.training.preflight.trackers import (
-    guard_trackers,
-    log_benchmarks,
-    log_to_trackers,
-    tracker_environment,
-    tracker_notes,
-)
+from covey.training.examination import Examination
+from covey.training.library_logs import logging_to
+from covey.training.preflight.findings import print_findings
+from covey.training.preflight.requirements import check_disk_space
+from covey.training.preflight.trackers import guard_trackers, log_benchmarks, log_to_trackers, tracker_environment
 from covey.training.trl.step_timer import StepTimer
 
 if TYPE_CHECKING:
@@ -57,6 +46,7 @@ if TYPE_CHECKING:
     from covey.data import LoadedData
     from covey.evaluation.run import EvaluationResult
     from covey.runlog.metrics import MetricsWriter
+    from covey.training.advantages.objectives import Given
     from covey.training.display.live_display import Display
     from covey.training.trl.trainer import GRPOTrainer
 
@@ -79,7 +69,7 @@ class RunResult:
     """Whether this is the main process."""
 
 
-def run_training(config: Config, run_name: str, console: Any, objective: objectives.Given = None) -> RunResult:
+def run_training(config: Config, run_name: str, console: Any, objective: Given = None) -> RunResult:
     """Train as `config` says, into `output_dir/run_name/`.
 
     The input is checked before anything is written; an existing run is resumed or not touched (see `plan_resume`).
@@ -100,7 +90,7 @@ def run_training(config: Config, run_name: str, console: Any, objective: objecti
     return result
 
 
-def _run(config: Config, run_name: str, console: Any, processes: Processes, objective: objectives.Given) -> RunResult:
+def _run(config: Config, run_name: str, console: Any, processes: Processes, objective: Given) -> RunResult:
     config = dataclasses.replace(config, run_name=config.run_name or processes.agree_on(run_name))
     run = RunDirectory(Path(config.output_dir) / str(config.run_name))
     with _locked(run, processes):
@@ -115,61 +105,59 @@ def _run(config: Config, run_name: str, console: Any, processes: Processes, obje
 
 
 def _begin(
-    config: Config, run: RunDirectory, plan: ResumePlan, console: Any, processes: Processes, given: objectives.Given
+    config: Config, run: RunDirectory, plan: ResumePlan, console: Any, processes: Processes, given: Given
 ) -> RunResult:
-    with processes.all_or_none(), console.status("Loading data and model …"):
-        notes = check_supported(config)
-        notes += tracker_notes(config)
-        objective = objectives.build(config, given)
-        runner = RewardRunner.of(config.rewards, max_completion_length=config.training.max_completion_length)
-        notes += check_evaluation(config)
-        with processes.main_of_machine_first():
-            source = check_model(config.model)
-            loaded = data.load(config.dataset, config.seed, answer_for=answer_asked_by(config))
-        unrewarded = check_rewards(config, loaded)
-        notes += unrewarded.values()
-        tokenizer = load_tokenizer(config.model)
-        template = config.training.chat_template_kwargs
-        measure, cut = prompt_lengths(tokenizer, template), cut_left(tokenizer)
-        loaded = data.filter_by_length(loaded, measure, cut, config.dataset)
-        check_size(config, loaded, processes.count)
-        for name in config.evaluation.benchmarks:
-            load_benchmark(name, config)  # fails now if one is missing, not after hours of training
-        runner.prompt_prefix = thinking_prefix(tokenizer, loaded.train[0]["prompt"], config.rewards.think_tag, template)
-        notes += check_reasoning(config, source, tokenizer)
-        notes += quick_checks(config, source, tokenizer, loaded)
-    _print_notes(console, (*notes, *loaded.notes))
-    with (
-        tempfile.TemporaryDirectory() as temporary,
-        run.guard("the run"),
-        tracker_environment(config),
-        runner,
-    ):
+    with tempfile.TemporaryDirectory() as temporary:
         early_log = Path(temporary) / run.log.name  # log output of libraries until it is certain that the run can start
+        with processes.all_or_none(), console.status("Checking the run …") as status:
+            checked = Examination(
+                config=config,
+                run=run,
+                objective=given,
+                processes=processes.count,
+                is_main=processes.is_main,
+                main_first=processes.main_of_machine_first,
+                quietly=partial(logging_to, early_log),
+                progress=status.update,
+            )
+            findings, ignored = checked.must_pass()
+        print_findings(console, findings)
+        for finding in ignored:
+            note = f"{time.strftime('%Y-%m-%d %H:%M:%S')} ignore_checks=[{finding.key}]: {redact(finding.text)}\n"
+            with early_log.open("a", encoding="utf-8") as log:
+                log.write(note)
+        return _build(checked, plan, console, processes, early_log)
+
+
+def _build(checked: Examination, plan: ResumePlan, console: Any, processes: Processes, early_log: Path) -> RunResult:
+    config, run = checked.config, checked.run
+    loaded, runner, unrewarded = checked.loaded, checked.runner, checked.unrewarded
+    with run.guard("the run"), tracker_environment(config), runner:
         with (
             processes.all_or_none(),
-            _logging_to(early_log),
+            logging_to(early_log),
             console.status("Building the trainer …"),
-            expanded(config, run, plan, (source, tokenizer), processes) as (source, tokenizer),
+            expanded(config, run, plan, (checked.source, checked.tokenizer), processes) as (source, tokenizer),
         ):
-            args, notes = grpo_config(config, run)
+            args = checked.args
             if plan.checkpoint is not None:
                 check_layout(plan.checkpoint, shards=bool(args.fsdp) or asks_for_fsdp())
-            trainer = build_trainer(config, args, source, loaded, runner.functions, tokenizer, objective)
+            trainer = build_trainer(
+                config, args, source, loaded, runner.functions, tokenizer, checked.objective_arguments
+            )
             trainer.recorder = CompletionRecorder(
                 {*trainer.eos_token_ids, tokenizer.pad_token_id}, keeps_ids=(Path(source) / MAP_FILE).is_file()
             )
             if processes.is_main:
                 check_disk_space(trainer, run, keeps_best=config.evaluation.keep_best)
-        _print_notes(console, notes)
         with processes.all_or_none():
             if processes.is_main:
                 _open_run_directory(config, run, plan)
-        own = run if processes.is_main else RunDirectory(Path(temporary))
+        own = run if processes.is_main else RunDirectory(early_log.parent)
         log = run.process_log(processes.index)
         with log.open("ab") as file:
             file.write(early_log.read_bytes())
-        with _logging_to(log), bounded(log):
+        with logging_to(log), bounded(log):
             runner.start(output=log)
             report = LiveReport(own)
             job = _Job(config, run, own, plan, trainer, loaded, tokenizer, runner, report, processes, unrewarded)
@@ -201,10 +189,12 @@ class _Job:
 
 
 def _train(job: _Job, console: Any) -> RunResult:
+    from covey.evaluation.job import run_benchmarks
     from covey.runlog.completions import drop_completions_after
     from covey.runlog.metrics import read_metrics
     from covey.training.callbacks.stop import StopCallback
     from covey.training.checkpoint.best import relink_best
+    from covey.training.checkpoint.records import open_metrics
     from covey.training.display.live_display import Display
 
     config, run, own, plan, trainer = job.config, job.run, job.own, job.plan, job.trainer
@@ -305,6 +295,7 @@ def _add_callbacks(job: _Job, writer: MetricsWriter, display: Display) -> None:
 
 
 def _evaluate(job: _Job) -> Mapping[str, EvaluationResult]:
+    from covey.evaluation.job import sampling_of
     from covey.evaluation.run import Shard, evaluate
     from covey.training.trl.generation import evaluation_engine, vocab_size
 
@@ -364,30 +355,6 @@ def _open_run_directory(config: Config, run: RunDirectory, plan: ResumePlan) -> 
     for leftover in run.root.glob("*/.*.tmp"):  # of a killed process
         leftover.unlink()
     run.write_environment(code_hashes(config.own_code))
-
-
-@contextmanager
-def _logging_to(file: Path) -> Iterator[None]:
-    """Send logs and warnings of libraries to a file; the screen belongs to the display."""
-    import transformers
-
-    transformers.utils.logging.disable_progress_bar()
-    handler = logging.FileHandler(file, encoding="utf-8", errors="backslashreplace")
-    handler.setFormatter(RedactingFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-    loggers = [
-        logging.getLogger(name) for name in ("transformers", "trl", "accelerate", "vllm", "covey", "py.warnings")
-    ]
-    before = [(logger.handlers[:], logger.propagate) for logger in loggers]
-    logging.captureWarnings(True)
-    for logger in loggers:
-        logger.handlers, logger.propagate = [handler], False
-    try:
-        yield
-    finally:
-        logging.captureWarnings(False)
-        for logger, (handlers, propagate) in zip(loggers, before, strict=True):
-            logger.handlers, logger.propagate = handlers, propagate
-        handler.close()
 
 
 def _print_notes(console: Any, notes: Iterable[str]) -> None:

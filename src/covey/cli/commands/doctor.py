@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 from typing import TYPE_CHECKING, Any
 
 from covey.cli import config_arguments
+from covey.config.secrets import redact
 from covey.errors import ConfigError
 
 if TYPE_CHECKING:
     from covey.training.preflight.findings import PreflightFinding
 
-_COLOURS = {"✓": "green", "!": "yellow", "✗": "red"}
+_COLOURS = {"✓": "green", "·": "dim", "!": "yellow", "✗": "red"}
 
 
 def add_parser(commands: Any) -> None:
@@ -20,8 +22,9 @@ def add_parser(commands: Any) -> None:
         "doctor",
         help="check a run before it starts",
         description=(
-            "Check a run before it starts: the config, end-of-sequence tokens, the data and their answers, prompt "
-            "lengths, the batch, and the memory it will need. Exits with 1 when something is wrong."
+            "Check a run before it starts: the config, packages, weights, end-of-sequence tokens, the data and their "
+            "answers, prompt lengths, the batch, and the memory it will need. Exits with 1 when something is wrong: "
+            "training makes the same checks, and does not start then."
         ),
     )
     config_arguments.add_arguments(parser)
@@ -31,6 +34,8 @@ def add_parser(commands: Any) -> None:
     )
     parser.add_argument("--quick", action="store_true", help="with --device: small shapes, under a minute")
     parser.add_argument("--json", metavar="FILE", help="with --device: also write the results to a file")
+    parser.add_argument("--quiet", action="store_true", help="print only why training would not start")
+    parser.add_argument("--processes", type=int, help="training processes of the run, where `covey launch` starts more")
     parser.set_defaults(run=run)
 
 
@@ -42,18 +47,30 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.quick or arguments.json:
         raise ConfigError("--quick and --json go with --device, which checks this machine: `covey doctor --device`.")
     request = config_arguments.read_request(arguments)
-    composed = request.compose()
+    processes = arguments.processes or int(os.environ.get("WORLD_SIZE", "1"))
+    composed = request.compose(lambda config: processes)
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     console = config_arguments.make_console()
-    with console.status("Loading PyTorch …"):
-        from covey.training.doctor import examine, try_steps
-        from covey.training.preflight.findings import Mark, PreflightFinding, worst
+    from covey.training.doctor import examine, try_steps
+    from covey.training.preflight.findings import Mark, PreflightFinding, worst
+
     prompts: list[str] = []
-    findings = [PreflightFinding(Mark.WARNING, "config", note) for note in composed.notes]
+    findings = [PreflightFinding(Mark.NOTE, "config", note) for note in composed.notes]
     with console.status("Looking …") as status:
-        for finding in examine(composed.config, show_prompt=prompts.append, naming_places=composed.naming_places):
+        for finding in examine(
+            composed.config,
+            processes=processes,
+            show_prompt=prompts.append,
+            naming_places=composed.naming_places,
+            progress=status.update,
+        ):
             status.update(f"Looking … {finding.check} {finding.mark}")
             findings.append(finding)
+    if arguments.quiet:
+        for finding in findings:
+            if finding.mark is Mark.WRONG:
+                print(f"covey: {redact(str(finding.refusal()))}", file=sys.stderr)
+        return 1 if worst(findings) is Mark.WRONG else 0
     if arguments.trial and worst(findings) is not Mark.WRONG:
         findings.append(try_steps(composed.config, console))
     _print(console, findings, prompts)
@@ -78,5 +95,6 @@ def _print(console: Any, findings: list[PreflightFinding], prompts: list[str]) -
         table.add_row(Text(finding.mark, style=_COLOURS[finding.mark]), finding.check, seen)
     console.print(table)
     counts = {mark: sum(f.mark == mark for f in findings) for mark in _COLOURS}
-    text = f"{counts['✓']} fine, {counts['!']} to look at, {counts['✗']} wrong"
+    notes = f"{counts['·']} note{'' if counts['·'] == 1 else 's'}"
+    text = f"{counts['✓']} fine, {notes}, {counts['!']} to look at, {counts['✗']} wrong"
     console.print(text, style="red" if counts["✗"] else "yellow" if counts["!"] else "green", highlight=False)

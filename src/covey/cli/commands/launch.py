@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import os
+import subprocess
 import sys
+import tempfile
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +16,7 @@ from covey.cli import config_arguments
 from covey.errors import ConfigError
 
 if TYPE_CHECKING:
-    from covey.config import Composed
+    from covey.config import Composed, Config
     from covey.launch.machine import Machine
 
 
@@ -82,7 +84,35 @@ def run(arguments: argparse.Namespace) -> int:
         config_arguments.check_run(config)
     from covey.launch.execute import execute
 
-    return execute(config, name, machine, this_place())
+    place = this_place()
+    if len(place.hosts) == 1 and not _passes(config, name, machine):
+        return 1
+    return execute(config, name, machine, place)
+
+
+def _passes(config: Config, name: str, machine: Machine) -> bool:
+    """Whether training would start; checked only where a vLLM server would have to be started first, for minutes.
+
+    Another process does so: this one loads no PyTorch, and what has used a GPU keeps memory there.
+    """
+    from covey.config import to_yaml
+    from covey.config.compose.build import flatten
+    from covey.config.secrets import for_children
+    from covey.launch.checks import check_plan
+    from covey.launch.plan import make_plan
+    from covey.launch.slurm import write_private
+
+    plan = make_plan(config, name, machine)
+    if plan.server is None or not plan.server.is_ours:
+        return True
+    check_plan(config, plan, machine, alone=True)
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "config.yaml"
+        write_private(file, to_yaml(config))
+        command = [sys.executable, "-m", "covey.cli.main", "doctor", "--quiet", "--config", str(file)]
+        command.append(f"--processes={plan.num_processes}")
+        environment = {**os.environ, **for_children(flatten(config))}
+        return subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, check=False).returncode == 0
 
 
 def _as_job(arguments: argparse.Namespace, composed: Composed, name: str, machine: Machine) -> int:

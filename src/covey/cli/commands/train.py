@@ -51,9 +51,9 @@ def run(arguments: argparse.Namespace) -> int:
     console = Console() if is_main() else Console(file=StringIO(), quiet=True)
     for note in (*composed.notes, *filter(None, [keep_one_gpu()])):
         console.print(f"· {note}", markup=False, highlight=False, soft_wrap=True)
-    with console.status("Loading PyTorch …"):
-        from covey.training.end_of_run import end_run
-        from covey.training.run import run_training
+    from covey.training.end_of_run import end_run
+    from covey.training.run import run_training
+
     name = config_arguments.default_name(request.source, [composed.config])
     with composed.naming_places():
         result = run_training(composed.config, name, console)

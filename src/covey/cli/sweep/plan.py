@@ -16,6 +16,7 @@ from covey.errors import ConfigError, CoveyError, RunDirectoryError
 from covey.runlog.directory import RunDirectory
 from covey.runlog.sweep import Sweep, SweepDirectory, SweepJob
 from covey.training.checkpoint.resume import plan_resume
+from covey.training.preflight.requirements import check_supported
 
 _MAX_NAME = 80  # still readable in a table
 _MAX_VALUE = 24
@@ -74,6 +75,7 @@ def _compose(request: Request, number: int, variant: Variant) -> Composed:
     try:
         composed = compose(variant.overrides, request.recipe, request.config_dirs, config_name=request.config_name)
         check_names(composed.config)
+        check_supported(composed.config)
     except CoveyError as error:
         raise _in_job(error, number, variant.text) from None
     return composed

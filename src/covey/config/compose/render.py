@@ -29,7 +29,7 @@ HEADER = """\
 
 _NOT_COMPARED = frozenset(
     {
-        *("resume", "stop_after_steps", "overwrite", "output_dir", "run_name"),
+        *("resume", "stop_after_steps", "overwrite", "output_dir", "run_name", "ignore_checks"),
         # Where a vLLM server listens: a resumed run may use another port or node.
         *("training.vllm_server_base_url", "training.vllm_server_host", "training.vllm_server_port"),
         *("training.vllm_group_port", "training.vllm_server_timeout"),

@@ -197,7 +197,7 @@ def _refuse_foreign(run: RunDirectory) -> None:
         raise RunDirectoryError(f"{run.root} is a file, so it cannot be a run directory. Choose another run_name.")
     copies = [path for _, path in run.checkpoints() if run.records_in(path).config.is_file()]
     if not run.is_empty() and not run.config.is_file() and not copies:
-        held = ", ".join(sorted(p.name for p in run.root.iterdir())[:6])
+        held = ", ".join(sorted(p.name for p in run.root.iterdir() if p.name != run._lock.name)[:6])
         theirs = [weights for _, path in run.checkpoints() if (weights := foreign_weights(path))]
         hint = f" {theirs[-1]} trains the weights of its newest checkpoint from step 0." if theirs else ""
         raise RunDirectoryError(

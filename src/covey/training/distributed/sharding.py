@@ -10,16 +10,13 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
-
-from accelerate import PartialState
-from accelerate.parallelism_config import ParallelismConfig
-from accelerate.state import AcceleratorState
-from accelerate.utils import DistributedType
-from torch.distributed.fsdp import StateDictType
+from typing import TYPE_CHECKING, Any
 
 from covey.config.groups.mesh import Mesh
 from covey.errors import ConfigError, RunDirectoryError
+
+if TYPE_CHECKING:
+    from accelerate import PartialState
 
 
 def asks_for_fsdp() -> bool:
@@ -64,6 +61,8 @@ def mesh_arguments(mesh: Mesh, *, fsdp_set: bool) -> dict[str, Any]:
     """
     if mesh.fsdp == 1:
         return {}
+    from accelerate.parallelism_config import ParallelismConfig
+
     found: dict[str, Any] = {
         "parallelism_config": ParallelismConfig(dp_replicate_size=mesh.dp, dp_shard_size=mesh.fsdp)
     }
@@ -112,13 +111,18 @@ def let_cpus_shard(state: PartialState) -> None:
     Accelerate uses FSDP on accelerators only and silently replicates on a CPU, although PyTorch can shard there. Only
     its distributed type has to be changed.
     """
+    from accelerate.utils import DistributedType
+
     if state.distributed_type == DistributedType.MULTI_CPU:
-        PartialState._shared_state["distributed_type"] = DistributedType.MULTI_GPU
+        state._shared_state["distributed_type"] = DistributedType.MULTI_GPU
 
 
 @contextmanager
 def full_weights() -> Iterator[None]:
     """Context manager: a model that FSDP shards is saved with full weights, whatever its checkpoints hold."""
+    from accelerate.state import AcceleratorState
+    from torch.distributed.fsdp import StateDictType
+
     plugin = getattr(AcceleratorState(), "fsdp_plugin", None)
     if plugin is None:
         yield

@@ -1,23 +1,26 @@
 """Checks that find, before a run starts, what would go wrong in it.
 
-Each returns findings: fine, warning, or wrong, with what was found and what to do. They change nothing. `covey doctor`
-runs all of them, `covey train` the cheap ones.
+Each returns findings, with what was found and what to do. They change nothing. `training/examination.py` runs them, for
+`covey doctor` and for the start of every run.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Generator, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from covey.config import Config
-from covey.errors import ConfigError
+from covey.config.groups.mesh import Mesh
+from covey.errors import ConfigError, ModelError, RunDirectoryError, one_line
 from covey.evaluation.grading import answer_asked_by
-from covey.model.loading import declared_eos_ids, source_options
-from covey.model.prompts import prompt_lengths, thinking_prefix
+from covey.model.loading import declared_eos_ids
+from covey.model.prompts import prompt_ids, render, thinking_prefix
+from covey.training.distributed.sharding import splits_weights
 from covey.training.preflight.findings import SAMPLE, Mark, PreflightFinding
-from covey.training.preflight.memory_estimate import available_memory, beside_vllm, estimate_memory
-from covey.training.preflight.requirements import check_size
+from covey.training.preflight.memory_estimate import MemoryEstimate, available_memory, beside_vllm, estimate_memory
+from covey.training.preflight.requirements import check_free_space, check_size
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -28,17 +31,6 @@ if TYPE_CHECKING:
 
 _FEW_REPEATED = 0.01  # a harmless share
 _SLACK = 1.2  # factor for the allocator
-
-
-def quick_checks(config: Config, source: str, tokenizer: PreTrainedTokenizerBase, loaded: LoadedData) -> list[str]:
-    """The cheap checks, for the start of a training run; all that is not fine, as notes."""
-    findings = [
-        *check_tokens(config, tokenizer),
-        *check_prompt_prefix(config, tokenizer, loaded),
-        *check_rows(config, loaded),
-        *check_lengths(config, source, tokenizer, loaded.train),
-    ]
-    return [f"{f.check}: {f.result}. {f.advice}".rstrip() for f in findings if f.mark is not Mark.FINE]
 
 
 def check_tokens(config: Config, tokenizer: PreTrainedTokenizerBase) -> Iterator[PreflightFinding]:
@@ -65,7 +57,7 @@ def check_tokens(config: Config, tokenizer: PreTrainedTokenizerBase) -> Iterator
         yield PreflightFinding(Mark.FINE, "stop tokens", f"generation stops at {names}")
     if tokenizer.pad_token_id is not None and tokenizer.pad_token_id in stops:
         yield PreflightFinding(
-            Mark.WARNING,
+            Mark.NOTE,
             "padding",
             f"the padding token is the stop token {tokenizer.pad_token}",
             "Harmless in Covey, which masks by position; a tokenizer with its own padding token is cleaner.",
@@ -112,60 +104,119 @@ def check_rows(config: Config, loaded: LoadedData) -> Iterator[PreflightFinding]
 
 
 def check_lengths(
-    config: Config, source: str, tokenizer: PreTrainedTokenizerBase, rows: Dataset
+    config: Config, model: PretrainedConfig, tokenizer: PreTrainedTokenizerBase, rows: Dataset
 ) -> Generator[PreflightFinding, None, int]:
-    """Percentiles of prompt lengths, against the model's context. Returns the length of a long prompt, in tokens."""
-    from transformers import AutoConfig
-
-    sample = rows.select(range(min(SAMPLE, len(rows))))
-    lengths = sorted(prompt_lengths(tokenizer, config.training.chat_template_kwargs)(sample["prompt"]))
+    """Prompts against the model's context and vocabulary. Returns the length of a long prompt, in tokens."""
+    sample = rows.select(range(min(SAMPLE, len(rows))))["prompt"]
+    ids = prompt_ids(tokenizer, config.training.chat_template_kwargs)(sample)
+    if not all(ids):
+        error = ModelError(
+            f"The tokenizer of model.name={config.model.name} makes no tokens of {sum(not one for one in ids)} of "
+            f"{len(ids)} prompts: its files are missing from the folder of the model (tokenizer.json), or they are of "
+            "another model."
+        )
+        yield PreflightFinding(Mark.WRONG, "tokenizer", str(error), error=error)
+    yield _vocabulary_finding(model, tokenizer, ids)
+    lengths = sorted(map(len, ids))
     middle, high, longest = (lengths[min(len(lengths) - 1, int(q * len(lengths)))] for q in (0.5, 0.95, 1.0))
     result = f"prompts have {middle} tokens at the median, {high} at the 95th percentile, {longest} at most"
-    text = AutoConfig.from_pretrained(source, **source_options(config.model)).get_text_config()
-    context = getattr(text, "max_position_embeddings", None)
-    whole = longest + config.training.max_completion_length
-    limit = config.dataset.max_prompt_length
-    room = 0 if context is None else context - config.training.max_completion_length
-    if context is not None and whole > context:
-        yield PreflightFinding(
-            Mark.WRONG,
-            "lengths",
-            f"{result}; with training.max_completion_length={config.training.max_completion_length} that is {whole} "
-            f"tokens, and the model's context holds {context}",
-            (f"Set dataset.max_prompt_length={room} or lower" if room > 0 else "Lower")
-            + " training.max_completion_length.",
-        )
-    elif limit is not None and longest > limit:
-        over = sum(length > limit for length in lengths)
-        what = "dropped" if config.dataset.overlong_prompts == "drop" else "cut"
-        yield PreflightFinding(Mark.WARNING, "lengths", f"{result}; {over} of {len(lengths)} will be {what} at {limit}")
-    else:
+    context = getattr(model.get_text_config(), "max_position_embeddings", None)
+    completion = config.training.max_completion_length
+    if not isinstance(context, int) or longest + completion <= context:
         yield PreflightFinding(Mark.FINE, "lengths", result)
-    return min(longest, limit or longest)
+        return longest
+    alone = sum(length >= context for length in lengths)
+    over = sum(length + completion > context for length in lengths)
+    what = (
+        f"{_share(alone, lengths)} fill the model's context of {context} tokens without a completion"
+        if alone
+        else f"with training.max_completion_length={completion}, {_share(over, lengths)} take more than the model's "
+        f"context of {context} tokens (the longest {longest + completion})"
+    )
+    yield PreflightFinding(Mark.WRONG, "lengths", f"{what}; {result}", _length_advice(lengths, context, completion))
+    return longest
 
 
-def check_batch(config: Config, loaded: LoadedData) -> PreflightFinding:
+def _share(count: int, lengths: list[int]) -> str:
+    return f"all {count} prompts" if count == len(lengths) else f"{count} of {len(lengths)} prompts"
+
+
+def _length_advice(lengths: list[int], context: int, completion: int) -> str:
+    """What makes prompts and completions fit the context. (A limit of prompts drops those above it.)"""
+    ways = []
+    if context > lengths[-1]:
+        ways.append(f"lower training.max_completion_length to {context - lengths[-1]}")
+    if context > completion:
+        ways.append(f"set dataset.max_prompt_length={context - completion} or lower")
+    if not ways:
+        ways = ["choose a model with a longer context, or shorter prompts"]
+    text = ", or ".join(ways)
+    return f"{text[0].upper()}{text[1:]}."
+
+
+def _vocabulary_finding(
+    model: PretrainedConfig, tokenizer: PreTrainedTokenizerBase, prompts: list[list[int]]
+) -> PreflightFinding:
+    """Whether the model has an embedding for every token. (Tokens that no text has are no harm.)"""
+    rows = int(model.get_text_config().vocab_size)
+    used = {token for prompt in prompts for token in prompt} | {tokenizer.eos_token_id, tokenizer.pad_token_id}
+    above = sorted(token for token in used - {None} if token >= rows)
+    if above:
+        return PreflightFinding(
+            Mark.WRONG,
+            "vocabulary",
+            f"the tokenizer gives token {tokenizer.convert_ids_to_tokens(above[0])} ({above[0]}) to the prompts, and "
+            f"the model's embedding has {rows} rows",
+            "The tokenizer is of another model, or the embedding was not extended: take the model's own tokenizer.",
+        )
+    last = max(tokenizer.get_vocab().values(), default=-1)
+    if last >= rows:
+        return PreflightFinding(
+            Mark.WARNING,
+            "vocabulary",
+            f"the tokenizer's last token is {last}, and the model's embedding has {rows} rows; no prompt has one of "
+            "the tokens without a row",
+        )
+    return PreflightFinding(Mark.FINE, "vocabulary", f"every token of the tokenizer has one of {rows} embeddings")
+
+
+def check_batch(config: Config, loaded: LoadedData, processes: int = 1) -> PreflightFinding:
     """The size of a generation batch. (That groups are not split is checked with the config.)"""
     training = config.training
     completions = training.generation_batch
     prompts = completions // training.num_generations
     result = f"a generation batch is {prompts} × {training.num_generations} = {completions} completions a process"
     try:
-        check_size(config, loaded)
+        check_size(config, loaded, processes)
     except ConfigError as error:
-        return PreflightFinding(Mark.WRONG, "batch", str(error))
+        return PreflightFinding(Mark.WRONG, "batch", str(error), error=error)
     if training.max_steps > 0:
         return PreflightFinding(Mark.FINE, "batch", f"{result}; {training.max_steps} steps")
     steps = math.ceil(len(loaded.train) * training.num_generations * training.num_iterations / completions)
     return PreflightFinding(Mark.FINE, "batch", f"{result}; about {steps} generation batches a pass over the data")
 
 
-def check_memory(config: Config, source: str, prompt_length: int) -> Iterator[PreflightFinding]:
-    """The memory estimate against this machine's memory."""
-    from transformers import AutoConfig
+def check_router(config: Config, model: PretrainedConfig) -> None:
+    """Check that a model with a router loss has a router.
 
-    model: PretrainedConfig = AutoConfig.from_pretrained(source, **source_options(config.model))
-    need = estimate_memory(config, model, prompt_length)
+    Raises:
+        ConfigError: it has none.
+    """
+    coefficient = config.training.router_aux_loss_coef
+    if coefficient and not hasattr(model.get_text_config(), "output_router_logits"):
+        raise ConfigError(
+            f"training.router_aux_loss_coef={coefficient:g} is for mixtures of experts, and model.name="
+            f"{config.model.name} is none: leave it out."
+        )
+
+
+def check_memory(config: Config, model: PretrainedConfig, prompt_length: int) -> Iterator[PreflightFinding]:
+    """The memory estimate against this machine's memory, and the size of the checkpoints against its disk."""
+    try:
+        need = estimate_memory(config, model, prompt_length)
+    except Exception as error:  # an architecture of another kind, or code of its own
+        yield PreflightFinding(Mark.NOTE, "memory", f"it cannot be estimated for this model: {one_line(error)}")
+        return
     available, device, less_for_vllm = beside_vllm(config, *available_memory())
     trained = "" if need.trained == need.parameters else f", {need.trained / 1e6:.1f} M of them trained"
     result = (
@@ -175,7 +226,10 @@ def check_memory(config: Config, source: str, prompt_length: int) -> Iterator[Pr
         f"sampling about {_gigabytes(need.rollout)}; {device} has {_gigabytes(available)}"
     )
     most = max(need.training, need.rollout)
-    if most > available:
+    if most > available and (other := _other_layout(config)):
+        advice = f"The estimate is of AdamW in one process, and this run has {other}."
+        yield PreflightFinding(Mark.WARNING, "memory", result, advice)
+    elif most > available:
         yield PreflightFinding(
             Mark.WRONG,
             "memory",
@@ -187,13 +241,40 @@ def check_memory(config: Config, source: str, prompt_length: int) -> Iterator[Pr
         yield PreflightFinding(Mark.WARNING, "memory", result, "Tight: allow a fifth more than the estimate.")
     else:
         yield PreflightFinding(Mark.FINE, "memory", result)
+    yield from _check_disk(config, need)
+
+
+def _other_layout(config: Config) -> str:
+    """What takes less memory than the estimate says; empty if nothing does."""
+    training = config.training
+    if splits_weights(Mesh.of(config.model.mesh_shape)) or training.fsdp or training.deepspeed:
+        return "a sharded model"
+    optim = str(training.optim)
+    return "" if "adamw" in optim and "bit" not in optim else f"training.optim={optim}"
+
+
+def _check_disk(config: Config, need: MemoryEstimate) -> Iterator[PreflightFinding]:
+    if config.training.save_strategy == "no":
+        return
+    try:
+        check_free_space(
+            Path(config.output_dir),
+            need.stored,
+            need.moments,
+            keeps_best=config.evaluation.keep_best,
+        )
+    except RunDirectoryError as error:
+        yield PreflightFinding(Mark.WRONG, "disk", str(error), error=error)
 
 
 def _turn_end(tokenizer: PreTrainedTokenizerBase) -> int | None:
     """The special token that the chat template puts after an assistant's answer; None without one."""
     marker = "covey7answer"
     messages = [{"role": "user", "content": "?"}, {"role": "assistant", "content": marker}]
-    text = str(tokenizer.apply_chat_template(messages, tokenize=False))
+    try:
+        text = render(tokenizer, messages, answering=False)
+    except ModelError:  # it may need arguments, or refuse such a conversation; the prompts of the data are rendered too
+        return None
     _, _, tail = text.rpartition(marker)
     ids = tokenizer(tail, add_special_tokens=False).input_ids
     return next((int(i) for i in ids if i in set(tokenizer.all_special_ids)), None)

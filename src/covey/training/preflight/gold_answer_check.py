@@ -52,6 +52,7 @@ def _gold_finding(check: str, rows: Sequence[Any], outcomes: Sequence[Outcome | 
         check,
         f"{len(failed)} of {len(rows)} gold answers do not score full marks ({shown})",
         "Nothing can earn the reward on these rows: fix the answers, or dataset.answer_extractor.",
+        name="gold_answers",
     )
 
 

@@ -35,6 +35,8 @@ class MemoryEstimate:
     """Number of trained parameters."""
     weights: int
     """Of the policy and the reference model, if any."""
+    stored: int
+    """Of the weights that a checkpoint holds: the trained ones with adapters, else all."""
     gradients: int
     moments: int
     """The optimiser's two moments of each trained parameter."""
@@ -97,6 +99,7 @@ def estimate_memory(config: Config, model: PretrainedConfig, prompt_length: int)
         parameters=parameters,
         trained=trained,
         weights=int(stored + reference),
+        stored=trained * state_width if lora.active else int(stored),
         gradients=trained * state_width,
         moments=2 * trained * state_width,
         activations=_activations(

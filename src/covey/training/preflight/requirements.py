@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-import shutil
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from covey import rewards
@@ -15,8 +15,10 @@ from covey.errors import ConfigError, RunDirectoryError
 from covey.evaluation.benchmarks import check_benchmarks
 from covey.evaluation.grading import check_columns_for
 from covey.rewards import RewardSettings
-from covey.rollout.registry import engine_class
 from covey.runlog.directory import RunDirectory
+from covey.runlog.files import free_bytes
+from covey.training.distributed.sharding import splits_weights
+from covey.training.preflight.packages import check_packages
 
 if TYPE_CHECKING:
     from transformers import Trainer
@@ -30,19 +32,16 @@ def check_supported(config: Config) -> list[str]:
     Raises:
         ConfigError: a setting is not supported, or a package is missing.
     """
-    from covey.training.distributed.sharding import splits_weights
 
     config.model.lora.check_merge(sharded=splits_weights(Mesh.of(config.model.mesh_shape)))
-    if config.training.use_liger_kernel and find_spec("liger_kernel") is None:
-        raise ConfigError(
-            "training.use_liger_kernel=true needs the package liger-kernel, which is not installed: pip install "
-            "liger-kernel, or leave it out."
-        )
+    check_packages(config)
     check_benchmarks(config.evaluation.benchmarks, "evaluation.benchmarks")
     check_benchmarks(config.evaluation.benchmark_paths, "evaluation.benchmark_paths")
     if config.training.use_vllm:
         check_engine()
     if config.rollout.own_engine is not None:
+        from covey.rollout.registry import engine_class
+
         engine_class(config.rollout.own_engine, "rollout.engine")
     notes = notes_on_sharing(config)
     if config.training.use_vllm and config.model.lora.active:
@@ -103,20 +102,31 @@ def check_size(config: Config, loaded: LoadedData, processes: int = 1) -> None:
 
 
 def check_disk_space(trainer: Trainer, run: RunDirectory, *, keeps_best: bool = False) -> None:
-    """Check that the checkpoints kept at the same time fit on the disk: weights, and two moments of the trained ones.
-
-    Raises:
-        RunDirectoryError: they do not fit.
-    """
+    """Check that the checkpoints of a built trainer fit on the disk, see `check_free_space`."""
     if trainer.args.save_strategy == "no":
         return
     stored = sum(p.numel() * p.element_size() for p in trainer.model.parameters())
     trained = sum(p.numel() * p.element_size() for p in trainer.model.parameters() if p.requires_grad)
+    check_free_space(run.root, stored, 2 * trained, keeps_best=keeps_best)
+
+
+def check_free_space(folder: Path, stored: int, moments: int, *, keeps_best: bool) -> None:
+    """Check that the checkpoints kept at the same time fit on the disk.
+
+    Args:
+        folder: on that disk; it need not exist yet.
+        stored: bytes of the weights in a checkpoint.
+        moments: bytes of the optimiser's moments.
+        keeps_best: whether the best checkpoint is kept besides the newest.
+
+    Raises:
+        RunDirectoryError: they do not fit.
+    """
     most = 3 if keeps_best else 2  # the newest, the one being written, and the best
-    needed = most * (stored + 2 * trained) + 64 * 2**20
-    free = shutil.disk_usage(run.root).free
+    needed = most * (stored + moments) + 64 * 2**20
+    free = free_bytes(folder)
     if free < needed:
         raise RunDirectoryError(
-            f"{run.root} is on a disk with {free / 1e9:.2f} GB free, but checkpoints of this model need about "
+            f"{folder} is on a disk with {free / 1e9:.2f} GB free, but checkpoints of this model need about "
             f"{needed / 1e9:.2f} GB. Free some space or set output_dir to another disk."
         )
