@@ -106,16 +106,21 @@ def test_an_objective_chosen_last_takes_the_place_of_the_recipes(tmp_path: Path)
     first = load(recipe=path)
     assert (first.objective.name, first.objective.maxent_tau, first.training.report_to) == ("maxent", 0.5, "wandb")
     dapo = load(["objective=dapo"], path)
-    assert (dapo.objective.name, dapo.objective.maxent_tau, dapo.training.beta) == ("grpo", 0.3, 0.0)
-    assert dapo.training.report_to == "wandb"
+    # the recipe's own beta comes after the group; the settings of its other objective go
+    assert (dapo.objective.name, dapo.objective.maxent_tau, dapo.training.beta) == ("grpo", 0.3, 0.5)
+    assert (dapo.training.loss_type, dapo.training.report_to) == ("dapo", "wandb")
 
 
 @pytest.mark.parametrize("tracker", ["wandb", "tensorboard", "trackio", "none"])
 def test_a_tracker_leaves_the_other_logging_keys_alone(tmp_path: Path, tracker: str) -> None:
     path = tmp_path / "r.yaml"
-    path.write_text("logging: {project: mine, sample_completions: 7}\ntraining.report_to: [wandb, tensorboard]\n")
+    path.write_text("logging: {project: mine, sample_completions: 7}\n")
     config = load([f"logging={tracker}"], path)
     assert config.training.report_to == tracker
+    named = path.with_name("named.yaml")
+    named.write_text("training.report_to: [wandb, tensorboard]\n")  # a recipe's keys come after all groups
+    assert load([f"logging={tracker}"], named).training.report_to == ["wandb", "tensorboard"]
+    assert load([f"report_to={tracker}"], named).training.report_to == tracker
     assert (config.logging.project, config.logging.sample_completions) == ("mine", 7)
     assert config.logging.completions_every_steps == load().logging.completions_every_steps
 

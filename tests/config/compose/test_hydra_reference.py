@@ -52,9 +52,9 @@ def check(seeds: range, folder: Path) -> None:
 
 
 def test_random_trees_compose_as_with_hydra(tmp_path: Path) -> None:
-    check(range(40), tmp_path)
+    check(range(24), tmp_path)
 
 
 @pytest.mark.slow
 def test_many_random_trees_compose_as_with_hydra(tmp_path: Path) -> None:
-    check(range(100, 900), tmp_path)
+    check(range(100, 500), tmp_path)

@@ -75,6 +75,20 @@ def test_a_recipes_keys_come_after_a_group_on_the_command_line_and_that_is_said(
     assert not [note for note in compose(["objective=dapo"], "recipe.yaml").notes if "keeps its own" in note]
 
 
+def test_a_group_that_an_experiment_adds_may_be_overridden() -> None:
+    write(
+        {
+            "conf/experiment/adds.yaml": f"{GLOBAL}defaults: [{{/extra: one}}]\n",
+            "conf/extra/one.yaml": f"{GLOBAL}seed: 1\n",
+            "conf/extra/two.yaml": f"{GLOBAL}seed: 2\n",
+        }
+    )
+    assert load(["+experiment=adds"], None, ["conf"]).seed == 1
+    for words in (["+experiment=adds", "extra=two"], ["extra=two", "+experiment=adds", "model=gemma3_1b"]):
+        assert load(words, None, ["conf"]).seed == 2
+    assert load(["+extra=two"], None, ["conf"]).seed == 2
+
+
 def test_the_tuning_of_a_model_comes_before_all_groups_that_the_user_chooses() -> None:
     write({"conf/evaluation/rare.yaml": "every_steps: 77\n", "conf/training/slow.yaml": "learning_rate: 1e-7\n"})
     config = load(["training=slow", "evaluation=rare"], config_dirs=["conf"])

@@ -90,11 +90,14 @@ class Files:
                 self.roots.check(replace(choice, group=choice.group.partition("@")[0]))
             last.pop(choice.group, None)
             last[choice.group] = choice
-        known, words = self._known, list[str]()
-        for left, choice in zip(range(len(last) - 1, -1, -1), last.values(), strict=True):
-            words += _as_override(choice, known=choice.group in known)
-            if left and choice.group not in known:  # what it adds may be overridden by the next
-                known = {*known, *self._list(self.root, words).overrides.known_choices}
+        words = [word for c in last.values() if c.group in self._known for word in _as_override(c, known=True)]
+        new = [choice for choice in last.values() if choice.group not in self._known]
+        adding = {}  # what each adds, which another one may override, wherever it stands
+        for choice in new if len(new) > 1 else ():
+            added = self._list(self.root, [*words, *_as_override(choice, known=False)]).overrides.known_choices
+            adding[choice.group] = {group for group in added if group != choice.group}
+        for choice in new:
+            words += _as_override(choice, known=choice.group in set().union(*adding.values()))
         return self._composition(self._list(self.root, words), last)
 
     def read(self, path: str) -> ConfigFile | None:
