@@ -149,6 +149,7 @@ def test_mistakes_are_found_before_the_model_loads(tmp_path: Path, monkeypatch: 
 
     with pytest.raises(ConfigError, match="not for 8 tokens"):
         covey.train(overrides=TINY, objective=Picky())
+    monkeypatch.undo()  # doctor goes on to the model
     words = ["objective.name=own_objective:RunningBaseline", "objective.settings={deacy: 1}", "dataset=arithmetic"]
     found = {finding.check: finding for finding in examine(load([*words, "dataset.train_size=64"]))}
     assert "objective.settings.deacy" in found["objective"].result
