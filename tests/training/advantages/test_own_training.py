@@ -134,7 +134,7 @@ def test_mistakes_are_found_before_the_model_loads(tmp_path: Path, monkeypatch: 
     def loads(*_: Any) -> Any:
         raise AssertionError("the model was looked for")
 
-    monkeypatch.setattr("covey.training.run.check_model", loads)
+    monkeypatch.setattr("covey.training.examination.check_model", loads)
     own = {**TINY, "output_dir": str(tmp_path), "objective.name": "own_objective:RunningBaseline"}
     with pytest.raises(ConfigError, match=r"objective\.settings\.deacy is not .* Did you mean decay\? \(Set "):
         covey.train(overrides={**own, "objective.settings": {"deacy": 1.0}})
@@ -149,6 +149,7 @@ def test_mistakes_are_found_before_the_model_loads(tmp_path: Path, monkeypatch: 
 
     with pytest.raises(ConfigError, match="not for 8 tokens"):
         covey.train(overrides=TINY, objective=Picky())
+    monkeypatch.undo()  # doctor goes on to the model
     words = ["objective.name=own_objective:RunningBaseline", "objective.settings={deacy: 1}", "dataset=arithmetic"]
     found = {finding.check: finding for finding in examine(load([*words, "dataset.train_size=64"]))}
     assert "objective.settings.deacy" in found["objective"].result
