@@ -300,3 +300,14 @@ def test_completions_read_back_as_written(tmp_path: Path) -> None:
         read_completions(folder)
     with pytest.raises(ValueError, match="differ in length"):
         write_completions(folder, 3, {"prompt": ["a"], "completion": []})
+
+
+def test_a_name_changed_in_a_row_is_restored_from_the_copy_and_a_later_evaluation_is_kept(tmp_path: Path) -> None:
+    path, copy = tmp_path / "metrics.jsonl", tmp_path / "copy.jsonl"
+    copy.write_text('{"step": 1, "loss": 1.0}\n{"step": 2, "loss": 0.5}\n')
+    path.write_text(
+        '{"step": 1, "lmss": 1.0}\n{"step": 2, "loss": 0.5, "eval/accuracy": 0.3}\n{"step": 3, "loss": 0.2}\n'
+    )
+    writer = MetricsWriter(path, 2, copy=copy)
+    assert len(writer.repairs) == 1
+    assert path.read_text() == '{"step": 1, "loss": 1.0}\n{"step": 2, "loss": 0.5, "eval/accuracy": 0.3}\n'

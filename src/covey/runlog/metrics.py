@@ -62,7 +62,9 @@ class MetricsWriter:
     def _kept(self, path: Path, until: int, copied: Sequence[Row], logged: Sequence[Row]) -> list[Row]:
         found, damaged = _rows_and_damage(path)
         rows = {row[STEP]: row for row in found if row[STEP] <= until}
-        better = {row[STEP]: {**rows.get(row[STEP], {}), **row} for row in copied if row[STEP] <= until}
+        better = {row[STEP]: row for row in copied if row[STEP] <= until}
+        if until in better:  # the step may have been evaluated after its checkpoint was written
+            better[until] = {**rows.get(until, {}), **better[until]}
         better |= {row[STEP]: row for row in logged if row[STEP] <= until and row[STEP] not in rows | better}
         restored = sorted(step for step, row in better.items() if row != rows.get(step))
         if restored:

@@ -144,7 +144,7 @@ def tree(folder: Path) -> Tree:
 
 
 @dataclass
-class Hihistory:
+class History:
     """One run, the events, and the undisturbed run."""
 
     seed: int
@@ -280,7 +280,7 @@ def test_random_histories_of_a_run(block: int, tmp_path: Path, disk: Disk) -> No
     straight = RunDirectory(tmp_path / "straight")
     train(straight, None)
     for seed in range(block * SCENARIOS // BLOCKS, (block + 1) * SCENARIOS // BLOCKS):
-        history = Hihistory(seed, RunDirectory(tmp_path / str(seed)), straight, disk)
+        history = History(seed, RunDirectory(tmp_path / str(seed)), straight, disk)
         try:
             for _ in range(history.draw.randrange(1, 5)):
                 history.begin(history.draw.choice([None, *[history.draw.randrange(260)] * 4]))
