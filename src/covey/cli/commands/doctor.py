@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from covey.cli import config_arguments
 from covey.config.secrets import redact
 from covey.errors import ConfigError
+from covey.launch.machine import keep_one_gpu
 
 if TYPE_CHECKING:
     from covey.training.preflight.findings import PreflightFinding
@@ -55,7 +56,8 @@ def run(arguments: argparse.Namespace) -> int:
     from covey.training.preflight.findings import Mark, PreflightFinding, worst
 
     prompts: list[str] = []
-    findings = [PreflightFinding(Mark.NOTE, "config", note) for note in composed.notes]
+    one_gpu = keep_one_gpu() if arguments.trial else None
+    findings = [PreflightFinding(Mark.NOTE, "config", note) for note in (*composed.notes, *filter(None, [one_gpu]))]
     with console.status("Looking …") as status:
         for finding in examine(
             composed.config,
