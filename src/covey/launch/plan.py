@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from covey.config import Config
-from covey.config.groups.mesh import Mesh
+from covey.config.groups.mesh import Mesh, refuse_tensor_parallel
 from covey.config.vllm import is_elsewhere
 from covey.errors import ConfigError
 from covey.launch.accelerate import accelerate_config
@@ -192,6 +192,7 @@ class _Layout:
 
     @classmethod
     def of(cls, config: Config, machine: Machine) -> _Layout:
+        refuse_tensor_parallel(config.model.mesh_shape)
         launch, training = config.launch, config.training
         gpus = _gpus_for(config, machine)
         serves = bool(training.use_vllm) and training.vllm_mode == "server" and not is_elsewhere(config)

@@ -60,6 +60,7 @@ class Files:
         """Whether the recipe is a complete config, to which Covey's base is not added."""
         primary = None if self.complete or not primaries else primaries[-1]
         self.root = _BASE if primary is None else _path_of(primary, roots)
+        self.recipes = tuple(recipes)
         self.given = {self.root if file is primary else f"recipe {n}/given": file for n, file in enumerate(files)}
         """Recipes and primary config, by config path."""
         self._below = [path for path, file in self.given.items() if file in primaries[:-1]]

@@ -68,7 +68,8 @@ def drop_stale_weights(values: dict[str, Any], named: Collection[str], *, own: b
 def name_by_folder(values: dict[str, Any], settings: Sequence[Setting], recipe: str, *, foreign: bool) -> list[str]:
     """Name a run of another tool's recipe by its folder, so that the same command resumes it. Returns notes.
 
-    Their `output_dir` is the run's own folder, and `--run_name` only its name in trackers. `output_dir=DIR` over such a
+    Their `output_dir` is the run's own folder, and `--run_name` only its name in trackers, unless both are typed: then
+    the run lies in `output_dir/run_name`, as everywhere. `output_dir=DIR` over such a
     recipe is Covey's folder of runs, in which the run takes the name of the recipe's own folder.
 
     Args:
@@ -85,7 +86,7 @@ def name_by_folder(values: dict[str, Any], settings: Sequence[Setting], recipe: 
     native = word.name == "output_dir" and word.by != "flag"
     below = native and word.typed
     naming = next((found.written for found in reversed(settings) if found.key == "run_name"), None)
-    in_trackers = naming is not None and naming.by == "flag" and not below and isinstance(name, str)
+    in_trackers = naming is not None and naming.by == "flag" and not word.typed and isinstance(name, str)
     if (native and not foreign) or (name is not None and not in_trackers):
         return []
     path = Path(folder) if Path(folder).name not in ("", "..") else Path(folder).absolute().resolve()

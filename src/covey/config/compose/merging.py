@@ -158,6 +158,22 @@ class Merging:
             self._words, earlier, "command line", strict=False, more_names=names, references=everything
         )
         self.sources.append(line)
+        self._give_way()
+
+    def _give_way(self) -> None:
+        """Let an option that is chosen after a recipe of another tool take the place of what that recipe sets there.
+
+        Such a recipe is no file of Hydra's, whose rule is that the keys of a file come after all groups.
+        """
+        for place, (part, source) in enumerate(self._pairs()):
+            if part.file not in self.files.recipes or not source.foreign:
+                continue
+            later = [group for group, by in self.composition.chosen.items() if self.composition.place(by) > place]
+            keys = set[str]()
+            for option in filter(None, map(self.composition.option, later)):
+                keys |= self._source_of(option).keys
+                keys |= {f"{option.group}."} if any(key.startswith(f"{option.group}.") for key in keys) else set()
+            source.settings = [s for s in source.settings if not {s.key, f"{s.key.partition('.')[0]}."} & keys]
 
     def _leave_out(self) -> None:
         """Leave out the settings of other objectives than the one that is chosen last, by its group or by a key."""

@@ -10,7 +10,7 @@ from covey.errors import ConfigError
 
 AXES = ("dp", "fsdp", "tp")
 """Outermost first: the order in which ranks are laid out, in whatever order the axes are written. `tp` (tensor
-parallel) may only have the size 1."""
+parallel) is read, for other tools' recipes, and refused where training is planned or begins."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +41,10 @@ class Mesh:
 
 
 def check_shape(shape: Sequence[Sequence[int | str]]) -> None:
-    """Check that this is a list of sizes and one of axes, which training can use.
+    """Check that this is a list of sizes and one of axes.
 
     Raises:
-        BadKeyError: it is not, an axis is unknown or repeated, or layers are to be split (tensor parallel).
+        BadKeyError: it is not, or an axis is unknown or repeated.
     """
     sizes, axes = (shape[0], shape[1]) if len(shape) == 2 else ([], [])
     whole = all(isinstance(size, int) and not isinstance(size, bool) and size > 0 for size in sizes)
@@ -58,9 +58,17 @@ def check_shape(shape: Sequence[Sequence[int | str]]) -> None:
         raise BadKeyError(
             "model.mesh_shape", f"={show(shape)}: the axes must be different ones of dp, fsdp and tp, not {show(axes)}."
         )
-    size_of = dict(zip(axes, sizes, strict=True))
-    if int(size_of.get("tp", 1)) > 1:
-        raise BadKeyError("model.mesh_shape", _refusal_of_tp(shape, *(int(size_of.get(axis, 1)) for axis in AXES)))
+
+
+def refuse_tensor_parallel(shape: Sequence[Sequence[int | str]] | None) -> None:
+    """Refuse to split layers in training.
+
+    Raises:
+        BadKeyError: the axis `tp` has more than one process.
+    """
+    size_of = {} if shape is None else {str(axis): int(size) for size, axis in zip(*shape, strict=True)}
+    if shape is not None and size_of.get("tp", 1) > 1:
+        raise BadKeyError("model.mesh_shape", _refusal_of_tp(shape, *(size_of.get(axis, 1) for axis in AXES)))
 
 
 def _refusal_of_tp(shape: Sequence[Sequence[int | str]], dp: int, fsdp: int, tp: int) -> str:
@@ -89,7 +97,7 @@ def check_mesh(shape: Sequence[Sequence[int | str]] | None, processes: int) -> M
     mesh = Mesh.of(shape)
     if shape is None:
         return mesh
-    check_shape(shape)
+    refuse_tensor_parallel(shape)
     if mesh.processes not in (1, processes):
         product = " x ".join(str(size) for size in shape[0])
         alone = "this is one process" if processes == 1 else f"there are {processes} processes"
