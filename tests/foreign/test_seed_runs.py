@@ -46,9 +46,10 @@ def small(command: SeedCommand, model: str) -> list[str]:
     """The words of a command for a run of seconds."""
     words = translated(command.line, programs(ROOT / "docs" / "coming_from.md"))
     words_in_gsm8k = command.document == "002" or "dataset=gsm8k" in words
-    data = "words.jsonl" if words_in_gsm8k else "problems.jsonl"
+    data = ["dataset.path=words.jsonl", "dataset.answer_extractor=gsm8k"]
+    data = data if words_in_gsm8k else ["dataset.path=problems.jsonl"]
     size = ["model.reasoning_vocab_size=full"] if command.meaning.get("model.reasoning_vocab_size") else []
-    return [*words, f"model.name={model}", f"dataset.path={data}", *size, *SIZES]
+    return [*words, f"model.name={model}", *data, *size, *SIZES]
 
 
 def only_run() -> Path:
@@ -82,8 +83,9 @@ def test_one_step(command: SeedCommand, tiny_model: str, capsys: pytest.CaptureF
 
 @pytest.mark.parametrize("preset", ["agent_tunix", "rlvr_vocab", "open_r1", "maxent_grpo"])
 def test_a_preset_trains(preset: str, tiny_model: str, capsys: pytest.CaptureFixture[str]) -> None:
-    data = "words.jsonl" if preset == "agent_tunix" else "problems.jsonl"
-    code = main(["train", f"+preset={preset}", f"model.name={tiny_model}", f"dataset.path={data}", *SIZES])
+    extracted = ["dataset.path=words.jsonl", "dataset.answer_extractor=gsm8k"]
+    data = extracted if preset == "agent_tunix" else ["dataset.path=problems.jsonl"]
+    code = main(["train", f"+preset={preset}", f"model.name={tiny_model}", *data, *SIZES])
     assert code == 0, capsys.readouterr().err
     assert [row["step"] for row in read_metrics(only_run() / "metrics.jsonl") if "train/loss" in row] == [1]
 

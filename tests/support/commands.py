@@ -35,6 +35,7 @@ def make_workspace(root: Path, folder: Path) -> None:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text("training:\n  max_steps: 3\n" if "open_r1" not in name else "max_steps: 3\n")
     (folder / "my_conf" / "model").mkdir(parents=True)
+    (folder / "my_conf" / "main.yaml").write_text("seed: 1\n")
     (folder / "my_conf" / "model" / "mine.yaml").write_text(yaml.safe_dump({"name": "somebody/model"}))
 
 

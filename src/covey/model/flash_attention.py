@@ -20,6 +20,7 @@ import torch
 from torch.autograd.function import once_differentiable
 from torch.autograd.graph import saved_tensors_hooks
 
+from covey.errors import one_line
 from covey.log_once import log_once
 from covey.model.device import for_products, on_device
 from covey.model.split_attention import GroupSizes
@@ -137,12 +138,17 @@ def is_right(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, flash:
     kind = (str(query.device), for_products(query[..., :0]).dtype, query.size(1), key.size(1), query.size(-1))
     if kind not in _checked:
         states = [for_products(one.detach()) for one in (query, key, value)]
-        with torch.autocast(query.device.type, enabled=False):
-            expected = _with_gradients(dense, [one.float() for one in states])
-            errors = [
-                torch.stack([_distance(a, b) for a, b in zip(_with_gradients(path, states), expected, strict=True)])
-                for path in (flash, dense)
-            ]
+        try:
+            with torch.autocast(query.device.type, enabled=False):
+                expected = _with_gradients(dense, [one.float() for one in states])
+                errors = [
+                    torch.stack([_distance(a, b) for a, b in zip(_with_gradients(path, states), expected, strict=True)])
+                    for path in (flash, dense)
+                ]
+        except RuntimeError as error:  # a PyTorch or a GPU without this kernel
+            log_once(logger, "Attention over shared prompts uses masks: %s", one_line(error))
+            _checked[kind] = False
+            return False
         _checked[kind] = bool((errors[0] <= ALLOWED * errors[1] + 1e-3).all())
         if not _checked[kind]:
             text = (

@@ -14,6 +14,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial, wraps
+from itertools import accumulate
 from typing import Any, Literal
 
 import torch
@@ -38,6 +39,9 @@ SUPPORTED = frozenset(
     ("scaling", "dropout", "sliding_window", "position_ids", "cache_position", "use_cache", "output_attentions")
 )
 """Arguments of an attention function that are supported or have no effect: positions are in queries and keys."""
+
+CHECKED = 2048
+"""Tokens of the first batch that the flash kernel is checked with: the path with masks takes much memory."""
 
 CPU_BLOCK = 256
 GPU_BLOCK = 1024
@@ -200,9 +204,29 @@ def _takes_flash(
     if reason is not None:
         log_once(logger, "Attention over shared prompts uses masks: %s.", reason)
         return False
-    sequences, padded = layout.sequences_on(query.device), GroupLayout(layout.groups, how="padded")
-    flash = partial(flash_attention, sequences=sequences, scaling=scaling)
-    return is_right(query, key, value, flash, partial(_masked_attention, layout=padded, scaling=scaling))
+    groups, length = _first_of(layout)
+    padded = GroupLayout(groups, how="padded")
+    flash = partial(flash_attention, sequences=padded.sequences_on(query.device), scaling=scaling)
+    dense = partial(_masked_attention, layout=padded, scaling=scaling)
+    first = slice(length)
+    return is_right(query[:, :, first], key[:, :, first], value[:, :, first], flash, dense)
+
+
+def _first_of(layout: GroupLayout) -> tuple[tuple[PackedGroup, ...], int]:
+    """The first groups of a row, about `CHECKED` tokens of it, and their number of tokens."""
+    taken, length = list[PackedGroup](), 0
+    for group in layout.groups:
+        taken.append(PackedGroup(group.prompt, group.completions[: _prefix(group, CHECKED - length)]))
+        length += group.prompt + sum(taken[-1].completions)
+        if length >= CHECKED or len(taken[-1].completions) < len(group.completions):
+            break
+    return tuple(taken), length
+
+
+def _prefix(group: PackedGroup, room: int) -> int:
+    """How many of a group's completions, at least one, fit the room with its prompt."""
+    ends = accumulate(group.completions, initial=group.prompt)
+    return max(1, sum(end <= room for end in ends) - 1)
 
 
 def _masked_attention(

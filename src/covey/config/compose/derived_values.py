@@ -87,6 +87,9 @@ def name_by_folder(values: dict[str, Any], settings: Sequence[Setting], recipe: 
     below = native and word.typed
     naming = next((found.written for found in reversed(settings) if found.key == "run_name"), None)
     in_trackers = naming is not None and naming.by == "flag" and not word.typed and isinstance(name, str)
+    if not word.typed and naming is not None and naming.name == "exp_name" and Path(folder).name == name:
+        values["output_dir"] = str(Path(folder).parent)  # `output_dir: ./out/${exp_name}` is the run's own folder
+        return []
     if (native and not foreign) or (name is not None and not in_trackers):
         return []
     path = Path(folder) if Path(folder).name not in ("", "..") else Path(folder).absolute().resolve()

@@ -49,7 +49,8 @@ def with_preset(merging: Merging, values: dict[str, Any]) -> tuple[Merging, dict
         merging.notes.append(presets.not_applied(selection, differing, refused))
         return merging, values
     groups = {choice.group: choice.option for choice in choices}
-    found.notes += [presets.applied(selection, {**groups, **holding}), *notes]
+    tracked = "wandb" in str(_value(new, "training.report_to"))  # asked for by the user as well
+    found.notes += [presets.applied(selection, {**groups, **holding}), *([] if tracked else notes)]
     return found, new
 
 

@@ -226,7 +226,7 @@ def check_memory(config: Config, model: PretrainedConfig, prompt_length: int) ->
         f"sampling about {_gigabytes(need.rollout)}; {device} has {_gigabytes(available)}"
     )
     most = max(need.training, need.rollout)
-    if most > available and (other := _other_layout(config)):
+    if most > available and (other := _other_layout(config, model)):
         advice = f"The estimate is of AdamW in one process, and this run has {other}."
         yield PreflightFinding(Mark.WARNING, "memory", result, advice)
     elif most > available:
@@ -241,14 +241,19 @@ def check_memory(config: Config, model: PretrainedConfig, prompt_length: int) ->
         yield PreflightFinding(Mark.WARNING, "memory", result, "Tight: allow a fifth more than the estimate.")
     else:
         yield PreflightFinding(Mark.FINE, "memory", result)
-    yield from _check_disk(config, need)
+    if not _other_layout(config, model) and not config.training.save_only_model:
+        yield from _check_disk(config, need)
 
 
-def _other_layout(config: Config) -> str:
+def _other_layout(config: Config, model: PretrainedConfig) -> str:
     """What takes less memory than the estimate says; empty if nothing does."""
     training = config.training
     if splits_weights(Mesh.of(config.model.mesh_shape)) or training.fsdp or training.deepspeed:
         return "a sharded model"
+    if config.launch.accelerate:
+        return f"launch.accelerate={config.launch.accelerate}"
+    if getattr(model, "quantization_config", None):
+        return "quantised weights"
     optim = str(training.optim)
     return "" if "adamw" in optim and "bit" not in optim else f"training.optim={optim}"
 

@@ -87,12 +87,6 @@ def check_hardware(config: Config) -> None:
             "training.fp16=true scales gradients, which must be float32, and model.dtype=float16 makes them float16: "
             "set model.dtype=float32, or train in bfloat16 (training.bf16=true)."
         )
-    if gpu and training.bf16 and torch.cuda.is_available() and torch.version.hip is None and _capability() < (8, 0):
-        raise ConfigError(
-            f"training.bf16=true needs a GPU that computes in bfloat16 (NVIDIA Ampere, of 2020, or newer), and "
-            f"{torch.cuda.get_device_name()} does not: set training.bf16=false, and training.fp16=true if float32 is "
-            "too slow."
-        )
 
 
 def check_attention(name: str | None) -> None:

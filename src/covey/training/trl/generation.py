@@ -254,7 +254,12 @@ def mixed_precision(trainer: Any) -> torch.dtype | None:
     """The dtype of mixed precision that one autocast around all forwards of a generation has; None where each forward
     enters it by itself: on a CPU, with sharded parameters, whose casts would pile up, and with vLLM."""
     accelerator = trainer.accelerator
-    if accelerator.device.type == "cpu" or any_over_shards(trainer.model) is not None or trainer.use_vllm:
+    if (
+        accelerator.device.type == "cpu"
+        or not accelerator.native_amp
+        or any_over_shards(trainer.model) is not None
+        or trainer.use_vllm
+    ):
         return None
     return {"bf16": torch.bfloat16, "fp16": torch.float16}.get(accelerator.mixed_precision)
 
