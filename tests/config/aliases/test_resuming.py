@@ -116,3 +116,17 @@ def test_another_tracker_is_no_other_run() -> None:
     plain, logged = from_words(), from_words("logging.mode=offline", "logging.run_name=x")
     assert logged.config.training.report_to == "wandb"
     assert differences(plain.config, logged.config) == []
+
+
+def test_the_folder_of_an_experiments_name_is_the_run() -> None:
+    """The RLVR project's config: `exp_name`, and an `output_dir` that ends with it. The last name typed counts."""
+    Path("conf").mkdir()
+    Path("conf/config.yaml").write_text("exp_name: first\noutput_dir: ./out/${exp_name}\nmodel_name_or_path: a/b\n")
+    assert place(compose([], config_dirs=["conf"], config_name="config")) == ("out", "first")
+    assert place(compose(["exp_name=other"], config_dirs=["conf"], config_name="config")) == ("out", "other")
+
+
+def test_a_run_name_typed_with_its_folder_names_the_run_in_it() -> None:
+    recipe = "model_name_or_path: a/b\noutput_dir: data/mine\n"
+    assert place(from_yaml(recipe, "r.yaml", "--output_dir", "there", "--run_name", "a")) == ("there", "a")
+    assert place(from_yaml(recipe, "r.yaml", "--run_name", "a")) == ("data", "mine")
