@@ -93,7 +93,8 @@ def test_aliases_compose_as_the_keys_they_stand_for(seed: int) -> None:
     written: list[tuple[dict[str, Any], dict[str, Any], list[str]]] = []
     places = [draw.choice(("recipe", "group", "override", "flag")) for _ in rows]
     for by_hand in (False, True):
-        parts: dict[str, dict[str, Any]] = {"recipe": {"training.num_generations": 4}, "group": {}}
+        # both recipes have another tool's key: such a recipe gives way to the chosen options
+        parts: dict[str, dict[str, Any]] = {"recipe": {"training.num_generations": 4, "logging_dir": "x"}, "group": {}}
         words: list[str] = [*choices, "preset=none"]
         for (name, value, keys), place in zip(rows, places, strict=True):
             for key, inner in keys.items() if by_hand else ((name, value),):

@@ -226,8 +226,8 @@ def test_references_between_files() -> None:
         }
     )
     config = load([], None, ["conf"], config_name="config")
-    assert (config.run_name, config.output_dir, config.logging.tags) == ("first", "./out/first", ("p",))
-    assert load(["exp_name=second"], None, ["conf"], config_name="config").output_dir == "./out/second"
+    assert (config.run_name, config.output_dir, config.logging.tags) == ("first", "out", ("p",))
+    assert load(["exp_name=second"], None, ["conf"], config_name="config").output_dir == "out"
 
 
 # --- whole trees of other projects ---------------------------------------------------------------------------------
