@@ -141,7 +141,27 @@ def test_scoring_by_the_kernel(
     found = shared(model, *make_rows())
     found_gradients = gradients(model, found)
     assert len(calls) >= (1 if name == "gemma3" else 3)
+    assert list(flash._checked.values()) == [True]
     torch.testing.assert_close(found[0], expected[0], rtol=0, atol=1e-5)
     assert found_gradients.keys() == expected_gradients.keys()
     for one, gradient in expected_gradients.items():
         torch.testing.assert_close(found_gradients[one], gradient, rtol=1e-5, atol=1e-7, msg=one)
+
+
+def test_the_check_is_made_once_and_on_the_beginning_of_a_long_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not once per layer; the tokens after the first groups are left out."""
+    groups = tuple(PackedGroup(prompt, completions) for prompt, completions in SHAPES[0])
+    states = _states(SHAPES[0], 6, 2, torch.bfloat16)
+    seen: list[int] = []
+
+    def counted(*args: Any) -> bool:
+        seen.append(args[0].size(2))
+        return is_right(*args)
+
+    monkeypatch.setattr(flash, "_checked", {})
+    monkeypatch.setattr(grouped, "CHECKED", 14)
+    monkeypatch.setattr(grouped, "refusal", lambda *_: None)
+    monkeypatch.setattr(grouped, "is_right", counted)
+    for _ in range(3):
+        assert grouped._takes_flash(*states, GroupLayout(groups), None, None, 0.0)
+    assert seen == [7 + 5 + 1]  # the third completion would make it 22

@@ -122,6 +122,15 @@ def flash_attention(
     return out.transpose(0, 1)[None]
 
 
+def _kind(query: torch.Tensor, key: torch.Tensor) -> tuple[Any, ...]:
+    return str(query.device), for_products(query[..., :0]).dtype, query.size(1), key.size(1), query.size(-1)
+
+
+def verdict(query: torch.Tensor, key: torch.Tensor) -> bool | None:
+    """What `is_right` found for such heads on this device; None before their first use."""
+    return _checked.get(_kind(query, key))
+
+
 def is_right(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, flash: Attention, dense: Attention) -> bool:
     """Whether the kernel's output and gradients are those of the path with masks; checked at the first use.
 
@@ -135,7 +144,7 @@ def is_right(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, flash:
         flash: the path by the kernel.
         dense: the path with masks.
     """
-    kind = (str(query.device), for_products(query[..., :0]).dtype, query.size(1), key.size(1), query.size(-1))
+    kind = _kind(query, key)
     if kind not in _checked:
         states = [for_products(one.detach()) for one in (query, key, value)]
         try:

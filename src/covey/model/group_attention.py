@@ -23,7 +23,7 @@ from transformers import AttentionInterface, PreTrainedModel
 
 from covey.log_once import log_once
 from covey.model.base import is_spread
-from covey.model.flash_attention import Sequences, flash_attention, is_right, refusal
+from covey.model.flash_attention import Sequences, flash_attention, is_right, refusal, verdict
 from covey.model.split_attention import split_attention, split_supported
 
 logger = logging.getLogger(__name__)
@@ -204,6 +204,9 @@ def _takes_flash(
     if reason is not None:
         log_once(logger, "Attention over shared prompts uses masks: %s.", reason)
         return False
+    known = verdict(query, key)
+    if known is not None:
+        return known
     groups, length = _first_of(layout)
     padded = GroupLayout(groups, how="padded")
     flash = partial(flash_attention, sequences=padded.sequences_on(query.device), scaling=scaling)

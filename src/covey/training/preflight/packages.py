@@ -112,9 +112,3 @@ def _attention(config: Config) -> str:
 def _mixed(training: TrainingConfig) -> bool:
     """Whether PyTorch computes in a short dtype; TRL turns bfloat16 on where nothing is set."""
     return bool(training.fp16 or training.bf16 or training.bf16 is None)
-
-
-def _capability() -> tuple[int, int]:
-    import torch
-
-    return torch.cuda.get_device_capability()
