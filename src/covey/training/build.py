@@ -45,7 +45,6 @@ def grpo_config(config: Config, run: RunDirectory) -> tuple[GRPOConfig, list[str
     import torch
     from accelerate.utils import DynamoBackend
 
-    from covey.model.device import half_precision
     from covey.training.distributed.sharding import asks_for_fsdp, let_cpus_shard, mesh_arguments
     from covey.training.trl.trainer import GRPOConfig
 
@@ -53,19 +52,10 @@ def grpo_config(config: Config, run: RunDirectory) -> tuple[GRPOConfig, list[str
     values["report_to"] = trackers(config) or "none"
     values["push_to_hub"] = False  # training/publish/hub.py does, after training
     values.pop("hub_token", None)  # it would be in every checkpoint
-    notes = []
+    notes = list[str]()
     if config.training.use_vllm and (share := colocated_share(config)) is not None:
         values["vllm_gpu_memory_utilization"] = share
-    if not torch.accelerator.is_available():
-        dropped = [name for name in ("bf16", "fp16") if values.get(name)]
-        values |= {"use_cpu": True, "bf16": False, "fp16": False}
-        instead = f", in place of {dropped[0]}=true" if dropped else ""
-        kind = {None: "float32", "auto": "the dtype of the saved weights"}.get(config.model.dtype, config.model.dtype)
-        notes.append(f"No GPU here: training on the CPU in {kind} (use_cpu=true, bf16=false{instead}).")
-    elif _only_emulates_bfloat16(values):
-        half = half_precision(values.get("bf16"), False, config.model.dtype)
-        values |= {"bf16": half == "bf16", "fp16": half == "fp16"}
-        notes.append(_emulated(half))
+    notes += _set_precision(values, config.model.dtype)
     if values.get("save_total_limit") == 1 and config.evaluation.keep_best and config.evaluation.every_steps:
         # With a limit of 1, transformers deletes the newest checkpoint at the end of training, and keeps the best.
         values["save_total_limit"] = 2
@@ -103,6 +93,30 @@ def grpo_config(config: Config, run: RunDirectory) -> tuple[GRPOConfig, list[str
     if fsdp and args.distributed_state is not None:
         let_cpus_shard(args.distributed_state)
     return args, notes
+
+
+def _set_precision(values: dict[str, Any], dtype: str | None) -> list[str]:
+    """Set what this machine trains in, where it has no GPU, or one without bfloat16. Returns a note.
+
+    Args:
+        values: TRL's arguments, which are changed.
+        dtype: `model.dtype`.
+    """
+    import torch
+
+    from covey.model.device import half_precision
+
+    if not torch.accelerator.is_available():
+        dropped = [name for name in ("bf16", "fp16") if values.get(name)]
+        values |= {"use_cpu": True, "bf16": False, "fp16": False}
+        instead = f", in place of {dropped[0]}=true" if dropped else ""
+        kind = {None: "float32", "auto": "the dtype of the saved weights"}.get(dtype, dtype)
+        return [f"No GPU here: training on the CPU in {kind} (use_cpu=true, bf16=false{instead})."]
+    if not _only_emulates_bfloat16(values):
+        return []
+    half = half_precision(values.get("bf16"), False, dtype)
+    values |= {"bf16": half == "bf16", "fp16": half == "fp16"}
+    return [_emulated(half)]
 
 
 def _slow_sampling(*, fsdp: bool) -> list[str]:
