@@ -33,6 +33,7 @@ def main() -> None:
         seed=arguments.seed,
         trl_defaults=arguments.trl_defaults,
         bf16=arguments.bf16,
+        attention=arguments.attention,
         vllm=arguments.vllm,
         threads=arguments.threads,
         off=tuple(arguments.off),
@@ -62,6 +63,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--baseline", choices=["fastest", *ROLLOUTS], default="fastest", help="how stock TRL samples")
     parser.add_argument("--trl-defaults", action="store_true", help="leave TRL's settings at TRL's own defaults")
     parser.add_argument("--bf16", action="store_true", help="weights in bfloat16, for a GPU")
+    parser.add_argument("--attention", help="of stock TRL's model, such as flash_attention_2; SDPA by default")
     parser.add_argument("--vllm", action="store_true", help="both sample with vLLM; all completions are the longest")
     parser.add_argument("--threads", type=int, help="of torch; its own default otherwise")
     parser.add_argument("--off", nargs="*", choices=SWITCHES, default=(), help="Covey's switches to turn off")

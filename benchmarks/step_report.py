@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,9 @@ def main() -> None:
         print("\n".join(f"{cell.name}  ({', '.join(cell.tables)})" for cell in chosen))
         return
     arguments.output.mkdir(parents=True, exist_ok=True)
+    if find_spec("flash_attn") is None and any(cell.setting.attention for cell in chosen):
+        print("flash-attn is not installed: TRL is not measured with it.")
+        chosen = [cell for cell in chosen if cell.setting.attention is None]
     for number, cell in enumerate(chosen, start=1):
         path = arguments.output / f"{cell.name}.json"
         if not arguments.again and measured(path) == json.loads(cell.setting.to_json()):

@@ -41,7 +41,10 @@ def all_cells(steps: int, seed: int) -> list[Cell]:
     wanted += [(SIZES, shaped(size, shape, 8)) for size in ("1m", "25m") for shape in SHAPES]
     wanted += [(SIZES, shaped("100m", "short", 8, steps=2)), (SIZES, shaped("100m", "long", 8, steps=2, prompts=1))]
     for size in ("0.5b", "1.5b"):
-        wanted += [(GPU, shaped(size, shape, 8, bf16=True, prompts=4)) for shape in ("math", "long")]
+        for rival in (None, "flash_attention_2"):
+            wanted += [
+                (GPU, shaped(size, shape, 8, bf16=True, prompts=4, attention=rival)) for shape in ("math", "long")
+            ]
         wanted += [(GPU, shaped(size, "math", 8, bf16=True, prompts=4, vllm=True))]
     cells: dict[str, Cell] = {}
     for table, setting in wanted:
@@ -61,4 +64,5 @@ def name_of(setting: Setting) -> str:
     """What identifies a setting of the report."""
     parts = [setting.size, f"{setting.prompt_length}+{setting.completion_length}", f"G{setting.generations}"]
     parts += ["defaults"] * setting.trl_defaults + ["bf16"] * setting.bf16 + ["vllm"] * setting.vllm
+    parts += [setting.attention] if setting.attention else []
     return "-".join(parts)

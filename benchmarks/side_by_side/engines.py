@@ -112,8 +112,15 @@ def build_tokenizer(vocabulary: int) -> PreTrainedTokenizerFast:
     )
 
 
-def build_model(setting: Setting, eos: int, pad: int) -> Qwen3ForCausalLM:
-    """A Qwen3 of random weights, the same for the same seed."""
+def build_model(setting: Setting, eos: int, pad: int, attention: str | None = None) -> Qwen3ForCausalLM:
+    """A Qwen3 of random weights, the same for the same seed.
+
+    Args:
+        setting: has its size.
+        eos: token that ends a completion.
+        pad: padding token.
+        attention: of transformers; None takes its default.
+    """
     size = SIZES[setting.size]
     config = Qwen3Config(
         vocab_size=size.vocabulary,
@@ -128,6 +135,7 @@ def build_model(setting: Setting, eos: int, pad: int) -> Qwen3ForCausalLM:
         eos_token_id=eos,
         pad_token_id=pad,
         bos_token_id=None,
+        attn_implementation=attention,
     )
     torch.manual_seed(setting.seed)
     return Qwen3ForCausalLM(config).to(torch.bfloat16 if setting.bf16 else torch.float32)
@@ -178,7 +186,7 @@ def build(engine: Engine, setting: Setting, folder: Path, rollout: Mapping[str, 
     vocabulary = SIZES[setting.size].vocabulary
     tokenizer = build_tokenizer(vocabulary)
     eos, pad = tokenizer.eos_token_id, tokenizer.pad_token_id
-    model = build_model(setting, eos, pad)
+    model = build_model(setting, eos, pad, setting.attention if engine == "trl" else None)
     more: dict[str, Any] = {}
     if engine == "covey":
         more["speed"] = SpeedConfig(**dict.fromkeys(setting.off, False))

@@ -113,6 +113,7 @@ def times(measured: Sequence[tuple[Cell, Found]]) -> list[str]:
         step = row_of(found, "step")
         parts = [ratio(row_of(found, name)) for name in ("generation", "scoring and backward")]
         baseline = found["rival"]["rollout"] + ("" if found["rival"]["tried"] else ", given")
+        baseline += f", {attention}" if (attention := found["setting"].get("attention")) else ""
         lines.append(
             f"{heading(cell)} {found['setting']['steps']} | {seconds(step, 'trl')} | {seconds(step, 'covey')} | "
             f"**{ratio(step)}** | {parts[0]} | {parts[1]} | {baseline} |"

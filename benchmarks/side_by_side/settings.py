@@ -80,6 +80,8 @@ class Setting:
     """Leave to TRL's defaults what the plain setting fixes: gradient checkpointing, dtype, micro-batch of 8."""
     bf16: bool = False
     """Weights in bfloat16; for a GPU."""
+    attention: str | None = None
+    """Of stock TRL's model, such as `flash_attention_2`; None takes transformers' default, SDPA."""
     vllm: bool = False
     """Sample with vLLM inside the trainer's process; it cannot force lengths, so all completions are the longest."""
     threads: int | None = None

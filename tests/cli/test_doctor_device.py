@@ -25,7 +25,9 @@ def test_the_checks_hold_here(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert sum(name.startswith("sampling") for name in names) == 2
     assert all(check["ok"] and check["error"] <= check["allowed"] for check in found["checks"])
     assert [one["name"] for one in found["speed"]] == ["covey", "trl, sdpa"]
-    assert all(one["seconds"] > 0 for one in found["speed"])
+    for one in found["speed"]:
+        assert set(one["parts"]) == {"generation", "scoring", "backward"}
+        assert all(one["parts"].values())
     assert "scoring, groups of 16" in capsys.readouterr().out
 
 

@@ -51,13 +51,23 @@ def _print(console: Any, found: dict[str, Any]) -> None:
         more = f" ({check['note']})" if check["note"] else ""
         text = f"{check['name']} is wrong on this device{more}: train with {check['switch']}, and please report it."
         console.print(text, style="red", markup=False, highlight=False)
-    table = Table("a step", "prompt + completion", "seconds", "peak GiB", "waits", box=None, padding=(0, 1))
+    table = Table(
+        *("a step", "prompt + completion", "seconds", "generation", "scoring", "backward", "peak GiB", "waits"),
+        box=None,
+        padding=(0, 1),
+    )
+    errors = []
     for one in found["speed"]:
         peak, waits = one.get("peak_gib"), one.get("waits_per_step")
         shown = "" if peak is None else f"{peak:.1f}", "" if waits is None else f"{waits:.0f}"
-        seconds = one["error"] if "error" in one else f"{one['seconds']:.3f}"
-        table.add_row(one["name"], f"{one['prompt']} + {one['completion']}", seconds, *shown)
+        if "error" in one:
+            errors.append(f"{one['name']}, {one['prompt']} + {one['completion']}: {one['error']}")
+            continue
+        seconds = (f"{value:.3f}" for value in (one["seconds"], *one["parts"].values()))
+        table.add_row(one["name"], f"{one['prompt']} + {one['completion']}", *seconds, *shown)
     console.print(table)
+    for text in errors:
+        console.print(text, markup=False, highlight=False)
 
 
 def _short(number: float | None) -> str:

@@ -33,6 +33,10 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+_BUSY_COMPLETIONS = 32
+"""Completions that a GPU generates at a time, below which its small kernels leave it idle."""
+_GOOD_COMPLETIONS = 64
+
 
 def grpo_config(config: Config, run: RunDirectory) -> tuple[GRPOConfig, list[str]]:
     """TRL's arguments for a config, and notes for the user.
@@ -85,6 +89,8 @@ def grpo_config(config: Config, run: RunDirectory) -> tuple[GRPOConfig, list[str
         raise ConfigError(f"TRL does not accept {key}: {one_line(error)}") from error
     if torch.accelerator.is_available() and not args.use_cpu and not args.use_vllm and config.rollout.engine is None:
         notes += _slow_sampling(fsdp=fsdp)
+    if torch.accelerator.is_available() and not args.use_cpu:
+        notes += _idle_gpu(args)
     if args.torch_compile and args.torch_compile_backend.upper() not in DynamoBackend.__members__:
         raise ConfigError(
             f"training.torch_compile_backend={args.torch_compile_backend} is no backend of torch.compile: choose among "
@@ -126,6 +132,19 @@ def _slow_sampling(*, fsdp: bool) -> list[str]:
         return [f"WARNING: with FSDP and without vLLM, the model is gathered anew for every token: use {how}."]
     return [
         f"The policy samples by itself, and a GPU then mostly waits for its many small kernels: vLLM is faster, {how}."
+    ]
+
+
+def _idle_gpu(args: GRPOConfig) -> list[str]:
+    """A note where a GPU gets too few completions at a time to be busy."""
+    completions = int(args.per_device_train_batch_size * (args.steps_per_generation or 1))
+    if completions >= _BUSY_COMPLETIONS:
+        return []
+    more = args.gradient_accumulation_steps * -(-_GOOD_COMPLETIONS // completions)
+    return [
+        f"Each GPU generates {completions} completions at a time, which leaves it mostly idle. {_GOOD_COMPLETIONS}: "
+        f"training.gradient_accumulation_steps={more}, with no more memory in training, or a larger "
+        "training.per_device_train_batch_size."
     ]
 
 

@@ -51,11 +51,18 @@ def test_the_estimate_by_hand() -> None:
     assert estimate_memory(load(), small(), PROMPT).weights == 4 * need.parameters
     # Two prompts of a generation batch of eight, each once, and eight completions; float32 logits, three times; a copy
     # of the weights for the plain decoder, without a GPU.
-    laid_out = 0 if torch.cuda.is_available() else 4 * need.parameters
+    laid_out = (2 if torch.cuda.is_available() else 4) * need.parameters
     assert need.cache == (2 * 6 + 8 * 10) * (2 * 2 * 4 * 4) + 3 * 8 * 100 * 4 + laid_out
     plain = estimate_memory(load("speed.shared_prefill=false"), small(), PROMPT)
     assert plain.cache == 8 * 16 * (2 * 2 * 4 * 4) + 3 * 8 * 100 * 4
     assert estimate_memory(load("training.use_vllm=true"), small(), PROMPT).cache == 0
+
+
+def test_a_gpu_samples_with_weights_that_are_cast_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    mixed, plain = (estimate_memory(load(f"training.bf16={on}"), small(), PROMPT) for on in ("true", "false"))
+    assert mixed.cache == (2 * 6 + 8 * 10) * (2 * 2 * 4 * 2) + 3 * 8 * 100 * 4 + 2 * mixed.parameters
+    assert plain.cache == (2 * 6 + 8 * 10) * (2 * 2 * 4 * 4) + 3 * 8 * 100 * 4
 
 
 def test_the_head_is_counted_in_tiles(monkeypatch: pytest.MonkeyPatch) -> None:

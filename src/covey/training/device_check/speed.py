@@ -5,19 +5,29 @@ from __future__ import annotations
 import tempfile
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from statistics import median
 from typing import Any
 
 import torch
 from datasets import Dataset
 
 from covey.model.starter import STARTER_PATH
+from covey.runlog import names
 from covey.training.device_check.models import HALF_BILLION, TINY, Size, make_model
+from covey.training.replaced import replaced
 
 STEPS = 3
 """Timed after a first one, which is not."""
+
+PARTS = {
+    "generation": (names.GENERATION_TIME,),
+    "scoring": (names.SCORING_TIME, names.FORWARD_TIME, names.REWARDS_TIME),
+    "backward": (names.BACKWARD_TIME,),
+}
+"""Parts of a step, and the stages that they are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +55,7 @@ def measure(shape: Shape, rival: str | None, device: torch.device) -> dict[str, 
         device: of the training.
 
     Returns:
-        Seconds of a step (median), of which generation where known, peak memory in GiB and waits per step on a GPU; or
-        `error`.
+        `seconds` of a step and `parts` of them (medians), peak memory in GiB and waits per step on a GPU; or `error`.
     """
     named = {
         "name": "covey" if rival is None else f"trl, {rival}",
@@ -62,6 +71,7 @@ def measure(shape: Shape, rival: str | None, device: torch.device) -> dict[str, 
 def _measure(shape: Shape, rival: str | None, device: torch.device) -> dict[str, Any]:
     from transformers import AutoTokenizer, PrinterCallback
 
+    from covey.training.trl.step_timer import StepTimer
     from covey.training.trl.trainer import GRPOConfig, GRPOTrainer
 
     gpu = device.type == "cuda"
@@ -95,12 +105,19 @@ def _measure(shape: Shape, rival: str | None, device: torch.device) -> dict[str,
         trainer.remove_callback(PrinterCallback)
         if gpu:
             torch.cuda.reset_peak_memory_stats()
-        clock = _Clock(device)
-        trainer.training_step = clock.around(trainer.training_step)
-        with _waits(device) as waits:
-            trainer.train()
-    seconds = sorted(clock.seconds[1:])
-    found: dict[str, Any] = {"seconds": seconds[len(seconds) // 2]}
+        timer = StepTimer(_clock(device))
+        steps: list[dict[str, float]] = []
+        with _waits(device) as waits, timer.timing(trainer):
+            step = trainer.training_step
+
+            def timed(*args: Any, **kwargs: Any) -> Any:
+                loss = step(*args, **kwargs)
+                steps.append(timer.take())
+                return loss
+
+            with replaced(trainer, training_step=timed):
+                trainer.train()
+    found = medians(steps[1:])
     if gpu:
         found["peak_gib"] = torch.cuda.max_memory_allocated() / 2**30
         found["waits_per_step"] = len(waits) / (STEPS + 1)
@@ -108,21 +125,25 @@ def _measure(shape: Shape, rival: str | None, device: torch.device) -> dict[str,
     return found
 
 
-class _Clock:
-    def __init__(self, device: torch.device) -> None:
-        self.seconds: list[float] = []
-        self._device = device
+def medians(steps: Sequence[Mapping[str, float]]) -> dict[str, Any]:
+    """Seconds of a step and of its parts.
 
-    def around(self, step: Any) -> Any:
-        def timed(*args: Any, **kwargs: Any) -> Any:
-            start = time.perf_counter()
-            found = step(*args, **kwargs)
-            if self._device.type == "cuda":
-                torch.cuda.synchronize()
-            self.seconds.append(time.perf_counter() - start)
-            return found
+    Args:
+        steps: seconds by stage.
+    """
+    parts = {part: median(sum(one.get(s, 0.0) for s in stages) for one in steps) for part, stages in PARTS.items()}
+    return {"seconds": median(sum(one.values()) for one in steps), "parts": parts}
 
-        return timed
+
+def _clock(device: torch.device) -> Callable[[], float]:
+    """Seconds, with all work that the device has been given done."""
+
+    def now() -> float:
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+        return time.perf_counter()
+
+    return now
 
 
 @contextmanager

@@ -107,7 +107,7 @@ def estimate_memory(config: Config, model: PretrainedConfig, prompt_length: int)
         ),
         head=_head(scored, words, int(text.hidden_size), value_width, gpu=gpu, trains_it=not lora.active),
         accumulates=training.gradient_accumulation_steps > 1 or (budget is not None and tokens >= budget),
-        cache=0 if training.use_vllm else _sampling(config, text, words, prompt_length, parameters, value_width),
+        cache=0 if training.use_vllm else _sampling(config, text, words, prompt_length, parameters, value_width, mixed),
     )
 
 
@@ -162,12 +162,15 @@ def _head(scored: int, words: int, hidden: int, width: int, *, gpu: bool, trains
     return tiles + scored * hidden * 4 + (words * hidden * 4 if trains_it else 0)
 
 
-def _sampling(config: Config, text: Any, words: int, prompt_length: int, parameters: int, width: int) -> int:
+def _sampling(
+    config: Config, text: Any, words: int, prompt_length: int, parameters: int, width: int, mixed: bool
+) -> int:
     training, shared = config.training, config.speed.shared_prefill
     rows = training.generation_batch
     prompts = -(-rows // training.num_generations) if shared else rows
     cached = prompts * prompt_length + rows * training.max_completion_length
-    prepared = parameters * 4 if shared and not _trains_on_gpu(training) else 0
+    # The layers' weights in another layout on a CPU; cast once in mixed precision.
+    prepared = parameters * 4 if shared and not _trains_on_gpu(training) else parameters * 2 * mixed
     total: int = cached * _cache_bytes_per_token(text, width) + 3 * rows * words * 4 + prepared
     return total
 
