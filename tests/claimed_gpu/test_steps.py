@@ -18,7 +18,7 @@ import pytest
 
 import claimed_guard
 
-FAST = ("float32", "float32_cpu", "short", "long")
+FAST = ("float32", "float32_cpu", "short", "long", "two_devices")
 SLOW = (
     *("plain", "no_checkpointing", "float16", "beta", "maxent", "lora", "lora_beta", "bfloat16_weights", "max_tokens"),
     *("resampling", "iterations", "vocabulary", "vocabulary_generate", "not_shared", "overflow"),
@@ -91,6 +91,12 @@ def test_waits_of_scoring_and_of_a_micro_batch(results: Results) -> None:
     assert scoring == steps * accumulation  # one for each forward
     micro_batches = sum(count for where, count in waits.items() if "training/microbatch" in where)
     assert micro_batches == steps  # one for each generation batch
+
+
+def test_a_model_on_two_devices_is_not_scored_packed(results: Results) -> None:
+    found = results("two_devices")
+    assert "cuda:1" in found["raised"]  # what the refusal prevents
+    assert found["refused"]
 
 
 @pytest.mark.slow

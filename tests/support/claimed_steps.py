@@ -28,12 +28,13 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback  #
 from trl.kernels import chunked_logprob  # noqa: E402
 from trl.trainer import utils as trl_utils  # noqa: E402
 
-from claimed_tensors import COUNTS, Claiming, claimed_cuda  # noqa: E402
+from claimed_tensors import COUNTS, Claiming, claimed_cuda, move, put  # noqa: E402
 from covey import GRPOConfig, GRPOTrainer, SpeedConfig  # noqa: E402
 from covey.model.starter import STARTER_PATH  # noqa: E402
 from covey.objective import AdaptiveKL, MaxEnt  # noqa: E402
 from covey.training.device_check.accuracy import sampling_checks, scoring_checks  # noqa: E402
 from covey.training.device_check.models import TINY  # noqa: E402
+from covey.training.scoring.shared_scoring import SharedScoring  # noqa: E402
 from flash_kernels import flash_kernels  # noqa: E402
 
 PROMPTS = ("47 + 35", "812 + 77", "3 + 4", "55 + 6", "7 + 8", "901 + 22")
@@ -180,18 +181,35 @@ def device_checks() -> dict[str, Any]:
     return {"device": "cuda", "checks": [one.as_json() for one in found], "kernels": sum(COUNTS.kernels.values())}
 
 
+def two_devices() -> dict[str, Any]:
+    """Packed scoring of a model whose layers lie on two GPUs: what it raises, and whether it is refused if known."""
+    model = move(AutoModelForCausalLM.from_pretrained(STARTER_PATH))
+    for layer in model.model.layers[2:]:
+        move(layer, "cuda:1")
+    ids = put(torch.arange(5, 17).repeat(4, 1))
+    mask = put(torch.ones(4, 12, dtype=torch.long))
+    raised = ""
+    try:
+        SharedScoring().score(model, ids, mask, 4, group_size=4)
+    except RuntimeError as error:
+        raised = str(error)
+    model.hf_device_map = {f"model.layers.{layer}": layer // 2 for layer in range(4)}
+    refused = SharedScoring().score(model, ids, mask, 4, group_size=4) is None
+    return {"device": "cuda", "raised": raised, "refused": refused, "kernels": sum(COUNTS.kernels.values())}
+
+
 def main() -> None:
     logging.basicConfig(level=logging.WARNING, format="LOG %(name)s %(message)s")
     for module in (chunked_logprob, trl_utils):  # kernels that only a GPU compiles
         module._use_triton = lambda _: False
     chunked_logprob._MM_OUT_DTYPE = False
     with tempfile.TemporaryDirectory() as name, flash_kernels():
-        known = cases(Path(name))
+        known, alone = cases(Path(name)), {"device_check": device_checks, "two_devices": two_devices}
         for case in sys.argv[2:]:
             found: dict[str, Any] = {"case": case}
             try:
                 with claimed_cuda(), Claiming():
-                    found |= device_checks() if case == "device_check" else train(Path(name), **known[case])
+                    found |= alone[case]() if case in alone else train(Path(name), **known[case])
             except Exception as error:
                 found |= {"error": f"{type(error).__name__}: {error}", "traceback": traceback.format_exc(limit=-8)}
             print(json.dumps(found, default=str), flush=True)
