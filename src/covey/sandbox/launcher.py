@@ -1,0 +1,212 @@
+"""The first program in a sandbox: gives up rights, then runs the untrusted program once for every input.
+
+Started as `python -I -c SOURCE SETTINGS` by an interpreter that does not see this package, so it imports the standard
+library only. Inputs come from standard input, each after a line with its length; to standard output goes, for each run,
+a line of JSON and what the program wrote. Whatever that program does to this one harms its own results only.
+"""
+
+import ctypes
+import json
+import os
+import resource
+import runpy
+import selectors
+import signal
+import sys
+import time
+import traceback
+from typing import Any, NoReturn
+
+SUBREAPER, NO_NEW_PRIVILEGES = 36, 38
+CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446
+EXECUTE, WRITE_FILE, READ_FILE, READ_FOLDER = 1, 1 << 1, 1 << 2, 1 << 3
+RIGHTS = {1: 13, 2: 14, 3: 15, 5: 16}
+"""How many rights to files each version of Landlock knows."""
+
+
+def main() -> None:
+    settings: dict[str, Any] = json.loads(sys.argv[1])
+    source = os.fdopen(os.dup(0), "rb")
+    inputs = [source.read(int(line)) for line in iter(source.readline, b"")]
+    source.close()
+    answers = os.dup(1)
+    null = os.open(os.devnull, os.O_RDWR)
+    for stream in (0, 1, 2):
+        os.dup2(null, stream)
+    if settings["uid"] is not None:
+        os.setgroups([])
+        os.setgid(settings["uid"])
+        os.setuid(settings["uid"])
+    os.chdir(settings["folder"])
+    ctypes.CDLL(None).prctl(SUBREAPER, 1, 0, 0, 0)
+    if settings["landlock"] is not None:
+        restrict(settings["landlock"], settings["folder"])
+    for given in inputs:
+        described, out, err = run(settings, given)
+        described |= {"stdout": len(out), "stderr": len(err)}
+        send(answers, json.dumps(described).encode() + b"\n" + out + err)
+
+
+def run(settings: dict[str, Any], given: bytes) -> tuple[dict[str, Any], bytes, bytes]:
+    """Run the program once; returns its status, seconds and what ended it, and its two outputs."""
+    stdin = os.memfd_create("stdin")
+    send(stdin, given)
+    os.lseek(stdin, 0, os.SEEK_SET)
+    pipes = [os.pipe(), os.pipe()]
+    start = time.monotonic()
+    pid = os.fork()
+    if pid == 0:
+        become(settings, stdin, *(write for _, write in pipes))
+    os.close(stdin)
+    for _, write in pipes:
+        os.close(write)
+    written, stopped = collect([read for read, _ in pipes], pid, start + settings["seconds"], settings["output"])
+    status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) if stopped != "ended" else written.pop("status")
+    seconds = time.monotonic() - start
+    clear(settings, pid)
+    for read, _ in pipes:
+        os.close(read)
+    return {"status": status, "stopped": stopped, "seconds": seconds}, *(bytes(written[read]) for read, _ in pipes)
+
+
+def collect(pipes: list[int], pid: int, until: float, most: int) -> tuple[dict[Any, Any], str]:
+    """Read both outputs until the program ends, is out of time, or has written too much, when it is killed."""
+    written: dict[Any, Any] = {pipe: bytearray() for pipe in pipes}
+    ended = os.pidfd_open(pid)
+    with selectors.DefaultSelector() as selector:
+        for source in (*pipes, ended):
+            selector.register(source, selectors.EVENT_READ)
+        stopped = ""
+        while not stopped:
+            ready = [key.fd for key, _ in selector.select(max(0.0, until - time.monotonic()))]
+            for pipe in (pipe for pipe in ready if pipe != ended):
+                data = os.read(pipe, 1 << 16)
+                if not data:
+                    selector.unregister(pipe)
+                written[pipe] += data
+            if any(len(written[pipe]) > most for pipe in pipes):
+                stopped = "output"
+            elif ended in ready and not any(pipe in ready for pipe in pipes):
+                stopped = "ended"
+            elif time.monotonic() >= until:
+                stopped = "time"
+    os.close(ended)
+    for pipe in pipes:
+        del written[pipe][most:]
+    if stopped == "ended":
+        written["status"] = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    else:
+        os.kill(pid, signal.SIGKILL)
+    return written, stopped
+
+
+def clear(settings: dict[str, Any], group: int) -> None:
+    """Kill what the program has left behind."""
+    try:
+        if settings["alone"]:
+            os.kill(-1, signal.SIGKILL)
+        else:
+            os.killpg(group, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+    try:
+        while os.waitpid(-1, 0 if settings["alone"] else os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        pass
+
+
+def become(settings: dict[str, Any], stdin: int, stdout: int, stderr: int) -> NoReturn:
+    """Turn this child into the program."""
+    status = 1
+    try:
+        os.setpgid(0, 0)
+        for stream, own in enumerate((stdin, stdout, stderr)):
+            os.dup2(own, stream)
+        os.closerange(3, 256)
+        for name, value in settings["limits"].items():
+            number = getattr(resource, f"RLIMIT_{name}")
+            hard = resource.getrlimit(number)[1]
+            value = value if hard == resource.RLIM_INFINITY else min(value, hard)
+            resource.setrlimit(number, (value, value))
+        if settings["command"]:
+            os.execv(settings["command"][0], settings["command"])
+        sys.argv = [settings["python"]]
+        sys.path.insert(0, settings["folder"])
+        status = interpret(settings["python"])
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(status)
+
+
+def interpret(file: str) -> int:
+    """Run a Python program as `python FILE` does; returns its exit status."""
+    import atexit
+    import threading
+
+    status: Any = 0
+    try:
+        runpy.run_path(file, run_name="__main__")
+    except SystemExit as end:
+        status = end.code
+        if status is not None and not isinstance(status, int):
+            print(status, file=sys.stderr)
+            status = 1
+    except BaseException as error:
+        own = error.__traceback__
+        while own is not None and own.tb_frame.f_code.co_filename != file:
+            own = own.tb_next
+        traceback.print_exception(type(error), error, own)
+        status = 1
+    for thread in threading.enumerate():
+        if thread is not threading.current_thread() and not thread.daemon:
+            thread.join()
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (AttributeError, OSError, ValueError):
+            status = status or 1
+    return (status or 0) & 255
+
+
+def restrict(readable: list[str], folder: str) -> None:
+    """Allow no files but those of some folders, no TCP, and, where the kernel knows how, no signals to others.
+
+    By `linux/landlock.h`: `landlock_ruleset_attr` and `landlock_path_beneath_attr`, which is packed.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+
+    def call(number: int, *arguments: Any) -> int:
+        found = libc.syscall(number, *arguments)
+        if found < 0:
+            raise OSError(ctypes.get_errno(), "Landlock refused its rules")
+        return int(found)
+
+    version = call(CREATE_RULESET, None, ctypes.c_size_t(0), 1)
+    every = (1 << RIGHTS[max(known for known in RIGHTS if known <= version)]) - 1
+    fields = (ctypes.c_uint64 * 3)(every, 3 if version >= 4 else 0, 3 if version >= 6 else 0)
+    size = 24 if version >= 6 else 16 if version >= 4 else 8
+    ruleset = call(CREATE_RULESET, fields, ctypes.c_size_t(size), 0)
+    rules = [(path, EXECUTE | READ_FILE | READ_FOLDER) for path in readable]
+    rules += [(folder, every), (os.devnull, READ_FILE | WRITE_FILE)]
+    for path, rights in rules:
+        opened = os.open(path, os.O_PATH | os.O_CLOEXEC)
+        given = rights if os.path.isdir(path) else rights & (EXECUTE | WRITE_FILE | READ_FILE)
+        rule = given.to_bytes(8, sys.byteorder) + opened.to_bytes(4, sys.byteorder)
+        call(ADD_RULE, ruleset, 1, rule, 0)
+        os.close(opened)
+    libc.prctl(NO_NEW_PRIVILEGES, 1, 0, 0, 0)
+    call(RESTRICT_SELF, ruleset, 0)
+    os.close(ruleset)
+
+
+def send(to: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(to, view) :]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,242 @@
+"""Running a program in the strictest isolation that this machine offers."""
+
+from __future__ import annotations
+
+import functools
+import json
+import logging
+import math
+import os
+import platform
+import random
+import selectors
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from covey.log_once import log_once
+from covey.sandbox import bubblewrap
+from covey.sandbox.program import Ended, Finished, Limits, Program
+
+logger = logging.getLogger(__name__)
+
+_LAUNCHER = Path(__file__).with_name("launcher.py").read_text(encoding="utf-8")
+_GRACE = 5.0  # seconds for a sandbox to start and end
+_USERS = (20_000, 60_000)
+"""Range of the users that root gives to programs, one each, so that their processes are counted apart."""
+_PER_NAMESPACE = (5, 14)
+"""The version of Linux since which processes are counted in a user namespace of their own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Isolation:
+    """How programs are kept apart here."""
+
+    kind: str
+    """`bubblewrap`, `landlock` or `none`."""
+    way: bubblewrap.Way | None = None
+    own_user: bool = False
+
+    def __str__(self) -> str:
+        if self.kind == "bubblewrap":
+            return "in namespaces of their own (bubblewrap)"
+        if self.kind == "landlock":
+            return "under Landlock: without others' files and TCP, but with UDP and a view of other processes"
+        return "not isolated: with limits only, and with the files and the network of this user"
+
+
+def run(
+    program: Program,
+    inputs: Sequence[bytes] = (b"",),
+    limits: Limits | None = None,
+    *,
+    paths: Sequence[str] = (),
+    isolation: Isolation | None = None,
+) -> list[Finished]:
+    """Run a program once for each input, one after the other, in one sandbox.
+
+    Args:
+        program: what runs.
+        inputs: what each run reads from standard input.
+        limits: of each run.
+        paths: folders that it may read, besides the interpreter and system libraries.
+        isolation: None takes the strictest of this machine, and logs once which.
+
+    Returns:
+        One result per input. Where the sandbox itself is ended, as a program may manage to that hits its limits, the
+        remaining ones are `FAILED`, or `TIMED_OUT`.
+    """
+    limits = limits or Limits()
+    isolation = isolation or strictest()
+    start = time.monotonic()
+    with _started(program, limits, paths, isolation) as process:
+        given = b"".join(b"%d\n%b" % (len(one), one) for one in inputs)
+        most = len(inputs) * (2 * (limits.output_kb << 10) + 4096)
+        answers, late = _exchange(process, given, start + len(inputs) * limits.seconds + _GRACE, most)
+        why = b"" if process.stderr is None else process.stderr.read(4096) if process.poll() is not None else b""
+    found = list(_parsed(answers, limits))[: len(inputs)]
+    rest = Finished(Ended.TIMED_OUT if late else Ended.FAILED, 1, b"", why, time.monotonic() - start)
+    return [*found, *[rest] * (len(inputs) - len(found))]
+
+
+@functools.cache
+def strictest() -> Isolation:
+    """The strictest isolation of this machine, by trying; logged once."""
+    found = next(filter(_works, _candidates()), Isolation("none"))
+    log_once(logger, "Untrusted programs run %s.", found, key="sandbox")
+    return found
+
+
+def _candidates() -> Iterator[Isolation]:
+    if shutil.which("bwrap"):
+        yield from (Isolation("bubblewrap", way, way.own_user) for way in bubblewrap.ways())
+    if platform.system() == "Linux":
+        yield from (Isolation("landlock", own_user=own) for own in ([True, False] if os.geteuid() == 0 else [False]))
+
+
+def _works(isolation: Isolation) -> bool:
+    (tried,) = run(Program.of("print(6 * 7)"), limits=Limits(seconds=20.0), isolation=isolation)
+    return (tried.ended, tried.stdout) == (Ended.OK, b"42\n")
+
+
+@contextmanager
+def _started(
+    program: Program, limits: Limits, paths: Sequence[str], isolation: Isolation
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Context manager: the sandbox's process, which is gone afterwards."""
+    with ExitStack() as stack:
+        before: list[str] = []
+        descriptors: list[int] = []
+        folder = bubblewrap.FOLDER
+        user = random.SystemRandom().randrange(*_USERS) if isolation.own_user else None
+        if isolation.way is not None:
+            for content in program.files.values():
+                descriptors.append(_in_memory(content))
+                stack.callback(os.close, descriptors[-1])
+            files = list(zip(descriptors, program.files, strict=True))
+            before = bubblewrap.command(isolation.way, limits.memory_mb << 20, files, paths)
+        else:
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="covey-", ignore_cleanup_errors=True))
+            _write(program, Path(folder), user)
+        settings: dict[str, Any] = {
+            "folder": folder,
+            "python": program.python,
+            "command": list(program.command),
+            "uid": user,
+            "alone": isolation.way is not None,
+            "landlock": [*bubblewrap.readable(paths), "/dev/urandom"] if isolation.kind == "landlock" else None,
+            "seconds": limits.seconds,
+            "output": limits.output_kb << 10,
+            "limits": _resource_limits(limits, isolation),
+        }
+        process = subprocess.Popen(
+            [*before, bubblewrap.interpreter(), "-I", "-c", _LAUNCHER, json.dumps(settings)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=bubblewrap.ENVIRONMENT | {"HOME": folder, "TMPDIR": folder},
+            cwd="/",
+            pass_fds=descriptors,
+            start_new_session=True,
+        )
+        with process:
+            try:
+                yield process
+            finally:
+                try:
+                    os.killpg(process.pid, 9)
+                except ProcessLookupError:
+                    pass
+
+
+def _resource_limits(limits: Limits, isolation: Isolation) -> dict[str, int]:
+    cpu = math.ceil(limits.seconds) + 1
+    found = {"AS": limits.memory_mb << 20, "CPU": cpu, "FSIZE": limits.file_mb << 20, "NOFILE": 128, "CORE": 0}
+    kernel = tuple(map(int, platform.release().split("-")[0].split(".")[:2])) if platform.system() == "Linux" else (0, 0)
+    if isolation.own_user or (isolation.way is not None and kernel >= _PER_NAMESPACE):
+        found["NPROC"] = limits.processes
+    return found
+
+
+def _exchange(process: subprocess.Popen[bytes], given: bytes, until: float, most: int) -> tuple[bytes, bool]:
+    """Write the inputs and read the answers until the process closes them; also, whether time ran out."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    answers, left = bytearray(), memoryview(given)
+    os.set_blocking(process.stdin.fileno(), False)
+    with selectors.DefaultSelector() as selector:
+        selector.register(process.stdin, selectors.EVENT_WRITE)
+        selector.register(process.stdout, selectors.EVENT_READ)
+        while len(answers) <= most:
+            wait = until - time.monotonic()
+            if wait <= 0:
+                return bytes(answers), True
+            for key, _ in selector.select(wait):
+                if key.fileobj is process.stdout:
+                    data = os.read(key.fd, 1 << 20)
+                    if not data:
+                        return bytes(answers), False
+                    answers += data
+                    continue
+                try:
+                    left = left[os.write(key.fd, left) :] if left else left
+                except BlockingIOError:
+                    continue
+                except BrokenPipeError:
+                    left = left[:0]
+                if not left:
+                    selector.unregister(process.stdin)
+                    process.stdin.close()
+    return bytes(answers), False
+
+
+def _parsed(answers: bytes, limits: Limits) -> Iterator[Finished]:
+    """The results, as far as they are well formed: they may come from the program itself."""
+    at, most = 0, limits.output_kb << 10
+    while (end := answers.find(b"\n", at)) >= 0:
+        try:
+            described = json.loads(answers[at:end])
+            status, stopped, seconds = described["status"], described["stopped"], float(described["seconds"])
+            sizes = described["stdout"], described["stderr"]
+        except (ValueError, KeyError, TypeError, RecursionError):
+            return
+        if not all(isinstance(one, int) and not isinstance(one, bool) for one in (status, *sizes)):
+            return
+        middle, after = end + 1 + sizes[0], end + 1 + sum(sizes)
+        if not (0 <= sizes[0] <= most and 0 <= sizes[1] <= most and after <= len(answers)):
+            return
+        stdout, stderr = answers[end + 1 : middle], answers[middle:after]
+        yield Finished(_how(status, stopped, stderr), status, stdout, stderr, seconds)
+        at = after
+
+
+def _how(status: int, stopped: Any, stderr: bytes) -> Ended:
+    if stopped == "output":
+        return Ended.TOO_MUCH_OUTPUT
+    if stopped == "time" or status == -24:  # SIGXCPU
+        return Ended.TIMED_OUT
+    if status == 0:
+        return Ended.OK
+    return Ended.OUT_OF_MEMORY if b"MemoryError" in stderr[-4096:] else Ended.FAILED
+
+
+def _in_memory(content: bytes) -> int:
+    descriptor = os.memfd_create("covey")
+    left = memoryview(content)
+    while left:
+        left = left[os.write(descriptor, left) :]
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    return descriptor
+
+
+def _write(program: Program, folder: Path, user: int | None) -> None:
+    for name, content in program.files.items():
+        (folder / name).write_bytes(content)
+    if user is not None:
+        os.chown(folder, user, user)
