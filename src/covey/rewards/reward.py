@@ -21,6 +21,8 @@ class Graded:
     value: float | None
     """Its reward; None where the reward does not apply, as with an unreadable gold answer."""
     outcome: Outcome | None = None
+    detail: str = ""
+    """More about it, for the completions' column `<grader>_detail`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Self
 
 from covey.answers import Tags
 from covey.errors import RewardError
+from covey.rewards.code.settings import CodeSettings
 
 if TYPE_CHECKING:
     from covey.config.groups.rewards import RewardsConfig
@@ -29,6 +30,7 @@ class RewardSettings:
     repetition_max_penalty: float = -1.0
     soft_overlong_max_length: int | None = None
     soft_overlong_cache: int | None = None
+    code: CodeSettings = field(default_factory=CodeSettings)
 
     def __post_init__(self) -> None:
         if self.cosine_max_len < 1:

@@ -1,6 +1,6 @@
 """Runs untrusted programs: in namespaces of their own, under Landlock, or under limits only."""
 
 from covey.sandbox.program import Ended, Finished, Limits, Program
-from covey.sandbox.run import Isolation, run, strictest
+from covey.sandbox.run import Isolation, run, run_tests, strictest
 
-__all__ = ["Ended", "Finished", "Isolation", "Limits", "Program", "run", "strictest"]
+__all__ = ["Ended", "Finished", "Isolation", "Limits", "Program", "run", "run_tests", "strictest"]

@@ -41,8 +41,10 @@ def main() -> None:
     ctypes.CDLL(None).prctl(SUBREAPER, 1, 0, 0, 0)
     if settings["landlock"] is not None:
         restrict(settings["landlock"], settings["folder"])
+    late = 0
     for given in inputs:
-        described, out, err = run(settings, given)
+        described, out, err = run(settings, given) if late < settings["give_up"] else (dict(described), b"", b"")
+        late = late + 1 if described["stopped"] == "time" else 0
         described |= {"stdout": len(out), "stderr": len(err)}
         send(answers, json.dumps(described).encode() + b"\n" + out + err)
 
@@ -57,10 +59,9 @@ def run(settings: dict[str, Any], given: bytes) -> tuple[dict[str, Any], bytes, 
     pid = os.fork()
     if pid == 0:
         become(settings, stdin, *(write for _, write in pipes))
-    os.close(stdin)
-    for _, write in pipes:
-        os.close(write)
-    written, stopped = collect([read for read, _ in pipes], pid, start + settings["seconds"], settings["output"])
+    for own in (stdin, *(write for _, write in pipes), *([settings["keep"]] if settings["keep"] else [])):
+        os.close(own)
+    written, stopped = collect([read for read, _ in pipes], pid, Clock(pid, settings), settings["output"])
     status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) if stopped != "ended" else written.pop("status")
     seconds = time.monotonic() - start
     clear(settings, pid)
@@ -69,7 +70,27 @@ def run(settings: dict[str, Any], given: bytes) -> tuple[dict[str, Any], bytes, 
     return {"status": status, "stopped": stopped, "seconds": seconds}, *(bytes(written[read]) for read, _ in pipes)
 
 
-def collect(pipes: list[int], pid: int, until: float, most: int) -> tuple[dict[Any, Any], str]:
+class Clock:
+    """The time of a process without that in which it waited for a core, where the kernel tells."""
+
+    def __init__(self, pid: int, settings: dict[str, Any]) -> None:
+        self._start = time.monotonic()
+        self._seconds, self._wall = settings["seconds"], settings["wall"]
+        self._queue = f"/proc/{pid}/schedstat"
+
+    def is_over(self) -> bool:
+        passed = time.monotonic() - self._start
+        if passed < self._seconds:
+            return False
+        try:
+            with open(self._queue) as file:
+                waited = int(file.read().split()[1]) / 1e9
+        except (OSError, ValueError, IndexError):
+            waited = 0.0
+        return passed - waited >= self._seconds or passed >= self._wall
+
+
+def collect(pipes: list[int], pid: int, clock: Clock, most: int) -> tuple[dict[Any, Any], str]:
     """Read both outputs until the program ends, is out of time, or has written too much, when it is killed."""
     written: dict[Any, Any] = {pipe: bytearray() for pipe in pipes}
     ended = os.pidfd_open(pid)
@@ -78,7 +99,7 @@ def collect(pipes: list[int], pid: int, until: float, most: int) -> tuple[dict[A
             selector.register(source, selectors.EVENT_READ)
         stopped = ""
         while not stopped:
-            ready = [key.fd for key, _ in selector.select(max(0.0, until - time.monotonic()))]
+            ready = [key.fd for key, _ in selector.select(0.05)]
             for pipe in (pipe for pipe in ready if pipe != ended):
                 data = os.read(pipe, 1 << 16)
                 if not data:
@@ -88,7 +109,7 @@ def collect(pipes: list[int], pid: int, until: float, most: int) -> tuple[dict[A
                 stopped = "output"
             elif ended in ready and not any(pipe in ready for pipe in pipes):
                 stopped = "ended"
-            elif time.monotonic() >= until:
+            elif clock.is_over():
                 stopped = "time"
     os.close(ended)
     for pipe in pipes:
@@ -123,7 +144,9 @@ def become(settings: dict[str, Any], stdin: int, stdout: int, stderr: int) -> No
         os.setpgid(0, 0)
         for stream, own in enumerate((stdin, stdout, stderr)):
             os.dup2(own, stream)
-        os.closerange(3, 256)
+        keep = settings["keep"] or 3
+        os.closerange(3, keep)
+        os.closerange(keep + bool(settings["keep"]), 256)
         for name, value in settings["limits"].items():
             number = getattr(resource, f"RLIMIT_{name}")
             hard = resource.getrlimit(number)[1]
@@ -131,7 +154,7 @@ def become(settings: dict[str, Any], stdin: int, stdout: int, stderr: int) -> No
             resource.setrlimit(number, (value, value))
         if settings["command"]:
             os.execv(settings["command"][0], settings["command"])
-        sys.argv = [settings["python"]]
+        sys.argv = [settings["python"], *settings["arguments"]]
         sys.path.insert(0, settings["folder"])
         status = interpret(settings["python"])
     except BaseException:

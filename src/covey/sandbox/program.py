@@ -8,12 +8,15 @@ from enum import StrEnum
 from typing import Self
 
 
+_WAITING = 10.0
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
     """What each run of a program may use."""
 
-    seconds: float = 10.0
-    """Wall-clock time; every process may also use as much CPU time."""
+    seconds: float = 5.0
+    """Time of a run, at work or asleep. Where the kernel tells, waiting for a core does not count."""
     memory_mb: int = 512
     """MiB: address space of each process, and room for files."""
     processes: int = 16
@@ -24,6 +27,12 @@ class Limits:
     """KiB of standard output, and of standard error."""
 
 
+    @property
+    def wall_seconds(self) -> float:
+        """After so many seconds a run is ended even if it has waited for a core all the time."""
+        return _WAITING * self.seconds
+
+
 @dataclass(frozen=True, slots=True)
 class Program:
     """A program and its files, in a folder of their own."""
@@ -32,6 +41,8 @@ class Program:
     """Contents by name, without folders."""
     python: str | None = None
     """The file to run as Python's main program; None where there is a command."""
+    arguments: tuple[str, ...] = ()
+    """Of the Python program."""
     command: tuple[str, ...] = ()
     """Another program: the absolute path of its executable, and arguments."""
 

@@ -11,12 +11,14 @@ import platform
 import random
 import selectors
 import shutil
+import socket
 import subprocess
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +29,10 @@ from covey.sandbox.program import Ended, Finished, Limits, Program
 logger = logging.getLogger(__name__)
 
 _LAUNCHER = Path(__file__).with_name("launcher.py").read_text(encoding="utf-8")
+_PEER = Path(__file__).with_name("peer.py").read_bytes()
 _GRACE = 5.0  # seconds for a sandbox to start and end
+_GIVE_UP = 2
+"""After so many runs in a row that are out of time, the rest counts as such too."""
 _USERS = (20_000, 60_000)
 """Range of the users that root gives to programs, one each, so that their processes are counted apart."""
 _PER_NAMESPACE = (5, 14)
@@ -58,8 +63,11 @@ def run(
     *,
     paths: Sequence[str] = (),
     isolation: Isolation | None = None,
+    keep: int | None = None,
 ) -> list[Finished]:
     """Run a program once for each input, one after the other, in one sandbox.
+
+    Two runs in a row that are out of time decide the rest.
 
     Args:
         program: what runs.
@@ -67,6 +75,7 @@ def run(
         limits: of each run.
         paths: folders that it may read, besides the interpreter and system libraries.
         isolation: None takes the strictest of this machine, and logs once which.
+        keep: a descriptor that it inherits, under the same number.
 
     Returns:
         One result per input. Where the sandbox itself is ended, as a program may manage to that hits its limits, the
@@ -75,10 +84,10 @@ def run(
     limits = limits or Limits()
     isolation = isolation or strictest()
     start = time.monotonic()
-    with _started(program, limits, paths, isolation) as process:
+    with _started(program, limits, paths, isolation, keep) as process:
         given = b"".join(b"%d\n%b" % (len(one), one) for one in inputs)
         most = len(inputs) * (2 * (limits.output_kb << 10) + 4096)
-        answers, late = _exchange(process, given, start + len(inputs) * limits.seconds + _GRACE, most)
+        answers, late = _exchange(process, given, start + len(inputs) * limits.wall_seconds + _GRACE, most)
         why = b"" if process.stderr is None else process.stderr.read(4096) if process.poll() is not None else b""
     found = list(_parsed(answers, limits))[: len(inputs)]
     rest = Finished(Ended.TIMED_OUT if late else Ended.FAILED, 1, b"", why, time.monotonic() - start)
@@ -107,7 +116,7 @@ def _works(isolation: Isolation) -> bool:
 
 @contextmanager
 def _started(
-    program: Program, limits: Limits, paths: Sequence[str], isolation: Isolation
+    program: Program, limits: Limits, paths: Sequence[str], isolation: Isolation, keep: int | None
 ) -> Iterator[subprocess.Popen[bytes]]:
     """Context manager: the sandbox's process, which is gone afterwards."""
     with ExitStack() as stack:
@@ -127,11 +136,15 @@ def _started(
         settings: dict[str, Any] = {
             "folder": folder,
             "python": program.python,
+            "arguments": list(program.arguments),
+            "keep": keep,
             "command": list(program.command),
             "uid": user,
             "alone": isolation.way is not None,
             "landlock": [*bubblewrap.readable(paths), "/dev/urandom"] if isolation.kind == "landlock" else None,
             "seconds": limits.seconds,
+            "wall": limits.wall_seconds,
+            "give_up": _GIVE_UP,
             "output": limits.output_kb << 10,
             "limits": _resource_limits(limits, isolation),
         }
@@ -142,7 +155,7 @@ def _started(
             stderr=subprocess.PIPE,
             env=bubblewrap.ENVIRONMENT | {"HOME": folder, "TMPDIR": folder},
             cwd="/",
-            pass_fds=descriptors,
+            pass_fds=[*descriptors, *([] if keep is None else [keep])],
             start_new_session=True,
         )
         with process:
@@ -156,8 +169,7 @@ def _started(
 
 
 def _resource_limits(limits: Limits, isolation: Isolation) -> dict[str, int]:
-    cpu = math.ceil(limits.seconds) + 1
-    found = {"AS": limits.memory_mb << 20, "CPU": cpu, "FSIZE": limits.file_mb << 20, "NOFILE": 128, "CORE": 0}
+    found = {"AS": limits.memory_mb << 20, "CPU": math.ceil(limits.seconds) + 1, "FSIZE": limits.file_mb << 20, "NOFILE": 128, "CORE": 0}
     kernel = tuple(map(int, platform.release().split("-")[0].split(".")[:2])) if platform.system() == "Linux" else (0, 0)
     if isolation.own_user or (isolation.way is not None and kernel >= _PER_NAMESPACE):
         found["NPROC"] = limits.processes
@@ -219,7 +231,7 @@ def _parsed(answers: bytes, limits: Limits) -> Iterator[Finished]:
 def _how(status: int, stopped: Any, stderr: bytes) -> Ended:
     if stopped == "output":
         return Ended.TOO_MUCH_OUTPUT
-    if stopped == "time" or status == -24:  # SIGXCPU
+    if stopped == "time":
         return Ended.TIMED_OUT
     if status == 0:
         return Ended.OK
@@ -240,3 +252,42 @@ def _write(program: Program, folder: Path, user: int | None) -> None:
         (folder / name).write_bytes(content)
     if user is not None:
         os.chown(folder, user, user)
+
+
+def run_tests(
+    code: str, tests: str, limits: Limits | None = None, *, isolation: Isolation | None = None
+) -> tuple[list[str], Finished]:
+    """Run test code on Python code, each in a sandbox of its own; see `peer.py`.
+
+    Args:
+        code: what is tested.
+        tests: asserts, statements and test functions.
+        limits: of all tests together.
+        isolation: see `run`.
+
+    Returns:
+        For each test `right`, `wrong`, `failed` (an exception) or `ended` (so had the tested code); and how that ended.
+        No test if the test code is none.
+    """
+    limits = limits or Limits()
+    ours, theirs = socket.socketpair()
+    peer = {"peer.py": _PEER}
+    with theirs, ThreadPoolExecutor(1) as pool:
+        tester = Program({**peer, "tests.py": _utf8(tests)}, "peer.py", ("tests", str(ours.fileno())))
+        waiting = replace(limits, seconds=2 * limits.seconds, memory_mb=max(limits.memory_mb, 512))
+
+        def run_tester() -> Finished:
+            with ours:  # its end shows the tested code that there is nothing more to do
+                return run(tester, limits=waiting, isolation=isolation, keep=ours.fileno())[0]
+
+        future = pool.submit(run_tester)
+        tested = Program({**peer, "code.py": _utf8(code)}, "peer.py", ("code", str(theirs.fileno())))
+        (ended,) = run(tested, limits=limits, isolation=isolation, keep=theirs.fileno())
+        theirs.close()
+        finished = future.result()
+    count, *outcomes = finished.stdout.decode().split() or ["0"]
+    return outcomes + ["ended"] * (int(count) - len(outcomes)), ended
+
+
+def _utf8(text: str) -> bytes:
+    return text.encode("utf-8", "replace")

@@ -1,0 +1,1 @@
+"""Rewards for programs: their tests are run in a sandbox."""

@@ -1,0 +1,425 @@
+"""Test code and the code that it tests, in two processes that share plain data only.
+
+Run as a file in a sandbox, with the descriptor of a socket to the other process: `peer.py tests FD NAMES` reads the
+test code `tests.py`, `peer.py code FD` the tested `code.py`. In the tests, a name that they do not define stands for the
+tested code's: a call goes to the other process and comes back as plain data, or as a handle on an object there. So the
+tested code has nothing of the tests to tamper with, not even in memory; an object that it returns is equal to plain data
+only if it is of a type derived from that of the data, and by that type's own comparison.
+
+Imports the standard library only.
+"""
+
+import ast
+import builtins
+import collections
+import datetime
+import decimal
+import fractions
+import json
+import operator
+import os
+import socket
+import struct
+import sys
+import types
+from collections.abc import Callable, Iterator
+from typing import Any
+
+_LONGEST = 1 << 26  # bytes of a message
+_WIDE = 1 << 63  # larger integers are written in hexadecimal
+_SINGLE: dict[type, tuple[str, Callable[[Any], Any], Callable[[Any], Any]]] = {
+    bytes: ("bytes", bytes.hex, bytes.fromhex),
+    bytearray: ("bytearray", bytearray.hex, bytearray.fromhex),
+    complex: ("complex", repr, complex),
+    decimal.Decimal: ("decimal", str, decimal.Decimal),
+    fractions.Fraction: ("fraction", str, fractions.Fraction),
+    datetime.date: ("date", datetime.date.isoformat, datetime.date.fromisoformat),
+    datetime.time: ("time", datetime.time.isoformat, datetime.time.fromisoformat),
+    datetime.datetime: ("datetime", datetime.datetime.isoformat, datetime.datetime.fromisoformat),
+}
+"""Types of a single value: their names, and functions to and from text."""
+_SEVERAL: dict[type, str] = {
+    list: "list",
+    tuple: "tuple",
+    set: "set",
+    frozenset: "frozenset",
+    collections.deque: "deque",
+    range: "range",
+    datetime.timedelta: "timedelta",
+}
+_PAIRS: dict[type, str] = {
+    dict: "dict",
+    collections.OrderedDict: "ordered",
+    collections.Counter: "counter",
+    collections.defaultdict: "default",
+}
+_BY_NAME: dict[str, Any] = {name: kind for kind, (name, _, _) in _SINGLE.items()}
+_BY_NAME |= {name: kind for kind, name in (*_SEVERAL.items(), *_PAIRS.items())}
+_MUTABLE = (list, dict, set, bytearray, collections.deque)
+_OPERATIONS: dict[str, Callable[..., Any]] = {
+    "call": lambda function, *args, **named: function(*args, **named),
+    "getattr": getattr,
+    "setattr": setattr,
+    "next": next,
+    "hash": hash,
+    "isinstance": lambda kind, value: isinstance(value, kind),
+    **{name: getattr(builtins, name) for name in ("len", "iter", "str", "repr", "bool", "abs", "int", "float", "round")},
+    **{name: getattr(operator, name) for name in ("getitem", "setitem", "delitem", "contains", "neg", "pos", "invert")},
+    **{name: getattr(operator, name) for name in ("eq", "ne", "lt", "le", "gt", "ge", "add", "sub", "mul", "truediv")},
+    **{name: getattr(operator, name) for name in ("floordiv", "mod", "pow", "matmul", "and_", "or_", "xor", "index")},
+    "enter": lambda context: type(context).__enter__(context),
+    "exit": lambda context, *_: type(context).__exit__(context, None, None, None),
+}
+_SPECIAL = {
+    **{name: name for name in ("len", "iter", "next", "str", "repr", "bool", "hash", "abs", "int", "float", "round")},
+    **{name: name for name in ("getitem", "setitem", "delitem", "contains", "neg", "pos", "invert", "call", "index")},
+    **{name: name for name in ("lt", "le", "gt", "ge", "add", "sub", "mul", "truediv", "floordiv", "mod", "pow")},
+    **{name: name for name in ("matmul", "xor", "enter", "exit")},
+    "and": "and_",
+    "or": "or_",
+}
+"""Special methods, without their underscores, and the operations that they stand for."""
+_INNER = ("_", "gi_", "cr_", "ag_", "f_", "tb_", "co_", "func_")
+"""How attributes begin that lead from an object of the tests into their interpreter."""
+
+
+class Handle:
+    """An object of the other process."""
+
+    __slots__ = ("_base", "_number", "_peer")
+
+    def __init__(self, peer: "Peer", number: int, base: Any) -> None:
+        for name, value in (("_peer", peer), ("_number", number), ("_base", base)):
+            object.__setattr__(self, name, value)
+
+    def __getattr__(self, name: str) -> Any:
+        return self._peer.ask("getattr", self, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        self._peer.ask("setattr", self, name, value)
+
+    def __eq__(self, other: object) -> Any:
+        if isinstance(other, Handle) or not self._peer.guarded:
+            return self._peer.ask("eq", self, other)
+        return self._base is not None and self._base == other
+
+    def __ne__(self, other: object) -> Any:
+        return not self == other
+
+    def __instancecheck__(self, value: object) -> Any:
+        return isinstance(value, Handle) and self._peer.ask("isinstance", self, value)
+
+    __hash__ = None  # type: ignore[assignment]  # set below
+
+
+def _special(operation: str) -> Any:
+    def method(self: Handle, *args: Any, **named: Any) -> Any:
+        if operation == "exit":
+            args = ()
+        return self._peer.ask(operation, self, *args, **named)
+
+    return method
+
+
+for _name, _operation in _SPECIAL.items():
+    setattr(Handle, f"__{_name}__", _special(_operation))
+
+
+class Peer:
+    """One of the two processes.
+
+    Args:
+        channel: to the other one.
+        names: what the other one may look up by name.
+        guarded: whether this is the side of the tests, which trusts nothing of the other.
+    """
+
+    def __init__(self, channel: socket.socket, names: dict[str, Any], *, guarded: bool) -> None:
+        self._channel, self._names, self.guarded = channel, names, guarded
+        self._kept: dict[int, Any] = {}
+        self._numbers: dict[int, int] = {}
+        self._errors: dict[str, type[Exception]] = {}
+
+    def ask(self, operation: str, *args: Any, **named: Any) -> Any:
+        """Have the other process do something with objects; raises what it raises there."""
+        mutable = [value for value in (*args, *named.values()) if type(value) in _MUTABLE]
+        words = {key: self._encode(value) for key, value in named.items()}
+        self._send({"do": operation, "args": [self._encode(value) for value in args], "named": words})
+        answer = self._serve()
+        for value, after in zip(mutable, answer.get("after", ()), strict=False):
+            _become(value, self._decode(after))
+        if "error" in answer:
+            raise self._error(answer["error"])
+        return self._decode(answer.get("value"))
+
+    def serve(self) -> None:
+        """Do what the other process asks for, until it ends."""
+        try:
+            self._serve()
+        except EOFError:
+            return
+
+    def _serve(self) -> dict[str, Any]:
+        """Serve requests until the answer to the own one comes."""
+        while True:
+            message = self._receive()
+            if "do" not in message:
+                return message
+            self._send(self._do(message))
+
+    def _do(self, message: dict[str, Any]) -> dict[str, Any]:
+        answer: dict[str, Any] = {}
+        args: list[Any] = []
+        named: dict[str, Any] = {}
+        try:
+            args = [self._decode(value) for value in message["args"]]
+            named = {key: self._decode(value) for key, value in message["named"].items()}
+            answer["value"] = self._encode(self._operate(message["do"], args, named))
+        except BaseException as error:
+            answer["error"] = self._describe(error)
+        answer["after"] = [self._encode(value) for value in (*args, *named.values()) if type(value) in _MUTABLE]
+        return answer
+
+    def _operate(self, operation: str, args: list[Any], named: dict[str, Any]) -> Any:
+        if operation == "name":
+            return self._names[args[0]]
+        if operation == "names":
+            return [name for name in self._names if not name.startswith("__")]
+        if self.guarded and operation.endswith("attr") and str(args[1]).startswith(_INNER):
+            raise AttributeError(args[1])
+        return _OPERATIONS[operation](*args, **named)
+
+    def _encode(self, value: Any) -> Any:
+        kind = type(value)
+        if value is None or kind in (bool, str):
+            return value
+        if kind is int:
+            return value if -_WIDE < value < _WIDE else {"is": "int", "of": hex(value)}
+        if kind is float:
+            return {"is": "float", "of": value.hex()}
+        if kind in _SINGLE:
+            name, write, _ = _SINGLE[kind]
+            return {"is": name, "of": write(value)}
+        if kind in _SEVERAL:
+            parts: Any = value
+            if kind is range:
+                parts = (value.start, value.stop, value.step)
+            elif kind is datetime.timedelta:
+                parts = (value.days, value.seconds, value.microseconds)
+            return {"is": _SEVERAL[kind], "of": [self._encode(part) for part in parts]}
+        if kind in _PAIRS:
+            return {"is": _PAIRS[kind], "of": [[self._encode(a), self._encode(b)] for a, b in value.items()]}
+        if kind is Handle:
+            return {"is": "yours", "of": value._number}
+        number = self._numbers.setdefault(id(value), len(self._numbers))
+        self._kept[number] = value
+        found = {"is": "handle", "of": number}
+        base = next((b for b in kind.__mro__[1:] if b in (int, float, str, *_SEVERAL, *_PAIRS)), None)
+        if base is not None and base not in (range, datetime.timedelta):
+            found["base"] = self._encode(base(value) if base not in (int, float, str) else base.__add__(value, base()))
+        if isinstance(value, type) and issubclass(value, Exception):
+            found["exception"] = self._kinds(value)
+        return found
+
+    def _decode(self, value: Any) -> Any:
+        if not isinstance(value, dict):
+            return value
+        name, content = value["is"], value["of"]
+        if name == "int":
+            return int(content, 16)
+        if name == "float":
+            return float.fromhex(content)
+        if name == "yours":
+            return self._kept[content]
+        if name == "handle":
+            if "exception" in value:
+                return self._exception(value["exception"])
+            return Handle(self, content, self._decode(value["base"]) if "base" in value else None)
+        kind = _BY_NAME[name]
+        if kind in _SINGLE:
+            return _SINGLE[kind][2](content)
+        if kind in _SEVERAL:
+            parts = [self._decode(part) for part in content]
+            return kind(*parts) if kind in (range, datetime.timedelta) else kind(parts)
+        pairs = {self._decode(a): self._decode(b) for a, b in content}
+        return collections.defaultdict(None, pairs) if kind is collections.defaultdict else kind(pairs)
+
+    def _describe(self, error: BaseException) -> dict[str, Any]:
+        plain = (None.__class__, bool, int, float, str)
+        args = [self._encode(arg) if type(arg) in plain else self._encode(repr(arg)) for arg in error.args]
+        if not isinstance(error, Exception):  # SystemExit, say, must not end the other process
+            return {"kinds": ["RuntimeError"], "args": [f"it raised {type(error).__name__}"]}
+        return {"kinds": self._kinds(type(error)), "args": args}
+
+    def _kinds(self, kind: type) -> list[str]:
+        """The names of an exception's class and its bases, up to one of Python's own."""
+        names = []
+        for one in kind.__mro__:
+            names.append(one.__name__)
+            if getattr(builtins, one.__name__, None) is one:
+                break
+        return names
+
+    def _error(self, described: dict[str, Any]) -> Exception:
+        try:
+            return self._exception(described["kinds"])(*map(self._decode, described["args"]))
+        except Exception as error:
+            return RuntimeError(f"an exception that cannot be told ({type(error).__name__})")
+
+    def _exception(self, kinds: list[str]) -> type[Exception]:
+        """Python's exception of this name, or a class of the same name and bases here."""
+        own = getattr(builtins, kinds[0], None)
+        if isinstance(own, type) and issubclass(own, Exception) and len(kinds) == 1:
+            return own
+        if kinds[0] not in self._errors:
+            self._errors[kinds[0]] = type(str(kinds[0]), (self._exception(kinds[1:]),), {})
+        return self._errors[kinds[0]]
+
+    def _send(self, message: dict[str, Any]) -> None:
+        data = json.dumps(message).encode()
+        if len(data) > _LONGEST:
+            raise ValueError("the values are too large to be passed on")
+        self._channel.sendall(struct.pack("!I", len(data)) + data)
+
+    def _receive(self) -> dict[str, Any]:
+        (size,) = struct.unpack("!I", self._exactly(4))
+        if size > _LONGEST:
+            raise EOFError
+        message = json.loads(self._exactly(size))
+        if not isinstance(message, dict):
+            raise EOFError
+        return message
+
+    def _exactly(self, count: int) -> bytes:
+        parts = bytearray()
+        while len(parts) < count:
+            data = self._channel.recv(min(count - len(parts), 1 << 20))
+            if not data:
+                raise EOFError("the tested code has ended")
+            parts += data
+        return bytes(parts)
+
+
+def _become(value: Any, after: Any) -> None:
+    """Give a container the content of another of its type: the tested code has changed its copy."""
+    if type(value) is not type(after) or value == after:
+        return
+    if isinstance(value, list | bytearray):
+        value[:] = after
+    else:
+        value.clear()
+        (value.extend if isinstance(value, collections.deque) else value.update)(after)
+
+
+class Names(dict[str, Any]):
+    """The names of the tests: their own, then those of the tested code."""
+
+    def __init__(self, peer: Peer, borrowed: set[str]) -> None:
+        super().__init__(__name__="tests", __builtins__=builtins)
+        self._peer, self._borrowed = peer, borrowed
+
+    def __missing__(self, name: str) -> Any:
+        if name not in self._borrowed:
+            raise KeyError(name)
+        return self._peer.ask("name", name)
+
+
+def test(channel: socket.socket) -> Iterator[str]:
+    """Run the tests: top-level asserts, calls and compound statements, and test functions.
+
+    Yields:
+        How many there are, and then an outcome for each; also for another statement that fails.
+    """
+    with open("tests.py", encoding="utf-8") as file:
+        tree = ast.parse(file.read())
+    peer = Peer(channel, {}, guarded=True)
+    theirs = set(peer.ask("names"))
+    used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    own = {name for name in used & theirs if not hasattr(builtins, name)}
+    names = Names(peer, own or used & theirs)  # the tested code replaces one of Python's names only if it is tested
+    for module in {n.module for n in ast.walk(tree) if isinstance(n, ast.ImportFrom) and n.module and not n.level}:
+        _stand_in(str(module), theirs, peer)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                _stand_in(alias.name, theirs, peer)
+    functions = [node.name for node in tree.body if isinstance(node, ast.FunctionDef) and node.name.startswith("test")]
+    calls = {n.func.id for n in ast.walk(tree) if isinstance(n, ast.Call) and isinstance(n.func, ast.Name)}
+    functions = [name for name in functions if name not in calls]
+    yield str(sum(map(_counts, tree.body)) + len(functions))
+    for node in tree.body:
+        outcome = _outcome(lambda node=node: exec(compile(ast.Module([node], []), "tests.py", "exec"), names))
+        if _counts(node) or outcome != "right":
+            yield outcome
+    for name in functions:
+        yield _outcome(lambda name=name: names[name]())
+
+
+def _counts(node: ast.stmt) -> bool:
+    if isinstance(node, ast.Expr):
+        return isinstance(node.value, ast.Call)
+    return isinstance(node, ast.Assert | ast.For | ast.While | ast.With | ast.Try | ast.If)
+
+
+def _stand_in(name: str, theirs: set[str], peer: Peer) -> None:
+    """A module that the tests import and that is not there is the tested code."""
+    import importlib.util
+
+    top = name.partition(".")[0]
+    try:
+        found = top in sys.modules or importlib.util.find_spec(top) is not None
+    except (ImportError, ValueError):
+        found = False
+    if found:
+        return
+
+    def look_up(wanted: str) -> Any:
+        if wanted not in theirs:
+            raise AttributeError(wanted)
+        return peer.ask("name", wanted)
+
+    module = types.ModuleType(name)
+    module.__getattr__ = look_up  # type: ignore[method-assign]
+    module.__all__ = sorted(name for name in theirs if not name.startswith("_"))  # type: ignore[attr-defined]
+    sys.modules[name] = module
+
+
+def _outcome(run: Callable[[], Any]) -> str:
+    try:
+        run()
+    except EOFError:
+        return "ended"
+    except SystemExit as end:
+        return "wrong" if end.code else "right"
+    except AssertionError:
+        return "wrong"
+    except BaseException:
+        return "failed"
+    return "right"
+
+
+def main(role: str, descriptor: int) -> None:
+    channel = socket.socket(fileno=descriptor)
+    sys.setrecursionlimit(5000)
+    if role == "tests":
+        answers = os.fdopen(os.dup(1), "w")
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, 1)
+        for outcome in test(channel):
+            answers.write(f"{outcome}\n")
+            answers.flush()
+        os._exit(0)
+    module = types.ModuleType("solution")
+    sys.modules["solution"] = module
+    with open("code.py", encoding="utf-8") as file:
+        source = file.read()
+    try:
+        exec(compile(source, "code.py", "exec"), module.__dict__)
+    except BaseException as error:  # what it has defined by then may do
+        sys.stderr.write(f"{type(error).__name__}: {error}\n")
+    Peer(channel, module.__dict__, guarded=False).serve()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]))
