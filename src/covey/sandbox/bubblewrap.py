@@ -29,7 +29,7 @@ class Way:
 
 def ways() -> list[Way]:
     """The ways to try, the strictest first."""
-    own = ("--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try")
+    own: tuple[str, ...] = ("--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try")
     own += ("--cap-drop", "ALL", "--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID", "--cap-add", "CAP_KILL")
     found = [Way(own, own_user=True)] if os.geteuid() == 0 else []
     found += [Way(("--unshare-all", "--unshare-user", "--disable-userns"), own_user=False)]
@@ -55,13 +55,15 @@ def command(way: Way, room: int, files: Sequence[tuple[int, str]], paths: Sequen
     for path in shown:
         resolved = os.path.realpath(path)
         if resolved != path and any(below(resolved, other) for other in shown):
-            words += ["--symlink", os.path.relpath(resolved, os.path.dirname(path)), path]
+            words += ["--symlink", os.path.relpath(resolved, Path(path).parent), path]
         else:
             words += ["--ro-bind", path, path]
     for path in hidden(shown):
         words += ["--size", str(_SMALL), "--tmpfs", path]
     words += ["--dev", "/dev", "--size", str(room), "--perms", "1777", "--tmpfs", "/dev/shm"]
     words += ["--size", str(room), "--perms", "1777", "--tmpfs", FOLDER]
+    for folder in dict.fromkeys(str(parent) for _, name in files for parent in reversed(Path(name).parents[:-1])):
+        words += ["--perms", "0755", "--dir", f"{FOLDER}/{folder}"]
     for descriptor, name in files:
         words += ["--perms", "0644", "--file", str(descriptor), f"{FOLDER}/{name}"]
     return [*words, "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", FOLDER, "--"]
@@ -74,17 +76,17 @@ def interpreter() -> str:
 
 def readable(paths: Sequence[str] = ()) -> list[str]:
     """The folders and files that programs may read: system libraries, the interpreter, and these."""
-    found = [f"/{name}" for name in _SYSTEM] + [f"/usr/{name}" for name in _SYSTEM] + [f"/usr/local/{n}" for n in _SYSTEM]
+    found = [f"{folder}/{name}" for folder in ("", "/usr", "/usr/local") for name in _SYSTEM]
     found += ["/etc/ld.so.cache", "/etc/alternatives", sys.base_prefix, sys.base_exec_prefix, *paths]
-    there = [path for path in dict.fromkeys(found) if os.path.exists(path) and path not in ("/", "/usr", "/usr/local")]
+    there = [path for path in dict.fromkeys(found) if Path(path).exists() and path not in ("/", "/usr", "/usr/local")]
     return [path for path in there if not any(path != other and below(path, other) for other in there)]
 
 
 def hidden(shown: Sequence[str]) -> list[str]:
     """Folders of the user's that lie within readable ones: they are covered."""
-    homes = [os.path.expanduser("~"), os.getcwd(), tempfile.gettempdir()]
+    homes = [str(Path.home()), str(Path.cwd()), tempfile.gettempdir()]
     homes += [value for name in ("HF_HOME", "HF_HUB_CACHE", "XDG_CACHE_HOME") if (value := os.environ.get(name))]
-    found = dict.fromkeys(os.path.realpath(path) for path in homes if os.path.isdir(path))
+    found = dict.fromkeys(os.path.realpath(path) for path in homes if Path(path).is_dir())
     needed = [interpreter(), sys.base_prefix]
     return [
         path

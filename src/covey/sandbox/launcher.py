@@ -8,6 +8,7 @@ a line of JSON and what the program wrote. Whatever that program does to this on
 import ctypes
 import json
 import os
+import pathlib
 import resource
 import runpy
 import selectors
@@ -42,6 +43,7 @@ def main() -> None:
     if settings["landlock"] is not None:
         restrict(settings["landlock"], settings["folder"])
     late = 0
+    described: dict[str, Any] = {}
     for given in inputs:
         described, out, err = run(settings, given) if late < settings["give_up"] else (dict(described), b"", b"")
         late = late + 1 if described["stopped"] == "time" else 0
@@ -67,7 +69,8 @@ def run(settings: dict[str, Any], given: bytes) -> tuple[dict[str, Any], bytes, 
     clear(settings, pid)
     for read, _ in pipes:
         os.close(read)
-    return {"status": status, "stopped": stopped, "seconds": seconds}, *(bytes(written[read]) for read, _ in pipes)
+    out, err = (bytes(written[read]) for read, _ in pipes)
+    return {"status": status, "stopped": stopped, "seconds": seconds}, out, err
 
 
 class Clock:
@@ -76,18 +79,17 @@ class Clock:
     def __init__(self, pid: int, settings: dict[str, Any]) -> None:
         self._start = time.monotonic()
         self._seconds, self._wall = settings["seconds"], settings["wall"]
-        self._queue = f"/proc/{pid}/schedstat"
+        self._queue = pathlib.Path(f"/proc/{pid}/schedstat")
 
     def is_over(self) -> bool:
         passed = time.monotonic() - self._start
         if passed < self._seconds:
             return False
         try:
-            with open(self._queue) as file:
-                waited = int(file.read().split()[1]) / 1e9
+            waited = int(self._queue.read_text().split()[1]) / 1e9
         except (OSError, ValueError, IndexError):
             waited = 0.0
-        return passed - waited >= self._seconds or passed >= self._wall
+        return bool(passed - waited >= self._seconds or passed >= self._wall)
 
 
 def collect(pipes: list[int], pid: int, clock: Clock, most: int) -> tuple[dict[Any, Any], str]:
@@ -216,7 +218,7 @@ def restrict(readable: list[str], folder: str) -> None:
     rules += [(folder, every), (os.devnull, READ_FILE | WRITE_FILE)]
     for path, rights in rules:
         opened = os.open(path, os.O_PATH | os.O_CLOEXEC)
-        given = rights if os.path.isdir(path) else rights & (EXECUTE | WRITE_FILE | READ_FILE)
+        given = rights if pathlib.Path(path).is_dir() else rights & (EXECUTE | WRITE_FILE | READ_FILE)
         rule = given.to_bytes(8, sys.byteorder) + opened.to_bytes(4, sys.byteorder)
         call(ADD_RULE, ruleset, 1, rule, 0)
         os.close(opened)

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Self
 
-
 _WAITING = 10.0
 
 
@@ -26,7 +25,6 @@ class Limits:
     output_kb: int = 1024
     """KiB of standard output, and of standard error."""
 
-
     @property
     def wall_seconds(self) -> float:
         """After so many seconds a run is ended even if it has waited for a core all the time."""
@@ -38,7 +36,7 @@ class Program:
     """A program and its files, in a folder of their own."""
 
     files: Mapping[str, bytes] = field(default_factory=dict)
-    """Contents by name, without folders."""
+    """Contents by name, which may have folders."""
     python: str | None = None
     """The file to run as Python's main program; None where there is a command."""
     arguments: tuple[str, ...] = ()

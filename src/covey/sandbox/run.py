@@ -9,15 +9,17 @@ import math
 import os
 import platform
 import random
+import re
 import selectors
 import shutil
+import signal
 import socket
 import subprocess
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -29,7 +31,10 @@ from covey.sandbox.program import Ended, Finished, Limits, Program
 logger = logging.getLogger(__name__)
 
 _LAUNCHER = Path(__file__).with_name("launcher.py").read_text(encoding="utf-8")
-_PEER = Path(__file__).with_name("peer.py").read_bytes()
+_TESTING = {
+    f"covey/sandbox/{name}.py": Path(__file__).with_name(f"{name}.py").read_bytes() for name in ("peer", "testing")
+}
+_RUN_TESTING = "covey/sandbox/testing.py"
 _GRACE = 5.0  # seconds for a sandbox to start and end
 _GIVE_UP = 2
 """After so many runs in a row that are out of time, the rest counts as such too."""
@@ -162,18 +167,25 @@ def _started(
             try:
                 yield process
             finally:
-                try:
-                    os.killpg(process.pid, 9)
-                except ProcessLookupError:
-                    pass
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
 
 
 def _resource_limits(limits: Limits, isolation: Isolation) -> dict[str, int]:
-    found = {"AS": limits.memory_mb << 20, "CPU": math.ceil(limits.seconds) + 1, "FSIZE": limits.file_mb << 20, "NOFILE": 128, "CORE": 0}
-    kernel = tuple(map(int, platform.release().split("-")[0].split(".")[:2])) if platform.system() == "Linux" else (0, 0)
-    if isolation.own_user or (isolation.way is not None and kernel >= _PER_NAMESPACE):
+    found = {
+        "AS": limits.memory_mb << 20,
+        "CPU": math.ceil(limits.seconds) + 1,
+        "FSIZE": limits.file_mb << 20,
+        "NOFILE": 128,
+        "CORE": 0,
+    }
+    if isolation.own_user or (isolation.way is not None and _kernel() >= _PER_NAMESPACE):
         found["NPROC"] = limits.processes
     return found
+
+
+def _kernel() -> tuple[int, ...]:
+    return tuple(map(int, re.findall(r"\d+", platform.release())[:2]))
 
 
 def _exchange(process: subprocess.Popen[bytes], given: bytes, until: float, most: int) -> tuple[bytes, bool]:
@@ -249,6 +261,7 @@ def _in_memory(content: bytes) -> int:
 
 def _write(program: Program, folder: Path, user: int | None) -> None:
     for name, content in program.files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(content)
     if user is not None:
         os.chown(folder, user, user)
@@ -257,7 +270,7 @@ def _write(program: Program, folder: Path, user: int | None) -> None:
 def run_tests(
     code: str, tests: str, limits: Limits | None = None, *, isolation: Isolation | None = None
 ) -> tuple[list[str], Finished]:
-    """Run test code on Python code, each in a sandbox of its own; see `peer.py`.
+    """Run test code on Python code, each in a sandbox of its own; see `testing.py`.
 
     Args:
         code: what is tested.
@@ -271,9 +284,8 @@ def run_tests(
     """
     limits = limits or Limits()
     ours, theirs = socket.socketpair()
-    peer = {"peer.py": _PEER}
     with theirs, ThreadPoolExecutor(1) as pool:
-        tester = Program({**peer, "tests.py": _utf8(tests)}, "peer.py", ("tests", str(ours.fileno())))
+        tester = Program({**_TESTING, "tests.py": _utf8(tests)}, _RUN_TESTING, ("tests", str(ours.fileno())))
         waiting = replace(limits, seconds=2 * limits.seconds, memory_mb=max(limits.memory_mb, 512))
 
         def run_tester() -> Finished:
@@ -281,7 +293,7 @@ def run_tests(
                 return run(tester, limits=waiting, isolation=isolation, keep=ours.fileno())[0]
 
         future = pool.submit(run_tester)
-        tested = Program({**peer, "code.py": _utf8(code)}, "peer.py", ("code", str(theirs.fileno())))
+        tested = Program({**_TESTING, "code.py": _utf8(code)}, _RUN_TESTING, ("code", str(theirs.fileno())))
         (ended,) = run(tested, limits=limits, isolation=isolation, keep=theirs.fileno())
         theirs.close()
         finished = future.result()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -88,10 +89,8 @@ def _pairs(found: Sequence[Mapping[str, Any]], language: str) -> Cases | None:
         if isinstance(wanted, list) and len(wanted) == 1 and isinstance(one.get("input"), list):
             wanted = wanted[0]  # as APPS and TACO hold it
         elif isinstance(wanted, str) and isinstance(one.get("input"), str):
-            try:
+            with contextlib.suppress(ValueError):
                 wanted = json.loads(wanted)
-            except ValueError:
-                pass
         function = str(one.get("fn_name"))
         if not function.isidentifier() or not isinstance(arguments, list):
             return None

@@ -50,9 +50,7 @@ def code(text: str, row: Mapping[str, Any], settings: RewardSettings) -> Graded:
     return Graded(right / len(outcomes), Outcome.RIGHT if right == len(outcomes) else Outcome.WRONG, told)
 
 
-def all_or_nothing(
-    prompts: Sequence[Any], completions: Sequence[Any], grades: Sequence[Graded]
-) -> list[float | None]:
+def all_or_nothing(prompts: Sequence[Any], completions: Sequence[Any], grades: Sequence[Graded]) -> list[float | None]:
     """1 where a program passes all tests, else 0."""
     return [None if grade.value is None else float(grade.value == 1) for grade in grades]
 
