@@ -92,16 +92,7 @@ def describe_function(function: Callable[..., Any], *, member: str = "", bound: 
         "member": member,
         "name": getattr(function, "__name__", member),
         "doc": inspect.getdoc(function),
-        "parameters": [
-            [
-                p.name,
-                _KINDS.index(p.kind),
-                p.default is not p.empty,
-                _default(p.default),
-                _hint(hints, p.name, p.annotation),
-            ]
-            for p in parameters
-        ],
+        "parameters": [_listed(p, _hint(hints, p.name, p.annotation)) for p in parameters],
         "returns": _hint(hints, "return", signature.return_annotation),
     }
 
