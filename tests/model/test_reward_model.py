@@ -78,7 +78,7 @@ def test_bad_models_are_one_paragraph(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="cannot be loaded as a sequence classifier"):
         RewardModel(str(tmp_path))
     broken = RewardModelSettings(chat_template="{{ messages[9].content }}")
-    with pytest.raises(ModelError, match="rewards.model.chat_template"):
+    with pytest.raises(ModelError, match=r"rewards\.model\.chat_template"):
         RewardModel(str(folder), broken)(PROMPTS[:1], COMPLETIONS[:1])
 
 
