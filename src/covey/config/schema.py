@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from covey.config.groups.base import Group, option
 from covey.config.groups.dataset import DatasetConfig
+from covey.config.groups.environment import EnvironmentConfig
 from covey.config.groups.evaluation import EvaluationConfig
 from covey.config.groups.launch import LaunchConfig
 from covey.config.groups.logging import LoggingConfig
@@ -52,6 +53,8 @@ class Config(Group):
     """Which model is trained."""
     dataset: DatasetConfig
     """Which problems are trained on and held out."""
+    environment: EnvironmentConfig = field(default_factory=EnvironmentConfig)
+    """Which environments and tools the model meets."""
     rewards: RewardsConfig = field(default_factory=RewardsConfig)
     """What a completion is rewarded for."""
     objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
