@@ -139,10 +139,15 @@ class RewardedOpenEnv(OpenEnv):
 _SESSION_ENDED = r"\(code: (?:CAPACITY_REACHED|FACTORY_ERROR|SESSION_ERROR)\)"
 
 
-def _client(address: str, timeout: float) -> Any:
+_HOUR = 3600.0
+
+
+def _client(address: str, connect_timeout: float, timeout: float = _HOUR) -> Any:
+    """A connected client; the deadlines of its calls are the runner's (`environment.timeout`)."""
     from openenv.core import GenericEnvClient
 
-    client = GenericEnvClient(address, connect_timeout_s=timeout, mode="simulation").sync()
+    waits = {"connect_timeout_s": connect_timeout, "message_timeout_s": timeout}
+    client = GenericEnvClient(address, mode="simulation", **waits).sync()
     try:
         return client.connect()
     except BaseException:
@@ -158,7 +163,7 @@ def _close(client: Any) -> None:
 def _methods(address: str, options: OpenEnvSettings, where: str) -> list[tuple[str, Callable[..., Any]]]:
     """The tools, as methods of the environment's class."""
     try:
-        client = _client(address, options.connect_timeout)
+        client = _client(address, options.connect_timeout, options.connect_timeout)
     except ImportError as error:
         raise EnvironmentSetupError(
             f"{where}: this needs the library openenv-core, which is not installed here ({error}). Install it: pip "
@@ -174,6 +179,13 @@ def _methods(address: str, options: OpenEnvSettings, where: str) -> list[tuple[s
             return [_mapped(name, spec, where) for name, spec in options.tools.items()]
         listed = _listed(client)
         return [_of_server(tool, where) for tool in listed] if listed else [_step(address, options, where)]
+    except EnvironmentSetupError:
+        raise
+    except Exception as error:  # it closed the session, or said nothing for as long as the connection may take
+        raise EnvironmentSetupError(
+            f"{where}: the server was asked for its tools and gave no answer: {type(error).__name__}: "
+            f"{one_line(error)}. It may allow no further session (its max_concurrent_envs)."
+        ) from error
     finally:
         _close(client)
 
@@ -182,7 +194,9 @@ def _listed(client: Any) -> list[ToolSchema]:
     """The tools of a server that speaks MCP; none of another one, which refuses the question."""
     try:
         observation = client.step({"type": "list_tools"}).observation
-    except RuntimeError:
+    except RuntimeError as error:
+        if re.search(_SESSION_ENDED, str(error)):
+            raise
         return []
     tools = observation.get("tools") if isinstance(observation, Mapping) else None
     return [

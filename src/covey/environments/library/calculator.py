@@ -82,10 +82,10 @@ def _value(node: ast.expr) -> Fraction:
         case ast.Constant(value=int() as number) if not isinstance(number, bool):
             return _bounded(Fraction(number))
         case ast.Constant(value=str() as written, kind="decimal"):
-            number = Decimal(written)
-            if abs(number.adjusted()) > MAX_BITS:
+            decimal = Decimal(written)
+            if abs(decimal.adjusted()) > MAX_BITS:
                 raise _CannotError(_TOO_LARGE)
-            return _bounded(Fraction(number))
+            return _bounded(Fraction(decimal))
         case ast.UnaryOp(op=ast.USub()):
             return -_value(node.operand)
         case ast.UnaryOp(op=ast.UAdd()):
