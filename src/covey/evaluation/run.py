@@ -13,9 +13,10 @@ from datasets import Dataset
 from transformers import PreTrainedTokenizerBase
 
 from covey.answers import Outcome, Tags
-from covey.evaluation.estimators import Estimate, accuracy_estimate, mean, mean_estimate
+from covey.evaluation.episodes.playing import Playing
+from covey.evaluation.estimators import Estimate, mean, mean_estimate
 from covey.evaluation.grading import GradeBatch, GradedCompletion, grade_batch
-from covey.evaluation.metrics import rewards_by_problem
+from covey.evaluation.metrics import accuracy, credit, episode_estimates, rewards_by_problem
 from covey.model.prompts import TemplateArguments
 from covey.rollout import Completion, InferenceEngine, SamplingSettings, generate
 
@@ -50,6 +51,8 @@ class EvaluationResult:
     """The mean of the weighted sum of the rewards; None without any."""
     rewards: Mapping[str, float] = field(default_factory=dict)
     """The mean of each reward function that gave any."""
+    episodes: Mapping[str, float] = field(default_factory=dict)
+    """Means and shares over episodes with tools or an environment; empty without."""
 
     def metrics(self) -> dict[str, float]:
         """The metrics by name."""
@@ -59,7 +62,7 @@ class EvaluationResult:
         if self.accuracy is not None:
             found = _with_interval("accuracy", self.accuracy) | found
         lost = {f"grader/{outcome}": value for outcome, value in self.lost().items()}
-        return found | {f"reward/{name}": value for name, value in self.rewards.items()} | lost
+        return found | {f"reward/{name}": value for name, value in self.rewards.items()} | dict(self.episodes) | lost
 
     def lost(self) -> dict[Outcome, float]:
         """The shares of completions that could not be graded, by the reason; empty where all were."""
@@ -182,19 +185,22 @@ def _graded_batches(
 
 def summarise(graded: list[GradedCompletion]) -> EvaluationResult:
     """Aggregate graded completions."""
-    by_problem: dict[int, list[bool]] = {}
+    by_problem: dict[int, list[GradedCompletion]] = {}
     for item in graded:
-        by_problem.setdefault(item.problem, []).append(item.outcome is Outcome.RIGHT)
+        by_problem.setdefault(item.problem, []).append(item)
+    credits = [[credit(item.outcome, item.score) for item in p if item.outcome is not None] for p in by_problem.values()]
+    played = episode_estimates([[item.episode_record() for item in problem] for problem in by_problem.values()])
     reward, rewards = rewards_by_problem((item.problem, item.reward, item.rewards) for item in graded)
     has_grader = not graded or any(item.outcome is not None for item in graded)
     return EvaluationResult(
-        accuracy=accuracy_estimate(list(by_problem.values())) if has_grader else None,
+        accuracy=accuracy([problem for problem in credits if problem]) if has_grader else None,
         format=mean([float(item.well_formed) for item in graded]),
         completion_length=mean([float(item.length) for item in graded]),
         truncated=mean([float(item.truncated) for item in graded]),
         completions=graded,
         reward=mean_estimate(reward) if reward else None,
         rewards={name: mean(values) for name, values in rewards.items()},
+        episodes={name: estimate.value for name, estimate in played.items()},
     )
 
 

@@ -115,6 +115,7 @@ ANSWERED = "answered"
 """The model's last turn called no tool."""
 TIMED_OUT = "timed_out"
 CRASHED = "crashed"
+ENDS = (ANSWERED, "truncated", "max_turns", TIMED_OUT, CRASHED)
 
 # Columns of the completions; one more per reward function, under its name, and those that rewards log.
 COLUMN_PROMPT = "prompt"
