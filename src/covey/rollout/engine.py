@@ -71,6 +71,8 @@ class Capabilities:
     """It restricts the tokens of a reasoning vocabulary to thinking (`covey.rollout.thinking.ThinkingMask`)."""
     collective: bool = False
     """All processes of a run must call `generate` equally often, even one with nothing to do."""
+    row_limits: bool = False
+    """`generate` takes `max_lengths`, the longest completion of each prompt (`covey.rollout.complete`)."""
 
 
 class InferenceEngine(Protocol):

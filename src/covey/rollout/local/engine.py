@@ -62,17 +62,38 @@ class LocalEngine:
     @property
     def capabilities(self) -> Capabilities:
         """Log-probabilities with a shared prefill only."""
-        return Capabilities(logprobs=self.shared_prefill, seeded=True, reasoning_vocab=True)
+        return Capabilities(logprobs=self.shared_prefill, seeded=True, reasoning_vocab=True, row_limits=True)
 
     @property
     def version(self) -> int | None:
         """See `InferenceEngine`."""
         return self._version
 
+    @contextmanager
+    def conversation(self) -> Iterator[None]:
+        """Context manager around the turns of a batch of conversations; see `covey.rollout.conversation`.
+
+        Keys and values of the rows of a call of `generate` are kept for the next one: a prompt that starts with the
+        tokens of such a row, in any order and however many of them, is read from its first new token on. They are
+        released on leaving, and when the weights' `version` changes.
+        """
+        yield
+
     def generate(
-        self, prompts: Sequence[Sequence[int]], sampling: SamplingSettings, *, seed: int | None = None
+        self,
+        prompts: Sequence[Sequence[int]],
+        sampling: SamplingSettings,
+        *,
+        seed: int | None = None,
+        max_lengths: Sequence[int] | None = None,
     ) -> list[Completion]:
         """See `InferenceEngine`. The model's mode is restored.
+
+        Args:
+            prompts: see `InferenceEngine`.
+            sampling: see `InferenceEngine`.
+            seed: see `InferenceEngine`.
+            max_lengths: the longest completion of each prompt, where it is below that of the settings.
 
         Raises:
             DataError: a prompt holds reasoning tokens.
@@ -80,13 +101,14 @@ class LocalEngine:
         """
         done: list[Completion] = []
         size = self._batch_size or max(len(prompts), 1)
+        limits = [sampling.max_completion_length] * len(prompts) if max_lengths is None else max_lengths
         with self._in_use() as model, seeded(model.device, seed), torch.no_grad():
             for start in range(0, len(prompts), size):
-                batch = prompts[start : start + size]
+                batch, longest = prompts[start : start + size], limits[start : start + size]
                 found = None
                 if self.shared_prefill:
-                    found = self._sample(model, batch, sampling, unsupported_option(options_of(model)))
-                done += self._by_transformers(model, batch, sampling) if found is None else found
+                    found = self._sample(model, batch, sampling, unsupported_option(options_of(model)), longest)
+                done += self._by_transformers(model, batch, sampling, longest) if found is None else found
         return done
 
     def sync(self, weights: NamedWeights, version: int) -> None:
@@ -117,12 +139,21 @@ class LocalEngine:
         return None
 
     def _sample(
-        self, model: Any, prompts: Sequence[Sequence[int]], sampling: SamplingSettings, refusal: str | None
+        self,
+        model: Any,
+        prompts: Sequence[Sequence[int]],
+        sampling: SamplingSettings,
+        refusal: str | None,
+        max_lengths: Sequence[int] | None = None,
     ) -> list[Completion] | None:
         """By `sample`; None, with a line in the log, where it cannot be used.
 
         Args:
+            model: in use.
+            prompts: see `generate`.
+            sampling: see `generate`.
             refusal: a reason not to use it, if there is one already.
+            max_lengths: see `generate`.
         """
         refusal = refusal or unsupported_reason(model)
         if refusal is not None:
@@ -137,10 +168,11 @@ class LocalEngine:
             pad_token_id=pad,
             logits_processors=self._masks(model, prompts, sampling),
             any_has_work=self._any_has_work(model),
+            max_lengths=max_lengths,
         )
 
     def _by_transformers(
-        self, model: Any, prompts: Sequence[Sequence[int]], sampling: SamplingSettings
+        self, model: Any, prompts: Sequence[Sequence[int]], sampling: SamplingSettings, max_lengths: Sequence[int]
     ) -> list[Completion]:
         eos, pad = self._ends(model)
         eos = list(dict.fromkeys((*eos, *sampling.stop_token_ids)))
@@ -150,7 +182,8 @@ class LocalEngine:
         output = model.generate(
             **inputs, generation_config=_generation_config(sampling, eos, pad), logits_processor=masks
         )
-        return [_until_end(ids, eos) for ids in output[:, inputs["input_ids"].shape[1] :].tolist()]
+        completions = output[:, inputs["input_ids"].shape[1] :].tolist()
+        return [_until_end(ids[:longest], eos) for ids, longest in zip(completions, max_lengths, strict=True)]
 
     def _masks(self, model: Any, prompts: Sequence[Sequence[int]], sampling: SamplingSettings) -> list[ThinkingMask]:
         vocabulary = vocabulary_of(model)

@@ -50,6 +50,7 @@ def sample(
     generator: torch.Generator | None = None,
     any_has_work: Callable[[bool], bool] | None = None,
     on_progress: Callable[[int], None] | None = None,
+    max_lengths: Sequence[int] | None = None,
 ) -> list[Completion]:
     """Sample one completion per prompt; consecutive equal prompts are prefilled once.
 
@@ -71,6 +72,7 @@ def sample(
         any_has_work: takes whether this process has work left, returns whether any process has. Needed where
             parameters are sharded, since every process must then take part in every forward; else None.
         on_progress: called with the number of completions done so far, whenever it has grown.
+        max_lengths: the longest completion of each prompt, at least one token, where it is below that of the settings.
 
     Raises:
         TrainingError: the logits are not finite.
@@ -80,7 +82,9 @@ def sample(
         raise ValueError("a prompt has no tokens")
     decoder = plain_decoder(model) if any_has_work is None else None
     eos = list(dict.fromkeys((*eos_token_ids, *sampling.stop_token_ids)))
-    run = _Run(model, prompt_ids, sampling, eos, pad_token_id, logits_processors, generator, decoder)
+    limits = [min(one, sampling.max_completion_length) for one in max_lengths or ()]
+    limits = limits or [sampling.max_completion_length] * len(prompt_ids)
+    run = _Run(model, prompt_ids, sampling, eos, pad_token_id, logits_processors, generator, decoder, limits)
     by_modules = any_has_work is None and decoder is None
     reported = 0
     with torch.no_grad(), run.attention, ExitStack() as order:
@@ -123,6 +127,8 @@ class _Run:
     processors: Sequence[LogitsProcessor]
     generator: torch.Generator | None
     decoder: PlainDecoder | None
+    limits: list[int]
+    """The longest completion of each row."""
     rows: list[int] = field(default_factory=list)
     done: int = 0
     cache: SharedPromptCache | None = None
@@ -132,7 +138,7 @@ class _Run:
         self.device = self.model.device
         self.waiting = _groups(self.prompt_ids)
         self.longest = max((len(ids) for ids in self.prompt_ids), default=0)
-        shape = (len(self.prompt_ids), self.longest + self.sampling.max_completion_length)
+        shape = (len(self.prompt_ids), self.longest + max(self.limits, default=0))
         sequences = torch.full(shape, self.pad_token_id, dtype=torch.long)
         for row, ids in enumerate(self.prompt_ids):
             sequences[row, self.longest - len(ids) : self.longest] = torch.tensor(ids)
@@ -153,9 +159,10 @@ class _Run:
     def next_prompts(self, budget: int | None) -> list[_Group]:
         """The groups to admit now: those that fit the token budget and one prefill, in order."""
         entering: list[_Group] = []
-        reserved = sum(len(self.prompt_ids[row]) for row in self._first_rows()) + self._room(len(self.rows))
+        reserved = sum(len(self.prompt_ids[row]) for row in self._first_rows())
+        reserved += sum(self.limits[row] for row in self.rows)
         for group in self.waiting:
-            need = len(group.ids) + self._room(group.count)
+            need = len(group.ids) + sum(self.limits[group.first : group.first + group.count])
             widest = max(len(group.ids), *(len(other.ids) for other in entering), 0)
             too_wide = widest * (len(entering) + 1) > PREFILL_TOKENS
             too_many = budget is not None and reserved + need > budget
@@ -165,9 +172,6 @@ class _Run:
             reserved += need
         del self.waiting[: len(entering)]
         return entering
-
-    def _room(self, rows: int) -> int:
-        return rows * self.sampling.max_completion_length
 
     def _first_rows(self) -> list[int]:
         """A row of each prompt that is in the batch."""
@@ -226,7 +230,7 @@ class _Run:
         self.invalid |= ~sampled.valid_b.all()
         for row in rows:
             self.lengths[row] += 1
-        full = any(self.lengths[row] == self.sampling.max_completion_length for row in rows)
+        full = any(self.lengths[row] == self.limits[row] for row in rows)
         self.since_check += 1
         if full or self.device.type == "cpu" or self.since_check >= GPU_CHECK_EVERY:
             self.since_check = 0
@@ -281,8 +285,7 @@ class _Run:
                 "The model's logits are not finite (NaN or infinite), so no token can be sampled from them. "
                 "Its weights have most likely diverged: lower training.learning_rate, or go back to a checkpoint."
             )
-        limit = self.sampling.max_completion_length
-        gone = [place for place, row in enumerate(self.rows) if ended[place] or self.lengths[row] == limit]
+        gone = [place for place, row in enumerate(self.rows) if ended[place] or self.lengths[row] == self.limits[row]]
         if not gone:
             return
         assert self.cache is not None
