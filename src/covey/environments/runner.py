@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 from covey.environments.registry import EnvironmentSource
 
 if TYPE_CHECKING:
-    from covey.config.groups.environment import EnvironmentConfig
+    from covey.config.schema import Config
 
 
 class EnvironmentRunner:
@@ -40,7 +40,7 @@ class EnvironmentRunner:
         raise NotImplementedError
 
     @classmethod
-    def of(cls, config: EnvironmentConfig) -> Self | None:
+    def of(cls, config: Config) -> Self | None:
         """The runner of `config.environment`; None where it names neither an environment nor tools."""
         raise NotImplementedError
 
