@@ -6,47 +6,80 @@ training does.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from copy import copy
 from typing import Any
 
 from jinja2 import TemplateError
 
 from covey.errors import EnvironmentSetupError, one_line
 
-_PARSED = ("response_template", "response_schema")
-
-
-def template_refusal(tokenizer: Any) -> str | None:
-    """Why episodes with tools are impossible under a tokenizer's chat template; None if they are possible.
-
-    Args:
-        tokenizer: a tokenizer; it is not changed.
-    """
-    try:
-        prepare(tokenizer)
-    except EnvironmentSetupError as error:
-        return str(error)
-    return None
+_RESULT = "the result of the tool"
+_CONVERSATION = (
+    {"role": "user", "content": "the question"},
+    {
+        "role": "assistant",
+        "content": "",
+        "tool_calls": [{"type": "function", "function": {"name": "the_tool", "arguments": {"key": "the value"}}}],
+    },
+    {"role": "tool", "name": "the_tool", "content": _RESULT},
+)
 
 
 def prepare(tokenizer: Any) -> tuple[str | None, Any]:
     """What rendering and parsing need besides the tokenizer, as TRL's trainer finds it.
 
+    Args:
+        tokenizer: a tokenizer; it is not changed.
+
     Returns:
-        The chat template to render with, None for the tokenizer's own; and the response template to parse with, None
-        for the tokenizer's own.
+        The chat template to render with, None for the tokenizer's own; and the response template to parse with.
 
     Raises:
         EnvironmentSetupError: the template cannot render or parse tool calls, or cannot be rendered turn by turn.
     """
-    from trl.chat_template_utils import (
-        add_response_schema,
-        get_training_chat_template,
-        is_chat_template_prefix_preserving,
-        supports_tool_calling,
-    )
+    from trl import chat_template_utils as trl_templates
 
-    raise NotImplementedError
+    if not tokenizer.chat_template:
+        raise _refused("it has no chat template, and tools are shown to the model by one")
+    if not trl_templates.supports_tool_calling(tokenizer):
+        raise _refused(f"its chat template {_dropped(tokenizer)}")
+    parsing = getattr(tokenizer, "response_template", None)
+    if parsing is None:
+        try:
+            parsing = trl_templates.add_response_schema(copy(tokenizer)).response_template
+        except ValueError:
+            raise _refused(
+                "its tool calls cannot be parsed: the tokenizer has no `response_template`, and TRL has none for this "
+                "chat template. Set tokenizer.response_template, which transformers describes under response parsing, "
+                "and save the tokenizer with the model"
+            ) from None
+    if trl_templates.is_chat_template_prefix_preserving(tokenizer):
+        return None, parsing
+    try:
+        return trl_templates.get_training_chat_template(tokenizer), parsing
+    except ValueError:
+        raise _refused(
+            "its chat template renders a turn of the model differently once a result follows it, so that tokens would "
+            "differ from those that were sampled, and TRL has no other form of this template. Change the template so "
+            "that what it has rendered never depends on later messages"
+        ) from None
+
+
+def _dropped(tokenizer: Any) -> str:
+    """What a chat template does that has no tool calls, as the end of a sentence."""
+    try:
+        text = tokenizer.apply_chat_template(list(_CONVERSATION), tokenize=False)
+    except (TemplateError, TypeError) as error:
+        return f"refuses a conversation with a tool call and its result: {one_line(error)}"
+    return f"leaves out {'the tool call' if _RESULT in text else 'the results of tools'}"
+
+
+def _refused(reason: str) -> EnvironmentSetupError:
+    return EnvironmentSetupError(
+        f"This model's tokenizer cannot be used with tools or an environment: {reason}. Models whose chat templates can "
+        "are, among others, Qwen 2.5 to 3.6, Llama 3.1 and 3.2, Gemma 4, GPT-OSS, GLM-4-MoE, LFM2.5 and Nemotron 3."
+    )
 
 
 def parse(tokenizer: Any, ids: Sequence[int], prefix: Sequence[int], tools: Sequence[Any]) -> dict[str, Any]:
@@ -60,5 +93,8 @@ def parse(tokenizer: Any, ids: Sequence[int], prefix: Sequence[int], tools: Sequ
     """
     from trl.chat_template_utils import parse_response
 
-    parsed: dict[str, Any] = parse_response(tokenizer, list(ids), prefix=list(prefix), tools=list(tools) or None)
+    try:
+        parsed: dict[str, Any] = parse_response(tokenizer, list(ids), prefix=list(prefix), tools=list(tools) or None)
+    except (AttributeError, KeyError, IndexError, RecursionError):  # what TRL does not expect of what a model writes
+        parsed = {"role": "assistant", "content": tokenizer.decode(list(ids), skip_special_tokens=True)}
     return parsed
