@@ -233,8 +233,7 @@ class _AliasResolver:
             self.result.settings.append(
                 Setting(key, value, item, native, implied=True, note=result.note if only_implied else "")
             )
-        if result.choice is not None:
-            self.result.choices.append(replace(result.choice, origin=item.where or item.name))
+        self.result.choices += [replace(choice, origin=item.where or item.name) for choice in result.choices]
         if result.note and not only_implied:
             self._note(result.note if result.note.startswith("without") else f"{item.name}: {result.note}")
 
