@@ -5,12 +5,14 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from covey.answers import Outcome, Tags, extract_prediction, grade_exact, has_reasoning_format
 from covey.answers.maths.numbers import read_number
 from covey.errors import ConfigError, RewardError
+from covey.evaluation.episodes.playing import EpisodeCompletion
+from covey.evaluation.episodes.transcript import plain_message, transcript
 from covey.rewards.arguments import columns_of
 from covey.rewards.custom import check_columns, find_custom
 from covey.rewards.registry import IMPLIED_GRADERS, canonical_grader, canonical_name, load, reads_answer
@@ -39,7 +41,9 @@ class HeldOutGrade:
     reward: float | None = None
     """The weighted sum of its rewards, without those that do not apply; None if none does."""
     rewards: Mapping[str, float | None] = field(default_factory=dict)
-    """By function; None where one does not apply."""
+    """By function, then by environment; None where one does not apply."""
+    score: float | None = None
+    """What it counts in the accuracy, where that is not 1 for right and 0 for wrong: its environment's reward."""
 
 
 GradeBatch = Callable[[Sequence[str], Sequence[Mapping[str, Any]], "Sequence[Completion]"], Sequence[HeldOutGrade]]
@@ -71,6 +75,29 @@ class GradedCompletion:
     reward: float | None = None
     """See `HeldOutGrade`."""
     rewards: Mapping[str, float | None] = field(default_factory=dict)
+    score: float | None = None
+    """See `HeldOutGrade`."""
+    messages: list[dict[str, Any]] | None = None
+    """Of an episode with tools or an environment, the whole conversation; this and what follows is None of others."""
+    turns: int | None = None
+    tool_calls: int | None = None
+    tool_failures: int | None = None
+    environment_seconds: float | None = None
+    episode: str | None = None
+    """How it ended, see `covey.environments.episodes.Episode`."""
+
+    def record(self) -> dict[str, Any]:
+        """Its fields as they are stored, without those of episodes if it is none."""
+        return {name: value for name, value in asdict(self).items() if value is not None or name not in _OF_EPISODES}
+
+    def episode_record(self) -> dict[str, Any]:
+        """Its figures as an episode."""
+        return {name: getattr(self, name) for name in _OF_EPISODES if name != "messages"}
+
+
+_OF_EPISODES = ("score", "messages", "turns", "tool_calls", "tool_failures", "environment_seconds", "episode")
+ENVIRONMENT = "environment"
+"""The grader's name where an environment's reward decides."""
 
 
 def grader_name(config: Config) -> str | None:
@@ -91,10 +118,24 @@ def grader_of_rewards(funcs: Iterable[str]) -> str | None:
     return next((name for name in ("countdown", "exact_match", "accuracy") if name in implied), None)
 
 
-def grader_settings(config: Config, grader: str | None) -> dict[str, Any]:
-    """What decides about a completion, as in `settings.json`: `grader`, and `right_at` where it matters."""
-    own = grader is not None and ":" in grader
-    return {"grader": grader} | ({"right_at": config.evaluation.right_at} if own else {})
+def grader_settings(config: Config, grader: str | None, *, rewarding: bool = False) -> dict[str, Any]:
+    """What decides about a completion, as in `settings.json`: `grader`, and `right_at` where it matters.
+
+    Args:
+        config: of the run.
+        grader: see `grader_name`.
+        rewarding: whether an environment rewards its episodes, which then decides in place of the grader.
+    """
+    own, right_at = grader is not None and ":" in grader, config.evaluation.right_at
+    if rewarding:
+        return {"grader": ENVIRONMENT} | ({} if right_at is None else {"right_at": right_at})
+    return {"grader": grader} | ({"right_at": right_from(config)} if own else {})
+
+
+def right_from(config: Config) -> float:
+    """The value from which an answer is right."""
+    right_at = config.evaluation.right_at
+    return 1.0 if right_at is None else right_at
 
 
 def answer_asked_by(config: Config) -> str | None:
@@ -110,8 +151,12 @@ def answer_asked_by(config: Config) -> str | None:
     return f"the grader {grader} ({_GRADER})" if grader is not None and reads_answer(grader, _GRADER) else None
 
 
-def check_evaluation(config: Config) -> list[str]:
+def check_evaluation(config: Config, rewarding: Sequence[str] = ()) -> list[str]:
     """Check the grader and the metric that decides the best evaluation; what has no effect becomes a note.
+
+    Args:
+        config: of the run.
+        rewarding: names of the classes of its environments that reward their episodes.
 
     Raises:
         ConfigError: `evaluation.best_by` names no metric of this run.
@@ -122,10 +167,14 @@ def check_evaluation(config: Config) -> list[str]:
     if own:
         find_custom(str(grader), _GRADER)
     accuracy = (names.ACCURACY, names.ACCURACY_LOW, names.ACCURACY_HIGH)
-    known = [names.MEAN_REWARD, *(f"{names.MEAN_REWARD}/{function.__name__}" for function in _rewards(config))]
-    known += [names.FORMAT, names.LENGTH, names.TRUNCATED, *(accuracy if grader is not None else ())]
+    decided = grader is not None or bool(rewarding)
+    functions = [*(function.__name__ for function in _rewards(config)), *rewarding]
+    known = [names.MEAN_REWARD, *(f"{names.MEAN_REWARD}/{name}" for name in functions)]
+    known += [names.FORMAT, names.LENGTH, names.TRUNCATED, *(accuracy if decided else ())]
+    if config.environment.used:
+        known += [names.TURNS, names.CALLS, names.FAILURES, names.SECONDS, *(f"{names.EPISODE}{e}" for e in names.ENDS)]
     best_by = settings.best_by
-    if best_by in accuracy and grader is None:
+    if best_by in accuracy and not decided:
         raise ConfigError(
             f"evaluation.best_by={best_by} needs a grader, and no reward of this run checks answers: set "
             f"{_GRADER}, or evaluation.best_by={names.MEAN_REWARD}."
@@ -137,24 +186,27 @@ def check_evaluation(config: Config) -> list[str]:
             f"evaluation.best_by={best_by} is no metric of this run's evaluations, which have "
             f"{', '.join(known)}.{guess}"
         )
-    decides = best_by or (names.MEAN_REWARD if grader is None else names.ACCURACY)
-    if settings.early_stopping_threshold > 1 and decides == names.ACCURACY:
+    decides = best_by or (names.ACCURACY if decided else names.MEAN_REWARD)
+    if settings.early_stopping_threshold > 1 and decides == names.ACCURACY and not rewarding:
         raise ConfigError(
             f"evaluation.early_stopping_threshold={settings.early_stopping_threshold:g} is out of range: the accuracy "
             "decides, which is a share, so a gain is at most 1."
         )
-    if settings.right_at != 1.0 and not own:
+    if settings.right_at not in (None, 1.0) and not own and not rewarding:
         which = f"the grader here is {grader}" if grader else "this run has no grader"
         return [f"evaluation.right_at={settings.right_at:g} has no effect: it is for a grader of your own; {which}."]
     return []
 
 
-def check_columns_for(config: Config, sets: Mapping[str, Sequence[str]]) -> dict[str, str]:
+def check_columns_for(
+    config: Config, sets: Mapping[str, Sequence[str]], rewarding: Sequence[str] = ()
+) -> dict[str, str]:
     """Check that the run's grader and rewards can be called with the columns of each held-out set.
 
     Args:
         config: of the run.
         sets: the columns of each set, by its name.
+        rewarding: see `check_evaluation`.
 
     Returns:
         Notes on the sets on which the rewards are left out, by name: where the accuracy decides, a reward may need a
@@ -165,7 +217,8 @@ def check_columns_for(config: Config, sets: Mapping[str, Sequence[str]]) -> dict
             not accept one that is.
     """
     grader, left_out = grader_name(config), dict[str, str]()
-    needed = grader is None or str(config.evaluation.best_by).startswith(names.MEAN_REWARD)
+    undecided = grader is None and not rewarding
+    needed = undecided or str(config.evaluation.best_by).startswith(names.MEAN_REWARD)
     for name, columns in sets.items():
         rows = f"the held-out set {name}"
         if grader is not None and ":" in grader:
@@ -196,31 +249,41 @@ class HeldOutGrader:
     def __call__(
         self, texts: Sequence[str], rows: Sequence[Mapping[str, Any]], completions: Sequence[Completion]
     ) -> list[HeldOutGrade]:
-        prompts = [row["prompt"] for row in rows]
-        replies = [_as_in_training(prompt, text) for prompt, text in zip(prompts, texts, strict=True)]
+        asked = [_asked(*pair) for pair in zip(rows, completions, strict=True)]
+        replies = [_as_in_training(*one) for one in zip(asked, texts, completions, strict=True)]
         columns = {
             **columns_of(rows),
             "completion_ids": [completion.ids for completion in completions],
             "trainer_state": self.trainer_state,
         }
-        rewards = self.runner.score(prompts, replies, columns) if self.rewarded else {}
-        outcomes = self._outcomes(texts, rows, replies, columns, rewards)
-        each = [{name: values[at] for name, values in rewards.items()} for at in range(len(outcomes))]
-        weights = self.config.training.reward_weights
+        rewards = self.runner.score(asked, replies, columns) if self.rewarded else {}
+        batch = _Batch(texts, rows, asked, replies, columns, rewards)
+        others = [at for at, one in enumerate(completions) if not _owned(one)]
+        outcomes: list[Outcome | None] = [None] * len(texts)
+        for at, outcome in zip(others, self._outcomes(batch.only(others)) if others else (), strict=True):
+            outcomes[at] = outcome
         return [
-            HeldOutGrade(outcome, weighted_reward([*own.values()], weights), own)
-            for outcome, own in zip(outcomes, each, strict=True)
+            self._grade(outcomes[at], {name: values[at] for name, values in rewards.items()}, completion)
+            for at, completion in enumerate(completions)
         ]
 
-    def _outcomes(
-        self,
-        texts: Sequence[str],
-        rows: Sequence[Mapping[str, Any]],
-        replies: Sequence[Any],
-        columns: Mapping[str, Any],
-        rewards: Mapping[str, Sequence[float | None]],
-    ) -> Sequence[Outcome | None]:
+    def _grade(
+        self, outcome: Outcome | None, rewards: dict[str, float | None], completion: Completion
+    ) -> HeldOutGrade:
+        score, weights = None, self.config.training.reward_weights
+        if isinstance(completion, EpisodeCompletion):
+            given = weights or [1.0] * len(rewards)
+            weights = [*given[: len(rewards)], *(1.0 for _ in completion.rewards)]  # TRL weighs environments 1
+            rewards = {**rewards, **completion.rewards}
+            if completion.owned:
+                own = next((value for value in completion.rewards.values() if value is not None), None)
+                outcome = _lost(completion) if own is None else self._outcome(own)
+                score = None if self.config.evaluation.right_at is not None else own or 0.0
+        return HeldOutGrade(outcome, weighted_reward([*rewards.values()], weights), rewards, score)
+
+    def _outcomes(self, batch: _Batch) -> Sequence[Outcome | None]:
         grader, settings = self.grader, self.config.rewards
+        texts, rows = batch.texts, batch.rows
         if grader is None:
             return [None] * len(texts)
         if grader == "exact_match":
@@ -230,14 +293,38 @@ class HeldOutGrader:
         if ":" not in grader:
             return [graded.outcome or Outcome.CRASHED for graded in self.runner.grade(grader, texts, rows)]
         if self.rewarded and grader in settings.funcs:  # not called twice
-            return [self._outcome(value) for value in list(rewards.values())[settings.funcs.index(grader)]]
-        graded = self.runner.grade_batch(grader, [row["prompt"] for row in rows], replies, columns)
+            return [self._outcome(value) for value in list(batch.rewards.values())[settings.funcs.index(grader)]]
+        graded = self.runner.grade_batch(grader, batch.prompts, batch.replies, batch.columns)
         return [one.outcome or self._outcome(one.value) for one in graded]
 
     def _outcome(self, value: float | None) -> Outcome:
         if value is None:
             return Outcome.UNPARSABLE_GOLD
-        return Outcome.RIGHT if value >= self.config.evaluation.right_at else Outcome.WRONG
+        return Outcome.RIGHT if value >= right_from(self.config) else Outcome.WRONG
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """Completions with what graders and rewards are called with."""
+
+    texts: Sequence[str]
+    rows: Sequence[Mapping[str, Any]]
+    prompts: Sequence[Any]
+    replies: Sequence[Any]
+    columns: Mapping[str, Any]
+    rewards: Mapping[str, Sequence[float | None]]
+
+    def only(self, places: Sequence[int]) -> _Batch:
+        """The completions at these places."""
+        if len(places) == len(self.texts):
+            return self
+
+        def at(values: Any) -> Any:
+            return [values[place] for place in places] if isinstance(values, list) else values
+
+        columns = {name: at(values) for name, values in self.columns.items()}
+        rewards = {name: at(values) for name, values in self.rewards.items()}
+        return _Batch(at(self.texts), at(self.rows), at(self.prompts), at(self.replies), columns, rewards)
 
 
 def grade_batch(
@@ -267,9 +354,9 @@ def grade_batch(
         found.append(
             GradedCompletion(
                 problem=index,
-                prompt=last_user_message(row["prompt"]),
+                prompt=last_user_message(row.get("prompt") or ""),
                 answer=answer,
-                completion=str(one.text),
+                completion=_shown(one),
                 outcome=given.outcome,
                 well_formed=has_reasoning_format(text, tags),
                 length=one.length,
@@ -279,6 +366,8 @@ def grade_batch(
                 partial=given.outcome is not None and is_near(stated, answer, given.outcome),
                 reward=given.reward,
                 rewards=given.rewards,
+                score=given.score,
+                **_played(one),
             )
         )
     return found
@@ -332,6 +421,40 @@ def _grade_exact(
     return [HeldOutGrade(grade_exact(text, row["answer"])) for text, row in zip(texts, rows, strict=True)]
 
 
-def _as_in_training(prompt: Any, text: str) -> Any:
-    """A completion in the form that TRL gives it: that of its prompt."""
+def _asked(row: Mapping[str, Any], completion: Completion) -> Any:
+    """The prompt as rewards get it: of an episode with the environment's observation."""
+    return list(completion.prompt) if isinstance(completion, EpisodeCompletion) else row["prompt"]
+
+
+def _as_in_training(prompt: Any, text: str, completion: Completion) -> Any:
+    """A completion in the form that TRL gives it: that of its prompt, and of an episode all its messages."""
+    if isinstance(completion, EpisodeCompletion):
+        return list(completion.messages)
     return text if isinstance(prompt, str) else [{"role": "assistant", "content": text}]
+
+
+def _owned(completion: Completion) -> bool:
+    return isinstance(completion, EpisodeCompletion) and completion.owned
+
+
+def _lost(completion: EpisodeCompletion) -> Outcome:
+    """The outcome of an episode that its environment failed to reward."""
+    return Outcome.TIMED_OUT if completion.ended == names.TIMED_OUT else Outcome.CRASHED
+
+
+def _shown(completion: Completion) -> str:
+    return transcript(completion.messages) if isinstance(completion, EpisodeCompletion) else str(completion.text)
+
+
+def _played(completion: Completion) -> dict[str, Any]:
+    """The fields of a graded completion that only an episode has."""
+    if not isinstance(completion, EpisodeCompletion):
+        return {}
+    return {
+        "messages": [plain_message(message) for message in (*completion.prompt, *completion.messages)],
+        "turns": completion.turns,
+        "tool_calls": completion.calls,
+        "tool_failures": completion.failures,
+        "environment_seconds": round(completion.seconds, 3),
+        "episode": completion.ended,
+    }
