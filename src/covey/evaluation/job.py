@@ -17,17 +17,16 @@ from covey.answers import Outcome, Tags
 from covey.config import Config
 from covey.errors import ConfigError, ModelError, RunDirectoryError
 from covey.evaluation.benchmarks import benchmark, named
+from covey.evaluation.completions.graded import GradedCompletion, last_user_message
 from covey.evaluation.fingerprint import digest, weights_fingerprint
 from covey.evaluation.grading import (
     SEED_OFFSET,
-    GradedCompletion,
     HeldOutGrader,
     answer_asked_by,
     check_columns_for,
     check_evaluation,
     grader_name,
     grader_settings,
-    last_user_message,
 )
 from covey.evaluation.metrics import compute_metrics
 from covey.evaluation.run import evaluate, whole_batches

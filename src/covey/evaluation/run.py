@@ -13,9 +13,8 @@ from datasets import Dataset
 from transformers import PreTrainedTokenizerBase
 
 from covey.answers import Outcome, Tags
-from covey.evaluation.episodes.playing import Playing
+from covey.evaluation.completions.graded import GradeBatch, GradedCompletion, grade_batch
 from covey.evaluation.estimators import Estimate, mean, mean_estimate
-from covey.evaluation.grading import GradeBatch, GradedCompletion, grade_batch
 from covey.evaluation.metrics import accuracy, credit, episode_estimates, rewards_by_problem
 from covey.model.prompts import TemplateArguments
 from covey.rollout import Completion, InferenceEngine, SamplingSettings, generate
@@ -188,7 +187,9 @@ def summarise(graded: list[GradedCompletion]) -> EvaluationResult:
     by_problem: dict[int, list[GradedCompletion]] = {}
     for item in graded:
         by_problem.setdefault(item.problem, []).append(item)
-    credits = [[credit(item.outcome, item.score) for item in p if item.outcome is not None] for p in by_problem.values()]
+    credits = [
+        [credit(item.outcome, item.score) for item in p if item.outcome is not None] for p in by_problem.values()
+    ]
     played = episode_estimates([[item.episode_record() for item in problem] for problem in by_problem.values()])
     reward, rewards = rewards_by_problem((item.problem, item.reward, item.rewards) for item in graded)
     has_grader = not graded or any(item.outcome is not None for item in graded)

@@ -10,7 +10,7 @@ from typing import Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from covey.evaluation.grading import GradedCompletion
+from covey.evaluation.completions.graded import GradedCompletion
 from covey.evaluation.run import EvaluationResult
 from covey.log_once import log_once
 from covey.runlog import names

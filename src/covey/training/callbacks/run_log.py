@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from covey.evaluation.grading import last_user_message
+from covey.evaluation.completions.graded import last_user_message
 from covey.report.live import LiveReport
 from covey.runlog import names
 from covey.runlog.background import InBackground

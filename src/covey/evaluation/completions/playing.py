@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from covey.environments.chat import ToolChat
@@ -14,6 +13,7 @@ from covey.environments.episodes import Episode, begin_episodes, run_episodes
 from covey.environments.proxies import control_of
 from covey.rewards.reward import completion_text
 from covey.rollout import Completion, InferenceEngine, SamplingSettings, complete
+from covey.rollout.generate import conversation
 
 if TYPE_CHECKING:
     from covey.environments.runner import EnvironmentRunner
@@ -105,7 +105,7 @@ class Playing:
         """
         episodes = begin_episodes(rows, self._runner, self._chat, seeds=starts) if rows else []
         turns = _Turns(engine, sampling, seed, vocab_size, self._before_turn(episodes), any_of)
-        with _conversation(engine):
+        with conversation(engine):
             if episodes:
                 most = sampling.max_completion_length
                 run_episodes(episodes, self._chat, turns, max_completion_length=most, **self._limits)
@@ -166,22 +166,15 @@ class _Turns:
         self.before()
         if self.any_of is not None:
             self.any_of(True)
-        found = self._sample(prompts, max(remaining))
-        return [one.ids[:most] for one, most in zip(found, remaining, strict=True)], None
+        return [one.ids for one in self._sample(prompts, remaining)], None
 
     def take_part(self, token: int) -> None:
         """Call `generate` as often as the processes whose episodes still go on."""
         while self.any_of is not None and self.any_of(False):
-            self._sample([[token]], 1)
+            self._sample([[token]], [1])
 
-    def _sample(self, prompts: list[list[int]], most: int) -> list[Completion]:
+    def _sample(self, prompts: list[list[int]], remaining: list[int]) -> list[Completion]:
         seed = random.Random(f"{self.seed}/{self.count}").getrandbits(31) if self.count else self.seed
         self.count += 1
-        sampling = replace(self.sampling, max_completion_length=most)
-        return complete(self.engine, prompts, sampling, seed=seed, vocab_size=self.vocab_size)
-
-
-def _conversation(engine: InferenceEngine) -> AbstractContextManager[Any]:
-    """Lets an engine that can keep what it has computed of the rows from turn to turn."""
-    begin = getattr(engine, "conversation", None)
-    return nullcontext() if begin is None else begin()
+        more: dict[str, Any] = {"vocab_size": self.vocab_size, "max_lengths": remaining}
+        return complete(self.engine, prompts, self.sampling, seed=seed, **more)

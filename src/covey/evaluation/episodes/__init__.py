@@ -1,1 +1,0 @@
-"""Evaluation with tools and environments: the episodes, what is kept of them, and the conversation as text."""
