@@ -1,4 +1,4 @@
-"""Conversations with tools as tokens: what the model sampled and what its environment returned, never tokenised again."""
+"""Conversations with tools as tokens: those that were sampled and those of the results, never tokenised again."""
 
 from __future__ import annotations
 
@@ -206,9 +206,7 @@ class ToolChat:
 
     def _apply(self, messages: Sequence[Message], tools: Tools | None, *, tokenize: bool, **more: Any) -> Any:
         more |= {**self.chat_template_kwargs, "chat_template": self.chat_template, "return_dict": False}
-        return self.tokenizer.apply_chat_template(
-            list(messages), tools=self._schemas(tools), tokenize=tokenize, **more
-        )
+        return self.tokenizer.apply_chat_template(list(messages), tools=self._schemas(tools), tokenize=tokenize, **more)
 
 
 def _result(name: str) -> Message:
