@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from covey.answers import Outcome, Tags, grade_exact
 from covey.errors import ConfigError, RewardError
 from covey.evaluation.completions.graded import HeldOutGrade, weighted_reward
-from covey.evaluation.completions.playing import EpisodeCompletion
+from covey.evaluation.completions.played import Played, played_of
 from covey.rewards.arguments import columns_of
 from covey.rewards.custom import check_columns, find_custom
 from covey.rewards.registry import IMPLIED_GRADERS, canonical_grader, canonical_name, load, reads_answer
@@ -181,8 +181,9 @@ class HeldOutGrader:
     def __call__(
         self, texts: Sequence[str], rows: Sequence[Mapping[str, Any]], completions: Sequence[Completion]
     ) -> list[HeldOutGrade]:
-        asked = [_asked(*pair) for pair in zip(rows, completions, strict=True)]
-        replies = [_as_in_training(*one) for one in zip(asked, texts, completions, strict=True)]
+        episodes = [played_of(completion) for completion in completions]
+        asked = [row["prompt"] if one is None else [*one.prompt] for row, one in zip(rows, episodes, strict=True)]
+        replies = [_as_in_training(*each) for each in zip(asked, texts, episodes, strict=True)]
         columns = {
             **columns_of(rows),
             "completion_ids": [completion.ids for completion in completions],
@@ -190,26 +191,26 @@ class HeldOutGrader:
         }
         rewards = self.runner.score(asked, replies, columns) if self.rewarded else {}
         batch = _Batch(texts, rows, asked, replies, columns, rewards)
-        others = [at for at, one in enumerate(completions) if not _owned(one)]
+        others = [at for at, one in enumerate(episodes) if one is None or not one.owned]
         outcomes: list[Outcome | None] = [None] * len(texts)
         for at, outcome in zip(others, self._outcomes(batch.only(others)) if others else (), strict=True):
             outcomes[at] = outcome
-        return [
-            self._grade(outcomes[at], {name: values[at] for name, values in rewards.items()}, completion)
-            for at, completion in enumerate(completions)
-        ]
+        each = [{name: values[at] for name, values in rewards.items()} for at in range(len(texts))]
+        return [self._grade(*given) for given in zip(outcomes, each, episodes, strict=True)]
 
-    def _grade(self, outcome: Outcome | None, rewards: dict[str, float | None], completion: Completion) -> HeldOutGrade:
-        score, weights = None, self.config.training.reward_weights
-        if isinstance(completion, EpisodeCompletion):
-            given = weights or [1.0] * len(rewards)
-            weights = [*given[: len(rewards)], *(1.0 for _ in completion.rewards)]  # TRL weighs environments 1
-            rewards = {**rewards, **completion.rewards}
-            if completion.owned:
-                own = next((value for value in completion.rewards.values() if value is not None), None)
-                outcome = _lost(completion) if own is None else self._outcome(own)
-                score = None if self.config.evaluation.right_at is not None else own or 0.0
-        return HeldOutGrade(outcome, weighted_reward([*rewards.values()], weights), rewards, score)
+    def _grade(self, outcome: Outcome | None, rewards: dict[str, float | None], episode: Played | None) -> HeldOutGrade:
+        weights = self.config.training.reward_weights
+        if episode is None:
+            return HeldOutGrade(outcome, weighted_reward([*rewards.values()], weights), rewards)
+        given = [*(weights or [1.0] * len(rewards))][: len(rewards)]
+        total = weighted_reward([*rewards.values(), *episode.rewards.values()], given + [1.0] * len(episode.rewards))
+        score = None
+        if episode.owned:
+            own = episode.reward
+            outcome = _lost(episode) if own is None else self._outcome(own)
+            share = self.config.evaluation.right_at is not None
+            score = float(outcome is Outcome.RIGHT) if share else own or 0.0
+        return HeldOutGrade(outcome, total, {**rewards, **episode.rewards}, score)
 
     def _outcomes(self, batch: _Batch) -> Sequence[Outcome | None]:
         grader, settings = self.grader, self.config.rewards
@@ -261,22 +262,13 @@ def _rewards(config: Config) -> list[RewardFunction]:
     return load(config.rewards.funcs, RewardSettings.of(config.rewards, config.training.max_completion_length))
 
 
-def _asked(row: Mapping[str, Any], completion: Completion) -> Any:
-    """The prompt as rewards get it: of an episode with the environment's observation."""
-    return list(completion.prompt) if isinstance(completion, EpisodeCompletion) else row["prompt"]
-
-
-def _as_in_training(prompt: Any, text: str, completion: Completion) -> Any:
+def _as_in_training(prompt: Any, text: str, episode: Played | None) -> Any:
     """A completion in the form that TRL gives it: that of its prompt, and of an episode all its messages."""
-    if isinstance(completion, EpisodeCompletion):
-        return list(completion.messages)
+    if episode is not None:
+        return [*episode.messages]
     return text if isinstance(prompt, str) else [{"role": "assistant", "content": text}]
 
 
-def _owned(completion: Completion) -> bool:
-    return isinstance(completion, EpisodeCompletion) and completion.owned
-
-
-def _lost(completion: EpisodeCompletion) -> Outcome:
+def _lost(episode: Played) -> Outcome:
     """The outcome of an episode that its environment failed to reward."""
-    return Outcome.TIMED_OUT if completion.ended == names.TIMED_OUT else Outcome.CRASHED
+    return Outcome.TIMED_OUT if episode.ended == names.TIMED_OUT else Outcome.CRASHED

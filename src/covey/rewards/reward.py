@@ -110,7 +110,7 @@ def completion_text(completion: Any) -> str:
     if isinstance(completion, str):
         return completion
     of_model = (message for message in reversed(completion) if message.get("role", "assistant") == "assistant")
-    message = next(of_model, {})
+    message: Mapping[str, Any] = next(of_model, {})
     return thinking_of(message) + content_text(message)
 
 

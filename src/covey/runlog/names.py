@@ -145,6 +145,9 @@ COLUMN_EPISODE = "episode"
 COLUMN_SECONDS = "environment_seconds"
 """Seconds in tools and the environment."""
 
+COLUMN_SCORE = "score"
+"""Of evaluations: an environment's reward that counts as accuracy."""
+
 COLUMN_IDS = "completion_ids"
 """The completion's token ids; only with a reasoning vocabulary."""
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from covey.answers import Outcome, Tags, extract_prediction, grade_exact, has_reasoning_format
 from covey.answers.maths.numbers import read_number
-from covey.evaluation.completions.playing import EpisodeCompletion
-from covey.evaluation.completions.transcript import plain_message, transcript
+from covey.evaluation.completions.played import played_of
+from covey.evaluation.completions.transcript import transcript
 from covey.rewards.reward import with_prefix
 
 if TYPE_CHECKING:
@@ -107,6 +107,7 @@ def grade_batch(
     grades = (grade or _grade_exact)(texts, rows, completions)
     found = []
     for (index, sample, row), one, text, given in zip(batch, completions, texts, grades, strict=True):
+        played = played_of(one)
         stated = stated_answer(text, tags)
         answer = None if row.get("answer") is None else str(row["answer"])
         found.append(
@@ -114,7 +115,7 @@ def grade_batch(
                 problem=index,
                 prompt=last_user_message(row.get("prompt") or ""),
                 answer=answer,
-                completion=_shown(one),
+                completion=str(one.text) if played is None else transcript(played.messages),
                 outcome=given.outcome,
                 well_formed=has_reasoning_format(text, tags),
                 length=one.length,
@@ -125,7 +126,7 @@ def grade_batch(
                 reward=given.reward,
                 rewards=given.rewards,
                 score=given.score,
-                **_played(one),
+                **({} if played is None else played.fields()),
             )
         )
     return found
@@ -173,21 +174,3 @@ def _grade_exact(
     texts: Sequence[str], rows: Sequence[Mapping[str, Any]], completions: Sequence[Completion]
 ) -> list[HeldOutGrade]:
     return [HeldOutGrade(grade_exact(text, row["answer"])) for text, row in zip(texts, rows, strict=True)]
-
-
-def _shown(completion: Completion) -> str:
-    return transcript(completion.messages) if isinstance(completion, EpisodeCompletion) else str(completion.text)
-
-
-def _played(completion: Completion) -> dict[str, Any]:
-    """The fields of a graded completion that only an episode has."""
-    if not isinstance(completion, EpisodeCompletion):
-        return {}
-    return {
-        "messages": [plain_message(message) for message in (*completion.prompt, *completion.messages)],
-        "turns": completion.turns,
-        "tool_calls": completion.calls,
-        "tool_failures": completion.failures,
-        "environment_seconds": round(completion.seconds, 3),
-        "episode": completion.ended,
-    }

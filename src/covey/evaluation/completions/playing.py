@@ -5,12 +5,14 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from covey.environments.chat import ToolChat
 from covey.environments.contract import has_reward
 from covey.environments.episodes import Episode, begin_episodes, run_episodes
 from covey.environments.proxies import control_of
+from covey.evaluation.completions.played import Played
 from covey.rewards.reward import completion_text
 from covey.rollout import Completion, InferenceEngine, SamplingSettings, complete
 from covey.rollout.generate import conversation
@@ -19,34 +21,20 @@ if TYPE_CHECKING:
     from covey.environments.runner import EnvironmentRunner
 
 Row = Mapping[str, Any]
-AnyOf = Callable[[bool], bool]
-"""Takes a flag of this process, returns whether any process has it set."""
+AnyProcess = Callable[[bool], bool]
+"""Whether this holds in any process; of several that must call `generate` equally often."""
 
 
 @dataclass(frozen=True, slots=True)
 class EpisodeCompletion(Completion):
-    """A completion that is an episode. `text` is the content of the model's last message, `ids` hold results too."""
+    """A completion that is an episode. `text` is that of the model's last message, `ids` hold results too."""
 
-    prompt: Sequence[Row] = ()
-    """The messages of the prompt, with the environment's observation."""
-    messages: Sequence[Row] = ()
-    """Those of the model, and the results."""
-    sampled: int = 0
-    """Tokens that the model sampled."""
-    turns: int = 0
-    calls: int = 0
-    failures: int = 0
-    seconds: float = 0.0
-    ended: str = ""
-    rewards: Mapping[str, float | None] = field(default_factory=dict)
-    """Of environments that reward, by the name of their class: this episode's own, None of the others."""
-    owned: bool = False
-    """Whether this episode's environment rewards it."""
+    played: Played = field(default_factory=Played)
 
     @property
     def length(self) -> int:
-        """Its sampled tokens, as TRL counts them."""
-        return self.sampled
+        """The tokens that the model sampled, as TRL counts them."""
+        return self.played.sampled
 
 
 class Playing:
@@ -73,7 +61,8 @@ class Playing:
     ) -> None:
         self._runner = runner
         self._chat = chat
-        self._limits: dict[str, int | None] = {"max_turns": max_turns, "max_length": max_length}
+        self._max_turns = max_turns
+        self._max_length = max_length
         self._rewarding = tuple(rewarding)
         self._on_turn = on_turn
 
@@ -86,7 +75,7 @@ class Playing:
         seed: int,
         starts: Sequence[int | None],
         vocab_size: int | None = None,
-        any_of: AnyOf | None = None,
+        any_process: AnyProcess = bool,
     ) -> list[EpisodeCompletion]:
         """Play one episode of each row.
 
@@ -101,21 +90,24 @@ class Playing:
             seed: of the turns.
             starts: the seed of each episode's environment.
             vocab_size: see `complete`.
-            any_of: where all processes must call `generate` equally often.
+            any_process: where all processes must call `generate` equally often.
         """
         episodes = begin_episodes(rows, self._runner, self._chat, seeds=starts) if rows else []
-        turns = _Turns(engine, sampling, seed, vocab_size, self._before_turn(episodes), any_of)
+        shown = partial(self._on_turn, episodes) if self._on_turn is not None else None
+        turns = _Turns(engine, sampling, seed, vocab_size, self._chat.tokenizer.eos_token_id, shown)
         with conversation(engine):
-            if episodes:
-                most = sampling.max_completion_length
-                run_episodes(episodes, self._chat, turns, max_completion_length=most, **self._limits)
-            turns.take_part(self._chat.tokenizer.eos_token_id)
-        self._before_turn(episodes)()
+            run_episodes(
+                episodes,
+                self._chat,
+                turns,
+                max_turns=self._max_turns,
+                max_completion_length=sampling.max_completion_length,
+                max_length=self._max_length,
+                any_process=any_process,
+            )
+        if shown is not None:
+            shown()
         return self._rewarded(episodes)
-
-    def _before_turn(self, episodes: Sequence[Episode]) -> Callable[[], None]:
-        on_turn = self._on_turn
-        return (lambda: None) if on_turn is None else (lambda: on_turn(episodes))
 
     def _rewarded(self, episodes: Sequence[Episode]) -> list[EpisodeCompletion]:
         owned = [has_reward(type(episode.environment)) for episode in episodes]
@@ -128,10 +120,7 @@ class Playing:
         rewards: dict[str, float | None] = dict.fromkeys(self._rewarding)
         if own:
             rewards[type(episode.environment).__name__] = episode.environment.get_reward()
-        return EpisodeCompletion(
-            ids=episode.ids,
-            truncated=episode.ended == "truncated",
-            text=completion_text(episode.completion),
+        played = Played(
             prompt=episode.messages,
             messages=episode.completion,
             sampled=sum(episode.mask),
@@ -143,6 +132,8 @@ class Playing:
             rewards=rewards,
             owned=own,
         )
+        text = completion_text(episode.completion)
+        return EpisodeCompletion(episode.ids, truncated=episode.ended == "truncated", text=text, played=played)
 
 
 def start_seed(seed: int, problem: int) -> int:
@@ -158,23 +149,22 @@ class _Turns:
     sampling: SamplingSettings
     seed: int
     vocab_size: int | None
-    before: Callable[[], None]
-    any_of: AnyOf | None
+    token: int
+    """Any of the vocabulary: the prompt of a process that only takes part in the turns of others."""
+    before: Callable[[], None] | None
     count: int = 0
 
     def __call__(self, prompts: list[list[int]], remaining: list[int]) -> tuple[list[list[int]], None]:
-        self.before()
-        if self.any_of is not None:
-            self.any_of(True)
-        return [one.ids for one in self._sample(prompts, remaining)], None
-
-    def take_part(self, token: int) -> None:
-        """Call `generate` as often as the processes whose episodes still go on."""
-        while self.any_of is not None and self.any_of(False):
-            self._sample([[token]], [1])
-
-    def _sample(self, prompts: list[list[int]], remaining: list[int]) -> list[Completion]:
+        if self.before is not None:
+            self.before()
         seed = random.Random(f"{self.seed}/{self.count}").getrandbits(31) if self.count else self.seed
         self.count += 1
-        more: dict[str, Any] = {"vocab_size": self.vocab_size, "max_lengths": remaining}
-        return complete(self.engine, prompts, self.sampling, seed=seed, **more)
+        found = complete(
+            self.engine,
+            prompts or [[self.token]],
+            self.sampling,
+            seed=seed,
+            vocab_size=self.vocab_size,
+            max_lengths=[max(most, 1) for most in remaining] or [1],
+        )
+        return [one.ids for one in found[: len(prompts)]], None
