@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from covey.answers import Outcome
 from covey.errors import CoveyError
-from covey.rewards.workers.log_values import NotPlainError, plain, writable
+from covey.workers.plain_data import NotPlainError, plain, writable
 
 LOGS = ("log_extra", "log_metric")
 """TRL's logging callables; in a worker the calls are recorded, and replayed in the trainer."""
