@@ -109,8 +109,8 @@ class Config(Group):
             raise BadKeyError(
                 "dataset",
                 " has no source: set dataset.task (built in: arithmetic, countdown), dataset.id (a name on the hub), "
-                "dataset.path (a local file) or dataset.mixture.datasets; dataset=none is for an environment that makes "
-                "its own prompts (environment.factory).",
+                "dataset.path (a local file) or dataset.mixture.datasets; dataset=none is for an environment that "
+                "makes its own prompts (environment.factory).",
             )
         if self.model.reasoning_vocab_size and self.training.use_vllm and self.training.vllm_mode == "server":
             raise BadKeyError(

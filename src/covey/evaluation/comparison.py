@@ -37,9 +37,7 @@ _WHERE_KNOWN = ("problems_fingerprint", "prompts_fingerprint", "chat_template")
 _UNSHOWN = ("problems_fingerprint", "prompts_fingerprint")
 
 _COLUMNS: dict[str, Callable[[Mapping[str, Any]], Any]] = {
-    names.ACCURACY: lambda item: (
-        None if item["outcome"] is None else credit(item["outcome"], item.get(names.COLUMN_SCORE))
-    ),
+    names.ACCURACY: lambda item: None if item["outcome"] is None else credit(item["outcome"], item.get(names.SCORE)),
     names.MEAN_REWARD: lambda item: item["reward"],
     names.FORMAT: lambda item: item["well_formed"],
     names.LENGTH: lambda item: item["length"],

@@ -47,7 +47,7 @@ def grader_name(config: Config) -> str | None:
 def grader_of_rewards(funcs: Iterable[str]) -> str | None:
     """The grader that the built-in rewards among these imply; None if none of them checks answers."""
     implied = {IMPLIED_GRADERS.get(canonical_name(name)) for name in funcs if ":" not in name}
-    return next((name for name in ("countdown", "exact_match", "accuracy") if name in implied), None)
+    return next((name for name in ("reasoning_gym", "countdown", "exact_match", "accuracy") if name in implied), None)
 
 
 def grader_settings(config: Config, grader: str | None, *, rewarding: bool = False) -> dict[str, Any]:

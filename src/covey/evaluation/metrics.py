@@ -36,9 +36,7 @@ def compute_metrics(
     right = [[item["outcome"] == Outcome.RIGHT for item in problem] for problem in graded]
     found = {}
     if has_grader:
-        found["accuracy"] = accuracy(
-            [[credit(item["outcome"], item.get(names.COLUMN_SCORE)) for item in p] for p in graded]
-        )
+        found["accuracy"] = accuracy([[credit(item["outcome"], item.get(names.SCORE)) for item in p] for p in graded])
         found["partial_accuracy"] = _share([[item["partial"] for item in problem] for problem in graded])
     found |= _reward_estimates(problems)
     found["format"] = _share([[item["well_formed"] for item in problem] for problem in problems])

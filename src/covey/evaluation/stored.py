@@ -82,7 +82,7 @@ def read_training_evaluation(file: Path) -> StoredEvaluation:
         raise RunDirectoryError(
             f"{file} holds completions without {missing}: the file was changed. Delete it."
         ) from None
-    rewarding = any(item.get(names.COLUMN_SCORE) is not None for item in completions)
+    rewarding = any(item.get(names.SCORE) is not None for item in completions)
     measured = settings_of(config, grader, rewarding=rewarding)
     data = {"problems": len(problems), "problems_fingerprint": problems_digest(config, problems), **measured["data"]}
     model = {"id": f"{run.root.name} at step {named[1]}"}

@@ -145,7 +145,7 @@ COLUMN_EPISODE = "episode"
 COLUMN_SECONDS = "environment_seconds"
 """Seconds in tools and the environment."""
 
-COLUMN_SCORE = "score"
+SCORE = "score"
 """Of evaluations: an environment's reward that counts as accuracy."""
 
 COLUMN_IDS = "completion_ids"
