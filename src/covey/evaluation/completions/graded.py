@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from covey.answers import Outcome, Tags, extract_prediction, grade_exact, has_reasoning_format
 from covey.answers.maths.numbers import read_number
 from covey.evaluation.completions.played import played_of
-from covey.evaluation.completions.transcript import transcript
+from covey.evaluation.completions.transcript import content_text, transcript
 from covey.rewards.reward import with_prefix
 
 if TYPE_CHECKING:
@@ -72,6 +72,11 @@ class GradedCompletion:
     environment_seconds: float | None = None
     episode: str | None = None
     """How it ended, see `covey.environments.episodes.Episode`."""
+
+    @property
+    def asked(self) -> str:
+        """What the model was asked, with the environment's observation."""
+        return self.prompt if self.messages is None else last_user_message(self.messages)
 
     def record(self) -> dict[str, Any]:
         """Its fields as they are stored, without those of episodes if it is none."""
@@ -167,7 +172,7 @@ def last_user_message(prompt: Any) -> str:
     """The last user message, for display; a plain prompt is returned as it is."""
     if isinstance(prompt, str):
         return prompt
-    return next((str(m["content"]) for m in reversed(prompt) if m["role"] == "user"), "")
+    return next((content_text(m["content"]) for m in reversed(prompt) if m["role"] == "user"), "")
 
 
 def _grade_exact(
