@@ -11,7 +11,7 @@ from covey.errors import DataError
 
 
 def check_prompts(trainer: Any, *args: Any, **kwargs: Any) -> None:
-    """Check that every dataset has a `prompt` column, if its columns are known.
+    """Check that every dataset has a `prompt` column, if its columns are known, unless environments make the prompts.
 
     Args:
         trainer: the trainer's class.
@@ -22,6 +22,8 @@ def check_prompts(trainer: Any, *args: Any, **kwargs: Any) -> None:
         DataError: with the argument, its columns, and a fix.
     """
     arguments = signature(trainer).bind_partial(*args, **kwargs).arguments
+    if arguments.get("environment_factory") is not None:
+        return
     for argument in ("train_dataset", "eval_dataset"):
         given = arguments.get(argument)
         parts = {f"{argument}[{key!r}]": part for key, part in given.items()} if isinstance(given, Mapping) else {}
