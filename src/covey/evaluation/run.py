@@ -138,7 +138,7 @@ def evaluate(
             more: dict[str, Any] = {"chat_template_kwargs": chat_template_kwargs, "vocab_size": vocab_size}
             return generate(engine, tokenizer, [row["prompt"] for row in rows], sampling, seed=seed_of_batch, **more)
         starts = [start_seed(seed, problem) for problem, _, _ in batch]
-        more = {"vocab_size": vocab_size} | ({"any_process": lambda flag: any(shard.gather(flag))} if together else {})
+        more = {"vocab_size": vocab_size} | ({"largest": lambda count: max(shard.gather(count))} if together else {})
         return playing.sample(engine, rows, sampling, seed=seed_of_batch, starts=starts, **more)
 
     graded_batch = partial(grade_batch, grade=grade, tags=tags or Tags(), prompt_prefix=prompt_prefix)

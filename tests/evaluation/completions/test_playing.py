@@ -87,7 +87,7 @@ def test_the_answer_after_the_last_call_is_graded_and_the_calls_are_counted() ->
     assert figures(first) == (Outcome.RIGHT, 2, 1, 0, "answered")
     assert figures(second) == (Outcome.RIGHT, 1, 0, 0, "answered")
     assert figures(third) == (Outcome.UNPARSABLE_PREDICTION, 3, 2, 2, "max_turns")  # a result is no answer
-    assert first.completion == 'add(a=12, b=30)\n→ 42\nIt is <answer>42</answer>'
+    assert first.completion == "add(a=12, b=30)\n→ 42\nIt is <answer>42</answer>"
     assert first.messages is not None
     assert [one["role"] for one in first.messages] == ["user", "assistant", "tool", "assistant"]
     assert first.asked == "12+30"
@@ -103,9 +103,15 @@ def test_the_answer_after_the_last_call_is_graded_and_the_calls_are_counted() ->
     assert [metrics[f"episode/{end}"] for end in ("answered", "max_turns")] == pytest.approx([2 / 3, 1 / 3])
     assert [metrics[f"episode/{end}"] for end in ("truncated", "timed_out", "crashed")] == [0, 0, 0]
     # Sampled tokens only, as TRL counts: one byte each, one for a tag of the template, and the end of each turn.
-    assert first.length == len(f"{call('add', a=12, b=30)}") - len("<tool_call></tool_call>") + 2 + 1 + len(
-        "It is <answer>42</answer>"
-    ) + 1
+    assert (
+        first.length
+        == len(f"{call('add', a=12, b=30)}")
+        - len("<tool_call></tool_call>")
+        + 2
+        + 1
+        + len("It is <answer>42</answer>")
+        + 1
+    )
     assert engine.rows == [3, 2, 1]  # later turns hold the episodes that go on
     assert engine.conversations == 1
     stored = compute_metrics([json.loads(json.dumps(one.record())) for one in result.completions])
@@ -167,7 +173,12 @@ def test_an_environment_that_rewards_decides_the_accuracy() -> None:
     # Student's t of 1, 0.5, 0, 0 (s = 0.478714): 3.182446 * s / 2 on both sides.
     assert metrics["accuracy_high"] == pytest.approx(0.375 + 3.182446 * 0.4787136 / 2, rel=1e-5)
     share, _ = play(
-        doors([0, 1, 2, 0]), opener, rows, "environment.factory=number_guess", "evaluation.right_at=0.5", rewarding=("Doors",)
+        doors([0, 1, 2, 0]),
+        opener,
+        rows,
+        "environment.factory=number_guess",
+        "evaluation.right_at=0.5",
+        rewarding=("Doors",),
     )
     assert [one.score for one in share.completions] == [1.0, 1.0, 0.0, 1.0]
     assert share.metrics()["accuracy"] == 0.75
@@ -184,7 +195,9 @@ def test_of_several_environments_only_some_reward() -> None:
     def speak(text: str) -> str:
         return call("open", door=-1) if "doors" in text and "error" not in text else "<answer>7</answer>"
 
-    result, _ = play(runner, speak, rows, "rewards.funcs=[format]", "evaluation.grader=exact_match", rewarding=("Doors",))
+    result, _ = play(
+        runner, speak, rows, "rewards.funcs=[format]", "evaluation.grader=exact_match", rewarding=("Doors",)
+    )
     one, other = result.completions
     assert (figures(one), one.score) == ((Outcome.WRONG, 2, 1, 1, "answered"), 0.0)
     assert (figures(other), other.score) == ((Outcome.RIGHT, 1, 0, 0, "answered"), None)
@@ -230,8 +243,8 @@ def test_several_samples_of_a_problem_meet_the_same_start(monkeypatch: pytest.Mo
 
 def test_processes_generate_equally_often_where_they_must() -> None:
     """Two processes, of which one has no batch: it takes part in the turns of the other, and samples nothing."""
-    others = iter([True, True, True, False])  # the other process: its first turn, calls, its second turn, no calls
-    shard = evaluation.Shard(1, 2, lambda value: [value, next(others)] if isinstance(value, bool) else [value])
+    others = iter([1, 1, 1, 0])  # the other process: its first turn, calls, its second turn, no calls
+    shard = evaluation.Shard(1, 2, lambda value: [value, next(others)] if isinstance(value, int) else [value])
     result, engine = play(FakeRunner(tools=[add]), adder, SUMS[:1], shard=shard, collective=True)
     assert result.completions == []
     assert engine.rows == [1, 1]

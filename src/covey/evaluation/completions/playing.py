@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from covey.environments.runner import EnvironmentRunner
 
 Row = Mapping[str, Any]
-AnyProcess = Callable[[bool], bool]
-"""Whether this holds in any process; of several that must call `generate` equally often."""
+Largest = Callable[[int], int]
+"""The largest of all processes' values; of several that must call `generate` equally often."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class Playing:
         seed: int,
         starts: Sequence[int | None],
         vocab_size: int | None = None,
-        any_process: AnyProcess = bool,
+        largest: Largest = int,
     ) -> list[EpisodeCompletion]:
         """Play one episode of each row.
 
@@ -90,7 +90,7 @@ class Playing:
             seed: of the turns.
             starts: the seed of each episode's environment.
             vocab_size: see `complete`.
-            any_process: where all processes must call `generate` equally often.
+            largest: where all processes must call `generate` equally often.
         """
         episodes = begin_episodes(rows, self._runner, self._chat, seeds=starts) if rows else []
         shown = partial(self._on_turn, episodes) if self._on_turn is not None else None
@@ -103,7 +103,7 @@ class Playing:
                 max_turns=self._max_turns,
                 max_completion_length=sampling.max_completion_length,
                 max_length=self._max_length,
-                any_process=any_process,
+                largest=largest,
             )
         if shown is not None:
             shown()
@@ -120,6 +120,7 @@ class Playing:
         rewards: dict[str, float | None] = dict.fromkeys(self._rewarding)
         if own:
             rewards[type(episode.environment).__name__] = episode.environment.get_reward()
+        episode.settle()
         played = Played(
             prompt=episode.messages,
             messages=episode.completion,
