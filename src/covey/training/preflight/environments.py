@@ -49,8 +49,8 @@ def check_environments(config: Config, runner: EnvironmentRunner) -> str:
     if unrewarded and not config.rewards.funcs:
         raise EnvironmentSetupError(
             f"{'; '.join(unrewarded)}: without get_reward, nothing rewards its episodes, as rewards.funcs is empty. "
-            "Add get_reward(self), which returns a number, or name rewards: rewards=default has exact_match and format; "
-            "rewards.funcs=[file.py:function] is your own."
+            "Add get_reward(self), which returns a number, or name rewards: rewards=default has exact_match and "
+            "format, rewards.funcs=[file.py:function] your own."
         )
     return "; ".join(found)
 
