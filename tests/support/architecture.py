@@ -47,7 +47,7 @@ WITHOUT_TORCH = {"_version", "errors", "log_once", "importing", "config", "answe
 }
 TORCH_FAMILY = {"torch", "transformers", "trl", "accelerate", "peft", "vllm", "bitsandbytes", "deepspeed"}
 TRL_FOLDER = "training/trl"
-ONLY_IN = {"trl": (TRL_FOLDER,), "vllm": ("rollout/vllm", TRL_FOLDER)}
+ONLY_IN = {"trl": (TRL_FOLDER, "environments/templates.py"), "vllm": ("rollout/vllm", TRL_FOLDER)}
 NEVER_SEES = {"objective": {"config"}}
 SETTINGS = ("config.groups.", "config.values")
 """The exception: how settings are declared and checked, which the schema and an object's own class share."""
