@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 def resolve_model(name: str) -> str:
     """Resolve `name` to a folder or hub id for `from_pretrained`.
 
-    `starter` and `starter_agent` are the shipped models; `kaggle://…` is downloaded, once. A name that is an existing folder, or can only be
-    a path, must hold a model.
+    `starter` and `starter_agent` are the shipped models; `kaggle://…` is downloaded, once. A name that is an existing
+    folder, or can only be a path, must hold a model.
 
     Raises:
         ModelError: for a folder without a model in it, a path that does not exist, a download that fails.

@@ -51,8 +51,8 @@ AGENT_CHAT_TEMPLATE = (
     "{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
-"""With tools: each as `name(parameters)` in the system turn, a call as `<tool_call>name{arguments in JSON}</tool_call>`,
-its result as a turn of its own. Without tools and calls it renders as `CHAT_TEMPLATE`."""
+"""Tools are shown in the system turn, each as `name(parameters)`; a call is `<tool_call>name{arguments}</tool_call>`
+with its arguments in JSON, and a result is a turn of its own. Without tools and calls it renders as `CHAT_TEMPLATE`."""
 
 RESPONSE_TEMPLATE = {
     "defaults": {"role": "assistant"},
