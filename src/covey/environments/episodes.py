@@ -56,6 +56,20 @@ class Episode:
     turn_length: int = 0
     """Tokens of the last turn."""
 
+    @classmethod
+    def of(
+        cls,
+        messages: list[Message],
+        prompt_ids: list[int],
+        tools: Mapping[str, Callable[..., Any]],
+        environment: Any,
+    ) -> Episode:
+        """An episode whose environment has been reset; it has ended already where that failed."""
+        episode = cls(messages, prompt_ids, tools, environment)
+        if (control := control_of(environment)) is not None:
+            episode.seconds, episode.ended = control.seconds, control.outcome
+        return episode
+
     @property
     def conversation_ids(self) -> list[int]:
         """All tokens so far."""
@@ -136,10 +150,7 @@ def begin_episodes(
         if observation is not None:
             messages = [*messages[:-1], {**messages[-1], "content": messages[-1]["content"] + observation}]
         tools = tools_by_name(runner.tools, environment)
-        episode = Episode(messages, chat.render(messages, list(tools.values())), tools, environment)
-        control = None if environment is None else control_of(environment)
-        episode.ended = None if control is None else control.outcome
-        episodes.append(episode)
+        episodes.append(Episode.of(messages, chat.render(messages, list(tools.values())), tools, environment))
     return episodes
 
 
@@ -165,8 +176,10 @@ def run_episodes(
     episodes: Sequence[Episode],
     chat: ToolChat,
     generate: Generate,
-    limits: Limits,
     *,
+    max_turns: int | None,
+    max_completion_length: int,
+    max_length: int | None = None,
     run_async: RunAsync = run_coroutines,
     any_process: Callable[[bool], bool] = bool,
 ) -> None:
@@ -176,13 +189,15 @@ def run_episodes(
         episodes: new ones, or with their first turn.
         chat: of the model that `generate` samples from.
         generate: samples one turn of each row.
-        limits: of each episode.
+        max_turns: most turns of the model in an episode; None for no limit.
+        max_completion_length: most tokens after the prompt, those of results included.
+        max_length: most tokens with the prompt, of the model's context; None for no limit.
         run_async: runs `async` tools that are no proxies.
         any_process: whether this holds in any process; of several that must call `generate` equally often.
     """
-    _generate_turns(
-        [one for one in episodes if one.ended is None and not one.turns], chat, generate, limits, any_process
-    )
+    limits = Limits(max_completion_length, max_turns, max_length)
+    new = [one for one in episodes if one.ended is None and not one.turns]
+    _generate_turns(new, chat, generate, limits, any_process)
     calling = [one for one in episodes if _calls(one, chat, limits)]
     while any_process(bool(calling)):
         _call_tools(calling, run_async)
@@ -229,7 +244,7 @@ def _call_tools(episodes: Sequence[Episode], run_async: RunAsync) -> None:
         episode.failures += sum(result.failed for result in results)
         episode.seconds += sum(result.seconds for result in results)
         episode.completion += [result.message for result in results]
-        control = None if episode.environment is None else control_of(episode.environment)
+        control = control_of(episode.environment)
         ended = [result.ended for result in results] + [None if control is None else control.outcome]
         episode.ended = next((why for why in ended if why is not None), None)
 
@@ -249,7 +264,9 @@ def _add_results(episode: Episode, chat: ToolChat, limits: Limits) -> bool:
         episode.ended = "truncated"
         return False
     episode.add_results(suffix)
-    return True
+    if left == 0:
+        episode.ended = "truncated"
+    return left > 0
 
 
 def _trailing_results(completion: Sequence[Message]) -> list[Message]:

@@ -77,8 +77,8 @@ def _dropped(tokenizer: Any) -> str:
 
 def _refused(reason: str) -> EnvironmentSetupError:
     return EnvironmentSetupError(
-        f"This model's tokenizer cannot be used with tools or an environment: {reason}. Those of Qwen 2.5 to 3.6, Llama "
-        "3.1 and 3.2, Gemma 4, GPT-OSS, GLM-4-MoE, LFM2.5 and Nemotron 3 can, among others."
+        f"This model's tokenizer cannot be used with tools or an environment: {reason}. Those of Qwen 2.5 to 3.6, "
+        "Llama 3.1 and 3.2, Gemma 4, GPT-OSS, GLM-4-MoE, LFM2.5 and Nemotron 3 can, among others."
     )
 
 
