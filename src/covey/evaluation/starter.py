@@ -27,11 +27,10 @@ from covey.rollout import LocalEngine, SamplingSettings
 
 _PROBLEMS = 1000
 _BATCH = 250
+_MAX_TURNS = 4
 _SAMPLING = SamplingSettings(max_completion_length=96)
 _TASK = Difficulty()
 _HARD = Difficulty(min_digits=DIFFICULTY.max_digits + 1, max_digits=DIFFICULTY.max_digits + 1)
-_LIMITS = {"max_turns": 4, "max_completion_length": _SAMPLING.max_completion_length}
-"""Of an episode."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +137,8 @@ descriptions in. The tokenizer holds a `response_template`, by which transformer
 
 ## Making it again
 
-`covey starter FOLDER --agent` trains it from the weights of the starter: {_recipe(settings)} No held-out problem is ever shown.
+`covey starter FOLDER --agent` trains it from the weights of the starter: {_recipe(settings)} No held-out problem is
+ever shown.
 
 ## Limits
 
@@ -252,7 +252,9 @@ def _play(
             Episode(messages, chat.render(messages, [calculator]), {"calculator": calculator})
             for messages in ([{"role": "user", "content": problem.text}] for problem in batch)
         ]
-        run_episodes(episodes, chat, generate, **_LIMITS)
+        run_episodes(
+            episodes, chat, generate, max_turns=_MAX_TURNS, max_completion_length=_SAMPLING.max_completion_length
+        )
         for problem, episode in zip(batch, episodes, strict=True):
             answer = extract_answer_tag(completion_text(episode.completion))
             found.append((answer == str(problem.answer), episode.calls > 0))
