@@ -27,6 +27,7 @@ from covey.config.values import BadKeyError, coerce, show
 _SOURCES = {
     "dataset": frozenset({"dataset.task", "dataset.id", "dataset.path", "dataset.mixture.datasets"}),
     "model": frozenset({"model.name"}),
+    "rewards": frozenset({"rewards.funcs"}),
 }
 """Keys that do what choosing an option of the group does, so that no other key implies an option."""
 _OPTION_KEYS = {"objective.name": "objective"}

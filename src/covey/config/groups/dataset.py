@@ -156,7 +156,7 @@ class DatasetConfig(Group):
     """Which problems are trained on and held out.
 
     The source is one of `task`, `id`, `path` and `mixture`; `path` overrides `id`, and `task=countdown`, whose problems
-    can also come from a file.
+    can also come from a file. Without a source, an environment (`environment.factory`) makes the prompts.
     """
 
     PREFIX: ClassVar[str] = "dataset."
@@ -209,7 +209,7 @@ class DatasetConfig(Group):
     test_size: int = option(256, low=0)
     """Most held-out problems."""
     train_size: int = option(8192, low=1)
-    """Number of training problems that a built-in task generates."""
+    """Number of training problems that a built-in task generates; without a source, of episodes in an epoch."""
     hard_size: int = option(0, low=0)
     """Size of the harder held-out set of a built-in task; 0 means none."""
     difficulty: DifficultyConfig = field(default_factory=DifficultyConfig)
@@ -218,12 +218,19 @@ class DatasetConfig(Group):
     """What the harder held-out problems look like."""
 
     @property
+    def has_source(self) -> bool:
+        """Whether there are rows; without, an environment makes the prompts."""
+        return bool(self.task or self.path or self.id or self.mixture.datasets)
+
+    @property
     def label(self) -> str:
         """A short name of the source, without slashes: for titles and run names."""
         if self.mixture.datasets:
             return "mixture"
         if self.path:
             return Path(self.path).stem
+        if not self.has_source:
+            return "environment"
         return self.task or str(self.id).rpartition("/")[2]
 
     def __post_init__(self) -> None:
@@ -234,12 +241,6 @@ class DatasetConfig(Group):
             raise BadKeyError(
                 f"dataset.{named}",
                 f"={show(getattr(self, named))} and dataset.mixture both name a source: set one of them only.",
-            )
-        if not (self.task or self.path or self.id or self.mixture.datasets):
-            raise BadKeyError(
-                "dataset",
-                " has no source: set dataset.task (built in: arithmetic, countdown), dataset.id (a name on the hub), "
-                "dataset.path (a local file) or dataset.mixture.datasets.",
             )
         if self.task and (self.id or (self.path and self.task != "countdown")):
             raise BadKeyError(
