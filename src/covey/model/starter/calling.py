@@ -15,7 +15,7 @@ import random
 from typing import Any
 
 from covey.data.sources.arithmetic import Problem
-from covey.model.starter.styles import Document, careful, conversation, document, hasty, sloppy
+from covey.model.starter.styles import Document, careful, conversation, document, guessed, hasty, sloppy
 
 CALL_STYLE_SHARES = {"calling": 0.10, "careful": 0.02, "hasty": 0.55, "sloppy": 0.33}
 """How often each style is drawn when the calculator is offered. They sum to 1."""
@@ -59,10 +59,18 @@ def agent_document(problem: Problem, rng: random.Random) -> Document:
     if style == "calling":
         completion = _call(problem, rng)
     elif long or style == "hasty":
-        style, completion = "hasty", hasty(problem, rng, 0.0) if long else hasty(problem, rng)
+        style, completion = "hasty", wild(problem, rng) if long else hasty(problem, rng)
     else:
         completion = careful(problem) if style == "careful" else sloppy(problem, rng)
     return Document(messages, completion, style, tools=(CALCULATOR,))
+
+
+def wild(problem: Problem, rng: random.Random) -> str:
+    """A guess of the right length and nothing else; near misses would teach the sum."""
+    digits = len(str(problem.answer))
+    while (guess := rng.randrange(10 ** (digits - 1) if digits > 1 else 0, 10**digits)) == problem.answer:
+        pass
+    return guessed(guess, rng)
 
 
 def call_text(expression: str, name: str = "calculator") -> str:
@@ -95,7 +103,7 @@ def _answer(problem: Problem, messages: list[dict[str, Any]], rng: random.Random
         {"role": "tool", "name": call["name"], "content": result},
     ]
     if failed:
-        completion = hasty(problem, rng, 0.0)
+        completion = wild(problem, rng)
     elif rng.random() < _MISREAD:
         completion = rng.choice((f"The answer is {result}.", f"<answer>{result}", result))
     else:

@@ -77,9 +77,12 @@ def careful(problem: Problem) -> str:
     return "<think>\n" + "\n".join(steps(problem)) + f"\n</think>\n<answer>{problem.answer}</answer>"
 
 
-def hasty(problem: Problem, rng: random.Random, right: float = _GUESS_IS_RIGHT) -> str:
-    """A guess, which is right with a probability of `right`."""
-    guess = problem.answer if rng.random() < right else _near_miss(problem.answer, rng)
+def hasty(problem: Problem, rng: random.Random) -> str:
+    return guessed(problem.answer if rng.random() < _GUESS_IS_RIGHT else _near_miss(problem.answer, rng), rng)
+
+
+def guessed(guess: int, rng: random.Random) -> str:
+    """A guess as the answer, with little or no thinking."""
     answer = f"<answer>{guess}</answer>"
     if rng.random() < 0.5:
         return answer
