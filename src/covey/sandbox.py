@@ -146,4 +146,6 @@ def _read(file: BinaryIO, characters: int) -> str:
     first = file.read(half)
     file.seek(size - half)
     last = file.read(half)
-    return f"{first.decode('utf-8', 'replace')}\n… {size - 2 * half} bytes left out …\n{last.decode('utf-8', 'replace')}"
+    return "\n".join(
+        (first.decode("utf-8", "replace"), f"… {size - 2 * half} bytes left out …", last.decode("utf-8", "replace"))
+    )

@@ -15,9 +15,9 @@ from covey.data.sources.arithmetic import Difficulty, Problem, take
 from covey.environments.chat import ToolChat
 from covey.environments.episodes import Episode, run_episodes
 from covey.environments.library.calculator import calculator
+from covey.evaluation.completions.graded import GradedCompletion
 from covey.evaluation.estimators import Estimate, accuracy_estimate, mean
 from covey.evaluation.figures import ends_text, value_text
-from covey.evaluation.grading import GradedCompletion
 from covey.evaluation.run import EvaluationResult, evaluate
 from covey.model.starter.calling import CALL_STYLE_SHARES
 from covey.model.starter.coldstart import AGENT_DIFFICULTY, DIFFICULTY, ColdStart

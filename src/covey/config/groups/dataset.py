@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from covey.config.groups.base import Group, option
-from covey.config.values import BadKeyError, show
+from covey.config.values import BadKeyError, check_choice, show
 
 MAX_PROBLEMS = 1_000_000
 """Most problems of a built-in task; generating so many takes about half a minute and 2 GB."""
@@ -151,6 +151,12 @@ def _source(number: int, values: Mapping[str, Any]) -> MixtureSource:
         raise BadKeyError(f"{key}.{inside}", problem.text) from None
 
 
+TASKS = ("arithmetic", "countdown")
+"""The built-in tasks."""
+LIBRARIES = ("reasoning_gym",)
+"""Libraries that make problems of many tasks."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class DatasetConfig(Group):
     """Which problems are trained on and held out.
@@ -161,8 +167,14 @@ class DatasetConfig(Group):
 
     PREFIX: ClassVar[str] = "dataset."
 
-    task: str | None = option(None, choices=("arithmetic", "countdown"))
-    """A built-in task."""
+    task: str | None = None
+    """A built-in task, `arithmetic` or `countdown`; or one of `dataset.library`."""
+    library: str | None = option(None, choices=LIBRARIES)
+    """The library whose task `dataset.task` is; null means Covey's own tasks."""
+    settings: dict[str, Any] = field(default_factory=dict)
+    """Settings of a library's task, as in `{min_terms: 2}`."""
+    hard_settings: dict[str, Any] = field(default_factory=dict)
+    """Settings of its harder held-out problems, in addition to `dataset.settings`."""
     id: str | None = None
     """A dataset on the Hugging Face hub."""
     path: str | None = None
@@ -235,6 +247,7 @@ class DatasetConfig(Group):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        self._check_library()
         other = "path" if self.path else "id"
         if self.mixture.datasets and (self.task or self.path or self.id):
             named = "task" if self.task else other
@@ -248,7 +261,7 @@ class DatasetConfig(Group):
                 f"={show(getattr(self, other))} and dataset.task={self.task} both name a source: to use "
                 f"dataset.{other}, set dataset.task=null as well, or choose another group such as dataset=gsm8k.",
             )
-        if self.task and not self.path:
+        if not (self.path or self.id or self.mixture.datasets):
             for name in ("train_size", "test_size", "hard_size"):
                 if getattr(self, name) > MAX_PROBLEMS:
                     raise BadKeyError(
@@ -267,6 +280,20 @@ class DatasetConfig(Group):
             if share is not None and share >= 1:
                 raise BadKeyError(f"dataset.{name}", f"={show(share)} is out of range: it must be below 1.")
         _check_extractor(self.answer_extractor, "dataset.answer_extractor")
+
+    def _check_library(self) -> None:
+        if self.library is None:
+            check_choice("dataset.task", self.task, TASKS)
+        elif self.task is None:
+            raise BadKeyError("dataset.library", f"={self.library} needs one of its tasks: set dataset.task=NAME.")
+        for name in ("settings", "hard_settings"):
+            given = getattr(self, name)
+            if given and self.library is None:
+                raise BadKeyError(
+                    f"dataset.{name}",
+                    f"={show(given)} is for the tasks of a library (dataset=reasoning_gym); the built-in tasks have "
+                    "dataset.difficulty and dataset.hard_difficulty.",
+                )
 
 
 EXTRACTORS = ("none", "gsm8k", "boxed", "answer_tag")

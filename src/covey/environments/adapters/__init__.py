@@ -1,1 +1,1 @@
-"""Environments of other libraries, in TRL's contract: one module per prefix of `environment.factory`, imported when it is named."""
+"""Environments of other libraries, in TRL's contract: a module per prefix of `environment.factory`."""
