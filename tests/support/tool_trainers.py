@@ -14,11 +14,11 @@ from typing import Any
 
 import torch
 from datasets import Dataset
+from tests.support.chat_templates import family_of, make_tokenizer
 from transformers import Qwen2Config, Qwen2ForCausalLM, TrainerCallback
 from trl import GRPOTrainer as TRLGRPOTrainer
 
 from covey import GRPOConfig, GRPOTrainer
-from tests.support.chat_templates import family_of, make_tokenizer
 
 END = "<|im_end|>"
 

@@ -90,7 +90,7 @@ class RewardModel:
 
     def _render(self, prompt: Any, completion: Any) -> str:
         if isinstance(prompt, str):
-            return prompt + completion
+            return f"{prompt}{completion}"
         try:
             return str(self._tokenizer.apply_chat_template([*prompt, *completion], tokenize=False))
         except Exception as error:  # a template is a program, and may fail in any way

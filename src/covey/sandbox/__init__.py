@@ -2,5 +2,17 @@
 
 from covey.sandbox.program import Ended, Finished, Limits, Program
 from covey.sandbox.run import Isolation, run, run_tests, strictest
+from covey.sandbox.session import Execution, run_python
 
-__all__ = ["Ended", "Finished", "Isolation", "Limits", "Program", "run", "run_tests", "strictest"]
+__all__ = [
+    "Ended",
+    "Execution",
+    "Finished",
+    "Isolation",
+    "Limits",
+    "Program",
+    "run",
+    "run_python",
+    "run_tests",
+    "strictest",
+]

@@ -61,11 +61,11 @@ def command(way: Way, room: int, files: Sequence[tuple[int, str]], paths: Sequen
     for path in hidden(shown):
         words += ["--size", str(_SMALL), "--tmpfs", path]
     words += ["--dev", "/dev", "--size", str(room), "--perms", "1777", "--tmpfs", "/dev/shm"]
-    words += ["--size", str(room), "--perms", "1777", "--tmpfs", FOLDER]
+    words += ["--size", str(room), "--perms", "0777", "--tmpfs", FOLDER]
     for folder in dict.fromkeys(str(parent) for _, name in files for parent in reversed(Path(name).parents[:-1])):
-        words += ["--perms", "0755", "--dir", f"{FOLDER}/{folder}"]
+        words += ["--perms", "0777", "--dir", f"{FOLDER}/{folder}"]
     for descriptor, name in files:
-        words += ["--perms", "0644", "--file", str(descriptor), f"{FOLDER}/{name}"]
+        words += ["--perms", "0666", "--file", str(descriptor), f"{FOLDER}/{name}"]
     return [*words, "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", FOLDER, "--"]
 
 

@@ -146,6 +146,8 @@ def become(settings: dict[str, Any], stdin: int, stdout: int, stderr: int) -> No
         os.setpgid(0, 0)
         for stream, own in enumerate((stdin, stdout, stderr)):
             os.dup2(own, stream)
+        if settings["errors_in_output"]:
+            os.dup2(stdout, 2)
         keep = settings["keep"] or 3
         os.closerange(3, keep)
         os.closerange(keep + bool(settings["keep"]), 256)

@@ -43,6 +43,8 @@ class Program:
     """Of the Python program."""
     command: tuple[str, ...] = ()
     """Another program: the absolute path of its executable, and arguments."""
+    errors_in_output: bool = False
+    """Whether what it writes to standard error goes to its standard output."""
 
     @classmethod
     def of(cls, source: str) -> Self:

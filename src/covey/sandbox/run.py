@@ -143,6 +143,7 @@ def _started(
             "python": program.python,
             "arguments": list(program.arguments),
             "keep": keep,
+            "errors_in_output": program.errors_in_output,
             "command": list(program.command),
             "uid": user,
             "alone": isolation.way is not None,

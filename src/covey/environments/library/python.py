@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from covey.sandbox import MEMORY_MB, SECONDS, Execution, run_python
+from covey.sandbox import Execution, run_python
+from covey.sandbox.session import MEMORY_MB, SECONDS
 
 
 def python(code: str) -> str:

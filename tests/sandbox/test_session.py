@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import sys
-import tempfile
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -35,17 +32,16 @@ def test_nothing_of_this_process_is_inherited(monkeypatch: pytest.MonkeyPatch, t
     found = run_python("import os, sys\nprint(sorted(os.environ), os.getcwd(), sys.path, sys.argv, __name__)").output
     assert "COVEY_SECRET" not in found
     assert str(tmp_path) not in found
-    assert "['-c'] __main__" in found
+    assert "['session.py'] __main__" in found
     assert "No module named 'planted'" in run_python("import planted").output
 
 
-def test_the_folder_is_private_and_goes() -> None:
-    code = "import os, tempfile\nopen('file', 'w').write('x')\nprint(os.getcwd(), tempfile.gettempdir(), os.listdir())"
-    folder, temporary, listed = run_python(code).output.split(" ", 2)
-    assert folder == temporary
-    assert listed.strip() == "['file']"
-    assert Path(folder).parent == Path(tempfile.gettempdir())
-    assert not Path(folder).exists()
+def test_the_folder_is_private() -> None:
+    code = (
+        "import os, tempfile\nopen('file', 'w').write('x')\nprint(os.getcwd() == tempfile.gettempdir(), os.listdir())"
+    )
+    assert run_python(code).output == "True ['file']\n"
+    assert run_python("import os; os.listdir()").output == "[]\n"
 
 
 @pytest.mark.parametrize(
@@ -73,8 +69,6 @@ def test_the_folder_is_private_and_goes() -> None:
     ],
 )  # fmt: skip
 def test_a_program_that_breaks_a_limit(code: str, status: str, said: str) -> None:
-    if os.getuid() == 0 and "RLIMIT_AS" in code:
-        pytest.skip("root may raise its limits")
     found = run_python(code, seconds=1, memory_mb=256)
     assert found.status == status
     assert said in found.output + found.detail
@@ -83,41 +77,21 @@ def test_a_program_that_breaks_a_limit(code: str, status: str, said: str) -> Non
 def test_a_flood_of_output_is_cut() -> None:
     found = run_python("print('begin')\nfor _ in range(10**5): print('x' * 99)\nprint('end')", output_characters=1000)
     assert found.output.startswith("begin\nxxx")
-    assert "bytes left out" in found.output
+    assert "characters left out" in found.output
+    assert found.detail == "it was ended after 1024 KiB of output"
     assert len(found.output) < 1100
 
 
 def test_processes_that_it_starts_end_with_it() -> None:
-    code = """
-import os, time
-for _ in range(20):
-    try:
-        child = os.fork()
-    except OSError:
-        break  # refused, unless it runs as root
-    if child == 0:
-        time.sleep(600)
-    print(child, flush=True)
-"""
-    children = [int(text) for text in run_python(code).output.split()]
-    assert len(children) == (20 if os.getuid() == 0 else 0)
-    end = time.monotonic() + 60  # the signal has been sent; a busy machine delivers it later
-    while any(map(is_alive, children)) and time.monotonic() < end:
-        time.sleep(0.01)
-    assert not any(map(is_alive, children))
-
-
-def is_alive(process: int) -> bool:
-    try:
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
+    """They would keep its output open."""
+    code = "import os, time\nfor _ in range(8):\n    if os.fork() == 0:\n        time.sleep(os.setsid() or 600)\n'done'"
+    assert run_python(code).output == "'done'\n"
 
 
 @pytest.mark.slow
 def test_a_fork_bomb_ends() -> None:
     found = run_python("import os\nwhile True:\n    os.fork()", seconds=0.5)
-    assert found.status in ("failed", "timed_out", "killed")  # refused, unless it runs as root
+    assert found.status in ("failed", "timed_out", "killed")
     assert run_python("print('next')").output == "next\n"
 
 
