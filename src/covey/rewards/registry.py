@@ -10,6 +10,8 @@ from functools import cache
 from types import MappingProxyType
 
 from covey.errors import RewardError
+from covey.rewards.code.build import build_binary_code, build_code
+from covey.rewards.code.grade import code_format
 from covey.rewards.custom import check_columns, find_custom
 from covey.rewards.library import correctness, format, gsm8k_shaping, length
 from covey.rewards.library.countdown import countdown
@@ -46,6 +48,7 @@ def _build_cosine_scaled(settings: RewardSettings) -> Reward:
         plain.cache_key,
         graded_by="accuracy",
         from_grades=lambda prompts, completions, grades: length.cosine_from_grades(completions, grades, settings),
+        reads=plain.reads,
     )
 
 
@@ -67,6 +70,9 @@ REGISTRY: Mapping[str, Builder] = MappingProxyType(
         "check_numbers": graded("check_numbers", gsm8k_shaping.check_numbers),
         "countdown": graded("countdown", countdown),
         "reasoning_gym": build_reasoning_gym,
+        "code": build_code,
+        "binary_code": build_binary_code,
+        "code_format": scored("code_format", code_format),
     }
 )
 """The names that `rewards.funcs` takes. TRL names metrics by `__name__`, so that is made equal to the name here."""
@@ -82,13 +88,14 @@ ALIASES: Mapping[str, str] = MappingProxyType(
 )
 """Names by which other projects call these rewards."""
 
-GRADERS = ("exact_match", "accuracy", "countdown", "check_answer", "check_numbers", "reasoning_gym")
+GRADERS = ("exact_match", "accuracy", "countdown", "check_answer", "check_numbers", "reasoning_gym", "code")
 """The rewards whose outcome says whether an answer is right: what `evaluation.grader` takes by name."""
 
 IMPLIED_GRADERS: Mapping[str, str] = MappingProxyType(
     {
         "countdown": "countdown",
         "reasoning_gym": "reasoning_gym",
+        **dict.fromkeys(("code", "binary_code"), "code"),
         "exact_match": "exact_match",
         **dict.fromkeys(("accuracy", "cosine_scaled", "len", "check_answer", "check_numbers"), "accuracy"),
     }
@@ -96,7 +103,7 @@ IMPLIED_GRADERS: Mapping[str, str] = MappingProxyType(
 """The rewards that check answers, each with the grader of a run that trains with it and names none."""
 
 _OF_CODE = re.compile(r"(^|_)code(_|$|forces)|unit_?test", re.IGNORECASE)
-"""Names of rewards for code in open-r1 (`code`, `binary_code`, `ioi_code`, `cf_code`, `code_format`) and its forks."""
+"""Names of rewards for code in open-r1 (`ioi_code`, `cf_code`) and its forks."""
 
 _DEFAULT = RewardSettings()
 
@@ -193,10 +200,15 @@ def reads_answer(name: str, key: str = "rewards.funcs") -> bool:
         RewardError: there is no such function, or it does not accept the arguments of a reward.
     """
     if ":" not in name:
-        reward = find(name, _DEFAULT)
-        return reward.sample is not None or reward.graded_by is not None
+        return "answer" in columns_read(name)
     parameter = inspect.signature(find_custom(name, key).batch).parameters.get("answer")
     return parameter is not None and parameter.default is parameter.empty
+
+
+def columns_read(name: str) -> tuple[str, ...]:
+    """The columns of which a row needs one, for a reward that comes with Covey."""
+    reward = find(name, _DEFAULT)
+    return (find(reward.graded_by, _DEFAULT) if reward.graded_by else reward).reads
 
 
 def _known_name(name: str, key: str, what: str, known: Collection[str]) -> str:
@@ -206,11 +218,10 @@ def _known_name(name: str, key: str, what: str, known: Collection[str]) -> str:
         if candidate in known:
             return candidate
     if _OF_CODE.search(bare):
-        does = "checks the form of code" if "format" in bare else "runs the code in a completion"
         raise RewardError(
-            f"{key}: {name} {does}, and this version of Covey has no {what} for code. Write one, as a function of your "
-            "own that gets the columns of the data (file.py:function; docs/custom_rewards.md), and isolate the code "
-            f"that it runs. Covey has {', '.join(known)}."
+            f"{key}: {name} needs the judges of its competitions, which Covey does not have. For programs with tests "
+            "of their own it has code (the share of the tests that pass), binary_code (all or nothing) and "
+            "code_format; for others write a function of your own (file.py:function; docs/custom_rewards.md)."
         )
     near = difflib.get_close_matches(bare, [*known, *(a for a in ALIASES if ALIASES[a] in known)], n=1, cutoff=0.4)
     guess = f"Did you mean {near[0]}? " if near else ""

@@ -44,9 +44,14 @@ class Reward:
     completion under a deadline."""
     from_grades: Callable[[Sequence[Any], Sequence[Any], Sequence[Graded]], list[float | None]] | None = None
     """`(prompts, completions, grades of graded_by) -> rewards`, cheap and pure."""
+    reads: tuple[str, ...] = ()
+    """Graders only: the columns of which a row needs one."""
+    seconds: Callable[[Mapping[str, Any]], float] | None = None
+    """Graders that run other programs, under limits of their own: the most seconds that these leave to a row. Its
+    worker counts as busy all the time."""
 
 
-_GOLD_COLUMNS = {"answer", "solution"}
+GOLD_COLUMNS = ("answer", "solution")
 
 Builder = Callable[[RewardSettings], Reward]
 Score = Callable[[str, RewardSettings], float]
@@ -73,7 +78,7 @@ def graded(name: str, grade: GradeFunction, key: Key | None = None) -> Builder:
 
     def build(settings: RewardSettings) -> Reward:
         def sample(text: str, row: Mapping[str, Any]) -> Graded:
-            if not row.keys() & _GOLD_COLUMNS:
+            if row.keys().isdisjoint(GOLD_COLUMNS):
                 raise RewardError(_no_gold(name))
             return grade(text, row, settings)
 
@@ -92,7 +97,7 @@ def graded(name: str, grade: GradeFunction, key: Key | None = None) -> Builder:
             found = key(text, row, settings) if key else None
             return None if found is None else (name, found)
 
-        return Reward(name, named(batch, name, grade), sample, cache_key if key else None)
+        return Reward(name, named(batch, name, grade), sample, cache_key if key else None, reads=GOLD_COLUMNS)
 
     return build
 

@@ -22,6 +22,7 @@ from covey.rewards.settings import RewardSettings
 from covey.rewards.workers.inline import InProcess
 from covey.rewards.workers.pool import NotPortableError, WorkerPool, accepted
 from covey.rewards.workers.run_reward import LOGS, CallResult, SampleResult
+from covey.sandbox import log_isolation
 
 if TYPE_CHECKING:
     from covey.config.groups.rewards import RewardsConfig
@@ -90,6 +91,7 @@ class RewardRunner:
         names = [getattr(function, "__name__", repr(function)) for function in self.functions]
         refuse_equal_names([f if isinstance(f, str) else n for f, n in zip(funcs, names, strict=True)], names)
         graders = {_grader(name, reward) for name, reward in self._rewards.values()} - {""}
+        self._graders = {name: frozenset(find(name, settings).reads) for name in graders}
         self._names = names
         self._findings = Findings(on_error)
         self._on_error = on_error
@@ -265,8 +267,8 @@ class RewardRunner:
             if not _grader(name, reward):  # calls first: they take longest
                 arguments = arguments_for_call(reward, ":" not in name, prompts, completions, columns)
                 batch.calls[position] = self.pool.submit_call(name, arguments)
-        graders = {_grader(name, reward) for name, reward in self._rewards.values()} - {""}
-        if graders and ("answer" in columns or "solution" in columns):
+        graders = {name for name in self._graders if not self._graders[name].isdisjoint(columns)}
+        if graders:
             texts = [completion_text(completion) for completion in completions]
             rows = rows_for_grading(prompts, columns)
             batch.grades = {name: self.pool.submit_grading(name, texts, rows) for name in sorted(graders)}
@@ -298,14 +300,19 @@ class RewardRunner:
             self._log(batch, reward.name, called, columns)
             return called.values, _call_problems(called)
         if grader not in batch.grades:
-            return [], [RewardProblem(None, "the data must have a column answer (or solution) with the gold answers")]
+            return [], [
+                RewardProblem(None, f"the data must have a column {_one_of(find(grader, self._settings).reads)}")
+            ]
         results = batch.grades[grader].result()
         with self._lock:
             first = grader not in batch.reported
             first_grader = not batch.reported
             batch.reported.add(grader)
-        if first_grader and callable(log_extra := columns.get("log_extra")):
+        log_extra = columns.get("log_extra")
+        if first_grader and callable(log_extra):
             log_extra("outcome", [result.outcome and result.outcome.value for result in results])
+        if first and callable(log_extra) and any(_detail(result) for result in results):
+            log_extra(f"{grader}_tests", [_detail(result) for result in results])
         if first:
             self._findings.outcomes(grader, results, prompts, columns.get("log_metric"))
         return _values(reward, prompts, batch.completions, results), _grading_problems(results)
@@ -328,6 +335,8 @@ class RewardRunner:
                 "Rewards given as Python functions run in the process of the trainer, without deadlines: %s.",
                 ", ".join(here),
             )
+        if "code" in self._graders:
+            log_isolation()
         if workers == 0 and self._rewards:
             _log.info(
                 "rewards.workers=0: all rewards run in the process of the trainer, without deadlines: one that hangs "
@@ -338,6 +347,16 @@ class RewardRunner:
 def _processes() -> int:
     """Processes of the run. TRL logs the mean over them, so a count is multiplied by this."""
     return int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def _one_of(columns: Sequence[str]) -> str:
+    """`answer`, or `answer (or solution)`."""
+    return columns[0] + (f" (or {', '.join(columns[1:])})" if columns[1:] else "")
+
+
+def _detail(result: SampleResult) -> str:
+    """What a grader says about a grade; the cause of a failure is logged already."""
+    return "" if result.outcome in (Outcome.CRASHED, Outcome.TIMED_OUT) or result.refused else result.cause
 
 
 def _grader(name: str, reward: Reward) -> str:

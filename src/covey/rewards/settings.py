@@ -7,10 +7,43 @@ from typing import TYPE_CHECKING, Self
 
 from covey.answers import Tags
 from covey.errors import RewardError
-from covey.rewards.code.settings import CodeSettings
+from covey.sandbox import Limits
 
 if TYPE_CHECKING:
-    from covey.config.groups.rewards import RewardsConfig
+    from covey.config.groups.rewards import CodeConfig, RewardsConfig
+
+
+@dataclass(frozen=True, slots=True)
+class CodeSettings:
+    """As `rewards.code.*`; hashable, and can be sent to worker processes."""
+
+    timeout: float = 5.0
+    memory_mb: int = 512
+    processes: int = 16
+    output_kb: int = 1024
+    max_tests: int | None = None
+    commands: tuple[tuple[str, str], ...] = ()
+    paths: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, config: CodeConfig) -> Self:
+        """The settings of a run."""
+        return cls(
+            timeout=config.timeout,
+            memory_mb=config.memory_mb,
+            processes=config.processes,
+            output_kb=config.output_kb,
+            max_tests=config.max_tests,
+            commands=tuple(sorted(config.commands.items())),
+            paths=config.paths,
+        )
+
+    @property
+    def limits(self) -> Limits:
+        """Of one test."""
+        return Limits(
+            seconds=self.timeout, memory_mb=self.memory_mb, processes=self.processes, output_kb=self.output_kb
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +64,7 @@ class RewardSettings:
     soft_overlong_max_length: int | None = None
     soft_overlong_cache: int | None = None
     code: CodeSettings = field(default_factory=CodeSettings)
+    """What programs may use that `code` and `binary_code` run."""
 
     def __post_init__(self) -> None:
         if self.cosine_max_len < 1:
@@ -51,7 +85,8 @@ class RewardSettings:
             config: the group `rewards`.
             max_completion_length: `training.max_completion_length`, in tokens; None where it is unlimited.
         """
-        own = {"tags", "max_completion_length"}
+        own = {"tags", "max_completion_length", "code"}
         parameters = {item.name: getattr(config, item.name) for item in fields(cls) if item.name not in own}
         tags = Tags(think=config.think_tag, answer=config.answer_tag)
-        return cls(tags=tags, max_completion_length=max_completion_length, **parameters)
+        code = CodeSettings.of(config.code)
+        return cls(tags=tags, max_completion_length=max_completion_length, code=code, **parameters)

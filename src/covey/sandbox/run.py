@@ -79,7 +79,7 @@ def run(
         inputs: what each run reads from standard input.
         limits: of each run.
         paths: folders that it may read, besides the interpreter and system libraries.
-        isolation: None takes the strictest of this machine, and logs once which.
+        isolation: None takes the strictest of this machine.
         keep: a descriptor that it inherits, under the same number.
 
     Returns:
@@ -101,10 +101,15 @@ def run(
 
 @functools.cache
 def strictest() -> Isolation:
-    """The strictest isolation of this machine, by trying; logged once."""
-    found = next(filter(_works, _candidates()), Isolation("none"))
-    log_once(logger, "Untrusted programs run %s.", found, key="sandbox")
-    return found
+    """The strictest isolation of this machine, by trying."""
+    return next(filter(_works, _candidates()), Isolation("none"))
+
+
+def log_isolation() -> None:
+    """Log once how programs are kept apart here; a warning where it is not by namespaces."""
+    found = strictest()
+    level = logging.INFO if found.kind == "bubblewrap" else logging.WARNING
+    log_once(logger, "Untrusted programs run %s.", found, level=level)
 
 
 def _candidates() -> Iterator[Isolation]:

@@ -2,11 +2,33 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from covey.config.groups.base import Group, option
 from covey.config.values import MAX_SECONDS, BadKeyError, check_tags, show
+
+
+@dataclass(frozen=True, kw_only=True)
+class CodeConfig(Group):
+    """The programs that the rewards `code` and `binary_code` run."""
+
+    PREFIX: ClassVar[str] = "rewards.code."
+
+    timeout: float = option(5.0, above=0, high=MAX_SECONDS)
+    """Timeout in seconds for one input, or for the asserts of a row; waiting for a core does not count."""
+    memory_mb: int = option(512, low=16)
+    """Megabytes of address space of each process, and of files."""
+    processes: int = option(16, low=1, high=1024)
+    """Processes and threads of a program."""
+    output_kb: int = option(1024, low=1)
+    """Kilobytes that a run may write to standard output."""
+    max_tests: int | None = option(None, low=1)
+    """Inputs of a row that are tried, the first ones; null means all."""
+    commands: dict[str, str] = field(default_factory=dict)
+    """How programs of other languages than Python are run, by sh in the sandbox: `{javascript: "node {file}"}`."""
+    paths: tuple[str, ...] = ()
+    """Folders that programs may read, besides the interpreter and system libraries."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +73,8 @@ class RewardsConfig(Group):
     """`soft_overlong`: length in tokens with the full penalty; null means `training.max_completion_length`."""
     soft_overlong_cache: int | None = option(None, low=1)
     """`soft_overlong`: how many tokens before that the penalty begins; null means a fifth of the length."""
+    code: CodeConfig = field(default_factory=CodeConfig)
+    """What programs may use that are run for a reward."""
 
     def __post_init__(self) -> None:
         tags = {"rewards.think_tag": self.think_tag, "rewards.answer_tag": self.answer_tag}

@@ -10,9 +10,8 @@ from typing import Any
 from covey.answers import Outcome
 from covey.errors import RewardError
 from covey.rewards.code.cases import Cases, read_cases
-from covey.rewards.code.settings import CodeSettings
 from covey.rewards.reward import Graded
-from covey.rewards.settings import RewardSettings
+from covey.rewards.settings import CodeSettings, RewardSettings
 from covey.sandbox import Ended, Finished, Program, run, run_tests
 
 _BLOCK = re.compile(r"```[ \t]*([\w+#.-]*)[^\n]*\n(.*?)```", re.DOTALL)

@@ -52,4 +52,4 @@ def build_reasoning_gym(settings: RewardSettings) -> Reward:
         rows = ({NAME: problem} for problem in reasoning_gym)
         return [sample(text, row).value for text, row in zip(texts, rows, strict=True)]
 
-    return Reward(NAME, named(batch, NAME, score), sample)
+    return Reward(NAME, named(batch, NAME, score), sample, reads=(reasoning_gym.COLUMN,))

@@ -135,7 +135,9 @@ class WorkerPool:
                 job.put(index, known)
                 continue
             payload = _pickled((text, row), f"Row {index} for {name}")
-            tasks.append(Task(name, payload, self._timeout, is_call=False, key=key, waiting=[(job, index)]))
+            limit = self._timeout if reward.seconds is None else reward.seconds(row)
+            busy = reward.seconds is not None
+            tasks.append(Task(name, payload, limit, is_call=False, busy=busy, key=key, waiting=[(job, index)]))
         if tasks:
             self._supervisor.running().submit(tasks)
         return job.future

@@ -30,7 +30,7 @@ class SampleResult(NamedTuple):
 
     value: float | None
     outcome: Outcome | None
-    cause: str = ""  # of a crash or a timeout
+    cause: str = ""  # of a crash or a timeout; else what the grader says about the grade
     refused: bool = False  # the grader cannot grade the row itself: a mistake in the data
 
 
@@ -68,7 +68,7 @@ def grade(sample: Callable[[str, Mapping[str, Any]], Any], text: str, row: Mappi
         value = None if graded.value is None else float(graded.value)
         if value is not None and not abs(value) <= MAX_REWARD:  # catches NaN too
             return SampleResult(None, Outcome.CRASHED, f"it gave {value:g}{_too_large(value)}")
-        return SampleResult(value, graded.outcome)
+        return SampleResult(value, graded.outcome, graded.detail)
     except CoveyError as error:
         return SampleResult(None, None, str(error), refused=True)
     except (Exception, SystemExit) as error:  # model output may make a grader raise anything

@@ -43,6 +43,7 @@ class Task:
     payload: bytes
     limit: float  # seconds
     is_call: bool
+    busy: bool = False  # whether it works in other processes, while its own sleeps
     size: int = 1  # completions
     key: Hashable | None = None  # in the cache
     waiting: list[tuple[Job, int]] = field(default_factory=list)  # which jobs get the result, and at which index

@@ -39,7 +39,7 @@ class WorkerHandle(WorkerProcess):
     @property
     def asleep(self) -> bool:
         """Whether its task sleeps, so that its core is free for others."""
-        return bool(self.chunk) and self.began and self.clock.asleep
+        return bool(self.chunk) and self.began and self.clock.asleep and not self.chunk[0].busy
 
     @property
     def elapsed(self) -> float:

@@ -11,7 +11,7 @@ from covey.data.columns import PROMPT_NAMES
 from covey.errors import DataError
 from covey.rewards import RewardSettings, find
 from covey.rewards.custom import GIVEN
-from covey.rewards.registry import reads_answer
+from covey.rewards.registry import columns_read
 from covey.training.preflight.findings import Mark, PreflightFinding
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def columns_wanted(config: Config, runner: EnvironmentRunner | None, columns: Se
     settings = RewardSettings.of(config.rewards, config.training.max_completion_length)
     for name in config.rewards.funcs:
         own = _taken(find(name, settings).batch, without=GIVEN) if ":" in name else []
-        told.append((name, ["answer"] if ":" not in name and reads_answer(name) else own))
+        told.append((name, own if ":" in name else list(columns_read(name)[:1])))
     if runner is not None:
         for chosen, (factory, _) in config.environment.factories.items():
             told.append((factory, _taken(runner.instances([chosen])[0].reset)))

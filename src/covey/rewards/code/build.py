@@ -1,0 +1,91 @@
+"""The rewards `code` and `binary_code`, built from a grade."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Hashable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any
+
+from covey.errors import RewardError
+from covey.rewards.code.cases import COLUMNS, read_cases
+from covey.rewards.code.grade import all_or_nothing, code, extract_code
+from covey.rewards.reward import Graded, Reward, named, texts_of
+from covey.rewards.settings import RewardSettings
+from covey.sandbox import strictest
+
+_GRACE = 30.0  # seconds beyond the programs' own limits
+
+
+def build_code(settings: RewardSettings) -> Reward:
+    """The share of the tests that a program passes; see `grade.code`."""
+    strictest()  # found out once, before workers are forked
+    grade = partial(code, settings=settings)
+
+    def batch(
+        prompts: Sequence[Any] | None = None, completions: Sequence[Any] | None = None, **columns: Any
+    ) -> list[float | None]:
+        return [graded.value for graded in _grades(completions, columns, settings)]
+
+    return Reward(
+        "code",
+        named(batch, "code", code),
+        lambda text, row: grade(text, row),
+        partial(_key, settings=settings),
+        reads=COLUMNS,
+        seconds=partial(_seconds, settings=settings),
+    )
+
+
+def build_binary_code(settings: RewardSettings) -> Reward:
+    """1 for a program that passes all tests, else 0."""
+
+    def batch(
+        prompts: Sequence[Any] | None = None, completions: Sequence[Any] | None = None, **columns: Any
+    ) -> list[float | None]:
+        return all_or_nothing((), (), _grades(completions, columns, settings))
+
+    return Reward(
+        "binary_code", named(batch, "binary_code", all_or_nothing), graded_by="code", from_grades=all_or_nothing
+    )
+
+
+def _grades(completions: Sequence[Any] | None, columns: Mapping[str, Any], settings: RewardSettings) -> list[Graded]:
+    texts = texts_of("code", completions)
+    for name in COLUMNS:
+        if name in columns and (isinstance(columns[name], str) or len(columns[name]) != len(texts)):
+            raise RewardError(f"The reward code takes one value of {name} per completion: {len(texts)} values.")
+    own = [name for name in (*COLUMNS, "language") if name in columns]
+    rows = [{name: columns[name][index] for name in own} for index in range(len(texts))]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        return list(pool.map(partial(code, settings=settings), texts, rows))
+
+
+def _key(text: str, row: Mapping[str, Any], settings: RewardSettings) -> Hashable | None:
+    """Equal programs with equal tests have equal grades."""
+    tests = {name: row.get(name) for name in (*COLUMNS, "language")}
+    try:
+        told = json.dumps([extract_code(text, _language(row), settings.tags.think), tests], sort_keys=True)
+    except (TypeError, ValueError, RecursionError):
+        return None
+    return "code", hashlib.blake2b(told.encode("utf-8", "surrogatepass")).digest()
+
+
+def _language(row: Mapping[str, Any]) -> str:
+    try:
+        cases = read_cases(row)
+    except RewardError:
+        cases = None
+    return cases.language if cases is not None else "python"
+
+
+def _seconds(row: Mapping[str, Any], settings: RewardSettings) -> float:
+    try:
+        cases = read_cases(row)
+    except RewardError:
+        cases = None
+    runs = max(1, len(cases.pairs)) if cases is not None else 1
+    return 2 * runs * settings.code.limits.wall_seconds + _GRACE
