@@ -50,12 +50,18 @@ def code(text: str, row: Mapping[str, Any], settings: RewardSettings) -> Graded:
 
 
 def all_or_nothing(prompts: Sequence[Any], completions: Sequence[Any], grades: Sequence[Graded]) -> list[float | None]:
-    """1 where a program passes all tests, else 0."""
+    """1 where a program passes all tests, else 0; see `code`.
+
+    Range: 0 or 1, None where the tests cannot be read.
+    """
     return [None if grade.value is None else float(grade.value == 1) for grade in grades]
 
 
 def code_format(text: str, settings: RewardSettings) -> float:
-    """1 where the completion, after its thinking part, has a fenced block that names its language, else 0."""
+    """1 where the completion, after its thinking part, has a fenced block that names its language, else 0.
+
+    Range: 0 or 1. Source: the form that open-r1's `code_format` asks for, for any language.
+    """
     answer = text.rpartition(f"</{settings.tags.think}>")[2]
     return float(any(language and source.strip() for language, source in _BLOCK.findall(answer)))
 
