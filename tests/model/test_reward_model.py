@@ -11,8 +11,9 @@ from datasets import Dataset
 from transformers import AutoTokenizer, Qwen2Config, Qwen2ForSequenceClassification
 from trl import GRPOTrainer
 
+from covey.config.groups.rewards import RewardModelConfig
 from covey.errors import ModelError
-from covey.model.reward_model import RewardModel, RewardModelSettings
+from covey.model.reward_model import RewardModel
 from covey.model.starter import STARTER_PATH
 
 PROMPTS = [[{"role": "user", "content": text}] for text in ("What is 1 + 1?", "2 + 2?", "a much longer question " * 9)]
@@ -47,7 +48,7 @@ def reference(folder: Path, texts: list[str]) -> list[float]:
 
 @pytest.mark.parametrize("batch_size", [1, 2, 32])
 def test_the_logit_at_the_last_token(folder: Path, batch_size: int) -> None:
-    judge = RewardModel(str(folder), RewardModelSettings(batch_size=batch_size))
+    judge = RewardModel(str(folder), RewardModelConfig(batch_size=batch_size))
     tokenizer = AutoTokenizer.from_pretrained(folder)
     pairs = list(zip(PROMPTS, COMPLETIONS, strict=True))
     texts = [tokenizer.apply_chat_template([*p, *c], tokenize=False) for p, c in pairs]
@@ -74,17 +75,18 @@ def test_the_rewards_are_those_of_trl(folder: Path, tmp_path: Path) -> None:
 
 def test_bad_models_are_one_paragraph(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"rewards.funcs: model:.*is no reward model: score.weight are missing"):
-        RewardModel(str(STARTER_PATH))
+        RewardModel(str(STARTER_PATH)).load()
     with pytest.raises(ModelError, match="cannot be loaded as a sequence classifier"):
-        RewardModel(str(tmp_path))
-    broken = RewardModelSettings(chat_template="{{ messages[9].content }}")
+        RewardModel(str(tmp_path)).load()
+    broken = RewardModelConfig(chat_template="{{ messages[9].content }}")
     with pytest.raises(ModelError, match=r"rewards\.model\.chat_template"):
         RewardModel(str(folder), broken)(PROMPTS[:1], COMPLETIONS[:1])
 
 
 def test_an_own_template_and_dtype(folder: Path) -> None:
-    own = RewardModelSettings(chat_template="{% for m in messages %}{{ m.content }}|{% endfor %}", dtype="bfloat16")
+    own = RewardModelConfig(chat_template="{% for m in messages %}{{ m.content }}|{% endfor %}", dtype="bfloat16")
     judge = RewardModel(str(folder), own)
-    assert judge._model.dtype is torch.bfloat16
+    judge.load()
+    assert judge._loaded[0].dtype is torch.bfloat16
     found = judge([[{"role": "user", "content": "2 + 2"}]], [[{"role": "assistant", "content": "4"}]])
     assert found == pytest.approx(reference(folder, ["2 + 2|4|"]), abs=0.05)

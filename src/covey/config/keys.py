@@ -17,7 +17,7 @@ from covey.config.groups.logging import LoggingConfig
 from covey.config.groups.model import LoraConfig, ModelConfig
 from covey.config.groups.objective.kl import KLConfig
 from covey.config.groups.objective.settings import ObjectiveConfig
-from covey.config.groups.rewards import CodeConfig, RewardsConfig
+from covey.config.groups.rewards import CodeConfig, RewardModelConfig, RewardsConfig
 from covey.config.groups.rollout import RolloutConfig
 from covey.config.groups.speed import SpeedConfig
 from covey.config.groups.training import OWNED_ELSEWHERE, TrainingConfig
@@ -39,6 +39,7 @@ GROUPS: Mapping[str, type] = MappingProxyType(
         "environment": EnvironmentConfig,
         "rewards": RewardsConfig,
         "rewards.code": CodeConfig,
+        "rewards.model": RewardModelConfig,
         "objective": ObjectiveConfig,
         "objective.kl": KLConfig,
         "training": TrainingConfig,

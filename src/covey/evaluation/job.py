@@ -43,6 +43,7 @@ from covey.model.loading import (
     vocab_size_of,
 )
 from covey.model.prompts import cut_left, prompt_lengths, thinking_prefix
+from covey.model.reward_model import reward_models
 from covey.rewards.runner import RewardRunner
 from covey.rollout import InferenceEngine, LocalEngine, SamplingSettings
 from covey.rollout.registry import make_engine
@@ -117,7 +118,8 @@ def run_evaluations(
             logger.warning("%s", note)
         sets = [replace(part, rewarded=part.rewarded and part.name not in left_out) for part in sets]
         engine = engine_of(config, target, tokenizer, name, model)
-        runner = RewardRunner.of(config.rewards, max_completion_length=config.training.max_completion_length)
+        longest, models = config.training.max_completion_length, reward_models(config.rewards)
+        runner = RewardRunner.of(config.rewards, max_completion_length=longest, models=models)
         with closing(engine), runner:
             runner.start()
             players = Players.of(config, environments, tokenizer, getattr(engine, "model", None))

@@ -100,7 +100,7 @@ def load_tokenizer(model: ModelConfig) -> PreTrainedTokenizerBase:
     except Exception as error:  # every kind of tokenizer raises its own for a damaged file
         raise ModelError(_cannot_load("tokenizer", model.name, source, error)) from error
     if model.chat_template is not None:
-        tokenizer.chat_template = _chat_template(model.chat_template)
+        tokenizer.chat_template = chat_template(model.chat_template)
     if tokenizer.chat_template is None:
         raise ModelError(
             f"The tokenizer of model.name={model.name} has no chat template, so conversations cannot be rendered: it "
@@ -254,18 +254,16 @@ def _base_of(adapters: Path) -> str:
         return "THEIR MODEL"
 
 
-def _chat_template(value: str) -> str:
+def chat_template(value: str, key: str = "model.chat_template") -> str:
     looks_inline = "{" in value or "\n" in value
     if looks_inline:
         return value
     file = Path(value).expanduser()
     if not file.is_file():
-        raise ModelError(
-            f"model.chat_template={value} is neither a Jinja template (it has no {{% … %}}) nor a file that exists."
-        )
+        raise ModelError(f"{key}={value} is neither a Jinja template (it has no {{% … %}}) nor a file that exists.")
     text = file.read_text(encoding="utf-8")
     if "{%" not in text and "{{" not in text:  # it would be saved with every tokenizer, whatever it is
-        raise ModelError(f"model.chat_template={value}: this file holds no Jinja template (it has no {{% … %}}).")
+        raise ModelError(f"{key}={value}: this file holds no Jinja template (it has no {{% … %}}).")
     return text
 
 

@@ -2,34 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from covey.config.groups.rewards import RewardModelConfig, RewardsConfig
 from covey.errors import ModelError, one_line
+from covey.rewards.registry import MODEL_PREFIX
 
 if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-PREFIX = "model:"
-"""Of its name among `rewards.funcs`."""
+
+def reward_models(config: RewardsConfig) -> dict[str, RewardModel]:
+    """The reward models among `rewards.funcs`, by their names there; not loaded yet."""
+    names = [name for name in config.funcs if name.startswith(MODEL_PREFIX)]
+    return {name: RewardModel(name.removeprefix(MODEL_PREFIX), config.model) for name in names}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RewardModelSettings:
-    """How reward models are loaded and run."""
-
-    dtype: str = "float32"
-    batch_size: int = 32
-    """Conversations of one forward pass."""
-    device: str | None = None
-    """None takes that of training."""
-    chat_template: str | None = None
-    """Jinja text in place of the reward tokenizer's own template."""
-    revision: str = "main"
-    trust_remote_code: bool = False
+def load_all(models: Iterable[RewardModel]) -> int:
+    """Load models, and return how many; raises as `RewardModel.load`."""
+    found = list(models)
+    for model in found:
+        model.load()
+    return len(found)
 
 
 class RewardModel:
@@ -37,18 +35,22 @@ class RewardModel:
 
     Args:
         name: a folder, or a hub id.
-        settings: see there.
-
-    Raises:
-        ModelError: it cannot be loaded, is no classifier of one label, or its tokenizer has no chat template.
+        settings: how it is loaded and run.
     """
 
-    def __init__(self, name: str, settings: RewardModelSettings | None = None) -> None:
-        self._settings = settings = settings or RewardModelSettings()
+    def __init__(self, name: str, settings: RewardModelConfig | None = None) -> None:
+        self._settings = settings or RewardModelConfig()
         self._name = name
         self.__name__ = name.rstrip("/").rpartition("/")[2]
         """Of its metrics, as TRL names them."""
-        self._model, self._tokenizer = self._load(settings)
+
+    def load(self) -> None:
+        """Load the model and its tokenizer, unless they are loaded already.
+
+        Raises:
+            ModelError: they cannot be loaded, or it is no classifier of one label.
+        """
+        self._loaded  # noqa: B018  a property that is computed once
 
     def __call__(self, prompts: Sequence[Any], completions: Sequence[Any], **columns: Any) -> list[float]:
         """One reward per completion.
@@ -59,20 +61,21 @@ class RewardModel:
             columns: ignored.
 
         Raises:
-            ModelError: the chat template fails on a conversation.
+            ModelError: it cannot be loaded, or the chat template fails on a conversation.
         """
         import torch
 
+        model, tokenizer = self._loaded
         texts = [self._render(prompt, completion) for prompt, completion in zip(prompts, completions, strict=True)]
-        ids = self._tokenizer(texts, add_special_tokens=False)["input_ids"]
-        longest = self._tokenizer.model_max_length
+        ids = tokenizer(texts, add_special_tokens=False)["input_ids"]
+        longest = tokenizer.model_max_length
         order = sorted(range(len(ids)), key=lambda index: len(ids[index]))
         rewards = [0.0] * len(ids)
         for at in range(0, len(order), self._settings.batch_size):
             chosen = order[at : at + self._settings.batch_size]
             rows = [ids[index][-longest:] for index in chosen]
             with torch.inference_mode():
-                logits_B = self._model(**self._padded(rows)).logits[:, 0]
+                logits_B = model(**self._padded(rows)).logits[:, 0]
             for index, reward in zip(chosen, logits_B.float().tolist(), strict=True):
                 rewards[index] = reward
         return rewards
@@ -80,33 +83,35 @@ class RewardModel:
     def _padded(self, rows: Sequence[Sequence[int]]) -> dict[str, torch.Tensor]:
         import torch
 
-        width = max(map(len, rows))
-        pad = self._tokenizer.pad_token_id
+        model, tokenizer = self._loaded
+        width, pad = max(map(len, rows)), tokenizer.pad_token_id
         found = {
             "input_ids": [[*row, *[pad] * (width - len(row))] for row in rows],
             "attention_mask": [[1] * len(row) + [0] * (width - len(row)) for row in rows],
         }
-        return {name: torch.tensor(values, device=self._model.device) for name, values in found.items()}
+        return {name: torch.tensor(values, device=model.device) for name, values in found.items()}
 
     def _render(self, prompt: Any, completion: Any) -> str:
         if isinstance(prompt, str):
             return f"{prompt}{completion}"
         try:
-            return str(self._tokenizer.apply_chat_template([*prompt, *completion], tokenize=False))
+            return str(self._loaded[1].apply_chat_template([*prompt, *completion], tokenize=False))
         except Exception as error:  # a template is a program, and may fail in any way
             raise ModelError(
                 f"The chat template of the reward model {self._name} cannot render a conversation: {one_line(error)}. "
                 "Give another with rewards.model.chat_template."
             ) from error
 
-    def _load(self, settings: RewardModelSettings) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    @cached_property
+    def _loaded(self) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
         import torch
         from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-        from covey.model.loading import quiet_weights
+        from covey.model.loading import chat_template, quiet_weights
 
-        own = {"revision": settings.revision, "trust_remote_code": settings.trust_remote_code}
-        where = f"rewards.funcs: {PREFIX}{self._name}"
+        settings = self._settings
+        own = {"revision": settings.revision or "main", "trust_remote_code": settings.trust_remote_code}
+        where = f"rewards.funcs: {MODEL_PREFIX}{self._name}"
         path = Path(self._name).expanduser()
         source = str(path) if path.exists() else self._name
         try:
@@ -124,7 +129,7 @@ class RewardModel:
                 "A reward model is a sequence classifier of one label (AutoModelForSequenceClassification)."
             )
         if settings.chat_template is not None:
-            tokenizer.chat_template = settings.chat_template
+            tokenizer.chat_template = chat_template(settings.chat_template, "rewards.model.chat_template")
         if tokenizer.pad_token_id is None:
             tokenizer.pad_token = tokenizer.eos_token
         model.config.get_text_config().pad_token_id = tokenizer.pad_token_id  # by which it finds the last token

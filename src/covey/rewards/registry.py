@@ -8,6 +8,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from functools import cache
 from types import MappingProxyType
+from typing import Any
 
 from covey.errors import RewardError
 from covey.rewards.code.build import build_binary_code, build_code
@@ -16,7 +17,7 @@ from covey.rewards.custom import check_columns, find_custom
 from covey.rewards.library import correctness, format, gsm8k_shaping, length
 from covey.rewards.library.countdown import countdown
 from covey.rewards.library.reasoning_gym import build_reasoning_gym
-from covey.rewards.reward import Builder, Graded, Reward, RewardFunction, completion_text, graded, scored
+from covey.rewards.reward import Builder, Graded, Reward, RewardFunction, completion_text, graded, named, scored
 from covey.rewards.settings import RewardSettings
 
 __all__ = [
@@ -102,6 +103,9 @@ IMPLIED_GRADERS: Mapping[str, str] = MappingProxyType(
 )
 """The rewards that check answers, each with the grader of a run that trains with it and names none."""
 
+MODEL_PREFIX = "model:"
+"""Of reward models: `model:FOLDER` or `model:OWNER/NAME`."""
+
 _OF_CODE = re.compile(r"(^|_)code(_|$|forces)|unit_?test", re.IGNORECASE)
 """Names of rewards for code in open-r1 (`ioi_code`, `cf_code`) and its forks."""
 
@@ -152,7 +156,7 @@ def get_reward(name: str, settings: RewardSettings = _DEFAULT) -> RewardFunction
 
     Args:
         name: a registered name, with or without `_reward` at its end; or `file.py:function` or
-            `package.module:function` for a function of your own.
+            `package.module:function` for a function of your own. Reward models cannot be had here.
         settings: parameters of the rewards that come with Covey.
 
     Returns:
@@ -172,7 +176,22 @@ def find(name: str, settings: RewardSettings) -> Reward:
     Raises:
         RewardError: there is no such function, or it does not accept the arguments of a reward.
     """
+    if name.startswith(MODEL_PREFIX):
+        return _of_model(name)
     return find_custom(name) if ":" in name else _build(canonical_name(name), settings)
+
+
+def _of_model(name: str) -> Reward:
+    """A reward model, by its name alone: a `RewardRunner` is given the model itself."""
+    path = name.removeprefix(MODEL_PREFIX).rstrip("/")
+    if not path:
+        raise RewardError(f"rewards.funcs: {name} names no model: write model:FOLDER or model:OWNER/NAME.")
+
+    def batch(prompts: Sequence[Any], completions: Sequence[Any], **columns: Any) -> list[float | None]:
+        raise RewardError(f"{name} is a reward model, which only training and evaluation load.")
+
+    short = path.rpartition("/")[2]
+    return Reward(short, named(batch, short, _of_model))
 
 
 def canonical_name(name: str) -> str:
@@ -199,7 +218,7 @@ def reads_answer(name: str, key: str = "rewards.funcs") -> bool:
     Raises:
         RewardError: there is no such function, or it does not accept the arguments of a reward.
     """
-    if ":" not in name:
+    if ":" not in name or name.startswith(MODEL_PREFIX):
         return "answer" in columns_read(name)
     parameter = inspect.signature(find_custom(name, key).batch).parameters.get("answer")
     return parameter is not None and parameter.default is parameter.empty

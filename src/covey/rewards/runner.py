@@ -21,7 +21,7 @@ from covey.rewards.reward import Graded, Reward, RewardFunction, completion_text
 from covey.rewards.settings import RewardSettings
 from covey.rewards.workers.inline import InProcess
 from covey.rewards.workers.pool import NotPortableError, WorkerPool, accepted
-from covey.rewards.workers.run_reward import LOGS, CallResult, SampleResult
+from covey.rewards.workers.run_reward import LOGS, CallResult, SampleResult, call
 from covey.sandbox import log_isolation
 
 if TYPE_CHECKING:
@@ -61,6 +61,7 @@ class RewardRunner:
         timeout: seconds for grading one completion.
         batch_timeout: seconds for one call of a function that takes a whole batch.
         memory_mb: see `WorkerPool`.
+        models: the reward models among `funcs`, by their names there; they run in this process.
 
     Raises:
         RewardError: a function cannot be found or used, or two have the same name.
@@ -76,9 +77,11 @@ class RewardRunner:
         timeout: float = 5.0,
         batch_timeout: float = 60.0,
         memory_mb: int | None = 4096,
+        models: Mapping[str, RewardFunction] | None = None,
     ) -> None:
         self._settings = settings = settings or RewardSettings()
         self._rewards: dict[int, tuple[str, Reward]] = {}  # by position, with the name that workers find it by
+        self._models = dict(models or {})
         self.functions: list[RewardFunction] = []
         """The functions for the trainer, in the order of `funcs`; metrics are named by their `__name__`."""
         for position, func in enumerate(funcs):
@@ -111,7 +114,13 @@ class RewardRunner:
         self._log_what_runs_here(funcs, workers)
 
     @classmethod
-    def of(cls, config: RewardsConfig, *, max_completion_length: int | None) -> Self:
+    def of(
+        cls,
+        config: RewardsConfig,
+        *,
+        max_completion_length: int | None,
+        models: Mapping[str, RewardFunction] | None = None,
+    ) -> Self:
         """The runner for `config.rewards` and `training.max_completion_length`."""
         return cls(
             config.funcs,
@@ -121,6 +130,7 @@ class RewardRunner:
             timeout=config.timeout,
             batch_timeout=config.batch_timeout,
             memory_mb=config.memory_mb,
+            models=models,
         )
 
     def start(self, output: Path | None = None) -> None:
@@ -264,7 +274,7 @@ class RewardRunner:
         batch = _Batch(completions, self.prompt_prefix)
         completions = batch.completions
         for position, (name, reward) in self._rewards.items():
-            if not _grader(name, reward):  # calls first: they take longest
+            if not _grader(name, reward) and name not in self._models:  # calls first: they take longest
                 arguments = arguments_for_call(reward, ":" not in name, prompts, completions, columns)
                 batch.calls[position] = self.pool.submit_call(name, arguments)
         graders = {name for name in self._graders if not self._graders[name].isdisjoint(columns)}
@@ -295,6 +305,10 @@ class RewardRunner:
         """The values of one function, and its problems; passes on what it logged."""
         name, reward = self._rewards[position]
         grader = _grader(name, reward)
+        if name in self._models:
+            given = {"prompts": prompts, "completions": batch.completions}
+            called = call(self._models[name], given, len(prompts))
+            return called.values, _call_problems(called)
         if not grader:
             (called,) = batch.calls[position].result()
             self._log(batch, reward.name, called, columns)

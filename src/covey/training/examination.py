@@ -30,6 +30,7 @@ from covey.model.adapters import check_adapters, quantization_config
 from covey.model.architecture import check_architecture
 from covey.model.loading import check_files, check_model, load_tokenizer, source_options
 from covey.model.prompts import cut_left, prompt_ids, render, thinking_prefix
+from covey.model.reward_model import RewardModel, load_all, reward_models
 from covey.rewards.runner import RewardRunner
 from covey.runlog.directory import RunDirectory
 from covey.training.build import check_optimizer, grpo_config
@@ -93,6 +94,8 @@ class Examination:
 
     objective_arguments: dict[str, Any] = field(init=False)
     runner: RewardRunner = field(init=False)
+    models: Mapping[str, RewardModel] = field(init=False, default_factory=dict)
+    """The reward models, by their names among the rewards."""
     environments: EnvironmentRunner | None = field(init=False, default=None)
     """Runs the environments and tools, if there are any; `close` ends their processes."""
     rollout_func: Callable[..., Any] | None = field(init=False, default=None)
@@ -187,7 +190,9 @@ class Examination:
         config = self.config
 
         def load() -> tuple[str | None]:
-            self.runner = RewardRunner.of(config.rewards, max_completion_length=config.training.max_completion_length)
+            longest = config.training.max_completion_length
+            self.models = reward_models(config.rewards)
+            self.runner = RewardRunner.of(config.rewards, max_completion_length=longest, models=self.models)
             rewarding = () if self.environments is None else environment_rewards(config, self.environments)
             notes.extend(check_evaluation(config, rewarding))
             return (answer_asked_by(config),)
@@ -245,6 +250,7 @@ class Examination:
             return
         self.source, self.tokenizer = found
         yield PreflightFinding(Mark.FINE, "model", f"{config.model.name}: config and tokenizer load")
+        yield from self._attempt("rewards", lambda: load_all(self.models.values()))
         notes = yield from self._attempt("reasoning", lambda: check_reasoning(config, self.source, self.tokenizer))
         yield from (PreflightFinding(Mark.NOTE, "reasoning", note) for note in notes or [])
 

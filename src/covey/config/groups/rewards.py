@@ -32,14 +32,35 @@ class CodeConfig(Group):
 
 
 @dataclass(frozen=True, kw_only=True)
+class RewardModelConfig(Group):
+    """How reward models, `model:FOLDER` or `model:OWNER/NAME` among `rewards.funcs`, are loaded and run."""
+
+    PREFIX: ClassVar[str] = "rewards.model."
+
+    dtype: str = option("float32", choices=("float32", "bfloat16", "float16", "auto"))
+    """Number type of the weights."""
+    batch_size: int = option(32, low=1)
+    """Conversations of one forward pass."""
+    device: str | None = None
+    """Where it runs, such as `cuda:1` or `cpu`; null takes the device of training."""
+    chat_template: str | None = None
+    """A Jinja template, or a file that holds one, in place of the reward tokenizer's own."""
+    revision: str | None = None
+    """Branch, tag or commit on the hub."""
+    trust_remote_code: bool = False
+    """Whether code of the model's repository is run."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class RewardsConfig(Group):
     """The reward functions. Their weights are `training.reward_weights`, as in TRL."""
 
     PREFIX: ClassVar[str] = "rewards."
 
     funcs: tuple[str, ...] = ("exact_match", "format")
-    """Reward functions: by name, as `file.py:function` or as `package.module:function`; their rewards are summed with
-    `training.reward_weights`. With `[]`, the environment's own reward is the only one."""
+    """Reward functions: by name, as `file.py:function` or `package.module:function`, and reward models, as
+    `model:FOLDER` or `model:OWNER/NAME`; their rewards are summed with `training.reward_weights`. With `[]`, the
+    environment's own reward is the only one."""
     on_error: str = option("stop", choices=("stop", "skip"))
     """What happens when a reward function fails: end the run (`stop`), or leave those rewards out (`skip`)."""
     workers: int | None = option(None, low=0, high=1024)
@@ -75,6 +96,8 @@ class RewardsConfig(Group):
     """`soft_overlong`: how many tokens before that the penalty begins; null means a fifth of the length."""
     code: CodeConfig = field(default_factory=CodeConfig)
     """What programs may use that are run for a reward."""
+    model: RewardModelConfig = field(default_factory=RewardModelConfig)
+    """How reward models are loaded and run."""
 
     def __post_init__(self) -> None:
         tags = {"rewards.think_tag": self.think_tag, "rewards.answer_tag": self.answer_tag}
