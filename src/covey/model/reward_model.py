@@ -113,6 +113,11 @@ class RewardModel:
         own = {"revision": settings.revision or "main", "trust_remote_code": settings.trust_remote_code}
         where = f"rewards.funcs: {MODEL_PREFIX}{self._name}"
         path = Path(self._name).expanduser()
+        if not path.exists() and (path.is_absolute() or self._name.startswith((".", "~")) or self._name.count("/") > 1):
+            raise ModelError(
+                f"{where} is a path, and there is nothing at {path.absolute()}. Give the folder of a saved reward model "
+                "(it holds config.json and *.safetensors), or its hub id (owner/name)."
+            )
         source = str(path) if path.exists() else self._name
         try:
             tokenizer = AutoTokenizer.from_pretrained(source, **own)

@@ -28,6 +28,7 @@ def check_answers(config: Config, loaded: LoadedData) -> Iterator[PreflightFindi
     graders = {reward.graded_by or reward.name for reward in found if reward.sample or reward.graded_by}
     grader = grader_name(config)
     graders |= {grader} if grader is not None and ":" not in grader else set()
+    graders -= {"code"}  # its rows have tests, and no program that passes them
     with RewardRunner.of(config.rewards, max_completion_length=config.training.max_completion_length) as runner:
         for name, rows in {"train": loaded.train, **loaded.evaluation}.items():
             sample = list(rows.select(range(min(SAMPLE, len(rows)))))
