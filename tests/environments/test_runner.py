@@ -8,17 +8,19 @@ import os
 import pickle
 import random
 import resource
+import signal
+import subprocess
 import sys
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import hostile_environments
 import numpy as np
 import pytest
 from transformers.utils import get_json_schema
 
+import hostile_environments
 from covey.environments.contract import check_environment, tool_methods
 from covey.environments.proxies import ToolError
 from covey.environments.registry import EnvironmentSource
@@ -309,7 +311,10 @@ def test_an_episode_has_a_limit_of_its_own(games: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("Wrong", r"environment.factory: .*games.py:Wrong cannot be made: RuntimeError: no server at home \(.*games.py"),
+        (
+            "Wrong",
+            r"environment.factory: .*:Wrong cannot be made: RuntimeError: no server at home \(.*games.py",
+        ),
         ("Slow", "environment.factory=.*:Slow cannot be made: .*was not made after"),
         ("Dies", "environment.factory=.*:Dies cannot be made: .*its process ended with exit code 5"),
         ("exits", "environment.factory=.*:exits cannot be made: .*SystemExit: 2"),
@@ -341,18 +346,50 @@ def test_the_contract_is_checked_on_a_proxy(games: Path, name: str, message: str
         ("raise ValueError('not today')", "ValueError: not today"),
         ("import threading, time; threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()", None),
         ("import sys; sys.exit(3)", "SystemExit: 3"),
+        ("import os, signal; signal.signal(signal.SIGINT, lambda *_: os._exit(8))", None),
     ],
-    ids=["exit", "raise", "thread", "sys-exit"],
+    ids=["exit", "raise", "thread", "sys-exit", "signal"],
 )
 def test_code_that_fails_when_imported_or_starts_threads(tmp_path: Path, code: str, message: str | None) -> None:
     path = tmp_path / "code.py"
     path.write_text(f"{code}\n{textwrap.dedent(GAMES.replace('from __future__ import annotations', ''))}")
     with EnvironmentRunner({None: source(path, "Game")}) as runner:
         if message is None:
-            assert runner.instances([None])[0].rules(page=1) == "page 1"
+            (environment,) = runner.instances([None])
+            for pid in runner.pids[:1]:
+                os.kill(pid, signal.SIGINT)
+            environment.reset()
+            assert environment.rules(page=1) == "page 1"
         else:
             with pytest.raises(EnvironmentSetupError, match=message):
                 runner.check()
+
+
+@linux
+def test_what_the_code_starts_when_imported_stays_as_long_as_the_runner(tmp_path: Path) -> None:
+    path, pid = tmp_path / "code.py", tmp_path / "pid"
+    start = f"Path({str(pid)!r}).write_text(str(subprocess.Popen(['sleep', '1000']).pid))"
+    path.write_text(f"import subprocess\nfrom pathlib import Path\n{start}\n" + Path(HOSTILE).read_text())
+    with EnvironmentRunner({None: EnvironmentSource(f"{path}:Obedient")}) as runner:
+        (environment,) = runner.instances([None])
+        environment.reset()
+        assert "error" in environment.do("exit")
+        environment.reset()
+        assert Path(f"/proc/{pid.read_text()}").exists()
+    assert not Path(f"/proc/{pid.read_text()}").exists()
+
+
+@linux
+def test_neither_the_fork_server_nor_its_processes_load_torch(games: Path) -> None:
+    code = (
+        "import sys; from covey.environments.workers.worker import EnvironmentWork\n"
+        "from covey.environments.registry import EnvironmentSource\n"
+        "from covey.environments.runner import FINDERS\n"
+        f"EnvironmentWork({{None: EnvironmentSource({f'{games}:Game'!r})}}, (), FINDERS, None).preload()\n"
+        "print(sorted({'torch', 'transformers', 'trl'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
 
 
 def test_a_reward_in_another_process_reads_a_copy(tmp_path: Path) -> None:
@@ -479,7 +516,7 @@ def test_a_system_without_processes_is_an_error_after_a_while(games: Path, monke
         environment.reset()
         monkeypatch.setattr(ForkServer, "fork", no_fork)
         other = runner.instances([None, None])[1]
-        with pytest.raises(EnvironmentSetupError, match="Resource temporarily unavailable. 1 run, one for each episode"):
+        with pytest.raises(EnvironmentSetupError, match=r"Resource temporarily unavailable\. 1 run, one for"):
             other.reset()
         assert environment.rules(page=1) == "page 1"
         with pytest.raises(ToolError):
