@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.support.chat_templates import (
+from chat_templates import (
     SHIPPED,
     TOOLS,
     family_of,

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.tool_trainers import SCRIPTS, ScriptedCovey, asked, tool_trainer
+from tool_trainers import SCRIPTS, ScriptedCovey, asked, tool_trainer
 from trl import GRPOTrainer as TRLGRPOTrainer
 
 NAMES = ["mask", "completions", "ids", "logps", "calls", "failures", "images"]
