@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+
 from chat_templates import (
     SHIPPED,
     TOOLS,
@@ -15,7 +16,6 @@ from chat_templates import (
     random_results,
     random_turn,
 )
-
 from covey.environments.chat import ToolChat, template_refusal
 
 REFUSED = {

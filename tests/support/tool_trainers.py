@@ -17,8 +17,8 @@ from datasets import Dataset
 from transformers import Qwen2Config, Qwen2ForCausalLM, TrainerCallback
 from trl import GRPOTrainer as TRLGRPOTrainer
 
-from covey import GRPOConfig, GRPOTrainer
 from chat_templates import family_of, make_tokenizer
+from covey import GRPOConfig, GRPOTrainer
 
 END = "<|im_end|>"
 

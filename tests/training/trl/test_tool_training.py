@@ -7,6 +7,9 @@ from typing import Any
 
 import pytest
 import torch
+
+from covey.config import SpeedConfig
+from covey.objective import AdaptiveKL, MaxEnt
 from tool_trainers import (
     COUNTING,
     TOOLS,
@@ -17,9 +20,6 @@ from tool_trainers import (
     lengths,
     tool_trainer,
 )
-
-from covey.config import SpeedConfig
-from covey.objective import AdaptiveKL, MaxEnt
 
 PLAIN = SpeedConfig(shared_prefill=False, shared_scoring=False, trim=False, skip_zero=False)
 ROWS = asked("one,answer,two,wrong", "unknown,malformed,endless,markup", "answer", "raises,list,long,two")
