@@ -59,6 +59,14 @@ class Completion:
         return len(self.ids)
 
 
+def cut(one: Completion, length: int) -> Completion:
+    """A completion of at most this many tokens; text is left to the caller where some are cut off."""
+    if one.length <= length:
+        return one
+    logps = None if one.logps is None else one.logps[:length]
+    return Completion(one.ids[:length], truncated=True, logps=logps)
+
+
 @dataclass(frozen=True, slots=True)
 class Capabilities:
     """What an engine can do, and what it requires."""

@@ -13,7 +13,7 @@ from transformers import PreTrainedTokenizerBase
 from covey.errors import EngineError
 from covey.importing import user_errors
 from covey.model.prompts import TemplateArguments, render
-from covey.rollout.engine import Completion, InferenceEngine, SamplingSettings
+from covey.rollout.engine import Completion, InferenceEngine, SamplingSettings, cut
 
 
 def generate(
@@ -97,14 +97,6 @@ def complete(
     if not all(one.logps is None or (isinstance(one.logps, Sized) and len(one.logps) == len(one.ids)) for one in found):
         raise EngineError(f"The engine {name} returned log-probabilities that are not one for each token.")
     return list(found) if max_lengths is None else list(map(cut, found, max_lengths))
-
-
-def cut(one: Completion, length: int) -> Completion:
-    """A completion of at most this many tokens; text is left to the caller where some are cut off."""
-    if one.length <= length:
-        return one
-    logps = None if one.logps is None else one.logps[:length]
-    return Completion(one.ids[:length], truncated=True, logps=logps)
 
 
 def conversation(engine: InferenceEngine) -> AbstractContextManager[None]:
