@@ -19,6 +19,7 @@ LAYERS = {
     "errors": 0,
     "log_once": 0,
     "importing": 1,
+    "sandbox": 1,
     "config": 1,
     "answers": 2,
     "runlog": 2,
@@ -43,6 +44,7 @@ LAYERS = {
 
 WITHOUT_TORCH = {"_version", "errors", "log_once", "importing", "config", "answers", "runlog", "workers", "data"} | {
     "rewards",
+    "sandbox",
     "report",
     "view",
     "launch",
