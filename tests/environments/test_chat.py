@@ -81,6 +81,6 @@ def test_no_token_drifts_at_the_turns_of_random_episodes(template: str, thinks: 
                 assert [call["function"] for call in parsed["tool_calls"]] == [
                     c["function"] for c in turn["tool_calls"]
                 ]
-            results = [message for message in messages[-len(turn["tool_calls"]) :]]
+            results = messages[-len(turn["tool_calls"]) :]
             tokens = tokens + sampled + chat.suffix_ids(sampled, results, TOOLS)
             assert tokens == whole, chat.tokenizer.decode(tokens) + "\n≠\n" + chat.tokenizer.decode(whole)

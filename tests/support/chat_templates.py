@@ -15,7 +15,7 @@ from transformers import PreTrainedTokenizerFast
 FOLDER = Path(trl.__file__).parent / "chat_templates"
 SHIPPED = sorted(path.stem for path in FOLDER.glob("*.jinja") if not path.stem.endswith("_training"))
 
-_MARKUP = re.compile(r"<\|[^|<>\s]+\|>|<\|[a-z_\"]+>|<\|\"\|>|<[a-z_]+\|>|</?[a-z_]+>|<[｜][^<>\s]+[｜]>|\[gMASK\]")
+_MARKUP = re.compile(r"<\|[^|<>\s]+\|>|<\|[a-z_\"]+>|<\|\"\|>|<[a-z_]+\|>|</?[a-z_]+>|<\uff5c[^<>\s]+\uff5c>|\[gMASK\]")
 """What is one token in the models of these templates, and sometimes more."""
 
 
