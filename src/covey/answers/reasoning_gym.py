@@ -168,5 +168,5 @@ def _decoded(value: dict[str, Any]) -> Any:
     if value.keys() == {_TUPLE}:
         return tuple(value[_TUPLE])
     if value.keys() == {_MAPPING}:
-        return {name: item for name, item in value[_MAPPING]}
+        return dict(value[_MAPPING])
     return value

@@ -36,8 +36,8 @@ def filter_by_length(loaded: LoadedData, length: Length, truncate: CutLeft, data
         loaded: from `load`.
         length: see `Length`.
         truncate: see `CutLeft`.
-        dataset: the limit (None: `loaded` is returned unchanged, as where an environment makes the prompts), and whether
-            to drop or truncate.
+        dataset: the limit, and whether to drop or truncate. Without a limit, or without prompts, since an environment
+            makes them, `loaded` is returned unchanged.
 
     Raises:
         DataError: no row of a set is left.

@@ -14,6 +14,12 @@ from typing import Any
 from covey.config.groups.dataset import name_in_file
 from covey.errors import EnvironmentSetupError, one_line
 
+
+class EnvironmentLostError(Exception):
+    """Raised by an environment that cannot go on, as when its server is gone: its episode ends like that of a process
+    that died, and the next one begins in a new process. Any other exception of a tool is text for the model."""
+
+
 RESET, GET_REWARD = "reset", "get_reward"
 
 

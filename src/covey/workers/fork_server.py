@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import signal
 import socket
@@ -136,15 +135,14 @@ def _socketpair() -> tuple[socket.socket, socket.socket]:
     """
     import resource  # not on Windows
 
-    for last in (False, True):
-        try:
-            return socket.socketpair()
-        except OSError as error:
-            soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-            if last or error.errno != errno.EMFILE or soft == hard:
-                raise NoProcessError(os.strerror(error.errno or 1)) from error
-            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    raise AssertionError
+    try:
+        pair = socket.socketpair()
+    except OSError as error:
+        raise NoProcessError(os.strerror(error.errno or 1)) from error
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if pair[0].fileno() > soft // 2 and soft < hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(2 * soft, hard), hard))
+    return pair
 
 
 def _environment() -> dict[str, str]:

@@ -45,6 +45,11 @@ class Owned(Generic[Kind]):
                 atexit.register(self.close)
             return self.current
 
+    @property
+    def here(self) -> Kind | None:
+        """The running one of this process, if any."""
+        return self.current if self._pid == os.getpid() else None
+
     def close(self) -> None:
         """End all processes and reap them."""
         with self._lock:

@@ -9,7 +9,6 @@ import socket
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Generic, TypeVar
 
@@ -50,7 +49,6 @@ class Supervisor(ABC, Generic[Item, Worker]):
         self._closing = self._ended = False
         self._lock = threading.RLock()  # a finalizer may submit while its thread does
         self.failure: BaseException | None = None
-        self.counts: Counter[str] = Counter()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
@@ -274,7 +272,7 @@ class Supervisor(ABC, Generic[Item, Worker]):
         else:
             self._fork_servers_lost += 1
         for worker in list(self._workers):
-            self._blame(worker, "was killed from outside, several times", at_once=False)
+            self._blame(worker, "was killed from outside", at_once=False)
             self._drop(worker)
         if self._fork_servers_lost >= MOST_TRIES:
             raise self._useless()

@@ -71,8 +71,9 @@ def _parsed(text: str) -> ast.expr:
     except (SyntaxError, ValueError, MemoryError) as problem:
         raise _CannotError(f"{text!r} is not an arithmetic expression") from problem
     for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, float):  # as it is written: a float is not exact
-            node.value = Decimal(ast.get_source_segment(source, node) or "nan")  # type: ignore[assignment]
+        if isinstance(node, ast.Constant) and isinstance(node.value, float):
+            node.value = ast.get_source_segment(source, node) or ""  # as it is written: the float is not exact
+            node.kind = "decimal"
     return tree
 
 
@@ -80,10 +81,11 @@ def _value(node: ast.expr) -> Fraction:
     match node:
         case ast.Constant(value=int() as number) if not isinstance(number, bool):
             return _bounded(Fraction(number))
-        case ast.Constant(value=Decimal() as number):
-            if abs(number.adjusted()) > MAX_BITS:
+        case ast.Constant(value=str() as written, kind="decimal"):
+            decimal = Decimal(written)
+            if abs(decimal.adjusted()) > MAX_BITS:
                 raise _CannotError(_TOO_LARGE)
-            return _bounded(Fraction(number))
+            return _bounded(Fraction(decimal))
         case ast.UnaryOp(op=ast.USub()):
             return -_value(node.operand)
         case ast.UnaryOp(op=ast.UAdd()):

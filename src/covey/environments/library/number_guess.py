@@ -27,12 +27,20 @@ class NumberGuess:
         """
         _check(low, high, guesses)
         self._settings = {"low": low, "high": high, "guesses": guesses}
-        self._begin(None, **self._settings)
+        self._low, self._high, self._left = low, high, guesses
+        self._least, self._most = low, high
+        self._secret, self._found = low, False
 
     def reset(self, **row: Any) -> str:
         """Hide a number and tell the model the rules."""
-        given = {name: row[name] for name in self._settings if row.get(name) is not None}
-        self._begin(row.get("secret"), **{**self._settings, **given})
+        low, high, guesses = (_whole(row[n] if row.get(n) is not None else v) for n, v in self._settings.items())
+        _check(low, high, guesses)
+        secret = random.randint(low, high) if row.get("secret") is None else _whole(row["secret"])
+        if not low <= secret <= high:
+            raise ValueError(f"secret={secret} is not between low={low} and high={high}")
+        self._low, self._high, self._left = low, high, guesses
+        self._least, self._most = low, high
+        self._secret, self._found = secret, False
         return (
             f"I have hidden a whole number from {self._low} to {self._high}. Find it with the tool guess. You have "
             f"{self._left} guesses; each reply says whether the hidden number is higher or lower."
@@ -69,15 +77,6 @@ class NumberGuess:
             return 1.0
         everything = self._high - self._low + 1
         return 0.5 * (1 - math.log(self._most - self._least + 1) / math.log(everything))
-
-    def _begin(self, secret: Any, *, low: Any, high: Any, guesses: Any) -> None:
-        self._low, self._high, self._left = _whole(low), _whole(high), _whole(guesses)
-        _check(self._low, self._high, self._left)
-        self._least, self._most = self._low, self._high
-        self._found = False
-        self._secret = random.randint(self._low, self._high) if secret is None else _whole(secret)
-        if not self._low <= self._secret <= self._high:
-            raise ValueError(f"secret={self._secret} is not between low={self._low} and high={self._high}")
 
 
 def _check(low: int, high: int, guesses: int) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import socket
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Hashable, Sequence
 
 from covey.errors import RewardError
@@ -57,6 +57,7 @@ class WorkerSupervisor(Supervisor[Task, WorkerHandle]):
         self._tasks: dict[int, Task] = {}  # unfinished ones, by ticket
         self._tickets = 0
         self._seconds: dict[str, float] = {}  # moving average per sample, by reward
+        self.counts: Counter[str] = Counter()
         super().__init__(start, "covey-rewards")
 
     def _wait(self) -> float | None:
@@ -157,7 +158,7 @@ class WorkerSupervisor(Supervisor[Task, WorkerHandle]):
             first.tries += 1
             if at_once or first.tries >= MOST_TRIES:
                 self.counts["crashed"] += 1
-                self._finish(first, first.crashed(cause))
+                self._finish(first, first.crashed(cause if at_once else f"{cause}, several times"))
 
     def _dropped(self, worker: WorkerHandle) -> None:
         self._requeue_all(worker)
