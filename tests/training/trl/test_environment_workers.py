@@ -10,7 +10,9 @@ import pytest
 
 from covey.environments.registry import EnvironmentSource
 from covey.environments.runner import EnvironmentRunner
-from tool_trainers import END, ScriptedCovey, asked, call, tool_trainer
+from stopped_runs import StopAfter, contents
+from stopped_runs import logged as logs
+from tool_trainers import END, ScriptedCovey, asked, call, lengths, tool_trainer
 
 ENVIRONMENT = '''
 import os
@@ -92,13 +94,18 @@ def runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EnvironmentRunn
         yield made
 
 
-def train(runner: Any, folder: Path, rows: list[dict[str, Any]], **settings: Any) -> Any:
+def train(runner: EnvironmentRunner | None, folder: Path, rows: list[dict[str, Any]], **settings: Any) -> Any:
+    """A trained trainer; without a runner, the environment is in this process."""
+    settings = dict(settings)
     namespace: dict[str, Any] = {}
     exec(ENVIRONMENT, namespace)
     factory = namespace["Counter"] if runner is None else runner.factory
     more = {"tools": None, "reward_funcs": None, "environment_factory": factory, **settings.pop("more", {})}
+    stop, resume = settings.pop("stop", None), settings.pop("resume", None)
     trainer = tool_trainer(Trainer, folder, rows, more=more, **settings)
-    trainer.train()
+    if stop is not None:
+        trainer.add_callback(StopAfter(stop))
+    trainer.train(resume_from_checkpoint=resume)
     return trainer
 
 
@@ -163,3 +170,29 @@ def test_a_reset_that_fails_gives_no_reward_and_the_run_goes_on(runner: Environm
     assert logged(trainer)["environment/crashes"] == 4
     assert trainer.latest_completions["Counter"][:4] == [1.0, 0.0, 1.0, 0.0]
     assert all(value != value for value in trainer.latest_completions["Counter"][4:])  # NaN: none applies
+
+
+@pytest.mark.parametrize("resample", [0, 2])
+def test_stop_and_go_equals_the_straight_run(runner: EnvironmentRunner, tmp_path: Path, resample: int) -> None:
+    """Games of random goals; a generation batch is used for four steps, so one stop is in the middle of a batch."""
+    rows = with_columns("reach,miss,none,reach", tells=True) + with_columns("none", tells=True)
+    rows += with_columns("miss,none,reach,none", tells=True)
+    settings: dict[str, Any] = {"num_iterations": 2, "steps_per_generation": 2, "max_steps": 7, "save_steps": 100}
+    settings |= {"save_strategy": "steps", "shuffle_dataset": True, "beta": 0.05}
+    settings |= {"more": {"resample_groups": resample, "reward_funcs": lengths}}
+    straight = train(runner, tmp_path / "straight", rows, **settings)
+    expected = contents(tmp_path / "straight" / "checkpoint-7")
+    for stop in (1, 4):
+        folder = tmp_path / f"stopped-{stop}"
+        train(runner, folder, rows, stop=stop, **settings)
+        resumed = train(runner, folder, rows, resume=str(folder / f"checkpoint-{stop}"), **settings)
+        found = contents(folder / "checkpoint-7")
+        for part in ("weights", "moments"):
+            for name, tensor in expected[part].items():
+                assert found[part][name].equal(tensor), (part, name, stop)
+        assert found["random"].equal(expected["random"])
+        assert resumed.latest_completions == straight.latest_completions
+        kept = [
+            [{k: v for k, v in row.items() if "seconds" not in k} for row in logs(one)] for one in (resumed, straight)
+        ]
+        assert kept[0] == kept[1]

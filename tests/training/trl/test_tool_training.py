@@ -198,3 +198,65 @@ def test_rows_without_a_prompt_and_mixed_environments(tmp_path: Path) -> None:
     own.train()
     assert own.latest_completions["prompt"][0][0]["content"] == "Follow the script reach,miss,none,reach."
     assert len(COUNTING) == 3
+
+
+@pytest.mark.parametrize("environment", [True, False], ids=["environment", "tools"])
+@pytest.mark.parametrize("objective", [None, MaxEnt()], ids=["grpo", "maxent"])
+def test_a_resampled_step_is_that_of_the_final_batch(
+    tmp_path: Path, environment: bool, objective: MaxEnt | None
+) -> None:
+    """The first group has no signal; the third is drawn in its place."""
+    scripts = ("none", "reach,miss,none,reach", "miss,none,reach,none")
+    rows = (
+        counting(*scripts, tells=True, goal=2)
+        if environment
+        else asked("answer", "one,two,answer,wrong", "two,one,one,markup")
+    )
+    trainers = []
+    for index, (given, most) in enumerate(((rows, 1), ([rows[2], rows[1]], 0))):
+        make = environment_trainer if environment else tool_trainer
+        more = {"resample_groups": most, "objective": objective, "speed": PLAIN}
+        settings = {"per_device_train_batch_size": 8, "beta": 0.1, "max_grad_norm": 0.0}
+        trainer = make(ScriptedCovey, tmp_path / str(index), given, more=more, **settings)
+        trainer.train()
+        trainers.append(trainer)
+    resampled, plain = trainers
+    assert_same_gradient(resampled, plain)
+    found, expected = row_of(resampled), row_of(plain)
+    assert found["resampling/groups_replaced"] == 1
+    ignored = ("resampling/", "num_tokens", "epoch")
+    assert {k: v for k, v in found.items() if not k.startswith(ignored)} == pytest.approx(
+        {k: v for k, v in expected.items() if not k.startswith(ignored)}, nan_ok=True
+    )
+    assert resampled.latest_completions == plain.latest_completions
+    logged = next(row for row in resampled.state.log_history if "loss" in row)
+    assert logged["environment/turns"] > 1
+    assert plain.state.num_input_tokens_seen < resampled.state.num_input_tokens_seen
+
+
+def test_rollout_functions_are_trls(tmp_path: Path) -> None:
+    """Their environment tokens are masked, and a reward gets what they return besides."""
+
+    def rollout(prompts: list[Any], trainer: Any) -> dict[str, Any]:
+        ids, images, fields = trainer._tokenize_prompts(prompts)
+        found, _ = trainer._generate_single_turn(ids, images, fields, 4)
+        more = trainer.processing_class(" and so on")["input_ids"]
+        return {
+            "prompt_ids": ids,
+            "completion_ids": [one + more for one in found],
+            "logprobs": None,
+            "env_mask": [[1] * len(one) + [0] * len(more) for one in found],
+            "marks": [float(index) for index in range(len(found))],
+        }
+
+    def marked(completions: list[Any], marks: list[float], **_: Any) -> list[float]:
+        return marks
+
+    trainers = []
+    for kind in (ScriptedTRL, ScriptedCovey):
+        more = {"tools": None, "rollout_func": rollout}
+        trainer = tool_trainer(kind, tmp_path / kind.__name__, asked("one,answer,two,wrong"), reward=marked, more=more)
+        trainer.train()
+        trainers.append(trainer)
+    assert_same_gradient(trainers[1], trainers[0], rtol=1e-4, atol=1e-6)
+    assert row_of(trainers[1])["reward"] == 1.5
