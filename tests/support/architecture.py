@@ -19,6 +19,7 @@ LAYERS = {
     "errors": 0,
     "log_once": 0,
     "importing": 1,
+    "sandbox": 1,
     "config": 1,
     "answers": 2,
     "runlog": 2,
@@ -43,13 +44,14 @@ LAYERS = {
 
 WITHOUT_TORCH = {"_version", "errors", "log_once", "importing", "config", "answers", "runlog", "workers", "data"} | {
     "rewards",
+    "sandbox",
     "report",
     "view",
     "launch",
 }
 TORCH_FAMILY = {"torch", "transformers", "trl", "accelerate", "peft", "vllm", "bitsandbytes", "deepspeed"}
 TRL_FOLDER = "training/trl"
-ONLY_IN = {"trl": (TRL_FOLDER,), "vllm": ("rollout/vllm", TRL_FOLDER)}
+ONLY_IN = {"trl": (TRL_FOLDER, "environments/templates.py"), "vllm": ("rollout/vllm", TRL_FOLDER)}
 NEVER_SEES = {"objective": {"config"}}
 SETTINGS = ("config.groups.", "config.values")
 """The exception: how settings are declared and checked, which the schema and an object's own class share."""

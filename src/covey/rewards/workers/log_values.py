@@ -17,12 +17,14 @@ _METRICS = frozenset(
 _METRIC_GROUPS = (
     *("train/", "train_", "eval/", "eval_", "time/", "memory/", "grader/", "rewards/", "completions/", "clip_ratio/"),
     *("sampling/", "tools/", "vespo/", "profiling/", "objective/", "engine/", "vocabulary/", "resampling/"),
+    "environment/",
 )
 _METRIC_ENDS = ("_runtime", "_per_second")  # of timings by transformers
 _COLUMNS = frozenset(
     {
         *("step", "prompt", "completion", "answer", "advantage", "rendered_prompt", "group", "outcome", "length"),
         *("truncated", "maxent_weight", "completion_ids"),
+        *("turns", "tool_calls", "tool_failures", "episode", "environment_seconds"),
     }
 )
 
