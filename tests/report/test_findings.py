@@ -12,7 +12,8 @@ from covey.evaluation.comparison import PairedResult
 from covey.evaluation.estimators import Estimate
 from covey.evaluation.paired import compare
 from covey.report import findings as rules
-from covey.report.findings import Evidence, Finding, findings
+from covey.report.evidence import Evidence, Finding, Rule
+from covey.report.findings import findings
 from covey.report.load import RunRecord
 from covey.report.summary import Change, changes
 from covey.runlog import RunDirectory, names
@@ -50,7 +51,7 @@ def _config(**kl: Any) -> dict[str, Any]:
 
 
 RIGHT, LOST = names.grader_name("right"), names.grader_name("timed_out")
-SPEAKS: list[tuple[rules.Rule, Evidence, str, str, str]] = [
+SPEAKS: list[tuple[Rule, Evidence, str, str, str]] = [
     # McNemar: 2 / 2^6 for 6 and 0, 2 * (1 + 14) / 2^14 for 13 and 1, 2 * (1 + 5) / 2^5 for 4 and 1.
     (rules.held_out_change, _given(change=_change(13, 1)), "good", "+12.0 points", "From 40.0% at step 0 to 52.0%"),
     (rules.held_out_change, _given(change=_change(0, 6)), "warn", "-6.0 points", "Use an earlier checkpoint"),
@@ -139,7 +140,7 @@ SPEAKS: list[tuple[rules.Rule, Evidence, str, str, str]] = [
 
 
 @pytest.mark.parametrize(("rule", "run", "level", "figure", "text"), SPEAKS)
-def test_a_rule_gives_its_finding(rule: rules.Rule, run: Evidence, level: str, figure: str, text: str) -> None:
+def test_a_rule_gives_its_finding(rule: Rule, run: Evidence, level: str, figure: str, text: str) -> None:
     found = rule(run)
     assert isinstance(found, Finding)
     assert (found.level, found.figure[: len(figure)]) == (level, figure)
@@ -148,7 +149,7 @@ def test_a_rule_gives_its_finding(rule: rules.Rule, run: Evidence, level: str, f
 
 
 LONGER = {names.COMPLETION_LENGTH: lambda s: 100 + 4 * s}
-SILENT: list[tuple[rules.Rule, Evidence]] = [
+SILENT: list[tuple[Rule, Evidence]] = [
     (rules.held_out_change, _given()),
     (rules.best_was_earlier, _given()),
     (rules.best_was_earlier, _given(since_best=_change(3, 1))),
@@ -172,7 +173,7 @@ SILENT: list[tuple[rules.Rule, Evidence]] = [
 
 
 @pytest.mark.parametrize(("rule", "run"), SILENT)
-def test_a_rule_gives_none(rule: rules.Rule, run: Evidence) -> None:
+def test_a_rule_gives_none(rule: Rule, run: Evidence) -> None:
     assert rule(run) is None
 
 

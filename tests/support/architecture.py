@@ -23,6 +23,7 @@ LAYERS = {
     "config": 1,
     "answers": 2,
     "runlog": 2,
+    "workers": 2,
     "data": 3,
     "rewards": 3,
     "objective": 3,
@@ -41,7 +42,8 @@ LAYERS = {
 }
 """Imports between packages point to lower layers only."""
 
-WITHOUT_TORCH = {"_version", "errors", "log_once", "importing", "config", "answers", "runlog", "data", "rewards"} | {
+WITHOUT_TORCH = {"_version", "errors", "log_once", "importing", "config", "answers", "runlog", "workers", "data"} | {
+    "rewards",
     "sandbox",
     "report",
     "view",

@@ -21,8 +21,8 @@ class Result:
 
     name: str
     """Of the tool, as the model wrote it."""
-    content: str | list[Any] = ""
-    """What the model is told: text, or content blocks with images."""
+    content: str = ""
+    """What the model is told."""
     failed: bool = False
     """The call was of no tool, did not fit its arguments, or the tool raised."""
     ended: EndedBy | None = None
@@ -39,10 +39,12 @@ class Result:
     def settle(self, value: Any) -> None:
         """Take what a tool returned, or the exception that it raised."""
         self.under_way = None
-        self.failed = isinstance(value, BaseException)
-        if isinstance(value, BaseException):
-            value = {"error": str(value)}
-        self.content = _content(value)
+        try:
+            if isinstance(value, BaseException):
+                raise value
+            self.content = _content(value)
+        except Exception as error:  # the tool's own, also of its value's __str__
+            self.failed, self.content = True, str({"error": str(error)})
 
 
 def begin_calls(
@@ -71,10 +73,7 @@ def finish_calls(results: Sequence[Result]) -> None:
     for result in results:
         call = result.under_way
         if isinstance(call, ToolCall):
-            try:
-                result.settle(call.result())
-            except Exception as error:  # the tool's own
-                result.settle(error)
+            result.settle(call.exception() or call.result())
             result.seconds, result.ended = call.seconds, call.ended
             result.failed = result.failed or call.ended is not None
 
@@ -107,12 +106,15 @@ def _begin(call: Mapping[str, Any], tools: Mapping[str, Callable[..., Any]]) -> 
             result.settle(value)
     except Exception as error:  # the tool's own, or arguments that do not fit
         result.settle(error)
-    result.seconds = time.perf_counter() - began
+    if result.under_way is None:
+        result.seconds = time.perf_counter() - began
     return result
 
 
-def _content(value: Any) -> str | list[Any]:
-    """What the model is told of a tool's value: content blocks as they are, all else as text."""
-    if isinstance(value, list) and value and all(isinstance(part, Mapping) and "type" in part for part in value):
-        return value
-    return str(value)
+def _content(value: Any) -> str:
+    """What the model is told of a tool's value: the text of content blocks, and all else as text."""
+    if not (isinstance(value, list) and value and all(isinstance(part, Mapping) and "type" in part for part in value)):
+        return str(value)
+    if others := [part["type"] for part in value if part["type"] != "text"]:
+        raise ValueError(f"The tool returned content of type {others[0]}, and this model reads text only.")
+    return "".join(str(part.get("text", "")) for part in value)

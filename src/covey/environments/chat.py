@@ -127,17 +127,12 @@ class ToolChat:
 
     def _joined(self, turn_ids: Sequence[int], end: int, rest: list[int]) -> list[int]:
         """What follows a turn, if a whole one ends with the token `end` and is followed by `rest`."""
-        if end in turn_ids:
-            return rest
-        if not turn_ids or turn_ids[-1] not in self.stop_token_ids:  # cut by a limit
-            return [end, *rest] if end in self._terminators else rest
+        last = turn_ids[-1] if turn_ids else None
+        if last != end and last not in self.stop_token_ids:  # cut by a limit
+            return [end, *rest] if end in self._terminators and end not in turn_ids else rest
         # The token that ended the turn may be one that the template writes with the results (GLM's <|observation|>).
-        for index, token in enumerate(rest):
-            if token == turn_ids[-1]:
-                return rest[index + 1 :]
-            if not self._is_space(token):
-                break
-        return rest
+        first = next((index for index, token in enumerate(rest) if not self._is_space(token)), 0)
+        return rest[first + 1 :] if last != end and rest[first] == last else rest
 
     def _is_space(self, token: int) -> bool:
         return not self.tokenizer.decode([token]).strip()

@@ -8,9 +8,10 @@ of the episode. A method may be `async`: its process runs it to its end, as TRL'
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from covey.config.groups.dataset import name_in_file
 from covey.errors import EnvironmentSetupError, one_line
 
 
@@ -32,6 +33,28 @@ def tool_methods(environment_class: type) -> list[str]:
 def has_reward(environment_class: type) -> bool:
     """Whether episodes of the environment are rewarded by itself."""
     return inspect.isfunction(getattr(environment_class, GET_REWARD, None))
+
+
+def reset_arguments(reset: Callable[..., Any], row: Mapping[str, Any]) -> dict[str, Any]:
+    """What of a row `reset` gets: the columns under the names and with the values of their file; without `**row`, only
+    those that it names.
+
+    Args:
+        reset: the bound method.
+        row: a row of the training data.
+    """
+    own = {name_in_file(name): value for name, value in row.items() if name != name_in_file(name)}
+    given = {name: value for name, value in row.items() if name == name_in_file(name)} | own
+    parameters = inspect.signature(reset).parameters.values()
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+        return given
+    return {p.name: given[p.name] for p in parameters if p.name in given and p.kind is not p.POSITIONAL_ONLY}
+
+
+def missing_columns(reset: Callable[..., Any], columns: Iterable[str]) -> list[str]:
+    """The columns that `reset` needs and that rows lack."""
+    there = set(map(name_in_file, columns))
+    return [name for name in _needed(reset) if name not in there]
 
 
 def check_tool(function: Callable[..., Any], where: str) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -49,12 +49,14 @@ class Episode:
     failures: int = 0
     """Calls that failed: of an unknown tool, with wrong arguments, or the tool raised."""
     seconds: float = 0.0
-    """In the environment and tools."""
+    """In the environment and tools; see `settle`."""
     ended: Ended | None = None
     """How the episode ended; None before."""
 
     turn_length: int = 0
     """Tokens of the last turn."""
+    tool_seconds: float = 0.0
+    """In calls that the environment's own clock does not count."""
 
     @classmethod
     def of(
@@ -66,9 +68,19 @@ class Episode:
     ) -> Episode:
         """An episode whose environment has been reset; it has ended already where that failed."""
         episode = cls(messages, prompt_ids, tools, environment)
-        if (control := control_of(environment)) is not None:
-            episode.seconds, episode.ended = control.seconds, control.outcome
+        episode.settle()
         return episode
+
+    def settle(self) -> None:
+        """Take the time in the environment so far, and whether it ended the episode."""
+        control = control_of(self.environment)
+        self.seconds = self.tool_seconds + (0.0 if control is None else control.seconds)
+        if control is not None and control.outcome is not None:
+            self.ended = control.outcome
+
+    def detached(self) -> Episode:
+        """The same without tools and environment, to be sent to another process."""
+        return replace(self, tools={}, environment=None)
 
     @property
     def conversation_ids(self) -> list[int]:
@@ -181,7 +193,7 @@ def run_episodes(
     max_completion_length: int,
     max_length: int | None = None,
     run_async: RunAsync = run_coroutines,
-    any_process: Callable[[bool], bool] = bool,
+    largest: Callable[[int], int] = int,
 ) -> None:
     """Run episodes to their end; each is updated in place. Their tools run at once, their turns in one batch.
 
@@ -193,16 +205,16 @@ def run_episodes(
         max_completion_length: most tokens after the prompt, those of results included.
         max_length: most tokens with the prompt, of the model's context; None for no limit.
         run_async: runs `async` tools that are no proxies.
-        any_process: whether this holds in any process; of several that must call `generate` equally often.
+        largest: the largest of this number over all processes that must call `generate` equally often.
     """
     limits = Limits(max_completion_length, max_turns, max_length)
     new = [one for one in episodes if one.ended is None and not one.turns]
-    _generate_turns(new, chat, generate, limits, any_process)
+    _generate_turns(new, chat, generate, limits, largest)
     calling = [one for one in episodes if _calls(one, chat, limits)]
-    while any_process(bool(calling)):
+    while largest(len(calling)):
         _call_tools(calling, run_async)
         going_on = [one for one in calling if _add_results(one, chat, limits)]
-        _generate_turns(going_on, chat, generate, limits, any_process)
+        _generate_turns(going_on, chat, generate, limits, largest)
         calling = [one for one in going_on if _calls(one, chat, limits)]
 
 
@@ -211,9 +223,9 @@ def _generate_turns(
     chat: ToolChat,
     generate: Generate,
     limits: Limits,
-    any_process: Callable[[bool], bool],
+    largest: Callable[[int], int],
 ) -> None:
-    if not any_process(bool(episodes)):
+    if not largest(len(episodes)):
         return
     rows, left = [one.conversation_ids for one in episodes], [limits.left(one) for one in episodes]
     turns, logps = generate(rows, left)
@@ -242,11 +254,11 @@ def _call_tools(episodes: Sequence[Episode], run_async: RunAsync) -> None:
         finish_calls(results)
         episode.calls += len(results)
         episode.failures += sum(result.failed for result in results)
-        episode.seconds += sum(result.seconds for result in results)
+        timed = () if control_of(episode.environment) is None else tool_methods(type(episode.environment))
+        episode.tool_seconds += sum(result.seconds for result in results if result.name not in timed)
         episode.completion += [result.message for result in results]
-        control = control_of(episode.environment)
-        ended = [result.ended for result in results] + [None if control is None else control.outcome]
-        episode.ended = next((why for why in ended if why is not None), None)
+        episode.ended = next((result.ended for result in results if result.ended is not None), None)
+        episode.settle()
 
 
 def _add_results(episode: Episode, chat: ToolChat, limits: Limits) -> bool:

@@ -11,9 +11,9 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from covey.answers import Outcome
 from covey.data.sources.arithmetic import Difficulty, take
+from covey.evaluation.completions.graded import GradedCompletion
 from covey.evaluation.estimators import Estimate, accuracy_estimate, mean
 from covey.evaluation.figures import ends_text, value_text
-from covey.evaluation.grading import GradedCompletion
 from covey.evaluation.run import EvaluationResult, evaluate
 from covey.model.starter.coldstart import DIFFICULTY, ColdStart
 from covey.model.starter.styles import STYLE_SHARES

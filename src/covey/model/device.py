@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -46,6 +47,25 @@ def autocast_dtype(device: torch.device, bf16: bool | None, fp16: bool, dtype: s
     """The dtype of mixed precision on this device; None on a CPU, or without it. See `half_precision`."""
     kind = None if device.type == "cpu" else half_precision(bf16, fp16, dtype)
     return {"bf16": torch.bfloat16, "fp16": torch.float16}.get(kind or "")
+
+
+def device_memory(device: torch.device) -> int:
+    """Bytes of memory of a GPU, or of this machine."""
+    return int(torch.cuda.mem_get_info(device)[1]) if device.type == "cuda" else main_memory()
+
+
+def main_memory() -> int:
+    """Bytes of main memory that this process may use."""
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    for name in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        try:
+            with open(name, encoding="ascii") as file:  # noqa: PTH123  a kernel file
+                limit = file.read().strip()
+        except OSError:
+            continue
+        if limit.isdigit():
+            total = min(total, int(limit))
+    return total
 
 
 @contextmanager

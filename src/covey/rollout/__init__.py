@@ -1,7 +1,7 @@
 """Rollout: turning prompts into completions."""
 
 from covey.rollout.engine import Capabilities, Completion, InferenceEngine, SamplingSettings
-from covey.rollout.generate import complete, generate
+from covey.rollout.generate import complete, conversation, generate
 from covey.rollout.local.engine import LocalEngine
 from covey.rollout.local.sampling import sample
 from covey.rollout.local.token_sampling import LogitsProcessor, RowAware
@@ -15,6 +15,7 @@ __all__ = [
     "RowAware",
     "SamplingSettings",
     "complete",
+    "conversation",
     "generate",
     "sample",
 ]

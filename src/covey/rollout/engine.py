@@ -59,6 +59,14 @@ class Completion:
         return len(self.ids)
 
 
+def cut(one: Completion, length: int) -> Completion:
+    """A completion of at most this many tokens; text is left to the caller where some are cut off."""
+    if one.length <= length:
+        return one
+    logps = None if one.logps is None else one.logps[:length]
+    return Completion(one.ids[:length], truncated=True, logps=logps)
+
+
 @dataclass(frozen=True, slots=True)
 class Capabilities:
     """What an engine can do, and what it requires."""
@@ -71,6 +79,8 @@ class Capabilities:
     """It restricts the tokens of a reasoning vocabulary to thinking (`covey.rollout.thinking.ThinkingMask`)."""
     collective: bool = False
     """All processes of a run must call `generate` equally often, even one with nothing to do."""
+    row_limits: bool = False
+    """`generate` takes `max_lengths`, the longest completion of each prompt (`covey.rollout.complete`)."""
 
 
 class InferenceEngine(Protocol):

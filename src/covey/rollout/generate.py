@@ -13,7 +13,7 @@ from transformers import PreTrainedTokenizerBase
 from covey.errors import EngineError
 from covey.importing import user_errors
 from covey.model.prompts import TemplateArguments, render
-from covey.rollout.engine import Completion, InferenceEngine, SamplingSettings
+from covey.rollout.engine import Completion, InferenceEngine, SamplingSettings, cut
 
 
 def generate(
@@ -58,6 +58,7 @@ def complete(
     *,
     seed: int | None,
     vocab_size: int | None = None,
+    max_lengths: Sequence[int] | None = None,
 ) -> list[Completion]:
     """`engine.generate`, whose result is checked. Tokens are checked of engines that are not Covey's own.
 
@@ -67,13 +68,21 @@ def complete(
         sampling: see `generate`.
         seed: see `generate`.
         vocab_size: token ids are below it; None sets no bound.
+        max_lengths: the longest completion of each prompt, at least one token, where it is below that of the settings:
+            in a conversation, what a row has left. Completions of engines without `row_limits` are cut.
 
     Raises:
         EngineError: it fails, or its result is not one completion per prompt, of tokens of the vocabulary, at least one
             and at most `sampling.max_completion_length`, with as many log-probabilities, if any.
     """
+    limits: dict[str, Any] = {}
+    if max_lengths is not None:
+        longest = min(max(max_lengths, default=1), sampling.max_completion_length)
+        sampling = replace(sampling, max_completion_length=longest)
+        if engine.capabilities.row_limits:
+            limits["max_lengths"] = max_lengths
     with engine_failures(engine, "generate"):
-        found = engine.generate(prompts, sampling, seed=seed)
+        found = engine.generate(prompts, sampling, seed=seed, **limits)
     name = type(engine).__name__
     if not isinstance(found, list | tuple) or not all(isinstance(one, Completion) for one in found):
         raise EngineError(f"The engine {name} returned {_kind(found)}: it must be a list of covey.rollout.Completion.")
@@ -87,7 +96,21 @@ def complete(
         )
     if not all(one.logps is None or (isinstance(one.logps, Sized) and len(one.logps) == len(one.ids)) for one in found):
         raise EngineError(f"The engine {name} returned log-probabilities that are not one for each token.")
-    return list(found)
+    return list(found) if max_lengths is None else list(map(cut, found, max_lengths))
+
+
+def conversation(engine: InferenceEngine) -> AbstractContextManager[None]:
+    """Context manager around the turns of a batch of conversations.
+
+    Meanwhile `generate` is called with prompts that start with an earlier prompt and its completion, turn after turn,
+    with the same weights. An engine with a `conversation()` of its own may keep what it has read; for others nothing
+    changes.
+
+    Args:
+        engine: any.
+    """
+    found: AbstractContextManager[None] = getattr(engine, "conversation", nullcontext)()
+    return found
 
 
 def engine_failures(engine: InferenceEngine, method: str) -> AbstractContextManager[None]:

@@ -120,7 +120,7 @@ def masked_generation(model: Any, vocabulary: ReasoningVocabulary | None, temper
         yield
         return
     inner = base_model(model)
-    generate = inner.generate
+    generate, own = inner.generate, vars(inner).get("generate")
 
     def masked(*args: Any, logits_processor: Any = (), **kwargs: Any) -> Any:
         settings = kwargs.get("generation_config") or inner.generation_config
@@ -134,3 +134,5 @@ def masked_generation(model: Any, vocabulary: ReasoningVocabulary | None, temper
         yield
     finally:
         del inner.generate  # restores the class's method
+        if own is not None:
+            inner.generate = own

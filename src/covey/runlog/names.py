@@ -68,6 +68,8 @@ SCORING_TIME = "time/scoring"
 """Log-probs under the sampling policy and the reference model, and everything else before the loss."""
 SYNC_TIME = "time/sync"
 """Weight sync to vLLM, and its check."""
+ENVIRONMENT_TIME = "time/environment"
+"""Waiting for tools and environments between the model's turns."""
 FORWARD_TIME = "time/forward"
 BACKWARD_TIME = "time/backward"
 COMPLETIONS_PER_SECOND = "time/completions_per_second"
@@ -115,6 +117,7 @@ ANSWERED = "answered"
 """The model's last turn called no tool."""
 TIMED_OUT = "timed_out"
 CRASHED = "crashed"
+ENDS = (ANSWERED, "truncated", "max_turns", TIMED_OUT, CRASHED)
 
 # Columns of the completions; one more per reward function, under its name, and those that rewards log.
 COLUMN_PROMPT = "prompt"
@@ -143,6 +146,9 @@ COLUMN_EPISODE = "episode"
 """How it ended: `answered`, `truncated`, `max_turns`, `timed_out` or `crashed`."""
 COLUMN_SECONDS = "environment_seconds"
 """Seconds in tools and the environment."""
+
+SCORE = "score"
+"""Of evaluations: an environment's reward that counts as accuracy."""
 
 COLUMN_IDS = "completion_ids"
 """The completion's token ids; only with a reasoning vocabulary."""

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from covey.data import LoadedData
+    from covey.environments.runner import EnvironmentRunner
     from covey.evaluation.run import EvaluationResult
     from covey.runlog.metrics import MetricsWriter
     from covey.training.advantages.objectives import Given
@@ -185,6 +186,7 @@ class _Job:
     processes: Processes
     unrewarded: Mapping[str, str]
     """Held-out sets without rewards, see `check_columns_for`."""
+    environments: EnvironmentRunner | None = None
     timer: StepTimer = dataclasses.field(default_factory=StepTimer)
 
 
@@ -295,6 +297,7 @@ def _add_callbacks(job: _Job, writer: MetricsWriter, display: Display) -> None:
 
 
 def _evaluate(job: _Job) -> Mapping[str, EvaluationResult]:
+    from covey.evaluation.completions.players import Players
     from covey.evaluation.job import sampling_of
     from covey.evaluation.run import Shard, evaluate
     from covey.training.trl.generation import evaluation_engine, vocab_size
@@ -302,6 +305,8 @@ def _evaluate(job: _Job) -> Mapping[str, EvaluationResult]:
     config, trainer = job.config, job.trainer
     settings = config.evaluation
     trainer.check_finite()
+    policy = trainer.accelerator.unwrap_model(trainer.model)
+    playing = Players.of(config, job.environments, job.tokenizer, policy).playing()
     results = {}
     for name, problems in job.loaded.evaluation.items():
         chosen = problems
@@ -324,6 +329,7 @@ def _evaluate(job: _Job) -> Mapping[str, EvaluationResult]:
                 seed=config.seed + SEED_OFFSET,
                 shard=Shard(job.processes.index, job.processes.count, job.processes.gather),
                 vocab_size=vocab_size(trainer),
+                playing=playing,
             )
     return results
 

@@ -261,7 +261,7 @@ class DatasetConfig(Group):
                 f"={show(getattr(self, other))} and dataset.task={self.task} both name a source: to use "
                 f"dataset.{other}, set dataset.task=null as well, or choose another group such as dataset=gsm8k.",
             )
-        if self.task and not self.path:
+        if not (self.path or self.id or self.mixture.datasets):
             for name in ("train_size", "test_size", "hard_size"):
                 if getattr(self, name) > MAX_PROBLEMS:
                     raise BadKeyError(

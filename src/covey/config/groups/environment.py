@@ -85,6 +85,11 @@ class EnvironmentConfig(Group):
         return tuple(name for name in names if ":" in name and name.partition(":")[0] not in ADAPTERS)
 
     @property
+    def gives_prompts(self) -> bool:
+        """Whether `reset` may give the prompts, so that rows need none; the built-in tools do not."""
+        return any(name not in TOOLS for name, _ in self.factories.values())
+
+    @property
     def used(self) -> bool:
         """Whether the model meets an environment or tools that TRL runs."""
         return self.factory is not None or bool(self.tools)

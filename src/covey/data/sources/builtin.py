@@ -39,7 +39,7 @@ def task_sets(dataset: DatasetConfig, seed: int) -> tuple[Prepared, dict[str, Pr
     ):
         if count:
             evaluation[name] = _draw(dataset, difficulty, "test", seed, count, f"dataset.{name}_size", key)
-    return _cut(train, dataset, seed, evaluation), evaluation
+    return cut(train, dataset, seed, evaluation), evaluation
 
 
 def _train_size(dataset: DatasetConfig) -> int:
@@ -48,14 +48,17 @@ def _train_size(dataset: DatasetConfig) -> int:
     return min(dataset.train_size, dataset.max_train_samples or dataset.train_size) if plain else dataset.train_size
 
 
-def _cut(train: Prepared, dataset: DatasetConfig, seed: int, evaluation: dict[str, Prepared]) -> Prepared:
+def cut(
+    train: Prepared, dataset: DatasetConfig, seed: int, evaluation: dict[str, Prepared], name: str = ""
+) -> Prepared:
     """The training problems without those of `validation`, which joins the held-out sets, and as few as asked for."""
-    rest, chosen = split_validation(len(train), dataset, seed, f"the task {dataset.task}")
+    name = name or f"the task {dataset.task}"
+    rest, chosen = split_validation(len(train), dataset, seed, name)
     if chosen:
         evaluation["validation"] = train.select(chosen)
         train = train.select(rest)
         train = train.select(without_duplicates(train.questions, evaluation["validation"].questions))
-    kept = subsample(len(train), dataset, seed, f"the task {dataset.task}")
+    kept = subsample(len(train), dataset, seed, name)
     return train if len(kept) == len(train) else train.select(kept)
 
 
@@ -77,7 +80,7 @@ def _library_sets(dataset: DatasetConfig, seed: int) -> tuple[Prepared, dict[str
                 f"dataset.{name}_size={len(held_out)}: the task {dataset.task} has so few different problems that all "
                 "training problems are held out. Hold out fewer, or make it harder with dataset.settings."
             )
-    return _cut(train, dataset, seed, evaluation), evaluation
+    return cut(train, dataset, seed, evaluation), evaluation
 
 
 def _draw_library(dataset: DatasetConfig, settings: Mapping[str, Any], split: str, seed: int, count: int) -> Prepared:

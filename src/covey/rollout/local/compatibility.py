@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
-from transformers import GenerationConfig, PreTrainedModel
+from transformers import GenerationConfig, GenerationMixin, PreTrainedModel
 
 from covey.log_once import log_once
 from covey.model.base import base_model, evaluating, is_spread
+from covey.rollout.local.conversation import Kept, Match
+from covey.rollout.local.forward import prefill, step
+from covey.rollout.local.next_turn import NextTurn
 from covey.rollout.local.prompt_cache import NotSharedError, SharedPromptCache, windows_of
-from covey.rollout.local.sampling import prefill, step
 from covey.rollout.local.shared_attention import SharedAttention
 
 logger = logging.getLogger(__name__)
@@ -43,6 +45,9 @@ SUPPORTED = frozenset(
         *("temperature", "top_k", "top_p", "min_p", "repetition_penalty"),
     }
 )
+
+GENERATE = GenerationMixin.generate
+"""transformers' own, whatever takes its place later."""
 
 _REASONS: WeakKeyDictionary[torch.nn.Module, dict[str, str | None]] = WeakKeyDictionary()
 
@@ -81,13 +86,28 @@ def unsupported_reason(model: Any) -> str | None:
     attention shows in its logits.
     """
     base = base_model(model)
+    if "generate" in (vars(model).keys() | vars(base).keys()) or getattr(type(base), "generate", None) is not GENERATE:
+        return f"this {type(base).__name__} has a generate of its own"
     if base.training and getattr(base.config, "attention_dropout", 0.0):
         return "attention dropout is active during generation"
-    known = _REASONS.setdefault(base, {})
-    implementation = str(base.config._attn_implementation)
-    if implementation not in known:
-        known[implementation] = _unsupported_architecture(model, base) or _logit_difference(model)
-    return known[implementation]
+    return _known_reason(model, "", lambda: _unsupported_architecture(model, base) or _logit_difference(model))
+
+
+def unsupported_turns(model: Any) -> str | None:
+    """Why rows of this model, which `sample` supports, cannot go on from kept keys and values, or None.
+
+    On the first call for a model a few tokens are computed both ways.
+    """
+    return _known_reason(model, "turns", lambda: _logit_difference(model, turns=True))
+
+
+def _known_reason(model: Any, what: str, find: Callable[[], str | None]) -> str | None:
+    """The reason that was found for this model and attention before, or is found now."""
+    base = base_model(model)
+    known, key = _REASONS.setdefault(base, {}), what + str(base.config._attn_implementation)
+    if key not in known:
+        known[key] = find()
+    return known[key]
 
 
 def _unsupported_architecture(model: Any, base: Any) -> str | None:
@@ -107,8 +127,13 @@ def _unsupported_architecture(model: Any, base: Any) -> str | None:
     return None
 
 
-def _logit_difference(model: Any) -> str | None:
-    """Compute a few tokens both ways, with prompts of two lengths."""
+def _logit_difference(model: Any, *, turns: bool = False) -> str | None:
+    """Compute a few tokens both ways, with prompts of two lengths.
+
+    Args:
+        model: that `sample` may support.
+        turns: whether the rows then go on with further tokens, in another order.
+    """
     vocabulary = base_model(model).config.vocab_size
     prompts = [[(5 * place + 3) % vocabulary for place in range(length)] for length in (7, 4)]
     rows = [(0, [1, 4]), (0, [2, 2]), (1, [0, 5])]
@@ -116,23 +141,38 @@ def _logit_difference(model: Any) -> str | None:
     mixed: list[bool] = []  # accelerate wraps a model's forward, so mixed precision is visible inside of it only
     embeddings = base_model(model).get_input_embeddings()
     hook = embeddings.register_forward_pre_hook(lambda *_: mixed.append(torch.is_autocast_enabled(model.device.type)))
+    sequences = [prompts[prompt] + tokens for prompt, tokens in rows]
     with torch.no_grad(), evaluating(model), hook:
         try:
             _, prefilled = prefill(model, prompts, pad=0)
-            cache = SharedPromptCache(windows_of(prefilled))
+            cache = SharedPromptCache(windows_of(prefilled), keeps=turns)
             cache.admit(prefilled, [len(prompt) for prompt in prompts], [2, 1])
             with SharedAttention(model) as attention:
                 attention.share(True)
                 for place in range(2):
-                    tokens_b = torch.tensor([tokens[place] for _, tokens in rows], device=model.device)
-                    actual_bV = step(model, cache, tokens_b).float()
+                    tokens_bR = torch.tensor([tokens[place : place + 1] for _, tokens in rows], device=model.device)
+                    actual_bV = step(model, cache, tokens_bR).float()
+                if turns:
+                    sequences = [ids + prompts[0][:more] for ids, more in zip(sequences, (1, 4, 2), strict=True)]
+                    actual_bV = _next_logits(model, cache, sequences)
         except NotSharedError as refusal:
             return str(refusal)
-        sequences = [torch.tensor([prompts[prompt] + tokens], device=model.device) for prompt, tokens in rows]
-        expected_bV = torch.cat([model(input_ids=ids).logits[:, -1] for ids in sequences]).float()
+        expected_bV = torch.cat([model(torch.tensor([ids], device=model.device)).logits[:, -1] for ids in sequences])
     exact = next(model.parameters()).dtype == torch.float32 and torch.get_float32_matmul_precision() == "highest"
     allowed = 1e-4 if exact and not any(mixed) else 0.1
+    expected_bV = expected_bV.float()
     relative = float((actual_bV - expected_bV).norm() / expected_bV.norm().clamp(min=1e-6))
     if relative <= allowed:
         return None
-    return f"with a shared prompt {type(base_model(model)).__name__} gives logits that differ by {relative:.1%}"
+    what = "kept keys and values" if turns else "a shared prompt"
+    return f"with {what} {type(base_model(model)).__name__} gives logits that differ by {relative:.1%}"
+
+
+def _next_logits(model: Any, cache: SharedPromptCache, sequences: list[list[int]]) -> torch.Tensor:
+    """The logits after these sequences, whose rows the cache holds but for their last tokens: `[b, V]`."""
+    cache.drop(range(len(sequences)))
+    matches = [Match(0, Kept(cache, row), row.prompt_length + row.stored) for row in cache.ended]
+    going_on, logits_bV = NextTurn(sequences, matches, model.device), None
+    while logits_bV is None:
+        logits_bV = going_on.read(model)
+    return logits_bV[torch.tensor(going_on.rows, device=model.device).argsort()].float()

@@ -143,7 +143,7 @@ class PlainDecoder:
         cache.begin()
         rows, spare = len(tokens_b), -len(tokens_b) % ROW_MULTIPLE
         x_bE = embedding(pad(tokens_b, (0, spare)), self.embeddings)
-        cos_b1D, sin_b1D = self.rotary(x_bE, pad(cache.positions_b1(), (0, 0, 0, spare)))
+        cos_b1D, sin_b1D = self.rotary(x_bE, pad(cache.positions(), (0, 0, 0, spare)))
         half = self.head_dim // 2
         sin_b1D = torch.cat([-sin_b1D[..., :half], sin_b1D[..., half:]], dim=-1)
         rotated = self.heads + self.kv_heads

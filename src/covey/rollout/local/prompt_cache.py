@@ -18,6 +18,7 @@ from transformers.cache_utils import CacheLayerMixin, DynamicLayer, DynamicSlidi
 
 from covey.model.device import for_products, on_device
 from covey.rollout.local.split_attention import Order, Part, split_attention
+from covey.rollout.local.visible_tokens import Columns, Visible, visible
 
 FIRST_LENGTH = 64
 """Initial capacity in tokens per completion; doubled whenever it is full."""
@@ -28,15 +29,18 @@ class NotSharedError(Exception):
 
 
 @dataclass(slots=True)
-class _Span:
-    """What layers of one kind attend to in this step. Biases are None where all rows see the same tokens."""
+class EndedRow:
+    """A row that has left the batch of a cache that keeps such rows."""
 
-    prompt_from: int
-    completion_from: int
-    prompt_bias: torch.Tensor | None = None
-    """`[b, 1, L]`, added to the scores of the prompt's tokens."""
-    completion_bias: torch.Tensor | None = None
-    """`[b, 1, t]`, added to the scores of the completion's tokens."""
+    place: int
+    """Its row among the completions."""
+    prompt: int
+    """The place of its prompt."""
+    start: int
+    """Its first column."""
+    stored: int
+    """Its tokens in the cache, without those of the prompt."""
+    prompt_length: int
 
 
 def windows_of(cache: DynamicCache) -> list[int | None]:
@@ -93,13 +97,16 @@ class SharedLayer(CacheLayerMixin):
             self.prompts[place] = torch.cat(both)
         if rows > self.completion_kv[0].shape[0]:
             self.resize(rows, self.completion_kv[0].shape[2], 0)
+        for state in self.completion_kv:  # hidden from the new rows, but it must be finite
+            state[self.owner.active_rows : rows, :, : self.owner.column] = 0
 
     def resize(self, rows: int, columns: int, drop: int) -> None:
         """Change the capacity for completions, and drop the first `drop` columns."""
-        active, used = self.owner.active_rows, self.owner.column
+        used = self.owner.column
+        present = self.completion_kv[0].shape[0] if self.owner.keeps else self.owner.active_rows
         for place, old in enumerate(self.completion_kv):
             new = old.new_empty(rows, old.shape[1], columns, old.shape[3])
-            new[:active, :, : used - drop] = old[:active, :, drop:used]
+            new[:present, :, : used - drop] = old[:present, :, drop:used]
             self.completion_kv[place] = new
 
     def update_views(self, prompts: int, rows: int) -> None:
@@ -108,17 +115,21 @@ class SharedLayer(CacheLayerMixin):
         self.active_completion_kv = [states[:rows] for states in self.completion_kv]
 
     def move(self, tensors: list[torch.Tensor], into: list[int], out_of: list[int], columns: slice) -> None:
+        """Move rows; those in whose place they come take theirs if the cache keeps them."""
         for tensor in tensors:
             for new, old in zip(into, out_of, strict=True):
+                replaced = tensor[new, :, columns].clone() if self.owner.keeps else None
                 tensor[new, :, columns] = tensor[old, :, columns]
+                if replaced is not None:
+                    tensor[old, :, columns] = replaced
 
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Store the keys and values `[b, H, 1, D]` of the newest token of each row."""
-        column = self.owner.column
+        """Store the keys and values `[b, H, R, D]` of the new tokens of each row."""
+        column, count = self.owner.column, self.owner.count
         for states, state in zip(self.active_completion_kv, (key_states, value_states), strict=True):
-            states.select(2, column).copy_(state.squeeze(2))
+            states.narrow(2, column, count).copy_(state)
         return key_states, value_states
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
@@ -140,18 +151,26 @@ class SharedLayer(CacheLayerMixin):
 class SharedPromptCache(Cache):
     """The cache of b completions of P prompts, with the same layout in all layers.
 
-    Every forward writes one token per row into the same column. A row that entered later leaves earlier columns empty.
+    Every forward writes one token per row into the same column, or several tokens into the same columns. A row that
+    entered later, or has fewer tokens, leaves earlier columns empty.
+
+    Args:
+        windows: of the layers; see `windows_of`.
+        keeps: whether rows that have left the batch stay, with their prompts, behind those in the batch.
     """
 
-    def __init__(self, windows: Sequence[int | None]) -> None:
+    def __init__(self, windows: Sequence[int | None], *, keeps: bool = False) -> None:
+        self.keeps = keeps
+        self.ended: list[EndedRow] = []  # if it keeps them
         self.column = 0  # where the next token is written
+        self.count = 1  # new tokens of each row in this forward, R
         self.starts: list[int] = []  # the first column of each row
         self.prompt_of: list[int] = []  # the index of each row's prompt
         self.lengths: list[int] = []  # tokens of each prompt
         self._order: dict[int, Order] = {}  # by number of heads, see `_arrange`
         self._starts_b = self._lengths_b = torch.empty(0)  # each row's first column and tokens of its prompt
         self._ahead_b = torch.empty(0)  # each row's next position, less the column
-        self._spans: dict[int | None, _Span] = {}
+        self._visible: dict[int | None, Visible] = {}
         super().__init__(layers=[SharedLayer(window, self) for window in windows])
 
     @property
@@ -165,6 +184,11 @@ class SharedPromptCache(Cache):
         return len(self.lengths)
 
     @property
+    def nbytes(self) -> int:
+        """Memory of keys and values."""
+        return sum(states.nbytes for layer in self.layers for states in (*layer.prompts, *layer.completion_kv))
+
+    @property
     def longest(self) -> int:
         """The most tokens that any row has."""
         return max(
@@ -172,18 +196,16 @@ class SharedPromptCache(Cache):
         )
 
     @property
-    def prompt_lengths_b(self) -> torch.Tensor:
-        """Tokens of each row's prompt, on the device."""
-        return self._lengths_b
+    def row_lengths_b(self) -> torch.Tensor:
+        """Tokens of each row that are in the cache, those of its prompt included, on the device."""
+        return self._ahead_b + self.column
 
-    @property
-    def completion_lengths_b(self) -> torch.Tensor:
-        """Tokens of each row's completion that are in the cache, on the device."""
-        return self.column - self._starts_b
-
-    def positions_b1(self) -> torch.Tensor:
-        """The position of each row's next token in its sequence, `[b, 1]`."""
-        return (self._ahead_b + self.column)[:, None]
+    def positions(self) -> torch.Tensor:
+        """The position of each row's new tokens in its sequence, `[b, R]`; 0 for padding."""
+        first_b1 = self.row_lengths_b[:, None]
+        if self.count == 1:
+            return first_b1
+        return (first_b1 + torch.arange(self.count, device=first_b1.device)).clamp(min=0)
 
     def admit(self, prefilled: DynamicCache, lengths: Sequence[int], rows_each: Sequence[int]) -> None:
         """Add prompts, and their completions after the present rows.
@@ -202,30 +224,50 @@ class SharedPromptCache(Cache):
             self.lengths.append(length)
         self._arrange()
 
+    def hold(self, starts: Sequence[int], prompt_of: Sequence[int]) -> None:
+        """Let the batch have these rows, whose keys and values are in the cache.
+
+        Args:
+            starts: the first column of each row.
+            prompt_of: the place of each row's prompt.
+        """
+        self.starts, self.prompt_of = list(starts), list(prompt_of)
+        self._arrange()
+
     def drop(self, ended: Sequence[int]) -> list[int]:
         """Remove rows; the last rows take their places.
 
         Returns:
-            The former places of the remaining rows, in their new order.
+            The former places of all rows in their new order: first of the remaining rows, then of the ended ones.
         """
         order = self._close_gaps(
             ended, self.active_rows, [layer.completion_kv for layer in self.layers], slice(0, self.column)
         )
-        self.starts = [self.starts[row] for row in order]
-        self.prompt_of = [self.prompt_of[row] for row in order]
-        if not order:
+        left = len(order) - len(ended)
+        if self.keeps:
+            self.ended += [self._ended_row(place, old) for place, old in enumerate(order[left:], start=left)]
+        self.starts = [self.starts[row] for row in order[:left]]
+        self.prompt_of = [self.prompt_of[row] for row in order[:left]]
+        if not left:
             self.column, self.lengths = 0, []
             return order
         used = set(self.prompt_of)
         idle = [place for place in range(self.active_prompts) if place not in used]
         if idle:
             prompts = [layer.prompts for layer in self.layers]
-            left = self._close_gaps(idle, self.active_prompts, prompts, slice(None))
-            self.lengths = [self.lengths[place] for place in left]
-            new_place = {old: new for new, old in enumerate(left)}
+            moved = self._close_gaps(idle, self.active_prompts, prompts, slice(None))
+            new_place = {old: new for new, old in enumerate(moved)}
+            self.lengths = [self.lengths[place] for place in moved[: len(moved) - len(idle)]]
             self.prompt_of = [new_place[place] for place in self.prompt_of]
+            for row in self.ended:
+                row.prompt = new_place.get(row.prompt, row.prompt)
         self._arrange()
         return order
+
+    def _ended_row(self, place: int, before: int) -> EndedRow:
+        """The row that was at a place before, and has left the batch."""
+        start, prompt = self.starts[before], self.prompt_of[before]
+        return EndedRow(place, prompt, start, self.column - start, self.lengths[prompt])
 
     def _close_gaps(
         self, gaps: Sequence[int], count: int, tensors: list[list[torch.Tensor]], columns: slice
@@ -235,9 +277,9 @@ class SharedPromptCache(Cache):
         out_of = [place for place in range(left, count) if place not in gone]
         for layer, states in zip(self.layers, tensors, strict=True):
             layer.move(states, into, out_of, columns)
-        order = list(range(left))
+        order = list(range(count))
         for new, old in zip(into, out_of, strict=True):
-            order[new] = old
+            order[new], order[old] = old, new
         return order
 
     def _arrange(self) -> None:
@@ -269,78 +311,49 @@ class SharedPromptCache(Cache):
             both = on_device(torch.cat([query_PHG.flatten(), slot_bH.flatten()]), device)
             self._order[H] = Order(*torch.split(both, sizes))
 
-    def begin(self) -> None:
-        """Make room for one more token per row, and compute what each kind of layer attends to."""
+    def begin(self, count: int = 1) -> None:
+        """Make room for new tokens of each row, and compute what each kind of layer attends to."""
+        self.count = count
         room = self.layers[0].completion_kv[0].shape[2]
         if self.column == room:
             first = min(self.starts)
-            drop = first if first * 2 >= room else 0
+            drop = first if first * 2 >= room and not self.keeps else 0
             for layer in self.layers:
                 layer.resize(layer.completion_kv[0].shape[0], room if drop else room * 2, drop)
             self.starts = [start - drop for start in self.starts]
             self.column -= drop
             self._arrange()
         kinds = {layer.window: layer.prompts[0].shape[2] for layer in self.layers}
-        self._spans = {window: self._span(window, width) for window, width in kinds.items()}
+        lengths = [self.lengths[place] for place in self.prompt_of]
+        rows = Columns(self.column, count, self.starts, lengths, self._starts_b, self._lengths_b)
+        self._visible = {window: visible(rows, window, width) for window, width in kinds.items()}
 
     def end(self) -> None:
-        """Advance by the token that a forward has stored."""
-        self.column += 1
-
-    def _span(self, window: int | None, width: int) -> _Span:
-        """What layers with this window and prompts of this width attend to."""
-        first = min(self.starts)
-        if max(self.starts) == first and min(self.lengths) == max(self.lengths):
-            reach_all = min(self.lengths[0], width)
-            if window is not None:
-                reach_all = min(reach_all, max(window - 1 - (self.column - first), 0))
-                first = max(first, self.column - window + 1)
-            return _Span(width - reach_all, first)
-        lengths = [self.lengths[place] for place in self.prompt_of]
-        reach = [min(length, width) for length in lengths]
-        if window is not None:
-            since = [self.column - start for start in self.starts]
-            reach = [min(n, max(window - 1 - t, 0)) for n, t in zip(reach, since, strict=True)]
-            first = max(first, self.column - window + 1)
-        max_reach = max(reach)
-        found = _Span(width - max_reach, first)
-        if min(reach) < max_reach or max(self.starts) > first:
-            # The same once more from what lies on the device: copying it there in every step would be a wait.
-            device = self._starts_b.device
-            reach_b = self._lengths_b.clamp(max=width)
-            if window is not None:
-                reach_b = torch.minimum(reach_b, (window - 1 - self.column + self._starts_b).clamp(min=0))
-            back_L = torch.arange(max_reach - 1, -1, -1, device=device)
-            column_t = torch.arange(first, self.column + 1, device=device)
-            found.prompt_bias = _hide(back_L >= reach_b[:, None])
-            found.completion_bias = _hide(column_t < self._starts_b[:, None])
-        return found
+        """Advance by the tokens that a forward has stored."""
+        self.column += self.count
 
     def attend(self, layer: SharedLayer, query: torch.Tensor, scaling: float) -> torch.Tensor:
-        """Attention of one new token per row.
+        """Attention of the new tokens of each row.
 
         Args:
             layer: of this cache.
-            query: `[b, H·g, 1, D]`.
+            query: `[b, H·g, R, D]`.
             scaling: of the scores.
 
         Returns:
-            `[b, 1, H·g, D]`.
+            `[b, R, H·g, D]`.
         """
-        span = self._spans[layer.window]
-        first, count = span.completion_from, self.column + 1 - span.completion_from
+        span = self._visible[layer.window]
+        first, count = span.completion_from, self.column + self.count - span.completion_from
         completion_keys, completion_values = (states.narrow(2, first, count) for states in layer.active_completion_kv)
         prompt_keys, prompt_values = layer.active_prompts
         if span.prompt_from:
             prompt_keys, prompt_values = (states[:, :, span.prompt_from :] for states in layer.active_prompts)
         completions = Part(completion_keys, completion_values, span.completion_bias)
         prompts = Part(prompt_keys, prompt_values, span.prompt_bias)
-        b, heads, _, D = query.shape
+        b, heads, R, D = query.shape
         H = completion_keys.shape[1]
-        found_bHgD = split_attention(query.reshape(b, H, heads // H, D), scaling, prompts, completions, self._order[H])
-        return found_bHgD.reshape(b, 1, heads, -1).to(query.dtype)
-
-
-def _hide(hidden: torch.Tensor) -> torch.Tensor:
-    """A mask to add to scores, with an axis for heads: minus infinity where hidden."""
-    return torch.zeros(hidden.shape, device=hidden.device).masked_fill_(hidden, -torch.inf)[:, None]
+        # A head's new tokens are like so many heads more: each is one query.
+        grouped_bHgD = query.reshape(b, H, heads // H * R, D)
+        found_bHgD = split_attention(grouped_bHgD, scaling, prompts, completions, self._order[H])
+        return found_bHgD.view(b, heads, R, -1).transpose(1, 2).to(query.dtype)

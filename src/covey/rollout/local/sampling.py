@@ -9,19 +9,23 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import groupby
 from typing import Any
 
 import torch
-from transformers import DynamicCache, PreTrainedModel
+from transformers import PreTrainedModel
 
 from covey.errors import TrainingError
 from covey.model.base import base_model
 from covey.model.device import on_device
 from covey.rollout.engine import Completion, SamplingSettings
+from covey.rollout.local.conversation import Kept, Turn, TurnRow
 from covey.rollout.local.decode import PlainDecoder, plain_decoder
+from covey.rollout.local.forward import prefill, step
+from covey.rollout.local.next_turn import NextTurn
 from covey.rollout.local.prompt_cache import SharedPromptCache, windows_of
-from covey.rollout.local.shared_attention import CACHE, SharedAttention
+from covey.rollout.local.shared_attention import SharedAttention
 from covey.rollout.local.token_sampling import (
     LogitsProcessor,
     RowAware,
@@ -50,6 +54,8 @@ def sample(
     generator: torch.Generator | None = None,
     any_has_work: Callable[[bool], bool] | None = None,
     on_progress: Callable[[int], None] | None = None,
+    max_lengths: Sequence[int] | None = None,
+    turn: Turn | None = None,
 ) -> list[Completion]:
     """Sample one completion per prompt; consecutive equal prompts are prefilled once.
 
@@ -71,6 +77,8 @@ def sample(
         any_has_work: takes whether this process has work left, returns whether any process has. Needed where
             parameters are sharded, since every process must then take part in every forward; else None.
         on_progress: called with the number of completions done so far, whenever it has grown.
+        max_lengths: the longest completion of each prompt, at least one token, where it is below that of the settings.
+        turn: what the last turn of these conversations has left, and what this one leaves; only without a token budget.
 
     Raises:
         TrainingError: the logits are not finite.
@@ -80,35 +88,34 @@ def sample(
         raise ValueError("a prompt has no tokens")
     decoder = plain_decoder(model) if any_has_work is None else None
     eos = list(dict.fromkeys((*eos_token_ids, *sampling.stop_token_ids)))
-    run = _Run(model, prompt_ids, sampling, eos, pad_token_id, logits_processors, generator, decoder)
+    limits = [min(one, sampling.max_completion_length) for one in max_lengths or ()]
+    limits = limits or [sampling.max_completion_length] * len(prompt_ids)
+    run = _Run(model, prompt_ids, sampling, eos, pad_token_id, logits_processors, generator, decoder, limits, turn)
     by_modules = any_has_work is None and decoder is None
     reported = 0
     with torch.no_grad(), run.attention, ExitStack() as order:
         while any_has_work(run.has_work) if any_has_work is not None else run.has_work:
-            entering = run.next_prompts(max_tokens_in_flight)
-            if entering and by_modules:
+            forward = run.next_forward(max_tokens_in_flight)
+            if by_modules:
                 by_modules = False
-                if not _prefill_is_mixed_precision(run, entering):
+                if not _is_mixed_precision(model, forward):
                     order.enter_context(column_major(model))
-            elif entering:
-                run.prefill(entering)
-            elif run.has_work:
-                run.decode()
             else:
-                run.dummy_forward()
+                forward()
             if on_progress is not None and run.done > reported:
                 reported = run.done
                 on_progress(reported)
-    return run.results()
+    completions = run.results()
+    run.leave(completions)
+    return completions
 
 
 @dataclass(slots=True)
 class _Group:
-    """Consecutive equal prompts."""
+    """Equal prompts, one after another."""
 
-    first: int
     ids: Sequence[int]
-    count: int
+    rows: list[int]
 
 
 @dataclass
@@ -123,6 +130,9 @@ class _Run:
     processors: Sequence[LogitsProcessor]
     generator: torch.Generator | None
     decoder: PlainDecoder | None
+    limits: list[int]
+    """The longest completion of each row."""
+    turn: Turn | None
     rows: list[int] = field(default_factory=list)
     done: int = 0
     cache: SharedPromptCache | None = None
@@ -130,15 +140,22 @@ class _Run:
     def __post_init__(self) -> None:
         self.attention = SharedAttention(self.model)
         self.device = self.model.device
-        self.waiting = _groups(self.prompt_ids)
+        self.next_turn, self.ended_rows = None, list[int]()
+        going_on: set[int] = set()
+        if self.turn is not None and any(match.kept is not None for match in self.turn.matches):
+            self.next_turn = NextTurn(self.prompt_ids, self.turn.matches, self.device)
+            self.cache, going_on = self.next_turn.cache, set(self.next_turn.rows)
+            self.turn.matches.clear()
+        self.waiting = _groups(self.prompt_ids, going_on)
         self.longest = max((len(ids) for ids in self.prompt_ids), default=0)
-        shape = (len(self.prompt_ids), self.longest + self.sampling.max_completion_length)
+        shape = (len(self.prompt_ids), self.longest + max(self.limits, default=0))
         sequences = torch.full(shape, self.pad_token_id, dtype=torch.long)
         for row, ids in enumerate(self.prompt_ids):
             sequences[row, self.longest - len(ids) : self.longest] = torch.tensor(ids)
         self.sequences = on_device(sequences, self.device)
         self.logps = torch.zeros(shape, device=self.device) if self.sampling.logprobs else None
         self.eos = self._on_device(self.eos_token_ids)
+        self.prompt_lengths = self._on_device(list(map(len, self.prompt_ids)))
         self.lengths = [0] * len(self.prompt_ids)
         self.rows_b = self._on_device([])
         self.newest_b = self._on_device([])
@@ -148,14 +165,23 @@ class _Run:
 
     @property
     def has_work(self) -> bool:
-        return bool(self.waiting or self.rows)
+        return bool(self.next_turn or self.waiting or self.rows)
+
+    def next_forward(self, budget: int | None) -> Callable[[], None]:
+        """What the next forward is for. Rows that go on come first, then new prompts."""
+        if self.next_turn is not None:
+            return partial(self.read, self.next_turn)
+        if entering := self.next_prompts(budget):
+            return partial(self.prefill, entering)
+        return self.decode if self.has_work else self.dummy_forward
 
     def next_prompts(self, budget: int | None) -> list[_Group]:
         """The groups to admit now: those that fit the token budget and one prefill, in order."""
         entering: list[_Group] = []
-        reserved = sum(len(self.prompt_ids[row]) for row in self._first_rows()) + self._room(len(self.rows))
+        reserved = sum(len(self.prompt_ids[row]) for row in self._first_rows())
+        reserved += sum(self.limits[row] for row in self.rows)
         for group in self.waiting:
-            need = len(group.ids) + self._room(group.count)
+            need = len(group.ids) + sum(self.limits[row] for row in group.rows)
             widest = max(len(group.ids), *(len(other.ids) for other in entering), 0)
             too_wide = widest * (len(entering) + 1) > PREFILL_TOKENS
             too_many = budget is not None and reserved + need > budget
@@ -165,9 +191,6 @@ class _Run:
             reserved += need
         del self.waiting[: len(entering)]
         return entering
-
-    def _room(self, rows: int) -> int:
-        return rows * self.sampling.max_completion_length
 
     def _first_rows(self) -> list[int]:
         """A row of each prompt that is in the batch."""
@@ -180,17 +203,28 @@ class _Run:
         self.attention.share(False)
         logits_PV, prefilled = prefill(self.model, [group.ids for group in groups], self.pad_token_id)
         if self.cache is None:
-            self.cache = SharedPromptCache(windows_of(prefilled))
-        counts = [group.count for group in groups]
+            self.cache = SharedPromptCache(windows_of(prefilled), keeps=self.turn is not None)
+        counts = [len(group.rows) for group in groups]
         self.cache.admit(prefilled, [len(group.ids) for group in groups], counts)
+        new = [row for group in groups for row in group.rows]
+        self._enter(new, logits_PV.repeat_interleave(self._on_device(counts), 0, output_size=len(new)))
+
+    def read(self, next_turn: NextTurn) -> None:
+        """Read new tokens of the rows that go on, and after the last ones sample the next of every row."""
+        self.attention.share(True)
+        logits_bV = next_turn.read(self.model)
+        if logits_bV is not None:
+            self.next_turn = None
+            self._enter(next_turn.rows, logits_bV)
+
+    def _enter(self, new: list[int], logits_bV: torch.Tensor) -> None:
+        """Let rows enter the batch, and sample from their logits."""
         old = len(self.rows)
-        new = [row for group in groups for row in range(group.first, group.first + group.count)]
         self.rows += new
         new_b = self._on_device(new)
         self.rows_b = torch.cat([self.rows_b, new_b])
         self.newest_b = torch.cat([self.newest_b, torch.zeros_like(new_b)])
         self.ended_b = torch.cat([self.ended_b, torch.zeros_like(new_b, dtype=torch.bool)])
-        logits_bV = logits_PV.repeat_interleave(self._on_device(counts), 0, output_size=len(new))
         self._sample(logits_bV, slice(old, None), changed=True)
 
     def decode(self) -> None:
@@ -205,7 +239,7 @@ class _Run:
             return decoder.step(self.cache, self.newest_b)
         self.attention.share(True)
         packed_bV = None if decoder is None else decoder.peek(self.cache, self.newest_b)
-        logits_bV = step(self.model, self.cache, self.newest_b)
+        logits_bV = step(self.model, self.cache, self.newest_b[:, None])
         if decoder is not None and packed_bV is not None and not decoder.compare(packed_bV, logits_bV):
             self.decoder = None
         return logits_bV
@@ -226,9 +260,10 @@ class _Run:
         self.invalid |= ~sampled.valid_b.all()
         for row in rows:
             self.lengths[row] += 1
-        full = any(self.lengths[row] == self.sampling.max_completion_length for row in rows)
+        full = any(self.lengths[row] == self.limits[row] for row in self.rows)
         self.since_check += 1
-        if full or self.device.type == "cpu" or self.since_check >= GPU_CHECK_EVERY:
+        due = full or self.device.type == "cpu" or self.since_check >= GPU_CHECK_EVERY
+        if due and not (self.turn is not None and self.waiting):  # rows enter before those that are kept
             self.since_check = 0
             self._remove_ended()
         elif changed and len(rows) < len(self.rows):
@@ -253,23 +288,25 @@ class _Run:
 
     def _columns(self, rows: list[int], places: slice) -> torch.Tensor | int:
         """The column of each row's next token."""
-        assert self.cache is not None
         counts = {self.lengths[row] for row in rows}
-        if len(counts) == 1:
-            return self.longest + counts.pop()
-        return self.cache.completion_lengths_b[places] + self.longest
+        return self.longest + counts.pop() if len(counts) == 1 else self.longest + self._counts_b(places)
+
+    def _counts_b(self, places: slice) -> torch.Tensor:
+        """How many tokens of each row's completion are in the cache."""
+        assert self.cache is not None
+        return self.cache.row_lengths_b[places] - self.prompt_lengths[self.rows_b[places]]
 
     def _sequences_so_far(self, rows: list[int], places: slice) -> tuple[torch.Tensor, torch.Tensor]:
         """The tokens so far, padded on the left, and where each row's tokens begin."""
         assert self.cache is not None
         rows_b = self.rows_b[places]
         counts = [self.lengths[row] for row in rows]
-        counts_b, prompts_b = self.cache.completion_lengths_b[places], self.cache.prompt_lengths_b[places]
         width = max(len(self.prompt_ids[row]) + count for row, count in zip(rows, counts, strict=True))
-        end, starts_b = self.longest + max(counts), width - prompts_b - counts_b
+        end, starts_b = self.longest + max(counts), width - self.cache.row_lengths_b[places]
         if min(counts) == max(counts):
             return self.sequences[rows_b, end - width : end], starts_b
-        columns_bS = torch.arange(end - width, end, device=self.device) - (max(counts) - counts_b)[:, None]
+        behind_b = max(counts) - self._counts_b(places)
+        columns_bS = torch.arange(end - width, end, device=self.device) - behind_b[:, None]
         found_bS = self.sequences[rows_b[:, None], columns_bS.clamp(min=0)]
         padding_bS = torch.arange(width, device=self.device) < starts_b[:, None]
         return found_bS.masked_fill(padding_bS, self.pad_token_id), starts_b
@@ -281,15 +318,16 @@ class _Run:
                 "The model's logits are not finite (NaN or infinite), so no token can be sampled from them. "
                 "Its weights have most likely diverged: lower training.learning_rate, or go back to a checkpoint."
             )
-        limit = self.sampling.max_completion_length
-        gone = [place for place, row in enumerate(self.rows) if ended[place] or self.lengths[row] == limit]
+        gone = [place for place, row in enumerate(self.rows) if ended[place] or self.lengths[row] == self.limits[row]]
         if not gone:
             return
         assert self.cache is not None
         self.done += len(gone)
         order = self.cache.drop(gone)
-        self.rows = [self.rows[place] for place in order]
-        order_b = self._on_device(order)
+        left = len(order) - len(gone)
+        self.ended_rows += [self.rows[place] for place in order[left:]]
+        self.rows = [self.rows[place] for place in order[:left]]
+        order_b = self._on_device(order[:left])
         self.rows_b, self.newest_b, self.ended_b = (t[order_b] for t in (self.rows_b, self.newest_b, self.ended_b))
         self._select_rows(self.rows_b)
 
@@ -314,53 +352,26 @@ class _Run:
             found.append(Completion(ids[:end], end is None, None if logps is None else logps[row][: len(ids[:end])]))
         return found
 
+    def leave(self, completions: Sequence[Completion]) -> None:
+        """Leave the rows for the next turn."""
+        if self.turn is None or self.cache is None:
+            return
+        kept = dict(zip(self.ended_rows, self.cache.ended, strict=True))
+        for row, (ids, one) in enumerate(zip(self.prompt_ids, completions, strict=True)):
+            self.turn.rows.append(TurnRow([*ids, *one.ids], Kept(self.cache, kept[row])))
 
-def _prefill_is_mixed_precision(run: _Run, entering: list[_Group]) -> bool:
-    """Prefill these prompts, and return whether that ran in mixed precision, which accelerate enables inside of a
+
+def _is_mixed_precision(model: Any, forward: Callable[[], None]) -> bool:
+    """Run the first forward, and return whether that was in mixed precision, which accelerate enables inside of a
     forward only."""
     found: list[bool] = []
-    kind = run.model.device.type
-    embeddings = base_model(run.model).get_input_embeddings()
+    kind = model.device.type
+    embeddings = base_model(model).get_input_embeddings()
     with embeddings.register_forward_pre_hook(lambda *_: found.append(torch.is_autocast_enabled(kind))):
-        run.prefill(entering)
+        forward()
     return any(found)
 
 
-def _groups(prompt_ids: Sequence[Sequence[int]]) -> list[_Group]:
-    groups = []
-    for ids, same in groupby(range(len(prompt_ids)), key=lambda row: list(prompt_ids[row])):
-        places = list(same)
-        groups.append(_Group(places[0], ids, len(places)))
-    return groups
-
-
-def prefill(model: Any, prompts: Sequence[Sequence[int]], pad: int) -> tuple[torch.Tensor, DynamicCache]:
-    """Compute prompts with the model's own attention.
-
-    Returns:
-        The logits of the token after each prompt, `[P, V]`, and the filled cache.
-    """
-    longest = max(map(len, prompts))
-    ids_PL = on_device([[pad] * (longest - len(ids)) + list(ids) for ids in prompts], model.device)
-    cache = DynamicCache(config=model.config)
-    masks: dict[str, torch.Tensor] = {}
-    if min(map(len, prompts)) < longest:
-        mask_PL = on_device([[0] * (longest - len(ids)) + [1] * len(ids) for ids in prompts], model.device)
-        masks = {"attention_mask": mask_PL, "position_ids": (mask_PL.cumsum(-1) - 1).clamp(min=0)}
-    out = model(input_ids=ids_PL, past_key_values=cache, use_cache=True, logits_to_keep=1, **masks)
-    return out.logits[:, -1], cache
-
-
-def step(model: Any, cache: SharedPromptCache, tokens_b: torch.Tensor) -> torch.Tensor:
-    """Append a token to every row, with shared attention, and return the logits of the next, `[b, V]`."""
-    cache.begin()
-    out = model(
-        input_ids=tokens_b[:, None],
-        position_ids=cache.positions_b1(),
-        past_key_values=cache,
-        use_cache=True,
-        **{CACHE: cache},
-    )
-    cache.end()
-    logits_bV: torch.Tensor = out.logits[:, -1]
-    return logits_bV
+def _groups(prompt_ids: Sequence[Sequence[int]], without: Collection[int]) -> list[_Group]:
+    rows = [row for row in range(len(prompt_ids)) if row not in without]
+    return [_Group(ids, list(same)) for ids, same in groupby(rows, key=lambda row: list(prompt_ids[row]))]

@@ -19,7 +19,7 @@ CACHE = "covey_cache"
 SUPPORTED = frozenset(
     {"position_ids", "cache_position", "use_cache", "output_attentions", "output_router_logits", "is_causal"}
 )
-"""Further arguments of attention that have no effect on a single token: its position is in the query already."""
+"""Further arguments of attention that have no effect: positions are in the queries, and the cache has the masks."""
 
 
 def attend(
@@ -75,7 +75,7 @@ def _check_call(layer: SharedLayer, query: torch.Tensor, mask: torch.Tensor | No
         raise NotSharedError(f"the model's attention takes {', '.join(unknown)}")
     if window != layer.window:
         raise NotSharedError(f"a layer attends over {window} tokens and caches {layer.window}")
-    if mask is not None or query.shape[2] != 1:
+    if mask is not None or query.shape[2] != layer.owner.count:
         raise NotSharedError("the model makes an attention mask of its own")
 
 

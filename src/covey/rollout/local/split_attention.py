@@ -1,4 +1,4 @@
-"""Attention of one new token per completion, over its prompt and over its own tokens so far.
+"""Attention of new tokens of completions, over the prompt and over the completion's own tokens so far.
 
 The queries of a prompt's rows are batched over the prompt; each row attends to its own tokens alone. Arithmetic only:
 `covey.rollout.local.prompt_cache` keeps track of rows and tokens.
@@ -31,7 +31,7 @@ class Part:
     """`[P, H, L, D]` of prompts, `[b, H, t, D]` of completions."""
     values: torch.Tensor
     bias: torch.Tensor | None
-    """Added to scores: `[b, 1, L]` or `[b, 1, t]`, zero or minus infinity; None where nothing is masked."""
+    """Added to scores: `[b, R, L]` or `[b, R, t]`, zero or minus infinity; None where nothing is masked."""
 
 
 def split_attention(
@@ -42,7 +42,7 @@ def split_attention(
     Plain products: with few queries for each key, torch's fused attention is not faster on a CPU.
 
     Args:
-        query_bHgD: queries, grouped by key head.
+        query_bHgD: queries, grouped by key head; with R new tokens, those of a query head one after another.
         scaling: of the scores.
         prompts: the prompts; L may be 0.
         completions: the rows' own tokens.
@@ -66,7 +66,7 @@ def split_attention(
         if completions.bias is not None and prompts.bias is not None:
             bias = torch.cat([prompts.bias, completions.bias], dim=-1)
     if bias is not None:
-        scores.view(b, -1, scores.shape[-1]).add_(bias)
+        scores.view(b, -1, *bias.shape[1:]).add_(bias[:, None])
     shares = scores.softmax(-1, dtype=torch.float32).to(values.dtype)
     found = _product(shares[..., L:], values)
     if L:

@@ -7,7 +7,6 @@ autograd saves in a layer with pre-norms and a gated MLP. It leaves out the allo
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -176,9 +175,11 @@ def available_memory() -> tuple[int, str]:
     """Bytes of the device that this process would train on, and its name."""
     import torch
 
+    from covey.model.device import main_memory
+
     if torch.cuda.is_available():
         return int(torch.cuda.mem_get_info()[1]), torch.cuda.get_device_name()
-    return _main_memory(), "main memory"
+    return main_memory(), "main memory"
 
 
 def beside_vllm(config: Config, available: int, device: str) -> tuple[int, str, str]:
@@ -188,19 +189,6 @@ def beside_vllm(config: Config, available: int, device: str) -> tuple[int, str, 
         return available, device, ""
     advice = "Give vLLM a GPU of its own (training.vllm_mode=server), or lower training.vllm_gpu_memory_utilization. "
     return int(available * (1 - share)), f"{device}, beside the {share:.0%} that vLLM takes,", advice
-
-
-def _main_memory() -> int:
-    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    for name in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
-        try:
-            with open(name, encoding="ascii") as file:  # noqa: PTH123  a kernel file
-                limit = file.read().strip()
-        except OSError:
-            continue
-        if limit.isdigit():
-            total = min(total, int(limit))
-    return total
 
 
 def _empty(model: PretrainedConfig) -> nn.Module:

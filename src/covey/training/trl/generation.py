@@ -60,7 +60,11 @@ class PolicyEngine(LocalEngine):
         """Nothing is to be done."""
 
     def sample_or_none(
-        self, prompts: Sequence[Sequence[int]], sampling: SamplingSettings, refusal: str | None
+        self,
+        prompts: Sequence[Sequence[int]],
+        sampling: SamplingSettings,
+        refusal: str | None,
+        max_lengths: Sequence[int] | None = None,
     ) -> list[Completion] | None:
         """As `generate`, with random numbers of the trainer; None, with a line in the log, where TRL's way is needed.
 
@@ -68,9 +72,10 @@ class PolicyEngine(LocalEngine):
             prompts: see `generate`.
             sampling: see `generate`.
             refusal: a reason not to use Covey's sampling, if there is one already.
+            max_lengths: see `LocalEngine.generate`.
         """
         with self._in_use() as model, torch.no_grad():
-            return self._sample(model, prompts, sampling, refusal)
+            return self._sample(model, prompts, sampling, refusal, max_lengths)
 
     @contextmanager
     def _in_use(self) -> Iterator[Any]:
@@ -190,13 +195,21 @@ def evaluation_engine(trainer: Any) -> Iterator[InferenceEngine]:
         yield engine
 
 
-def generate_turn(trainer: Any, prompt_ids: Sequence[Sequence[int]], *, text_only: bool) -> Turn | None:
+def generate_turn(
+    trainer: Any,
+    prompt_ids: Sequence[Sequence[int]],
+    *,
+    text_only: bool,
+    max_lengths: Sequence[int] | None = None,
+) -> Turn | None:
     """The completions of these prompts by the trainer's engine; None where TRL's own way is needed.
 
     Args:
         trainer: Covey's `GRPOTrainer`.
         prompt_ids: token ids, each prompt as often as it has completions, one after another.
         text_only: whether tokens are all there is to the prompts; with images, for one, they are not.
+        max_lengths: the longest completion of each prompt, where it is below `max_completion_length`; TRL's own way
+            knows no such limits, so the caller cuts its completions.
 
     Raises:
         ConfigError: the user's engine cannot sample by the settings.
@@ -212,7 +225,7 @@ def generate_turn(trainer: Any, prompt_ids: Sequence[Sequence[int]], *, text_onl
         if not engine.shared_prefill or trainer.use_transformers_continuous_batching:
             return None
         with profiling_context(trainer, "transformers.generate"):
-            found = engine.sample_or_none(prompt_ids, sampling, refusal)
+            found = engine.sample_or_none(prompt_ids, sampling, refusal, max_lengths)
         return None if found is None else ([one.ids for one in found], None)
     if refusal is not None:
         raise ConfigError(f"{refusal}, and {type(engine).__name__} generates the completions: leave it out.")
@@ -223,7 +236,7 @@ def generate_turn(trainer: Any, prompt_ids: Sequence[Sequence[int]], *, text_onl
     with nullcontext() if isinstance(engine, TRLEngine) else profiling_context(trainer, "engine.generate"):
         wanted = can.logprobs and trainer.off_policy_mask_threshold is not None
         settings, rows = replace(sampling, logprobs=wanted), vocab_size(trainer)
-        found = complete(engine, prompt_ids, settings, seed=seed, vocab_size=rows)
+        found = complete(engine, prompt_ids, settings, seed=seed, vocab_size=rows, max_lengths=max_lengths)
     logps = [one.logps for one in found if one.logps is not None]
     return [one.ids for one in found], logps if len(logps) == len(found) else None
 
