@@ -15,6 +15,7 @@ import pytest
 
 from covey.environments.contract import EnvironmentLostError, check_environment, check_tool, tool_methods
 from covey.environments.registry import EnvironmentSource, load_environment
+from covey.environments.runner import EnvironmentRunner
 from covey.errors import EnvironmentSetupError
 
 pytestmark = pytest.mark.slow
@@ -245,6 +246,37 @@ def test_a_server_that_dies_and_comes_back(start: StartServer, made: Callable[..
     assert environment.step(1).startswith("Right.")
     environment._client._async._ws.transport.abort()  # a session that ended between two episodes is begun again
     assert environment.reset(hidden=2) == "Guess a number from 1 to 9."
+
+
+@pytest.mark.adapter("openenv")
+def test_in_worker_processes_a_dead_server_ends_one_episode(start: StartServer) -> None:
+    url, server = start("game")
+    source = EnvironmentSource(f"openenv:{url}", {"observation": "text", "columns": ["hidden"]})
+    with EnvironmentRunner({None: source}, timeout=5.0) as runner:
+        first, second = runner.instances([None, None])
+        assert type(first).__name__ == "OpenEnv"
+        assert check_tool(first.step, "here")["function"]["parameters"]["required"] == ["number"]
+        for environment in (first, second):
+            environment.covey.begin_reset({"hidden": 5, "prompt": []}, 1)
+        assert [first.reset(), second.reset()] == ["Guess a number from 1 to 9."] * 2
+        assert second.step(number=5).startswith("Right.")
+        assert second.get_reward() == 1.0
+        call = first.step.submit(number=99)
+        assert "does not answer any more" in call.result()["error"]
+        assert call.ended == first.covey.outcome == "crashed"
+        assert first.get_reward() is None
+        server.wait()
+        first.covey.begin_reset({"hidden": 5}, 1)
+        assert first.reset() is None
+        assert first.get_reward() is None
+        start("game", port=int(url.rpartition(":")[2]))
+        first.covey.begin_reset({"hidden": 5}, 1)
+        assert first.reset() == "Guess a number from 1 to 9."
+        assert first.covey.outcome is None
+        call = first.step.submit(number=98)  # the server hangs
+        assert call.result().keys() == {"error"}
+        assert first.covey.outcome == "timed_out"
+        assert runner.take_counts()["crashes"] == 2
 
 
 @pytest.mark.adapter("openenv")
