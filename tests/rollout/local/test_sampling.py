@@ -14,14 +14,9 @@ from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
     Gemma2Config,
-    Gemma3TextConfig,
     GenerationConfig,
-    LlamaConfig,
     LogitsProcessor,
     MambaConfig,
-    MistralConfig,
-    PretrainedConfig,
-    Qwen2Config,
     Qwen3Config,
 )
 from transformers.generation import (
@@ -38,32 +33,14 @@ from covey.rollout import LocalEngine, SamplingSettings, generate, sample
 from covey.rollout.local.compatibility import unsupported_reason
 from covey.rollout.local.token_sampling import sample_tokens
 from forked import run_two
-from small_models import SMALL, VOCABULARY
+from small_models import ARCHITECTURES, SMALL, VOCABULARY, build
 
-ARCHITECTURES: dict[str, PretrainedConfig] = {
-    "qwen2": Qwen2Config(**SMALL),
-    "qwen3": Qwen3Config(**SMALL),
-    "llama": LlamaConfig(**SMALL),
-    "gemma3": Gemma3TextConfig(
-        **SMALL,
-        sliding_window=8,
-        layer_types=["sliding_attention", "full_attention"],
-        query_pre_attn_scalar=8,
-        tie_word_embeddings=False,  # tied and of random weights, it only repeats itself
-    ),
-    "mistral": MistralConfig(**SMALL, sliding_window=8),
-}
 PROMPTS = [[5, 9, 11], list(range(3, 17)), [7, 7, 21, 30, 2, 6]]
 ROWS = [PROMPTS[0]] * 3 + [PROMPTS[1]] * 2 + [PROMPTS[2]] * 4
 
 
 def greedy(length: int) -> SamplingSettings:
     return SamplingSettings(length, temperature=0.0)
-
-
-def build(name: str) -> Any:
-    torch.manual_seed(2)
-    return AutoModelForCausalLM.from_config(ARCHITECTURES[name]).eval()
 
 
 @pytest.fixture(scope="module", params=ARCHITECTURES)
