@@ -54,7 +54,7 @@ def read_answer(message: Any) -> Answer:
             if not isinstance(value, str) or len(value) <= MAX_TEXT + _NOTE:
                 return Done(ticket, value)
         case ["raised", int(ticket), str(text), str(description), bool(lost)]:
-            return Raised(ticket, cut(text), description[:2000], lost)
+            return Raised(ticket, text[: MAX_TEXT + _NOTE], description[:2000], lost)
     raise BadMessageError("something that is not a message")
 
 
