@@ -48,6 +48,8 @@ class EpisodeControl:
         self._episode = EpisodeState(episode_timeout)
         self._reset: ToolCall | None = None
         self._reward: ToolCall | None = None
+        self.failure = ""
+        """Why the last `reset` gave no observation; empty if it did not fail."""
         weakref.finalize(self, _release, supervisor, member).atexit = False
 
     @property
@@ -88,6 +90,7 @@ class EpisodeControl:
         assert self._reset is not None
         call, self._reset = self._reset, None
         observation = call.result()
+        self.failure = "" if call.ended is None else str(observation["error"])
         return observation if call.ended is None else None
 
     def reward(self) -> float | None:

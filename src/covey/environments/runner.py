@@ -92,12 +92,15 @@ class EnvironmentRunner:
         )
 
     def start(self, output: Path | None = None) -> None:
-        """Start the processes, in the background.
+        """Start the processes, in the background; if they run with another output, new ones take their place, and an
+        instance is made again for its next episode.
 
         Args:
             output: the file to append what environments and tools print to; None: standard error.
         """
-        self._output = None if output is None else str(output.resolve())
+        before, self._output = self._output, None if output is None else str(output.resolve())
+        if self._output != before:
+            self._supervisor.stop()
         self._supervisor.running().submit([])
 
     def check(self) -> None:

@@ -59,12 +59,6 @@ def check_columns(
     kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     needed = [p.name for p in parameters if p.default is p.empty and p.kind in kinds]
     missing = [parameter for parameter in needed if parameter not in given]
-    if "environments" in missing:
-        raise RewardError(
-            f"{key}: {name} needs environments, but rewards and environments that are named in the config run in "
-            "processes of their own. Let the environment reward its episodes (get_reward), or give both in Python, to "
-            "covey.GRPOTrainer."
-        )
     if missing:
         near = difflib.get_close_matches(missing[0], sorted(n for n in given if n == name_in_file(n)), n=1)
         guess = f" Did you mean {near[0]}?" if near else ""

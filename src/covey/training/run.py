@@ -108,7 +108,7 @@ def _run(config: Config, run_name: str, console: Any, processes: Processes, obje
 def _begin(
     config: Config, run: RunDirectory, plan: ResumePlan, console: Any, processes: Processes, given: Given
 ) -> RunResult:
-    with tempfile.TemporaryDirectory() as temporary:
+    with tempfile.TemporaryDirectory() as temporary, ExitStack() as stack:
         early_log = Path(temporary) / run.log.name  # log output of libraries until it is certain that the run can start
         with processes.all_or_none(), console.status("Checking the run …") as status:
             checked = Examination(
@@ -120,7 +120,9 @@ def _begin(
                 main_first=processes.main_of_machine_first,
                 quietly=partial(logging_to, early_log),
                 progress=status.update,
+                output=early_log,
             )
+            stack.callback(checked.close)
             findings, ignored = checked.must_pass()
         print_findings(console, findings)
         for finding in ignored:
@@ -144,7 +146,15 @@ def _build(checked: Examination, plan: ResumePlan, console: Any, processes: Proc
             if plan.checkpoint is not None:
                 check_layout(plan.checkpoint, shards=bool(args.fsdp) or asks_for_fsdp())
             trainer = build_trainer(
-                config, args, source, loaded, runner.functions, tokenizer, checked.objective_arguments
+                config,
+                args,
+                source,
+                loaded,
+                runner.functions,
+                tokenizer,
+                checked.objective_arguments,
+                checked.environments,
+                checked.rollout_func,
             )
             trainer.recorder = CompletionRecorder(
                 {*trainer.eos_token_ids, tokenizer.pad_token_id}, keeps_ids=(Path(source) / MAP_FILE).is_file()
@@ -160,8 +170,11 @@ def _build(checked: Examination, plan: ResumePlan, console: Any, processes: Proc
             file.write(early_log.read_bytes())
         with logging_to(log), bounded(log):
             runner.start(output=log)
+            if checked.environments is not None:
+                checked.environments.start(output=log)
             report = LiveReport(own)
-            job = _Job(config, run, own, plan, trainer, loaded, tokenizer, runner, report, processes, unrewarded)
+            parts = (runner, report, processes, unrewarded, checked.environments)
+            job = _Job(config, run, own, plan, trainer, loaded, tokenizer, *parts)
             result = _train(job, console)
             if result.main and result.finished:  # still under the lock: the next process finds a finished run
                 processes.leave()

@@ -52,8 +52,12 @@ class Owned(Generic[Kind]):
 
     def close(self) -> None:
         """End all processes and reap them."""
+        self._closed = True
+        self.stop()
+
+    def stop(self) -> None:
+        """End all processes and reap them; the next use starts new ones."""
         with self._lock:
-            self._closed = True
             supervisor, self.current = self.current, None
         atexit.unregister(self.close)
         if supervisor is None:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any
 
+from covey.environments.contract import reset_arguments
 from covey.environments.registry import EnvironmentSource
 from covey.environments.workers import results
 from covey.environments.workers.description import describe_class, describe_function
@@ -86,7 +87,9 @@ class EnvironmentWork:
                 row, seed = payload
                 if seed is not None:
                     _seed(seed)
-                return results.observation(self._run(self._instance.reset, (), row))
+                return results.observation(
+                    self._run(self._instance.reset, (), reset_arguments(self._instance.reset, row))
+                )
             case "tool":
                 standalone = self._instance is None
                 tool = self._load(("tool", request.name)) if standalone else getattr(self._instance, request.name)

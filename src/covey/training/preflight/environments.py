@@ -49,8 +49,8 @@ def check_environments(config: Config, runner: EnvironmentRunner) -> str:
     if unrewarded and not config.rewards.funcs:
         raise EnvironmentSetupError(
             f"{'; '.join(unrewarded)}: without get_reward, nothing rewards its episodes, as rewards.funcs is empty. "
-            "Add get_reward(self), which returns a number, or name rewards: rewards=default has exact_match and format, "
-            "and rewards.funcs=[file.py:function] is your own."
+            "Add get_reward(self), which returns a number, or name rewards: rewards=default has exact_match and "
+            "format, rewards.funcs=[file.py:function] your own."
         )
     return "; ".join(found)
 
@@ -109,7 +109,7 @@ def try_resets(
     found = []
     if failed := [episode for episode in episodes if episode.ended is not None]:
         how = "takes longer than environment.timeout" if failed[0].ended == "timed_out" else "fails"
-        reason = getattr(control_of(failed[0].environment), "reason", "")
+        reason = next((c.failure for c in (control_of(failed[0].environment),) if c is not None), "")
         result = f"reset {how} on {len(failed)} of {len(tried)} rows that were tried{f': {reason}' if reason else ''}"
         advice = "Such an episode has no reward." if begun else "No episode could begin."
         found.append(PreflightFinding(Mark.WARNING if begun else Mark.WRONG, "environment", result, advice))
