@@ -53,7 +53,7 @@ def read_answer(message: Any) -> Answer:
             if not isinstance(value, str) or len(value) <= MAX_TEXT + _NOTE:
                 return Done(ticket, value)
         case ["raised", int(ticket), str(text), str(description)]:
-            return Raised(ticket, cut(text), description[:2000])
+            return Raised(ticket, text[: MAX_TEXT + _NOTE], description[:2000])
     raise BadMessageError("something that is not a message")
 
 

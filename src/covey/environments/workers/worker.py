@@ -56,7 +56,7 @@ class EnvironmentWork:
     def preload(self) -> None:
         """Import the user's code; what it raises is raised again by those who need it."""
         with contextlib.suppress(ImportError):
-            import_module("numpy")  # environments use it, and `reset` seeds it
+            import_module("numpy.random")  # which `reset` seeds
         for key in [*self._sources, *(("tool", name) for name in self._tools)]:
             with contextlib.suppress(BaseException):
                 self._load(key)
@@ -148,7 +148,7 @@ def _listed(answer: Answer) -> list[Any]:
 def _seed(seed: int | None) -> None:
     """Seed the generators of this process; None: with new entropy, since a fork continues its parent's."""
     random.seed(seed)
-    if (numpy := sys.modules.get("numpy")) is not None:
-        numpy.random.seed(None if seed is None else seed % 2**32)
+    if (numpy := sys.modules.get("numpy.random")) is not None:
+        numpy.seed(None if seed is None else seed % 2**32)
     if (torch := sys.modules.get("torch")) is not None:
         torch.seed() if seed is None else torch.manual_seed(seed % 2**63)
