@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.support.chat_templates import (
+
+from chat_templates import (
     SHIPPED,
     TOOLS,
     family_of,
@@ -15,7 +16,6 @@ from tests.support.chat_templates import (
     random_results,
     random_turn,
 )
-
 from covey.environments.chat import ToolChat, template_refusal
 
 REFUSED = {

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import copy
-from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.tool_trainers import SCRIPTS, ScriptedCovey, asked, tool_trainer
 from trl import GRPOTrainer as TRLGRPOTrainer
+
+from tool_trainers import SCRIPTS, ScriptedCovey, asked, tool_trainer
 
 NAMES = ["mask", "completions", "ids", "logps", "calls", "failures", "images"]
 
