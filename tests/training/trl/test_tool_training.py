@@ -12,6 +12,7 @@ from covey.config import SpeedConfig
 from covey.objective import AdaptiveKL, MaxEnt
 from tool_trainers import (
     COUNTING,
+    SCRIPTS,
     TOOLS,
     Counter,
     ScriptedCovey,
@@ -260,3 +261,28 @@ def test_rollout_functions_are_trls(tmp_path: Path) -> None:
         trainers.append(trainer)
     assert_same_gradient(trainers[1], trainers[0], rtol=1e-4, atol=1e-6)
     assert row_of(trainers[1])["reward"] == 1.5
+
+
+@pytest.mark.parametrize("kind", [ScriptedTRL, ScriptedCovey])
+def test_a_replaced_generate_writes_the_turns(tmp_path: Path, kind: Any) -> None:
+    """As TRL's own tests of tools have it, with default settings."""
+    base = kind.__mro__[2]
+    trainer = tool_trainer(base, tmp_path, asked("one"), per_device_train_batch_size=2, num_generations=2)
+    encode, pad = trainer.processing_class, trainer.processing_class.pad_token_id
+    turns = [[SCRIPTS["one"][0], SCRIPTS["answer"][0]], [SCRIPTS["one"][1]]]
+    shapes: list[tuple[int, ...]] = []
+
+    def generate(input_ids: torch.Tensor, **_: Any) -> torch.Tensor:
+        shapes.append(tuple(input_ids.shape))
+        written = [encode(text)["input_ids"] for text in turns[len(shapes) - 1]]
+        longest = max(map(len, written))
+        padded = [one + [pad] * (longest - len(one)) for one in written]
+        return torch.cat([input_ids, torch.tensor(padded)], dim=1)
+
+    trainer.model.generate = generate
+    trainer.train()
+    row = row_of(trainer)
+    assert [rows for rows, _ in shapes] == [2, 1]
+    assert row["tools/call_frequency"] == 1 / 2
+    assert row["tools/failure_frequency"] == 0
+    assert [one[-1]["content"] for one in trainer._logs["completion"]] == ["Four.", "Four."]
