@@ -1,4 +1,4 @@
-"""The pages about adding something to Covey, and that about environments, executed from top to bottom as a reader would.
+"""The pages about adding something to Covey, and about environments, executed from top to bottom as a reader would.
 
 A Python block that begins with `# NAME.py` is that file; other Python blocks and the commands marked `<!-- run: … -->`
 run, the commands with small sizes.
