@@ -356,7 +356,8 @@ def test_a_run_that_never_sees_a_reward_is_warned_and_ended(hostile: Path, caplo
         for _ in range(MAX_BATCHES + 5):  # one that gives none, and one that does
             for function in runner.functions:
                 function(**BATCH, log_extra=lambda *entry: None)
-    assert len(shown) == 1
+    assert len(shown) == 2
+    assert "The reward nothing gave no completion" in shown[1]
 
 
 def test_half_a_surrogate_pair_ends_no_run(tmp_path: Path) -> None:
