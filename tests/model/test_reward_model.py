@@ -83,6 +83,17 @@ def test_bad_models_are_one_paragraph(folder: Path, tmp_path: Path) -> None:
         RewardModel(str(folder), broken)(PROMPTS[:1], COMPLETIONS[:1])
 
 
+def test_the_models_among_the_rewards() -> None:
+    config = RewardsConfig(funcs=("model:a/b", "format", "model:c"), model=RewardModelConfig(name="d/e"))
+    assert config.funcs == ("model:d/e", "model:a/b", "format", "model:c")
+    assert config.model.name is None
+    assert {name: model.__name__ for name, model in reward_models(config).items()} == {
+        "model:d/e": "e",
+        "model:a/b": "b",
+        "model:c": "c",
+    }
+
+
 def test_an_own_template_and_dtype(folder: Path) -> None:
     own = RewardModelConfig(chat_template="{% for m in messages %}{{ m.content }}|{% endfor %}", dtype="bfloat16")
     judge = RewardModel(str(folder), own)

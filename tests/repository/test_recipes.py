@@ -73,7 +73,7 @@ def test_the_documented_options_exist() -> None:
         "gemma3_270m gemma3_1b llama3.1_8b_instruct deepseek_r1_distill_qwen_1.5b",
         "dataset": "arithmetic countdown gsm8k deepscaler openr1_math math500 aime24 amc23 none",
         "objective": "grpo maxent dr_grpo dapo",
-        "rewards": "default math gsm8k_ladder countdown none",
+        "rewards": "default math gsm8k_ladder countdown code none",
         "environment": "none calculator python number_guess",
         "training": "grpo_default",
         "evaluation": "default greedy standard liberal",

@@ -275,7 +275,9 @@ def test_a_function_that_fails_stops_the_run_or_is_left_out(
             batch = {**BATCH, "log_metric": lambda *metric: metrics.append(metric)}
             assert skipping.functions[0](**batch) == (kept or [None] * 3)
             assert skipping.functions[1](**batch) == [1.0, 2.0, 3.0]
-    assert metrics == [("grader/errors", 1.0 if kept else 3.0)] * 2
+    failed = 1.0 if kept else 3.0
+    errors = [(f"grader/errors/{function}", failed), ("grader/errors/length", 0.0), ("grader/errors", failed)]
+    assert [(name, value) for name, value in metrics if not name.startswith("time/")] == errors * 2
     assert [record.message for record in caplog.records if cause in record.message] == [caplog.messages[-1]]
     assert "1 of 3" in caplog.text if kept else "3 of 3" in caplog.text
 
@@ -313,7 +315,8 @@ def test_logging_state_async_and_columns_work_as_in_process(graders: Path, worke
         values, waits = (function(**batch) for function in runner.functions)
     assert values == [None] * 3
     assert waits == [0.5] * 3
-    assert logged == [("words", [1, 1, 2]), ("seen", 7.0), ("seen", 0.25)]
+    assert logged[:3] == [("words", [1, 1, 2]), ("seen", 7.0), ("seen", 0.25)]
+    assert [name for name, _ in logged[3:]] == ["time/rewards/logs", "time/rewards/waits"]
 
 
 ANSWERS = {
@@ -357,6 +360,7 @@ def test_outcomes_are_metrics_and_unreadable_gold_is_named_once(caplog: pytest.L
     expected = dict.fromkeys((f"grader/{outcome}" for outcome in Outcome), 0.0)
     for outcome in (Outcome.RIGHT, Outcome.WRONG, Outcome.UNPARSABLE_GOLD, Outcome.UNPARSABLE_PREDICTION):
         expected[f"grader/{outcome}"] = 0.25
+    assert metrics.pop("time/rewards/accuracy") > 0
     assert metrics == expected
     (message,) = [text for text in caplog.messages if "cannot read the gold answer" in text]
     assert "row 1 ('two two two" in message
@@ -440,3 +444,20 @@ def test_no_process_outlives_the_trainer(graders: Path, root: Path, tmp_path: Pa
         time.sleep(0.02)
     assert not left
     assert (tmp_path / "imported").read_text(encoding="utf-8") == "x"  # the workers did not run the script
+
+
+def test_a_function_without_any_reward_is_named_once_beside_others(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "two.py").write_text(
+        "def none(completions, **kwargs):\n    return [None for _ in completions]\n\n\n"
+        "def some(completions, **kwargs):\n    return [1.0 for _ in completions]\n"
+    )
+    shown: list[str] = []
+    with RewardRunner([f"{tmp_path}/two.py:none", f"{tmp_path}/two.py:some"], workers=1) as runner:
+        runner.notify = shown.append
+        for _ in range(2):
+            assert [function(**BATCH) for function in runner.functions] == [[None] * 3, [1.0] * 3]
+    (text,) = [text for text in caplog.messages if "gave no completion of this batch a reward" in text]
+    assert text.startswith("The reward none ")
+    assert shown == [f"WARNING: {text}"]

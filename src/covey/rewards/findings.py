@@ -94,6 +94,15 @@ class Findings:
         missing = {problem.row for problem in problems}
         return [None if row in missing else value for row, value in enumerate(values)], failed
 
+    def warn_no_reward(self, name: str) -> None:
+        """Warn once that a function gave no completion of a batch a reward, and did not fail."""
+        text = (
+            f"The reward {name} gave no completion of this batch a reward (all are None). If that stays so, the model "
+            "learns nothing from it: it, or the columns that it reads, may not fit the data."
+        )
+        if log_once(_log, "%s", text, key=f"none {name}") and self.notify is not None:
+            self.notify(f"WARNING: {text}")
+
     def log_name(self, entry: LogEntry, reward: str, taken: Collection[str], rewards: Collection[str]) -> str:
         """The name to log a reward's metric or column under: its own, unless that is taken.
 

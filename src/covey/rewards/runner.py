@@ -6,6 +6,7 @@ import inspect
 import logging
 import os
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
@@ -17,12 +18,15 @@ from covey.errors import RewardError
 from covey.rewards.arguments import arguments_for_call, portable, rows_for_grading
 from covey.rewards.findings import Findings, RewardProblem
 from covey.rewards.no_reward_check import NoRewardCheck
+from covey.rewards.pending_batch import PendingBatch
 from covey.rewards.registry import find, refuse_equal_names
-from covey.rewards.reward import Graded, Reward, RewardFunction, completion_text, with_prefix
+from covey.rewards.results import call_problems, detail, grading_problems, one_of, values_of
+from covey.rewards.reward import Graded, Reward, RewardFunction, completion_text
 from covey.rewards.settings import RewardSettings
 from covey.rewards.workers.inline import InProcess
 from covey.rewards.workers.pool import NotPortableError, WorkerPool, accepted
-from covey.rewards.workers.run_reward import LOGS, CallResult, SampleResult, call
+from covey.rewards.workers.run_reward import LOGS, CallResult, call
+from covey.runlog import names
 from covey.sandbox import log_isolation
 
 if TYPE_CHECKING:
@@ -30,21 +34,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("covey.rewards")
 _MAX_BATCHES = 4  # submitted and not collected: more pile up only after interrupted calls
-
-
-class _Batch:
-    """One batch of completions whose rewards are being computed."""
-
-    def __init__(self, given: Sequence[Any], prefix: str) -> None:
-        self.given = given  # kept alive, because batches are found by the identity of this list
-        self.completions = [with_prefix(completion, prefix) for completion in given] if prefix else given
-        self.grades: dict[str, Future[list[SampleResult]]] = {}
-        self.calls: dict[int, Future[list[CallResult]]] = {}
-        self.collected: set[int] = set()
-        self.reported: set[str] = set()
-        self.columns: dict[str, str] = {}  # logged columns, each with the reward that logged it
-        self.failed = 0  # rewards missing because a function failed
-        self.rewarded = False  # whether any function gave any completion a reward
 
 
 class RewardRunner:
@@ -92,15 +81,15 @@ class RewardRunner:
                 self.functions.append(self._function(position, reward))
             else:
                 self.functions.append(func)
-        names = [getattr(function, "__name__", repr(function)) for function in self.functions]
-        refuse_equal_names([f if isinstance(f, str) else n for f, n in zip(funcs, names, strict=True)], names)
+        own = [getattr(function, "__name__", repr(function)) for function in self.functions]
+        refuse_equal_names([f if isinstance(f, str) else n for f, n in zip(funcs, own, strict=True)], own)
         graders = {_grader(name, reward) for name, reward in self._rewards.values()} - {""}
         self._graders = {name: frozenset(find(name, settings).reads) for name in graders}
-        self._names = names
+        self._names = own
         self._findings = Findings(on_error)
         self._on_error = on_error
         self._no_reward_check = NoRewardCheck() if len(self._rewards) == len(funcs) else None
-        self._batches: list[_Batch] = []
+        self._batches: list[PendingBatch] = []
         self.prompt_prefix = ""
         """What the prompts end with for the model to continue, such as `<think>`: it is prepended to each completion,
         so that rewards see the whole answer."""
@@ -232,7 +221,7 @@ class RewardRunner:
             given = portable(given)
             call = self.pool.submit_call(name, arguments_for_call(reward, False, prompts, completions, given))
         (called,) = call.result()
-        problems = _call_problems(called)
+        problems = call_problems(called)
         values, _ = self._findings.settle(name, called.values, problems, prompts, what="grader")
         failed = {problem.row for problem in problems}
         return [Graded(value, Outcome.CRASHED if failed & {None, row} else None) for row, value in enumerate(values)]
@@ -255,7 +244,7 @@ class RewardRunner:
 
     def _batch_for(
         self, position: int, prompts: Sequence[Any], completions: Sequence[Any], columns: Mapping[str, Any]
-    ) -> _Batch:
+    ) -> PendingBatch:
         """The batch of these very completions; submitted if it is not there or this function has collected it."""
         with self._lock:
             for batch in self._batches:
@@ -269,58 +258,79 @@ class RewardRunner:
                 self._batches.remove(batch)
             return batch
 
-    def _submit(self, prompts: Sequence[Any], completions: Sequence[Any], columns: Mapping[str, Any]) -> _Batch:
+    def _submit(self, prompts: Sequence[Any], completions: Sequence[Any], columns: Mapping[str, Any]) -> PendingBatch:
         try:
             return self._submit_all(prompts, completions, columns)
         except NotPortableError:
             return self._submit_all(prompts, completions, portable(columns))
 
-    def _submit_all(self, prompts: Sequence[Any], completions: Sequence[Any], columns: Mapping[str, Any]) -> _Batch:
-        batch = _Batch(completions, self.prompt_prefix)
+    def _submit_all(
+        self, prompts: Sequence[Any], completions: Sequence[Any], columns: Mapping[str, Any]
+    ) -> PendingBatch:
+        batch = PendingBatch(completions, self.prompt_prefix)
         completions = batch.completions
         for position, (name, reward) in self._rewards.items():
             if not _grader(name, reward) and name not in self._models:  # calls first: they take longest
                 arguments = arguments_for_call(reward, ":" not in name, prompts, completions, columns)
                 batch.calls[position] = self.pool.submit_call(name, arguments)
+                batch.time(name, batch.calls[position])
         graders = {name for name in self._graders if not self._graders[name].isdisjoint(columns)}
         if graders:
             texts = [completion_text(completion) for completion in completions]
             rows = rows_for_grading(prompts, columns)
             batch.grades = {name: self.pool.submit_grading(name, texts, rows) for name in sorted(graders)}
+            for name, future in batch.grades.items():
+                batch.time(name, future)
         return batch
 
     def _collect(
-        self, batch: _Batch, position: int, prompts: Sequence[Any], columns: Mapping[str, Any]
+        self, batch: PendingBatch, position: int, prompts: Sequence[Any], columns: Mapping[str, Any]
     ) -> list[float | None]:
         values, problems = self._results(batch, position, prompts, columns)
         values, failed = self._findings.settle(self._rewards[position][1].name, values, problems, prompts)
-        batch.failed += failed
-        batch.rewarded |= any(value is not None for value in values)
+        own = self._rewards[position][1].name
+        batch.failed[own] = failed
+        rewarded = any(value is not None for value in values)
+        if values and not rewarded and not failed:
+            batch.silent.append(own)
+        batch.rewarded |= rewarded
         if len(batch.collected) == len(self._rewards):
-            log_metric = columns.get("log_metric")
-            if self._on_error == "skip" and callable(log_metric):
-                log_metric("grader/errors", float(batch.failed * _processes()))
+            if callable(log_metric := columns.get("log_metric")):
+                self._log_metrics(batch, log_metric)
+            for name in batch.silent if batch.rewarded else ():
+                self._findings.warn_no_reward(name)
             if self._no_reward_check is not None and values:
                 self._no_reward_check.add(batch.rewarded, self._findings.notify)
         return values
 
+    def _log_metrics(self, batch: PendingBatch, log_metric: Callable[[str, float], None]) -> None:
+        """Log what each function took and, if failures are skipped, how many completions it failed on."""
+        for name, reward in self._rewards.values():
+            log_metric(f"{names.REWARDS_TIME}/{reward.name}", batch.seconds.get(_grader(name, reward) or name, 0.0))
+        if self._on_error == "skip":
+            for name, failed in batch.failed.items():
+                log_metric(f"{names.GRADER_ERRORS}/{name}", float(failed * _processes()))
+            log_metric(names.GRADER_ERRORS, float(sum(batch.failed.values()) * _processes()))
+
     def _results(
-        self, batch: _Batch, position: int, prompts: Sequence[Any], columns: Mapping[str, Any]
+        self, batch: PendingBatch, position: int, prompts: Sequence[Any], columns: Mapping[str, Any]
     ) -> tuple[list[float | None], list[RewardProblem]]:
         """The values of one function, and its problems; passes on what it logged."""
         name, reward = self._rewards[position]
         grader = _grader(name, reward)
         if name in self._models:
             given = {"prompts": prompts, "completions": batch.completions}
+            start = time.monotonic()
             called = call(self._models[name], given, len(prompts))
-            return called.values, _call_problems(called)
+            batch.seconds[name] = time.monotonic() - start
+            return called.values, call_problems(called)
         if not grader:
             (called,) = batch.calls[position].result()
             self._log(batch, reward.name, called, columns)
-            return called.values, _call_problems(called)
+            return called.values, call_problems(called)
         if grader not in batch.grades:
             return [], [
-                RewardProblem(None, f"the data must have a column {_one_of(find(grader, self._settings).reads)}")
+                RewardProblem(None, f"the data must have a column {one_of(find(grader, self._settings).reads)}")
             ]
         results = batch.grades[grader].result()
         with self._lock:
@@ -330,13 +340,13 @@ class RewardRunner:
         log_extra = columns.get("log_extra")
         if first_grader and callable(log_extra):
             log_extra("outcome", [result.outcome and result.outcome.value for result in results])
-        if first and callable(log_extra) and any(_detail(result) for result in results):
-            log_extra(f"{grader}_tests", [_detail(result) for result in results])
+        if first and callable(log_extra) and any(detail(result) for result in results):
+            log_extra(f"{grader}_tests", [detail(result) for result in results])
         if first:
             self._findings.outcomes(grader, results, prompts, columns.get("log_metric"))
-        return _values(reward, prompts, batch.completions, results), _grading_problems(results)
+        return values_of(reward, prompts, batch.completions, results), grading_problems(results)
 
-    def _log(self, batch: _Batch, reward: str, called: CallResult, columns: Mapping[str, Any]) -> None:
+    def _log(self, batch: PendingBatch, reward: str, called: CallResult, columns: Mapping[str, Any]) -> None:
         """Pass on what a function logged, under names that are not taken."""
         self._findings.warn_rejected(reward, called.unlogged)
         for entry in called.logged:
@@ -368,36 +378,6 @@ def _processes() -> int:
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
-def _one_of(columns: Sequence[str]) -> str:
-    """`answer`, or `answer (or solution)`."""
-    return columns[0] + (f" (or {', '.join(columns[1:])})" if columns[1:] else "")
-
-
-def _detail(result: SampleResult) -> str:
-    """What a grader says about a grade; the cause of a failure is logged already."""
-    return "" if result.outcome in (Outcome.CRASHED, Outcome.TIMED_OUT) or result.refused else result.cause
-
-
 def _grader(name: str, reward: Reward) -> str:
     """The grader whose grades a reward uses: another one or itself; empty for a function of whole batches."""
     return reward.graded_by or (name if reward.sample is not None else "")
-
-
-def _values(
-    reward: Reward, prompts: Sequence[Any], completions: Sequence[Any], results: Sequence[SampleResult]
-) -> list[float | None]:
-    if reward.from_grades is None:
-        return [result.value for result in results]
-    return reward.from_grades(prompts, completions, [Graded(result.value, result.outcome) for result in results])
-
-
-def _call_problems(called: CallResult) -> list[RewardProblem]:
-    return [RewardProblem(None, called.failure)] if called.failure else [RewardProblem(*bad) for bad in called.bad]
-
-
-def _grading_problems(results: Sequence[SampleResult]) -> list[RewardProblem]:
-    """Rows that the grader refused; or one problem if it crashed on all rows, which is not the completions' fault."""
-    problems = [RewardProblem(row, result.cause) for row, result in enumerate(results) if result.refused]
-    if not problems and results and all(result.outcome is Outcome.CRASHED for result in results):
-        return [RewardProblem(None, f"it crashed on every completion of the batch; on the first: {results[0].cause}")]
-    return problems

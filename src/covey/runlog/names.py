@@ -64,6 +64,7 @@ GENERATION_TIME = "time/generation"
 EVALUATION_TIME = "time/evaluation"
 RESAMPLING_TIME = "time/resampling"
 REWARDS_TIME = "time/rewards"
+"""Waiting for rewards; with a name after it, until the results of that function were there."""
 SCORING_TIME = "time/scoring"
 """Log-probs under the sampling policy and the reference model, and everything else before the loss."""
 SYNC_TIME = "time/sync"
@@ -152,6 +153,9 @@ SCORE = "score"
 
 COLUMN_IDS = "completion_ids"
 """The completion's token ids; only with a reasoning vocabulary."""
+
+GRADER_ERRORS = "grader/errors"
+"""Completions without a reward because a function failed, of all functions; with a name after it, of that one."""
 
 _OURS = re.compile(r"(train|eval|eval_\w+|time|memory|grader|environment)/")
 _COMPONENT = re.compile(r"train/rewards/(.+)/mean")

@@ -290,6 +290,8 @@ def test_names_that_are_taken_are_kept_under_others(hostile: Path, caplog: pytes
         batch = BATCH | {"log_metric": metrics.__setitem__, "log_extra": columns.__setitem__}
         assert [function(**batch) for function in runner.functions] == [[1.0] * 3] * 2
     taken = ("loss", "reward", "eval/accuracy", "step", "train/kl", "eval_loss")
+    assert metrics.pop("time/rewards/thief") > 0
+    assert metrics.pop("time/rewards/other") > 0
     assert metrics == dict.fromkeys([*(f"logged/{name}" for name in taken), "mine"], 7.0)
     expected = {f"logged/{name}": [0] * 3 for name in ("prompt", "advantage", "thief", "other")}
     assert columns == expected | {"mine": [0] * 3, "logged/other/mine": [1] * 3}
@@ -320,7 +322,13 @@ def test_failures_are_summed_over_processes(hostile: Path, monkeypatch: pytest.M
             for function in runner.functions:
                 function(**BATCH, log_metric=lambda *entry: metrics.append(entry), log_extra=lambda *entry: None)
             assert metrics.pop() == ("grader/errors", errors)
-            assert not metrics
+            own = {name: value for name, value in metrics if not name.startswith("time/")}
+            assert own == {
+                "grader/errors/raises": errors / 2,
+                "grader/errors/other": 0.0,
+                "grader/errors/alike": errors / 2,
+            }
+            metrics.clear()
 
 
 def test_a_reward_that_overflows_is_an_error(hostile: Path) -> None:
@@ -348,7 +356,8 @@ def test_a_run_that_never_sees_a_reward_is_warned_and_ended(hostile: Path, caplo
         for _ in range(MAX_BATCHES + 5):  # one that gives none, and one that does
             for function in runner.functions:
                 function(**BATCH, log_extra=lambda *entry: None)
-    assert len(shown) == 1
+    assert len(shown) == 2
+    assert "The reward nothing gave no completion" in shown[1]
 
 
 def test_half_a_surrogate_pair_ends_no_run(tmp_path: Path) -> None:

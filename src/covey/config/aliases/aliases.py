@@ -154,6 +154,8 @@ _CONVERTED = {
     "max_prompt_length": Alias("dataset.max_prompt_length", to.max_prompt_length),
     "data_source": Alias("", to.data_source, "str"),
     # rewards
+    "code_provider": Alias("", to.code_provider, "str"),
+    "reward_model_name_or_path": Alias("rewards.model.name", to.reward_model, "str | None"),
     "reward_funcs": Alias("rewards.funcs", to.reward_funcs),
     "reward_weights": Alias("training.reward_weights", to.reward_weights),
     "max_completion_len": Alias("rewards.soft_overlong_max_length", to.positive("rewards.soft_overlong_max_length")),
@@ -260,7 +262,7 @@ _IGNORED = """
     log_kl_per_token max_reason_tokens return_reason zero3_save_16bit_model behavior_logprobs_source
     eval_dataset_split eval_dataset_config eval_dataset_prompt_column eval_dataset_solution_column code_language
     code_eval_scoring_mode piston_router_url
-    code_eval_test_batch_size code_provider parallel_code_exec_per_proc e2b_router_url morph_router_url ioi_provider
+    code_eval_test_batch_size parallel_code_exec_per_proc e2b_router_url morph_router_url ioi_provider
     dataset.ignore_sufficient_disk_space_check dataset.val_split reference_model_revision
     maxent_logprob_chunk_size maxent_reference_logprobs_source maxent_trl_reference_scoring
     maxent_allow_stale_reference_logprobs maxent_score_tail_tokens maxent_policy_entropy maxent_policy_entropy_mode
@@ -294,7 +296,7 @@ _UNSUPPORTED = """
     maxent_target_weight_entropy_start maxent_target_weight_entropy_final maxent_use_clip_objective
     vllm_stop_sequences vllm_guided_json vllm_guided_regex vllm_logit_bias gen_frequency_penalty gen_presence_penalty
     vllm_frequency_penalty vllm_presence_penalty eval_reward_funcs eval_reward_weights reference_model_name_or_path
-    init_from_checkpoint lora_target_parameters bnb_4bit_quant_storage lora_module_path reward_model_name_or_path
+    init_from_checkpoint lora_target_parameters bnb_4bit_quant_storage lora_module_path
     push_to_hub_organization dataset_validation_split fsdp_min_num_params fsdp_transformer_layer_cls_to_wrap
     model_code_revision base_model_revision env seed_grpo_enabled truncate_completions_at_first_boxed_answer
     missing_boxed_answer_penalty greedy_eval_enabled eval_greedy_only_enabled dr_grpo_denominator_mode

@@ -127,6 +127,17 @@ def reward_funcs(value: Any) -> AliasResult:
     return AliasResult({"rewards.funcs": names}, implied)
 
 
+def reward_model(value: Any) -> AliasResult:
+    """TRL's reward model, which goes before its reward functions; TRL has none of these by default."""
+    return AliasResult({"rewards.model.name": value}, {"rewards.funcs": []} if value is not None else {})
+
+
+def code_provider(value: Any) -> AliasResult:
+    """Where open-r1 runs programs: a service. Covey runs them in its own sandbox."""
+    note = f"programs run on this machine, in a sandbox (rewards.code.*), not by {value}"
+    return AliasResult(note=note) if value not in (None, "", "local") else AliasResult(ignored=True)
+
+
 def importable(name: str) -> str:
     """A function's dotted path, as TRL's script takes it, as `module:function`."""
     module, dot, function = name.rpartition(".")

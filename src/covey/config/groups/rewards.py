@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from covey.config.groups.base import Group, option
@@ -37,6 +37,8 @@ class RewardModelConfig(Group):
 
     PREFIX: ClassVar[str] = "rewards.model."
 
+    name: str | None = None
+    """A reward model that becomes the first of `rewards.funcs`: TRL's `reward_model_name_or_path`."""
     dtype: str = option("float32", choices=("float32", "bfloat16", "float16", "auto"))
     """Number type of the weights."""
     batch_size: int = option(32, low=1)
@@ -104,5 +106,8 @@ class RewardsConfig(Group):
         if all(isinstance(name, str) for name in tags.values()):
             check_tags(tags)
         super().__post_init__()
+        if self.model.name is not None:
+            object.__setattr__(self, "funcs", (f"model:{self.model.name}", *self.funcs))
+            object.__setattr__(self, "model", replace(self.model, name=None))
         if not all(self.funcs):
             raise BadKeyError("rewards.funcs", f"={show(self.funcs)} must name one or more reward functions.")
