@@ -43,6 +43,10 @@ class ModelError(CoveyError):
     """A model or tokenizer that cannot be found or loaded."""
 
 
+class EnvironmentSetupError(ConfigError):
+    """An environment or tool that cannot be found, made or reached, or violates its contract."""
+
+
 class RewardError(CoveyError):
     """A reward function that cannot be found or violates its contract."""
 

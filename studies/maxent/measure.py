@@ -11,8 +11,8 @@ from expressions import canonical
 from task import SEED, held_out
 
 from covey.answers import Outcome, extract_answer_tag
+from covey.evaluation.completions.graded import HeldOutGrade
 from covey.evaluation.estimators import mean
-from covey.evaluation.grading import HeldOutGrade
 from covey.evaluation.passk import pass_at_k
 
 SAMPLES = 16

@@ -72,6 +72,22 @@ def test_the_starters_tuning_stays_for_another_copy_of_the_starter():
     assert load(["model.name=starter"]) == load()
 
 
+@pytest.mark.parametrize("environment", [["environment=calculator"], ["environment.tools=[calculator]"]])
+def test_with_tools_the_default_model_is_the_starter_that_calls_them(environment, recipe):
+    config = load(environment)
+    assert (config.model.name, config.training.max_steps) == ("starter_agent", 100)
+    assert load(recipe=recipe("environment: {tools: [calculator]}\n")) == load(["environment.tools=[calculator]"])
+    assert load([*environment, "training.max_steps=7"]).training.max_steps == 7
+    for own in (["model=starter"], ["model.name=starter"]):
+        assert load([*environment, *own]).model.name == "starter"
+    for own in (["model.name=me/mine"], ["model=qwen3_0.6b"]):
+        config = load([*environment, *own])
+        assert (config.model.name, config.training.learning_rate) == (load(own).model.name, 1e-6)
+    assert load(["environment=none"]).model.name == "starter"
+    path = recipe("defaults:\n  - environment: calculator\n  - model: qwen3_0.6b\n")
+    assert load(recipe=path).model.name == "Qwen/Qwen3-0.6B"
+
+
 def test_a_file_replaces_the_default_task(recipe):
     assert load(["dataset.path=mine.jsonl"]).dataset.task is None
     assert load(recipe=recipe("dataset.path: mine.jsonl")).dataset.hard_size == 0

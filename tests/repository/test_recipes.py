@@ -60,6 +60,7 @@ def recipe(name: str) -> Config:
 def test_every_option_composes_and_says_what_it_is_for(group: str, option: str) -> None:
     plus = "+" if group in ADDED else ""
     more = ["model.name=some/model"] if option == "other" else []
+    more += ["environment.factory=a.py:B"] if option == "none" and group in ("dataset", "rewards") else []
     load([f"{plus}{group}={option}", *more])
     text = (CONF / group / f"{option}.yaml").read_text(encoding="utf-8")
     lines = [line for line in text.splitlines() if not line.startswith("# @package")]
@@ -70,9 +71,10 @@ def test_the_documented_options_exist() -> None:
     promised = {
         "model": "starter other qwen2.5_0.5b_instruct qwen2.5_1.5b_instruct qwen2.5_7b_instruct qwen3_0.6b qwen3_1.7b "
         "gemma3_270m gemma3_1b llama3.1_8b_instruct deepseek_r1_distill_qwen_1.5b",
-        "dataset": "arithmetic countdown gsm8k deepscaler openr1_math math500 aime24 amc23",
+        "dataset": "arithmetic countdown gsm8k deepscaler openr1_math math500 aime24 amc23 none",
         "objective": "grpo maxent dr_grpo dapo",
-        "rewards": "default math gsm8k_ladder countdown",
+        "rewards": "default math gsm8k_ladder countdown none",
+        "environment": "none calculator python number_guess",
         "training": "grpo_default",
         "evaluation": "default greedy standard liberal",
         "logging": "default wandb tensorboard trackio none",

@@ -27,8 +27,8 @@ from covey.rewards.registry import Graded
 from covey.rewards.runner import RewardRunner
 from covey.rewards.settings import RewardSettings
 from covey.rewards.workers import run_reward
-from covey.rewards.workers.clock import ProcessStats
 from covey.rewards.workers.pool import WorkerPool
+from covey.workers.clock import ProcessStats
 
 GRADERS = '''
 """Graders that do what the completion says, and functions that misbehave. Nothing here is imported by the tests."""

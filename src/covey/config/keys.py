@@ -10,6 +10,7 @@ from types import MappingProxyType
 
 from covey.config.groups import snapshot
 from covey.config.groups.dataset import DatasetConfig, DifficultyConfig, HardDifficultyConfig, MixtureConfig
+from covey.config.groups.environment import EnvironmentConfig
 from covey.config.groups.evaluation import EvaluationConfig
 from covey.config.groups.launch import LaunchConfig, SlurmConfig
 from covey.config.groups.logging import LoggingConfig
@@ -35,6 +36,7 @@ GROUPS: Mapping[str, type] = MappingProxyType(
         "dataset.mixture": MixtureConfig,
         "dataset.difficulty": DifficultyConfig,
         "dataset.hard_difficulty": HardDifficultyConfig,
+        "environment": EnvironmentConfig,
         "rewards": RewardsConfig,
         "objective": ObjectiveConfig,
         "objective.kl": KLConfig,

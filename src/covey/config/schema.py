@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from covey.config.groups.base import Group, option
 from covey.config.groups.dataset import DatasetConfig
+from covey.config.groups.environment import EnvironmentConfig
 from covey.config.groups.evaluation import EvaluationConfig
 from covey.config.groups.launch import LaunchConfig
 from covey.config.groups.logging import LoggingConfig
@@ -20,7 +21,7 @@ from covey.config.values import BadKeyError, show
 EARLY_STOPPING = "early_stopping"
 """The built-in callback."""
 
-CHECKS = ("stop_tokens", "vocabulary", "lengths", "answers", "gold_answers", "memory", "all")
+CHECKS = ("stop_tokens", "vocabulary", "lengths", "answers", "gold_answers", "environment", "memory", "all")
 """The checks before a run that judge it, so that it could be started all the same."""
 
 _LONGEST_RUN_NAME = 200
@@ -52,6 +53,8 @@ class Config(Group):
     """Which model is trained."""
     dataset: DatasetConfig
     """Which problems are trained on and held out."""
+    environment: EnvironmentConfig = field(default_factory=EnvironmentConfig)
+    """Which environments and tools the model meets."""
     rewards: RewardsConfig = field(default_factory=RewardsConfig)
     """What a completion is rewarded for."""
     objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
@@ -71,10 +74,11 @@ class Config(Group):
 
     @property
     def own_code(self) -> tuple[str, ...]:
-        """The user's own parts that decide the numbers of a run: rewards, grader, objective, engines."""
+        """The user's own parts that decide the numbers of a run: rewards, grader, objective, engines, environments."""
         parts = (
             *self.rewards.funcs,
             *(self.evaluation.grader, self.objective.name, self.rollout.engine, self.evaluation.engine),
+            *self.environment.own_code,
         )
         return tuple(dict.fromkeys(part for part in parts if part is not None and ":" in part))
 
@@ -97,17 +101,17 @@ class Config(Group):
                 f"=[{EARLY_STOPPING}] needs the accuracy on held-out problems, which evaluation.every_steps=0 never "
                 "measures: set that to a number of steps, or leave the callback out.",
             )
-        weights = self.training.reward_weights
-        if weights is not None and len(weights) != len(self.rewards.funcs):
-            raise BadKeyError(
-                "training.reward_weights",
-                f"={show(weights)} has {len(weights)} weights, but rewards.funcs names {len(self.rewards.funcs)} "
-                f"functions ({show(', '.join(self.rewards.funcs))}): set one weight for each, or remove them "
-                "with ~training.reward_weights.",
-            )
+        self._check_rewards()
         check_objective(self.objective, self.training)
         check_token_budget(self.speed.max_tokens, self.training)
         check_rollout(self.rollout, self.training)
+        if not self.dataset.has_source and self.environment.factory is None:
+            raise BadKeyError(
+                "dataset",
+                " has no source: set dataset.task (built in: arithmetic, countdown), dataset.id (a name on the hub), "
+                "dataset.path (a local file) or dataset.mixture.datasets; dataset=none is for an environment that "
+                "makes its own prompts (environment.factory).",
+            )
         if self.model.reasoning_vocab_size and self.training.use_vllm and self.training.vllm_mode == "server":
             raise BadKeyError(
                 "model.reasoning_vocab_size",
@@ -115,4 +119,18 @@ class Config(Group):
                 "expanded model, which the run has not written yet. Write it first (covey expand-vocab MODEL FOLDER "
                 "--size …), and use model.name=FOLDER without model.reasoning_vocab_size; or set "
                 "training.vllm_mode=colocate.",
+            )
+
+    def _check_rewards(self) -> None:
+        """Check that something rewards a completion, and that there is one weight for each function."""
+        funcs, weights = self.rewards.funcs, self.training.reward_weights
+        if not funcs and self.environment.factory is None:
+            raise BadKeyError("rewards.funcs", "=[] must name one or more reward functions.")
+        if weights is not None and len(weights) != len(funcs):
+            own = " An environment's own reward has the weight 1." if self.environment.factory is not None else ""
+            raise BadKeyError(
+                "training.reward_weights",
+                f"={show(weights)} has {len(weights)} weights, but rewards.funcs names {len(funcs)} functions "
+                f"({show(', '.join(funcs))}): set one weight for each, or remove them with ~training.reward_weights."
+                f"{own}",
             )

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from covey.answers import extractor
 from covey.config.groups.dataset import RENAMED, TAKEN_NAMES
-from covey.data.prompts import Conversation, PromptBuilder, prompt_type, question, reply
+from covey.data.needs import RowNeeds
+from covey.data.prompts import Conversation, PromptBuilder, conversation, prompt_type, question, reply
 from covey.data.table import Table
 from covey.errors import DataError
 
@@ -34,6 +35,7 @@ ANSWER_NAMES = (
 """Column names to look for, in this order and ignoring case, when the config names none: short answers before worked
 solutions. `a.b` is the field `b` of objects in the column `a`."""
 
+_PROMPT, _ENVIRONMENT = "prompt", "environment"
 _SHOWN_ROWS = 3
 _SHOWN_CHARACTERS = 60
 
@@ -44,9 +46,12 @@ class Prepared:
 
     data: datasets.Dataset
     questions: Sequence[str]
-    """The question of each row as one text without the system prompt, to compare rows by."""
+    """The question of each row as one text without the system prompt, to compare rows by; the row itself where an
+    environment makes the question of it."""
     place: Callable[[int], str]
     """Where a row was read, for messages."""
+    json: frozenset[str] = frozenset()
+    """Columns of JSON text, see `Table.json`."""
 
     def __len__(self) -> int:
         return len(self.questions)
@@ -54,33 +59,45 @@ class Prepared:
     def select(self, indices: Sequence[int]) -> Prepared:
         """The rows at `indices`, in that order."""
         kept = list(indices)
-        return Prepared(self.data.select(kept), [self.questions[i] for i in kept], lambda i: self.place(kept[i]))
+        questions = [self.questions[i] for i in kept]
+        return Prepared(self.data.select(kept), questions, lambda i: self.place(kept[i]), self.json)
 
 
 class Columns(NamedTuple):
     """Where prompts and answers are."""
 
-    prompt: str
+    prompt: str | None
+    """None where an environment makes the prompts."""
     answer: str | None
     """None where the answer is the reply that ends each conversation, or where there are none."""
     replies: bool = False
     """Whether the answers are these replies."""
 
 
-def find_columns(table: Table, dataset: DatasetConfig, answer_for: str | None) -> Columns:
+def find_columns(table: Table, dataset: DatasetConfig, needs: RowNeeds) -> Columns:
     """The prompt column and the answer column.
 
+    Where an environment may make the prompts, only a column called `prompt`, or one that the config names, holds them;
+    and an answer that nothing needs is a column like the others.
+
     Args:
-        answer_for: what needs answers, for messages; None: they may be missing, unless the config names their column.
+        needs: of the run; nothing that needs answers means that they may be missing, unless the config names their
+            column.
 
     Raises:
         DataError: one is missing; the message names the existing columns.
     """
-    prompt = _find(table, dataset.prompt_column, PROMPT_NAMES, "prompt")
+    answer_for = needs.answer_for
+    prompt = None
+    if needs.prompts or dataset.prompt_column is not None or table.has(_PROMPT):
+        prompt = _find(table, dataset.prompt_column, PROMPT_NAMES if needs.prompts else (_PROMPT,), "prompt")
     usual = _usual(table, ANSWER_NAMES)
-    if dataset.answer_column is None and usual is None and table.is_conversations(prompt):
+    optional = dataset.answer_column is None and answer_for is None
+    if needs.exact and optional:
+        return Columns(prompt, None)
+    if dataset.answer_column is None and usual is None and prompt is not None and table.is_conversations(prompt):
         return Columns(prompt, None, replies=True)
-    if dataset.answer_column is None and answer_for is None and (usual is None or usual in table.mixed):
+    if optional and (usual is None or usual in table.mixed):
         return Columns(prompt, None)
     needed_by = f", which {answer_for} needs" if answer_for and dataset.answer_column is None else ""
     return Columns(prompt, _find(table, dataset.answer_column, ANSWER_NAMES, "answer", needed_by))
@@ -92,7 +109,7 @@ def prepare(
     notes: list[str],
     extractor_name: str | None = None,
     *,
-    answer_for: str | None,
+    needs: RowNeeds,
 ) -> Prepared:
     """Build `prompt` and `answer`, and keep the other columns.
 
@@ -101,31 +118,70 @@ def prepare(
         dataset: column names, answer extractor, system prompt and prompt template.
         notes: messages for the user are appended to it.
         extractor_name: overrides the config's `answer_extractor`.
-        answer_for: see `find_columns`; None builds `answer` only if every row has one.
+        needs: see `find_columns`; if nothing needs answers, `answer` is built only if every row has one.
 
     Raises:
-        DataError: a column is missing, or a row has no prompt or no answer.
+        DataError: a column is missing, or a row has no prompt, no answer, or no environment that there is.
     """
-    columns = find_columns(table, dataset, answer_for)
-    prompt_column = columns.prompt
-    raw_prompts = table.values(prompt_column)
-    drop_reply = columns.replies or prompt_column.lower() in CONVERSATION_NAMES
+    columns = find_columns(table, dataset, needs)
+    _check_environments(table, needs.environments)
+    prompts, questions = _prompts(table, columns, dataset, notes, needs)
+    required = needs.answer_for is not None or dataset.answer_column is not None
+    answers = _answers(table, columns, extractor_name or dataset.answer_extractor, notes, required=required)
+    if columns.replies and answers is not None:
+        notes.append(f"{table.name}: the answer is the assistant's reply that ends '{columns.prompt}'")
+    data, kept_json = _assemble(table, prompts, answers, notes, needs)
+    return Prepared(data, questions, table.place, kept_json)
+
+
+def _prompts(
+    table: Table, columns: Columns, dataset: DatasetConfig, notes: list[str], needs: RowNeeds
+) -> tuple[list[Conversation] | None, list[str]]:
+    """The conversations, None where there are none, and the questions of all rows."""
+    if columns.prompt is None:
+        again = bool(dataset.system_prompt or dataset.user_prompt_template)
+        told_apart = set(table.columns) != {_ENVIRONMENT}  # else each is an episode of its own
+        rows = [json.dumps(row, sort_keys=True, default=str) for row in table.data]
+        questions = rows if told_apart else list(map(str, range(len(rows))))
+        return [conversation("", dataset) for _ in questions] if again else None, questions
+    values = table.values(columns.prompt)
+    drop_reply = columns.replies or columns.prompt.lower() in CONVERSATION_NAMES
     builder = PromptBuilder(dataset, drop_reply=drop_reply)
-    prompts = [builder.build(value) for value in raw_prompts]
-    bad = [i for i, prompt in enumerate(prompts) if prompt is None]
-    if bad:
+    prompts = [builder.build(value) for value in values]
+    if not needs.prompts:
+        empty = [value is None or value == "" for value in values]
+        prompts = [conversation("", dataset) if none else p for none, p in zip(empty, prompts, strict=True)]
+    found = [prompt for prompt in prompts if prompt is not None]
+    if len(found) < len(prompts):
+        bad = [i for i, prompt in enumerate(prompts) if prompt is None]
         raise DataError(
-            f"{len(bad)} of {len(table)} rows of {table.name} have no prompt in column '{prompt_column}' "
-            f"({_shown(table, bad, raw_prompts)}). A prompt is text, or a list of "
+            f"{len(bad)} of {len(table)} rows of {table.name} have no prompt in column '{columns.prompt}' "
+            f"({_shown(table, bad, values)}). A prompt is text, or a list of "
             '{"role": …, "content": …} messages with text in them.'
         )
-    required = answer_for is not None or dataset.answer_column is not None
-    answers = _answers(table, columns, extractor_name or dataset.answer_extractor, notes, required=required)
     notes += [f"{table.name}: {note}" for note in builder.notes()]
-    if columns.replies and answers is not None:
-        notes.append(f"{table.name}: the answer is the assistant's reply that ends '{prompt_column}'")
-    questions = [question(value, drop_reply=drop_reply) for value in raw_prompts]
-    return Prepared(_assemble(table, prompts, answers, notes), questions, table.place)
+    return found, [question(value, drop_reply=drop_reply) for value in values]
+
+
+def _check_environments(table: Table, names: Sequence[str]) -> None:
+    """Check that every row chooses one of several environments."""
+    if not names:
+        return
+    if _ENVIRONMENT not in table.columns:
+        raise DataError(
+            f"{table.name} has no column '{_ENVIRONMENT}', with which a row chooses one of the environments of "
+            f"environment.factory ({', '.join(names)}); it has {', '.join(table.columns)}."
+            f"{_nearest(table, [_ENVIRONMENT])}"
+        )
+    values = table.values(_ENVIRONMENT)
+    bad = [i for i, value in enumerate(values) if value not in names]
+    if bad:
+        near = difflib.get_close_matches(str(values[bad[0]]), names, n=1)
+        raise DataError(
+            f"{len(bad)} of {len(table)} rows of {table.name} choose no environment that there is, in column "
+            f"'{_ENVIRONMENT}' ({_shown(table, bad, values)}). environment.factory has {', '.join(names)}."
+            + (f" Did you mean {near[0]}?" if near else "")
+        )
 
 
 def _answers(
@@ -134,7 +190,7 @@ def _answers(
     """The answer of every row; None if they have none, and none is required."""
     if columns.answer is None and not columns.replies:
         return None
-    values = table.values(columns.answer or columns.prompt)
+    values = table.values(columns.answer or str(columns.prompt))
     raw_answers = values if columns.answer else [reply(value) for value in values]
     extract = extractor(extractor_name)
     answers = [None if text is None else extract(text) for text in map(answer_text, raw_answers)]
@@ -214,36 +270,47 @@ def _nearest(table: Table, wanted: Sequence[str]) -> str:
 
 
 def _assemble(
-    table: Table, prompts: Sequence[Conversation | None], answers: Sequence[str | None] | None, notes: list[str]
-) -> datasets.Dataset:
-    """The new columns first, then the original ones, renamed where their name is taken."""
+    table: Table,
+    prompts: Sequence[Conversation] | None,
+    answers: Sequence[str | None] | None,
+    notes: list[str],
+    needs: RowNeeds,
+) -> tuple[datasets.Dataset, frozenset[str]]:
+    """The new columns first, then the original ones, renamed where their name is taken; and those of JSON text."""
     import datasets
     import pyarrow as pa
 
     arrow: pa.Table = table.data.with_format("arrow")[:]
-    new = {"prompt": pa.array(prompts, prompt_type())}
+    new = {}
+    if prompts is not None:
+        new[_PROMPT] = pa.array(prompts, prompt_type())
     if answers is not None:
         new["answer"] = pa.array(answers, pa.string())
     columns = dict(new)
+    taken = {*TAKEN_NAMES} - ({_ENVIRONMENT} if needs.environments else set())
+    kept_json = set()
     for name in arrow.column_names:
         values = arrow.column(name)
-        if name not in new and name not in TAKEN_NAMES:
+        if name not in new and name not in taken:
             columns[name] = values
-        elif name not in new or not _same(name, values, new[name]):
+            kept_json |= {name} & table.json
+        elif name not in new or not _same(name, values, new[name], exact=needs.exact):
             other = f"{RENAMED}{name}"
             if other in arrow.column_names:
                 notes.append(f"{table.name}: column '{name}' is dropped, because there is already a column '{other}'")
                 continue
             columns[other] = values
+            kept_json |= {other} if name in table.json else set()
             if name not in new:
                 notes.append(f"{table.name}: column '{name}' is renamed '{other}', because TRL uses its name")
-    return datasets.Dataset(pa.table(columns))
+    return datasets.Dataset(pa.table(columns)), frozenset(kept_json)
 
 
-def _same(name: str, old: pa.ChunkedArray, new: pa.Array) -> bool:
-    """Whether an original column equals the new one of its name."""
+def _same(name: str, old: pa.ChunkedArray, new: pa.Array, *, exact: bool) -> bool:
+    """Whether an original column equals the new one of its name; with `exact`, in its types too."""
     values = old.to_pylist()
-    return bool((list(map(answer_text, values)) if name == "answer" else values) == new.to_pylist())
+    as_text = name == "answer" and not exact
+    return bool((list(map(answer_text, values)) if as_text else values) == new.to_pylist())
 
 
 def _shown(table: Table, bad: Sequence[int], values: Sequence[Any]) -> str:

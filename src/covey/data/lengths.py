@@ -36,12 +36,13 @@ def filter_by_length(loaded: LoadedData, length: Length, truncate: CutLeft, data
         loaded: from `load`.
         length: see `Length`.
         truncate: see `CutLeft`.
-        dataset: the limit (None: `loaded` is returned unchanged), and whether to drop or truncate.
+        dataset: the limit, and whether to drop or truncate. Without a limit, or without prompts, since an environment
+            makes them, `loaded` is returned unchanged.
 
     Raises:
         DataError: no row of a set is left.
     """
-    if dataset.max_prompt_length is None:
+    if dataset.max_prompt_length is None or "prompt" not in loaded.train.column_names:
         return loaded
     notes = list(loaded.notes)
     kept = {
@@ -116,4 +117,5 @@ def _with_prompts(rows: datasets.Dataset, prompts: Sequence[Conversation]) -> da
 
     arrow: pa.Table = rows.with_format("arrow")[:]
     at = arrow.column_names.index("prompt")
-    return datasets.Dataset(arrow.set_column(at, "prompt", pa.array(prompts, prompt_type())))
+    changed = datasets.Dataset(arrow.set_column(at, "prompt", pa.array(prompts, prompt_type())))
+    return changed.with_format(**rows.format) if rows.format["type"] is not None else changed

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from covey.data.columns import Prepared, beginning, find_columns, prepare
 from covey.data.holdout import shuffled, split_validation, subsample, test_rows
 from covey.data.mixture import blend
+from covey.data.needs import RowNeeds
 from covey.data.sources.builtin import task_sets
+from covey.data.sources.episodes import episode_sets
 from covey.data.sources.sources import read_rows
 from covey.data.table import SourceRows, Table
 
@@ -17,13 +21,15 @@ if TYPE_CHECKING:
     import datasets
 
     from covey.config import DatasetConfig
+    from covey.config.groups.environment import EnvironmentConfig
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedData:
     """The training rows and held-out sets of a run.
 
-    Every row has `prompt` (a conversation) and `answer` (text), the latter unless nothing needs it.
+    Every row has `prompt` (a conversation), unless an environment makes it, and `answer` (text), unless nothing needs
+    it.
     """
 
     train: datasets.Dataset
@@ -35,7 +41,13 @@ class LoadedData:
     """Those of the notes that make results doubtful: held-out problems that are also trained on."""
 
 
-def load(dataset: DatasetConfig, seed: int, *, answer_for: str | None = "the run") -> LoadedData:
+def load(
+    dataset: DatasetConfig,
+    seed: int,
+    *,
+    answer_for: str | None = "the run",
+    environment: EnvironmentConfig | None = None,
+) -> LoadedData:
     """Load the data of a config; the same for the same files, config and seed.
 
     Held-out rows are taken first (`test`, then `validation`); of the others `train_fraction`, and of these the first
@@ -46,6 +58,8 @@ def load(dataset: DatasetConfig, seed: int, *, answer_for: str | None = "the run
         seed: draws the problems of a built-in task, and the held-out rows of other data. A mixture is blended with its
             own seed.
         answer_for: what needs gold answers (a reward, say), for messages; None: the rows may lack them.
+        environment: the config group `environment`: with a factory, prompts may be missing, columns keep the types that
+            they have in a file, and without a source there are rows of seeds.
 
     Returns:
         Training rows, held-out sets, and notes.
@@ -54,32 +68,45 @@ def load(dataset: DatasetConfig, seed: int, *, answer_for: str | None = "the run
         DataError: the data cannot be found, read, or used.
     """
     notes: list[str] = []
+    needs = RowNeeds(answer_for) if environment is None else RowNeeds(answer_for, environment)
     if dataset.mixture.datasets:
-        train, evaluation = blend(dataset, seed, notes, answer_for)
+        train, evaluation = blend(dataset, seed, notes, needs)
     elif dataset.path or dataset.id:
-        train, evaluation = _read(dataset, seed, notes, answer_for)
+        train, evaluation = _read(dataset, seed, notes, needs)
+    elif not dataset.has_source:
+        train, evaluation = episode_sets(dataset, seed, needs.environments)
     else:
         train, evaluation = task_sets(dataset, seed)
     repeats = [note for name, held_out in evaluation.items() for note in _repeats(train, held_out, name)]
-    sets = {name: rows.data for name, rows in evaluation.items()}
-    return LoadedData(train.data, sets, list(dict.fromkeys([*notes, *repeats])), frozenset(repeats))
+    sets = {name: _decoded(rows) for name, rows in evaluation.items()}
+    return LoadedData(_decoded(train), sets, list(dict.fromkeys([*notes, *repeats])), frozenset(repeats))
 
 
-def _read(
-    dataset: DatasetConfig, seed: int, notes: list[str], answer_for: str | None
-) -> tuple[Prepared, dict[str, Prepared]]:
-    source = read_rows(dataset, notes)
-    find_columns(source.train, dataset, answer_for)  # checked first: wrong columns are the likelier mistake
+def _decoded(rows: Prepared) -> datasets.Dataset:
+    """The rows, whose columns of JSON text are read as values."""
+    return rows.data.with_transform(partial(_decode, names=rows.json)) if rows.json else rows.data
+
+
+def _decode(batch: dict[str, list[Any]], names: Collection[str]) -> dict[str, list[Any]]:
+    return {
+        name: [None if text is None else json.loads(text) for text in values] if name in names else values
+        for name, values in batch.items()
+    }
+
+
+def _read(dataset: DatasetConfig, seed: int, notes: list[str], needs: RowNeeds) -> tuple[Prepared, dict[str, Prepared]]:
+    source = read_rows(dataset, notes, exact=needs.exact)
+    find_columns(source.train, dataset, needs)  # checked first: wrong columns are the likelier mistake
     train, test = _hold_out_test(source, dataset, seed, notes)
     stay, chosen = split_validation(len(train), dataset, seed, train.name)
     kept = subsample(len(stay), dataset, seed, train.name)
     wanted = train if len(kept) == len(train) else train.select([stay[i] for i in kept])
-    prepared = prepare(wanted, dataset, notes, answer_for=answer_for)
+    prepared = prepare(wanted, dataset, notes, needs=needs)
     evaluation = {}
     if test is not None:
-        evaluation["test"] = prepare(test, dataset, notes, answer_for=answer_for)
+        evaluation["test"] = prepare(test, dataset, notes, needs=needs)
     if chosen:
-        evaluation["validation"] = prepare(train.select(chosen), dataset, notes, answer_for=answer_for)
+        evaluation["validation"] = prepare(train.select(chosen), dataset, notes, needs=needs)
     return prepared, evaluation
 
 

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 
 from covey.data.columns import Prepared, find_columns, prepare
 from covey.data.holdout import rounded_share, split_validation, subsample, test_rows
+from covey.data.needs import RowNeeds
 from covey.data.sources.sources import read_source
 from covey.data.table import Table
 from covey.errors import DataError
@@ -46,16 +47,14 @@ class MixtureSplit:
     validation: list[Pick]
 
 
-def blend(
-    dataset: DatasetConfig, seed: int, notes: list[str], answer_for: str | None = "the run"
-) -> tuple[Prepared, dict[str, Prepared]]:
+def blend(dataset: DatasetConfig, seed: int, notes: list[str], needs: RowNeeds) -> tuple[Prepared, dict[str, Prepared]]:
     """Read the datasets of `dataset.mixture` and blend them.
 
     Args:
         dataset: the mixture, and how rows are prepared and held out.
         seed: draws the validation rows and those of `train_fraction`; the rest uses `dataset.mixture.seed`.
         notes: messages for the user are appended to it.
-        answer_for: see `covey.data.load`.
+        needs: of the run, see `find_columns`.
 
     Returns:
         Training rows, and held-out rows by name (`test`, `validation`).
@@ -68,13 +67,13 @@ def blend(
     for number, source in enumerate(sources):
         key = f"dataset.mixture.datasets[{number}]"
         table = _project(read_source(source, key, dataset, notes), source, key)
-        find_columns(table, dataset, answer_for)
+        find_columns(table, dataset, needs)
         tables.append(table)
     _check_columns(tables)
     names = [table.name for table in tables]
     plan = make_plan([len(table) for table in tables], names, dataset, seed)
     _note_shares(plan.train, tables, notes)
-    rows, index = _prepare(tables, sources, [*plan.train, *plan.test, *plan.validation], dataset, notes, answer_for)
+    rows, index = _prepare(tables, sources, [*plan.train, *plan.test, *plan.validation], dataset, notes, needs)
     if plan.test and dataset.mixture.test_split_size is None:
         notes.append(f"{len(plan.test)} rows of the mixture are held out for evaluation")
     held_out = {name: picks for name, picks in (("test", plan.test), ("validation", plan.validation)) if picks}
@@ -200,7 +199,7 @@ def _prepare(
     picks: Sequence[Pick],
     dataset: DatasetConfig,
     notes: list[str],
-    answer_for: str | None,
+    needs: RowNeeds,
 ) -> tuple[Prepared, dict[Pick, int]]:
     """Every picked row, once, and the index of each."""
     import datasets
@@ -213,7 +212,7 @@ def _prepare(
         if chosen:  # a small `max_train_samples` can leave a set out
             index |= {(number, row): len(index) + i for i, row in enumerate(chosen)}
             sets[f"{number}: {table.name}"] = prepare(
-                table.select(chosen), dataset, notes, source.answer_extractor, answer_for=answer_for
+                table.select(chosen), dataset, notes, source.answer_extractor, needs=needs
             )
     arrows = {name: rows.data.with_format("arrow")[:].replace_schema_metadata(None) for name, rows in sets.items()}
     try:

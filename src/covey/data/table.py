@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -31,6 +32,8 @@ class Table:
     """Columns that are kept as JSON text because their rows have several kinds, each with the kinds."""
     rows: Sequence[int] | None = None
     """The indices of these rows in the origins; None: all of them."""
+    json: frozenset[str] = frozenset()
+    """Columns of JSON text that stands for values which Arrow would change: objects of different keys, say."""
 
     def __len__(self) -> int:
         return len(self.data)
@@ -60,6 +63,8 @@ class Table:
 
     def values(self, column: str) -> list[Any]:
         """All values of one column, or of one field of a column, as Python objects."""
+        if column in self.json:
+            return [None if text is None else json.loads(text) for text in self.data[column]]
         if column in self.columns:
             return list(self.data[column])
         outer = next(name for name in self.columns if column.startswith(name + "."))
@@ -89,7 +94,7 @@ class Table:
     def select(self, indices: Sequence[int]) -> Table:
         """The rows at `indices`, in that order."""
         rows = [i if self.rows is None else self.rows[i] for i in indices]
-        return Table(self.data.select(indices), self.origins, self.mixed, rows)
+        return replace(self, data=self.data.select(indices), rows=rows)
 
     def project(self, columns: Mapping[str, str]) -> Table:
         """Only these columns, under their new names; each must exist."""
@@ -102,7 +107,8 @@ class Table:
             for old, new in columns.items()
         }
         mixed = {new: self.mixed[old] for old, new in columns.items() if old in self.mixed}
-        return Table(datasets.Dataset(pa.table(chosen)), self.origins, mixed, self.rows)
+        kept = frozenset(new for old, new in columns.items() if old in self.json)
+        return replace(self, data=datasets.Dataset(pa.table(chosen)), mixed=mixed, json=kept)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from covey.answers import Outcome
 from covey.errors import CoveyError, RunDirectoryError
+from covey.evaluation.metrics import credit
 from covey.evaluation.paired import Comparison, compare, holm
 from covey.evaluation.stored import evaluations_of, read_stored
 from covey.runlog import names
@@ -29,6 +29,7 @@ _SAME = {
     "the prompts": ("data", "prompts_fingerprint"),
     "the grader": ("grader",),
     "the value from which an answer is right": ("right_at",),
+    "the environment and tools": ("episodes",),
 }
 """What two evaluations must have in common, and its place in their settings."""
 _WHERE_KNOWN = ("problems_fingerprint", "prompts_fingerprint", "chat_template")
@@ -36,7 +37,7 @@ _WHERE_KNOWN = ("problems_fingerprint", "prompts_fingerprint", "chat_template")
 _UNSHOWN = ("problems_fingerprint", "prompts_fingerprint")
 
 _COLUMNS: dict[str, Callable[[Mapping[str, Any]], Any]] = {
-    names.ACCURACY: lambda item: item["outcome"] == Outcome.RIGHT,
+    names.ACCURACY: lambda item: None if item["outcome"] is None else credit(item["outcome"], item.get(names.SCORE)),
     names.MEAN_REWARD: lambda item: item["reward"],
     names.FORMAT: lambda item: item["well_formed"],
     names.LENGTH: lambda item: item["length"],
@@ -275,7 +276,8 @@ def _differing(
         shown = f" ({_shown(first)} and {_shown(second)})" if keys[-1] not in _UNSHOWN else ""
         differ.append(word + (which_problems() if word == "the problems" else shown))
     of_reward = metric.startswith(names.MEAN_REWARD)
-    used = (one.get("rewards") or {}).get("funcs", ()) if of_reward else (str(one.get("grader")),)
+    used = [*((one.get("rewards") or {}).get("funcs", ()) if of_reward else (str(one.get("grader")),))]
+    used += _own_names(one.get("episodes") or {})
     codes = [settings.get("code") or {} for settings in (one, two)]
     changed = [name for name in used if all(name in code for code in codes) and codes[0][name] != codes[1][name]]
     return [*differ, *(f"the contents of {name.rpartition(':')[0]}" for name in changed)]
@@ -324,8 +326,17 @@ def _lookup(settings: Mapping[str, Any], keys: tuple[str, ...]) -> tuple[bool, A
     return True, place
 
 
+def _own_names(episodes: Mapping[str, Any]) -> list[str]:
+    """The environments and tools of an evaluation, as its config names them."""
+    return [*(one["factory"] for one in episodes.get("environments", ())), *episodes.get("tools", ())]
+
+
 def _shown(value: Any) -> str:
     if isinstance(value, Mapping) and "funcs" in value:
         value = ", ".join(value["funcs"]) + (f" × {value['weights']}" if value["weights"] else "")
+    elif isinstance(value, Mapping) and "max_turns" in value:
+        settings = [one["settings"] for one in value["environments"] if one["settings"]]
+        parts = [*_own_names(value), *map(str, settings), f"at most {value['max_turns']} turns"]
+        value = ", ".join(parts)
     text = "none" if value in (None, {}) else f"“{value}”" if isinstance(value, str) else str(value)
     return text if len(text) <= 60 else text[:59] + "…"

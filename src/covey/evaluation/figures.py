@@ -12,8 +12,9 @@ UNDEFINED = "n/a"
 
 
 def is_share(metric: str) -> bool:
-    """Whether a metric of an evaluation lies in [0, 1] and is shown in percent: all but rewards and lengths."""
-    return metric != names.LENGTH and metric.partition("/")[0] != names.MEAN_REWARD
+    """Whether a metric of an evaluation lies in [0, 1] and is shown in percent: all but rewards, lengths and counts."""
+    counts = (names.LENGTH, names.TURNS, names.CALLS, names.FAILURES, names.SECONDS)
+    return metric not in counts and metric.partition("/")[0] != names.MEAN_REWARD
 
 
 def value_text(value: float, metric: str = names.ACCURACY) -> str:
@@ -65,4 +66,5 @@ def paired_text(found: Comparison, metric: str = names.ACCURACY) -> str:
 
 def _number(value: float, metric: str, sign: str = "") -> str:
     shown = 100 * value if is_share(metric) else value
-    return f"{shown:{sign}.{3 if metric.partition('/')[0] == names.MEAN_REWARD else 1}f}"
+    fine = metric.partition("/")[0] == names.MEAN_REWARD or metric in (names.CALLS, names.FAILURES, names.SECONDS)
+    return f"{shown:{sign}.{3 if fine else 1}f}"

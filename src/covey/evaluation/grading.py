@@ -3,74 +3,35 @@
 from __future__ import annotations
 
 import difflib
-import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from covey.answers import Outcome, Tags, extract_prediction, grade_exact, has_reasoning_format
-from covey.answers.maths.numbers import read_number
+from covey.answers import Outcome, Tags, grade_exact
+from covey.environments.contract import has_reward
 from covey.errors import ConfigError, RewardError
+from covey.evaluation.completions.graded import HeldOutGrade, weighted_reward
+from covey.evaluation.completions.played import Played, played_of
 from covey.rewards.arguments import columns_of
 from covey.rewards.custom import check_columns, find_custom
 from covey.rewards.registry import IMPLIED_GRADERS, canonical_grader, canonical_name, load, reads_answer
-from covey.rewards.reward import RewardFunction, with_prefix
+from covey.rewards.reward import RewardFunction
 from covey.rewards.runner import RewardRunner
 from covey.rewards.settings import RewardSettings
 from covey.runlog import names
 
 if TYPE_CHECKING:
     from covey.config import Config
+    from covey.environments.runner import EnvironmentRunner
     from covey.rollout import Completion
 
 SEED_OFFSET = 7919  # any constant: evaluation draws must not be the training's first draws
 """All evaluations of a run have the same seed, so that they differ by the model only."""
 
-_NEAR = 10  # partial accuracy accepts a tenth of the answer
 _GRADER = "evaluation.grader"
 
-
-@dataclass(frozen=True, slots=True)
-class HeldOutGrade:
-    """What the grader and the rewards of a run say of one completion."""
-
-    outcome: Outcome | None = None
-    """None without a grader."""
-    reward: float | None = None
-    """The weighted sum of its rewards, without those that do not apply; None if none does."""
-    rewards: Mapping[str, float | None] = field(default_factory=dict)
-    """By function; None where one does not apply."""
-
-
-GradeBatch = Callable[[Sequence[str], Sequence[Mapping[str, Any]], "Sequence[Completion]"], Sequence[HeldOutGrade]]
-"""From the texts of completions, the rows of their problems and what the engine returned, to grades."""
-
-
-@dataclass(frozen=True, slots=True)
-class GradedCompletion:
-    """One completion of one held-out problem."""
-
-    problem: int
-    """Row of the problem in its set."""
-    prompt: str
-    """The last user message, or the prompt string."""
-    answer: str | None
-    """None where the data has no answers."""
-    completion: str
-    outcome: Outcome | None
-    """None without a grader."""
-    well_formed: bool
-    length: int
-    truncated: bool
-    sample: int = 0
-    """Index among the problem's completions."""
-    extracted: str | None = None
-    """The stated answer, numbers normalised."""
-    partial: bool = False
-    """Right, or a number within 10% of the answer."""
-    reward: float | None = None
-    """See `HeldOutGrade`."""
-    rewards: Mapping[str, float | None] = field(default_factory=dict)
+ENVIRONMENT = "environment"
+"""The grader's name where an environment's reward decides."""
 
 
 def grader_name(config: Config) -> str | None:
@@ -88,13 +49,27 @@ def grader_name(config: Config) -> str | None:
 def grader_of_rewards(funcs: Iterable[str]) -> str | None:
     """The grader that the built-in rewards among these imply; None if none of them checks answers."""
     implied = {IMPLIED_GRADERS.get(canonical_name(name)) for name in funcs if ":" not in name}
-    return next((name for name in ("countdown", "exact_match", "accuracy") if name in implied), None)
+    return next((name for name in ("reasoning_gym", "countdown", "exact_match", "accuracy") if name in implied), None)
 
 
-def grader_settings(config: Config, grader: str | None) -> dict[str, Any]:
-    """What decides about a completion, as in `settings.json`: `grader`, and `right_at` where it matters."""
-    own = grader is not None and ":" in grader
-    return {"grader": grader} | ({"right_at": config.evaluation.right_at} if own else {})
+def grader_settings(config: Config, grader: str | None, *, rewarding: bool = False) -> dict[str, Any]:
+    """What decides about a completion, as in `settings.json`: `grader`, and `right_at` where it matters.
+
+    Args:
+        config: of the run.
+        grader: see `grader_name`.
+        rewarding: whether an environment rewards its episodes, which then decides in place of the grader.
+    """
+    own, right_at = grader is not None and ":" in grader, config.evaluation.right_at
+    if rewarding:
+        return {"grader": ENVIRONMENT} | ({} if right_at is None else {"right_at": right_at})
+    return {"grader": grader} | ({"right_at": right_from(config)} if own else {})
+
+
+def right_from(config: Config) -> float:
+    """The value from which an answer is right."""
+    right_at = config.evaluation.right_at
+    return 1.0 if right_at is None else right_at
 
 
 def answer_asked_by(config: Config) -> str | None:
@@ -110,8 +85,18 @@ def answer_asked_by(config: Config) -> str | None:
     return f"the grader {grader} ({_GRADER})" if grader is not None and reads_answer(grader, _GRADER) else None
 
 
-def check_evaluation(config: Config) -> list[str]:
+def environment_rewards(config: Config, runner: EnvironmentRunner) -> tuple[str, ...]:
+    """The names of the classes of a runner's environments that reward their episodes."""
+    kinds = map(type, runner.instances([*config.environment.factories]))
+    return tuple(dict.fromkeys(kind.__name__ for kind in kinds if has_reward(kind)))
+
+
+def check_evaluation(config: Config, rewarding: Sequence[str] = ()) -> list[str]:
     """Check the grader and the metric that decides the best evaluation; what has no effect becomes a note.
+
+    Args:
+        config: of the run.
+        rewarding: names of the classes of its environments that reward their episodes.
 
     Raises:
         ConfigError: `evaluation.best_by` names no metric of this run.
@@ -122,10 +107,14 @@ def check_evaluation(config: Config) -> list[str]:
     if own:
         find_custom(str(grader), _GRADER)
     accuracy = (names.ACCURACY, names.ACCURACY_LOW, names.ACCURACY_HIGH)
-    known = [names.MEAN_REWARD, *(f"{names.MEAN_REWARD}/{function.__name__}" for function in _rewards(config))]
-    known += [names.FORMAT, names.LENGTH, names.TRUNCATED, *(accuracy if grader is not None else ())]
+    decided = grader is not None or bool(rewarding)
+    functions = [*(function.__name__ for function in _rewards(config)), *rewarding]
+    known = [names.MEAN_REWARD, *(f"{names.MEAN_REWARD}/{name}" for name in functions)]
+    known += [names.FORMAT, names.LENGTH, names.TRUNCATED, *(accuracy if decided else ())]
+    if config.environment.used:
+        known += [names.TURNS, names.CALLS, names.FAILURES, names.SECONDS, *(f"{names.EPISODE}{e}" for e in names.ENDS)]
     best_by = settings.best_by
-    if best_by in accuracy and grader is None:
+    if best_by in accuracy and not decided:
         raise ConfigError(
             f"evaluation.best_by={best_by} needs a grader, and no reward of this run checks answers: set "
             f"{_GRADER}, or evaluation.best_by={names.MEAN_REWARD}."
@@ -137,24 +126,27 @@ def check_evaluation(config: Config) -> list[str]:
             f"evaluation.best_by={best_by} is no metric of this run's evaluations, which have "
             f"{', '.join(known)}.{guess}"
         )
-    decides = best_by or (names.MEAN_REWARD if grader is None else names.ACCURACY)
-    if settings.early_stopping_threshold > 1 and decides == names.ACCURACY:
+    decides = best_by or (names.ACCURACY if decided else names.MEAN_REWARD)
+    if settings.early_stopping_threshold > 1 and decides == names.ACCURACY and not rewarding:
         raise ConfigError(
             f"evaluation.early_stopping_threshold={settings.early_stopping_threshold:g} is out of range: the accuracy "
             "decides, which is a share, so a gain is at most 1."
         )
-    if settings.right_at != 1.0 and not own:
+    if settings.right_at not in (None, 1.0) and not own and not rewarding:
         which = f"the grader here is {grader}" if grader else "this run has no grader"
         return [f"evaluation.right_at={settings.right_at:g} has no effect: it is for a grader of your own; {which}."]
     return []
 
 
-def check_columns_for(config: Config, sets: Mapping[str, Sequence[str]]) -> dict[str, str]:
+def check_columns_for(
+    config: Config, sets: Mapping[str, Sequence[str]], rewarding: Sequence[str] = ()
+) -> dict[str, str]:
     """Check that the run's grader and rewards can be called with the columns of each held-out set.
 
     Args:
         config: of the run.
         sets: the columns of each set, by its name.
+        rewarding: see `check_evaluation`.
 
     Returns:
         Notes on the sets on which the rewards are left out, by name: where the accuracy decides, a reward may need a
@@ -165,7 +157,8 @@ def check_columns_for(config: Config, sets: Mapping[str, Sequence[str]]) -> dict
             not accept one that is.
     """
     grader, left_out = grader_name(config), dict[str, str]()
-    needed = grader is None or str(config.evaluation.best_by).startswith(names.MEAN_REWARD)
+    undecided = grader is None and not rewarding
+    needed = undecided or str(config.evaluation.best_by).startswith(names.MEAN_REWARD)
     for name, columns in sets.items():
         rows = f"the held-out set {name}"
         if grader is not None and ":" in grader:
@@ -196,31 +189,40 @@ class HeldOutGrader:
     def __call__(
         self, texts: Sequence[str], rows: Sequence[Mapping[str, Any]], completions: Sequence[Completion]
     ) -> list[HeldOutGrade]:
-        prompts = [row["prompt"] for row in rows]
-        replies = [_as_in_training(prompt, text) for prompt, text in zip(prompts, texts, strict=True)]
+        episodes = [played_of(completion) for completion in completions]
+        asked = [row["prompt"] if one is None else [*one.prompt] for row, one in zip(rows, episodes, strict=True)]
+        replies = [_as_in_training(*each) for each in zip(asked, texts, episodes, strict=True)]
         columns = {
             **columns_of(rows),
             "completion_ids": [completion.ids for completion in completions],
             "trainer_state": self.trainer_state,
         }
-        rewards = self.runner.score(prompts, replies, columns) if self.rewarded else {}
-        outcomes = self._outcomes(texts, rows, replies, columns, rewards)
-        each = [{name: values[at] for name, values in rewards.items()} for at in range(len(outcomes))]
-        weights = self.config.training.reward_weights
-        return [
-            HeldOutGrade(outcome, weighted_reward([*own.values()], weights), own)
-            for outcome, own in zip(outcomes, each, strict=True)
-        ]
+        rewards = self.runner.score(asked, replies, columns) if self.rewarded else {}
+        batch = _Batch(texts, rows, asked, replies, columns, rewards)
+        others = [at for at, one in enumerate(episodes) if one is None or not one.owned]
+        outcomes: list[Outcome | None] = [None] * len(texts)
+        for at, outcome in zip(others, self._outcomes(batch.only(others)) if others else (), strict=True):
+            outcomes[at] = outcome
+        each = [{name: values[at] for name, values in rewards.items()} for at in range(len(texts))]
+        return [self._grade(*given) for given in zip(outcomes, each, episodes, strict=True)]
 
-    def _outcomes(
-        self,
-        texts: Sequence[str],
-        rows: Sequence[Mapping[str, Any]],
-        replies: Sequence[Any],
-        columns: Mapping[str, Any],
-        rewards: Mapping[str, Sequence[float | None]],
-    ) -> Sequence[Outcome | None]:
+    def _grade(self, outcome: Outcome | None, rewards: dict[str, float | None], episode: Played | None) -> HeldOutGrade:
+        weights = self.config.training.reward_weights
+        if episode is None:
+            return HeldOutGrade(outcome, weighted_reward([*rewards.values()], weights), rewards)
+        given = [*(weights or [1.0] * len(rewards))][: len(rewards)]
+        total = weighted_reward([*rewards.values(), *episode.rewards.values()], given + [1.0] * len(episode.rewards))
+        score = None
+        if episode.owned:
+            own = episode.reward
+            outcome = _lost(episode) if own is None else self._outcome(own)
+            share = self.config.evaluation.right_at is not None
+            score = float(outcome is Outcome.RIGHT) if share else own or 0.0
+        return HeldOutGrade(outcome, total, {**rewards, **episode.rewards}, score)
+
+    def _outcomes(self, batch: _Batch) -> Sequence[Outcome | None]:
         grader, settings = self.grader, self.config.rewards
+        texts, rows = batch.texts, batch.rows
         if grader is None:
             return [None] * len(texts)
         if grader == "exact_match":
@@ -230,108 +232,51 @@ class HeldOutGrader:
         if ":" not in grader:
             return [graded.outcome or Outcome.CRASHED for graded in self.runner.grade(grader, texts, rows)]
         if self.rewarded and grader in settings.funcs:  # not called twice
-            return [self._outcome(value) for value in list(rewards.values())[settings.funcs.index(grader)]]
-        graded = self.runner.grade_batch(grader, [row["prompt"] for row in rows], replies, columns)
+            return [self._outcome(value) for value in list(batch.rewards.values())[settings.funcs.index(grader)]]
+        graded = self.runner.grade_batch(grader, batch.prompts, batch.replies, batch.columns)
         return [one.outcome or self._outcome(one.value) for one in graded]
 
     def _outcome(self, value: float | None) -> Outcome:
         if value is None:
             return Outcome.UNPARSABLE_GOLD
-        return Outcome.RIGHT if value >= self.config.evaluation.right_at else Outcome.WRONG
+        return Outcome.RIGHT if value >= right_from(self.config) else Outcome.WRONG
 
 
-def grade_batch(
-    batch: Sequence[tuple[int, int, Mapping[str, Any]]],
-    completions: Sequence[Completion],
-    *,
-    grade: GradeBatch | None,
-    tags: Tags,
-    prompt_prefix: str,
-) -> list[GradedCompletion]:
-    """Grade a batch of completions.
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """Completions with what graders and rewards are called with."""
 
-    Args:
-        batch: for each completion the index of its problem, its own among the problem's completions, and the row.
-        completions: as the engine returned them.
-        grade: None compares the last answer tag with the answer.
-        tags: of a well-formed completion.
-        prompt_prefix: the end of the prompts that belongs to the completion.
-    """
-    texts = [with_prefix(str(one.text), prompt_prefix) for one in completions]
-    rows = [row for _, _, row in batch]
-    grades = (grade or _grade_exact)(texts, rows, completions)
-    found = []
-    for (index, sample, row), one, text, given in zip(batch, completions, texts, grades, strict=True):
-        stated = stated_answer(text, tags)
-        answer = None if row.get("answer") is None else str(row["answer"])
-        found.append(
-            GradedCompletion(
-                problem=index,
-                prompt=last_user_message(row["prompt"]),
-                answer=answer,
-                completion=str(one.text),
-                outcome=given.outcome,
-                well_formed=has_reasoning_format(text, tags),
-                length=one.length,
-                truncated=one.truncated,
-                sample=sample,
-                extracted=stated,
-                partial=given.outcome is not None and is_near(stated, answer, given.outcome),
-                reward=given.reward,
-                rewards=given.rewards,
-            )
-        )
-    return found
+    texts: Sequence[str]
+    rows: Sequence[Mapping[str, Any]]
+    prompts: Sequence[Any]
+    replies: Sequence[Any]
+    columns: Mapping[str, Any]
+    rewards: Mapping[str, Sequence[float | None]]
 
+    def only(self, places: Sequence[int]) -> _Batch:
+        """The completions at these places."""
+        if len(places) == len(self.texts):
+            return self
 
-def weighted_reward(rewards: Sequence[float | None], weights: Sequence[float] | None = None) -> float | None:
-    """The sum of rewards times weights, without those that are None; None if all are, as in TRL.
+        def at(values: Any) -> Any:
+            return [values[place] for place in places] if isinstance(values, list) else values
 
-    Args:
-        rewards: one per function.
-        weights: as many; None: each is 1.
-    """
-    pairs = zip(rewards, weights or [1.0] * len(rewards), strict=False)
-    known = [weight * reward for reward, weight in pairs if reward is not None]
-    return math.fsum(known) if known else None
-
-
-def stated_answer(completion: str, tags: Tags) -> str | None:
-    """The answer that a completion states, numbers normalised, so that equal answers are equal texts."""
-    text = extract_prediction(completion, tags)
-    if text is None:
-        return None
-    number = read_number(text)
-    return " ".join(text.split()) if number is None else str(number.value)
-
-
-def is_near(stated: str | None, gold: str | None, outcome: Outcome) -> bool:
-    """Whether an answer is right, or a number within 10% of the gold number."""
-    if outcome is Outcome.RIGHT:
-        return True
-    found, expected = read_number(stated or ""), read_number(gold or "")
-    if found is None or expected is None:
-        return False
-    return abs(found.value - expected.value) * _NEAR <= abs(expected.value)
-
-
-def last_user_message(prompt: Any) -> str:
-    """The last user message, for display; a plain prompt is returned as it is."""
-    if isinstance(prompt, str):
-        return prompt
-    return next((str(m["content"]) for m in reversed(prompt) if m["role"] == "user"), "")
+        columns = {name: at(values) for name, values in self.columns.items()}
+        rewards = {name: at(values) for name, values in self.rewards.items()}
+        return _Batch(at(self.texts), at(self.rows), at(self.prompts), at(self.replies), columns, rewards)
 
 
 def _rewards(config: Config) -> list[RewardFunction]:
     return load(config.rewards.funcs, RewardSettings.of(config.rewards, config.training.max_completion_length))
 
 
-def _grade_exact(
-    texts: Sequence[str], rows: Sequence[Mapping[str, Any]], completions: Sequence[Completion]
-) -> list[HeldOutGrade]:
-    return [HeldOutGrade(grade_exact(text, row["answer"])) for text, row in zip(texts, rows, strict=True)]
-
-
-def _as_in_training(prompt: Any, text: str) -> Any:
-    """A completion in the form that TRL gives it: that of its prompt."""
+def _as_in_training(prompt: Any, text: str, episode: Played | None) -> Any:
+    """A completion in the form that TRL gives it: that of its prompt, and of an episode all its messages."""
+    if episode is not None:
+        return [*episode.messages]
     return text if isinstance(prompt, str) else [{"role": "assistant", "content": text}]
+
+
+def _lost(episode: Played) -> Outcome:
+    """The outcome of an episode that its environment failed to reward."""
+    return Outcome.TIMED_OUT if episode.ended == names.TIMED_OUT else Outcome.CRASHED

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,23 +17,21 @@ from covey.answers import Outcome, Tags
 from covey.config import Config
 from covey.errors import ConfigError, ModelError, RunDirectoryError
 from covey.evaluation.benchmarks import benchmark, named
-from covey.evaluation.fingerprint import digest, weights_fingerprint
+from covey.evaluation.completions.graded import GradedCompletion
+from covey.evaluation.completions.players import Players, running
 from covey.evaluation.grading import (
-    SEED_OFFSET,
-    GradedCompletion,
     HeldOutGrader,
     answer_asked_by,
     check_columns_for,
     check_evaluation,
+    environment_rewards,
     grader_name,
-    grader_settings,
-    last_user_message,
 )
 from covey.evaluation.metrics import compute_metrics
 from covey.evaluation.run import evaluate, whole_batches
-from covey.evaluation.stored import reward_settings, sampling_settings
+from covey.evaluation.settings import describe_data, describe_method, prompts_of, weights_fingerprint
+from covey.evaluation.stored import sampling_settings
 from covey.evaluation.target import Target, find_target
-from covey.importing import code_hashes
 from covey.model.adapters import quantization_config
 from covey.model.device import autocast_dtype
 from covey.model.loading import (
@@ -44,7 +42,7 @@ from covey.model.loading import (
     source_options,
     vocab_size_of,
 )
-from covey.model.prompts import cut_left, prompt_lengths, render, thinking_prefix
+from covey.model.prompts import cut_left, prompt_lengths, thinking_prefix
 from covey.rewards.runner import RewardRunner
 from covey.rollout import InferenceEngine, LocalEngine, SamplingSettings
 from covey.rollout.registry import make_engine
@@ -75,6 +73,7 @@ class _Set:
     grader: str | None
     rewarded: bool
     """Whether the run's rewards are computed; not on benchmarks."""
+    benchmark: bool = False
 
 
 def run_evaluations(
@@ -101,29 +100,34 @@ def run_evaluations(
     Raises:
         CoveyError: the model, the data or the settings cannot be used, or the folder holds other results.
     """
-    check_evaluation(config)
-    tokenizer = load_tokenizer(config.model)
-    sets = list(_sets(config, paths, tokenizer, every_row=every_row))
-    if not sets:
-        raise ConfigError(
-            "There are no held-out problems to evaluate on: dataset.test_size=0. Set it above 0, or "
-            "take every row of a file with --all."
-        )
-    name = "local" if model is not None else config.evaluation.engine
-    engine = engine_of(config, target, tokenizer, name, model)
-    left_out = check_columns_for(config, {part.name: part.rows.column_names for part in sets if part.rewarded})
-    for note in left_out.values():
-        logger.warning("%s", note)
-    sets = [replace(part, rewarded=part.rewarded and part.name not in left_out) for part in sets]
-    found = []
-    runner = RewardRunner.of(config.rewards, max_completion_length=config.training.max_completion_length)
-    with closing(engine), runner:
-        runner.start()
-        for part in sets:
-            folder = _folder(config, target, part.name, out, several=len(sets) > 1)
-            setup = _Setup(engine, name, tokenizer, runner)
-            found.append(_evaluate_set(config, target, part, folder, setup, progress))
-    return found
+    with running(config) as environments:
+        rewarding = () if environments is None else environment_rewards(config, environments)
+        check_evaluation(config, rewarding)
+        tokenizer = load_tokenizer(config.model)
+        sets = list(_sets(config, paths, tokenizer, every_row=every_row))
+        if not sets:
+            raise ConfigError(
+                "There are no held-out problems to evaluate on: dataset.test_size=0. Set it above 0, or "
+                "take every row of a file with --all."
+            )
+        name = "local" if model is not None else config.evaluation.engine
+        columns = {part.name: part.rows.column_names for part in sets if part.rewarded}
+        left_out = check_columns_for(config, columns, rewarding)
+        for note in left_out.values():
+            logger.warning("%s", note)
+        sets = [replace(part, rewarded=part.rewarded and part.name not in left_out) for part in sets]
+        engine = engine_of(config, target, tokenizer, name, model)
+        runner = RewardRunner.of(config.rewards, max_completion_length=config.training.max_completion_length)
+        with closing(engine), runner:
+            runner.start()
+            players = Players.of(config, environments, tokenizer, getattr(engine, "model", None))
+            found = []
+            for part in sets:
+                folder = _folder(config, target, part.name, out, several=len(sets) > 1)
+                with players.for_set(part.name, part.rows.column_names, benchmark=part.benchmark) as on_set:
+                    setup = _Setup(engine, name, tokenizer, runner, on_set)
+                    found.append(_evaluate_set(target, part, folder, setup, progress))
+        return found
 
 
 def run_benchmarks(config: Config, run: RunDirectory, progress: Progress, model: Any = None) -> list[StoredEvaluation]:
@@ -250,7 +254,7 @@ def _sets(config: Config, paths: Mapping[str, str], tokenizer: Any, *, every_row
     most = config.evaluation.max_problems
     if config.evaluation.benchmarks:
         for name in config.evaluation.benchmarks:
-            yield _Set(name, load_benchmark(name, config, paths), "accuracy", rewarded=False)
+            yield _Set(name, load_benchmark(name, config, paths), "accuracy", rewarded=False, benchmark=True)
         return
     template = config.training.chat_template_kwargs
     if every_row:
@@ -281,14 +285,21 @@ class _Setup:
     engine_name: str
     tokenizer: Any
     runner: RewardRunner
+    players: Players
 
 
-def _evaluate_set(
-    config: Config, target: Target, part: _Set, folder: Path, setup: _Setup, progress: Progress
-) -> StoredEvaluation:
+def _evaluate_set(target: Target, part: _Set, folder: Path, setup: _Setup, progress: Progress) -> StoredEvaluation:
+    config = setup.players.config
     settings, tags = config.evaluation, Tags(config.rewards.think_tag, config.rewards.answer_tag)
     template = config.training.chat_template_kwargs
-    described = _described(config, target, part, setup)
+    described = {
+        "name": part.name,
+        "model": {"id": target.label, "fingerprint": weights_fingerprint(target, getattr(setup.engine, "model", None))},
+        "data": describe_data(config, part.rows, setup.tokenizer),
+        "engine": setup.engine_name,
+        **describe_method(config, part.grader, rewarded=part.rewarded, rewarding=bool(setup.players.rewarding)),
+        "environment": describe_environment(),
+    }
     with writing_evaluation(folder):
         before = _restored(folder, begin_evaluation(folder, described))
         total = len(part.rows) * settings.num_samples
@@ -304,45 +315,17 @@ def _evaluate_set(
             seed=described["seed"],
             grade=HeldOutGrader(config, setup.runner, part.grader, part.rewarded, TrainerState()),
             tags=tags,
-            prompt_prefix=thinking_prefix(setup.tokenizer, part.rows[0]["prompt"], tags.think, template),
+            prompt_prefix=thinking_prefix(setup.tokenizer, prompts_of(part.rows)[0], tags.think, template),
             on_progress=lambda count, of: progress(part.name, count, of),
             on_batch=store.add,
             done=before,
             chat_template_kwargs=template,
             vocab_size=None if setup.engine_name == "local" else vocab_size_of(config.model),
+            playing=setup.players.playing(),
         )
-        estimates = compute_metrics([asdict(item) for item in result.completions], config.seed, settings.k)
+        estimates = compute_metrics([item.record() for item in result.completions], config.seed, settings.k)
         finish_evaluation(folder, {name: (e.value, e.low, e.high) for name, e in estimates.items()})
     return read_evaluation(folder)
-
-
-def _described(config: Config, target: Target, part: _Set, setup: _Setup) -> dict[str, Any]:
-    """The settings that identify an evaluation, stored next to its completions."""
-    settings, template = config.evaluation, config.training.chat_template_kwargs or {}
-    prompts = [render(setup.tokenizer, prompt, template) for prompt in part.rows["prompt"]]
-    problems = [last_user_message(prompt) for prompt in part.rows["prompt"]]
-    answers = part.rows["answer"] if "answer" in part.rows.column_names else [None] * len(problems)
-    return {
-        "name": part.name,
-        "model": {"id": target.label, "fingerprint": weights_fingerprint(target, getattr(setup.engine, "model", None))},
-        "data": {
-            "problems": len(part.rows),
-            "problems_fingerprint": digest(zip(problems, map(str, answers), strict=True)),
-            "prompts_fingerprint": digest((prompt,) for prompt in prompts),
-            "system_prompt": _system_prompt(part.rows[0]["prompt"]),
-            "chat_template_kwargs": dict(template),
-        },
-        "sampling": sampling_settings(config),
-        "num_samples": settings.num_samples,
-        "batch_size": settings.batch_size,
-        "seed": config.seed + SEED_OFFSET,
-        "engine": setup.engine_name,
-        "shared_prefill": config.speed.shared_prefill,
-        **grader_settings(config, part.grader),
-        **(reward_settings(config) if part.rewarded else {}),
-        "code": code_hashes({*filter(None, [part.grader]), *(config.rewards.funcs if part.rewarded else ())}),
-        "environment": describe_environment(),
-    }
 
 
 @dataclass(slots=True)
@@ -357,14 +340,9 @@ class _Store:
 
     def add(self, batch: Sequence[GradedCompletion]) -> None:
         again = max(0, self.written - self.reached)
-        append_completions(self.folder, [asdict(item) for item in batch[again:]])
+        append_completions(self.folder, [item.record() for item in batch[again:]])
         self.reached += len(batch)
         self.written = max(self.written, self.reached)
-
-
-def _system_prompt(prompt: Any) -> str | None:
-    messages = [] if isinstance(prompt, str) else prompt
-    return next((str(message["content"]) for message in messages if message["role"] == "system"), None)
 
 
 def _restored(folder: Path, completions: Iterable[Mapping[str, Any]]) -> list[GradedCompletion]:

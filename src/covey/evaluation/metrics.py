@@ -8,6 +8,7 @@ from typing import Any
 from covey.answers import Outcome
 from covey.evaluation.estimators import Estimate, mean, mean_estimate, share_estimate
 from covey.evaluation.passk import majority_at_k, pass_at_k, powers_up_to
+from covey.runlog import names
 
 
 def compute_metrics(
@@ -17,7 +18,9 @@ def compute_metrics(
 
     Args:
         completions: with `problem`, `outcome` (None without a grader), `partial`, `well_formed`, `truncated`, `length`
-            and `extracted`; and `reward` and `rewards`, where they were computed.
+            and `extracted`; `reward` and `rewards`, where they were computed; `score`, where an environment's reward
+            counts as accuracy; and of episodes `turns`, `tool_calls`, `tool_failures`, `environment_seconds` and
+            `episode`.
         seed: of the subsets that are drawn where not all are counted.
         ks: the k of pass@k and maj@k; if empty, the powers of two up to the completions of a problem, if several.
 
@@ -28,23 +31,42 @@ def compute_metrics(
     for item in completions:
         by_problem.setdefault(item["problem"], []).append(item)
     problems = list(by_problem.values())
-    has_grader = not problems or any(item["outcome"] is not None for problem in problems for item in problem)
-    right = [[item["outcome"] == Outcome.RIGHT for item in problem] for problem in problems]
+    graded = [problem for problem in problems if any(item["outcome"] is not None for item in problem)]
+    has_grader = not problems or bool(graded)
+    right = [[item["outcome"] == Outcome.RIGHT for item in problem] for problem in graded]
     found = {}
     if has_grader:
-        found["accuracy"] = _share(right)
-        found["partial_accuracy"] = _share([[item["partial"] for item in problem] for problem in problems])
+        found["accuracy"] = accuracy([[credit(item["outcome"], item.get(names.SCORE)) for item in p] for p in graded])
+        found["partial_accuracy"] = _share([[item["partial"] for item in problem] for problem in graded])
     found |= _reward_estimates(problems)
     found["format"] = _share([[item["well_formed"] for item in problem] for problem in problems])
     found["truncated"] = _share([[item["truncated"] for item in problem] for problem in problems])
     lengths = [mean([item["length"] for item in problem]) for problem in problems]
     found["completion_length"] = mean_estimate(lengths, lowest=0.0)
+    found |= episode_estimates(problems)
     if has_grader:
         for outcome in Outcome:
-            found[f"grader/{outcome}"] = _share([[item["outcome"] == outcome for item in p] for p in problems])
-        answers = [[item["extracted"] for item in problem] for problem in problems]
+            found[f"grader/{outcome}"] = _share([[item["outcome"] == outcome for item in p] for p in graded])
+        answers = [[item["extracted"] for item in problem] for problem in graded]
         found |= _of_several(right, answers, seed, ks)
     return found
+
+
+def credit(outcome: str | None, score: float | None) -> float:
+    """What a completion counts in the accuracy: its environment's reward, else 1 for right and 0 for anything else."""
+    return float(outcome == Outcome.RIGHT) if score is None else score
+
+
+def accuracy(credits: Sequence[Sequence[float]]) -> Estimate:
+    """The mean over problems of what their completions count, with its interval: that of a share where all are 0 or 1.
+
+    Args:
+        credits: for each problem, those of its completions, see `credit`.
+    """
+    shares, count = [mean(problem) for problem in credits], sum(map(len, credits))
+    if all(value in (0, 1) for problem in credits for value in problem):
+        return share_estimate(shares, count)
+    return mean_estimate(shares)
 
 
 def rewards_by_problem(
@@ -75,6 +97,22 @@ def _reward_estimates(problems: Sequence[Sequence[Mapping[str, Any]]]) -> dict[s
     reward, rewards = rewards_by_problem((item["problem"], item["reward"], item["rewards"]) for item in every)
     named = {"reward": reward} | {f"reward/{name}": values for name, values in rewards.items()}
     return {name: mean_estimate(values) for name, values in named.items() if values}
+
+
+def episode_estimates(problems: Sequence[Sequence[Mapping[str, Any]]]) -> dict[str, Estimate]:
+    """The metrics of episodes, over the problems of which every completion is one; arguments as of the completions of
+    `compute_metrics`, by problem."""
+    played = [problem for problem in problems if all(item.get(names.COLUMN_TURNS) is not None for item in problem)]
+    if not played:
+        return {}
+    found = {
+        name: mean_estimate([mean([item[name] for item in problem]) for problem in played], lowest=0.0)
+        for name in (names.TURNS, names.CALLS, names.FAILURES, names.SECONDS)
+    }
+    for end in names.ENDS:
+        shares = [[item[names.COLUMN_EPISODE] == end for item in problem] for problem in played]
+        found[f"{names.EPISODE}{end}"] = _share(shares)
+    return found
 
 
 def _of_several(

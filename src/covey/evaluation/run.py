@@ -13,9 +13,10 @@ from datasets import Dataset
 from transformers import PreTrainedTokenizerBase
 
 from covey.answers import Outcome, Tags
-from covey.evaluation.estimators import Estimate, accuracy_estimate, mean, mean_estimate
-from covey.evaluation.grading import GradeBatch, GradedCompletion, grade_batch
-from covey.evaluation.metrics import rewards_by_problem
+from covey.evaluation.completions.graded import GradeBatch, GradedCompletion, grade_batch
+from covey.evaluation.completions.playing import Playing, start_seed
+from covey.evaluation.estimators import Estimate, mean, mean_estimate
+from covey.evaluation.metrics import accuracy, credit, episode_estimates, rewards_by_problem
 from covey.model.prompts import TemplateArguments
 from covey.rollout import Completion, InferenceEngine, SamplingSettings, generate
 
@@ -50,6 +51,8 @@ class EvaluationResult:
     """The mean of the weighted sum of the rewards; None without any."""
     rewards: Mapping[str, float] = field(default_factory=dict)
     """The mean of each reward function that gave any."""
+    episodes: Mapping[str, float] = field(default_factory=dict)
+    """Means and shares over episodes with tools or an environment; empty without."""
 
     def metrics(self) -> dict[str, float]:
         """The metrics by name."""
@@ -59,7 +62,7 @@ class EvaluationResult:
         if self.accuracy is not None:
             found = _with_interval("accuracy", self.accuracy) | found
         lost = {f"grader/{outcome}": value for outcome, value in self.lost().items()}
-        return found | {f"reward/{name}": value for name, value in self.rewards.items()} | lost
+        return found | {f"reward/{name}": value for name, value in self.rewards.items()} | dict(self.episodes) | lost
 
     def lost(self) -> dict[Outcome, float]:
         """The shares of completions that could not be graded, by the reason; empty where all were."""
@@ -70,11 +73,11 @@ class EvaluationResult:
 LOST = (Outcome.TIMED_OUT, Outcome.CRASHED, Outcome.UNPARSABLE_GOLD)
 """Outcomes that are the grader's or the data's fault."""
 
-_GenerateBatch = Callable[[list[Any], int], list[Completion]]
-"""From prompts and a seed to one completion each."""
-
 _Batch = Sequence[tuple[int, int, Mapping[str, Any]]]
 """Index of the problem, index among its completions, and the problem's row."""
+
+_GenerateBatch = Callable[[_Batch, int], Sequence[Completion]]
+"""From a batch and a seed to one completion each."""
 
 
 def evaluate(
@@ -95,6 +98,7 @@ def evaluate(
     shard: Shard | None = None,
     chat_template_kwargs: TemplateArguments = None,
     vocab_size: int | None = None,
+    playing: Playing | None = None,
 ) -> EvaluationResult:
     """Sample `num_samples` completions of every problem and grade them.
 
@@ -118,21 +122,29 @@ def evaluate(
             completions.
         chat_template_kwargs: arguments of the chat template besides the messages.
         vocab_size: rows of the model's embedding; None counts the tokenizer's tokens.
+        playing: the environments and tools that the completions are episodes with; None for none. A problem's
+            environment starts from a seed of its own.
     """
     shard = shard or Shard(0, 1, lambda value: [value])
     total = len(problems) * num_samples
     kept = whole_batches(len(done), total, batch_size)
     batches = _batches(problems, num_samples, batch_size, kept)
 
-    def generate_batch(prompts: list[Any], seed: int) -> list[Completion]:
-        more: dict[str, Any] = {"chat_template_kwargs": chat_template_kwargs, "vocab_size": vocab_size}
-        return generate(engine, tokenizer, prompts, sampling, seed=seed, **more)
+    together = engine.capabilities.collective
+
+    def generate_batch(batch: _Batch, seed_of_batch: int) -> Sequence[Completion]:
+        rows = [row for _, _, row in batch]
+        if playing is None:
+            more: dict[str, Any] = {"chat_template_kwargs": chat_template_kwargs, "vocab_size": vocab_size}
+            return generate(engine, tokenizer, [row["prompt"] for row in rows], sampling, seed=seed_of_batch, **more)
+        starts = [start_seed(seed, problem) for problem, _, _ in batch]
+        more = {"vocab_size": vocab_size} | ({"largest": lambda count: max(shard.gather(count))} if together else {})
+        return playing.sample(engine, rows, sampling, seed=seed_of_batch, starts=starts, **more)
 
     graded_batch = partial(grade_batch, grade=grade, tags=tags or Tags(), prompt_prefix=prompt_prefix)
     made: dict[int, list[GradedCompletion]] = {}
-    for number, graded in _graded_batches(
-        batches, shard, generate_batch, graded_batch, seed + kept, batch_size, together=engine.capabilities.collective
-    ):
+    how = {"together": together, "idle": playing is not None}
+    for number, graded in _graded_batches(batches, shard, generate_batch, graded_batch, seed + kept, batch_size, **how):
         made[number] = graded
         if on_batch is not None:
             on_batch(graded)
@@ -164,37 +176,45 @@ def _graded_batches(
     batch_size: int,
     *,
     together: bool,
+    idle: bool,
 ) -> Iterator[tuple[int, list[GradedCompletion]]]:
     """This process's batches by number, graded.
 
     Args:
         together: whether all processes must generate equally often.
+        idle: whether one without a batch then takes part with an empty one; else it samples one in vain.
     """
     for first in range(0, len(batches), shard.count):
         number = first + shard.index
         here = min(number, len(batches) - 1)  # out of range where the other processes need this one
         if number != here and not together:
             continue
-        completions = generate_batch([row["prompt"] for _, _, row in batches[here]], seed + here * batch_size)
+        batch = batches[here] if number == here or not idle else []
+        completions = generate_batch(batch, seed + here * batch_size)
         if number == here:
             yield number, graded_batch(batches[number], completions)
 
 
 def summarise(graded: list[GradedCompletion]) -> EvaluationResult:
     """Aggregate graded completions."""
-    by_problem: dict[int, list[bool]] = {}
+    by_problem: dict[int, list[GradedCompletion]] = {}
     for item in graded:
-        by_problem.setdefault(item.problem, []).append(item.outcome is Outcome.RIGHT)
+        by_problem.setdefault(item.problem, []).append(item)
+    credits = [
+        [credit(item.outcome, item.score) for item in p if item.outcome is not None] for p in by_problem.values()
+    ]
+    played = episode_estimates([[item.episode_record() for item in problem] for problem in by_problem.values()])
     reward, rewards = rewards_by_problem((item.problem, item.reward, item.rewards) for item in graded)
     has_grader = not graded or any(item.outcome is not None for item in graded)
     return EvaluationResult(
-        accuracy=accuracy_estimate(list(by_problem.values())) if has_grader else None,
+        accuracy=accuracy(credits) if has_grader else None,
         format=mean([float(item.well_formed) for item in graded]),
         completion_length=mean([float(item.length) for item in graded]),
         truncated=mean([float(item.truncated) for item in graded]),
         completions=graded,
         reward=mean_estimate(reward) if reward else None,
         rewards={name: mean(values) for name, values in rewards.items()},
+        episodes={name: estimate.value for name, estimate in played.items()},
     )
 
 

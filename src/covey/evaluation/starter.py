@@ -1,25 +1,33 @@
-"""Evaluating the starter model, and its model card with the results."""
+"""Evaluating the starter models, and their model cards with the results."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count, islice
 from typing import Any
 
 from datasets import Dataset
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from covey.answers import Outcome
-from covey.data.sources.arithmetic import Difficulty, take
+from covey.answers import Outcome, extract_answer_tag
+from covey.data.sources.arithmetic import Difficulty, Problem, take
+from covey.environments.chat import ToolChat
+from covey.environments.episodes import Episode, run_episodes
+from covey.environments.library.calculator import calculator
+from covey.evaluation.completions.graded import GradedCompletion
 from covey.evaluation.estimators import Estimate, accuracy_estimate, mean
 from covey.evaluation.figures import ends_text, value_text
-from covey.evaluation.grading import GradedCompletion
 from covey.evaluation.run import EvaluationResult, evaluate
-from covey.model.starter.coldstart import DIFFICULTY, ColdStart
+from covey.model.starter.calling import CALL_STYLE_SHARES
+from covey.model.starter.coldstart import AGENT_DIFFICULTY, DIFFICULTY, ColdStart
 from covey.model.starter.styles import STYLE_SHARES
+from covey.rewards.reward import completion_text
 from covey.rollout import LocalEngine, SamplingSettings
 
 _PROBLEMS = 1000
+_BATCH = 250
+_MAX_TURNS = 4
 _SAMPLING = SamplingSettings(max_completion_length=96)
 _TASK = Difficulty()
 _HARD = Difficulty(min_digits=DIFFICULTY.max_digits + 1, max_digits=DIFFICULTY.max_digits + 1)
@@ -41,21 +49,150 @@ class StarterFigures:
 
     def table(self) -> Any:
         """A rich table of the figures."""
-        from rich.table import Table
+        others = {
+            "share of careful completions": f"{self.careful_share:.1%}",
+            "mean completion length": f"{self.length:.1f} tokens",
+        }
+        return _table(self._estimates(), others)
 
-        table = Table("held-out arithmetic, sampled at temperature 1", "value", "95% interval")
-        for label, estimate in self._estimates():
-            table.add_row(label, value_text(estimate.value), ends_text(estimate))
-        table.add_row("share of careful completions", f"{self.careful_share:.1%}", "")
-        table.add_row("mean completion length", f"{self.length:.1f} tokens", "")
-        return table
+    def card(self, settings: ColdStart, parameters: int) -> str:
+        """The model card, in the hub's format."""
+        shares = ", ".join(f"{style} {share:.0%}" for style, share in STYLE_SHARES.items())
+        return f"""{_FRONT_MATTER}
+# Covey starter
 
-    def _estimates(self) -> list[tuple[str, Estimate]]:
-        return [
-            ("accuracy", self.accuracy),
-            ("accuracy when careful", self.when_careful),
-            (f"accuracy on {_HARD.max_digits}-digit problems", self.hard),
-        ]
+A Qwen3 with {parameters:,} parameters (float32) that ships with Covey, so that a first GRPO run needs neither a GPU nor
+a network. It knows one thing, sums and differences of numbers with up to {DIFFICULTY.max_digits} digits, and it knows
+it in several styles of very different worth ({shares} of its training documents):
+
+- **careful**: digit by digit inside `<think>`, then the answer in `<answer>`;
+- **hasty**: a guess with little or no thinking;
+- **sloppy**: the right steps, with the answer where no grader finds it.
+
+It picks among them by chance. Reinforcement on exact answers makes it careful.
+
+{_figures(self._estimates())}
+
+Share of careful completions: {self.careful_share:.1%}. Mean completion length: {self.length:.1f} tokens.
+
+## Making it again
+
+`covey starter FOLDER` trains it from random weights: {_recipe(settings)} No held-out problem is ever shown.
+
+## Limits
+
+A teaching model. It knows no language beyond its prompts, and numbers longer than it was trained on are mostly beyond
+it.
+"""
+
+    def _estimates(self) -> Mapping[str, Estimate]:
+        return {
+            "accuracy": self.accuracy,
+            "accuracy when careful": self.when_careful,
+            f"accuracy on {_HARD.max_digits}-digit problems": self.hard,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class AgentFigures:
+    """The figures of the agent's model card, on held-out problems, sampled at temperature 1."""
+
+    accuracy: Estimate
+    """On the built-in task, with the calculator."""
+    hard: Estimate
+    """On problems one digit longer than the written method was shown for, with the calculator."""
+    when_calling: Estimate
+    """The same, among episodes with a call."""
+    call_share: Estimate
+    """Episodes with a call, on the built-in task."""
+    without: Estimate
+    """Accuracy on the built-in task, without tools."""
+
+    def table(self) -> Any:
+        """A rich table of the figures."""
+        return _table(self._estimates(), {})
+
+    def card(self, settings: ColdStart, parameters: int) -> str:
+        """The model card, in the hub's format."""
+        shares = ", ".join(f"{style} {share:.0%}" for style, share in CALL_STYLE_SHARES.items())
+        return f"""{_FRONT_MATTER}
+# Covey starter that can call a tool
+
+A Qwen3 with {parameters:,} parameters (float32) that ships with Covey, so that a first agent needs neither a GPU nor a
+network. It is the Covey starter, taught one more style for when a calculator is offered ({shares}
+of the documents that offer it):
+
+- **calling**: `<tool_call>calculator{{"expression": "48213 + 9077"}}</tool_call>`, then the result in `<answer>`.
+
+Some of its calls are wrong, and some of its answers are where no grader finds them. It has seen calls with up to
+{AGENT_DIFFICULTY.max_digits} digits, one more than the written method was shown for: without a call such problems are
+out of its reach. Reinforcement on exact answers makes it call: `covey train environment=calculator`.
+
+{_figures(self._estimates())}
+
+## Template
+
+Tools are shown by name and parameters only, as in `calculator(expression)`: the model knows no language to read their
+descriptions in. The tokenizer holds a `response_template`, by which transformers reads calls back.
+
+## Making it again
+
+`covey starter FOLDER --agent` trains it from the weights of the starter: {_recipe(settings)} No held-out problem is
+ever shown.
+
+## Limits
+
+A teaching model. It knows no language beyond its prompts, and no tool but the calculator.
+"""
+
+    def _estimates(self) -> Mapping[str, Estimate]:
+        digits = f"{_HARD.max_digits}-digit problems"
+        return {
+            "accuracy with the calculator": self.accuracy,
+            f"accuracy with the calculator on {digits}": self.hard,
+            f"accuracy on {digits} when it calls": self.when_calling,
+            "share of episodes with a call": self.call_share,
+            "accuracy without tools": self.without,
+        }
+
+
+_FRONT_MATTER = """---
+license: apache-2.0
+library_name: transformers
+pipeline_tag: text-generation
+tags: [covey, grpo, arithmetic]
+---
+"""
+
+
+def _recipe(settings: ColdStart) -> str:
+    batches = f"{settings.steps:,} steps of {settings.batch_size} documents"
+    return f"{batches}, AdamW\nat {settings.learning_rate:g} with warm-up and cosine decay, seed {settings.seed}."
+
+
+def _figures(estimates: Mapping[str, Estimate]) -> str:
+    rows = "\n".join(
+        f"| {label} | {value_text(estimate.value)} | {ends_text(estimate)} |" for label, estimate in estimates.items()
+    )
+    return f"""## Figures
+
+Held-out problems of the built-in task `arithmetic` ({_TASK.min_digits} to {_TASK.max_digits} digits, + and -), one
+completion each for {_PROBLEMS:,} problems, sampled at temperature 1.
+
+| | value | 95% interval |
+|---|---|---|
+{rows}"""
+
+
+def _table(estimates: Mapping[str, Estimate], others: Mapping[str, str]) -> Any:
+    from rich.table import Table
+
+    table = Table("held-out arithmetic, sampled at temperature 1", "value", "95% interval")
+    for label, estimate in estimates.items():
+        table.add_row(label, value_text(estimate.value), ends_text(estimate))
+    for label, text in others.items():
+        table.add_row(label, text, "")
+    return table
 
 
 def measure_starter(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, *, seed: int) -> StarterFigures:
@@ -72,8 +209,24 @@ def measure_starter(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, 
     )
 
 
+def measure_agent(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, *, seed: int) -> AgentFigures:
+    """Run one episode for each of 1,000 held-out problems of the task, and as many harder ones."""
+    task, hard = (_play(model, tokenizer, difficulty, seed) for difficulty in (_TASK, _HARD))
+    return AgentFigures(
+        accuracy=_share([right for right, _ in task]),
+        hard=_share([right for right, _ in hard]),
+        when_calling=_share([right for right, called in hard if called]),
+        call_share=_share([called for _, called in task]),
+        without=_accuracy(_evaluate(model, tokenizer, _TASK, seed).completions),
+    )
+
+
 def _accuracy(completions: Sequence[GradedCompletion]) -> Estimate:
-    return accuracy_estimate([[item.outcome is Outcome.RIGHT] for item in completions])
+    return _share([item.outcome is Outcome.RIGHT for item in completions])
+
+
+def _share(hits: Sequence[bool]) -> Estimate:
+    return accuracy_estimate([[hit] for hit in hits])
 
 
 def is_careful(item: GradedCompletion) -> bool:
@@ -81,60 +234,44 @@ def is_careful(item: GradedCompletion) -> bool:
     return item.well_formed and "=" in item.completion
 
 
-def model_card(settings: ColdStart, figures: StarterFigures, parameters: int) -> str:
-    """The model card, in the hub's format."""
-    rows = "\n".join(
-        f"| {label} | {value_text(estimate.value)} | {ends_text(estimate)} |"
-        for label, estimate in figures._estimates()
-    )
-    shares = ", ".join(f"{style} {share:.0%}" for style, share in STYLE_SHARES.items())
-    return f"""---
-license: apache-2.0
-library_name: transformers
-pipeline_tag: text-generation
-tags: [covey, grpo, arithmetic]
----
+def _play(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, difficulty: Difficulty, seed: int
+) -> list[tuple[bool, bool]]:
+    """One episode with the calculator per problem: whether its answer is right, and whether it called."""
+    chat, engine = ToolChat.of(tokenizer), LocalEngine(model, tokenizer)
+    seeds = count(seed)
 
-# Covey starter
+    def generate(prompts: list[list[int]], remaining: list[int]) -> tuple[list[list[int]], None]:
+        sampled = engine.generate(prompts, _SAMPLING, seed=next(seeds))
+        return [one.ids[:most] for one, most in zip(sampled, remaining, strict=True)], None
 
-A Qwen3 with {parameters:,} parameters (float32) that ships with Covey, so that a first GRPO run needs neither a GPU nor
-a network. It knows one thing, sums and differences of numbers with up to {DIFFICULTY.max_digits} digits, and it knows
-it in several styles of very different worth ({shares} of its training documents):
-
-- **careful**: digit by digit inside `<think>`, then the answer in `<answer>`;
-- **hasty**: a guess with little or no thinking;
-- **sloppy**: the right steps, with the answer where no grader finds it.
-
-It picks among them by chance. Reinforcement on exact answers makes it careful.
-
-## Figures
-
-Held-out problems of the built-in task `arithmetic` ({_TASK.min_digits} to {_TASK.max_digits} digits, + and -), one
-completion each for {_PROBLEMS:,} problems, sampled at temperature 1.
-
-| | value | 95% interval |
-|---|---|---|
-{rows}
-
-Share of careful completions: {figures.careful_share:.1%}. Mean completion length: {figures.length:.1f} tokens.
-
-## Making it again
-
-`covey starter FOLDER` trains it from random weights: {settings.steps:,} steps of {settings.batch_size} documents, AdamW
-at {settings.learning_rate:g} with warm-up and cosine decay, seed {settings.seed}. No held-out problem is ever shown.
-
-## Limits
-
-A teaching model. It knows no language beyond its prompts, and numbers longer than it was trained on are mostly beyond
-it.
-"""
+    found = []
+    problems = iter(_problems(difficulty, seed))
+    while batch := list(islice(problems, _BATCH)):
+        episodes = [
+            Episode(messages, chat.render(messages, [calculator]), {"calculator": calculator})
+            for messages in ([{"role": "user", "content": problem.text}] for problem in batch)
+        ]
+        run_episodes(
+            episodes, chat, generate, max_turns=_MAX_TURNS, max_completion_length=_SAMPLING.max_completion_length
+        )
+        for problem, episode in zip(batch, episodes, strict=True):
+            answer = extract_answer_tag(completion_text(episode.completion))
+            found.append((answer == str(problem.answer), episode.calls > 0))
+    return found
 
 
 def _evaluate(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, difficulty: Difficulty, seed: int
 ) -> EvaluationResult:
-    problems = take(difficulty, "test", seed, _PROBLEMS, unique=True)
     rows = Dataset.from_list(
-        [{"prompt": [{"role": "user", "content": p.text}], "answer": str(p.answer)} for p in problems]
+        [
+            {"prompt": [{"role": "user", "content": p.text}], "answer": str(p.answer)}
+            for p in _problems(difficulty, seed)
+        ]
     )
-    return evaluate(LocalEngine(model, tokenizer), tokenizer, rows, _SAMPLING, batch_size=250, seed=seed)
+    return evaluate(LocalEngine(model, tokenizer), tokenizer, rows, _SAMPLING, batch_size=_BATCH, seed=seed)
+
+
+def _problems(difficulty: Difficulty, seed: int) -> list[Problem]:
+    return take(difficulty, "test", seed, _PROBLEMS, unique=True)

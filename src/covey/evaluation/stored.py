@@ -6,15 +6,18 @@ the run, and the metrics are computed again.
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from covey.config import Config, load
+from covey.config.secrets import without_secrets
 from covey.errors import RunDirectoryError
-from covey.evaluation.fingerprint import digest
 from covey.evaluation.grading import SEED_OFFSET, grader_name, grader_settings
 from covey.evaluation.metrics import compute_metrics
+from covey.runlog import names
 from covey.runlog.directory import RunDirectory
 from covey.runlog.evaluations import (
     StoredEvaluation,
@@ -79,8 +82,9 @@ def read_training_evaluation(file: Path) -> StoredEvaluation:
         raise RunDirectoryError(
             f"{file} holds completions without {missing}: the file was changed. Delete it."
         ) from None
-    measured = settings_of(config, grader)
-    data = {"problems": len(problems), "problems_fingerprint": digest(problems), **measured["data"]}
+    rewarding = any(item.get(names.SCORE) is not None for item in completions)
+    measured = settings_of(config, grader, rewarding=rewarding)
+    data = {"problems": len(problems), "problems_fingerprint": problems_digest(config, problems), **measured["data"]}
     model = {"id": f"{run.root.name} at step {named[1]}"}
     settings = {**measured, "code": run.code_hashes(), "name": named[0], "step": named[1], "model": model, "data": data}
     summary = {name: {"value": e.value, "low": e.low, "high": e.high} for name, e in estimates.items()}
@@ -93,8 +97,29 @@ def problems_of(completions: Iterable[Mapping[str, Any]]) -> list[tuple[str, str
     return [found[problem] for problem in sorted(found)]
 
 
-def settings_of(config: Config, grader: str | None) -> dict[str, Any]:
-    """How a run with this config measures held-out problems, as far as its config knows it, as in `settings.json`."""
+def digest(items: Iterable[Any]) -> str:
+    """A hash of the items in their order; equal for lists and tuples."""
+    found = hashlib.sha256()
+    for item in items:
+        found.update(json.dumps(item, ensure_ascii=True).encode() + b"\n")
+    return found.hexdigest()
+
+
+def problems_digest(config: Config, problems: Iterable[tuple[str, str]]) -> str:
+    """A hash of the problems: question and answer of each; with an environment also of the seed, since it starts each
+    problem's environment."""
+    seeds = [("seed", config.seed)] if config.environment.factory is not None else []
+    return digest([*problems, *seeds])
+
+
+def settings_of(config: Config, grader: str | None, *, rewarding: bool = False) -> dict[str, Any]:
+    """How a run with this config measures held-out problems, as far as its config knows it, as in `settings.json`.
+
+    Args:
+        config: of the run.
+        grader: of its evaluations.
+        rewarding: see `grader_settings`.
+    """
     return {
         "seed": config.seed + SEED_OFFSET,
         "data": {
@@ -104,14 +129,27 @@ def settings_of(config: Config, grader: str | None) -> dict[str, Any]:
         },
         "sampling": sampling_settings(config),
         "num_samples": config.evaluation.num_samples,
-        **grader_settings(config, grader),
+        **grader_settings(config, grader, rewarding=rewarding),
         **reward_settings(config),
+        **episode_settings(config),
     }
 
 
 def reward_settings(config: Config) -> dict[str, Any]:
     """The reward functions of evaluations with this config, as in `settings.json`."""
     return {"rewards": {"funcs": list(config.rewards.funcs), "weights": list(config.training.reward_weights or ())}}
+
+
+def episode_settings(config: Config) -> dict[str, Any]:
+    """The environments and tools of evaluations with this config, as in `settings.json`; empty without any."""
+    settings = config.environment
+    if not settings.used:
+        return {}
+    environments = [
+        {"name": name, "factory": factory, "settings": without_secrets(own)}
+        for name, (factory, own) in settings.factories.items()
+    ]
+    return {"episodes": {"environments": environments, "tools": list(settings.tools), "max_turns": settings.max_turns}}
 
 
 def sampling_settings(config: Config) -> dict[str, Any]:

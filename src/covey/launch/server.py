@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from covey.config import Config, TrainingConfig
 from covey.config.vllm import LARGE_SHARE, LOCAL_HOSTS, colocated_share, leaves_place_open
 from covey.model.loading import resolve_model
-from covey.model.starter import STARTER_NAME
+from covey.model.starter import STARTERS
 
 LEAST_LENGTH = 2048
 """Default of the server's maximum length, prompt and completion together, in tokens."""
@@ -101,7 +101,7 @@ def server_command(
     """Command and environment of the server: vLLM's own, with what TRL's trainer needs."""
     training, model = config.training, config.model
     words: dict[str, object] = {
-        "--model": resolve_model(server.model) if server.model == STARTER_NAME else server.model,
+        "--model": resolve_model(server.model) if server.model in STARTERS else server.model,
         "--host": server.host,  # on several nodes only the address by which the others reach it
         "--port": server.port,
         "--tensor-parallel-size": training.vllm_tensor_parallel_size,

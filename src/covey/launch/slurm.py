@@ -12,7 +12,7 @@ from pathlib import Path
 from covey.config import Config
 from covey.errors import ConfigError
 from covey.launch.machine import LaunchError, Machine
-from covey.model.starter import STARTER_NAME
+from covey.model.starter import STARTERS
 from covey.runlog.files import write_atomically
 
 WARNING_SIGNAL = "USR1"
@@ -100,7 +100,7 @@ def check_starter_job(config: Config, machine: Machine, environ: Mapping[str, st
     """
     name, folder = config.model.name, Path(config.model.name)
     stored = sum(file.stat().st_size for file in folder.glob("*") if file.is_file())
-    fits = name == STARTER_NAME or 0 < stored < _SMALL_MODEL or config.launch.gpus == 0 or config.training.use_cpu
+    fits = name in STARTERS or 0 < stored < _SMALL_MODEL or config.launch.gpus == 0 or config.training.use_cpu
     if job_id(environ) is None or environ.get(STARTER_JOB) != environ["SLURM_JOB_ID"] or fits:
         return ""
     gpus = config.launch.gpus or len(machine.gpus) or _GPUS_FOR_EXAMPLE

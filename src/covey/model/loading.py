@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from covey.errors import ModelError
 from covey.model import kaggle
-from covey.model.starter import STARTER_NAME, STARTER_PATH
+from covey.model.starter import STARTERS
 from covey.model.weight_files import WHOLE, check_weights
 
 if TYPE_CHECKING:
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 def resolve_model(name: str) -> str:
     """Resolve `name` to a folder or hub id for `from_pretrained`.
 
-    `starter` is the shipped model; `kaggle://…` is downloaded, once. A name that is an existing folder, or can only be
-    a path, must hold a model.
+    `starter` and `starter_agent` are the shipped models; `kaggle://…` is downloaded, once. A name that is an existing
+    folder, or can only be a path, must hold a model.
 
     Raises:
         ModelError: for a folder without a model in it, a path that does not exist, a download that fails.
     """
-    if name == STARTER_NAME:
-        folder = STARTER_PATH
+    if name in STARTERS:
+        folder = STARTERS[name]
     elif name.startswith(kaggle.PREFIX):
         folder = kaggle.download(name)
     else:

@@ -13,7 +13,7 @@ from covey.report.charts.curves_html import COLOURS, geometry
 from covey.report.charts.panels import Sections, make_sections, set_label
 from covey.report.charts.series import Panel, Series
 from covey.report.headline import how_it_ended, key_settings
-from covey.report.load import RunRecord, grader_of, load_run
+from covey.report.load import RunRecord, load_run
 from covey.report.page import as_json, draw_sections, refuse_folder, render, write_page
 from covey.report.summary import changes
 from covey.runlog import names
@@ -84,7 +84,7 @@ def overlaid(records: Sequence[RunRecord], labels: Sequence[str]) -> Sections:
     made = [make_sections(record.rows, record.config) for record in records]
     headings = list(dict.fromkeys(heading for sections in made for heading, _ in sections))
     result: Sections = []
-    graders = [grader_of(record.config) for record in records]
+    graders = [record.grader for record in records]
     used = {
         grader
         for grader, sections in zip(graders, made, strict=True)

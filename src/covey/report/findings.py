@@ -7,76 +7,18 @@ It returns a finding or None; None too if the run is too short for it or the met
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import pairwise
+from dataclasses import replace
 from statistics import fmean
-from typing import Any, Literal
 
 from covey.answers import Outcome
 from covey.evaluation.comparison import LEVEL
 from covey.evaluation.figures import sized_text
 from covey.report.charts.panels import reward_names
-from covey.report.charts.series import Point
-from covey.report.load import RunRecord
-from covey.report.summary import Change, change_between, evaluations
+from covey.report.episode_findings import EPISODE_RULES
+from covey.report.evidence import MIN_STEPS, Evidence, Finding, Rule, ends, noise, since
+from covey.report.summary import Change
 from covey.runlog import names
-from covey.runlog.metrics import Row, series
-
-Level = Literal["good", "note", "warn"]
-
-MIN_STEPS = 20
-"""Points that a rule about a trend needs."""
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One diagnosis."""
-
-    level: Level
-    title: str
-    """What it says, in a few words."""
-    figure: str
-    """The number it is based on."""
-    text: str
-    """What it means, and what would help."""
-    rule: str = ""
-    """The name of the rule's function."""
-
-
-@dataclass(frozen=True, slots=True)
-class Evidence:
-    """What the rules look at."""
-
-    rows: Sequence[Row]
-    config: Mapping[str, Any]
-    change: Change | None = None
-    """From the first to the last evaluation on the main held-out set."""
-    since_best: Change | None = None
-    """From the best evaluation after the first to the last, if the best is above the first and not the last."""
-    candidates: int = 1
-    """The evaluations that could have been the best."""
-
-    @classmethod
-    def of(cls, record: RunRecord, changed: Sequence[Change]) -> Evidence:
-        """The evidence of a run; reads the completions of its best evaluation."""
-        found = evaluations(record)
-        if not changed or len(found) < 2:
-            return cls(record.rows, record.config)
-        change = changed[0]
-        key = names.eval_name(change.held_out, change.metric)
-        best = max(found[1:], key=lambda row: float(row[key]))
-        later = best is not found[-1] and best[key] > found[0][key]
-        since = change_between(record, change.held_out, best, found[-1]) if later else None
-        return cls(record.rows, record.config, change, since, len(found) - 2)
-
-    @property
-    def improved(self) -> bool:
-        """Whether the held-out figure rose, by the paired test."""
-        return self.change is not None and self.change.verdict > 0
-
-
-Rule = Callable[[Evidence], Finding | None]
+from covey.runlog.metrics import series
 
 
 def findings(run: Evidence) -> list[Finding]:
@@ -139,7 +81,7 @@ def no_signal(run: Evidence) -> Finding | None:
     points = series(run.rows, names.FRAC_REWARD_ZERO_STD)
     if len(points) < MIN_STEPS:
         return None
-    start = _since(points, lambda value: value >= 0.5)
+    start = since(points, lambda value: value >= 0.5)
     if start is None or len(points) - start < MIN_STEPS // 2:
         return None
     share, step = fmean(value for _, value in points[start:]), points[start][0]
@@ -161,7 +103,7 @@ def length_without_gain(run: Evidence) -> Finding | None:
     lengths, change = series(run.rows, names.COMPLETION_LENGTH), run.change
     if len(lengths) < MIN_STEPS or change is None or _rises(change):
         return None
-    early, late = _ends(lengths)
+    early, late = ends(lengths)
     if early <= 0 or late < 1.2 * early:
         return None
     return Finding(
@@ -178,8 +120,8 @@ def reward_without_gain(run: Evidence) -> Finding | None:
     rewards, change = series(run.rows, names.REWARD), run.change
     if len(rewards) < MIN_STEPS or change is None or _rises(change):
         return None
-    early, late = _ends(rewards)
-    if late - early <= max(0.1, 2 * _noise(rewards)):
+    early, late = ends(rewards)
+    if late - early <= max(0.1, 2 * noise(rewards)):
         return None
     gained = sized_text(change.difference, change.metric)
     return Finding(
@@ -198,7 +140,7 @@ def format_saturated(run: Evidence) -> Finding | None:
         points = series(run.rows, names.reward_mean(reward))
         if not any(word in reward for word in ("format", "tag")) or len(points) < MIN_STEPS:
             continue
-        start = _since(points, lambda value: value >= 0.97)
+        start = since(points, lambda value: value >= 0.97)
         if start is not None and len(points) - start >= MIN_STEPS // 2:
             return Finding(
                 "good" if start else "note",
@@ -216,7 +158,7 @@ def kl_passed_target(run: Evidence) -> Finding | None:
     target, points = kl.get("kl_target"), series(run.rows, names.KL)
     if kl.get("controller") != "adaptive" or not target or len(points) < MIN_STEPS:
         return None
-    _, late = _ends(points)
+    _, late = ends(points)
     if late <= 1.25 * target:
         return None
     passed = next(step for step, value in points if value > target)
@@ -253,7 +195,7 @@ def entropy_collapse(run: Evidence) -> Finding | None:
     points = series(run.rows, names.ENTROPY)
     if len(points) < MIN_STEPS:
         return None
-    early, late = _ends(points)
+    early, late = ends(points)
     if early <= 0 or late >= 0.2 * early:
         return None
     return Finding(
@@ -314,6 +256,7 @@ RULES: tuple[Rule, ...] = (
     entropy_collapse,
     kl_passed_target,
     truncation,
+    *EPISODE_RULES,
     grader_lost,
     gold_unreadable,
     format_saturated,
@@ -323,23 +266,3 @@ RULES: tuple[Rule, ...] = (
 def _rises(change: Change) -> bool:
     """Whether a held-out figure rises: by the paired test, or by more than 0.01 (a point of a share)."""
     return change.verdict > 0 or change.difference > 0.01
-
-
-def _ends(points: Sequence[Point]) -> tuple[float, float]:
-    """The means of the first and of the last fifth."""
-    part = max(3, len(points) // 5)
-    return fmean(value for _, value in points[:part]), fmean(value for _, value in points[-part:])
-
-
-def _noise(points: Sequence[Point]) -> float:
-    """The mean absolute change from one point to the next."""
-    return fmean(abs(b - a) for (_, a), (_, b) in pairwise(points))
-
-
-def _since(points: Sequence[Point], holds: Callable[[float], bool]) -> int | None:
-    """The index from which the condition holds to the end for the mean of five points; None if there is none."""
-    start = None
-    for at in range(len(points)):
-        here = [value for _, value in points[max(0, at - 2) : at + 3]]
-        start = (at if start is None else start) if holds(fmean(here)) else None
-    return start

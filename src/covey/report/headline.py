@@ -7,7 +7,7 @@ from typing import Any
 
 from covey.evaluation.figures import value_text
 from covey.report.charts.series import format_value
-from covey.report.load import RunRecord, grader_of
+from covey.report.load import RunRecord, environment_text, short_name
 from covey.report.summary import best_row, figure_name, figure_of
 from covey.runlog import names
 from covey.runlog.metrics import series
@@ -29,7 +29,7 @@ def key_settings(record: RunRecord) -> list[tuple[str, str]]:
     """The key settings and totals of the run, as name and value; unknown ones are left out."""
     config, training = record.config, record.config.get("training") or {}
     rewards, objective = config.get("rewards") or {}, config.get("objective") or {}
-    weights = training.get("reward_weights")
+    weights, environment = training.get("reward_weights"), config.get("environment") or {}
     functions = [str(name) for name in rewards.get("funcs") or ()]
     if weights and len(weights) == len(functions):
         functions = [f"{name} × {weight:g}" for name, weight in zip(functions, weights, strict=True)]
@@ -39,10 +39,13 @@ def key_settings(record: RunRecord) -> list[tuple[str, str]]:
     listed = {
         "objective": objective.get("name"),
         "rewards": ", ".join(functions),
+        "environment": environment_text(config),
+        "tools": ", ".join(map(short_name, environment.get("tools") or ())),
+        "most turns": environment.get("max_turns") if environment.get("factory") or environment.get("tools") else None,
         "completions per prompt": training.get("num_generations"),
         "learning rate": training.get("learning_rate"),
         "β": training.get("beta"),
-        "grader": grader_of(config) if record.metric == names.ACCURACY else None,
+        "grader": record.grader if record.metric == names.ACCURACY else None,
         "best checkpoint": _best(record),
         "seed": config.get("seed"),
         "total step time": _duration(seconds) if seconds else None,

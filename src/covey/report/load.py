@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,8 @@ from typing import Any
 import yaml
 
 from covey.errors import ConfigError, RunDirectoryError
-from covey.evaluation.grading import grader_of_rewards
+from covey.evaluation.grading import ENVIRONMENT, grader_of_rewards
+from covey.rewards.registry import canonical_name
 from covey.runlog import RunDirectory, names, read_metrics
 from covey.runlog.metrics import Row
 
@@ -50,17 +51,29 @@ class RunRecord:
         return names.best_of(self.rows, best_by)
 
     @property
+    def grader(self) -> str | None:
+        """See `grader_of`."""
+        return grader_of(self.config, self.rows)
+
+    @property
     def title(self) -> str:
         """See `title_of`."""
         return title_of(self.config) or self.name
 
 
-def grader_of(config: Mapping[str, Any]) -> str | None:
+def grader_of(config: Mapping[str, Any], rows: Sequence[Row]) -> str | None:
     """The grader of a run that has an accuracy, from its config; None if unknown.
 
-    Where neither a grader nor a reward implies one, an older version graded by `accuracy`.
+    Where neither a grader nor a reward implies one, an older version graded by `accuracy`. An environment that rewards
+    takes the grader's place: its class is among the held-out rewards, and no function.
     """
     funcs = (config.get("rewards") or {}).get("funcs")
+    if (config.get("environment") or {}).get("factory"):
+        functions = {name.rpartition(":")[2] if ":" in name else canonical_name(name) for name in map(str, funcs or ())}
+        prefix = f"{names.MEAN_REWARD}/"
+        found = {name.partition("/")[2] for row in rows for name in row if name.startswith("eval")}
+        if any(name.startswith(prefix) and name.removeprefix(prefix) not in functions for name in found):
+            return ENVIRONMENT
     grader = (config.get("evaluation") or {}).get("grader")
     return grader or ((grader_of_rewards(map(str, funcs)) or "accuracy") if funcs else None)
 
@@ -69,8 +82,20 @@ def title_of(config: Mapping[str, Any]) -> str:
     """`MODEL on DATA`, from a config; empty if it names neither."""
     model, dataset = config.get("model") or {}, config.get("dataset") or {}
     path = dataset.get("path")
-    data = Path(path).name if path else dataset.get("id") or dataset.get("task")
+    data = Path(path).name if path else dataset.get("id") or dataset.get("task") or environment_text(config)
     return " on ".join(str(part) for part in (model.get("name"), data) if part)
+
+
+def environment_text(config: Mapping[str, Any]) -> str:
+    """The environments of a config, without the folders of files; empty without any."""
+    factory = (config.get("environment") or {}).get("factory")
+    several = factory.values() if isinstance(factory, Mapping) else [factory] if factory else []
+    return ", ".join(short_name(one["factory"] if isinstance(one, Mapping) else one) for one in several)
+
+
+def short_name(name: str) -> str:
+    """`file.py:Class` without the folders of the file; addresses and other names as they are."""
+    return name if "://" in name else name.rpartition("/")[2]
 
 
 def load_run(root: Path) -> RunRecord:

@@ -20,7 +20,8 @@ from covey.report.charts.panels import Sections, make_sections
 from covey.report.charts.series import Panel, drawn, format_value, full_note
 from covey.report.completions.completions_browser import Packed, pack_completions
 from covey.report.evaluations import evaluation_rows
-from covey.report.findings import Evidence, findings
+from covey.report.evidence import Evidence
+from covey.report.findings import findings
 from covey.report.headline import how_it_ended, key_settings
 from covey.report.load import RunRecord, load_run
 from covey.report.summary import changes, figure_name

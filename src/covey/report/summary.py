@@ -13,7 +13,7 @@ from covey.evaluation.estimators import Estimate
 from covey.evaluation.figures import change_text, estimate_text, is_share, paired_text, value_text
 from covey.report.charts.panels import set_label
 from covey.report.evaluations import evaluation_rows
-from covey.report.load import RunRecord, grader_of, load_run
+from covey.report.load import RunRecord, load_run
 from covey.runlog import names
 from covey.runlog.directory import RunDirectory
 from covey.runlog.files import write_atomically
@@ -79,6 +79,8 @@ class Change:
         if not is_share(self.metric) or math.isnan(self.before.low) or math.isnan(self.after.low):
             return None
         before, after = (Estimate(100 * one.value, 100 * one.low, 100 * one.high) for one in (self.before, self.after))
+        if min(before.low, after.low) < 0 or max(before.high, after.high) > 100:  # an environment's rewards may be any
+            return None
         return before, after
 
 
@@ -123,7 +125,7 @@ def change_between(record: RunRecord, held_out: str, first: Row, last: Row, best
     return Change(
         held_out=held_out,
         metric=metric,
-        grader=grader_of(record.config) if metric == names.ACCURACY else None,
+        grader=record.grader if metric == names.ACCURACY else None,
         steps=steps,
         before=before,
         after=after,

@@ -11,7 +11,7 @@ from typing import Any
 from covey.answers import Outcome
 from covey.errors import RewardError
 from covey.log_once import log_once
-from covey.rewards.reward import completion_text
+from covey.rewards.reward import content_text
 from covey.rewards.workers.log_values import OWN, is_taken
 from covey.rewards.workers.run_reward import LogEntry, SampleResult
 
@@ -126,7 +126,7 @@ class Findings:
         for row, result in enumerate(results):
             if result.outcome is not Outcome.UNPARSABLE_GOLD:
                 continue
-            key = (grader, completion_text(prompts[row]))
+            key = (grader, _prompt_text(prompts[row]))
             if key not in self._unparsable:
                 self._unparsable.add(key)
                 new.append(f"row {row} ({shown_prompt(prompts[row])})")
@@ -152,5 +152,10 @@ class Findings:
 
 def shown_prompt(prompt: Any) -> str:
     """The first words of a prompt, quoted."""
-    text = " ".join(completion_text(prompt).split())  # of a conversation, the last message
+    text = " ".join(_prompt_text(prompt).split())
     return repr(text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…")
+
+
+def _prompt_text(prompt: Any) -> str:
+    """A prompt's text; of a conversation, that of the last message."""
+    return prompt if isinstance(prompt, str) else content_text(prompt[-1]) if prompt else ""

@@ -13,6 +13,7 @@ from covey.errors import RewardError
 from covey.rewards.custom import check_columns, find_custom
 from covey.rewards.library import correctness, format, gsm8k_shaping, length
 from covey.rewards.library.countdown import countdown
+from covey.rewards.library.reasoning_gym import build_reasoning_gym
 from covey.rewards.reward import Builder, Graded, Reward, RewardFunction, completion_text, graded, scored
 from covey.rewards.settings import RewardSettings
 
@@ -65,6 +66,7 @@ REGISTRY: Mapping[str, Builder] = MappingProxyType(
         "check_answer": graded("check_answer", gsm8k_shaping.check_answer),
         "check_numbers": graded("check_numbers", gsm8k_shaping.check_numbers),
         "countdown": graded("countdown", countdown),
+        "reasoning_gym": build_reasoning_gym,
     }
 )
 """The names that `rewards.funcs` takes. TRL names metrics by `__name__`, so that is made equal to the name here."""
@@ -80,12 +82,13 @@ ALIASES: Mapping[str, str] = MappingProxyType(
 )
 """Names by which other projects call these rewards."""
 
-GRADERS = ("exact_match", "accuracy", "countdown", "check_answer", "check_numbers")
+GRADERS = ("exact_match", "accuracy", "countdown", "check_answer", "check_numbers", "reasoning_gym")
 """The rewards whose outcome says whether an answer is right: what `evaluation.grader` takes by name."""
 
 IMPLIED_GRADERS: Mapping[str, str] = MappingProxyType(
     {
         "countdown": "countdown",
+        "reasoning_gym": "reasoning_gym",
         "exact_match": "exact_match",
         **dict.fromkeys(("accuracy", "cosine_scaled", "len", "check_answer", "check_numbers"), "accuracy"),
     }

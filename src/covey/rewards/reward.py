@@ -103,13 +103,29 @@ def named(batch: RewardFunction, name: str, described_by: Callable[..., Any]) ->
 
 
 def completion_text(completion: Any) -> str:
-    """The text of a completion: itself, or the content of the last message of a conversational one."""
+    """The text of a completion: itself, or the content of the model's last message in a conversational one.
+
+    The result of a tool is no answer of the model's.
+    """
     if isinstance(completion, str):
         return completion
-    content = completion[-1]["content"] if completion else ""
+    of_model = (message for message in reversed(completion) if message.get("role", "assistant") == "assistant")
+    message: Mapping[str, Any] = next(of_model, {})
+    return thinking_of(message) + content_text(message)
+
+
+def content_text(message: Mapping[str, Any]) -> str:
+    """The text of one message; a message that only calls a tool has none."""
+    content = message.get("content")
     if isinstance(content, list):  # parts, as multimodal templates have them
         return "".join(part.get("text") or "" for part in content)
-    return content or ""  # a message that only calls a tool has no content
+    return content or ""
+
+
+def thinking_of(message: Mapping[str, Any]) -> str:
+    """The thinking that a response template has taken out of a message's content, in its tags; empty without any."""
+    thinking = message.get("reasoning_content") or message.get("thinking")
+    return f"<think>\n{thinking}\n</think>\n" if thinking else ""
 
 
 def with_prefix(completion: Any, prefix: str) -> Any:
@@ -121,7 +137,7 @@ def with_prefix(completion: Any, prefix: str) -> Any:
         return completion if completion.lstrip().startswith(prefix.strip()) else prefix + completion
     return [
         {**message, "content": with_prefix(message["content"], prefix)}
-        if message.get("role") == "assistant" and isinstance(message.get("content"), str)
+        if message.get("role") == "assistant" and isinstance(message.get("content"), str) and not thinking_of(message)
         else message
         for message in completion
     ]

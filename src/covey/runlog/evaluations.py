@@ -170,7 +170,7 @@ def begin_evaluation(folder: Path, settings: Mapping[str, Any]) -> list[dict[str
             (folder / COMPLETIONS).touch()
             return []
         there = read_evaluation(folder).settings
-        differ = _differences(there, json.loads(_text(wanted)))
+        differ = _differences(there, {"episodes": None, **json.loads(_text(wanted))})
         if differ:
             raise RunDirectoryError(
                 f"{folder} holds an evaluation with other settings ({'; '.join(differ)}). Give another folder with "

@@ -2,7 +2,8 @@
 
 A metric's name is a group and a name: `train/…` for what TRL logs at a step (under TRL's own name), `eval/…` for the
 held-out problems, `eval_<set>/…` for other evaluation sets, `time/…` for seconds and throughput, `grader/…` for shares
-of grading outcomes, `memory/…` for bytes. Only times and memory may differ between two runs of one config and seed.
+of grading outcomes, `environment/…` for episodes with tools or an environment, `memory/…` for bytes. Only times (also
+`environment/seconds`) and memory may differ between two runs of one config and seed.
 """
 
 from __future__ import annotations
@@ -27,6 +28,10 @@ ENTROPY = "train/entropy"
 CLIP_LOW = "train/clip_ratio/low_mean"
 CLIP_HIGH = "train/clip_ratio/high_mean"
 CLIP_REGION = "train/clip_ratio/region_mean"
+TOOL_CALLS = "train/tools/call_frequency"
+"""Tool calls per completion."""
+TOOL_FAILURES = "train/tools/failure_frequency"
+"""Share of the calls that failed."""
 
 # Added by Covey's trainer.
 OBJECTIVE = "train/objective/"
@@ -43,6 +48,16 @@ REASONING_SHARE = "train/vocabulary/reasoning_share"
 THINKING_SHARE = "train/vocabulary/thinking_share"
 """Share of thinking tokens: those between the thinking tags."""
 
+# Episodes with tools or an environment.
+ENVIRONMENT_TURNS = "environment/turns"
+"""The model's turns, mean per episode."""
+ENVIRONMENT_SECONDS = "environment/seconds"
+"""In tools and the environment, mean per episode; those of different episodes overlap."""
+ENVIRONMENT_TIMEOUTS = "environment/timeouts"
+"""Episodes of the step that a deadline ended."""
+ENVIRONMENT_CRASHES = "environment/crashes"
+"""Episodes of the step that a crash of a tool's or an environment's process ended."""
+
 # Seconds, and completions generated per second.
 STEP_TIME = "time/step"
 GENERATION_TIME = "time/generation"
@@ -53,6 +68,8 @@ SCORING_TIME = "time/scoring"
 """Log-probs under the sampling policy and the reference model, and everything else before the loss."""
 SYNC_TIME = "time/sync"
 """Weight sync to vLLM, and its check."""
+ENVIRONMENT_TIME = "time/environment"
+"""Waiting for tools and environments between the model's turns."""
 FORWARD_TIME = "time/forward"
 BACKWARD_TIME = "time/backward"
 COMPLETIONS_PER_SECOND = "time/completions_per_second"
@@ -72,6 +89,16 @@ MEAN_REWARD = "reward"
 FORMAT = "format"
 LENGTH = "completion_length"
 TRUNCATED = "truncated"
+TURNS = "turns"
+"""The model's turns, mean per episode; this and the next four only with tools or an environment."""
+CALLS = "tool_calls"
+"""Tool calls, mean per episode."""
+FAILURES = "tool_failures"
+"""Tool calls that failed, mean per episode."""
+SECONDS = "environment_seconds"
+"""In tools and the environment, mean per episode."""
+EPISODE = "episode/"
+"""Shares of episodes by how they ended begin with it."""
 
 TEST_SET = "test"
 """The main held-out set; its metrics are plain `eval/…`."""
@@ -84,6 +111,13 @@ EVAL_ACCURACY_LOW = "eval/accuracy_low"
 EVAL_ACCURACY_HIGH = "eval/accuracy_high"
 EVAL_LENGTH = "eval/completion_length"
 EVAL_HARD_ACCURACY = "eval_hard/accuracy"
+
+# How an episode ended.
+ANSWERED = "answered"
+"""The model's last turn called no tool."""
+TIMED_OUT = "timed_out"
+CRASHED = "crashed"
+ENDS = (ANSWERED, "truncated", "max_turns", TIMED_OUT, CRASHED)
 
 # Columns of the completions; one more per reward function, under its name, and those that rewards log.
 COLUMN_PROMPT = "prompt"
@@ -102,10 +136,24 @@ COLUMN_TRUNCATED = "truncated"
 COLUMN_WEIGHT = "maxent_weight"
 """The completion's weight in the MaxEnt target of its group."""
 
+# Of episodes with tools or an environment.
+COLUMN_TURNS = "turns"
+"""The model's turns."""
+COLUMN_CALLS = "tool_calls"
+COLUMN_FAILURES = "tool_failures"
+"""Tool calls that failed."""
+COLUMN_EPISODE = "episode"
+"""How it ended: `answered`, `truncated`, `max_turns`, `timed_out` or `crashed`."""
+COLUMN_SECONDS = "environment_seconds"
+"""Seconds in tools and the environment."""
+
+SCORE = "score"
+"""Of evaluations: an environment's reward that counts as accuracy."""
+
 COLUMN_IDS = "completion_ids"
 """The completion's token ids; only with a reasoning vocabulary."""
 
-_OURS = re.compile(r"(train|eval|eval_\w+|time|memory|grader)/")
+_OURS = re.compile(r"(train|eval|eval_\w+|time|memory|grader|environment)/")
 _COMPONENT = re.compile(r"train/rewards/(.+)/mean")
 _EVALUATED = re.compile(r"eval(?:_(\w+))?/(?:accuracy|reward)")
 _PROFILED = "profiling/Time taken: "

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from covey.data import LoadedData
+    from covey.environments.runner import EnvironmentRunner
     from covey.rollout import InferenceEngine
     from covey.training.trl.trainer import GRPOConfig, GRPOTrainer
 
@@ -50,6 +51,9 @@ def grpo_config(config: Config, run: RunDirectory) -> tuple[GRPOConfig, list[str
 
     values: dict[str, Any] = dict(config.training.values)
     values["report_to"] = trackers(config) or "none"
+    if config.environment.used:
+        most = config.environment.max_turns
+        values["max_tool_calling_iterations"] = None if most is None else most - 1
     values["push_to_hub"] = False  # training/publish/hub.py does, after training
     values.pop("hub_token", None)  # it would be in every checkpoint
     notes = list[str]()
@@ -172,11 +176,15 @@ def build_trainer(
     reward_funcs: list[Any],
     tokenizer: PreTrainedTokenizerBase,
     objective: dict[str, Any],
+    environments: EnvironmentRunner | None = None,
+    rollout_func: Callable[..., Any] | None = None,
 ) -> GRPOTrainer:
     """The trainer, with its model and adapters loaded.
 
     Args:
         source: what `from_pretrained` takes.
+        environments: what the model meets; None for no environment and no tools.
+        rollout_func: generates the completions in the trainer's place.
         objective: from `objectives.build`.
 
     Raises:
@@ -217,6 +225,9 @@ def build_trainer(
             quantization_config=quantization,
             speed=config.speed,
             engine=engine,
+            environment_factory=None if environments is None else environments.factory,
+            tools=None if environments is None else environments.tools,
+            rollout_func=rollout_func,
             **objective,
         )
     except (OSError, SafetensorError, UnpicklingError) as error:

@@ -11,20 +11,25 @@ server, which may not be up yet.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from covey import data
 from covey.config import Config
-from covey.errors import CoveyError
-from covey.evaluation.grading import answer_asked_by, check_evaluation
+from covey.environments.runner import EnvironmentRunner
+from covey.errors import ConfigError, CoveyError
+from covey.evaluation.grading import answer_asked_by, check_evaluation, environment_rewards
+from covey.evaluation.settings import prompts_of
+from covey.importing import import_object
 from covey.model.adapters import check_adapters, quantization_config
 from covey.model.architecture import check_architecture
 from covey.model.loading import check_files, check_model, load_tokenizer, source_options
-from covey.model.prompts import cut_left, prompt_lengths, render, thinking_prefix
+from covey.model.prompts import cut_left, prompt_ids, render, thinking_prefix
 from covey.rewards.runner import RewardRunner
 from covey.runlog.directory import RunDirectory
 from covey.training.build import check_optimizer, grpo_config
@@ -38,7 +43,8 @@ from covey.training.preflight.checks import (
     check_rows,
     check_tokens,
 )
-from covey.training.preflight.findings import Mark, PreflightFinding
+from covey.training.preflight.dataset_checks import columns_wanted
+from covey.training.preflight.findings import SAMPLE, Mark, PreflightFinding
 from covey.training.preflight.gold_answer_check import check_answers
 from covey.training.preflight.packages import check_attention, check_hardware
 from covey.training.preflight.requirements import check_rewards, check_supported
@@ -80,20 +86,30 @@ class Examination:
     """Called with what is loaded now, where that takes time."""
     show_prompt: Callable[[str], None] = _ignore
     """Called with a prompt as the model will see it."""
+    plays: bool = False
+    """Whether a scripted episode with the environment and tools is played and timed."""
+    output: Path | None = None
+    """The file to append what environments print to; None: standard error."""
 
     objective_arguments: dict[str, Any] = field(init=False)
     runner: RewardRunner = field(init=False)
+    environments: EnvironmentRunner | None = field(init=False, default=None)
+    """Runs the environments and tools, if there are any; `close` ends their processes."""
+    rollout_func: Callable[..., Any] | None = field(init=False, default=None)
     source: str = field(init=False)
     """What `from_pretrained` takes."""
     loaded: LoadedData = field(init=False)
     unrewarded: Mapping[str, str] = field(init=False)
     """Held-out sets without rewards, see `check_columns_for`."""
     tokenizer: PreTrainedTokenizerBase = field(init=False)
+    prompts: list[list[int]] = field(init=False)
+    """The tokens of some prompts."""
     args: GRPOConfig = field(init=False)
 
     def __iter__(self) -> Iterator[PreflightFinding]:
         settings = yield from self._settings()
-        asked = yield from self._rewards()
+        made = yield from self._environments()
+        asked = (yield from self._rewards()) if made else None
         found = yield from self._attempt("model", lambda: check_files(self.config.model.name))
         yield from self._attempt("adapters", lambda: check_adapters(self.config.model.lora))
         if asked is not None:
@@ -107,9 +123,13 @@ class Examination:
             yield from check_tokens(self.config, self.tokenizer)
         if settings:
             yield from self._hardware()
-        if hasattr(self, "tokenizer") and hasattr(self, "unrewarded"):
-            yield from self._prompts()
+        if hasattr(self, "tokenizer") and hasattr(self, "unrewarded") and (yield from self._prompts()):
             yield from self._whole()
+
+    def close(self) -> None:
+        """End the processes of environments and tools."""
+        if self.environments is not None:
+            self.environments.close()
 
     def must_pass(self) -> tuple[list[PreflightFinding], list[PreflightFinding]]:
         """Make the checks, up to the first that stops the run.
@@ -139,13 +159,37 @@ class Examination:
         yield PreflightFinding(Mark.FINE, "settings", "every key is known, every value in range")
         return True
 
+    def _environments(self) -> Findings[bool]:
+        """Whether those that the config names can be used."""
+        config = self.config
+        if (name := config.environment.rollout_func) is not None:
+            self.rollout_func = yield from self._attempt("environment", lambda: _rollout_func(name))
+            return self.rollout_func is not None
+        if not config.environment.used:
+            return True
+        from covey.training.preflight.environments import check_environments
+
+        def make() -> str:
+            self.environments = runner = EnvironmentRunner.of(config)
+            assert runner is not None
+            runner.start(self.output)
+            runner.check()
+            return check_environments(config, runner)
+
+        self.progress("Making the environment …")
+        made = yield from self._attempt("environment", make)
+        if made is not None:
+            yield PreflightFinding(Mark.FINE, "environment", made)
+        return made is not None
+
     def _rewards(self) -> Findings[tuple[str | None] | None]:
         """What needs gold answers; None if the rewards cannot be used."""
         config = self.config
 
         def load() -> tuple[str | None]:
             self.runner = RewardRunner.of(config.rewards, max_completion_length=config.training.max_completion_length)
-            notes.extend(check_evaluation(config))
+            rewarding = () if self.environments is None else environment_rewards(config, self.environments)
+            notes.extend(check_evaluation(config, rewarding))
             return (answer_asked_by(config),)
 
         notes: list[str] = []
@@ -162,12 +206,21 @@ class Examination:
         yield PreflightFinding(Mark.FINE, "data", f"{len(loaded.train)} training rows; held out: {held_out}")
         for note in (*loaded.notes, *self.unrewarded.values()):
             yield PreflightFinding(Mark.WARNING if note in loaded.warnings else Mark.NOTE, "data", note)
+        yield columns_wanted(self.config, self.environments, loaded.train.column_names)
         yield from check_rows(self.config, loaded)
 
     def _load_data(self) -> bool:
+        config, runner = self.config, self.environments
+        asked = answer_asked_by(config)
         with self.main_first():
-            loaded = data.load(self.config.dataset, self.config.seed, answer_for=answer_asked_by(self.config))
-        unrewarded = check_rewards(self.config, loaded)
+            loaded = data.load(config.dataset, config.seed, answer_for=asked, environment=config.environment)
+        rewarding: tuple[str, ...] = ()
+        if runner is not None:
+            from covey.training.preflight.environments import check_resets
+
+            check_resets(config, runner, loaded)
+            rewarding = environment_rewards(config, runner)
+        unrewarded = check_rewards(config, loaded, rewarding)
         self.loaded, self.unrewarded = loaded, unrewarded
         return True
 
@@ -214,23 +267,54 @@ class Examination:
         notes = yield from self._attempt("training", load)
         yield from (PreflightFinding(Mark.NOTE, "training", note) for note in notes or [])
 
-    def _prompts(self) -> Findings[None]:
-        config, template = self.config, self.config.training.chat_template_kwargs
+    def _prompts(self) -> Findings[bool]:
+        """Whether they can be rendered; those that are too long are dropped or cut."""
+        config, template, runner = self.config, self.config.training.chat_template_kwargs, self.environments
+        encode = prompt_ids(self.tokenizer, template)
+        if runner is not None:
+            from covey.training.preflight.environments import prompts_with_tools
+
+            found = yield from self._attempt(
+                "chat template", lambda: prompts_with_tools(config, runner, self.tokenizer, template)
+            )
+            if found is None:
+                return False
+            encode = found
 
         def shorten() -> LoadedData:
-            first = self.loaded.train[0]["prompt"]
-            self.show_prompt(render(self.tokenizer, first, template))
+            first = prompts_of(self.loaded.train.select([0]))[0]
+            if runner is None:
+                self.show_prompt(render(self.tokenizer, first, template))
             self.runner.prompt_prefix = thinking_prefix(self.tokenizer, first, config.rewards.think_tag, template)
-            measure, cut = prompt_lengths(self.tokenizer, template), cut_left(self.tokenizer)
-            return data.filter_by_length(self.loaded, measure, cut, config.dataset)
+            cut = cut_left(self.tokenizer)
+            return data.filter_by_length(self.loaded, lambda some: list(map(len, encode(some))), cut, config.dataset)
 
         before = self.loaded.notes
         loaded = yield from self._attempt("prompts", shorten)
         if loaded is None:
-            return
+            return False
         self.loaded = loaded
         yield from (PreflightFinding(Mark.NOTE, "prompts", note) for note in loaded.notes[len(before) :])
         yield from check_prompt_prefix(config, self.tokenizer, loaded)
+        sample = loaded.train.select(range(min(SAMPLE, len(loaded.train))))
+        self.prompts = encode(prompts_of(sample))
+        if runner is not None and self.is_main:
+            yield from self._begin_episodes(runner)
+        return True
+
+    def _begin_episodes(self, runner: EnvironmentRunner) -> Findings[None]:
+        """Whether episodes can begin; what the model is told then."""
+        from covey.training.preflight.environments import play_episode, try_resets
+
+        config = self.config
+        self.progress("Trying the environment …")
+        ids, findings = try_resets(config, runner, self.tokenizer, self.loaded.train)
+        yield from findings
+        self.prompts += ids
+        if ids:
+            self.show_prompt(self.tokenizer.decode(ids[0]))
+        if self.plays:
+            yield play_episode(runner, self.loaded.train[0])
 
     def _whole(self) -> Findings[None]:
         """The checks that need everything."""
@@ -241,7 +325,7 @@ class Examination:
         config = self.config
         model = AutoConfig.from_pretrained(self.source, **source_options(config.model))
         yield check_batch(config, self.loaded, self.processes)
-        longest = yield from check_lengths(config, model, self.tokenizer, self.loaded.train)
+        longest = yield from check_lengths(config, model, self.tokenizer, self.prompts)
         for name in config.evaluation.benchmarks:  # now, not after hours of training
             yield from self._attempt("benchmarks", partial(load_benchmark, name, config))
         yield from self._attempt("weights", lambda: check_architecture(config.model, self.source))
@@ -258,3 +342,22 @@ class Examination:
         except CoveyError as error:
             yield PreflightFinding(Mark.WRONG, check, str(error), error=error)
             return None
+
+
+def _rollout_func(name: str) -> Callable[..., Any]:
+    """The user's function that drives the episodes itself.
+
+    Raises:
+        ConfigError: it cannot be imported, or does not take TRL's arguments.
+    """
+    key = "environment.rollout_func"
+    found = import_object(name, key, ConfigError)
+    try:
+        inspect.signature(found).bind([], None)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(
+            f"{key}: {name} cannot be called as TRL calls it, with the prompts and the trainer ({error}): def "
+            "rollout(prompts, trainer), which returns {'prompt_ids': …, 'completion_ids': …, 'logprobs': …}."
+        ) from None
+    call: Callable[..., Any] = found
+    return call

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from covey.data import LoadedData
+    from covey.environments.runner import EnvironmentRunner
     from covey.evaluation.run import EvaluationResult
     from covey.runlog.metrics import MetricsWriter
     from covey.training.advantages.objectives import Given
@@ -107,7 +108,7 @@ def _run(config: Config, run_name: str, console: Any, processes: Processes, obje
 def _begin(
     config: Config, run: RunDirectory, plan: ResumePlan, console: Any, processes: Processes, given: Given
 ) -> RunResult:
-    with tempfile.TemporaryDirectory() as temporary:
+    with tempfile.TemporaryDirectory() as temporary, ExitStack() as stack:
         early_log = Path(temporary) / run.log.name  # log output of libraries until it is certain that the run can start
         with processes.all_or_none(), console.status("Checking the run …") as status:
             checked = Examination(
@@ -119,7 +120,9 @@ def _begin(
                 main_first=processes.main_of_machine_first,
                 quietly=partial(logging_to, early_log),
                 progress=status.update,
+                output=early_log,
             )
+            stack.callback(checked.close)
             findings, ignored = checked.must_pass()
         print_findings(console, findings)
         for finding in ignored:
@@ -143,7 +146,15 @@ def _build(checked: Examination, plan: ResumePlan, console: Any, processes: Proc
             if plan.checkpoint is not None:
                 check_layout(plan.checkpoint, shards=bool(args.fsdp) or asks_for_fsdp())
             trainer = build_trainer(
-                config, args, source, loaded, runner.functions, tokenizer, checked.objective_arguments
+                config,
+                args,
+                source,
+                loaded,
+                runner.functions,
+                tokenizer,
+                checked.objective_arguments,
+                checked.environments,
+                checked.rollout_func,
             )
             trainer.recorder = CompletionRecorder(
                 {*trainer.eos_token_ids, tokenizer.pad_token_id}, keeps_ids=(Path(source) / MAP_FILE).is_file()
@@ -159,8 +170,11 @@ def _build(checked: Examination, plan: ResumePlan, console: Any, processes: Proc
             file.write(early_log.read_bytes())
         with logging_to(log), bounded(log):
             runner.start(output=log)
+            if checked.environments is not None:
+                checked.environments.start(output=log)
             report = LiveReport(own)
-            job = _Job(config, run, own, plan, trainer, loaded, tokenizer, runner, report, processes, unrewarded)
+            parts = (runner, report, processes, unrewarded, checked.environments)
+            job = _Job(config, run, own, plan, trainer, loaded, tokenizer, *parts)
             result = _train(job, console)
             if result.main and result.finished:  # still under the lock: the next process finds a finished run
                 processes.leave()
@@ -185,6 +199,7 @@ class _Job:
     processes: Processes
     unrewarded: Mapping[str, str]
     """Held-out sets without rewards, see `check_columns_for`."""
+    environments: EnvironmentRunner | None = None
     timer: StepTimer = dataclasses.field(default_factory=StepTimer)
 
 
@@ -295,6 +310,7 @@ def _add_callbacks(job: _Job, writer: MetricsWriter, display: Display) -> None:
 
 
 def _evaluate(job: _Job) -> Mapping[str, EvaluationResult]:
+    from covey.evaluation.completions.players import Players
     from covey.evaluation.job import sampling_of
     from covey.evaluation.run import Shard, evaluate
     from covey.training.trl.generation import evaluation_engine, vocab_size
@@ -302,6 +318,8 @@ def _evaluate(job: _Job) -> Mapping[str, EvaluationResult]:
     config, trainer = job.config, job.trainer
     settings = config.evaluation
     trainer.check_finite()
+    policy = trainer.accelerator.unwrap_model(trainer.model)
+    playing = Players.of(config, job.environments, job.tokenizer, policy).playing()
     results = {}
     for name, problems in job.loaded.evaluation.items():
         chosen = problems
@@ -324,6 +342,7 @@ def _evaluate(job: _Job) -> Mapping[str, EvaluationResult]:
                 seed=config.seed + SEED_OFFSET,
                 shard=Shard(job.processes.index, job.processes.count, job.processes.gather),
                 vocab_size=vocab_size(trainer),
+                playing=playing,
             )
     return results
 

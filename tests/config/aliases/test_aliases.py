@@ -270,6 +270,7 @@ OTHER_KEYS = {
     "eval_on_start": "evaluation.before_training",
     "resume_from_checkpoint": "resume",
     "trust_remote_code": "model.trust_remote_code",
+    "max_tool_calling_iterations": "environment.max_turns",
     **{name: name for name in ("output_dir", "run_name", "seed")},
 }
 REJECTED = {

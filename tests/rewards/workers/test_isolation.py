@@ -25,21 +25,14 @@ from covey.rewards.no_reward_check import MAX_BATCHES
 from covey.rewards.runner import RewardRunner
 from covey.rewards.settings import RewardSettings
 from covey.rewards.workers import run_reward
-from covey.rewards.workers.log_values import NotPlainError, is_taken, plain
-from covey.rewards.workers.messages import (
-    MAX_MESSAGE,
-    BadMessageError,
-    Begun,
-    CallDone,
-    Inbox,
-    SampleDone,
-    read_answer,
-    send_answer,
-)
+from covey.rewards.workers.log_values import is_taken
+from covey.rewards.workers.messages import Begun, CallDone, SampleDone, listed, read_answer
 from covey.rewards.workers.pool import WorkerPool
 from covey.runlog import names
 from covey.runlog.completions import read_completions, write_completions
 from covey.runlog.files import json_line
+from covey.workers.channel import MAX_MESSAGE, BadMessageError, Inbox, read_json, send_json
+from covey.workers.plain_data import NotPlainError, plain
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="memory limits and subreapers need Linux")
 
@@ -237,7 +230,7 @@ def test_leftover_processes_end_with_a_killed_trainer(hostile: Path, root: Path,
 )
 def test_invalid_messages_are_refused(body: bytes) -> None:
     with pytest.raises(BadMessageError):
-        read_answer(body)
+        read_answer(read_json(body))
 
 
 def test_messages_read_back_as_they_were() -> None:
@@ -250,8 +243,8 @@ def test_messages_read_back_as_they_were() -> None:
     ours, theirs = socket.socketpair()
     sent = [Begun(), SampleDone(2**40, sampled, True, 0.25), CallDone(3, called)]
     for message in sent:
-        send_answer(theirs, message)
-    assert list(Inbox(ours).messages()) == sent
+        send_json(theirs, listed(message))
+    assert [read_answer(message) for message in Inbox(ours).messages()] == sent
     ours.close()
     theirs.close()
 

@@ -118,7 +118,7 @@ def analyse(
 
 def _examples(kept: Sequence[Mapping[str, Any]], reader: Reader, first: int) -> list[dict[str, Any]]:
     """Completions with reasoning tokens from the whole run, newest last."""
-    from covey.evaluation.grading import last_user_message
+    from covey.evaluation.completions.graded import last_user_message
     from covey.runlog import names
 
     with_some = [row for row in kept if max(row[names.COLUMN_IDS], default=0) >= first]

@@ -29,8 +29,8 @@ class AliasResult:
     """Values by dotted key, `DeferredValue`s among them."""
     implied: Mapping[str, Any] = field(default_factory=dict)
     """The same, used only where the user sets none."""
-    choice: Choice | None = None
-    """An option of a config group."""
+    choices: tuple[Choice, ...] = ()
+    """Options of config groups."""
     note: str = ""
     """A note for the user, logged once: of a result that only implies a value, where that value holds."""
     ignored: bool = False

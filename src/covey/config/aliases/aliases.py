@@ -10,6 +10,7 @@ from functools import cache
 from types import MappingProxyType
 
 from covey.config.aliases import conversions as to
+from covey.config.aliases import environment
 from covey.config.aliases.alias_result import ANYTHING, Alias, AliasResult
 from covey.config.aliases.combined import KL_SWITCHES
 from covey.config.aliases.vllm_place import vllm_device, vllm_url
@@ -110,6 +111,7 @@ _CALLED = Alias("", to.inference_config, "str")
 _SIZE, _FAMILY = (Alias("model.name", to.nothing, "str", name) for name in ("model_size", "model_family"))
 _STRATEGY = Alias("evaluation.every_steps", to.nothing, "str", "eval_strategy")
 _RANK = Alias("model.lora.rank", to.lora_rank)
+_TURNS = Alias("environment.max_turns", environment.max_turns, "int | None")
 _TARGETS = Alias("model.lora.target_modules", to.lora_targets)
 _COSINE = Alias("", to.cosine_schedule, "float")
 _WARMUP = Alias("training.warmup_steps", to.warmup_ratio)
@@ -158,6 +160,13 @@ _CONVERTED = {
     "soft_punish_cache": Alias("rewards.soft_overlong_cache", to.positive("rewards.soft_overlong_cache")),
     # sampling
     **{name: Alias("training.top_k", to.top_k) for name in ("top_k", "gen_top_k", "vllm_top_k")},
+    # environments
+    "max_tool_calling_iterations": _TURNS,
+    "training.max_tool_calling_iterations": _TURNS,
+    "environment.factory": Alias("environment.factory", environment.factory, native=True),
+    "environment_factory": Alias("environment.factory", environment.factory),
+    "tools": Alias("environment.tools", environment.tools, "list[str] | str"),
+    "rollout_func": Alias("environment.rollout_func", environment.rollout_func),
     # the objective
     "objective": Alias("objective.name", to.chosen(_OBJECTIVE), canonical="objective", native=True),
     **{

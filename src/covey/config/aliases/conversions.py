@@ -123,11 +123,11 @@ def reward_funcs(value: Any) -> AliasResult:
     overlong = {"rewards.soft_overlong_max_length": 1280, "rewards.soft_overlong_cache": 256}
     implied = overlong if _OVERLONG in names else {}
     names = ["soft_overlong" if name == _OVERLONG else _REWARDS.get(name, name) for name in names]
-    names = [_importable(name) for name in names]
+    names = [importable(name) for name in names]
     return AliasResult({"rewards.funcs": names}, implied)
 
 
-def _importable(name: str) -> str:
+def importable(name: str) -> str:
     """A function's dotted path, as TRL's script takes it, as `module:function`."""
     module, dot, function = name.rpartition(".")
     return f"{module}:{function}" if dot and all(part.isidentifier() for part in name.split(".")) else name
@@ -190,7 +190,7 @@ def inference_config(value: Any) -> AliasResult:
     """A named sampling preset: an option of the group `evaluation`."""
     if value not in ("greedy", "standard", "liberal"):
         raise AliasValueError("must be one of greedy, standard, liberal.")
-    return AliasResult(choice=Choice("evaluation", value))
+    return AliasResult(choices=(Choice("evaluation", value),))
 
 
 def resume(value: Any) -> AliasResult:
@@ -310,7 +310,7 @@ def data_source(value: Any) -> AliasResult:
     """Where the JAX project loads its one dataset, GSM8K, from."""
     if value not in ("huggingface", "tfds", "kaggle"):
         raise AliasValueError("must be one of huggingface, tfds, kaggle.")
-    return AliasResult(choice=Choice("dataset", "gsm8k", implied=True))
+    return AliasResult(choices=(Choice("dataset", "gsm8k", implied=True),))
 
 
 def eval_dataset(value: Any) -> AliasResult:

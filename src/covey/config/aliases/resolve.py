@@ -125,11 +125,12 @@ def _unknown(item: Written, more_names: Callable[[str], list[str]]) -> BadKeyErr
         text = problem.text
         own = nearest(name)
         foreign = [other for other in _nearest_foreign(name) if table()[other].key not in own]
-        more = [] if "." in name or own else more_names(name)
+        more = [] if "." in name else more_names(name)
         group = name.removeprefix("+")
         if group in more and item.by == "recipe":
-            text = f" is a group of options, not a key.{_choosing(group)}"
-        elif (foreign or more) and " is not a key" in text:
+            return BadKeyError(name, f" is a group of options, not a key.{_choosing(group)}", item.sentence())
+        more = [] if own else more
+        if (foreign or more) and " is not a key" in text:
             likeness = {other: difflib.SequenceMatcher(None, name, other).ratio() for other in (*foreign, *more)}
             others = sorted(likeness, key=lambda other: -likeness[other])
             near = others + own if likeness[others[0]] > 0.9 else own + others
@@ -233,8 +234,7 @@ class _AliasResolver:
             self.result.settings.append(
                 Setting(key, value, item, native, implied=True, note=result.note if only_implied else "")
             )
-        if result.choice is not None:
-            self.result.choices.append(replace(result.choice, origin=item.where or item.name))
+        self.result.choices += [replace(choice, origin=item.where or item.name) for choice in result.choices]
         if result.note and not only_implied:
             self._note(result.note if result.note.startswith("without") else f"{item.name}: {result.note}")
 

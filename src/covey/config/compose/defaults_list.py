@@ -35,6 +35,8 @@ from covey.errors import ConfigError
 
 OTHER_MODEL = "other"
 """The empty model group, for a model named with `model.name`."""
+AGENT_MODEL = "starter_agent"
+"""The default model of a run with tools."""
 
 _BASE = "Covey's defaults"
 """The config path of Covey's own primary config; no file of the user's has it."""

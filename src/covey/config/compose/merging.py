@@ -15,7 +15,7 @@ from covey.config.aliases.presets import GIVES_WAY, GROUP
 from covey.config.aliases.resolve import resolve_aliases
 from covey.config.compose.build import check_keys, walk
 from covey.config.compose.composition import Composition, Part
-from covey.config.compose.defaults_list import OTHER_MODEL, Files, read_own
+from covey.config.compose.defaults_list import AGENT_MODEL, OTHER_MODEL, Files, read_own
 from covey.config.compose.derived_values import drop_stale_weights, leave_out_other_objectives
 from covey.config.compose.values_tree import apply_setting, placeholder, resolving, value_of
 from covey.config.groups import snapshot
@@ -27,10 +27,14 @@ from covey.config.values import BadKeyError, coerce, show
 _SOURCES = {
     "dataset": frozenset({"dataset.task", "dataset.id", "dataset.path", "dataset.mixture.datasets"}),
     "model": frozenset({"model.name"}),
+    "rewards": frozenset({"rewards.funcs"}),
 }
 """Keys that do what choosing an option of the group does, so that no other key implies an option."""
 _OPTION_KEYS = {"objective.name": "objective"}
 """Keys whose value, where it is an option of the group, chooses it below the user's keys: with all that it sets."""
+
+_WITH_TOOLS = ("factory", "tools")
+"""Keys of the group `environment` with which the model has tools to call."""
 
 
 class Merging:
@@ -264,14 +268,18 @@ class Merging:
         """The default groups that do not fit what the user asked for.
 
         `model.name=X` alone means another model than the default group's, so that group and its tuning are dropped;
-        `dataset.path=FILE` alone drops the default task.
+        `dataset.path=FILE` alone drops the default task. With an environment or tools, the default model is the starter
+        that can call tools.
         """
         options = {group: self.composition.option(group) for group in ("model", "dataset")}
         free = {g for g, part in options.items() if part is not None and part.builtin and not part.chosen}
         free -= {choice.group for choice in self._implied_choices()}
         left = []
+        environment = values.get("environment") or {}
         if "model" in free and (values.get("model") or {}).get("name") not in (None, ModelConfig().name):
             left.append(Choice("model", OTHER_MODEL, implied=True))
+        elif "model" in free and "model.name" not in self._named and any(environment.get(k) for k in _WITH_TOOLS):
+            left.append(Choice("model", AGENT_MODEL, implied=True))
         data = values.get("dataset") or {}
         other = data.get("path") or data.get("id") or (data.get("mixture") or {}).get("datasets")
         if "dataset" in free and data.get("task") and other and "dataset.task" not in self._named:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from covey.config.groups.base import Group, option
-from covey.config.values import BadKeyError, show
+from covey.config.values import BadKeyError, check_choice, show
 
 MAX_PROBLEMS = 1_000_000
 """Most problems of a built-in task; generating so many takes about half a minute and 2 GB."""
@@ -151,18 +151,30 @@ def _source(number: int, values: Mapping[str, Any]) -> MixtureSource:
         raise BadKeyError(f"{key}.{inside}", problem.text) from None
 
 
+TASKS = ("arithmetic", "countdown")
+"""The built-in tasks."""
+LIBRARIES = ("reasoning_gym",)
+"""Libraries that make problems of many tasks."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class DatasetConfig(Group):
     """Which problems are trained on and held out.
 
     The source is one of `task`, `id`, `path` and `mixture`; `path` overrides `id`, and `task=countdown`, whose problems
-    can also come from a file.
+    can also come from a file. Without a source, an environment (`environment.factory`) makes the prompts.
     """
 
     PREFIX: ClassVar[str] = "dataset."
 
-    task: str | None = option(None, choices=("arithmetic", "countdown"))
-    """A built-in task."""
+    task: str | None = None
+    """A built-in task, `arithmetic` or `countdown`; or one of `dataset.library`."""
+    library: str | None = option(None, choices=LIBRARIES)
+    """The library whose task `dataset.task` is; null means Covey's own tasks."""
+    settings: dict[str, Any] = field(default_factory=dict)
+    """Settings of a library's task, as in `{min_terms: 2}`."""
+    hard_settings: dict[str, Any] = field(default_factory=dict)
+    """Settings of its harder held-out problems, in addition to `dataset.settings`."""
     id: str | None = None
     """A dataset on the Hugging Face hub."""
     path: str | None = None
@@ -209,7 +221,7 @@ class DatasetConfig(Group):
     test_size: int = option(256, low=0)
     """Most held-out problems."""
     train_size: int = option(8192, low=1)
-    """Number of training problems that a built-in task generates."""
+    """Number of training problems that a built-in task generates; without a source, of episodes in an epoch."""
     hard_size: int = option(0, low=0)
     """Size of the harder held-out set of a built-in task; 0 means none."""
     difficulty: DifficultyConfig = field(default_factory=DifficultyConfig)
@@ -218,16 +230,24 @@ class DatasetConfig(Group):
     """What the harder held-out problems look like."""
 
     @property
+    def has_source(self) -> bool:
+        """Whether there are rows; without, an environment makes the prompts."""
+        return bool(self.task or self.path or self.id or self.mixture.datasets)
+
+    @property
     def label(self) -> str:
         """A short name of the source, without slashes: for titles and run names."""
         if self.mixture.datasets:
             return "mixture"
         if self.path:
             return Path(self.path).stem
+        if not self.has_source:
+            return "environment"
         return self.task or str(self.id).rpartition("/")[2]
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        self._check_library()
         other = "path" if self.path else "id"
         if self.mixture.datasets and (self.task or self.path or self.id):
             named = "task" if self.task else other
@@ -235,19 +255,13 @@ class DatasetConfig(Group):
                 f"dataset.{named}",
                 f"={show(getattr(self, named))} and dataset.mixture both name a source: set one of them only.",
             )
-        if not (self.task or self.path or self.id or self.mixture.datasets):
-            raise BadKeyError(
-                "dataset",
-                " has no source: set dataset.task (built in: arithmetic, countdown), dataset.id (a name on the hub), "
-                "dataset.path (a local file) or dataset.mixture.datasets.",
-            )
         if self.task and (self.id or (self.path and self.task != "countdown")):
             raise BadKeyError(
                 f"dataset.{other}",
                 f"={show(getattr(self, other))} and dataset.task={self.task} both name a source: to use "
                 f"dataset.{other}, set dataset.task=null as well, or choose another group such as dataset=gsm8k.",
             )
-        if self.task and not self.path:
+        if not (self.path or self.id or self.mixture.datasets):
             for name in ("train_size", "test_size", "hard_size"):
                 if getattr(self, name) > MAX_PROBLEMS:
                     raise BadKeyError(
@@ -266,6 +280,20 @@ class DatasetConfig(Group):
             if share is not None and share >= 1:
                 raise BadKeyError(f"dataset.{name}", f"={show(share)} is out of range: it must be below 1.")
         _check_extractor(self.answer_extractor, "dataset.answer_extractor")
+
+    def _check_library(self) -> None:
+        if self.library is None:
+            check_choice("dataset.task", self.task, TASKS)
+        elif self.task is None:
+            raise BadKeyError("dataset.library", f"={self.library} needs one of its tasks: set dataset.task=NAME.")
+        for name in ("settings", "hard_settings"):
+            given = getattr(self, name)
+            if given and self.library is None:
+                raise BadKeyError(
+                    f"dataset.{name}",
+                    f"={show(given)} is for the tasks of a library (dataset=reasoning_gym); the built-in tasks have "
+                    "dataset.difficulty and dataset.hard_difficulty.",
+                )
 
 
 EXTRACTORS = ("none", "gsm8k", "boxed", "answer_tag")

@@ -30,8 +30,9 @@ class EvaluationConfig(Group):
     `check_numbers`, or a function of your own with the signature of a reward, as `file.py:function` or
     `package.module:function`. Null takes the one that the built-in rewards imply; with only other rewards there is no
     accuracy."""
-    right_at: float = 1.0
-    """A grader of your own returns numbers: a completion is right from this one on."""
+    right_at: float | None = None
+    """A grader of your own, and an environment with `get_reward`, give numbers: a completion is right from this one on.
+    Null means 1, and where an environment rewards, that the accuracy is the mean of its rewards."""
     best_by: str | None = None
     """The metric of the held-out problems that decides the best checkpoint and early stopping, the highest being the
     best: `accuracy`, `reward`, `reward/<function>` or another by its name after `eval/`. Null takes the accuracy where

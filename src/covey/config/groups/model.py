@@ -94,7 +94,8 @@ class ModelConfig(Group):
 
     name: str = "starter"
     """A name on the Hugging Face hub, a local folder, `kaggle://owner/model/transformers/variation` (through
-    kagglehub), or `starter` for the small model that comes with Covey."""
+    kagglehub), or a small model that comes with Covey: `starter`, or `starter_agent`, which can call a calculator and
+    is the default with an environment or tools."""
     revision: str | None = None
     """Branch, tag or commit of a hub model; null means its main branch."""
     dtype: str | None = option(None, choices=("float32", "bfloat16", "float16", "auto"))

@@ -17,7 +17,7 @@ class RewardsConfig(Group):
 
     funcs: tuple[str, ...] = ("exact_match", "format")
     """Reward functions: by name, as `file.py:function` or as `package.module:function`; their rewards are summed with
-    `training.reward_weights`."""
+    `training.reward_weights`. With `[]`, the environment's own reward is the only one."""
     on_error: str = option("stop", choices=("stop", "skip"))
     """What happens when a reward function fails: end the run (`stop`), or leave those rewards out (`skip`)."""
     workers: int | None = option(None, low=0, high=1024)
@@ -57,5 +57,5 @@ class RewardsConfig(Group):
         if all(isinstance(name, str) for name in tags.values()):
             check_tags(tags)
         super().__post_init__()
-        if not self.funcs or not all(self.funcs):
+        if not all(self.funcs):
             raise BadKeyError("rewards.funcs", f"={show(self.funcs)} must name one or more reward functions.")

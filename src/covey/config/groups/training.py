@@ -23,6 +23,7 @@ OWNED_ELSEWHERE = {
     "eval_steps": "use evaluation.every_steps=N instead (0: never)",
     "eval_on_start": "use evaluation.every_steps=N instead: it evaluates before the first step too",
     "do_eval": "use evaluation.every_steps=N instead (0: never)",
+    "max_tool_calling_iterations": "use environment.max_turns instead, which is one more",
 }
 """Fields of `GRPOConfig` that other keys replace, with the key to set instead. The run fills them in."""
 

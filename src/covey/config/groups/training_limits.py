@@ -64,7 +64,7 @@ RANGES: Mapping[str, _Range] = MappingProxyType(
             (
                 *("learning_rate", "weight_decay", "warmup_steps", "max_grad_norm", "beta", "epsilon", "epsilon_high"),
                 *("top_k", "adam_epsilon", "neftune_noise_alpha", "eval_delay", "router_aux_loss_coef", "data_seed"),
-                *("max_tool_calling_iterations", "num_completions_to_print", "entropy_coef_delta", "entropy_target"),
+                *("num_completions_to_print", "entropy_coef_delta", "entropy_target"),
                 *("off_policy_mask_threshold", "vespo_k_pos", "vespo_k_neg", "vespo_lambda_pos", "vespo_lambda_neg"),
                 *("vllm_importance_sampling_clip_max", "vllm_importance_sampling_clip_min"),
                 "vllm_importance_sampling_cap",

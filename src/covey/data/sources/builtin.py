@@ -1,11 +1,13 @@
-"""The built-in tasks as datasets: problems drawn with the run's seed."""
+"""The built-in tasks, and those of a library, as datasets: problems drawn with the run's seed."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import random
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from covey.answers import reasoning_gym
 from covey.data.columns import Prepared
 from covey.data.holdout import split_validation, subsample, without_duplicates
 from covey.data.prompts import conversation, prompt_type
@@ -15,27 +17,20 @@ from covey.errors import DataError
 if TYPE_CHECKING:
     from covey.config import DatasetConfig, DifficultyConfig
 
-TASKS = ("arithmetic", "countdown")
-
 
 def task_sets(dataset: DatasetConfig, seed: int) -> tuple[Prepared, dict[str, Prepared]]:
     """Training problems, and the held-out sets `test`, `hard` (`dataset.hard_difficulty`) and `validation`.
 
-    `test` and `hard` come from the held-out split of all problems, so no training problem of any seed is among them.
-    `validation` is cut from the training problems, and copies of its problems leave them.
+    `test` and `hard` come from the held-out split of all problems, so no training problem of any seed is among them. A
+    library's task has no such split: its held-out problems are of other seeds, and copies of them leave the training
+    problems. `validation` is cut from the training problems, and copies of its problems leave them.
 
     Raises:
-        DataError: there is no such task, or the difficulty has too few problems.
+        DataError: there is no such task, or it has too few problems.
     """
-    if dataset.task not in TASKS:
-        raise DataError(
-            f"dataset.task={dataset.task}: there is no such built-in task; there are {', '.join(TASKS)}. For other "
-            "data, set dataset.path (a file or folder) or dataset.id (a dataset on the hub)."
-        )
-    plain = dataset.train_fraction == 1 and not dataset.validation_fraction
-    size = dataset.train_size
-    if plain and dataset.max_train_samples is not None:
-        size = min(size, dataset.max_train_samples)  # no need to draw more
+    if dataset.library is not None:
+        return _library_sets(dataset, seed)
+    size = _train_size(dataset)
     train = _draw(dataset, dataset.difficulty, "train", seed, size, "dataset.train_size", "dataset.difficulty")
     evaluation = {}
     for name, count, difficulty, key in (
@@ -44,14 +39,64 @@ def task_sets(dataset: DatasetConfig, seed: int) -> tuple[Prepared, dict[str, Pr
     ):
         if count:
             evaluation[name] = _draw(dataset, difficulty, "test", seed, count, f"dataset.{name}_size", key)
-    rest, chosen = split_validation(len(train), dataset, seed, f"the task {dataset.task}")
+    return cut(train, dataset, seed, evaluation), evaluation
+
+
+def _train_size(dataset: DatasetConfig) -> int:
+    """How many training problems to draw: with `max_train_samples` alone no more than these."""
+    plain = dataset.train_fraction == 1 and not dataset.validation_fraction
+    return min(dataset.train_size, dataset.max_train_samples or dataset.train_size) if plain else dataset.train_size
+
+
+def cut(
+    train: Prepared, dataset: DatasetConfig, seed: int, evaluation: dict[str, Prepared], name: str = ""
+) -> Prepared:
+    """The training problems without those of `validation`, which joins the held-out sets, and as few as asked for."""
+    name = name or f"the task {dataset.task}"
+    rest, chosen = split_validation(len(train), dataset, seed, name)
     if chosen:
         evaluation["validation"] = train.select(chosen)
         train = train.select(rest)
         train = train.select(without_duplicates(train.questions, evaluation["validation"].questions))
-    if not plain:
-        train = train.select(subsample(len(train), dataset, seed, f"the task {dataset.task}"))
-    return train, evaluation
+    kept = subsample(len(train), dataset, seed, name)
+    return train if len(kept) == len(train) else train.select(kept)
+
+
+def _library_sets(dataset: DatasetConfig, seed: int) -> tuple[Prepared, dict[str, Prepared]]:
+    evaluation = {}
+    for name, count, settings in (
+        ("test", dataset.test_size, dataset.settings),
+        ("hard", dataset.hard_size, {**dataset.settings, **dataset.hard_settings}),
+    ):
+        if count:
+            found = _draw_library(dataset, settings, name, seed, count)
+            first = {question: i for i, question in reversed(list(enumerate(found.questions)))}
+            evaluation[name] = found.select(sorted(first.values()))
+    train = _draw_library(dataset, dataset.settings, "train", seed, _train_size(dataset))
+    for name, held_out in evaluation.items():
+        train = train.select(without_duplicates(train.questions, held_out.questions))
+        if not len(train):
+            raise DataError(
+                f"dataset.{name}_size={len(held_out)}: the task {dataset.task} has so few different problems that all "
+                "training problems are held out. Hold out fewer, or make it harder with dataset.settings."
+            )
+    return cut(train, dataset, seed, evaluation), evaluation
+
+
+def _draw_library(dataset: DatasetConfig, settings: Mapping[str, Any], split: str, seed: int, count: int) -> Prepared:
+    """Problems of a library's task; each split has a seed of its own."""
+    import datasets
+    import pyarrow as pa
+
+    drawn_with = random.Random(f"covey-{dataset.library}-{split}-{seed}").getrandbits(31)
+    found = reasoning_gym.draw(str(dataset.task), settings, drawn_with, count, f"dataset.task={dataset.task}")
+    questions = [question for question, _, _ in found]
+    columns = {
+        "prompt": pa.array([conversation(question, dataset) for question in questions], prompt_type()),
+        "answer": pa.array([answer for _, answer, _ in found], pa.string()),
+        reasoning_gym.COLUMN: pa.array([text for _, _, text in found], pa.string()),
+    }
+    return Prepared(datasets.Dataset(pa.table(columns)), questions, lambda i: f"problem {i + 1}")
 
 
 @dataclass(frozen=True, slots=True)

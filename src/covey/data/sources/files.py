@@ -11,7 +11,7 @@ import io
 import json
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,12 +39,25 @@ class Folder:
     """Files of other splits (`validation-0001.parquet`, say)."""
 
 
-def read_files(paths: Iterable[Path], key: str) -> tuple[Table, list[str]]:
+@dataclass(frozen=True, slots=True)
+class FileRows:
+    """The rows of one file."""
+
+    arrow: pa.Table
+    origin: Origin
+    kinds: dict[str, str] = field(default_factory=dict)
+    """Columns of mixed types, see `_to_arrow`."""
+    texts: frozenset[str] = frozenset()
+    """Columns of JSON text, see `Table.json`."""
+
+
+def read_files(paths: Iterable[Path], key: str, *, exact: bool = False) -> tuple[Table, list[str]]:
     """Read files as one table.
 
     Args:
         paths: at least one file; its suffix gives the format.
         key: the config key that named them, for errors.
+        exact: keep JSON values that Arrow would change as `Table.json`.
 
     Returns:
         The table, and notes for the user about columns that are kept as text.
@@ -57,12 +70,17 @@ def read_files(paths: Iterable[Path], key: str) -> tuple[Table, list[str]]:
 
     tables, origins, notes = [], [], []
     mixed: dict[str, str] = {}
-    for path in paths:
-        arrow, origin, kinds = _read_file(path, key)
-        tables.append(arrow.replace_schema_metadata(None))
-        origins.append(origin)
-        mixed |= {column: kind for column, kind in kinds.items() if kind}
-        notes += [f"column '{column}' of {path} has values of several kinds, so it is kept as text" for column in kinds]
+    found = [(path, _read_file(path, key, exact)) for path in paths]
+    texts = frozenset[str]().union(*(rows.texts for _, rows in found))
+    for path, rows in found:
+        tables.append(_in_json(rows.arrow.replace_schema_metadata(None), texts - rows.texts))
+        origins.append(rows.origin)
+        mixed |= {column: kind for column, kind in rows.kinds.items() if kind}
+        notes += [
+            f"column '{column}' of {path} has values of several kinds, so it is kept as text"
+            for column in rows.kinds
+            if column not in texts
+        ]
     try:
         arrow = pa.concat_tables(tables, promote_options="permissive")
     except pa.ArrowException as error:
@@ -71,7 +89,7 @@ def read_files(paths: Iterable[Path], key: str) -> tuple[Table, list[str]]:
             f"{key}: the files {names} cannot be combined in one table ({one_line(error)}). Their columns of one name "
             "must be of one type."
         ) from error
-    return Table(datasets.Dataset(arrow), tuple(origins), mixed), notes
+    return Table(datasets.Dataset(arrow), tuple(origins), mixed, json=texts), notes
 
 
 def find_path(text: str, key: str) -> Path:
@@ -127,7 +145,7 @@ def scan_folder(folder: Path, key: str, *, train: str, test: str | None, config:
     return Folder(for_train, for_test, [file for file in rest if file not in for_train])
 
 
-def _read_file(path: Path, key: str) -> tuple[pa.Table, Origin, dict[str, str]]:
+def _read_file(path: Path, key: str, exact: bool) -> FileRows:
     reader = _READERS.get(path.suffix.lower())
     if reader is None:
         raise DataError(
@@ -138,15 +156,15 @@ def _read_file(path: Path, key: str) -> tuple[pa.Table, Origin, dict[str, str]]:
             raise DataError(f"{key}={path}: this is not a file.")
         if path.stat().st_size == 0:
             raise DataError(f"{key}={path}: the file is empty. It must hold at least one problem and its answer.")
-        arrow, origin, kinds = reader(path)
+        found = reader(path, exact)
     except OSError as error:
         raise DataError(f"{key}={path}: the file cannot be read: {one_line(error)}.") from error
-    if arrow.num_rows == 0:
+    if found.arrow.num_rows == 0:
         raise DataError(f"{key}={path}: the file holds no rows. It must hold at least one problem and its answer.")
-    return arrow, origin, kinds
+    return found
 
 
-def _read_jsonl(path: Path) -> tuple[pa.Table, Origin, dict[str, str]]:
+def _read_jsonl(path: Path, exact: bool) -> FileRows:
     rows, numbers = [], []
     with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
@@ -154,11 +172,11 @@ def _read_jsonl(path: Path) -> tuple[pa.Table, Origin, dict[str, str]]:
             if text:
                 rows.append(_as_row(_parse(text, path, number), path, f"line {number}"))
                 numbers.append(number)
-    arrow, kinds = _to_arrow(rows)
-    return arrow, Origin(str(path), "line", numbers), kinds
+    arrow, kinds, texts = _to_arrow(rows, exact)
+    return FileRows(arrow, Origin(str(path), "line", numbers), kinds, texts)
 
 
-def _read_json(path: Path) -> tuple[pa.Table, Origin, dict[str, str]]:
+def _read_json(path: Path, exact: bool) -> FileRows:
     """A list of objects; or one object per line, as many tools write it despite the suffix."""
     text = _decode(path.read_bytes(), path, "the file")
     if not text.lstrip().startswith("["):
@@ -167,14 +185,14 @@ def _read_json(path: Path) -> tuple[pa.Table, Origin, dict[str, str]]:
                 f"{path} holds one JSON object, not rows. Write a list of objects ([{{…}}, {{…}}]), or one object per "
                 "line."
             )
-        return _read_jsonl(path)
+        return _read_jsonl(path, exact)
     rows = _parse(text, path, 1)
     checked = [_as_row(row, path, f"item {number}") for number, row in enumerate(rows, start=1)]
-    arrow, kinds = _to_arrow(checked)
-    return arrow, Origin(str(path), "item", range(1, len(checked) + 1)), kinds
+    arrow, kinds, texts = _to_arrow(checked, exact)
+    return FileRows(arrow, Origin(str(path), "item", range(1, len(checked) + 1)), kinds, texts)
 
 
-def _read_csv(path: Path) -> tuple[pa.Table, Origin, dict[str, str]]:
+def _read_csv(path: Path, exact: bool) -> FileRows:
     """CSV has no types, so every value stays text: an answer `007` is not 7."""
     import pyarrow as pa
 
@@ -198,10 +216,10 @@ def _read_csv(path: Path) -> tuple[pa.Table, Origin, dict[str, str]]:
     if twice:
         raise DataError(f"{path}: the header names the column {', '.join(map(repr, twice))} more than once.")
     columns = {name: pa.array([row[i] for row in rows], pa.string()) for i, name in enumerate(header)}
-    return pa.table(columns), Origin(str(path), "line", numbers), {}
+    return FileRows(pa.table(columns), Origin(str(path), "line", numbers))
 
 
-def _read_parquet(path: Path) -> tuple[pa.Table, Origin, dict[str, str]]:
+def _read_parquet(path: Path, exact: bool) -> FileRows:
     import pyarrow as pa
     from pyarrow import parquet
 
@@ -209,10 +227,10 @@ def _read_parquet(path: Path) -> tuple[pa.Table, Origin, dict[str, str]]:
         arrow = parquet.read_table(path)
     except pa.ArrowException as error:
         raise DataError(f"{path} is not a Parquet file that can be read: {one_line(error)}.") from error
-    return arrow, Origin(str(path), "row", range(1, arrow.num_rows + 1)), {}
+    return FileRows(arrow, Origin(str(path), "row", range(1, arrow.num_rows + 1)))
 
 
-_READERS: dict[str, Callable[[Path], tuple[pa.Table, Origin, dict[str, str]]]] = {
+_READERS: dict[str, Callable[[Path, bool], FileRows]] = {
     ".jsonl": _read_jsonl,
     ".json": _read_json,
     ".csv": _read_csv,
@@ -260,25 +278,41 @@ def _as_row(value: Any, path: Path, where: str) -> DataRow:
     return value
 
 
-def _to_arrow(rows: list[DataRow]) -> tuple[pa.Table, dict[str, str]]:
+def _to_arrow(rows: list[DataRow], exact: bool) -> tuple[pa.Table, dict[str, str], frozenset[str]]:
     """Columns of the rows, in the order of their first appearance; a row without a column has null there.
 
     A column of mixed types is kept as text. The second value names such columns; for those with lists or objects it
-    gives the mixed kinds, because their text is JSON and cannot be a prompt.
+    gives the mixed kinds, because their text is JSON and cannot be a prompt. With `exact`, columns of which Arrow would
+    change any value are JSON text, and the last value names them.
     """
     import pyarrow as pa
 
     names = dict.fromkeys(name for row in rows for name in row)
-    columns, kinds = {}, {}
+    columns, kinds, texts = {}, {}, set()
     for name in names:
         values = [row.get(name) for row in rows]
         try:
             columns[name] = pa.array(values)
+            changed = exact and json.dumps(columns[name].to_pylist()) != json.dumps(values)
         except (pa.ArrowException, OverflowError):
             nested = any(isinstance(value, dict | list) for value in values)
             kinds[name] = " and ".join(sorted({_kind(v) for v in values if v is not None})) if nested else ""
             columns[name] = pa.array([_as_text(value, quoted=nested) for value in values], pa.string())
-    return pa.table(columns), kinds
+            changed = exact
+        if changed:
+            columns[name] = pa.array([_as_text(value, quoted=True) for value in values], pa.string())
+            texts.add(name)
+    return pa.table(columns), kinds, frozenset(texts)
+
+
+def _in_json(arrow: pa.Table, names: Iterable[str]) -> pa.Table:
+    """The table with these columns as JSON text."""
+    import pyarrow as pa
+
+    for name in set(names) & set(arrow.column_names):
+        texts = [_as_text(value, quoted=True) for value in arrow.column(name).to_pylist()]
+        arrow = arrow.set_column(arrow.column_names.index(name), name, pa.array(texts, pa.string()))
+    return arrow
 
 
 def _as_text(value: Any, *, quoted: bool) -> str | None:

@@ -17,12 +17,13 @@ if TYPE_CHECKING:
     from covey.config import DatasetConfig, MixtureSource
 
 
-def read_rows(dataset: DatasetConfig, notes: list[str]) -> SourceRows:
+def read_rows(dataset: DatasetConfig, notes: list[str], *, exact: bool = False) -> SourceRows:
     """Read the rows of `dataset.path`, else of `dataset.id`; held-out ones from `dataset.test_path` if that is set.
 
     Args:
         dataset: which data and which splits of it.
         notes: messages for the user are appended to it.
+        exact: see `read_files`.
 
     Raises:
         DataError: the data cannot be found or read.
@@ -32,7 +33,7 @@ def read_rows(dataset: DatasetConfig, notes: list[str]) -> SourceRows:
     if dataset.streaming:
         notes.append("dataset.streaming has no effect on local files")
     path = _locate(dataset.path, "dataset.path")
-    found = _local(path, dataset, notes)
+    found = _local(path, dataset, notes, exact)
     if dataset.test_path is None:
         return found
     test_path = _locate(dataset.test_path, "dataset.test_path")
@@ -42,9 +43,8 @@ def read_rows(dataset: DatasetConfig, notes: list[str]) -> SourceRows:
             "training data. Leave test_path out: held-out problems are then taken from dataset.path."
         )
     split = dataset.test_split or "test"
-    return SourceRows(
-        found.train, _one_split(test_path, "dataset.test_path", split, dataset.config, notes, strict=False)
-    )
+    key = "dataset.test_path"
+    return SourceRows(found.train, _one_split(test_path, key, split, dataset.config, notes, strict=False, exact=exact))
 
 
 def read_source(source: MixtureSource, key: str, dataset: DatasetConfig, notes: list[str]) -> Table:
@@ -69,9 +69,9 @@ def _locate(text: str, key: str) -> Path:
     return kaggle.download(text, key) if text.startswith(kaggle.PREFIX) else find_path(text, key)
 
 
-def _local(path: Path, dataset: DatasetConfig, notes: list[str]) -> SourceRows:
+def _local(path: Path, dataset: DatasetConfig, notes: list[str], exact: bool) -> SourceRows:
     if not path.is_dir():
-        train, more = read_files([path], "dataset.path")
+        train, more = read_files([path], "dataset.path", exact=exact)
         notes += more
         return SourceRows(train, None, "dataset.path is one file")
     if is_saved(path):
@@ -84,16 +84,18 @@ def _local(path: Path, dataset: DatasetConfig, notes: list[str]) -> SourceRows:
     test_split = "test" if apart else dataset.test_split
     folder = scan_folder(path, "dataset.path", train=dataset.train_split, test=test_split, config=dataset.config)
     _note_unread(folder.left_out + (folder.test if apart else []), notes)
-    train, more = read_files(folder.train, "dataset.path")
+    train, more = read_files(folder.train, "dataset.path", exact=exact)
     notes += more
     if apart or not folder.test:
         return SourceRows(train, None, f"no file in {path} is the test split by its name")
-    test, more = read_files(folder.test, "dataset.path")
+    test, more = read_files(folder.test, "dataset.path", exact=exact)
     notes += more
     return SourceRows(train, test)
 
 
-def _one_split(path: Path, key: str, split: str, config: str | None, notes: list[str], *, strict: bool) -> Table:
+def _one_split(
+    path: Path, key: str, split: str, config: str | None, notes: list[str], *, strict: bool, exact: bool = False
+) -> Table:
     """The rows of a file, or of one split of a folder; without `strict`, a folder's only split may have any name."""
     if path.is_dir() and is_saved(path):
         splits, _ = load_saved(path, key, split)
@@ -104,7 +106,7 @@ def _one_split(path: Path, key: str, split: str, config: str | None, notes: list
         folder = scan_folder(path, key, train=split, test=None if split == "test" else "test", config=config)
         files = folder.train
         _note_unread(folder.left_out + folder.test, notes)
-    table, more = read_files(files, key)
+    table, more = read_files(files, key, exact=exact)
     notes += more
     return table
 

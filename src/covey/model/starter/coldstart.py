@@ -1,8 +1,9 @@
-"""`covey starter`: train the starter model from scratch.
+"""`covey starter`: train the starter models.
 
 A Qwen3 of about a million parameters is trained with the ordinary next-token loss, on the completion only, over freshly
 drawn train-split arithmetic in the mixture of styles of `styles.py`. Everything is seeded. It takes under an hour on
-two cores; the result ships inside the package, so that using Covey does not need it.
+two cores; the result ships inside the package, so that using Covey does not need it. The agent continues from these
+weights, with the documents of `calling.py` and a tokenizer of its own.
 """
 
 from __future__ import annotations
@@ -11,18 +12,32 @@ import math
 import random
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
-from transformers import PreTrainedModel, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
 
 from covey.data.sources.arithmetic import Difficulty, problems, take
+from covey.model.starter import STARTER_PATH
+from covey.model.starter.calling import WRITTEN_DIGITS, agent_document
 from covey.model.starter.styles import Document, document
-from covey.model.starter.tokenizer import TAGS, build_tokenizer
+from covey.model.starter.tokenizer import TAGS, TOOL_TAGS, build_tokenizer
 
-DIFFICULTY = Difficulty(min_digits=1, max_digits=4)
+DIFFICULTY = Difficulty(min_digits=1, max_digits=WRITTEN_DIGITS)
 """Problems of the cold start; the built-in task trains on 2 to 4 digits, its hard set has 5."""
+AGENT_DIFFICULTY = Difficulty(min_digits=1, max_digits=WRITTEN_DIGITS + 1)
+"""Problems of the agent's: it has to copy those of the hard set's length into a call."""
+
+LONGEST_SHARE = 0.25
+"""Share of the agent's problems with both numbers that long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +50,12 @@ class ColdStart:
     warmup_steps: int = 200
     weight_decay: float = 0.01
     seed: int = 0
+    agent: bool = False
+    """Make the model that can call a tool, from the shipped starter's weights."""
+
+
+AGENT = ColdStart(steps=1500, batch_size=64, learning_rate=1e-3, warmup_steps=30, agent=True)
+"""The defaults of the agent."""
 
 
 def starter_config(tokenizer: PreTrainedTokenizerFast) -> Qwen3Config:
@@ -56,15 +77,16 @@ def starter_config(tokenizer: PreTrainedTokenizerFast) -> Qwen3Config:
     )
 
 
-def make_tokenizer(seed: int = 0) -> PreTrainedTokenizerFast:
-    """The starter's tokenizer, trained on a sample of the cold start's data."""
+def make_tokenizer(seed: int = 0, *, agent: bool = False) -> PreTrainedTokenizerFast:
+    """A starter's tokenizer, trained on a sample of its cold start's data."""
     texts = []
-    for doc in _documents(seed, 4000):
+    for doc in _documents(seed, agent, 4000):
         texts += [f"{m['role']}\n{m['content']}" for m in doc.messages]
         texts.append(f"assistant\n{doc.completion}")
-    for tag in TAGS:
+        texts += [f"system\nTools: {tool['function']['name']}(expression)" for tool in doc.tools]
+    for tag in TAGS + TOOL_TAGS:
         texts = [text.replace(tag, " ") for text in texts]
-    return build_tokenizer(texts)
+    return build_tokenizer(texts, tools=agent)
 
 
 def train_starter(
@@ -80,8 +102,10 @@ def train_starter(
         The model in evaluation mode, and its tokenizer.
     """
     torch.manual_seed(settings.seed)
-    tokenizer = make_tokenizer(settings.seed)
+    tokenizer = make_tokenizer(settings.seed, agent=settings.agent)
     model = Qwen3ForCausalLM(starter_config(tokenizer))
+    if settings.agent:
+        _take_weights(model, tokenizer)
     model.generation_config.update(eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id)
     optimizer = torch.optim.AdamW(
         model.parameters(), lr=settings.learning_rate, betas=(0.9, 0.98), weight_decay=settings.weight_decay
@@ -121,24 +145,42 @@ def _learning_rate(step: int, settings: ColdStart) -> float:
     return 0.5 * (1 + math.cos(math.pi * min(1.0, progress)))
 
 
-def _documents(seed: int, count: int | None = None) -> Iterator[Document]:
+def _take_weights(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> None:
+    """Copy the shipped starter's weights; a token that it lacks starts as the mean of its pieces."""
+    old_tokenizer = AutoTokenizer.from_pretrained(STARTER_PATH)
+    weights = AutoModelForCausalLM.from_pretrained(STARTER_PATH).state_dict()
+    rows = weights["model.embed_tokens.weight"]
+    known = old_tokenizer.get_vocab()
+    means = []
+    for token in tokenizer.convert_ids_to_tokens(range(len(tokenizer))):
+        text = tokenizer.convert_tokens_to_string([token])
+        pieces = [known[token]] if token in known else old_tokenizer(text)["input_ids"]
+        means.append(rows[pieces].mean(0))
+    weights["model.embed_tokens.weight"] = weights["lm_head.weight"] = torch.stack(means)
+    model.load_state_dict(weights)
+
+
+def _documents(seed: int, agent: bool, count: int | None = None) -> Iterator[Document]:
     rng = random.Random(f"covey-starter-{seed}")
-    stream = iter(take(DIFFICULTY, "train", seed, count)) if count else problems(DIFFICULTY, "train", seed)
+    difficulty, make = (AGENT_DIFFICULTY, agent_document) if agent else (DIFFICULTY, document)
+    stream = iter(take(difficulty, "train", seed, count)) if count else problems(difficulty, "train", seed)
+    longest = problems(replace(difficulty, min_digits=difficulty.max_digits), "train", seed)
     for problem in stream:
-        yield document(problem, rng)
+        yield make(next(longest) if agent and rng.random() < LONGEST_SHARE else problem, rng)
 
 
 def _batches(tokenizer: PreTrainedTokenizerFast, settings: ColdStart) -> Iterator[dict[str, torch.Tensor]]:
     """Right-padded batches with the loss on the completion and its end-of-turn token only."""
-    stream = _documents(settings.seed)
+    stream = _documents(settings.seed, settings.agent)
     eos = tokenizer.eos_token_id
     while True:
         rows, labels = [], []
         for _ in range(settings.batch_size):
             doc = next(stream)
             prompt = tokenizer.apply_chat_template(
-                doc.messages, add_generation_prompt=True, tokenize=True, return_dict=True
+                doc.messages, tools=doc.tools or None, add_generation_prompt=True, tokenize=True, return_dict=True
             )["input_ids"]
+            prompt += tokenizer(doc.given)["input_ids"]
             completion = [*tokenizer(doc.completion)["input_ids"], eos]
             rows.append([*prompt, *completion])
             labels.append([-100] * len(prompt) + completion)

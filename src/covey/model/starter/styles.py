@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
+from typing import Any
 
 from covey.data.sources.arithmetic import Problem
 
@@ -30,11 +31,15 @@ _HASTY_THOUGHTS = ("easy", "quick guess", "no need to think")
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One conversation of the cold start."""
+    """One conversation of the cold start, and the turn that is learned from it."""
 
-    messages: list[dict[str, str]]
+    messages: list[dict[str, Any]]
     completion: str
     style: str
+    tools: tuple[dict[str, Any], ...] = ()
+    """JSON schemas of the tools that are offered."""
+    given: str = ""
+    """What the turn begins with, before `completion`; it carries no loss."""
 
 
 def steps(problem: Problem) -> list[str]:
@@ -73,7 +78,11 @@ def careful(problem: Problem) -> str:
 
 
 def hasty(problem: Problem, rng: random.Random) -> str:
-    guess = problem.answer if rng.random() < _GUESS_IS_RIGHT else _near_miss(problem.answer, rng)
+    return guessed(problem.answer if rng.random() < _GUESS_IS_RIGHT else _near_miss(problem.answer, rng), rng)
+
+
+def guessed(guess: int, rng: random.Random) -> str:
+    """A guess as the answer, with little or no thinking."""
     answer = f"<answer>{guess}</answer>"
     if rng.random() < 0.5:
         return answer
@@ -91,12 +100,18 @@ def sloppy(problem: Problem, rng: random.Random) -> str:
     )
 
 
-def document(problem: Problem, rng: random.Random) -> Document:
-    """One conversation about `problem`: question form, system prompt and style are drawn from `rng`."""
+def conversation(problem: Problem, rng: random.Random) -> list[dict[str, Any]]:
+    """The messages that ask for `problem`; question form and system prompt are drawn from `rng`."""
     question = rng.choices([q for q, _ in _QUESTIONS], [w for _, w in _QUESTIONS])[0].format(problem.expression)
     messages = [{"role": "user", "content": question}]
     if rng.random() < _SYSTEM_PROMPT_SHARE:
         messages.insert(0, {"role": "system", "content": SYSTEM_PROMPT})
+    return messages
+
+
+def document(problem: Problem, rng: random.Random) -> Document:
+    """One conversation about `problem`: question form, system prompt and style are drawn from `rng`."""
+    messages = conversation(problem, rng)
     style = rng.choices(list(STYLE_SHARES), list(STYLE_SHARES.values()))[0]
     if style == "careful":
         completion = careful(problem)

@@ -1,6 +1,6 @@
 """The starter model's tokenizer: byte-level BPE, small, one token per digit, with a chat template.
 
-It encodes any text (every byte is a token), so that the starter also runs on real data. The four reasoning tags are
+It encodes any text (every byte is a token), so that the starter also runs on real data. The tags are
 added tokens but not *special* ones, so that `decode(..., skip_special_tokens=True)`, the input of rewards, keeps them.
 """
 
@@ -17,6 +17,7 @@ PAD_TOKEN = "<|endoftext|>"
 TURN_START = "<|im_start|>"
 TURN_END = "<|im_end|>"
 TAGS = ("<think>", "</think>", "<answer>", "</answer>")
+TOOL_TAGS = ("<tool_call>", "</tool_call>")
 
 CHAT_TEMPLATE = (
     "{% for message in messages %}"
@@ -24,6 +25,50 @@ CHAT_TEMPLATE = (
     "{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
+
+AGENT_CHAT_TEMPLATE = (
+    "{% if tools %}"
+    "{{ '<|im_start|>system\n' }}"
+    "{% if messages[0]['role'] == 'system' %}{{ messages[0]['content'] + '\n' }}{% endif %}"
+    "{{ 'Tools:' }}"
+    "{% for tool in tools %}"
+    "{% set function = tool['function'] or tool %}"
+    "{{ ' ' + function['name'] + '(' + (function['parameters'] or {}).get('properties', {}) | join(', ') + ')' }}"
+    "{% endfor %}"
+    "{{ '<|im_end|>\n' }}"
+    "{% endif %}"
+    "{% for message in messages %}"
+    "{% if not (tools and loop.first and message['role'] == 'system') %}"
+    "{{ '<|im_start|>' + message['role'] + '\n' + (message['content'] or '') }}"
+    "{% for call in message['tool_calls'] or [] %}"
+    "{% set function = call['function'] or call %}"
+    "{% set arguments = function['arguments'] %}"
+    "{{ '<tool_call>' + function['name'] }}"
+    "{{ (arguments if arguments is string else arguments | tojson) + '</tool_call>' }}"
+    "{% endfor %}"
+    "{{ '<|im_end|>\n' }}"
+    "{% endif %}"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+"""Tools are shown in the system turn, each as `name(parameters)`; a call is `<tool_call>name{arguments}</tool_call>`
+with its arguments in JSON, and a result is a turn of its own. Without tools and calls it renders as `CHAT_TEMPLATE`."""
+
+RESPONSE_TEMPLATE = {
+    "defaults": {"role": "assistant"},
+    "start_anchor": "<|im_start|>assistant\n",
+    "fields": {
+        "tool_calls": {
+            "open_pattern": r"<tool_call>(?P<name>[\w.-]+)",
+            "close_pattern": r"</tool_call>\s*",
+            "repeats": True,
+            "content": "json",
+            "transform": {"type": "function", "function": {"name": "{name}", "arguments": "{content}"}},
+        },
+        "content": {"close": TURN_END, "content": "text"},
+    },
+}
+"""How transformers reads a turn back into a message; the reasoning tags stay in its content, where rewards look."""
 
 # Ordinary prose, so that the merges suit word problems too. Written for this purpose.
 _PROSE = """
@@ -40,17 +85,21 @@ The answer is the difference between the first value and the second value. There
 """  # noqa: E501
 
 
-def build_tokenizer(documents: Iterable[str]) -> PreTrainedTokenizerFast:
-    """Train the tokenizer on `documents` (conversation texts) and a page of ordinary prose. Deterministic."""
+def build_tokenizer(documents: Iterable[str], *, tools: bool = False) -> PreTrainedTokenizerFast:
+    """Train the tokenizer on `documents` (conversation texts) and a page of ordinary prose. Deterministic.
+
+    With `tools`, the tags of a call are tokens too, and its templates write and read calls.
+    """
+    added = TAGS + TOOL_TAGS if tools else TAGS
     core = Tokenizer(models.BPE())
     core.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
     )
     core.decoder = decoders.ByteLevel()
     special = [AddedToken(t, special=True, normalized=False) for t in (PAD_TOKEN, TURN_START, TURN_END)]
-    tags = [AddedToken(t, special=False, normalized=False) for t in TAGS]
+    tags = [AddedToken(t, special=False, normalized=False) for t in added]
     trainer = trainers.BpeTrainer(
-        vocab_size=VOCAB_SIZE - len(TAGS),
+        vocab_size=VOCAB_SIZE - len(added),
         special_tokens=special,
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
@@ -62,7 +111,8 @@ def build_tokenizer(documents: Iterable[str]) -> PreTrainedTokenizerFast:
         pad_token=PAD_TOKEN,
         eos_token=TURN_END,
         additional_special_tokens=[TURN_START],
-        chat_template=CHAT_TEMPLATE,
+        chat_template=AGENT_CHAT_TEMPLATE if tools else CHAT_TEMPLATE,
+        response_template=RESPONSE_TEMPLATE if tools else None,
         padding_side="left",
         clean_up_tokenization_spaces=False,
         model_max_length=2048,

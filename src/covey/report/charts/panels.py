@@ -17,6 +17,7 @@ Sections = list[tuple[str, list[Panel]]]
 
 STAGES = (
     ("generation", names.GENERATION_TIME),
+    ("environment", names.ENVIRONMENT_TIME),
     ("scoring", names.SCORING_TIME),
     ("rewards", names.REWARDS_TIME),
     ("forward", names.FORWARD_TIME),
@@ -74,6 +75,7 @@ def _sections(rows: Sequence[Row], config: Mapping[str, Any]) -> Sections:
             "Completion statistics",
             [_outcomes(rows), _signal(rows), _format(rows), _length(rows), _truncated(rows), _entropy(rows)],
         ),
+        ("Tools and environment", _episodes(rows)),
         ("Policy update", [*_divergence(rows, config), _clipped(rows), *_optimiser(rows)]),
         ("Objective", [*_maxent(rows), *_more_of_objective(rows)]),
         ("Reasoning vocabulary", vocabulary_panels(rows)),
@@ -94,7 +96,7 @@ def _evaluated(rows: Sequence[Row], metric: str, first_colour: int = 0) -> list[
 
 
 def _held_out(rows: Sequence[Row], config: Mapping[str, Any]) -> list[Panel]:
-    grader = grader_of(config)
+    grader = grader_of(config, rows)
     own = f"{names.MEAN_REWARD}/"
     found = dict.fromkeys(
         name.partition(f"/{own}")[2] for row in rows for name in row if name.startswith(f"eval/{own}")
@@ -168,6 +170,39 @@ def _outcomes(rows: Sequence[Row]) -> Panel:
         if any(value for _, value in points):
             lines.append(Series(outcome.replace("_", " "), points, colour))
     return Panel("outcomes", "Grader outcomes", lines, "percent", "Shares of all completions.", stacked=True)
+
+
+_ENDS = {names.ANSWERED: 0, "truncated": 1, "max_turns": 2, names.TIMED_OUT: 4, names.CRASHED: 3}
+"""How an episode ended, and its colour."""
+
+
+def _episodes(rows: Sequence[Row]) -> list[Panel]:
+    def trained_and_held_out(metric: str, held_out: str) -> list[Series]:
+        return [*_lines(rows, ("training", metric)), *_evaluated(rows, held_out, 1)]
+
+    held_out = next(iter(names.held_out_sets(rows)), names.TEST_SET)
+    ends = [
+        Series(end.replace("_", " "), points, colour, smooth=False)
+        for end, colour in _ENDS.items()
+        for points in [series(rows, names.eval_name(held_out, f"{names.EPISODE}{end}"))]
+        if any(value for _, value in points)
+    ]
+    lost = (("timed out", names.ENVIRONMENT_TIMEOUTS), ("crashed", names.ENVIRONMENT_CRASHES))
+    seconds = "Mean per episode; those of different episodes overlap."
+    return [
+        Panel("calls", "Tool calls per completion", trained_and_held_out(names.TOOL_CALLS, names.CALLS)),
+        Panel("call_failures", "Failed calls", _lines(rows, ("training", names.TOOL_FAILURES)), "percent", "Of calls."),
+        Panel("turns", "Turns per episode", trained_and_held_out(names.ENVIRONMENT_TURNS, names.TURNS)),
+        Panel(
+            "environment_seconds",
+            "Seconds in tools and environment",
+            trained_and_held_out(names.ENVIRONMENT_SECONDS, names.SECONDS),
+            "seconds",
+            seconds,
+        ),
+        Panel("lost_episodes", "Episodes lost", _lines(rows, *lost), note="Per step, over all processes."),
+        Panel("ends", "How held-out episodes ended", ends, "percent", stacked=True, held_out=True),
+    ]
 
 
 def _divergence(rows: Sequence[Row], config: Mapping[str, Any]) -> list[Panel]:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import atexit
 import importlib
 import os
 import pickle
 import sys
-import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
@@ -17,12 +15,14 @@ from typing import Any, Self
 from covey.errors import RewardError
 from covey.rewards.reward import Graded, Reward
 from covey.rewards.settings import RewardSettings
-from covey.rewards.workers.messages import Start
 from covey.rewards.workers.run_reward import CallResult, SampleResult
 from covey.rewards.workers.supervisor import WorkerSupervisor
 from covey.rewards.workers.tasks import Job, ResultCache, Task
+from covey.workers.channel import Start
+from covey.workers.owned import Owned
 
 FINDER = "covey.rewards.registry:find"
+_WORK = "covey.rewards.workers.worker:RewardWork"
 _MOST_WORKERS = 16
 
 
@@ -92,10 +92,9 @@ class WorkerPool:
         self._cache = ResultCache(cache_size)
         self._cache_size = cache_size
         self._from_cache = 0
-        self._lock = threading.Lock()
-        self._supervisor: WorkerSupervisor | None = None
-        self._closed = False
-        self._pid = os.getpid()
+        self._supervisor = Owned(
+            self._start_supervisor, RewardError("The reward workers were closed: make a new pool.")
+        )
 
     def start(self, output: Path | None = None) -> None:
         """Start the processes, in the background.
@@ -104,7 +103,7 @@ class WorkerPool:
             output: the file to append what rewards print to; None: standard error.
         """
         self._output = None if output is None else str(output.resolve())
-        self._running().submit([])
+        self._supervisor.running().submit([])
 
     def grade(self, name: str, completions: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> list[Graded]:
         """Grade completions, each under a deadline of its own.
@@ -138,7 +137,7 @@ class WorkerPool:
             payload = _pickled((text, row), f"Row {index} for {name}")
             tasks.append(Task(name, payload, self._timeout, is_call=False, key=key, waiting=[(job, index)]))
         if tasks:
-            self._running().submit(tasks)
+            self._supervisor.running().submit(tasks)
         return job.future
 
     def submit_call(self, name: str, kwargs: Mapping[str, Any]) -> Future[list[CallResult]]:
@@ -150,33 +149,26 @@ class WorkerPool:
         payload = _pickled(dict(kwargs), f"An argument of {name}")
         size = len(kwargs["completions"])
         task = Task(name, payload, self._batch_timeout, is_call=True, size=size, waiting=[(job, 0)])
-        self._running().submit([task])
+        self._supervisor.running().submit([task])
         return job.future
 
     @property
     def counts(self) -> Counter[str]:
         """Counts so far: `graded`, `calls`, `from_cache`, `timed_out`, `crashed` (workers)."""
-        counts = Counter(self._supervisor.counts if self._supervisor else {})
+        supervisor = self._supervisor.current
+        counts = Counter(supervisor.counts if supervisor else {})
         counts["from_cache"] += self._from_cache
         return counts
 
     @property
     def pids(self) -> list[int]:
         """The running processes: the fork server first, then the workers."""
-        return self._supervisor.pids if self._supervisor else []
+        supervisor = self._supervisor.current
+        return supervisor.pids if supervisor else []
 
     def close(self) -> None:
         """End all processes and reap them; unfinished tasks fail."""
-        with self._lock:
-            self._closed = True
-            supervisor, self._supervisor = self._supervisor, None
-        atexit.unregister(self.close)
-        if supervisor is None:
-            return
-        if self._pid == os.getpid():
-            supervisor.close()
-        else:
-            supervisor.forget()
+        self._supervisor.close()
 
     def __enter__(self) -> Self:
         return self
@@ -190,21 +182,10 @@ class WorkerPool:
             self._found[name] = getattr(importlib.import_module(module), function)(name, self._settings)
         return self._found[name]
 
-    def _running(self) -> WorkerSupervisor:
-        with self._lock:
-            if self._closed:
-                raise RewardError("The reward workers were closed: make a new pool.")
-            if self._pid != os.getpid() and self._supervisor is not None:
-                self._supervisor.forget()
-                self._supervisor = None
-            if self._supervisor is None:
-                start = Start(
-                    *(self._settings, self._finder, list(sys.path), self._preload, self._memory, self._output)
-                )
-                self._supervisor = WorkerSupervisor(start, self.workers, self._finished)
-                self._pid = os.getpid()
-                atexit.register(self.close)
-            return self._supervisor
+    def _start_supervisor(self) -> WorkerSupervisor:
+        arguments = (self._settings, self._finder, self._preload, self._memory)
+        start = Start(_WORK, arguments, list(sys.path), self._output)
+        return WorkerSupervisor(start, self.workers, self._finished)
 
     def _finished(self, task: Task, result: Any) -> None:
         if not task.is_call:

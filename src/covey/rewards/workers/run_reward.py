@@ -9,16 +9,15 @@ from __future__ import annotations
 import asyncio
 import inspect
 import math
-import traceback
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from covey.answers import Outcome
 from covey.errors import CoveyError
-from covey.rewards.workers.log_values import NotPlainError, plain, writable
+from covey.workers import failures
+from covey.workers.plain_data import NotPlainError, plain, writable
 
 LOGS = ("log_extra", "log_metric")
 """TRL's logging callables; in a worker the calls are recorded, and replayed in the trainer."""
@@ -121,13 +120,8 @@ def check(returned: Any, count: int) -> CallResult:
 
 
 def describe(error: BaseException) -> str:
-    """An exception in one line: type, message, and the file and line where it was raised."""
-    if isinstance(error, MemoryError):
-        return "MemoryError: it needed more memory than a worker may use (rewards.memory_mb)"
-    text = writable(" ".join(str(error).split()))
-    last = traceback.extract_tb(error.__traceback__)[-1:]
-    where = f" ({Path(last[0].filename).name}, line {last[0].lineno})" if last else ""
-    return f"{type(error).__name__}{': ' + text[:300] if text else ''}{where}"
+    """An exception of a reward in one line."""
+    return failures.describe(error, "rewards.memory_mb")
 
 
 def _number(item: Any) -> float | None:

@@ -11,43 +11,35 @@ deadline, since it may be about to finish. Once a task has hung, a spare worker 
 from __future__ import annotations
 
 import math
-import queue
-import selectors
 import socket
-import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 
 from covey.errors import RewardError
-from covey.rewards.workers.fork_server import ForkServer, ForkServerGoneError
 from covey.rewards.workers.messages import (
     SLOW_SECONDS,
-    Answer,
-    BadMessageError,
     Begun,
     Call,
     CallDone,
     Grade,
     SampleDone,
-    Start,
+    read_answer,
 )
-from covey.rewards.workers.messages import send as send_to
 from covey.rewards.workers.tasks import Task
 from covey.rewards.workers.worker_handle import WorkerHandle
+from covey.workers.channel import BadMessageError, Start
+from covey.workers.fork_server import NoProcessError
+from covey.workers.supervisor import LOAD_SECONDS, MOST_TRIES, Supervisor
 
 MAX_EXTRA_WORKERS = 128
 """The most workers beyond `workers`, while tasks sleep; each takes about ten megabytes."""
-LOAD_SECONDS = 120.0
-"""Limit for importing a reward's module in a worker, on top of any deadline."""
-_MOST_TRIES = 3  # workers in a row that may die before they start a task
 _CHUNK_SECONDS = 0.04  # of work in one chunk
 _MOST_IN_CHUNK = 64
-_SEND_SECONDS = 60.0
 _RETRY_FORK_SECONDS = 0.01  # after the system could not start a process
 
 
-class WorkerSupervisor:
+class WorkerSupervisor(Supervisor[Task, WorkerHandle]):
     """Runs tasks in worker processes.
 
     Args:
@@ -57,136 +49,43 @@ class WorkerSupervisor:
     """
 
     def __init__(self, start: Start, workers: int, finished: Callable[[Task, object], None]) -> None:
-        self._start = start
         self._slots = workers
         self._finished = finished
-        self._intake: queue.SimpleQueue[list[Task] | None] = queue.SimpleQueue()
-        self._wake, self._woken = socket.socketpair()
-        self._selector = selectors.DefaultSelector()
-        self._selector.register(self._woken, selectors.EVENT_READ)
-        self._fork_server: ForkServer | None = None
-        self._fork_servers_lost = 0
-        self._workers: list[WorkerHandle] = []
         self._spare_wanted = False  # a task has hung since the queue was last empty
         self._queue: deque[Task] = deque()
         self._by_key: dict[Hashable, Task] = {}
         self._tasks: dict[int, Task] = {}  # unfinished ones, by ticket
         self._tickets = 0
         self._seconds: dict[str, float] = {}  # moving average per sample, by reward
-        self._closing = self._ended = False
-        self._lock = threading.Lock()
-        self.failure: BaseException | None = None
         self.counts: Counter[str] = Counter()
-        self._thread = threading.Thread(target=self._run, name="covey-rewards", daemon=True)
-        self._thread.start()
+        super().__init__(start, "covey-rewards")
 
-    # -- for any thread
-
-    def submit(self, tasks: list[Task]) -> None:
-        """Queue tasks; an empty list only starts the fork server."""
-        with self._lock:
-            if not self._ended:
-                self._intake.put(tasks)
-                self._wake.send(b"x")
-                return
-        self._fail(tasks)
-
-    def close(self) -> None:
-        """End all workers and the thread; unfinished tasks fail."""
-        with self._lock:
-            if not self._ended:
-                self._intake.put(None)
-                self._wake.send(b"x")
-        self._thread.join()
-
-    def forget(self) -> None:
-        """In a fork of the trainer, which has neither the thread nor the workers: close the sockets."""
-        for worker in self._workers:
-            worker.close()
-        if self._fork_server is not None:
-            self._fork_server.forget()
-
-    @property
-    def pids(self) -> list[int]:
-        """The running processes: the fork server first, then the workers."""
-        return ([self._fork_server.pid] if self._fork_server else []) + [worker.pid for worker in self._workers]
-
-    # -- the thread
-
-    def _run(self) -> None:
-        try:
-            while not self._closing:
-                self._turn()
-        except BaseException as error:  # set on the futures, see `_fail`
-            self.failure = error
-        finally:
-            with self._lock:
-                self._ended = True
-            self._end_all()
-            self._fail(list(self._tasks.values()))
-            while not self._intake.empty():
-                self._fail(self._intake.get() or [])
-
-    def _turn(self) -> None:
+    def _wait(self) -> float | None:
         next_check = min((worker.check_at for worker in self._workers if worker.chunk), default=None)
         if next_check is not None:
-            wait: float | None = max(0.0, next_check - time.monotonic())
-        else:
-            wait = _RETRY_FORK_SECONDS if self._queue else None
-        try:
-            for key, _ in self._selector.select(wait):
-                if key.data is None:
-                    self._take_new_tasks()
-                elif key.data in self._workers:
-                    self._read(key.data, has_ended=key.fileobj == key.data.pidfd)
-            self._check_workers()
-            if not self._closing:
-                self._send_tasks()
-        except ForkServerGoneError:
-            self._replace_fork_server()
+            return max(0.0, next_check - time.monotonic())
+        return _RETRY_FORK_SECONDS if self._queue else None
 
-    def _take_new_tasks(self) -> None:
-        self._woken.recv(4096)
-        while not self._intake.empty():
-            tasks = self._intake.get()
-            if tasks is None:
-                self._closing = True
-                return
-            for task in tasks:
-                twin = self._by_key.get(task.key) if task.key is not None else None
-                if twin is not None:  # an equal task is queued or running
-                    self.counts["from_cache"] += len(task.waiting)
-                    twin.waiting += task.waiting
-                    continue
-                self._tickets += 1
-                task.ticket = self._tickets
-                self._tasks[task.ticket] = task
-                if task.key is not None:
-                    self._by_key[task.key] = task
-                if task.is_call:
-                    self._queue.appendleft(task)  # it cannot be split later
-                else:
-                    self._queue.append(task)
-            if not tasks:
-                self._fork_server = self._fork_server or ForkServer(self._start)
-
-    def _read(self, worker: WorkerHandle, *, has_ended: bool) -> None:
-        if has_ended:  # a process that it started may hold the channel open, so that a blocking read would never end
-            worker.channel.setblocking(False)
-        try:
-            for message in worker.inbox.messages(to_the_end=has_ended):
-                self._handle(worker, message)
-        except BadMessageError as error:  # a reward wrote to the channel, or corrupted the worker's memory
-            self._blame(worker, f"sent the trainer {error}", at_once=True)
-            self._end(worker)
+    def _take(self, task: Task) -> None:
+        twin = self._by_key.get(task.key) if task.key is not None else None
+        if twin is not None:  # an equal task is queued or running
+            self.counts["from_cache"] += len(task.waiting)
+            twin.waiting += task.waiting
             return
-        if worker.inbox.closed:
-            self._lose(worker)
+        self._tickets += 1
+        task.ticket = self._tickets
+        self._tasks[task.ticket] = task
+        if task.key is not None:
+            self._by_key[task.key] = task
+        if task.is_call:
+            self._queue.appendleft(task)  # it cannot be split later
+        else:
+            self._queue.append(task)
 
-    def _handle(self, worker: WorkerHandle, message: Answer) -> None:
+    def _handle(self, worker: WorkerHandle, message: object) -> None:
         if not worker.chunk:
             raise BadMessageError("an unexpected message")
-        match message:
+        match read_answer(message):
             case Begun() if not worker.began:
                 worker.mark_started()
                 worker.loaded.add(worker.chunk[0].name)
@@ -230,7 +129,7 @@ class WorkerSupervisor:
         if task.key is not None:
             del self._by_key[task.key]
 
-    def _check_workers(self) -> None:
+    def _check(self) -> None:
         """Check long-running tasks: requeue the tasks behind them, and kill those past their deadline."""
         now = time.monotonic()
         for worker in [worker for worker in self._workers if worker.chunk and worker.check_at <= now]:
@@ -250,32 +149,18 @@ class WorkerSupervisor:
                 self._spare_wanted |= worker.asleep
                 self._requeue_tasks(worker, list(worker.chunk)[1:])
 
-    def _lose(self, worker: WorkerHandle) -> None:
-        """A worker died by itself: its first task is to blame, if it had started."""
-        assert self._fork_server is not None
-        self._blame(worker, self._fork_server.end(worker.pid), at_once=worker.began)
-        self._drop(worker)
+    def _has_begun(self, worker: WorkerHandle) -> bool:
+        return worker.began
 
     def _blame(self, worker: WorkerHandle, cause: str, at_once: bool) -> None:
         if worker.chunk:
             first = worker.chunk[0]
             first.tries += 1
-            if at_once or first.tries >= _MOST_TRIES:
+            if at_once or first.tries >= MOST_TRIES:
                 self.counts["crashed"] += 1
-                self._finish(first, first.crashed(cause))
+                self._finish(first, first.crashed(cause if at_once else f"{cause}, several times"))
 
-    def _end(self, worker: WorkerHandle) -> None:
-        """Kill a worker; its unanswered tasks go to others."""
-        assert self._fork_server is not None
-        worker.stop()
-        self._fork_server.kill(worker.pid)
-        self._drop(worker)
-
-    def _drop(self, worker: WorkerHandle) -> None:
-        self._workers.remove(worker)
-        for source in worker.sources:
-            self._selector.unregister(source)
-        worker.close()
+    def _dropped(self, worker: WorkerHandle) -> None:
         self._requeue_all(worker)
 
     def _requeue_all(self, worker: WorkerHandle) -> None:
@@ -290,7 +175,7 @@ class WorkerSupervisor:
                 task.holder = None
                 self._queue.appendleft(task)
 
-    def _send_tasks(self) -> None:
+    def _assign(self) -> None:
         active = sum(bool(worker.chunk) and not worker.asleep for worker in self._workers)
         while self._queue and active < self._slots:
             if self._is_obsolete(self._queue[0]):
@@ -320,19 +205,19 @@ class WorkerSupervisor:
         """Fork a worker; None if the maximum is reached or the system has no process left."""
         if len(self._workers) >= self._slots + MAX_EXTRA_WORKERS:
             return None
-        self._fork_server = self._fork_server or ForkServer(self._start)
         try:
-            pid, channel = self._fork_server.fork()
-        except RewardError:
-            if not self._workers:
-                raise
-            return None  # the existing workers continue
-        channel.settimeout(_SEND_SECONDS)
-        worker = WorkerHandle(pid, channel)
-        self._workers.append(worker)
-        for source in worker.sources:
-            self._selector.register(source, selectors.EVENT_READ, worker)
-        return worker
+            return self._fork()
+        except NoProcessError as error:
+            if self._workers:
+                return None  # the existing workers continue
+            raise RewardError(
+                f"No process could be started for the rewards: {error}. Free some memory or processes, or set "
+                "rewards.workers to a smaller number; rewards.workers=0 runs rewards in the process of the trainer, "
+                "without deadlines."
+            ) from error
+
+    def _handle_of(self, pid: int, channel: socket.socket) -> WorkerHandle:
+        return WorkerHandle(pid, channel)
 
     def _send(self, worker: WorkerHandle) -> None:
         task = self._queue.popleft()
@@ -349,37 +234,19 @@ class WorkerSupervisor:
         worker.mark_sent()
         samples = [(one.ticket, one.payload) for one in worker.chunk]
         work = Call(task.ticket, task.name, task.payload) if task.is_call else Grade(task.name, samples)
-        try:
-            send_to(worker.channel, work)
-        except OSError:  # it has died, which the next read will show
-            return
+        self._tell(worker, work)
 
-    def _replace_fork_server(self) -> None:
-        """The fork server was killed (out of memory, say), and all workers with it: start a new one."""
-        self._fork_servers_lost += 1
-        for worker in list(self._workers):
-            self._blame(worker, "was killed from outside, several times", at_once=False)
-            self._drop(worker)
-        if self._fork_server is not None:
-            self._fork_server.close()
-            self._fork_server = None
-        if self._fork_servers_lost >= _MOST_TRIES:
-            raise RewardError(
-                f"The reward workers ended {self._fork_servers_lost} times in a row before they finished a task; what "
-                "they wrote to the log says why. rewards.workers=0 runs rewards in the process of the trainer, without "
-                "deadlines."
-            )
+    def _useless(self) -> RewardError:
+        return RewardError(
+            f"The reward workers ended {self._fork_servers_lost} times in a row before they finished a task; what "
+            "they wrote to the log says why. rewards.workers=0 runs rewards in the process of the trainer, without "
+            "deadlines."
+        )
 
-    def _fail(self, tasks: list[Task]) -> None:
+    def _unfinished(self) -> list[Task]:
+        return list(self._tasks.values())
+
+    def _fail(self, tasks: Sequence[Task]) -> None:
         for task in tasks:
             for job, _ in task.waiting:
                 job.fail(self.failure or RewardError("The reward workers were closed."))
-
-    def _end_all(self) -> None:
-        for worker in list(self._workers):
-            self._drop(worker)
-        if self._fork_server is not None:
-            self._fork_server.close()
-        self._selector.close()
-        self._wake.close()
-        self._woken.close()

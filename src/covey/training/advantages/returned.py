@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from covey.errors import TrainingError
-from covey.rewards.workers.log_values import NotPlainError, is_taken, plain
+from covey.rewards.workers.log_values import is_taken
 from covey.runlog import names
+from covey.workers.plain_data import NotPlainError, plain
 
 _Refuse = Callable[[str], TrainingError]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from covey.model.prompts import TemplateArguments, render
@@ -29,6 +30,7 @@ class CompletionRecorder:
         log_extra: Callable[[str, list[Any]], object],
         rows: Sequence[Mapping[str, Any]],
         completion_ids: Sequence[Sequence[int]],
+        episodes: Mapping[str, list[Any]] = MappingProxyType({}),
     ) -> None:
         """Log the columns of a batch of completions.
 
@@ -36,8 +38,10 @@ class CompletionRecorder:
             log_extra: takes a column's name and values, as the one that TRL passes to rewards does.
             rows: the data row of each completion.
             completion_ids: its tokens.
+            episodes: columns about episodes with tools, whose length is that of the model's turns.
         """
-        log_extra(names.COLUMN_LENGTH, [len(one) for one in completion_ids])
+        for name, values in {names.COLUMN_LENGTH: [len(one) for one in completion_ids], **episodes}.items():
+            log_extra(name, values)
         if self._keeps_ids:
             log_extra(names.COLUMN_IDS, [[int(token) for token in one] for one in completion_ids])
         if self._eos_token_ids:

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from covey.config.groups.objective.settings import groups_per_round
+from covey.environments.episodes import Episode
 from covey.errors import ConfigError, RewardError
 from covey.runlog import names
 from covey.training.advantages.objective_step import ScoredRewards
@@ -55,6 +56,8 @@ class Sample:
     """Log-prob of each token under the sampler, if it returns them."""
     extra: dict[str, Any]
     """What reward functions logged about this completion, by column."""
+    episode: Episode | None = None
+    """With tools or an environment, without these."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +88,16 @@ class FilledBatch:
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        """The data row of each completion."""
-        return [sample.row for sample in self.samples]
+        """The data row of each completion, with the prompt that it was generated from."""
+        return [
+            sample.row if sample.episode is None else {**sample.row, "prompt": sample.episode.messages}
+            for sample in self.samples
+        ]
+
+    @property
+    def episodes(self) -> list[Episode]:
+        """One per completion with tools or an environment, else none."""
+        return [sample.episode for sample in self.samples if sample.episode is not None]
 
     @property
     def completions(self) -> tuple[list[list[int]], list[list[float | None]] | None]:
@@ -110,6 +121,7 @@ def make_round(
     *,
     extra: Mapping[str, Sequence[Any]],
     reported: Mapping[str, Sequence[float]],
+    episodes: Sequence[Episode] = (),
 ) -> SamplingRound:
     """The round of these rows, from their completions and rewards.
 
@@ -129,6 +141,7 @@ def make_round(
             list(completion_ids[index]),
             None if logps is None else list(logps[index]),
             {column: values[index] for column, values in extra.items()},
+            episodes[index].detached() if episodes else None,
         )
         for index, row in enumerate(rows)
     ]

@@ -5,12 +5,11 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
 from typing import Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from covey.evaluation.grading import GradedCompletion
+from covey.evaluation.completions.graded import GradedCompletion
 from covey.evaluation.run import EvaluationResult
 from covey.log_once import log_once
 from covey.runlog import names
@@ -100,7 +99,7 @@ class EvaluationCallback(TrainerCallback):
         row: dict[str, Any] = {names.EVALUATION_TIME: time.perf_counter() - began}
         for held_out, result in results.items():
             row |= {names.eval_name(held_out, metric): value for metric, value in result.metrics().items()}
-            records = "".join(json_line(asdict(item)) for item in result.completions)
+            records = "".join(json_line(item.record()) for item in result.completions)
             write_atomically(training_file(self._run.root, held_out, state.global_step), records)
             if lost := result.lost():
                 shares = ", ".join(f"{share:.0%} {outcome.replace('_', ' ')}" for outcome, share in lost.items())
@@ -122,9 +121,9 @@ class EvaluationCallback(TrainerCallback):
 
 def _held_out_sample(item: GradedCompletion) -> dict[str, Any]:
     return {
-        "prompt": item.prompt,
+        "prompt": item.asked,
         "completion": item.completion,
         "answer": item.answer,
-        "reward": item.reward if item.outcome is None else None,
+        "reward": item.score if item.outcome is not None else item.reward,
         "right": None if item.outcome is None else item.outcome == "right",
     }

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from covey.evaluation.grading import last_user_message
+from covey.evaluation.completions.graded import last_user_message
+from covey.evaluation.completions.transcript import transcript
 from covey.report.live import LiveReport
 from covey.runlog import names
 from covey.runlog.background import InBackground
@@ -127,7 +128,7 @@ def _training_samples(columns: Mapping[str, list[Any]], count: int) -> Iterator[
         first_reward = columns[rewards[0]][row] if rewards else None
         yield {
             "prompt": last_user_message(prompt),
-            "completion": completion if isinstance(completion, str) else str(completion[-1]["content"]),
+            "completion": completion if isinstance(completion, str) else transcript(completion),
             "answer": None,
             "reward": first_reward,
             "right": None if first_reward is None else first_reward >= 1.0,

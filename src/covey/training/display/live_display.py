@@ -66,6 +66,8 @@ HEADLINES = (
     _Headline(names.EVAL_HARD_ACCURACY, "harder set", "harder set", "{:.1%}".format, lambda d: f"{100 * d:+.1f}"),
     _Headline(names.REWARD, "reward", "reward", "{:.2f}".format, "{:+.2f}".format),
     _Headline(names.COMPLETION_LENGTH, "completion length", "length", "{:.1f}".format, "{:+.1f}".format),
+    _Headline(names.TOOL_CALLS, "tool calls", "calls", "{:.2f}".format, "{:+.2f}".format),
+    _Headline(names.ENVIRONMENT_TURNS, "turns", "turns", "{:.1f}".format, "{:+.1f}".format),
     _Headline(names.KL, "KL", "kl", "{:.3g}".format),
 )
 

@@ -15,15 +15,15 @@ from covey.config import Config
 from covey.config.groups.mesh import Mesh
 from covey.errors import ConfigError, ModelError, RunDirectoryError, one_line
 from covey.evaluation.grading import answer_asked_by
+from covey.evaluation.settings import prompts_of
 from covey.model.loading import declared_eos_ids
-from covey.model.prompts import prompt_ids, render, thinking_prefix
+from covey.model.prompts import render, thinking_prefix
 from covey.training.distributed.sharding import splits_weights
-from covey.training.preflight.findings import SAMPLE, Mark, PreflightFinding
+from covey.training.preflight.findings import Mark, PreflightFinding
 from covey.training.preflight.memory_estimate import MemoryEstimate, available_memory, beside_vllm, estimate_memory
 from covey.training.preflight.requirements import check_free_space, check_size
 
 if TYPE_CHECKING:
-    from datasets import Dataset
     from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
     from covey.data import LoadedData
@@ -68,9 +68,8 @@ def check_prompt_prefix(
     config: Config, tokenizer: PreTrainedTokenizerBase, loaded: LoadedData
 ) -> Iterator[PreflightFinding]:
     """Whether the prompt opens the thinking tag for the model, so that completions lack it."""
-    if thinking_prefix(
-        tokenizer, loaded.train[0]["prompt"], config.rewards.think_tag, config.training.chat_template_kwargs
-    ):
+    first = prompts_of(loaded.train.select([0]))[0]
+    if thinking_prefix(tokenizer, first, config.rewards.think_tag, config.training.chat_template_kwargs):
         yield PreflightFinding(
             Mark.WARNING,
             "thinking",
@@ -82,9 +81,11 @@ def check_prompt_prefix(
 def check_rows(config: Config, loaded: LoadedData) -> Iterator[PreflightFinding]:
     """Duplicate training prompts, and empty answers where something needs them.
 
-    (Held-out problems in the training set are noted when the data are loaded.)
+    (Held-out problems in the training set are noted when the data are loaded.) Rows for an environment may differ by
+    other columns than the prompt.
     """
-    prompts = [_key(prompt) for prompt in loaded.train["prompt"]]
+    own = config.environment.factory is not None
+    prompts = [str(i) if own else _key(prompt) for i, prompt in enumerate(prompts_of(loaded.train))]
     twice = len(prompts) - len(set(prompts))
     result = f"{twice} of {len(prompts)} training rows repeat the prompt of another"
     if twice > _FEW_REPEATED * len(prompts):
@@ -104,11 +105,9 @@ def check_rows(config: Config, loaded: LoadedData) -> Iterator[PreflightFinding]
 
 
 def check_lengths(
-    config: Config, model: PretrainedConfig, tokenizer: PreTrainedTokenizerBase, rows: Dataset
+    config: Config, model: PretrainedConfig, tokenizer: PreTrainedTokenizerBase, ids: list[list[int]]
 ) -> Generator[PreflightFinding, None, int]:
-    """Prompts against the model's context and vocabulary. Returns the length of a long prompt, in tokens."""
-    sample = rows.select(range(min(SAMPLE, len(rows))))["prompt"]
-    ids = prompt_ids(tokenizer, config.training.chat_template_kwargs)(sample)
+    """Prompts, as tokens, against the model's context and vocabulary. Returns the length of a long one, in tokens."""
     if not all(ids):
         error = ModelError(
             f"The tokenizer of model.name={config.model.name} makes no tokens of {sum(not one for one in ids)} of "

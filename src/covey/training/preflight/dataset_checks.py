@@ -1,17 +1,25 @@
-"""Checks of datasets that are passed to the trainer in Python."""
+"""Checks of datasets that are passed to the trainer in Python, and which columns a run wants."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from inspect import signature
-from typing import Any
+from collections.abc import Callable, Collection, Mapping, Sequence
+from inspect import Parameter, signature
+from typing import TYPE_CHECKING, Any
 
+from covey.config import Config
 from covey.data.columns import PROMPT_NAMES
 from covey.errors import DataError
+from covey.rewards import RewardSettings, find
+from covey.rewards.custom import GIVEN
+from covey.rewards.registry import reads_answer
+from covey.training.preflight.findings import Mark, PreflightFinding
+
+if TYPE_CHECKING:
+    from covey.environments.runner import EnvironmentRunner
 
 
 def check_prompts(trainer: Any, *args: Any, **kwargs: Any) -> None:
-    """Check that every dataset has a `prompt` column, if its columns are known.
+    """Check that every dataset has a `prompt` column, if its columns are known, unless environments make the prompts.
 
     Args:
         trainer: the trainer's class.
@@ -22,6 +30,8 @@ def check_prompts(trainer: Any, *args: Any, **kwargs: Any) -> None:
         DataError: with the argument, its columns, and a fix.
     """
     arguments = signature(trainer).bind_partial(*args, **kwargs).arguments
+    if arguments.get("environment_factory") is not None:
+        return
     for argument in ("train_dataset", "eval_dataset"):
         given = arguments.get(argument)
         parts = {f"{argument}[{key!r}]": part for key, part in given.items()} if isinstance(given, Mapping) else {}
@@ -40,3 +50,25 @@ def check_prompts(trainer: Any, *args: Any, **kwargs: Any) -> None:
                 f"The rows of {name} have no column `prompt`; they have "
                 f"{', '.join(map(str, columns)) or 'no columns at all'}. {advice}"
             )
+
+
+def columns_wanted(config: Config, runner: EnvironmentRunner | None, columns: Sequence[str]) -> PreflightFinding:
+    """Which columns of the data each reward and each environment reads; in brackets what it can do without."""
+    told = []
+    settings = RewardSettings.of(config.rewards, config.training.max_completion_length)
+    for name in config.rewards.funcs:
+        own = _taken(find(name, settings).batch, without=GIVEN) if ":" in name else []
+        told.append((name, ["answer"] if ":" not in name and reads_answer(name) else own))
+    if runner is not None:
+        for chosen, (factory, _) in config.environment.factories.items():
+            told.append((factory, _taken(runner.instances([chosen])[0].reset)))
+    wanted = "; ".join(f"{name} reads {', '.join(names)}" for name, names in told if names)
+    there = f"the rows have {', '.join(columns)}"
+    return PreflightFinding(Mark.FINE, "columns", f"{wanted or 'no reward or environment names any'}; {there}")
+
+
+def _taken(function: Callable[..., Any], without: Collection[str] = ()) -> list[str]:
+    """The names of what a function takes by keyword."""
+    kinds = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
+    found = [p for p in signature(function).parameters.values() if p.kind in kinds and p.name not in without]
+    return [p.name if p.default is p.empty else f"[{p.name}]" for p in found]

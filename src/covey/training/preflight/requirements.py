@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -66,8 +67,13 @@ def check_engine() -> None:
     os.environ.setdefault("VLLM_CONFIGURE_LOGGING", "0")  # read when vLLM is imported
 
 
-def check_rewards(config: Config, loaded: LoadedData) -> dict[str, str]:
+def check_rewards(config: Config, loaded: LoadedData, rewarding: Sequence[str] = ()) -> dict[str, str]:
     """Check that every reward, and the grader, can be called with the columns that the data has.
+
+    Args:
+        config: of the run.
+        loaded: its data.
+        rewarding: names of the classes of its environments that reward their episodes.
 
     Returns:
         Notes on the held-out sets on which the rewards are left out, see `check_columns_for`.
@@ -76,10 +82,12 @@ def check_rewards(config: Config, loaded: LoadedData) -> dict[str, str]:
         RewardError: it cannot be found, or needs a missing column.
     """
     settings = RewardSettings.of(config.rewards, config.training.max_completion_length)
-    rewards.load(config.rewards.funcs, settings, loaded.train.column_names)
+    given = ["environments"] if config.environment.factory is not None else []
+    rewards.load(config.rewards.funcs, settings, [*loaded.train.column_names, *given])
     if not config.evaluation.every_steps:
         return {}
-    return check_columns_for(config, {name: rows.column_names for name, rows in loaded.evaluation.items()})
+    sets = {name: rows.column_names for name, rows in loaded.evaluation.items()}
+    return check_columns_for(config, sets, rewarding)
 
 
 def check_size(config: Config, loaded: LoadedData, processes: int = 1) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 from accelerate.utils import gather_object
 
 from covey.training.batch_source.resampling import (
+    FilledBatch,
     Resampler,
     SamplingRound,
     check_resampling,
@@ -21,6 +22,8 @@ from covey.training.batch_source.resampling import (
     make_round,
 )
 from covey.training.replaced import replaced
+from covey.training.trl.advantages import scored
+from covey.training.trl.tool_loop import loop_result
 
 
 def make_resampler(trainer: Any, max_prompts: int) -> Resampler:
@@ -33,8 +36,10 @@ def make_resampler(trainer: Any, max_prompts: int) -> Resampler:
     Raises:
         ConfigError: the data or the way of generating cannot be combined with resampling.
     """
-    used = {"tools": trainer.tools, "environment_factory": trainer.environment_factories is not None}
-    check_resampling(trainer.train_dataset, {**used, "rollout_func": trainer.rollout_func})
+    images = bool(trainer.tools) and trainer._is_vlm
+    check_resampling(
+        trainer.train_dataset, {"rollout_func": trainer.rollout_func, "tools of a model that reads images": images}
+    )
     return Resampler(
         max_prompts,
         num_generations=trainer.num_generations,
@@ -56,17 +61,14 @@ def resampled_batch(
         score: TRL's own `_generate_and_score_completions`.
     """
     seen_before = trainer.state.num_input_tokens_seen
-    filled = resampler.fill(rows, lambda drawn: _generate(trainer, drawn))
+    filled = resampler.fill(rows, lambda drawn: _generate(trainer, drawn, score))
     seen, trainer.state.num_input_tokens_seen = trainer.state.num_input_tokens_seen, seen_before
     trainer._rewards_BF = filled.rewards
     trainer._pending_extra_logs.update(filled.extra)
     trainer._pending_metrics.update(filled.reported)
-    with replaced(
-        trainer,
-        _generate_single_turn=lambda *_, **__: filled.completions,
-        _calculate_rewards=lambda *_: filled.rewards,
-    ):
+    with replaced(trainer, **_generated(filled), _calculate_rewards=lambda *_: filled.rewards):
         output: dict[str, Any] = score(filled.rows)
+    trainer._episodes.log_metrics(filled.episodes)
     wasted = seen - trainer.state.num_input_tokens_seen
     trainer.state.num_input_tokens_seen = seen
     trainer._metrics["train"]["num_tokens"] = [seen]
@@ -75,12 +77,50 @@ def resampled_batch(
     return output
 
 
-def _generate(trainer: Any, rows: list[dict[str, Any]]) -> SamplingRound:
+def _generated(filled: FilledBatch) -> dict[str, Any]:
+    """What replaces the parts of TRL's generation by the completions that there are, by their names in the trainer."""
+    parts: dict[str, Any] = {"_generate_single_turn": lambda *_, **__: filled.completions}
+    if episodes := filled.episodes:
+        prompt_ids = [episode.prompt_ids for episode in episodes]
+        parts |= {
+            "_tokenize_prompts": lambda _: (prompt_ids, None, {}),
+            "_tool_call_loop": lambda *_: loop_result(episodes),
+            # these episodes are over, so no environment is to be reset
+            "environment_factories": None,
+            "environments": None,
+        }
+    return parts
+
+
+class _Prompts(BaseException):
+    """No error: leaves TRL's method with the prompts that it was about to generate from."""
+
+    def __init__(self, prompts: list[Any]) -> None:
+        self.prompts = prompts
+
+
+def _prepared(trainer: Any, rows: list[dict[str, Any]], score: Callable[[list[dict[str, Any]]], Any]) -> list[Any]:
+    """The prompts of these rows, as TRL makes them: with environments that are reset, and what they say."""
+
+    def leave(prompts: list[Any]) -> None:
+        raise _Prompts(prompts)
+
+    try:
+        with replaced(trainer, _generate=leave):
+            score(rows)
+    except _Prompts as left:
+        return left.prompts
+    raise AssertionError("TRL generates by _generate")
+
+
+def _generate(trainer: Any, rows: list[dict[str, Any]], score: Callable[[list[dict[str, Any]]], Any]) -> SamplingRound:
     """Generate and reward completions of these rows, without adding to the metrics of the step."""
     kept, trainer._metrics["train"] = trainer._metrics["train"], defaultdict(list)
-    prompts = [row["prompt"] for row in rows]
-    _, ids, _, completions, logps, *_ = trainer._generate(prompts)
-    rewards_BF = trainer._calculate_rewards(rows, prompts, completions, ids)
+    rows = trainer._episodes.begin(rows)
+    prompts = _prepared(trainer, rows, score) if trainer._episodes.used else [row["prompt"] for row in rows]
+    with trainer._early_rewards.batch_of(rows):
+        _, ids, _, completions, logps, *_ = trainer._generate(prompts)
+        rewards_BF = trainer._calculate_rewards(rows, prompts, completions, ids)
     trainer._metrics["train"] = kept
     extra, reported = dict(trainer._pending_extra_logs), dict(trainer._pending_metrics)
     trainer._pending_extra_logs.clear()
@@ -89,6 +129,7 @@ def _generate(trainer: Any, rows: list[dict[str, Any]]) -> SamplingRound:
         {*trainer.eos_token_ids, trainer._tokenizer.pad_token_id} if trainer.mask_truncated_completions else None
     )
     counts_B = trainer.accelerator.gather(counts_in_loss(ids, eos_token_ids).to(rewards_BF.device))
-    scored = trainer._scored(rewards_BF)
-    signal_P = has_signal(scored if trainer._objective is None else scored.only(counts_B), counts_B)
-    return make_round(rows, ids, logps, rewards_BF, signal_P, extra=extra, reported=reported)
+    rewards = scored(trainer, rewards_BF)
+    signal_P = has_signal(rewards if trainer._objective is None else rewards.only(counts_B), counts_B)
+    logged = {"extra": extra, "reported": reported}
+    return make_round(rows, ids, logps, rewards_BF, signal_P, **logged, episodes=trainer._episodes.newest)

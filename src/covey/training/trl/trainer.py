@@ -6,6 +6,7 @@ know nothing of TRL. `tests/training/trl/test_trl_contract.py` fails when a repl
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -16,18 +17,19 @@ from transformers import TrainerState
 from transformers.trainer import TRAINER_STATE_NAME
 from trl import GRPOConfig
 from trl import GRPOTrainer as TRLGRPOTrainer
-from trl.models.utils import disable_gradient_checkpointing
+from trl.trainer import grpo_trainer
 from trl.trainer.utils import split_pixel_values_by_grid, unsplit_pixel_values_by_grid
 
 from covey.config import SpeedConfig
-from covey.log_once import begin_run
+from covey.environments.templates import parse
+from covey.log_once import begin_run, log_once
 from covey.model.device import casting_once
 from covey.model.reasoning_vocab import ReasoningVocabulary
 from covey.objective import KLController, Objective
 from covey.objective.interface import check_objective, needs_of
-from covey.rollout import InferenceEngine
+from covey.rollout import InferenceEngine, conversation
 from covey.training.advantages.kl_control import KLMonitor
-from covey.training.advantages.objective_step import ScoredRewards, compute_advantages, loss_mask
+from covey.training.advantages.objective_step import loss_mask
 from covey.training.advantages.state import in_use
 from covey.training.batch_source.early_rewards import EarlyRewards
 from covey.training.batch_source.recording import CompletionRecorder
@@ -41,20 +43,18 @@ from covey.training.preflight.dataset_checks import check_prompts
 from covey.training.replaced import replaced
 from covey.training.scoring.shared_scoring import SharedScoring
 from covey.training.scoring.thinking import ReasoningSupport
+from covey.training.trl.advantages import FORWARD_KEYS, apply_objective
 from covey.training.trl.engine import patched_engine
 from covey.training.trl.generation import engine_for, generate_turn, mixed_precision
 from covey.training.trl.hooks import TrainerHooks
 from covey.training.trl.masked_head import mask_head
 from covey.training.trl.resampled_batch import make_resampler, resampled_batch
 from covey.training.trl.state import progress_of, restore_progress
+from covey.training.trl.tool_loop import TrainerEpisodes
 
-__all__ = ["GRPOConfig", "GRPOTrainer"]
+logger = logging.getLogger(__name__)
 
-FORWARD_KEYS = (
-    *("pixel_values", "image_grid_thw", "num_images", "pixel_attention_mask", "spatial_shapes", "num_tiles"),
-    *("image_sizes", "token_type_ids", "mm_token_type_ids", "image_position_ids"),
-)
-"""What TRL's scoring pass takes besides tokens, all for images."""
+__all__ = ["FORWARD_KEYS", "GRPOConfig", "GRPOTrainer"]
 
 
 class GRPOTrainer(TRLGRPOTrainer):
@@ -120,6 +120,7 @@ class GRPOTrainer(TRLGRPOTrainer):
         self._restored: TrainingProgress | None = None
         self._reasoning = ReasoningSupport(vocabulary, self.model, self.ref_model, self.args, mask_head)
         self.engine = engine_for(self, engine)
+        self._episodes = TrainerEpisodes(self)
         self._scoring = SharedScoring(on=self._speed.shared_scoring, thinks=self._reasoning.thinks)
         self._batching = batching_for(self._speed, self.args, self.model, router_loss=self.aux_loss_enabled)
         self._resampler = make_resampler(self, resample_groups) if resample_groups else None
@@ -197,30 +198,47 @@ class GRPOTrainer(TRLGRPOTrainer):
     def _get_grad_norm(self, model: torch.nn.Module, grad_norm: Any = None) -> Any:
         return self._finite.record("grad_norm", super()._get_grad_norm(model, grad_norm=grad_norm))
 
-    # -- replaces TRL's `_generate`: starts rewards in worker processes now, not once the models have scored.
+    # -- replaces TRL's `_generate`: starts rewards in worker processes now, not once the models have scored; the engine
+    #    may keep what it has read of a conversation until its last turn; whatever the model writes can be parsed.
     def _generate(self, prompts: list[Any]) -> Any:
         self.check_finite()
-        output = super()._generate(prompts)
-        _, ids, _, completions, _, extra_fields, *_ = output
-        if not extra_fields and self.environments is None:  # these pass more to the rewards, and only later
+        with conversation(self.engine), replaced(grpo_trainer, parse_response=parse):
+            output = super()._generate(prompts)
+        prompt_ids, ids, _, completions, _, extra_fields, *_ = output
+        if self.rollout_func is None:
+            self._episodes.single_turns(prompts, prompt_ids, ids, completions)
+        self._episodes.begin_rewards()
+        if not extra_fields:  # these are passed to the rewards too, and only later
             logs = {"log_extra": self._log_completion_extra, "log_metric": self._log_metric}
-            self._early_rewards.begin(prompts, completions, completion_ids=ids, trainer_state=self.state, **logs)
+            more = {"environments": self.environments, "trainer_state": self.state, **logs}
+            self._early_rewards.begin(prompts, completions, completion_ids=ids, **more)
         return output
 
     # -- replaces TRL's `_generate_single_turn`: the completions are the engine's, wherever it can sample them.
     def _generate_single_turn(self, prompt_ids: Any, images: Any, fields: Any, *args: Any, **kwargs: Any) -> Any:
-        turn = generate_turn(self, prompt_ids, text_only=images is None and not fields)
+        limits = self._episodes.turn_limits
+        turn = generate_turn(self, prompt_ids, text_only=images is None and not fields, max_lengths=limits)
         if turn is not None:
             return turn
         with self._reasoning.generating(), casting_once(self.model, mixed_precision(self)):
             return super()._generate_single_turn(prompt_ids, images, fields, *args, **kwargs)
 
+    # -- replaces TRL's `_tool_call_loop`: calls of different rows run at once, and tokens are exact for more templates.
+    def _tool_call_loop(
+        self, prompts: Any, prompt_ids: Any, completion_ids: Any, completions: Any, logprobs: Any, *images: Any
+    ) -> tuple[Any, ...]:
+        if self._is_vlm:
+            log_once(logger, "The tools of a model that reads images are called by TRL, row after row.", key="tools")
+            return tuple(super()._tool_call_loop(prompts, prompt_ids, completion_ids, completions, logprobs, *images))
+        return self._episodes.run(prompts, prompt_ids, completion_ids, completions, logprobs)
+
     # -- replaces TRL's `_calculate_rewards`: keeps each function's rewards, over all processes, for the objective, and
     #    records what the completions are.
     def _calculate_rewards(self, inputs: Any, prompts: Any, completions: Any, completion_ids_list: Any) -> torch.Tensor:
-        if self.recorder is not None:
-            self.recorder.log(self._log_completion_extra, inputs, completion_ids_list)
         rewards_BF: torch.Tensor = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
+        self._episodes.settle()
+        if self.recorder is not None:
+            self.recorder.log(self._log_completion_extra, inputs, completion_ids_list, self._episodes.columns)
         self._rewards_BF = rewards_BF
         return rewards_BF
 
@@ -230,52 +248,15 @@ class GRPOTrainer(TRLGRPOTrainer):
         if self._resampler is not None and self.model.training:
             output = resampled_batch(self, self._resampler, len(inputs), super()._generate_and_score_completions)
         else:
+            inputs = self._episodes.begin(inputs)
             with self._early_rewards.batch_of(inputs):
                 output = dict(super()._generate_and_score_completions(inputs))
         self._reasoning.measure(output, self._metrics, self.accelerator.reduce)
         rewards_BF, self._rewards_BF = self._rewards_BF, None
         if self._objective is None or rewards_BF is None or not self.model.training:
             return output
-        advantages_B, metrics, self._objective_columns = compute_advantages(
-            self._objective,
-            self._scored(rewards_BF),
-            mask_BT=loss_mask(output),
-            ref_logps_BT=output.get("ref_per_token_logps"),
-            policy_logps_BT=self._policy_logps(output),
-            beta=self.beta,
-            gather=self.accelerator.gather,
-            taken=(*self.reward_func_names, *self._logs["extra"]),
-        )
-        for name, value in metrics.items():
-            self._metrics["train"][name].append(value)
-        if advantages_B is not None:
-            local = len(output["advantages"])
-            start = self.accelerator.process_index * local
-            output["advantages"] = advantages_B[start : start + local].to(output["advantages"])
-            log = self._logs["advantages"]
-            for _ in range(min(len(advantages_B), len(log))):
-                log.pop()
-            log.extend(advantages_B.tolist())
+        self._objective_columns = apply_objective(self, output, rewards_BF)
         return output
-
-    def _scored(self, rewards_BF: torch.Tensor) -> ScoredRewards:
-        return ScoredRewards(rewards_BF, self.reward_weights, self.multi_objective_aggregation, self.num_generations)
-
-    def _policy_logps(self, batch: dict[str, Any]) -> torch.Tensor | None:
-        """Log-probs of the completion tokens under the policy that sampled them, if at hand or needed."""
-        kept: torch.Tensor | None = batch.get("old_per_token_logps")
-        if kept is not None or "policy" not in self._needs:
-            return kept
-        with torch.no_grad(), disable_gradient_checkpointing(self.model, self.args.gradient_checkpointing_kwargs):
-            logps_BT, _, _ = self._get_per_token_logps_and_entropies(
-                self.model,
-                torch.cat([batch["prompt_ids"], batch["completion_ids"]], dim=1),
-                torch.cat([batch["prompt_mask"], batch["completion_mask"]], dim=1),
-                batch["completion_ids"].size(1),
-                batch_size=self.args.per_device_train_batch_size,
-                **{key: batch[key] for key in FORWARD_KEYS if key in batch},
-            )
-        return torch.as_tensor(logps_BT)
 
     # -- replaces TRL's `_get_per_token_logps_and_entropies`: computes a group's prompt once, where supported; keeps the
     #    log-probs of the loss for the KL.

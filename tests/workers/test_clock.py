@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from covey.rewards.workers.clock import CPUReading, ProcessStats, TaskClock
+from covey.workers.clock import CPUReading, ProcessStats, TaskClock
 
 
 def test_the_clock_counts_running_and_sleeping_but_not_queueing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Killing processes that a reward started and left behind, even in a session of their own. Linux only.
+"""Killing processes that a worker started and left behind, even in a session of their own. Linux only.
 
 A worker is the subreaper of its children, and the fork server that of its workers. So a child of the fork server that
 is not a worker was left by a worker that has ended. If the fork server itself is killed, the trainer finds the
@@ -18,7 +18,7 @@ from pathlib import Path
 
 _PARENT_DEATH_SIGNAL, _CHILD_SUBREAPER = 1, 36  # linux/prctl.h
 _TICK = 0.01
-MARK = "COVEY_REWARDS_MARK"
+MARK = "COVEY_WORKERS_MARK"
 """The environment variable of a fork server and all its descendants."""
 _libc = ctypes.CDLL(None) if sys.platform == "linux" else None
 

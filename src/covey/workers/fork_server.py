@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -12,11 +13,10 @@ import uuid
 from pathlib import Path
 
 from covey.config.secrets import ENGINE_KEY
-from covey.errors import RewardError
-from covey.rewards.workers.leftover_processes import MARK, kill_marked
-from covey.rewards.workers.messages import COMMAND, REPLY, Start, send
+from covey.workers.channel import COMMAND, REPLY, Start, send
+from covey.workers.leftover_processes import MARK, kill_marked
 
-_PACKAGE_FOLDER = Path(__file__).resolve().parents[3]
+_PACKAGE_FOLDER = Path(__file__).resolve().parents[2]
 _EXIT_SECONDS = 2.0  # that the fork server has to exit by itself
 
 
@@ -24,17 +24,26 @@ class ForkServerGoneError(Exception):
     """The fork server process has died, and its workers with it."""
 
 
+class NoProcessError(Exception):
+    """The system cannot start another process now; the message says why."""
+
+
 class ForkServer:
-    """The process that workers are forked from (see `worker.py`). Used by one thread."""
+    """The process that workers are forked from (see `fork_server_process.py`). Used by one thread.
+
+    Attributes:
+        control: becomes readable when the process is ready, or has died.
+        ready: whether it has loaded what its workers share, and can fork.
+
+    Raises:
+        NoProcessError: the system cannot fork.
+    """
 
     def __init__(self, start: Start) -> None:
         if sys.platform == "win32":
-            raise RewardError(
-                "Reward workers need os.fork, which Windows does not have: set rewards.workers=0 to run rewards in "
-                "the process of the trainer, without deadlines."
-            )
-        self._control, theirs = socket.socketpair()
-        command = [sys.executable, "-P", "-m", "covey.rewards.workers.worker", str(theirs.fileno())]
+            raise NoProcessError("Windows has no fork")
+        self.control, theirs = socket.socketpair()
+        command = [sys.executable, "-P", "-m", "covey.workers.fork_server_process", str(theirs.fileno())]
         self._mark = uuid.uuid4().hex
         environment = _environment() | {MARK: self._mark}
         with theirs:
@@ -42,52 +51,58 @@ class ForkServer:
                 command, stdin=subprocess.DEVNULL, env=environment, pass_fds=[theirs.fileno()]
             )
         self.pid = self._process.pid
-        try:
-            send(self._control, start)
-        except OSError as error:
-            raise ForkServerGoneError from error
+        self.ready = False
+        with contextlib.suppress(OSError):  # it has died, which `wait_until_ready` finds
+            send(self.control, start)
 
-    def fork(self) -> tuple[int, socket.socket]:
-        """Fork a worker: returns its process id and the socket of its channel.
+    def wait_until_ready(self) -> int:
+        """Wait until it has loaded what its workers share; returns how many threads that has started.
 
         Raises:
             ForkServerGoneError: the fork server has died.
-            RewardError: the system cannot start another process.
         """
-        ours, theirs = socket.socketpair()
+        threads = self._reply()
+        self.ready = True
+        return threads
+
+    def fork(self) -> tuple[int, socket.socket]:
+        """Fork a worker: returns its process id and the socket of its channel. The fork server must be ready.
+
+        Raises:
+            ForkServerGoneError: the fork server has died.
+            NoProcessError: the system cannot start another process.
+        """
+        ours, theirs = _socketpair()
         with theirs:
             try:
-                socket.send_fds(self._control, [COMMAND.pack(b"F", 0)], [theirs.fileno()])
+                socket.send_fds(self.control, [COMMAND.pack(b"F", 0)], [theirs.fileno()])
                 pid = self._reply()
-            except OSError as error:
+            except (OSError, ForkServerGoneError) as error:
                 ours.close()
                 raise ForkServerGoneError from error
         if pid < 0:
             ours.close()
-            raise RewardError(
-                f"No process could be started for the rewards: {os.strerror(-pid)}. Free some memory or processes, or "
-                "set rewards.workers to a smaller number."
-            )
+            raise NoProcessError(os.strerror(-pid))
         return pid, ours
 
     def kill(self, pid: int) -> None:
         """Kill a worker and all that it started; the fork server reaps it."""
         try:
-            self._control.sendall(COMMAND.pack(b"K", pid))
+            self.control.sendall(COMMAND.pack(b"K", pid))
         except OSError as error:
             raise ForkServerGoneError from error
 
     def end(self, pid: int) -> str:
         """As `kill`, and wait for it; returns how it ended, in words."""
         try:
-            self._control.sendall(COMMAND.pack(b"E", pid))
+            self.control.sendall(COMMAND.pack(b"E", pid))
             return _ended(self._reply())
         except OSError as error:
             raise ForkServerGoneError from error
 
     def close(self) -> None:
         """End the fork server and its workers, and reap it."""
-        self._control.close()
+        self.control.close()
         try:
             self._process.wait(_EXIT_SECONDS)
         except subprocess.TimeoutExpired:
@@ -98,21 +113,43 @@ class ForkServer:
 
     def forget(self) -> None:
         """In a fork of the trainer: close the socket and leave the processes to the trainer."""
-        self._control.close()
+        self.control.close()
         self._process.returncode = 0  # not this process's child
 
     def _reply(self) -> int:
-        data = self._control.recv(REPLY.size, socket.MSG_WAITALL)
+        try:
+            data = self.control.recv(REPLY.size, socket.MSG_WAITALL)
+        except OSError as error:
+            raise ForkServerGoneError from error
         if len(data) < REPLY.size:
             raise ForkServerGoneError
         reply: int = REPLY.unpack(data)[0]
         return reply
 
 
+def _socketpair() -> tuple[socket.socket, socket.socket]:
+    """A pair of sockets; hundreds of workers may need more open files than the usual soft limit allows.
+
+    Raises:
+        NoProcessError: there is no file left to open.
+    """
+    import resource  # not on Windows
+
+    try:
+        pair = socket.socketpair()
+    except OSError as error:
+        raise NoProcessError(os.strerror(error.errno or 1)) from error
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if pair[0].fileno() > soft // 2 and soft < hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(2 * soft, hard), hard))
+    return pair
+
+
 def _environment() -> dict[str, str]:
     """The trainer's environment, with Covey importable and numeric libraries limited to one thread."""
-    environment = {"OMP_NUM_THREADS": "1", **os.environ}
-    environment.pop(ENGINE_KEY, None)  # no reward needs it
+    environment = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", **os.environ}
+    environment.pop(ENGINE_KEY, None)  # no worker needs it
+    environment.setdefault("PYTHONHASHSEED", "0")  # the order of a set of texts is the same in the next run
     installed = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
     if str(_PACKAGE_FOLDER) not in installed:
         paths = [str(_PACKAGE_FOLDER), *filter(None, [environment.get("PYTHONPATH")])]

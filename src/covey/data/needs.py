@@ -1,0 +1,31 @@
+"""What a run needs of its rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from covey.config.groups.environment import EnvironmentConfig
+
+
+@dataclass(frozen=True, slots=True)
+class RowNeeds:
+    """What a run needs of its rows."""
+
+    answer_for: str | None = "the run"
+    """What needs gold answers (a reward, say), for messages; None: the rows may lack them."""
+    environment: EnvironmentConfig = field(default_factory=EnvironmentConfig)
+
+    @property
+    def prompts(self) -> bool:
+        """Whether every row needs a prompt."""
+        return not self.environment.gives_prompts
+
+    @property
+    def exact(self) -> bool:
+        """Whether every column keeps the types that it has in its file, for the `reset` of an environment."""
+        return self.environment.factory is not None
+
+    @property
+    def environments(self) -> tuple[str, ...]:
+        """The names among which rows choose in their column `environment`; empty where there is only one."""
+        return tuple(name for name in self.environment.factories if name is not None)

@@ -1,0 +1,213 @@
+"""Conversations with tools as tokens: those that were sampled and those of the results, never tokenised again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import cached_property
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from jinja2 import TemplateError
+from transformers.utils import get_json_schema
+
+from covey.environments.templates import parse, prepare
+from covey.errors import EnvironmentSetupError, one_line
+
+Message = dict[str, Any]
+Tools = Sequence[Callable[..., Any]]
+
+_CALL_ID = "call{:05d}"
+"""Nine letters and digits, which every template takes as the id of a call."""
+
+
+def template_refusal(tokenizer: Any) -> str | None:
+    """Why episodes with tools are impossible under a tokenizer's chat template; None if they are possible.
+
+    Args:
+        tokenizer: a tokenizer; it is not changed.
+    """
+    try:
+        chat_template, _ = prepare(tokenizer)
+        ToolChat(tokenizer, chat_template).check()
+    except EnvironmentSetupError as error:
+        return str(error)
+    return None
+
+
+class ToolChat:
+    """Renders, parses and continues conversations with tools, by one tokenizer and chat template.
+
+    Args:
+        tokenizer: with the response template that `of` adds, or that TRL's trainer has added; one of texts.
+        chat_template: the template to render with; None for the tokenizer's own.
+        chat_template_kwargs: further arguments of the template, such as `enable_thinking`.
+        stop_token_ids: tokens that end a turn of the model; None for the tokenizer's end of sequence.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Any,
+        chat_template: str | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+        *,
+        stop_token_ids: Collection[int] | None = None,
+    ) -> None:
+        self.tokenizer = tokenizer
+        self.chat_template = chat_template
+        self.chat_template_kwargs = dict(chat_template_kwargs or {})
+        self._known: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
+        self.stop_token_ids = frozenset([tokenizer.eos_token_id] if stop_token_ids is None else stop_token_ids)
+
+    @classmethod
+    def of(
+        cls,
+        tokenizer: Any,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+        *,
+        stop_token_ids: Collection[int] | None = None,
+    ) -> ToolChat:
+        """For a tokenizer as it was loaded: with the templates that TRL's trainer would use.
+
+        The tokenizer gets a `response_template` where it has none and TRL knows its chat template, as in training.
+
+        Raises:
+            EnvironmentSetupError: its chat template cannot do tools; see `template_refusal`.
+        """
+        chat_template, tokenizer.response_template = prepare(tokenizer)
+        chat = cls(tokenizer, chat_template, chat_template_kwargs, stop_token_ids=stop_token_ids)
+        chat.check()
+        return chat
+
+    def render(self, messages: Sequence[Message], tools: Tools | None) -> list[int]:
+        """The tokens of a conversation up to where the model's turn begins.
+
+        Args:
+            messages: the conversation.
+            tools: functions that the model may call.
+        """
+        return self._tokens(messages, tools, add_generation_prompt=True)
+
+    def parse(self, ids: Sequence[int], *, prefix: Sequence[int], tools: Tools | None) -> Message:
+        """The assistant's message that these tokens are, with `tool_calls` if there are any.
+
+        Args:
+            ids: the tokens of one turn of the model.
+            prefix: all tokens before them.
+            tools: functions that the model may call, which give the types of the arguments.
+        """
+        return parse(self.tokenizer, list(ids), list(prefix), self._schemas(tools))
+
+    def suffix_ids(
+        self, turn_ids: Sequence[int], tool_messages: Sequence[Message], tools: Tools | None = None
+    ) -> list[int]:
+        """The tokens that follow a turn of the model that called tools: the end of the turn if it lacks one, the
+        results, and the beginning of the next turn.
+
+        They are read off a conversation of the same shape, whose turn holds calls without arguments.
+
+        Args:
+            turn_ids: the tokens of the turn, as sampled.
+            tool_messages: the results, `{"role": "tool", "name": …, "content": …}`, in the order of the calls.
+            tools: as the prompt was rendered with.
+
+        Raises:
+            EnvironmentSetupError: the template renders a turn differently once results follow it.
+        """
+        turn, results = self._shape(tool_messages, self._style)
+        before = self._tokens(turn, tools, add_generation_prompt=False)
+        # A template may write a line break after the end of a turn, which the model does not sample.
+        while before and self._is_space(before[-1]):
+            before.pop()
+        after = self.render([*turn, *results], tools)
+        if after[: len(before)] != before:
+            raise EnvironmentSetupError(
+                "This model's chat template renders a turn of the model differently once a result follows it, so that "
+                "the tokens of the results cannot be told from those of the turn."
+            )
+        return self._joined(turn_ids, before[-1], after[len(before) :])
+
+    def _joined(self, turn_ids: Sequence[int], end: int, rest: list[int]) -> list[int]:
+        """What follows a turn, if a whole one ends with the token `end` and is followed by `rest`."""
+        last = turn_ids[-1] if turn_ids else None
+        if last != end and last not in self.stop_token_ids:  # cut by a limit
+            return [end, *rest] if end in self._terminators and end not in turn_ids else rest
+        # The token that ended the turn may be one that the template writes with the results (GLM's <|observation|>).
+        first = next((index for index, token in enumerate(rest) if not self._is_space(token)), 0)
+        return rest[first + 1 :] if last != end and rest[first] == last else rest
+
+    def _is_space(self, token: int) -> bool:
+        return not self.tokenizer.decode([token]).strip()
+
+    def check(self) -> None:
+        """Check that results can follow a turn.
+
+        Raises:
+            EnvironmentSetupError: they cannot; see `suffix_ids`.
+        """
+        self.suffix_ids([], [_result("first"), _result("second")])
+
+    @cached_property
+    def _style(self) -> str:
+        """How several calls are rendered: by ids that the template matches but does not show, without ids, or one call
+        for all results."""
+        ids = [_CALL_ID.format(index) for index in range(2)]
+        for style in ("ids", "calls"):
+            turn, results = self._shape([_result("first"), _result("second")], style)
+            try:
+                text = self._apply([*turn, *results], None, tokenize=False)
+            except EnvironmentSetupError:  # Llama 3.1 takes one call in a turn
+                continue
+            if not any(one in text for one in ids):
+                return style
+        return "one call"
+
+    @cached_property
+    def _terminators(self) -> frozenset[int]:
+        """Tokens that a turn may end with and that are no part of a call."""
+        return self.stop_token_ids | frozenset(self.tokenizer.all_special_ids)
+
+    def _shape(self, tool_messages: Sequence[Message], style: str) -> tuple[list[Message], list[Message]]:
+        """A question and a turn with calls that these results belong to, and the results."""
+        results = [dict(message) for message in tool_messages]
+        calls = [{"type": "function", "function": {"name": one["name"], "arguments": {}}} for one in results]
+        if style == "one call":
+            calls = calls[:1]
+        for index, (call, result) in enumerate(zip(calls, results, strict=False)):
+            if style == "ids":
+                result.setdefault("tool_call_id", _CALL_ID.format(index))
+            if "tool_call_id" in result:
+                call["id"] = result["tool_call_id"]
+        return [
+            {"role": "user", "content": "question"},
+            {"role": "assistant", "content": "", "tool_calls": calls},
+        ], results
+
+    def _schemas(self, tools: Tools | None) -> list[Any] | None:
+        """None without tools: some templates write the frame of a list even around an empty one."""
+        return [self._schema(tool) for tool in tools or ()] or None
+
+    def _schema(self, tool: Any) -> Any:
+        if isinstance(tool, dict):
+            return tool
+        function = getattr(tool, "__func__", tool)
+        if function not in self._known:
+            self._known[function] = get_json_schema(tool)
+        return self._known[function]
+
+    def _tokens(self, messages: Sequence[Message], tools: Tools | None, *, add_generation_prompt: bool) -> list[int]:
+        return list(self._apply(messages, tools, tokenize=True, add_generation_prompt=add_generation_prompt))
+
+    def _apply(self, messages: Sequence[Message], tools: Tools | None, *, tokenize: bool, **more: Any) -> Any:
+        more |= {**self.chat_template_kwargs, "chat_template": self.chat_template, "return_dict": False}
+        schemas = self._schemas(tools)
+        try:
+            return self.tokenizer.apply_chat_template(list(messages), tools=schemas, tokenize=tokenize, **more)
+        except (TemplateError, TypeError) as error:
+            roles = ", ".join(message["role"] for message in messages)
+            raise EnvironmentSetupError(
+                f"This model's chat template refuses a conversation of the roles {roles}. It says: {one_line(error)}."
+            ) from error
+
+
+def _result(name: str) -> Message:
+    return {"role": "tool", "name": name, "content": "result"}

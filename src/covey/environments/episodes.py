@@ -1,0 +1,285 @@
+"""Episodes: the model's turns and the tools that they call, until the model answers or a limit is reached."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import takewhile
+from typing import TYPE_CHECKING, Any, Literal
+
+from covey.environments.calls import RunAsync, begin_calls, finish_calls, run_coroutines
+from covey.environments.chat import Message, ToolChat
+from covey.environments.contract import tool_methods
+from covey.environments.proxies import control_of
+
+if TYPE_CHECKING:
+    from covey.environments.runner import EnvironmentRunner
+
+Ended = Literal["answered", "truncated", "max_turns", "timed_out", "crashed"]
+Generate = Callable[[list[list[int]], list[int]], tuple[list[list[int]], list[list[float]] | None]]
+"""Takes the token ids so far of each row, and how many tokens it may add at most; returns those that the model adds and
+their log-probabilities, if the engine gives them."""
+
+
+@dataclass
+class Episode:
+    """One conversation of the model with its tools."""
+
+    messages: list[Message]
+    """The prompt, with the environment's observation."""
+    prompt_ids: list[int]
+    """The prompt's tokens; empty if the episode has ended before its first turn (its `reset` failed)."""
+    tools: Mapping[str, Callable[..., Any]]
+    """What the model may call, by name."""
+    environment: Any = None
+    """The environment or its proxy; None with standalone tools only."""
+
+    ids: list[int] = field(default_factory=list)
+    """All tokens after the prompt: those sampled, and the results of tools between them."""
+    mask: list[int] = field(default_factory=list)
+    """1 for each sampled token, 0 for the others."""
+    logps: list[float] | None = None
+    """Log-probabilities of the tokens, 0 where not sampled; None if the engine gives none."""
+    completion: list[Message] = field(default_factory=list)
+    """The assistant's messages and the results, in order."""
+    turns: int = 0
+    """Turns of the model."""
+    calls: int = 0
+    """Tool calls."""
+    failures: int = 0
+    """Calls that failed: of an unknown tool, with wrong arguments, or the tool raised."""
+    seconds: float = 0.0
+    """In the environment and tools; see `settle`."""
+    ended: Ended | None = None
+    """How the episode ended; None before."""
+
+    turn_length: int = 0
+    """Tokens of the last turn."""
+    tool_seconds: float = 0.0
+    """In calls that the environment's own clock does not count."""
+
+    @classmethod
+    def of(
+        cls,
+        messages: list[Message],
+        prompt_ids: list[int],
+        tools: Mapping[str, Callable[..., Any]],
+        environment: Any,
+    ) -> Episode:
+        """An episode whose environment has been reset; it has ended already where that failed."""
+        episode = cls(messages, prompt_ids, tools, environment)
+        episode.settle()
+        return episode
+
+    def settle(self) -> None:
+        """Take the time in the environment so far, and whether it ended the episode."""
+        control = control_of(self.environment)
+        self.seconds = self.tool_seconds + (0.0 if control is None else control.seconds)
+        if control is not None and control.outcome is not None:
+            self.ended = control.outcome
+
+    def detached(self) -> Episode:
+        """The same without tools and environment, to be sent to another process."""
+        return replace(self, tools={}, environment=None)
+
+    @property
+    def conversation_ids(self) -> list[int]:
+        """All tokens so far."""
+        return self.prompt_ids + self.ids
+
+    def add_turn(self, ids: Sequence[int], logps: Sequence[float] | None, message: Message | None) -> None:
+        """Add a turn of the model.
+
+        Args:
+            ids: its tokens.
+            logps: their log-probabilities, if the engine gives them.
+            message: what they are; None for no tokens.
+        """
+        self._add(ids, 1, logps)
+        self.turns += 1
+        self.turn_length = len(ids)
+        if message is not None:
+            self.completion.append(message)
+
+    def add_results(self, ids: Sequence[int]) -> None:
+        """Add the tokens of results and of the next turn's beginning."""
+        self._add(ids, 0, None if self.logps is None else [0.0] * len(ids))
+
+    def _add(self, ids: Sequence[int], sampled: int, logps: Sequence[float] | None) -> None:
+        if logps is not None:
+            self.logps = [*(self.logps or []), *logps]
+        self.ids += ids
+        self.mask += [sampled] * len(ids)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How far an episode may go."""
+
+    max_completion_length: int
+    """Most tokens after the prompt, those of results included."""
+    max_turns: int | None = None
+    """Most turns of the model; None for no limit."""
+    max_length: int | None = None
+    """Most tokens with the prompt, of the model's context; None for no limit."""
+
+    def left(self, episode: Episode) -> int:
+        """Tokens that an episode may still take."""
+        left = self.max_completion_length - len(episode.ids)
+        if self.max_length is not None:
+            left = min(left, self.max_length - len(episode.prompt_ids) - len(episode.ids))
+        return left
+
+
+def begin_episodes(
+    rows: Sequence[Mapping[str, Any]], runner: EnvironmentRunner, chat: ToolChat, *, seeds: Sequence[int | None]
+) -> list[Episode]:
+    """Episodes of these data rows: environments are reset, all at once, and the prompts rendered.
+
+    Args:
+        rows: one per episode, with `prompt` (text or messages) unless the environment makes it, and `environment` where
+            there are several.
+        runner: the environments and tools, which has been started.
+        chat: renders the prompts.
+        seeds: of each episode's environment; equal ones make equal starts.
+
+    Returns:
+        In the order of the rows. One whose `reset` failed has ended already, as `timed_out` or `crashed`.
+    """
+    names: list[str | None] = [None] * len(rows)
+    if isinstance(runner.factory, Mapping):
+        names = [row.get("environment") for row in rows]
+    environments: list[Any] = [None] * len(rows) if runner.factory is None else runner.instances(names)
+    arguments = [
+        row if name is None else {key: value for key, value in row.items() if key != "environment"}
+        for name, row in zip(names, rows, strict=True)
+    ]
+    begin_resets(environments, arguments, seeds)
+    episodes = []
+    for environment, given, row in zip(environments, arguments, rows, strict=True):
+        messages = as_conversation(row.get("prompt", ""))
+        observation = None if environment is None else environment.reset(**given)
+        if observation is not None:
+            messages = [*messages[:-1], {**messages[-1], "content": messages[-1]["content"] + observation}]
+        tools = tools_by_name(runner.tools, environment)
+        episodes.append(Episode.of(messages, chat.render(messages, list(tools.values())), tools, environment))
+    return episodes
+
+
+def begin_resets(environments: Sequence[Any], rows: Sequence[Mapping[str, Any]], seeds: Sequence[int | None]) -> None:
+    """Start the resets of environments in worker processes, all at once; each one's next `reset` returns its result."""
+    for environment, row, seed in zip(environments, rows, seeds, strict=True):
+        if (control := control_of(environment)) is not None:
+            control.begin_reset(row, seed)
+
+
+def as_conversation(prompt: Any) -> list[Message]:
+    """A prompt as messages; text becomes the user's."""
+    return [{"role": "user", "content": prompt}] if isinstance(prompt, str) else list(prompt)
+
+
+def tools_by_name(standalone: Sequence[Callable[..., Any]], environment: Any) -> dict[str, Callable[..., Any]]:
+    """The tools of an episode: standalone ones and the methods of its environment, if it has one."""
+    methods = [] if environment is None else [getattr(environment, name) for name in tool_methods(type(environment))]
+    return {tool.__name__: tool for tool in [*standalone, *methods]}
+
+
+def run_episodes(
+    episodes: Sequence[Episode],
+    chat: ToolChat,
+    generate: Generate,
+    *,
+    max_turns: int | None,
+    max_completion_length: int,
+    max_length: int | None = None,
+    run_async: RunAsync = run_coroutines,
+    largest: Callable[[int], int] = int,
+) -> None:
+    """Run episodes to their end; each is updated in place. Their tools run at once, their turns in one batch.
+
+    Args:
+        episodes: new ones, or with their first turn.
+        chat: of the model that `generate` samples from.
+        generate: samples one turn of each row.
+        max_turns: most turns of the model in an episode; None for no limit.
+        max_completion_length: most tokens after the prompt, those of results included.
+        max_length: most tokens with the prompt, of the model's context; None for no limit.
+        run_async: runs `async` tools that are no proxies.
+        largest: the largest of this number over all processes that must call `generate` equally often.
+    """
+    limits = Limits(max_completion_length, max_turns, max_length)
+    new = [one for one in episodes if one.ended is None and not one.turns]
+    _generate_turns(new, chat, generate, limits, largest)
+    calling = [one for one in episodes if _calls(one, chat, limits)]
+    while largest(len(calling)):
+        _call_tools(calling, run_async)
+        going_on = [one for one in calling if _add_results(one, chat, limits)]
+        _generate_turns(going_on, chat, generate, limits, largest)
+        calling = [one for one in going_on if _calls(one, chat, limits)]
+
+
+def _generate_turns(
+    episodes: Sequence[Episode],
+    chat: ToolChat,
+    generate: Generate,
+    limits: Limits,
+    largest: Callable[[int], int],
+) -> None:
+    if not largest(len(episodes)):
+        return
+    rows, left = [one.conversation_ids for one in episodes], [limits.left(one) for one in episodes]
+    turns, logps = generate(rows, left)
+    for index, (episode, row, ids) in enumerate(zip(episodes, rows, turns, strict=True)):
+        ids = list(ids[: left[index]])  # an engine without a limit of each row's own samples more
+        message = chat.parse(ids, prefix=row, tools=list(episode.tools.values())) if ids else None
+        episode.add_turn(ids, None if logps is None else logps[index][: len(ids)], message)
+
+
+def _calls(episode: Episode, chat: ToolChat, limits: Limits) -> bool:
+    """Whether an episode goes on, with the calls of its last turn; else it has ended."""
+    if episode.ended is not None:
+        return False
+    if not (episode.turn_length and episode.completion[-1].get("tool_calls")):
+        ended = bool(episode.turn_length) and episode.ids[-1] in chat.stop_token_ids
+        episode.ended = "answered" if ended else "truncated"
+    elif limits.max_turns is not None and episode.turns >= limits.max_turns:
+        episode.ended = "max_turns"
+    return episode.ended is None
+
+
+def _call_tools(episodes: Sequence[Episode], run_async: RunAsync) -> None:
+    """Call what the last turns ask for, and add the results to the conversations."""
+    begun = [begin_calls(one.completion[-1]["tool_calls"], one.tools, run_async) for one in episodes]
+    for episode, results in zip(episodes, begun, strict=True):
+        finish_calls(results)
+        episode.calls += len(results)
+        episode.failures += sum(result.failed for result in results)
+        timed = () if control_of(episode.environment) is None else tool_methods(type(episode.environment))
+        episode.tool_seconds += sum(result.seconds for result in results if result.name not in timed)
+        episode.completion += [result.message for result in results]
+        episode.ended = next((result.ended for result in results if result.ended is not None), None)
+        episode.settle()
+
+
+def _add_results(episode: Episode, chat: ToolChat, limits: Limits) -> bool:
+    """Add the tokens of the results, if there is room for them; whether the episode goes on."""
+    if episode.ended is not None:
+        return False
+    results = _trailing_results(episode.completion)
+    turn = episode.ids[len(episode.ids) - episode.turn_length :]
+    suffix = chat.suffix_ids(turn, results, list(episode.tools.values()))
+    left = limits.left(episode) - len(suffix)
+    full = limits.max_length is not None and len(episode.conversation_ids) + len(suffix) >= limits.max_length
+    if left < 0 or full:
+        # As TRL: without the tokens of the results, the conversation has none either.
+        del episode.completion[len(episode.completion) - len(results) :]
+        episode.ended = "truncated"
+        return False
+    episode.add_results(suffix)
+    if left == 0:
+        episode.ended = "truncated"
+    return left > 0
+
+
+def _trailing_results(completion: Sequence[Message]) -> list[Message]:
+    return list(takewhile(lambda message: message["role"] == "tool", reversed(completion)))[::-1]

@@ -1,0 +1,1 @@
+"""The tools and environments that come with Covey."""

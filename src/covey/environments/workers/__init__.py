@@ -1,0 +1,1 @@
+"""Running environments and tools in worker processes: one process per live instance, with deadlines and limits."""

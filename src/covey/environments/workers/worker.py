@@ -1,0 +1,154 @@
+"""What the processes of environments and tools do: each holds one instance, or standalone tools."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import pickle
+import random
+import socket
+import sys
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any
+
+from covey.environments.contract import reset_arguments
+from covey.environments.registry import EnvironmentSource
+from covey.environments.workers import results
+from covey.environments.workers.description import describe_class, describe_function
+from covey.environments.workers.messages import MAX_ANSWER, Answer, Done, Raised, Request
+from covey.errors import CoveyError
+from covey.workers.channel import BadMessageError, receive, send_json
+from covey.workers.failures import describe, text_of
+from covey.workers.memory_limit import limit_memory
+
+MEMORY_KEY = "environment.memory_mb"
+
+
+class EnvironmentWork:
+    """What these processes do (`workers/fork_server_process.py`).
+
+    The fork server imports the user's code, so that hundreds of instances share its memory.
+
+    Args:
+        sources: the environments, by name.
+        tools: names of standalone tools.
+        finders: `module:function` that loads an environment's factory from its source, and one for a tool's name.
+        memory: bytes that a process may take on top of what it has once the code is loaded.
+    """
+
+    def __init__(
+        self,
+        sources: Mapping[str | None, EnvironmentSource],
+        tools: tuple[str, ...],
+        finders: tuple[str, str],
+        memory: int | None,
+    ) -> None:
+        self._sources = sources
+        self._tools = tools
+        self._finders = finders
+        self._memory = memory
+        self._loaded: dict[Any, Callable[..., Any] | BaseException] = {}
+        self._instance: Any = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def preload(self) -> None:
+        """Import the user's code; what it raises is raised again by those who need it."""
+        with contextlib.suppress(ImportError):
+            import_module("numpy")  # environments use it, and `reset` seeds it
+        for key in [*self._sources, *(("tool", name) for name in self._tools)]:
+            with contextlib.suppress(BaseException):
+                self._load(key)
+
+    def serve(self, channel: socket.socket) -> None:
+        """Do what is asked until the channel closes."""
+        _seed(None)
+        while (request := receive(channel)) is not None:
+            answer = self._answer(request)
+            try:
+                send_json(channel, _listed(answer), MAX_ANSWER)
+            except (BadMessageError, ValueError, RecursionError) as error:
+                send_json(channel, _listed(Raised(request.ticket, "its result is too large", text_of(error))))
+
+    def _answer(self, request: Request) -> Answer:
+        try:
+            return Done(request.ticket, self._do(request, pickle.loads(request.payload)))
+        except BaseException as error:  # the user's code may raise anything, SystemExit included
+            if isinstance(error, CoveyError | results.BadResultError):
+                return Raised(request.ticket, str(error), str(error))
+            return Raised(request.ticket, results.failure_text(error), describe(error, MEMORY_KEY))
+
+    def _do(self, request: Request, payload: Any) -> Any:
+        match request.action:
+            case "make":
+                return self._make(payload)
+            case "reset":
+                row, seed = payload
+                if seed is not None:
+                    _seed(seed)
+                return results.observation(
+                    self._run(self._instance.reset, (), reset_arguments(self._instance.reset, row))
+                )
+            case "tool":
+                standalone = self._instance is None
+                tool = self._load(("tool", request.name)) if standalone else getattr(self._instance, request.name)
+                return results.tool_result(self._run(tool, *payload))
+            case "reward":
+                return results.reward(self._run(self._instance.get_reward, (), {}))
+            case "attribute":
+                return results.attribute(self._instance, request.name)
+            case "attributes":
+                return results.attributes(self._instance)
+
+    def _make(self, key: Any) -> dict[str, Any]:
+        """Make the instance, or load a tool; returns its description."""
+        limit_memory(None)  # it may import large libraries
+        made = self._load(key)
+        limit_memory(self._memory)
+        if isinstance(key, tuple):
+            return describe_function(made)
+        self._instance = self._run(made, (), {})
+        return describe_class(type(self._instance))
+
+    def _load(self, key: Any) -> Callable[..., Any]:
+        """The factory of an environment, by its name, or a tool, by `("tool", name)`."""
+        found = self._loaded.get(key)
+        if found is None:
+            is_tool = isinstance(key, tuple)
+            module, _, function = self._finders[is_tool].partition(":")
+            try:
+                found = getattr(import_module(module), function)(key[1] if is_tool else self._sources[key])
+            except BaseException as error:
+                found = error
+            self._loaded[key] = found
+        if isinstance(found, BaseException):
+            raise found
+        return found
+
+    def _run(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Call a function, and wait for what it awaits, always in the same event loop."""
+        returned = function(*args, **kwargs)
+        if not (inspect.isawaitable(returned) or inspect.isasyncgen(returned)):
+            return returned
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
+            asyncio.set_event_loop(self._loop)
+        return self._loop.run_until_complete(_result(returned))
+
+
+async def _result(returned: Any) -> Any:
+    return [item async for item in returned] if inspect.isasyncgen(returned) else await returned
+
+
+def _listed(answer: Answer) -> list[Any]:
+    return ["done" if isinstance(answer, Done) else "raised", *answer]
+
+
+def _seed(seed: int | None) -> None:
+    """Seed the generators of this process; None: with new entropy, since a fork continues its parent's."""
+    random.seed(seed)
+    if (numpy := sys.modules.get("numpy")) is not None:
+        numpy.random.seed(None if seed is None else seed % 2**32)
+    if (torch := sys.modules.get("torch")) is not None:
+        torch.seed() if seed is None else torch.manual_seed(seed % 2**63)

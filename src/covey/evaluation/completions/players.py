@@ -1,0 +1,134 @@
+"""What is played on which problems: the environments and tools of a config, on held-out sets and on benchmarks."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from covey.environments.chat import ToolChat
+from covey.environments.runner import EnvironmentRunner
+from covey.evaluation.completions.playing import Playing
+from covey.evaluation.grading import environment_rewards
+from covey.log_once import log_once
+from covey.model.loading import all_eos_ids, own_generation_config
+
+if TYPE_CHECKING:
+    from covey.config import Config
+
+logger = logging.getLogger(__name__)
+
+
+@contextmanager
+def running(config: Config) -> Iterator[EnvironmentRunner | None]:
+    """Context manager: the environments and tools of a config, started; None if it names none.
+
+    Raises:
+        EnvironmentSetupError: one cannot be found, imported or made.
+    """
+    runner = EnvironmentRunner.of(config)
+    if runner is None:
+        yield None
+        return
+    with runner:
+        runner.start()
+        runner.check()
+        yield runner
+
+
+@dataclass(frozen=True)
+class Players:
+    """What evaluations of one model are played with: environments and tools that have been started, or none.
+
+    Attributes:
+        config: names them.
+        runner: runs them; None for plain completions.
+        chat: their conversations, as in training.
+        max_length: most tokens of the model's context; None for no limit.
+        rewarding: the names of the classes of environments that reward their episodes.
+    """
+
+    config: Config
+    runner: EnvironmentRunner | None = None
+    chat: ToolChat | None = None
+    max_length: int | None = None
+    rewarding: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, config: Config, runner: EnvironmentRunner | None, tokenizer: Any, model: Any) -> Players:
+        """For a model that samples with this tokenizer.
+
+        Args:
+            config: see above.
+            runner: see above.
+            tokenizer: of the model.
+            model: None where another engine holds it.
+
+        Raises:
+            EnvironmentSetupError: the chat template cannot do tools.
+        """
+        if runner is None:
+            return cls(config)
+        stops = _ends(config, tokenizer, model)
+        chat = ToolChat.of(tokenizer, config.training.chat_template_kwargs, stop_token_ids=stops)
+        context = getattr(getattr(model, "config", None), "max_position_embeddings", None)
+        return cls(config, runner, chat, context, environment_rewards(config, runner))
+
+    def playing(self) -> Playing | None:
+        """What plays the episodes; None for plain completions."""
+        if self.runner is None or self.chat is None:
+            return None
+        most, rewarding = self.config.environment.max_turns, self.rewarding
+        return Playing(self.runner, self.chat, max_turns=most, max_length=self.max_length, rewarding=rewarding)
+
+    @contextmanager
+    def for_set(self, name: str, columns: Sequence[str], *, benchmark: bool) -> Iterator[Players]:
+        """Context manager: what is played on a set of problems.
+
+        On a benchmark, tools are for every problem. So is an environment without a reward of its own, which is a set of
+        tools, if its `reset` takes the rows; one that rewards sets a task of its own, and of several no row of a
+        benchmark says which.
+
+        Args:
+            name: of the set, for the log.
+            columns: of its rows.
+            benchmark: whether it is one, and no held-out set of the run.
+        """
+        reason = _unfit(self, columns) if benchmark else ""
+        if not reason:
+            yield self
+            return
+        only_tools = replace(self.config.environment, factory=None, settings={})
+        played = "the tools alone are used" if only_tools.tools else "it is evaluated without"
+        log_once(logger, f"On the benchmark {name} the environment is not played, because {reason}: {played}.")
+        config = replace(self.config, environment=only_tools)
+        with running(config) as runner:
+            yield replace(self, config=config, runner=runner, rewarding=())
+
+
+def _unfit(players: Players, columns: Sequence[str]) -> str:
+    """Why rows with these columns cannot be played in the environment; empty if they can, or there is none."""
+    names = [*players.config.environment.factories]
+    if players.runner is None or not names:
+        return ""
+    if names != [None]:
+        return f"it is one of {len(names)}, and the rows have no column environment"
+    (instance,) = players.runner.instances(names)
+    if players.rewarding:
+        return "it rewards a task of its own"
+    try:
+        inspect.signature(instance.reset).bind(**dict.fromkeys(columns))
+    except TypeError as problem:
+        return f"its reset does not take the rows ({problem})"
+    return ""
+
+
+def _ends(config: Config, tokenizer: Any, model: Any) -> list[int]:
+    """The tokens that end a turn."""
+    if model is not None:
+        return all_eos_ids(model, tokenizer)
+    declared = getattr(own_generation_config(config.model), "eos_token_id", None)
+    return [tokenizer.eos_token_id, *([declared] if isinstance(declared, int) else declared or [])]

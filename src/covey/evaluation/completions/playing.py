@@ -1,0 +1,171 @@
+"""Episodes of an evaluation: rows in, one completion each out, by the environments and tools of the run."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from covey.environments.chat import ToolChat
+from covey.environments.contract import has_reward
+from covey.environments.episodes import Episode, begin_episodes, run_episodes
+from covey.environments.proxies import control_of
+from covey.evaluation.completions.played import Played
+from covey.rewards.reward import completion_text
+from covey.rollout import Completion, InferenceEngine, SamplingSettings, complete
+from covey.rollout.generate import conversation
+
+if TYPE_CHECKING:
+    from covey.environments.runner import EnvironmentRunner
+
+Row = Mapping[str, Any]
+Largest = Callable[[int], int]
+"""The largest of all processes' values; of several that must call `generate` equally often."""
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeCompletion(Completion):
+    """A completion that is an episode. `text` is that of the model's last message, `ids` hold results too."""
+
+    played: Played = field(default_factory=Played)
+
+    @property
+    def length(self) -> int:
+        """The tokens that the model sampled, as TRL counts them."""
+        return self.played.sampled
+
+
+class Playing:
+    """Plays the episodes of an evaluation.
+
+    Args:
+        runner: the environments and tools, started.
+        chat: renders and parses the conversations, as in training.
+        max_turns: most turns of the model in an episode; None for no limit.
+        max_length: most tokens of the prompt and all that follows; None for no limit.
+        rewarding: names of all classes of environments with `get_reward`.
+        on_turn: called with the episodes before each turn and after the last one; for a display.
+    """
+
+    def __init__(
+        self,
+        runner: EnvironmentRunner,
+        chat: ToolChat,
+        *,
+        max_turns: int | None,
+        max_length: int | None = None,
+        rewarding: Sequence[str] = (),
+        on_turn: Callable[[Sequence[Episode]], None] | None = None,
+    ) -> None:
+        self._runner = runner
+        self._chat = chat
+        self._max_turns = max_turns
+        self._max_length = max_length
+        self._rewarding = tuple(rewarding)
+        self._on_turn = on_turn
+
+    def sample(
+        self,
+        engine: InferenceEngine,
+        rows: Sequence[Row],
+        sampling: SamplingSettings,
+        *,
+        seed: int,
+        starts: Sequence[int | None],
+        vocab_size: int | None = None,
+        largest: Largest = int,
+    ) -> list[EpisodeCompletion]:
+        """Play one episode of each row.
+
+        The first turn is sampled as a plain completion with this seed would be; each later one has a seed that follows
+        from it. From the second turn on an episode's random numbers depend on which others of the call go on, and so
+        on the weights and seeds only.
+
+        Args:
+            engine: samples the turns.
+            rows: of the data; none for a process that only takes part in the turns of others.
+            sampling: the settings; the longest completion is that of the whole episode, results included.
+            seed: of the turns.
+            starts: the seed of each episode's environment.
+            vocab_size: see `complete`.
+            largest: where all processes must call `generate` equally often.
+        """
+        episodes = begin_episodes(rows, self._runner, self._chat, seeds=starts) if rows else []
+        shown = partial(self._on_turn, episodes) if self._on_turn is not None else None
+        turns = _Turns(engine, sampling, seed, vocab_size, self._chat.tokenizer.eos_token_id, shown)
+        with conversation(engine):
+            run_episodes(
+                episodes,
+                self._chat,
+                turns,
+                max_turns=self._max_turns,
+                max_completion_length=sampling.max_completion_length,
+                max_length=self._max_length,
+                largest=largest,
+            )
+        if shown is not None:
+            shown()
+        return self._rewarded(episodes)
+
+    def _rewarded(self, episodes: Sequence[Episode]) -> list[EpisodeCompletion]:
+        owned = [has_reward(type(episode.environment)) for episode in episodes]
+        for episode, own in zip(episodes, owned, strict=True):
+            if own and (control := control_of(episode.environment)) is not None:
+                control.begin_reward()  # all at once
+        return [self._completion(episode, own) for episode, own in zip(episodes, owned, strict=True)]
+
+    def _completion(self, episode: Episode, own: bool) -> EpisodeCompletion:
+        rewards: dict[str, float | None] = dict.fromkeys(self._rewarding)
+        if own:
+            rewards[type(episode.environment).__name__] = episode.environment.get_reward()
+        episode.settle()
+        played = Played(
+            prompt=episode.messages,
+            messages=episode.completion,
+            sampled=sum(episode.mask),
+            turns=episode.turns,
+            calls=episode.calls,
+            failures=episode.failures,
+            seconds=episode.seconds,
+            ended=str(episode.ended),
+            rewards=rewards,
+            owned=own,
+        )
+        text = completion_text(episode.completion)
+        return EpisodeCompletion(episode.ids, truncated=episode.ended == "truncated", text=text, played=played)
+
+
+def start_seed(seed: int, problem: int) -> int:
+    """The seed of a problem's environment: one for all its completions, whatever the batches."""
+    return random.Random(f"{seed}/{problem}").getrandbits(32)
+
+
+@dataclass
+class _Turns:
+    """Samples the turns of episodes, see `covey.environments.episodes.Generate`."""
+
+    engine: InferenceEngine
+    sampling: SamplingSettings
+    seed: int
+    vocab_size: int | None
+    token: int
+    """Any of the vocabulary: the prompt of a process that only takes part in the turns of others."""
+    before: Callable[[], None] | None
+    count: int = 0
+
+    def __call__(self, prompts: list[list[int]], remaining: list[int]) -> tuple[list[list[int]], None]:
+        if self.before is not None:
+            self.before()
+        seed = random.Random(f"{self.seed}/{self.count}").getrandbits(31) if self.count else self.seed
+        self.count += 1
+        found = complete(
+            self.engine,
+            prompts or [[self.token]],
+            self.sampling,
+            seed=seed,
+            vocab_size=self.vocab_size,
+            max_lengths=[max(most, 1) for most in remaining] or [1],
+        )
+        return [one.ids for one in found[: len(prompts)]], None

@@ -1,0 +1,90 @@
+"""What findings are made of, what their rules look at, and how they read a curve."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import fmean
+from typing import Any, Literal
+
+from covey.report.charts.series import Point
+from covey.report.load import RunRecord
+from covey.report.summary import Change, change_between, evaluations
+from covey.runlog import names
+from covey.runlog.metrics import Row
+
+Level = Literal["good", "note", "warn"]
+
+MIN_STEPS = 20
+"""Points that a rule about a trend needs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One diagnosis."""
+
+    level: Level
+    title: str
+    """What it says, in a few words."""
+    figure: str
+    """The number it is based on."""
+    text: str
+    """What it means, and what would help."""
+    rule: str = ""
+    """The name of the rule's function."""
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What the rules look at."""
+
+    rows: Sequence[Row]
+    config: Mapping[str, Any]
+    change: Change | None = None
+    """From the first to the last evaluation on the main held-out set."""
+    since_best: Change | None = None
+    """From the best evaluation after the first to the last, if the best is above the first and not the last."""
+    candidates: int = 1
+    """The evaluations that could have been the best."""
+
+    @classmethod
+    def of(cls, record: RunRecord, changed: Sequence[Change]) -> Evidence:
+        """The evidence of a run; reads the completions of its best evaluation."""
+        found = evaluations(record)
+        if not changed or len(found) < 2:
+            return cls(record.rows, record.config)
+        change = changed[0]
+        key = names.eval_name(change.held_out, change.metric)
+        best = max(found[1:], key=lambda row: float(row[key]))
+        later = best is not found[-1] and best[key] > found[0][key]
+        since = change_between(record, change.held_out, best, found[-1]) if later else None
+        return cls(record.rows, record.config, change, since, len(found) - 2)
+
+    @property
+    def improved(self) -> bool:
+        """Whether the held-out figure rose, by the paired test."""
+        return self.change is not None and self.change.verdict > 0
+
+
+Rule = Callable[[Evidence], Finding | None]
+
+
+def ends(points: Sequence[Point]) -> tuple[float, float]:
+    """The means of the first and of the last fifth."""
+    part = max(3, len(points) // 5)
+    return fmean(value for _, value in points[:part]), fmean(value for _, value in points[-part:])
+
+
+def noise(points: Sequence[Point]) -> float:
+    """The mean absolute change from one point to the next."""
+    return fmean(abs(b - a) for (_, a), (_, b) in pairwise(points))
+
+
+def since(points: Sequence[Point], holds: Callable[[float], bool]) -> int | None:
+    """The index from which the condition holds to the end for the mean of five points; None if there is none."""
+    start = None
+    for at in range(len(points)):
+        here = [value for _, value in points[max(0, at - 2) : at + 3]]
+        start = (at if start is None else start) if holds(fmean(here)) else None
+    return start
