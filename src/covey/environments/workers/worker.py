@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any
 
-from covey.environments.contract import reset_arguments
+from covey.environments.contract import EnvironmentLostError, reset_arguments
 from covey.environments.registry import EnvironmentSource
 from covey.environments.workers import results
 from covey.environments.workers.description import describe_class, describe_function
@@ -77,7 +77,8 @@ class EnvironmentWork:
         except BaseException as error:  # the user's code may raise anything, SystemExit included
             if isinstance(error, CoveyError | results.BadResultError):
                 return Raised(request.ticket, str(error), str(error))
-            return Raised(request.ticket, results.failure_text(error), describe(error, MEMORY_KEY))
+            lost = isinstance(error, EnvironmentLostError)
+            return Raised(request.ticket, results.failure_text(error), describe(error, MEMORY_KEY), lost)
 
     def _do(self, request: Request, payload: Any) -> Any:
         match request.action:
