@@ -51,7 +51,10 @@ def test_a_factory_implies_its_own_prompts_and_reward(factory: str) -> None:
 def test_a_recipe_composes_as_the_command_line_and_again_as_a_complete_config(tmp_path: Path) -> None:
     from covey.config import to_yaml
 
-    words = ["environment.factory={a: x.py:A, b: {factory: number_guess, settings: {k: 1}}}", "environment.settings.q=2"]
+    words = [
+        "environment.factory={a: x.py:A, b: {factory: number_guess, settings: {k: 1}}}",
+        "environment.settings.q=2",
+    ]
     config = load(words)
     (tmp_path / "whole.yaml").write_text(to_yaml(config))
     assert load(recipe=tmp_path / "whole.yaml") == config

@@ -145,5 +145,10 @@ def test_the_length_limit_keeps_the_types(tmp_path: Path) -> None:
         return [len(prompt[-1]["content"].split()) for prompt in prompts]
 
     cut = data.filter_by_length(loaded, lengths, lambda text, count: " ".join(text.split()[count:]), config)
-    assert [row["prompt"][-1]["content"].strip() for row in cut.train] == ["word", "word word", "word word", "word word"]
+    assert [row["prompt"][-1]["content"].strip() for row in cut.train] == [
+        "word",
+        "word word",
+        "word word",
+        "word word",
+    ]
     assert repr([row["state"] for row in cut.train]) == repr([row["state"] for row in ROWS])
