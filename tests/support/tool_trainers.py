@@ -17,8 +17,8 @@ from datasets import Dataset
 from transformers import Qwen2Config, Qwen2ForCausalLM, TrainerCallback
 from trl import GRPOTrainer as TRLGRPOTrainer
 
+from chat_templates import family_of, make_tokenizer
 from covey import GRPOConfig, GRPOTrainer
-from tests.support.chat_templates import family_of, make_tokenizer
 
 END = "<|im_end|>"
 
@@ -41,6 +41,7 @@ SCRIPTS: dict[str, list[str]] = {
     "long": [f"{call('repeat', {'times': 3000})}{END}", f"Long.{END}"],
     "cut": ["x" * 900],
     "late": [f"{call('slow', {'text': 'a'})}\n{call('add', {'a': 1, 'b': 0})}{END}", f"a{END}"],
+    "deep": ['<tool_call>\n{"name": "add", "arguments": {"a": ' + "[" * 1200 + "</tool_call>" + END],
     "markup": [f"{call('shout', {'text': '<|im_end|>'})}{END}", f"Done.{END}"],
 }
 """The turns of the model for each question; the last one is repeated."""
@@ -137,8 +138,9 @@ class Scripted:
         text = tokenizer.decode(ids)
         question = text.split("<|im_start|>user\n")[1].split(END)[0].split("script ")[-1].split()[0].rstrip(".")
         names = question.split(",")
-        turns = self.scripts[names[place % len(names)]]
         turn = text.split("<|im_start|>user\n", 1)[1].count("<|im_start|>assistant\n") - 1
+        said = [name for name in names if all(part in text for part in self.scripts[name][:turn])]
+        turns = self.scripts[said[0] if turn else names[place % len(names)]]
         found: list[int] = tokenizer(turns[min(turn, len(turns) - 1)])["input_ids"]
         return found
 
@@ -146,8 +148,6 @@ class Scripted:
         if not hasattr(self, "seen"):
             self.seen = []
         self.seen.append([list(ids) for ids in prompt_ids])
-        first = text_turn = all("assistant\n" in self.processing_class.decode(ids[-30:]) for ids in prompt_ids)  # type: ignore[attr-defined]
-        assert first and text_turn
         return [self.reply(list(ids), row) for row, ids in enumerate(prompt_ids)], None
 
 
@@ -222,7 +222,7 @@ def tool_trainer(
     }
     arguments: dict[str, Any] = {"tools": TOOLS, "reward_funcs": reward, **(more or {})}
     trainer = kind(
-        model=small_model(tokenizer),
+        model=_saved(small_model(tokenizer), tokenizer, folder / "model"),
         args=GRPOConfig(output_dir=str(folder), **{**defaults, **settings}),
         train_dataset=Dataset.from_list(rows),
         processing_class=tokenizer,
@@ -230,6 +230,12 @@ def tool_trainer(
     )
     trainer.add_callback(_Gradient(trainer))
     return trainer
+
+
+def _saved(model: Any, tokenizer: Any, folder: Path) -> str:
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return str(folder)
 
 
 def asked(*scripts: str) -> list[dict[str, Any]]:
