@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tests.support.compose_config import from_words, from_yaml
 
 from covey.config import compose, load
 from covey.config.groups.environment import EnvironmentConfig
 from covey.errors import ConfigError
-from tests.support.compose_config import from_words, from_yaml
 
 DEFAULT = ("exact_match", "format")
 
