@@ -29,7 +29,7 @@ from covey.importing import import_object
 from covey.model.adapters import check_adapters, quantization_config
 from covey.model.architecture import check_architecture
 from covey.model.loading import check_files, check_model, load_tokenizer, source_options
-from covey.model.prompts import cut_left, prompt_ids, render, thinking_prefix
+from covey.model.prompts import cut_left, prompt_ids, prompt_lengths, render, thinking_prefix
 from covey.rewards.runner import RewardRunner
 from covey.runlog.directory import RunDirectory
 from covey.training.build import check_optimizer, grpo_config
@@ -286,8 +286,8 @@ class Examination:
             if runner is None:
                 self.show_prompt(render(self.tokenizer, first, template))
             self.runner.prompt_prefix = thinking_prefix(self.tokenizer, first, config.rewards.think_tag, template)
-            cut = cut_left(self.tokenizer)
-            return data.filter_by_length(self.loaded, lambda some: list(map(len, encode(some))), cut, config.dataset)
+            measure, cut = prompt_lengths(self.tokenizer, template), cut_left(self.tokenizer)
+            return data.filter_by_length(self.loaded, measure, cut, config.dataset)
 
         before = self.loaded.notes
         loaded = yield from self._attempt("prompts", shorten)
@@ -308,13 +308,13 @@ class Examination:
 
         config = self.config
         self.progress("Trying the environment …")
-        ids, findings = try_resets(config, runner, self.tokenizer, self.loaded.train)
+        with self.quietly():
+            ids, findings = try_resets(config, runner, self.tokenizer, self.loaded.train)
+            findings += [play_episode(runner, self.loaded.train[0])] if self.plays else []
         yield from findings
         self.prompts += ids
         if ids:
             self.show_prompt(self.tokenizer.decode(ids[0]))
-        if self.plays:
-            yield play_episode(runner, self.loaded.train[0])
 
     def _whole(self) -> Findings[None]:
         """The checks that need everything."""
