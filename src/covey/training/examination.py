@@ -29,7 +29,7 @@ from covey.importing import import_object
 from covey.model.adapters import check_adapters, quantization_config
 from covey.model.architecture import check_architecture
 from covey.model.loading import check_files, check_model, load_tokenizer, source_options
-from covey.model.prompts import cut_left, prompt_ids, render, thinking_prefix
+from covey.model.prompts import cut_left, prompt_ids, prompt_lengths, render, thinking_prefix
 from covey.model.reward_model import RewardModel, load_all, reward_models
 from covey.rewards.runner import RewardRunner
 from covey.runlog.directory import RunDirectory
@@ -292,8 +292,8 @@ class Examination:
             if runner is None:
                 self.show_prompt(render(self.tokenizer, first, template))
             self.runner.prompt_prefix = thinking_prefix(self.tokenizer, first, config.rewards.think_tag, template)
-            cut = cut_left(self.tokenizer)
-            return data.filter_by_length(self.loaded, lambda some: list(map(len, encode(some))), cut, config.dataset)
+            measure, cut = prompt_lengths(self.tokenizer, template), cut_left(self.tokenizer)
+            return data.filter_by_length(self.loaded, measure, cut, config.dataset)
 
         before = self.loaded.notes
         loaded = yield from self._attempt("prompts", shorten)
