@@ -1,4 +1,4 @@
-"""Chatting with a model: answers to prompts, with its chat template and a run's system prompt, tools and environment."""
+"""Chatting with a model, with its chat template and a run's system prompt, tools and environment."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class ChatModel:
         config = compose([Flag("model.name", (target.source,))], target.run).config
         if system is None and target.run is not None:
             system = config.dataset.system_prompt
-        with running(config) as environments:
+        with running(config.environment) as environments:
             tokenizer = load_tokenizer(config.model)
             engine = engine_of(config, target, tokenizer, "local", batch_size=_BATCH)
             with closing(engine):

@@ -100,7 +100,7 @@ def run_evaluations(
     Raises:
         CoveyError: the model, the data or the settings cannot be used, or the folder holds other results.
     """
-    with running(config) as environments:
+    with running(config.environment) as environments:
         rewarding = () if environments is None else environment_rewards(config, environments)
         check_evaluation(config, rewarding)
         tokenizer = load_tokenizer(config.model)
@@ -126,7 +126,7 @@ def run_evaluations(
                 folder = _folder(config, target, part.name, out, several=len(sets) > 1)
                 with players.for_set(part.name, part.rows.column_names, benchmark=part.benchmark) as on_set:
                     setup = _Setup(engine, name, tokenizer, runner, on_set)
-                    found.append(_evaluate_set(target, part, folder, setup, progress))
+                    found.append(_evaluate_set(config, target, part, folder, setup, progress))
         return found
 
 
@@ -288,16 +288,18 @@ class _Setup:
     players: Players
 
 
-def _evaluate_set(target: Target, part: _Set, folder: Path, setup: _Setup, progress: Progress) -> StoredEvaluation:
-    config = setup.players.config
+def _evaluate_set(
+    config: Config, target: Target, part: _Set, folder: Path, setup: _Setup, progress: Progress
+) -> StoredEvaluation:
     settings, tags = config.evaluation, Tags(config.rewards.think_tag, config.rewards.answer_tag)
     template = config.training.chat_template_kwargs
     described = {
         "name": part.name,
         "model": {"id": target.label, "fingerprint": weights_fingerprint(target, getattr(setup.engine, "model", None))},
-        "data": describe_data(config, part.rows, setup.tokenizer),
+        "data": describe_data(config, setup.players.environment, part.rows, setup.tokenizer),
         **describe_method(
             config,
+            setup.players.environment,
             part.grader,
             setup.engine_name,
             rewarded=part.rewarded,
