@@ -41,6 +41,7 @@ SCRIPTS: dict[str, list[str]] = {
     "long": [f"{call('repeat', {'times': 3000})}{END}", f"Long.{END}"],
     "cut": ["x" * 900],
     "late": [f"{call('slow', {'text': 'a'})}\n{call('add', {'a': 1, 'b': 0})}{END}", f"a{END}"],
+    "deep": ['<tool_call>\n{"name": "add", "arguments": {"a": ' + "[" * 1200 + "</tool_call>" + END],
     "markup": [f"{call('shout', {'text': '<|im_end|>'})}{END}", f"Done.{END}"],
 }
 """The turns of the model for each question; the last one is repeated."""

@@ -95,7 +95,7 @@ class ToolChat:
             prefix: all tokens before them.
             tools: functions that the model may call, which give the types of the arguments.
         """
-        return parse(self.tokenizer, ids, prefix, self._schemas(tools) or [])
+        return parse(self.tokenizer, list(ids), list(prefix), self._schemas(tools))
 
     def suffix_ids(
         self, turn_ids: Sequence[int], tool_messages: Sequence[Message], tools: Tools | None = None

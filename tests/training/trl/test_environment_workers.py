@@ -10,6 +10,7 @@ import pytest
 
 from covey.environments.registry import EnvironmentSource
 from covey.environments.runner import EnvironmentRunner
+from covey.rewards.runner import RewardRunner
 from stopped_runs import StopAfter, contents
 from stopped_runs import logged as logs
 from tool_trainers import END, ScriptedCovey, asked, call, lengths, tool_trainer
@@ -196,3 +197,30 @@ def test_stop_and_go_equals_the_straight_run(runner: EnvironmentRunner, tmp_path
             [{k: v for k, v in row.items() if "seconds" not in k} for row in logs(one)] for one in (resumed, straight)
         ]
         assert kept[0] == kept[1]
+
+
+REWARDS = """
+def counted(completions, environments, **columns):
+    return [float(environment.count) for environment in environments]
+
+def turns(completions, **columns):
+    return [float(len(completion)) for completion in completions]
+"""
+
+
+@pytest.mark.parametrize("functions", [["counted", "turns"], ["turns"]])
+def test_rewards_by_name_start_early_and_read_the_environment_if_they_name_it(
+    runner: EnvironmentRunner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, functions: list[str]
+) -> None:
+    file = tmp_path / "rewards.py"
+    file.write_text(REWARDS if "counted" in functions else REWARDS.replace("counted", "unused"), encoding="utf-8")
+    begun: list[int] = []
+    begin = RewardRunner.begin
+    monkeypatch.setattr(RewardRunner, "begin", lambda *given: (begun.append(len(given[2])), begin(*given))[1])
+    with RewardRunner([f"{file}:{name}" for name in functions], workers=1) as rewards:
+        rows = with_columns("reach,miss,none,reach", goal=2)
+        found = train(runner, tmp_path / "out", rows, more={"reward_funcs": rewards.functions}).latest_completions
+    assert begun == [4]
+    assert found["turns"] == [4.0, 3.0, 1.0, 4.0]
+    assert found["Counter"] == [1.0, 0.0, 0.0, 1.0]
+    assert found.get("counted", [2.0, 5.0, 0.0, 2.0]) == [2.0, 5.0, 0.0, 2.0]

@@ -37,13 +37,14 @@ def trainer(tmp_path_factory: pytest.TempPathFactory) -> Any:
 @pytest.mark.parametrize("limits", [(600, 4), (600, 1), (150, 4), (95, 4), (4000, 6)])
 def test_the_loop_returns_what_trls_returns(trainer: Any, limits: tuple[int, int]) -> None:
     trainer.max_completion_length, trainer.max_tool_calling_iterations = limits
-    prompts = [row["prompt"] for row in asked(*SCRIPTS)]
+    scripts = [script for script in SCRIPTS if script != "deep"]  # at which TRL raises
+    prompts = [row["prompt"] for row in asked(*scripts)]
     given = first_turns(trainer, prompts)
     expected = TRLGRPOTrainer._tool_call_loop(trainer, *copy.deepcopy(given))
     found = trainer._tool_call_loop(*copy.deepcopy(given))
     for name, one, other in zip(NAMES, found, expected, strict=True):
         if isinstance(one, list):
-            for script, mine, theirs in zip(SCRIPTS, one, other, strict=True):
+            for script, mine, theirs in zip(scripts, one, other, strict=True):
                 if script == "late":  # results in the order of the calls, where TRL puts async ones last
                     continue
                 assert mine == theirs, (name, script)

@@ -286,3 +286,11 @@ def test_a_replaced_generate_writes_the_turns(tmp_path: Path, kind: Any) -> None
     assert row["tools/call_frequency"] == 1 / 2
     assert row["tools/failure_frequency"] == 0
     assert [one[-1]["content"] for one in trainer._logs["completion"]] == ["Four.", "Four."]
+
+
+def test_a_call_that_is_nested_too_deep_to_parse_is_text(tmp_path: Path) -> None:
+    """TRL's parser raises a RecursionError."""
+    trainer = tool_trainer(ScriptedCovey, tmp_path, asked("deep,answer,one,answer"), max_completion_length=2000)
+    trainer.train()
+    assert [len(one) for one in trainer.latest_completions["completion"]] == [1, 1, 3, 1]
+    assert "[[[" in trainer.latest_completions["completion"][0][0]["content"]
