@@ -7,13 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from covey.environments.registry import EnvironmentSource
 from covey.environments.runner import EnvironmentRunner
 from covey.rewards.runner import RewardRunner
+from forked import run_two
 from stopped_runs import StopAfter, contents
 from stopped_runs import logged as logs
-from tool_trainers import END, ScriptedCovey, asked, call, lengths, tool_trainer
+from tool_trainers import END, ScriptedCovey, asked, call, games, lengths, tool_trainer
 
 ENVIRONMENT = '''
 import os
@@ -224,3 +226,20 @@ def test_rewards_by_name_start_early_and_read_the_environment_if_they_name_it(
     assert found["turns"] == [4.0, 3.0, 1.0, 4.0]
     assert found["Counter"] == [1.0, 0.0, 0.0, 1.0]
     assert found.get("counted", [2.0, 5.0, 0.0, 2.0]) == [2.0, 5.0, 0.0, 2.0]
+
+
+@pytest.mark.slow
+def test_two_processes_take_the_step_of_one(tmp_path: Path) -> None:
+    """The middle group is in both processes, and so are its equal starts; turns differ in number between the two."""
+    file = tmp_path / "game.py"
+    file.write_text(ENVIRONMENT, encoding="utf-8")
+    run_two("tool_trainers.py", str(file), tmp_path, folder=tmp_path)
+    two = torch.load(tmp_path / "two.pt", weights_only=True)
+    one = games(file, tmp_path / "alone")
+    starts = [prompt[0]["content"] for prompt in two["columns"]["prompt"]]
+    assert [len(set(starts[at : at + 4])) for at in (0, 4, 8)] == [1, 1, 1]
+    assert len(set(starts)) == 3
+    assert two["columns"]["completion"] == one.latest_completions["completion"]
+    for name in ("tools/call_frequency", "environment/turns", "resampling/groups_replaced", "rewards/lengths/mean"):
+        assert two["row"][name] == pytest.approx(logged(one)[name]), name
+    assert logged(one)["resampling/groups_replaced"] == 1

@@ -50,3 +50,23 @@ def test_the_loop_returns_what_trls_returns(trainer: Any, limits: tuple[int, int
                 assert mine == theirs, (name, script)
         else:
             assert one == other, name
+
+
+def test_engines_that_serve_several_processes_get_equally_many_rows(
+    trainer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where another process has more rows, these are filled up, and the fillers' turns dropped."""
+    rows = [trainer._tokenize_prompts([row["prompt"]])[0][0] for row in asked("answer", "one")]
+    given: list[Any] = []
+
+    def generate(prompt_ids: list[list[int]], *_: Any, **__: Any) -> Any:
+        given.append((prompt_ids, trainer._episodes.turn_limits))
+        return [[index] for index in range(len(prompt_ids))], [[-0.1]] * len(prompt_ids)
+
+    monkeypatch.setattr(trainer._episodes, "_largest", lambda count: 4)
+    monkeypatch.setattr(trainer, "_generate_single_turn", generate)
+    ids, logps = trainer._episodes._generate(rows, [7, 8])
+    assert (ids, logps) == ([[0], [1]], [[-0.1], [-0.1]])
+    filler = [trainer._tokenizer.eos_token_id]
+    assert given == [([*rows, filler, filler], [7, 8, 1, 1])]
+    assert trainer._episodes.turn_limits is None
