@@ -14,7 +14,7 @@ from covey.rewards.reward import Reward
 from covey.rewards.workers.run_reward import LOGS
 
 _log = logging.getLogger("covey.rewards")
-_NOT_FOR_GRADERS = {"completion_ids", *LOGS}
+_NOT_FOR_GRADERS = {"completion_ids", "environments", *LOGS}
 _NOT_A_COLUMN = {"prompt", "completion", "completion_ids"}
 _STATE = "trainer_state"
 _LATEST_LOGS = 100

@@ -6,7 +6,7 @@ import dataclasses
 import os
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, closing, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -54,8 +54,9 @@ def examine(
         quietly=partial(logging_to, Path(os.devnull)),
         progress=progress,
         show_prompt=show_prompt,
+        plays=True,
     )
-    with environment_kept(*ACCELERATE):
+    with environment_kept(*ACCELERATE), closing(examination):
         for finding in examination:
             ignored = finding.mark is Mark.WRONG and finding.is_ignored(config.ignore_checks)
             yield dataclasses.replace(finding, mark=Mark.WARNING) if ignored else finding

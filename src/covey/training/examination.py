@@ -308,13 +308,13 @@ class Examination:
 
         config = self.config
         self.progress("Trying the environment …")
-        ids, findings = try_resets(config, runner, self.tokenizer, self.loaded.train)
+        with self.quietly():
+            ids, findings = try_resets(config, runner, self.tokenizer, self.loaded.train)
+            findings += [play_episode(runner, self.loaded.train[0])] if self.plays else []
         yield from findings
         self.prompts += ids
         if ids:
             self.show_prompt(self.tokenizer.decode(ids[0]))
-        if self.plays:
-            yield play_episode(runner, self.loaded.train[0])
 
     def _whole(self) -> Findings[None]:
         """The checks that need everything."""

@@ -173,8 +173,8 @@ def _build(checked: Examination, plan: ResumePlan, console: Any, processes: Proc
             if checked.environments is not None:
                 checked.environments.start(output=log)
             report = LiveReport(own)
-            started = (runner, report, processes, unrewarded, checked.environments)
-            job = _Job(config, run, own, plan, trainer, loaded, tokenizer, *started)
+            parts = (runner, report, processes, unrewarded, checked.environments)
+            job = _Job(config, run, own, plan, trainer, loaded, tokenizer, *parts)
             result = _train(job, console)
             if result.main and result.finished:  # still under the lock: the next process finds a finished run
                 processes.leave()

@@ -49,8 +49,8 @@ def check_environments(config: Config, runner: EnvironmentRunner) -> str:
     if unrewarded and not config.rewards.funcs:
         raise EnvironmentSetupError(
             f"{'; '.join(unrewarded)}: without get_reward, nothing rewards its episodes, as rewards.funcs is empty. "
-            "Add get_reward(self), which returns a number, or name rewards: rewards=default has exact_match and format; "
-            "rewards.funcs=[file.py:function] is your own."
+            "Add get_reward(self), which returns a number, or name rewards: rewards=default has exact_match and "
+            "format, rewards.funcs=[file.py:function] your own."
         )
     return "; ".join(found)
 
@@ -72,8 +72,8 @@ def check_resets(config: Config, runner: EnvironmentRunner, loaded: LoadedData) 
                     else "there is no dataset (dataset=none): set dataset.path=ROWS.jsonl, or give them defaults"
                 )
                 raise EnvironmentSetupError(
-                    f"{_where(name, factory)}: its reset needs {' and '.join(missing)}, which are columns of the data, "
-                    f"but {advice}."
+                    f"{_where(name, factory)}: its reset needs the column{'s' if len(missing) > 1 else ''} "
+                    f"{' and '.join(missing)}, but {advice}."
                 )
 
 

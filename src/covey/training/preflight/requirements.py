@@ -82,7 +82,8 @@ def check_rewards(config: Config, loaded: LoadedData, rewarding: Sequence[str] =
         RewardError: it cannot be found, or needs a missing column.
     """
     settings = RewardSettings.of(config.rewards, config.training.max_completion_length)
-    rewards.load(config.rewards.funcs, settings, loaded.train.column_names)
+    given = ["environments"] if config.environment.factory is not None else []
+    rewards.load(config.rewards.funcs, settings, [*loaded.train.column_names, *given])
     if not config.evaluation.every_steps:
         return {}
     sets = {name: rows.column_names for name, rows in loaded.evaluation.items()}
