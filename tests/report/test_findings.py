@@ -11,6 +11,7 @@ import pytest
 from covey.evaluation.comparison import PairedResult
 from covey.evaluation.estimators import Estimate
 from covey.evaluation.paired import compare
+from covey.report import episode_findings as episodes
 from covey.report import findings as rules
 from covey.report.evidence import Evidence, Finding, Rule
 from covey.report.findings import findings
@@ -149,6 +150,60 @@ def test_a_rule_gives_its_finding(rule: Rule, run: Evidence, level: str, figure:
 
 
 LONGER = {names.COMPLETION_LENGTH: lambda s: 100 + 4 * s}
+CALLS, FAILED = names.TOOL_CALLS, names.TOOL_FAILURES
+PER_STEP = {names.COMPLETIONS_PER_SECOND: lambda s: 32.0, names.STEP_TIME: lambda s: 2.0}  # 64 completions
+SPEAKS += [
+    (
+        episodes.tools_unused,
+        _given({CALLS: lambda s: 1.5 if s < 30 else 0.03}),
+        "warn",
+        "1.5 → 0.03 calls per completion",
+        "From step 30 on, completions have at most a tenth of the calls",
+    ),
+    (
+        episodes.tools_unused,
+        _given({CALLS: lambda s: 1.5 if s < 30 else 0.03}, change=_change(13, 1)),
+        "note",
+        "1.5 → 0.03",
+        "The held-out figure rose all the same",
+    ),
+    (episodes.tools_unused, _given({CALLS: lambda s: 0.01}), "warn", "0.01 calls", "Begin with a model that calls"),
+    (
+        episodes.calls_fail,
+        _given({CALLS: lambda s: float(s % 2), FAILED: lambda s: 0.6 * (s % 2)}),  # a step without calls has no share
+        "warn",
+        "60% of calls",
+        "failed",
+    ),
+    (
+        episodes.episodes_lost,  # 2 of 64 in every step
+        _given({names.ENVIRONMENT_TIMEOUTS: lambda s: 2.0, names.ENVIRONMENT_CRASHES: lambda s: 0.0, **PER_STEP}),
+        "warn",
+        "3.1% of episodes",
+        "3.1% of episodes timed out and 0.0% crashed",
+    ),
+    (
+        episodes.episodes_lost,
+        _given({"eval/episode/crashed": lambda s: 0.005, "eval/accuracy": lambda s: 0.5}),
+        "note",
+        "0.5% of episodes",
+        "0.0% of episodes timed out and 0.5% crashed",
+    ),
+    (
+        episodes.turn_limit,
+        _given({"eval/episode/max_turns": lambda s: s / 100}, {"environment": {"max_turns": 4}}),
+        "warn",
+        "49% of held-out episodes",
+        "in their last turn of 4,",
+    ),
+    (
+        episodes.environment_slow,
+        _given({names.STEP_TIME: lambda s: 2.0, names.ENVIRONMENT_TIME: lambda s: 1.2}),
+        "warn",
+        "60% of step time",
+        "larger batches",
+    ),
+]
 SILENT: list[tuple[Rule, Evidence]] = [
     (rules.held_out_change, _given()),
     (rules.best_was_earlier, _given()),
@@ -172,6 +227,18 @@ SILENT: list[tuple[Rule, Evidence]] = [
 ]
 
 
+SILENT += [
+    (episodes.tools_unused, _given({CALLS: lambda s: 1.5 if s < 30 else 0.4})),
+    (episodes.tools_unused, _given({CALLS: lambda s: 1.5 if s < 45 else 0.0})),  # five steps are no trend
+    (episodes.tools_unused, _given()),
+    (episodes.calls_fail, _given({CALLS: lambda s: 1.0, FAILED: lambda s: 0.4})),
+    (episodes.calls_fail, _given({CALLS: lambda s: 0.0, FAILED: lambda s: 0.9})),
+    (episodes.episodes_lost, _given({names.ENVIRONMENT_TIMEOUTS: lambda s: 0.0, **PER_STEP})),
+    (episodes.turn_limit, _given({"eval/episode/max_turns": lambda s: 0.5 if s < 49 else 0.05})),
+    (episodes.environment_slow, _given({names.STEP_TIME: lambda s: 2.0, names.ENVIRONMENT_TIME: lambda s: 0.9})),
+]
+
+
 @pytest.mark.parametrize(("rule", "run"), SILENT)
 def test_a_rule_gives_none(rule: Rule, run: Evidence) -> None:
     assert rule(run) is None
@@ -179,6 +246,12 @@ def test_a_rule_gives_none(rule: Rule, run: Evidence) -> None:
 
 def test_every_rule_is_tested_both_ways() -> None:
     assert {rule for rule, *_ in SPEAKS} == {rule for rule, *_ in SILENT} == set(rules.RULES)
+
+
+def test_the_step_at_which_the_model_stopped_calling_is_exact() -> None:
+    found = episodes.tools_unused(_given({CALLS: lambda s: 0.8 if s < 40 else 0.0}))
+    assert found is not None
+    assert found.title == "The model stopped calling tools at step 40"
 
 
 def test_warnings_come_first_and_a_bare_run_has_no_findings() -> None:

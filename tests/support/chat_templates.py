@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import re
 from dataclasses import dataclass
@@ -9,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import trl
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
+from transformers.utils import get_json_schema
 
 FOLDER = Path(trl.__file__).parent / "chat_templates"
 SHIPPED = sorted(path.stem for path in FOLDER.glob("*.jinja") if not path.stem.endswith("_training"))
@@ -62,12 +64,16 @@ def family_of(template: str) -> Family:
 
 
 def make_tokenizer(template: str) -> PreTrainedTokenizerFast:
-    """A tokenizer of bytes with one of TRL's templates, whose markup is single tokens."""
+    """A tokenizer with one of TRL's templates, whose markup is single tokens; elsewhere it merges across words."""
     text, family = (FOLDER / f"{template}.jinja").read_text(encoding="utf-8"), family_of(template)
-    vocabulary = {letter: index for index, letter in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
-    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
+    tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    seen = [*text.splitlines(keepends=True), *[json.dumps(get_json_schema(tool)) for tool in TOOLS] * 2]
+    tokenizer.train_from_iterator(
+        seen, trainers.BpeTrainer(vocab_size=700, initial_alphabet=alphabet, show_progress=False)
+    )
     markup = sorted({*_MARKUP.findall(text), family.eos, *family.stops})
     tokenizer.add_tokens([AddedToken(one, special=False, normalized=False) for one in markup])
     return PreTrainedTokenizerFast(

@@ -32,6 +32,7 @@ from claimed_tensors import COUNTS, Claiming, claimed_cuda  # noqa: E402
 from covey import GRPOConfig, GRPOTrainer, SpeedConfig  # noqa: E402
 from covey.model.starter import STARTER_PATH  # noqa: E402
 from covey.objective import AdaptiveKL, MaxEnt  # noqa: E402
+from covey.rollout import LocalEngine, SamplingSettings  # noqa: E402
 from covey.training.device_check.accuracy import sampling_checks, scoring_checks  # noqa: E402
 from covey.training.device_check.models import TINY  # noqa: E402
 from flash_kernels import flash_kernels  # noqa: E402
@@ -111,6 +112,11 @@ class _Watch(TrainerCallback):
 
 _UNENDING = {"temperature": 8.0, "max_steps": 1}
 """So hot that hardly a completion ends by itself."""
+TURNS: dict[str, Any] = {
+    "turn_short": {"length": 8},
+    "turn_long": {"length": 40},
+    "turn_cpu": {"length": 40, "claimed": False},
+}
 _TRAINER = ("objective", "kl_controller", "speed", "resample_groups", "peft_config")
 
 
@@ -180,6 +186,30 @@ def device_checks() -> dict[str, Any]:
     return {"device": "cuda", "checks": [one.as_json() for one in found], "kernels": sum(COUNTS.kernels.values())}
 
 
+def second_turn(length: int, *, claimed: bool = True) -> dict[str, Any]:
+    """Sample a first turn, and count what a second one of some of its rows costs, in another order."""
+    engine = LocalEngine(
+        AutoModelForCausalLM.from_pretrained(STARTER_PATH, dtype=torch.float32).to("cuda" if claimed else "cpu"),
+        AutoTokenizer.from_pretrained(STARTER_PATH),
+    )
+    prompts = [ids for ids in ([5, 6, 7, 8], list(range(20, 31)), [9, 10]) for _ in range(4)]
+    torch.manual_seed(0)
+    with engine.conversation():
+        first = engine.generate(prompts, SamplingSettings(12, temperature=8.0))
+        longer = [
+            [*ids, *one.ids, *range(40, 42 + row)] for row, (ids, one) in enumerate(zip(prompts, first, strict=True))
+        ]
+        COUNTS.clear()
+        settings = SamplingSettings(length, temperature=8.0, logprobs=True)
+        found = engine.generate(longer[:1:-1], settings, max_lengths=[length - row % 3 for row in range(10)])
+    return {
+        "ids": [one.ids for one in found],
+        "logps": [one.logps for one in found],
+        "waits": dict(COUNTS.waits),
+        "kernels": sum(COUNTS.kernels.values()),
+    }
+
+
 def main() -> None:
     logging.basicConfig(level=logging.WARNING, format="LOG %(name)s %(message)s")
     for module in (chunked_logprob, trl_utils):  # kernels that only a GPU compiles
@@ -191,7 +221,12 @@ def main() -> None:
             found: dict[str, Any] = {"case": case}
             try:
                 with claimed_cuda(), Claiming():
-                    found |= device_checks() if case == "device_check" else train(Path(name), **known[case])
+                    if case == "device_check":
+                        found |= device_checks()
+                    elif case.startswith("turn_"):
+                        found |= second_turn(**TURNS[case])
+                    else:
+                        found |= train(Path(name), **known[case])
             except Exception as error:
                 found |= {"error": f"{type(error).__name__}: {error}", "traceback": traceback.format_exc(limit=-8)}
             print(json.dumps(found, default=str), flush=True)

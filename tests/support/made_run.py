@@ -1,6 +1,6 @@
 """A synthetic run directory for tests of the report, written by the run log's own writers, with hostile completions.
 
-python tests/support/made_run.py FOLDER [steps] [completions per step]
+python tests/support/made_run.py FOLDER [steps] [completions per step] [tools]
 """
 
 from __future__ import annotations
@@ -31,20 +31,28 @@ objective: {name: maxent, kl: {controller: adaptive, kl_target: 0.05}}
 rewards: {funcs: [exact_match, format], think_tag: think, answer_tag: answer}
 training: {num_generations: 8, learning_rate: 1.0e-05, beta: 0.02, max_steps: %d, max_completion_length: 96}
 """
+ENVIRONMENT = """\
+environment: {factory: 'games/<b>doors</b>.py:Doors', tools: [calculator], max_turns: 4}
+"""
 GROUP = 8
 
 
-def make_run(root: Path, steps: int = 60, per_step: int = 16, seed: int = 0) -> Path:
-    """Write a run of this many steps and completions per step; returns the folder."""
+def make_run(root: Path, steps: int = 60, per_step: int = 16, seed: int = 0, *, tools: bool = False) -> Path:
+    """Write a run of this many steps and completions per step; returns the folder.
+
+    Args:
+        tools: whether completions are episodes with tools.
+    """
     run, draw = RunDirectory(root), random.Random(seed)
     root.mkdir(parents=True)
-    run.config.write_text(CONFIG % steps, encoding="utf-8")
+    run.config.write_text(CONFIG % steps + ENVIRONMENT * tools, encoding="utf-8")
     run.write_environment()
     writer = MetricsWriter(run.metrics, None)
     for step in range(steps + 1):
-        writer.add(step, _row(step, steps, draw))
+        writer.add(step, _row(step, steps, draw) | (_episode_row(step, steps, draw) if tools else {}))
         if step:
-            write_completions(run.completions, step, _completions(step, steps, per_step, draw))
+            columns = _completions(step, steps, per_step, draw)
+            write_completions(run.completions, step, columns | (_episodes(columns, draw) if tools else {}))
     writer.flush()
     return root
 
@@ -162,5 +170,61 @@ def _completions(step: int, steps: int, count: int, draw: random.Random) -> dict
     return columns
 
 
+def _episode_row(step: int, steps: int, draw: random.Random) -> dict[str, Value]:
+    """The model stops calling tools at two thirds of the run."""
+    calls = 1.5 if step < 2 * steps // 3 else 0.02
+    row: dict[str, Value] = {}
+    if step % max(1, steps // 10) == 0:
+        held_out: dict[str, float] = {names.TURNS: 1 + calls, names.CALLS: calls, names.SECONDS: 0.2 * calls}
+        shares = zip(names.ENDS, (0.7, 0.1, 0.12, 0.05, 0.03), strict=True)
+        held_out |= {f"{names.EPISODE}{end}": share for end, share in shares}
+        row |= {names.eval_name(names.TEST_SET, name): value for name, value in held_out.items()}
+    if step:
+        row |= {
+            names.TOOL_CALLS: calls + abs(draw.gauss(0, 0.01)),
+            names.TOOL_FAILURES: 0.6 if step < steps / 2 else 0.1,
+            names.ENVIRONMENT_TURNS: 1 + calls,
+            names.ENVIRONMENT_SECONDS: 0.2 * calls,
+            names.ENVIRONMENT_TIMEOUTS: float(draw.random() < 0.3),
+            names.ENVIRONMENT_CRASHES: float(draw.random() < 0.1),
+            names.ENVIRONMENT_TIME: 0.5,
+        }
+    return row
+
+
+_RESULTS = ("42", *UGLY, "{'error': 'division by zero'}", "", "a long result " * 200)
+
+
+def _episodes(columns: dict[str, list[Any]], draw: random.Random) -> dict[str, list[Any]]:
+    """The columns of episodes, and completions with calls and results: every fourth is a plain answer."""
+    found: dict[str, list[Any]] = {name: [] for name in (names.COLUMN_COMPLETION, *_EPISODE_COLUMNS)}
+    for at, (answer,) in enumerate(columns[names.COLUMN_COMPLETION]):
+        calls = at % 4
+        messages: list[dict[str, Any]] = []
+        for number in range(calls):
+            arguments = {"expression": f"{number} + {UGLY[at % len(UGLY)]}", "exact": True}
+            function = {"name": "calculator" if at % 3 else UGLY[0], "arguments": arguments}
+            calling = {"role": "assistant", "content": "<think>I need it.</think>" * (number == 0)}
+            messages += [
+                {**calling, "tool_calls": [{"type": "function", "function": function}]},
+                {"role": "tool", "name": function["name"], "content": _RESULTS[(at + number) % len(_RESULTS)]},
+            ]
+        end = "answered" if calls < 3 else ("max_turns", "timed_out", "crashed", "truncated")[at // 4 % 4]
+        completion = [*messages, answer] if end == "answered" else messages
+        seconds = round(draw.random() * calls, 3)
+        values = (completion, calls + (end == "answered"), calls, calls // 3, end, seconds)
+        for name, value in zip(found, values, strict=True):
+            found[name].append(value)
+    return found
+
+
+_EPISODE_COLUMNS = (
+    *(names.COLUMN_TURNS, names.COLUMN_CALLS, names.COLUMN_FAILURES),
+    *(names.COLUMN_EPISODE, names.COLUMN_SECONDS),
+)
+
+
 if __name__ == "__main__":
-    make_run(Path(sys.argv[1]), *(int(number) for number in sys.argv[2:]))
+    make_run(
+        Path(sys.argv[1]), *(int(number) for number in sys.argv[2:] if number != "tools"), tools="tools" in sys.argv
+    )

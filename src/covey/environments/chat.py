@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from jinja2 import TemplateError
 from transformers.utils import get_json_schema
@@ -54,7 +55,7 @@ class ToolChat:
         self.tokenizer = tokenizer
         self.chat_template = chat_template
         self.chat_template_kwargs = dict(chat_template_kwargs or {})
-        self._known: dict[Any, Any] = {}
+        self._known: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
         self.stop_token_ids = frozenset([tokenizer.eos_token_id] if stop_token_ids is None else stop_token_ids)
 
     @classmethod
@@ -94,7 +95,7 @@ class ToolChat:
             prefix: all tokens before them.
             tools: functions that the model may call, which give the types of the arguments.
         """
-        return parse(self.tokenizer, ids, prefix, self._schemas(tools) or [])
+        return parse(self.tokenizer, list(ids), list(prefix), self._schemas(tools))
 
     def suffix_ids(
         self, turn_ids: Sequence[int], tool_messages: Sequence[Message], tools: Tools | None = None
@@ -191,6 +192,8 @@ class ToolChat:
         return [self._schema(tool) for tool in tools or ()] or None
 
     def _schema(self, tool: Any) -> Any:
+        if isinstance(tool, dict):
+            return tool
         function = getattr(tool, "__func__", tool)
         if function not in self._known:
             self._known[function] = get_json_schema(tool)

@@ -25,7 +25,11 @@ def tools_unused(run: Evidence) -> Finding | None:
             "tell it of them in the prompt (dataset.system_prompt), or raise training.temperature.",
         )
     start = since(points, lambda value: value <= 0.1 * usual)
-    if start is None or len(points) - start < MIN_STEPS // 2:
+    if start is None:
+        return None
+    while start and points[start - 1][1] <= 0.1 * usual:  # the mean of five falls later than the values
+        start -= 1
+    if len(points) - start < MIN_STEPS // 2:
         return None
     step = points[start][0]
     return Finding(

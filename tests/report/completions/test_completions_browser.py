@@ -152,6 +152,62 @@ def test_sorting(driver: Any, page: Path) -> None:
         assert content["advantage"][first] == best(content["advantage"])
 
 
+@pytest.fixture(scope="module")
+def tool_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_report(make_run(tmp_path_factory.mktemp("tools") / "made", steps=12, tools=True))
+
+
+def _choose(driver: Any, place: int) -> Any:
+    driver.execute_script(f"document.querySelectorAll('.line')[{place}].click()")
+    return driver.find_element("css selector", ".card.chosen")
+
+
+def test_turns_calls_and_results(shared_browser: Any, tool_page: Path) -> None:
+    """Completions 1 and 3 of the first group: one call and an answer, and three calls without one."""
+    open_page(shared_browser, tool_page)
+    card = _choose(shared_browser, 1)
+    kinds = [one.get_attribute("class") for one in card.find_elements("css selector", ".turns > li")]
+    assert kinds == ["turn", "result", "turn"]
+    (call,) = card.find_elements("css selector", ".call")
+    arguments = json.dumps(f"0 + {UGLY[1]}", ensure_ascii=False)
+    assert call.get_attribute("textContent") == f"calculator(expression={arguments}, exact=true)"
+    result = card.find_element("css selector", ".result .text").get_attribute("textContent")
+    assert result == UGLY[0]  # the second of the results
+    labels = {one.text: one.find_element("xpath", "../dd").text for one in card.find_elements("css selector", "dt")}
+    assert (labels["turns"], labels["tool calls"]) == ("2", "1")
+    assert not card.find_elements("css selector", ".cut")
+    cut = _choose(shared_browser, 3)
+    assert [one.text for one in cut.find_elements("css selector", ".cut")] == ["max turns"]
+    assert len(cut.find_elements("css selector", ".turn")) == 3
+    assert cut.find_element("css selector", ".call b").get_attribute("textContent") == UGLY[0]  # the name of a tool
+    assert _run(shared_browser, "window.pwned") is None
+    assert _run(shared_browser, "document.querySelectorAll('main img, main script').length") == 0
+    assert _console(shared_browser) == []
+
+
+def test_filters_of_episodes(shared_browser: Any, tool_page: Path) -> None:
+    """Of 16 completions of a step, 4 each have 0, 1, 2 and 3 calls; the last kind fails once and does not answer."""
+    open_page(shared_browser, tool_page)
+    for kind, of_sixteen in (
+        *(("", 16), ("called", 12), ("uncalled", 4), ("failed", 4), ("unanswered", 4), ("=timed_out", 1)),
+        *(("=crashed", 1), ("=max_turns", 1), ("=truncated", 1), ("=answered", 12)),
+    ):
+        _set(shared_browser, "episode", kind)
+        assert _count(shared_browser) == 12 * of_sixteen, kind
+    _set(shared_browser, "episode", "")
+    _set(shared_browser, "sort", "calls")
+    first = shared_browser.find_element("css selector", ".line")
+    assert "3 calls" in first.text
+    _set(shared_browser, "search", "division by zero")  # in a result
+    assert 0 < _count(shared_browser) < 192
+    assert _console(shared_browser) == []
+
+
+def test_a_page_without_episodes_has_no_filter_for_them(driver: Any) -> None:
+    assert not driver.find_element("css selector", "[name=episode]").is_displayed()
+    assert not driver.find_elements("css selector", "[name=sort] [value=calls], .turns")
+
+
 def test_a_group_side_by_side(driver: Any, page: Path) -> None:
     driver.execute_script("document.querySelectorAll('.line')[4].click()")
     cards = driver.find_elements("css selector", ".card")
@@ -234,6 +290,15 @@ def test_ten_thousand_completions_keep_a_small_page(shared_browser: Any, tmp_pat
     _waited(shared_browser)
     assert shared_browser.find_elements("css selector", ".line")[-1].get_attribute("data-at") == "11999"
     assert _console(shared_browser) == []
+
+
+def test_episodes_fit_a_narrow_screen(shared_browser: Any, tool_page: Path) -> None:
+    resize(shared_browser, 390)
+    open_page(shared_browser, tool_page)
+    _choose(shared_browser, 3)
+    assert _run(shared_browser, "document.documentElement.scrollWidth") <= 390
+    wide = "[...document.querySelectorAll('.card')].filter((one) => one.scrollWidth > one.clientWidth).length"
+    assert _run(shared_browser, wide) == 0
 
 
 @pytest.mark.parametrize("width", [1280, 390])

@@ -14,15 +14,11 @@ from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
     Gemma2Config,
-    Gemma3TextConfig,
     GenerationConfig,
-    LlamaConfig,
     LogitsProcessor,
     MambaConfig,
-    MistralConfig,
-    PretrainedConfig,
-    Qwen2Config,
     Qwen3Config,
+    Qwen3ForCausalLM,
 )
 from transformers.generation import (
     LogitsProcessorList,
@@ -38,32 +34,14 @@ from covey.rollout import LocalEngine, SamplingSettings, generate, sample
 from covey.rollout.local.compatibility import unsupported_reason
 from covey.rollout.local.token_sampling import sample_tokens
 from forked import run_two
-from small_models import SMALL, VOCABULARY
+from small_models import ARCHITECTURES, SMALL, VOCABULARY, build
 
-ARCHITECTURES: dict[str, PretrainedConfig] = {
-    "qwen2": Qwen2Config(**SMALL),
-    "qwen3": Qwen3Config(**SMALL),
-    "llama": LlamaConfig(**SMALL),
-    "gemma3": Gemma3TextConfig(
-        **SMALL,
-        sliding_window=8,
-        layer_types=["sliding_attention", "full_attention"],
-        query_pre_attn_scalar=8,
-        tie_word_embeddings=False,  # tied and of random weights, it only repeats itself
-    ),
-    "mistral": MistralConfig(**SMALL, sliding_window=8),
-}
 PROMPTS = [[5, 9, 11], list(range(3, 17)), [7, 7, 21, 30, 2, 6]]
 ROWS = [PROMPTS[0]] * 3 + [PROMPTS[1]] * 2 + [PROMPTS[2]] * 4
 
 
 def greedy(length: int) -> SamplingSettings:
     return SamplingSettings(length, temperature=0.0)
-
-
-def build(name: str) -> Any:
-    torch.manual_seed(2)
-    return AutoModelForCausalLM.from_config(ARCHITECTURES[name]).eval()
 
 
 @pytest.fixture(scope="module", params=ARCHITECTURES)
@@ -311,6 +289,25 @@ def test_unsupported_models_have_a_reason() -> None:
     noisy = AutoModelForCausalLM.from_config(Qwen3Config(**SMALL, attention_dropout=0.1))
     assert "dropout" in str(unsupported_reason(noisy.train()))
     assert unsupported_reason(noisy.eval()) is None
+
+
+def test_a_model_with_a_generate_of_its_own_is_left_to_it() -> None:
+    from peft import LoraConfig, get_peft_model
+
+    class Other(Qwen3ForCausalLM):
+        def generate(self, *args: Any, **kwargs: Any) -> Any:
+            return super().generate(*args, **kwargs)
+
+    reason = "has a generate of its own"
+    assert reason in str(unsupported_reason(Other(Qwen3Config(**SMALL)).eval()))
+    model = build("qwen3")
+    adapted = get_peft_model(model, LoraConfig(r=4, target_modules="all-linear"))
+    assert unsupported_reason(adapted) is None
+    for patched in (adapted, model):
+        patched.generate = lambda *_, **__: torch.zeros(1, 1)
+        assert reason in str(unsupported_reason(adapted))
+        del patched.generate
+    assert unsupported_reason(adapted) is None
 
 
 def test_an_attention_that_computes_something_else_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:

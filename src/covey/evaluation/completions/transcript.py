@@ -33,12 +33,14 @@ def calls_of(message: Message) -> list[tuple[str, Any]]:
 
 def call_text(call: tuple[str, Any]) -> str:
     """A call as `name(argument=value, …)`, the values as JSON."""
-    name, arguments = call
+    return f"{call[0]}({arguments_text(call[1])})"
+
+
+def arguments_text(arguments: Any) -> str:
+    """The arguments of a call, see `call_text`; a template may give them as text."""
     if isinstance(arguments, Mapping):
-        shown = ", ".join(f"{key}={_json(value)}" for key, value in arguments.items())
-    else:  # a template may give them as text
-        shown = "" if arguments is None else content_text(arguments)
-    return f"{name}({shown})"
+        return ", ".join(f"{key}={_json(value)}" for key, value in arguments.items())
+    return content_text(arguments)
 
 
 def content_text(content: Any) -> str:

@@ -26,6 +26,22 @@
   if (!data.truncated.some((value) => value !== null)) field("truncated").closest("label").hidden = true;
   if (!data.weight.some((value) => value !== null)) field("sort").querySelector('[value="weight"]').remove();
   if (!data.length.some((value) => value !== null)) field("sort").querySelector('[value="length"]').remove();
+  const episodes = data.episodes ?? null;
+  const ended = (at) => episodes?.ended[at] ?? null;
+  if (episodes) {
+    field("episode").hidden = false;
+    for (const name of ["calls", "seconds"]) field("sort").querySelector(`[value="${name}"]`).hidden = false;
+    for (const end of [...new Set(episodes.ended)].filter((value) => value !== null).sort()) {
+      field("episode").append(new Option(`ended: ${end.replaceAll("_", " ")}`, `=${end}`));
+    }
+  } else for (const name of ["calls", "seconds"]) field("sort").querySelector(`[value="${name}"]`).remove();
+  const isOf = (at, kind) => {
+    if (!kind) return true;
+    if (kind.startsWith("=")) return ended(at) === kind.slice(1);
+    if (kind === "failed") return (episodes.failures[at] ?? 0) > 0;
+    if (kind === "unanswered") return ended(at) !== null && ended(at) !== "answered";
+    return ((episodes.calls[at] ?? 0) > 0) === (kind === "called");
+  };
 
   const lowered = new Array(count);
   const searched = (at) => (lowered[at] ??= `${of(at).prompt}\n${data.text[at]}\n${of(at).answer ?? ""}`.toLowerCase());
@@ -41,17 +57,21 @@
     "advantage-up": (a, b) => (data.advantage[a] ?? Infinity) - (data.advantage[b] ?? Infinity) || a - b,
     weight: (a, b) => (data.weight[b] ?? -Infinity) - (data.weight[a] ?? -Infinity) || a - b,
     length: (a, b) => (data.length[b] ?? -Infinity) - (data.length[a] ?? -Infinity) || a - b,
+    calls: (a, b) => (episodes.calls[b] ?? -Infinity) - (episodes.calls[a] ?? -Infinity) || a - b,
+    seconds: (a, b) => (episodes.seconds[b] ?? -Infinity) - (episodes.seconds[a] ?? -Infinity) || a - b,
   };
   const filter = () => {
     const words = field("search").value.toLowerCase();
     const step = field("step").value;
     const result = field("outcome").value;
     const truncated = field("truncated").checked;
+    const episode = field("episode").value;
     found = [];
     for (let at = 0; at < count; at += 1) {
       if (step && of(at).step !== Number(step)) continue;
       if (result === "not right" ? outcome(at) === "right" : result && outcome(at) !== result) continue;
       if (truncated && !data.truncated[at]) continue;
+      if (!isOf(at, episode)) continue;
       if (words && !searched(at).includes(words)) continue;
       found.push(at);
     }
@@ -77,6 +97,15 @@
     mark.setAttribute("aria-label", mark.title);
     return mark;
   };
+  const badges = (at) => {
+    const end = ended(at);
+    const found = [];
+    if (data.truncated[at] || end === "truncated") found.push("truncated");
+    if (end !== null && end !== "answered" && end !== "truncated") found.push(end.replaceAll("_", " "));
+    const made = found.map((text) => element("span", "cut", text));
+    if (episodes?.calls[at]) made.push(element("span", "used", `${episodes.calls[at]} call${episodes.calls[at] === 1 ? "" : "s"}`));
+    return made;
+  };
   const draw = () => {
     const first = Math.max(0, Math.floor(list.scrollTop / ROW) - 4);
     const last = Math.min(found.length, Math.ceil((list.scrollTop + list.clientHeight) / ROW) + 4);
@@ -96,7 +125,7 @@
       line.dataset.at = at;
       const head = element("span", "head");
       head.append(marked(at), element("span", "", `step ${of(at).step}`));
-      if (data.truncated[at]) head.append(element("span", "cut", "truncated"));
+      head.append(...badges(at));
       head.append(element("span", "figures", `r ${number(data.reward[at])}  A ${number(data.advantage[at])}`));
       line.append(head, element("span", "text", readable(data.text[at].slice(0, 160).replace(/\s+/g, " "))));
       lines.push(line);
@@ -158,7 +187,7 @@
     const kind = outcome(at);
     head.append(marked(at), element("span", "", kind ? kind.replaceAll("_", " ") : "not graded"));
     if (data.length[at] !== null) head.append(element("span", "length", `${data.length[at]} tokens`));
-    if (data.truncated[at]) head.append(element("span", "cut", "truncated"));
+    head.append(...badges(at).filter((badge) => badge.className === "cut"));
     const figures = element("dl");
     const add = (name, value, more) => {
       const row = element("div");
@@ -171,9 +200,44 @@
     if (data.rewardNames.length > 1) data.rewardNames.forEach((name, n) => add(name.replaceAll("_", " "), number(data.rewards[n][at])));
     add("advantage", number(data.advantage[at]), data.advantage[at] === null ? null : bar(data.advantage[at], most));
     if (data.weight[at] !== null) add("weight in target", `${(100 * data.weight[at]).toFixed(1)}%`);
+    const messages = episodes?.messages[at] ?? null;
+    if (messages) {
+      add("turns", number(episodes.turns[at], 0));
+      const failed = episodes.failures[at] ? `, ${number(episodes.failures[at], 0)} failed` : "";
+      add("tool calls", number(episodes.calls[at], 0) + failed);
+      if (episodes.seconds[at] !== null) add("in the environment", `${episodes.seconds[at]} s`);
+    }
     for (const [name, values] of Object.entries(data.extra)) if (values[at] !== null) add(name, readable(values[at]));
-    made.append(head, figures, body(data.text[at], inThinking));
+    made.append(head, figures);
+    if (messages) made.append(turns(messages, inThinking)); else made.append(body(data.text[at], inThinking));
     return made;
+  };
+  // The turns of an episode: what the model wrote, its calls, and the results.
+  const LONG = 400;
+  const turns = (messages, inThinking) => {
+    const shown = element("ol", "turns");
+    let count = 0;
+    for (const [text, calls] of messages) {
+      const item = element("li", calls ? "turn" : "result");
+      if (calls) {
+        count += 1;
+        item.append(element("span", "label", `turn ${count}`));
+        if (text.trim()) item.append(body(text, inThinking));
+        for (const [name, given] of calls) {
+          const call = element("div", "call");
+          call.append(element("b", "", readable(name)), element("span", "", `(${readable(given)})`));
+          item.append(call);
+        }
+      } else if (text.length > LONG) {
+        const folded = element("details");
+        folded.append(element("summary", "", `result: ${text.length.toLocaleString("en")} letters, ${readable(text.slice(0, 80))}…`));
+        folded.append(element("div", "text", readable(text)));
+        item.append(folded);
+      } else item.append(element("span", "label", "result"), element("div", "text", text ? readable(text) : "(empty)"));
+      shown.append(item);
+    }
+    if (!messages.length) shown.append(element("li", "turn", "no turn"));
+    return shown;
   };
   const choose = (at, asked) => {
     chosen = at;
@@ -214,7 +278,7 @@
     clearTimeout(waiting);
     waiting = setTimeout(filter, 120);
   });
-  for (const name of ["step", "outcome", "truncated", "sort"]) field(name).addEventListener("change", filter);
+  for (const name of ["step", "outcome", "truncated", "episode", "sort"]) field(name).addEventListener("change", filter);
   new ResizeObserver(() => { drawn = ""; draw(); }).observe(list);
   root.removeAttribute("aria-busy");
   filter();

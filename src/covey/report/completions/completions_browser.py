@@ -13,6 +13,13 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from covey.errors import RunDirectoryError
+from covey.evaluation.completions.transcript import (
+    arguments_text,
+    calls_of,
+    content_text,
+    reasoning_of,
+    transcript,
+)
 from covey.report.charts.panels import reward_names
 from covey.report.load import RunRecord
 from covey.runlog import count_completions, names, read_completions
@@ -20,6 +27,9 @@ from covey.runlog import count_completions, names, read_completions
 MOST_COMPLETIONS = 12_000
 MOST_BYTES = 2_800_000
 """Limit of the compressed, base64-encoded completions in the page."""
+
+MOST_LETTERS = 20_000
+"""Limit of one message of an episode: a tool may return much."""
 
 _GRADED_BY = ("accuracy", "exact_match", "countdown")
 """Rewards that decide right or wrong for completions without an outcome."""
@@ -116,9 +126,60 @@ def table(groups: Sequence[Sequence[CompletionRow]], record: RunRecord) -> dict[
         "weight": [_number(row.get(names.COLUMN_WEIGHT)) for row in rows],
         "length": [row.get(names.COLUMN_LENGTH) for row in rows],
         "truncated": [row.get(names.COLUMN_TRUNCATED) for row in rows],
+        "episodes": episodes(rows),
         "outcome": [kinds.index(outcome) if outcome else None for outcome in outcomes],
         "extra": {name: [_text_or_none(row.get(name)) for row in rows] for name in extra},
     }
+
+
+def episodes(rows: Sequence[CompletionRow]) -> dict[str, list[Any]] | None:
+    """What the page shows of episodes with tools or an environment, as columns; None if no completion is one.
+
+    The turns of a completion are its messages: `[text, calls]` of the model, each call a name and its arguments, and
+    `[text]` of a result. None where it is no episode.
+    """
+    shown = [_turns(row.get(names.COLUMN_COMPLETION)) if _is_episode(row) else None for row in rows]
+    if not any(turns is not None for turns in shown):
+        return None
+    return {
+        "messages": shown,
+        "ended": [_text_or_none(row.get(names.COLUMN_EPISODE)) for row in rows],
+        "turns": [_number(row.get(names.COLUMN_TURNS)) for row in rows],
+        "calls": [_number(row.get(names.COLUMN_CALLS)) for row in rows],
+        "failures": [_number(row.get(names.COLUMN_FAILURES)) for row in rows],
+        "seconds": [_number(row.get(names.COLUMN_SECONDS)) for row in rows],
+    }
+
+
+def _is_episode(row: CompletionRow) -> bool:
+    """Whether its columns say so; or, of a trainer that records none, its messages."""
+    if row.get(names.COLUMN_TURNS) is not None:
+        return True
+    completion = row.get(names.COLUMN_COMPLETION)
+    return isinstance(completion, list) and any(
+        isinstance(message, dict) and (message.get("tool_calls") or message.get("role") == "tool")
+        for message in completion
+    )
+
+
+def _turns(completion: Any) -> list[list[Any]]:
+    messages = completion if isinstance(completion, list) else [{"role": "assistant", "content": completion}]
+    found: list[list[Any]] = []
+    for message in messages:
+        if not isinstance(message, dict):
+            message = {"role": "assistant", "content": message}
+        text = _shortened(content_text(message.get("content")))
+        if message.get("role") == "tool":
+            found.append([text])
+        else:
+            calls = [[name, _shortened(arguments_text(arguments))] for name, arguments in calls_of(message)]
+            found.append([reasoning_of(message) + text, calls])
+    return found
+
+
+def _shortened(text: str) -> str:
+    more = len(text) - MOST_LETTERS
+    return text if more <= 0 else f"{text[:MOST_LETTERS]}… ({more:,} more letters in the run's folder completions)"
 
 
 def _pack(content: Mapping[str, Any]) -> str:
@@ -139,7 +200,7 @@ def _prompt(row: CompletionRow) -> str:
 
 def _text(value: Any) -> str:
     if isinstance(value, list) and value and isinstance(value[-1], dict):
-        return "\n".join(_text(message.get("content")) for message in value)
+        return _shortened(transcript(message for message in value if isinstance(message, dict)))
     if value is None:
         return ""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)

@@ -174,7 +174,7 @@ class LocalEngine:
         eos, pad = self._ends(model)
         matches, keeps = self._matches(model, prompts), self._keeps(model)
         done, rows = list[Completion](), list[TurnRow]()
-        for batch in self._batches(prompts):
+        for batch in self._batches(prompts) or [slice(0, 0)]:  # with nothing to do, it may have to take part in others'
             turn = Turn(matches[batch]) if keeps else None
             matches[batch] = [Match()] * len(prompts[batch])  # their keys and values are no longer needed here
             done += sample(

@@ -167,6 +167,7 @@ class SharedPromptCache(Cache):
         self.starts: list[int] = []  # the first column of each row
         self.prompt_of: list[int] = []  # the index of each row's prompt
         self.lengths: list[int] = []  # tokens of each prompt
+        self._row_prompts: list[int] = []  # tokens of each row's prompt
         self._order: dict[int, Order] = {}  # by number of heads, see `_arrange`
         self._starts_b = self._lengths_b = torch.empty(0)  # each row's first column and tokens of its prompt
         self._ahead_b = torch.empty(0)  # each row's next position, less the column
@@ -291,8 +292,8 @@ class SharedPromptCache(Cache):
         for layer in self.layers:
             layer.update_views(self.active_prompts, self.active_rows)
         device = self.layers[0].completion_kv[0].device
-        lengths = [self.lengths[place] for place in self.prompt_of]
-        self._starts_b, self._lengths_b = on_device([self.starts, lengths], device)
+        self._row_prompts = [self.lengths[place] for place in self.prompt_of]
+        self._starts_b, self._lengths_b = on_device([self.starts, self._row_prompts], device)
         self._ahead_b = self._lengths_b - self._starts_b
         rows_of: list[list[int]] = [[] for _ in self.lengths]
         slot_of = []
@@ -324,8 +325,7 @@ class SharedPromptCache(Cache):
             self.column -= drop
             self._arrange()
         kinds = {layer.window: layer.prompts[0].shape[2] for layer in self.layers}
-        lengths = [self.lengths[place] for place in self.prompt_of]
-        rows = Columns(self.column, count, self.starts, lengths, self._starts_b, self._lengths_b)
+        rows = Columns(self.column, count, self.starts, self._row_prompts, self._starts_b, self._lengths_b)
         self._visible = {window: visible(rows, window, width) for window, width in kinds.items()}
 
     def end(self) -> None:

@@ -82,10 +82,12 @@ def sample(
 
     Raises:
         TrainingError: the logits are not finite.
-        ValueError: a prompt is empty.
+        ValueError: a prompt is empty, or a completion's limit is.
     """
     if any(not ids for ids in prompt_ids):
         raise ValueError("a prompt has no tokens")
+    if min(max_lengths or [1]) < 1:
+        raise ValueError("a completion may have no tokens")
     decoder = plain_decoder(model) if any_has_work is None else None
     eos = list(dict.fromkeys((*eos_token_ids, *sampling.stop_token_ids)))
     limits = [min(one, sampling.max_completion_length) for one in max_lengths or ()]
