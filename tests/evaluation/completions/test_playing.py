@@ -170,8 +170,9 @@ def test_an_environment_that_rewards_decides_the_accuracy() -> None:
     assert metrics["grader/crashed"] == 0.25
     assert result.completions[0].asked == "Find it. There are 3 doors."
     assert result.completions[0].prompt == "Find it."
-    # Student's t of 1, 0.5, 0, 0 (s = 0.478714): 3.182446 * s / 2 on both sides.
-    assert metrics["accuracy_high"] == pytest.approx(0.375 + 3.182446 * 0.4787136 / 2, rel=1e-5)
+    # Student's t of 1, 0.5, 0 (s = 0.5): 4.302653 * s / √3 on both sides; the accuracy stays within 0 and 1.
+    assert metrics["reward_high"] == pytest.approx(0.5 + 4.302653 * 0.5 / 3**0.5, rel=1e-5)
+    assert (metrics["accuracy_low"], metrics["accuracy_high"]) == (0.0, 1.0)
     share, _ = play(
         doors([0, 1, 2, 0]),
         opener,
@@ -211,7 +212,7 @@ def test_a_plain_completion_is_stored_as_before() -> None:
     (item,) = result.completions
     plain = {"problem", "prompt", "answer", "completion", "outcome", "well_formed", "length", "truncated", "sample"}
     plain |= {"extracted", "partial", "reward", "rewards"}
-    of_episodes = {"messages", "turns", "tool_calls", "tool_failures", "environment_seconds", "episode"}
+    of_episodes = {"messages", "turns", "tool_calls", "tool_failures", "environment_seconds", "episode", "row"}
     assert set(item.record()) == plain | of_episodes
     fields = {name: value for name, value in item.record().items() if name in plain}
     assert set(GradedCompletion(**fields).record()) == plain

@@ -37,6 +37,7 @@ class Raised(NamedTuple):
     ticket: int
     text: str  # of the exception, as the model is told
     description: str  # with its type, and the line that raised it
+    lost: bool = False  # whether it says that the environment cannot go on
 
 
 Answer = Done | Raised
@@ -52,8 +53,8 @@ def read_answer(message: Any) -> Answer:
         case ["done", int(ticket), value]:
             if not isinstance(value, str) or len(value) <= MAX_TEXT + _NOTE:
                 return Done(ticket, value)
-        case ["raised", int(ticket), str(text), str(description)]:
-            return Raised(ticket, cut(text), description[:2000])
+        case ["raised", int(ticket), str(text), str(description), bool(lost)]:
+            return Raised(ticket, text[: MAX_TEXT + _NOTE], description[:2000], lost)
     raise BadMessageError("something that is not a message")
 
 

@@ -115,7 +115,7 @@ def _collected(items: Iterator[Any]) -> Any:
     length = 0
     for item in items:
         found.append(item)
-        length += len(str(item)) + 1
+        length += len(str(item)) or 1
         if length > MAX_TEXT:
             break
     return "".join(found) if found and all(isinstance(item, str) for item in found) else found

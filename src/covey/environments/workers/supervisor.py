@@ -215,11 +215,15 @@ class EnvironmentSupervisor(Supervisor[ToolCall | Member, Worker]):
             call.set_result(answer.value)
             return
         self._raised(worker, call, answer)
-        if worker.making:
+        if worker.making or answer.lost:
             self._end(worker)
 
     def _raised(self, worker: Worker, call: ToolCall, answer: Raised) -> None:
-        if call.action == "tool" and not worker.making:
+        if call.action == "tool" and answer.lost and call.episode is not None:
+            call.episode.begun = False  # no fault of the model: there is no reward
+            self._counts["crashes"] += 1
+            self._settle_ended(call, "crashed", f"failed: {answer.text}")
+        elif call.action == "tool" and not worker.making:
             call.set_exception(ToolError(answer.text))
         elif call.action in ("make", "attribute", "attributes"):
             call.set_exception(ToolError(answer.description))

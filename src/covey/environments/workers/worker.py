@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any
 
-from covey.environments.contract import reset_arguments
+from covey.environments.contract import EnvironmentLostError, reset_arguments
 from covey.environments.registry import EnvironmentSource
 from covey.environments.workers import results
 from covey.environments.workers.description import describe_class, describe_function
@@ -56,7 +56,7 @@ class EnvironmentWork:
     def preload(self) -> None:
         """Import the user's code; what it raises is raised again by those who need it."""
         with contextlib.suppress(ImportError):
-            import_module("numpy")  # environments use it, and `reset` seeds it
+            import_module("numpy.random")  # which `reset` seeds
         for key in [*self._sources, *(("tool", name) for name in self._tools)]:
             with contextlib.suppress(BaseException):
                 self._load(key)
@@ -77,7 +77,8 @@ class EnvironmentWork:
         except BaseException as error:  # the user's code may raise anything, SystemExit included
             if isinstance(error, CoveyError | results.BadResultError):
                 return Raised(request.ticket, str(error), str(error))
-            return Raised(request.ticket, results.failure_text(error), describe(error, MEMORY_KEY))
+            lost = isinstance(error, EnvironmentLostError)
+            return Raised(request.ticket, results.failure_text(error), describe(error, MEMORY_KEY), lost)
 
     def _do(self, request: Request, payload: Any) -> Any:
         match request.action:
@@ -148,7 +149,7 @@ def _listed(answer: Answer) -> list[Any]:
 def _seed(seed: int | None) -> None:
     """Seed the generators of this process; None: with new entropy, since a fork continues its parent's."""
     random.seed(seed)
-    if (numpy := sys.modules.get("numpy")) is not None:
-        numpy.random.seed(None if seed is None else seed % 2**32)
+    if (numpy := sys.modules.get("numpy.random")) is not None:
+        numpy.seed(None if seed is None else seed % 2**32)
     if (torch := sys.modules.get("torch")) is not None:
         torch.seed() if seed is None else torch.manual_seed(seed % 2**63)
