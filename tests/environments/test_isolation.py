@@ -14,9 +14,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import hostile_environments
 import pytest
 
+import hostile_environments
 from covey.environments.proxies import ToolError, control_of
 from covey.environments.registry import EnvironmentSource
 from covey.environments.runner import EnvironmentRunner
@@ -223,8 +223,10 @@ def test_a_large_result_is_cut_and_says_so(pair: list[Any], what: str) -> None:
 @linux
 @pytest.mark.parametrize(
     ("what", "outcome"),
-    [("exit", "crashed"), ("raise no", "crashed"), ("interrupt", "crashed"), ("unprintable", "crashed")]
-    + [("sleep", "timed_out"), ("garbage", "crashed")],
+    [
+        *(("exit", "crashed"), ("raise no", "crashed"), ("interrupt", "crashed"), ("unprintable", "crashed")),
+        *(("sleep", "timed_out"), ("garbage", "crashed")),
+    ],
 )
 def test_a_reset_that_fails_gives_no_observation_and_no_reward(
     runner: EnvironmentRunner, pair: list[Any], what: str, outcome: str

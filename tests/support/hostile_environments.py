@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 
-class Unprintable(Exception):
+class UnprintableError(Exception):
     def __str__(self) -> str:
         raise RuntimeError("no text")
 
@@ -137,7 +137,7 @@ ACTS: dict[str, Callable[[str], Any]] = {
     "stubborn": lambda rest: stubborn(),
     "raise": lambda rest: raises(ValueError(rest)),
     "raise-empty": lambda rest: raises(LookupError()),
-    "raise-unprintable": lambda rest: raises(Unprintable()),
+    "raise-unprintable": lambda rest: raises(UnprintableError()),
     "raise-long": lambda rest: raises(ValueError("x" * (1 << 20))),
     "system-exit": lambda rest: sys.exit(4),
     "interrupt": lambda rest: raises(KeyboardInterrupt()),
@@ -157,7 +157,7 @@ ACTS: dict[str, Callable[[str], Any]] = {
     "megabytes-of-dict": lambda rest: {"text": "y" * (1 << 20)},
     "megabytes-of-blocks": lambda rest: [{"type": "text", "text": "z" * (1 << 23)}],
     "object": lambda rest: object(),
-    "unprintable": lambda rest: Unprintable(),
+    "unprintable": lambda rest: UnprintableError(),
     "function": lambda rest: print,
     "nested": lambda rest: nested(),
     "surrogate": lambda rest: "\ud800 and more",

@@ -59,19 +59,10 @@ class EnvironmentSupervisor(Supervisor[ToolCall | Member, Worker]):
         start: the start message for the fork server.
         counts: what to add to: `calls`, `timeouts`, `crashes` and `seconds`.
         load_timeout: seconds for making an instance or loading a tool.
-        retry: seconds for which to try again when the system cannot start a process.
     """
 
-    def __init__(
-        self,
-        start: Start,
-        counts: dict[str, float],
-        *,
-        load_timeout: float = LOAD_SECONDS,
-        retry: float = _GIVE_UP_SECONDS,
-    ) -> None:
+    def __init__(self, start: Start, counts: dict[str, float], *, load_timeout: float = LOAD_SECONDS) -> None:
         self._load_timeout = load_timeout
-        self._retry = retry
         self._of: dict[Member, Worker] = {}
         self._queues: dict[Member | None, deque[ToolCall]] = {}  # calls that wait, by member; None: standalone tools
         self._last_words: dict[Member, str] = {}  # how a member's process ended
@@ -163,7 +154,7 @@ class EnvironmentSupervisor(Supervisor[ToolCall | Member, Worker]):
         if not self._no_process:  # the fork server is not ready
             return False
         call.waits_since = call.waits_since or time.monotonic()
-        if time.monotonic() - call.waits_since < self._retry:
+        if time.monotonic() - call.waits_since < _GIVE_UP_SECONDS:
             return False
         call.set_exception(
             EnvironmentSetupError(
