@@ -84,7 +84,7 @@ class ChatModel:
         config = compose([Flag("model.name", (target.source,))], target.run).config
         if system is None and target.run is not None:
             system = config.dataset.system_prompt
-        with running(config.environment) as environments:
+        with running(config) as environments:
             tokenizer = load_tokenizer(config.model)
             engine = engine_of(config, target, tokenizer, "local", batch_size=_BATCH)
             with closing(engine):

@@ -18,13 +18,13 @@ from covey.config import Config
 from covey.errors import ConfigError, ModelError, RunDirectoryError
 from covey.evaluation.benchmarks import benchmark, named
 from covey.evaluation.completions.graded import GradedCompletion
+from covey.evaluation.completions.played import environment_rewards
 from covey.evaluation.completions.players import Players, running
 from covey.evaluation.grading import (
     HeldOutGrader,
     answer_asked_by,
     check_columns_for,
     check_evaluation,
-    environment_rewards,
     grader_name,
 )
 from covey.evaluation.metrics import compute_metrics
@@ -100,7 +100,7 @@ def run_evaluations(
     Raises:
         CoveyError: the model, the data or the settings cannot be used, or the folder holds other results.
     """
-    with running(config.environment) as environments:
+    with running(config) as environments:
         rewarding = () if environments is None else environment_rewards(config, environments)
         check_evaluation(config, rewarding)
         tokenizer = load_tokenizer(config.model)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from covey.environments.chat import ToolChat
 from covey.environments.runner import EnvironmentRunner
+from covey.evaluation.completions.played import environment_rewards
 from covey.evaluation.completions.playing import Playing
-from covey.evaluation.grading import environment_rewards
 from covey.log_once import log_once
 from covey.model.loading import all_eos_ids, own_generation_config
 
@@ -23,13 +23,17 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-@contextmanager
-def running(environment: EnvironmentConfig) -> Iterator[EnvironmentRunner | None]:
-    """Context manager: the environments and tools of a config's group, started; None if it names none.
+def running(config: Config) -> AbstractContextManager[EnvironmentRunner | None]:
+    """Context manager: the environments and tools of a config, started; None if it names none.
 
     Raises:
         EnvironmentSetupError: one cannot be found, imported or made.
     """
+    return _running(config.environment)
+
+
+@contextmanager
+def _running(environment: EnvironmentConfig) -> Iterator[EnvironmentRunner | None]:
     runner = EnvironmentRunner.of_group(environment)
     if runner is None:
         yield None
@@ -105,7 +109,7 @@ class Players:
         only_tools = replace(self.environment, factory=None, settings={})
         played = "the tools alone are used" if only_tools.tools else "it is evaluated without"
         log_once(logger, f"On the benchmark {name} the environment is not played, because {reason}: {played}.")
-        with running(only_tools) as runner:
+        with _running(only_tools) as runner:
             yield replace(self, environment=only_tools, runner=runner, rewarding=())
 
 
