@@ -23,7 +23,8 @@ from covey import data
 from covey.config import Config
 from covey.environments.runner import EnvironmentRunner
 from covey.errors import ConfigError, CoveyError
-from covey.evaluation.grading import answer_asked_by, check_evaluation, environment_rewards
+from covey.evaluation.completions.played import environment_rewards
+from covey.evaluation.grading import answer_asked_by, check_evaluation
 from covey.evaluation.settings import prompts_of
 from covey.importing import import_object
 from covey.model.adapters import check_adapters, quantization_config
