@@ -121,7 +121,7 @@ def test_a_reset_that_hangs(room: tuple[Config, EnvironmentRunner]) -> None:
 def loaded_rows(*columns: str) -> data.LoadedData:
     from datasets import Dataset
 
-    found = Dataset.from_dict(dict.fromkeys(columns, [1, 2]))
+    found = Dataset.from_dict({column: [1, 2] for column in columns})
     return data.LoadedData(found, {"test": found}, [])
 
 
