@@ -18,13 +18,12 @@ from covey.config import Config
 from covey.errors import ConfigError, ModelError, RunDirectoryError
 from covey.evaluation.benchmarks import benchmark, named
 from covey.evaluation.completions.graded import GradedCompletion
-from covey.evaluation.completions.players import Players, running
+from covey.evaluation.completions.players import Players, environment_rewards, running
 from covey.evaluation.grading import (
     HeldOutGrader,
     answer_asked_by,
     check_columns_for,
     check_evaluation,
-    environment_rewards,
     grader_name,
 )
 from covey.evaluation.metrics import compute_metrics
