@@ -11,9 +11,9 @@ from datasets import Dataset
 from transformers import AutoTokenizer, Qwen2Config, Qwen2ForSequenceClassification
 from trl import GRPOTrainer
 
-from covey.config.groups.rewards import RewardModelConfig
+from covey.config.groups.rewards import RewardModelConfig, RewardsConfig
 from covey.errors import ModelError
-from covey.model.reward_model import RewardModel
+from covey.model.reward_model import RewardModel, reward_models
 from covey.model.starter import STARTER_PATH
 
 PROMPTS = [[{"role": "user", "content": text}] for text in ("What is 1 + 1?", "2 + 2?", "a much longer question " * 9)]

@@ -17,7 +17,6 @@ from typing import Any
 
 import torch
 from datasets import Dataset
-from tests.support.chat_templates import family_of, make_tokenizer
 from transformers import Qwen2Config, Qwen2ForCausalLM, TrainerCallback
 from trl import GRPOTrainer as TRLGRPOTrainer
 

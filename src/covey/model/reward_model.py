@@ -115,8 +115,8 @@ class RewardModel:
         path = Path(self._name).expanduser()
         if not path.exists() and (path.is_absolute() or self._name.startswith((".", "~")) or self._name.count("/") > 1):
             raise ModelError(
-                f"{where} is a path, and there is nothing at {path.absolute()}. Give the folder of a saved reward model "
-                "(it holds config.json and *.safetensors), or its hub id (owner/name)."
+                f"{where} is a path, and there is nothing at {path.absolute()}. Give the folder of a reward model (it "
+                "holds config.json and *.safetensors), or its hub id (owner/name)."
             )
         source = str(path) if path.exists() else self._name
         try:

@@ -23,7 +23,6 @@ from covey import data
 from covey.config import Config
 from covey.environments.runner import EnvironmentRunner
 from covey.errors import ConfigError, CoveyError
-from covey.evaluation.completions.played import environment_rewards
 from covey.evaluation.grading import answer_asked_by, check_evaluation
 from covey.evaluation.settings import prompts_of
 from covey.importing import import_object
@@ -99,6 +98,8 @@ class Examination:
     """The reward models, by their names among the rewards."""
     environments: EnvironmentRunner | None = field(init=False, default=None)
     """Runs the environments and tools, if there are any; `close` ends their processes."""
+    rewarding: tuple[str, ...] = field(init=False, default=())
+    """The names of the classes of environments that reward their episodes."""
     rollout_func: Callable[..., Any] | None = field(init=False, default=None)
     source: str = field(init=False)
     """What `from_pretrained` takes."""
@@ -171,6 +172,7 @@ class Examination:
             return self.rollout_func is not None
         if not config.environment.used:
             return True
+        from covey.evaluation.completions.players import environment_rewards
         from covey.training.preflight.environments import check_environments
 
         def make() -> str:
@@ -178,6 +180,7 @@ class Examination:
             assert runner is not None
             runner.start(self.output)
             runner.check()
+            self.rewarding = environment_rewards(config, runner)
             return check_environments(config, runner)
 
         self.progress("Making the environment …")
@@ -194,8 +197,7 @@ class Examination:
             longest = config.training.max_completion_length
             self.models = reward_models(config.rewards)
             self.runner = RewardRunner.of(config.rewards, max_completion_length=longest, models=self.models)
-            rewarding = () if self.environments is None else environment_rewards(config, self.environments)
-            notes.extend(check_evaluation(config, rewarding))
+            notes.extend(check_evaluation(config, self.rewarding))
             return (answer_asked_by(config),)
 
         notes: list[str] = []
@@ -220,13 +222,11 @@ class Examination:
         asked = answer_asked_by(config)
         with self.main_first():
             loaded = data.load(config.dataset, config.seed, answer_for=asked, environment=config.environment)
-        rewarding: tuple[str, ...] = ()
         if runner is not None:
             from covey.training.preflight.environments import check_resets
 
             check_resets(config, runner, loaded)
-            rewarding = environment_rewards(config, runner)
-        unrewarded = check_rewards(config, loaded, rewarding)
+        unrewarded = check_rewards(config, loaded, self.rewarding)
         self.loaded, self.unrewarded = loaded, unrewarded
         return True
 
