@@ -21,7 +21,9 @@ _FILE = re.compile(r"# (\w+\.py)\n")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", ["adding_an_engine", "adding_an_objective", "adding_a_grader", "environments"])
+@pytest.mark.parametrize(
+    "page", ["adding_an_engine", "adding_an_objective", "adding_a_grader", "environments", "code_and_model_rewards"]
+)
 def test_the_page_runs(
     page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

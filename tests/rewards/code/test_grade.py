@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from covey.answers import Outcome
+from covey.answers import Outcome, Tags
 from covey.errors import RewardError
 from covey.rewards import RewardSettings, get_reward
 from covey.rewards.code.grade import code, code_format, extract_code
@@ -88,10 +88,12 @@ def test_another_language_by_its_command() -> None:
         ("```python\n\n```", None),
         ("<think>```python\na\n```</think>", None),
         ("print(1)", None),
+        ("<answer>print(1)</answer>", "print(1)"),
+        ("<answer>a</answer> ```cpp\nb\n```", None),
     ],
 )
 def test_the_last_block_after_thinking(text: str, program: str | None) -> None:
-    assert extract_code(text, "python", "think") == program
+    assert extract_code(text, "python", Tags()) == program
 
 
 def test_the_form_alone() -> None:

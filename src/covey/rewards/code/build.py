@@ -68,7 +68,7 @@ def _key(text: str, row: Mapping[str, Any], settings: RewardSettings) -> Hashabl
     """Equal programs with equal tests have equal grades."""
     tests = {name: row.get(name) for name in (*COLUMNS, "language")}
     try:
-        told = json.dumps([extract_code(text, _language(row), settings.tags.think), tests], sort_keys=True)
+        told = json.dumps([extract_code(text, _language(row), settings.tags), tests], sort_keys=True)
     except (TypeError, ValueError, RecursionError):
         return None
     return "code", hashlib.blake2b(told.encode("utf-8", "surrogatepass")).digest()

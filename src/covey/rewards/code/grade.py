@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from covey.answers import Outcome
+from covey.answers import Outcome, Tags, extract_answer_tag
 from covey.errors import RewardError
 from covey.rewards.code.cases import Cases, read_cases
 from covey.rewards.reward import Graded
@@ -28,7 +28,8 @@ _OF_RUN = {
 def code(text: str, row: Mapping[str, Any], settings: RewardSettings) -> Graded:
     """The share of the row's tests that the completion's program passes.
 
-    The program is the last fenced block of the row's language, or without a language, after the thinking part. A test
+    The program is the last fenced block of the row's language, or without a language, after the thinking part; where
+    there is no block, the content of the last `<answer>…</answer>`. A test
     is an input with the output that is expected, compared line by line without spaces at the ends, or an assert, call
     or function of test code (`covey.rewards.code.cases` has the formats). Programs run in a sandbox, with the limits
     `rewards.code.*`; the expected outputs never enter it, and test code runs in another one.
@@ -38,7 +39,7 @@ def code(text: str, row: Mapping[str, Any], settings: RewardSettings) -> Graded:
     cases = read_cases(row)
     if cases is None:
         return Graded(None, Outcome.UNPARSABLE_GOLD)
-    program = extract_code(text, cases.language, settings.tags.think)
+    program = extract_code(text, cases.language, settings.tags)
     if program is None:
         return Graded(0.0, Outcome.UNPARSABLE_PREDICTION)
     outcomes = run_cases(program, cases, settings.code)
@@ -66,12 +67,13 @@ def code_format(text: str, settings: RewardSettings) -> float:
     return float(any(language and source.strip() for language, source in _BLOCK.findall(answer)))
 
 
-def extract_code(text: str, language: str, think: str) -> str | None:
+def extract_code(text: str, language: str, tags: Tags) -> str | None:
     """The program in a completion; None without one."""
-    answer = text.rpartition(f"</{think}>")[2]
+    answer = text.rpartition(f"</{tags.think}>")[2]
     names = _PYTHONS.get(language, (language, ""))
-    found = [source for name, source in _BLOCK.findall(answer) if name.lower() in names and source.strip()]
-    return found[-1] if found else None
+    blocks = _BLOCK.findall(answer)
+    found = [source for name, source in blocks if name.lower() in names and source.strip()]
+    return found[-1] if found else None if blocks else extract_answer_tag(answer, tags.answer) or None
 
 
 def run_cases(program: str, cases: Cases, settings: CodeSettings) -> list[str]:
