@@ -18,13 +18,12 @@ from covey.config import Config
 from covey.errors import ConfigError, ModelError, RunDirectoryError
 from covey.evaluation.benchmarks import benchmark, named
 from covey.evaluation.completions.graded import GradedCompletion
-from covey.evaluation.completions.players import Players, running
+from covey.evaluation.completions.players import Players, environment_rewards, running
 from covey.evaluation.grading import (
     HeldOutGrader,
     answer_asked_by,
     check_columns_for,
     check_evaluation,
-    environment_rewards,
     grader_name,
 )
 from covey.evaluation.metrics import compute_metrics
@@ -260,7 +259,7 @@ def _sets(config: Config, paths: Mapping[str, str], tokenizer: Any, *, every_row
     if every_row:
         yield _Set("all", _every_row(config), grader_name(config), rewarded=True)
         return
-    loaded = data.load(config.dataset, config.seed, answer_for=answer_asked_by(config))
+    loaded = data.load(config.dataset, config.seed, answer_for=answer_asked_by(config), environment=config.environment)
     loaded = data.filter_by_length(loaded, prompt_lengths(tokenizer, template), cut_left(tokenizer), config.dataset)
     for name, rows in loaded.evaluation.items():
         yield _Set(name, rows.select(range(min(most or len(rows), len(rows)))), grader_name(config), rewarded=True)
@@ -273,7 +272,7 @@ def _every_row(config: Config) -> Dataset:
             f"{config.dataset.label}. Leave --all out, or name one: dataset=gsm8k dataset.path=FILE."
         )
     whole = replace(config.dataset, test_split=None, test_path=None, test_fraction=None, test_size=0)
-    rows = data.load(whole, config.seed, answer_for=answer_asked_by(config)).train
+    rows = data.load(whole, config.seed, answer_for=answer_asked_by(config), environment=config.environment).train
     return rows.select(range(min(config.evaluation.max_problems or len(rows), len(rows))))
 
 

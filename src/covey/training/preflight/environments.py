@@ -72,8 +72,8 @@ def check_resets(config: Config, runner: EnvironmentRunner, loaded: LoadedData) 
                     else "there is no dataset (dataset=none): set dataset.path=ROWS.jsonl, or give them defaults"
                 )
                 raise EnvironmentSetupError(
-                    f"{_where(name, factory)}: its reset needs {' and '.join(missing)}, which are columns of the data, "
-                    f"but {advice}."
+                    f"{_where(name, factory)}: its reset needs the column{'s' if len(missing) > 1 else ''} "
+                    f"{' and '.join(missing)}, but {advice}."
                 )
 
 
