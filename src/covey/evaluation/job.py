@@ -295,8 +295,13 @@ def _evaluate_set(target: Target, part: _Set, folder: Path, setup: _Setup, progr
         "name": part.name,
         "model": {"id": target.label, "fingerprint": weights_fingerprint(target, getattr(setup.engine, "model", None))},
         "data": describe_data(config, part.rows, setup.tokenizer),
-        "engine": setup.engine_name,
-        **describe_method(config, part.grader, rewarded=part.rewarded, rewarding=bool(setup.players.rewarding)),
+        **describe_method(
+            config,
+            part.grader,
+            setup.engine_name,
+            rewarded=part.rewarded,
+            rewarding=bool(setup.players.rewarding),
+        ),
         "environment": describe_environment(),
     }
     with writing_evaluation(folder):

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from covey.evaluation.completions.graded import last_user_message
+from covey.evaluation.completions.played import row_columns
 from covey.evaluation.grading import SEED_OFFSET, grader_settings
 from covey.evaluation.stored import digest, episode_settings, problems_digest, reward_settings, sampling_settings
 from covey.importing import code_hashes
@@ -33,23 +34,27 @@ def describe_data(config: Config, rows: Dataset, tokenizer: Any) -> dict[str, An
     template = config.training.chat_template_kwargs or {}
     prompts = prompts_of(rows)
     answers = rows["answer"] if "answer" in rows.column_names else [None] * len(rows)
-    problems = zip(map(last_user_message, prompts), map(str, answers), strict=True)
+    problems = list(zip(map(last_user_message, prompts), map(str, answers), strict=True))
+    others = map(row_columns, rows) if config.environment.used else ()
     messages = [] if isinstance(prompts[0], str) else prompts[0]
     return {
         "problems": len(rows),
-        "problems_fingerprint": problems_digest(config, problems),
+        "problems_fingerprint": problems_digest(config, problems, others),
         "prompts_fingerprint": digest((render(tokenizer, prompt, template),) for prompt in prompts),
         "system_prompt": next((str(one["content"]) for one in messages if one["role"] == "system"), None),
         "chat_template_kwargs": dict(template),
     }
 
 
-def describe_method(config: Config, grader: str | None, *, rewarded: bool, rewarding: bool) -> dict[str, Any]:
+def describe_method(
+    config: Config, grader: str | None, engine: str, *, rewarded: bool, rewarding: bool
+) -> dict[str, Any]:
     """How completions are sampled, graded, rewarded and played.
 
     Args:
         config: of the evaluation.
         grader: see `grader_name`.
+        engine: its name.
         rewarded: whether the run's rewards are computed.
         rewarding: whether an environment rewards its episodes.
     """
@@ -59,6 +64,7 @@ def describe_method(config: Config, grader: str | None, *, rewarded: bool, rewar
         "num_samples": config.evaluation.num_samples,
         "batch_size": config.evaluation.batch_size,
         "seed": config.seed + SEED_OFFSET,
+        "engine": engine,
         "shared_prefill": config.speed.shared_prefill,
         **grader_settings(config, grader, rewarding=rewarding),
         **(reward_settings(config) if rewarded else {}),

@@ -84,7 +84,9 @@ def read_training_evaluation(file: Path) -> StoredEvaluation:
         ) from None
     rewarding = any(item.get(names.SCORE) is not None for item in completions)
     measured = settings_of(config, grader, rewarding=rewarding)
-    data = {"problems": len(problems), "problems_fingerprint": problems_digest(config, problems), **measured["data"]}
+    rows = {item["problem"]: item["row"] for item in completions if "row" in item}
+    fingerprint = problems_digest(config, problems, [rows[problem] for problem in sorted(rows)])
+    data = {"problems": len(problems), "problems_fingerprint": fingerprint, **measured["data"]}
     model = {"id": f"{run.root.name} at step {named[1]}"}
     settings = {**measured, "code": run.code_hashes(), "name": named[0], "step": named[1], "model": model, "data": data}
     summary = {name: {"value": e.value, "low": e.low, "high": e.high} for name, e in estimates.items()}
@@ -105,11 +107,16 @@ def digest(items: Iterable[Any]) -> str:
     return found.hexdigest()
 
 
-def problems_digest(config: Config, problems: Iterable[tuple[str, str]]) -> str:
-    """A hash of the problems: question and answer of each; with an environment also of the seed, since it starts each
-    problem's environment."""
+def problems_digest(config: Config, problems: Iterable[tuple[str, str]], rows: Iterable[Mapping[str, Any]] = ()) -> str:
+    """A hash of the problems: question and answer of each.
+
+    Args:
+        config: with an environment the seed counts too, as it starts each problem's environment.
+        problems: question and answer of each.
+        rows: of episodes, the other columns of each problem's row, which environments get.
+    """
     seeds = [("seed", config.seed)] if config.environment.factory is not None else []
-    return digest([*problems, *seeds])
+    return digest([*problems, *rows, *seeds])
 
 
 def settings_of(config: Config, grader: str | None, *, rewarding: bool = False) -> dict[str, Any]:

@@ -211,7 +211,7 @@ def test_a_plain_completion_is_stored_as_before() -> None:
     (item,) = result.completions
     plain = {"problem", "prompt", "answer", "completion", "outcome", "well_formed", "length", "truncated", "sample"}
     plain |= {"extracted", "partial", "reward", "rewards"}
-    of_episodes = {"messages", "turns", "tool_calls", "tool_failures", "environment_seconds", "episode"}
+    of_episodes = {"messages", "turns", "tool_calls", "tool_failures", "environment_seconds", "episode", "row"}
     assert set(item.record()) == plain | of_episodes
     fields = {name: value for name, value in item.record().items() if name in plain}
     assert set(GradedCompletion(**fields).record()) == plain

@@ -220,8 +220,12 @@ class EnvironmentSupervisor(Supervisor[ToolCall | Member, Worker]):
             call.set_exception(ToolError(answer.description))
         else:
             self._counts["crashes"] += 1
-            what = "failed, because it could not be made: " if worker.making else "raised "
-            self._settle_ended(call, "crashed", f"{what}{answer.description}", lost=answer.lost)
+            if answer.lost and not worker.making:
+                cause = f"failed: {answer.text}"
+            else:
+                what = "failed, because it could not be made:" if worker.making else "raised"
+                cause = f"{what} {answer.description}"
+            self._settle_ended(call, "crashed", cause, lost=answer.lost)
 
     def _count(self, call: ToolCall, seconds: float) -> None:
         call.seconds = seconds

@@ -12,7 +12,7 @@ from covey.environments.chat import ToolChat
 from covey.environments.contract import has_reward
 from covey.environments.episodes import Episode, begin_episodes, run_episodes
 from covey.environments.proxies import control_of
-from covey.evaluation.completions.played import Played
+from covey.evaluation.completions.played import Played, row_columns
 from covey.rewards.reward import completion_text
 from covey.rollout import Completion, InferenceEngine, SamplingSettings, complete
 from covey.rollout.generate import conversation
@@ -107,16 +107,16 @@ class Playing:
             )
         if shown is not None:
             shown()
-        return self._rewarded(episodes)
+        return self._rewarded(episodes, rows)
 
-    def _rewarded(self, episodes: Sequence[Episode]) -> list[EpisodeCompletion]:
+    def _rewarded(self, episodes: Sequence[Episode], rows: Sequence[Row]) -> list[EpisodeCompletion]:
         owned = [has_reward(type(episode.environment)) for episode in episodes]
         for episode, own in zip(episodes, owned, strict=True):
             if own and (control := control_of(episode.environment)) is not None:
                 control.begin_reward()  # all at once
-        return [self._completion(episode, own) for episode, own in zip(episodes, owned, strict=True)]
+        return [self._completion(*one) for one in zip(episodes, rows, owned, strict=True)]
 
-    def _completion(self, episode: Episode, own: bool) -> EpisodeCompletion:
+    def _completion(self, episode: Episode, row: Row, own: bool) -> EpisodeCompletion:
         rewards: dict[str, float | None] = dict.fromkeys(self._rewarding)
         if own:
             rewards[type(episode.environment).__name__] = episode.environment.get_reward()
@@ -132,6 +132,7 @@ class Playing:
             ended=str(episode.ended),
             rewards=rewards,
             owned=own,
+            row=row_columns(row),
         )
         text = completion_text(episode.completion)
         return EpisodeCompletion(episode.ids, truncated=episode.ended == "truncated", text=text, played=played)
