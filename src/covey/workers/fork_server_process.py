@@ -60,7 +60,7 @@ def main(arguments: list[str]) -> None:
         os.close(log)
     for text in (sys.stdout, sys.stderr):
         if isinstance(text, io.TextIOWrapper):
-            text.reconfigure(line_buffering=True)  # a worker that is killed has shown what it printed
+            text.reconfigure(line_buffering=True, write_through=False)  # whole lines, also of a worker that is killed
     sys.path[:] = start.path
     module, _, name = start.work.partition(":")
     work: Work = getattr(import_module(module), name)(*start.arguments)

@@ -139,7 +139,10 @@ class EnvironmentWork:
 
 
 async def _result(returned: Any) -> Any:
-    return [item async for item in returned] if inspect.isasyncgen(returned) else await returned
+    if not inspect.isasyncgen(returned):
+        return await returned
+    found = [item async for item in returned]
+    return (item for item in found)
 
 
 def _listed(answer: Answer) -> list[Any]:
