@@ -175,3 +175,10 @@ def test_whatever_a_model_writes_is_a_message(template: str) -> None:
         assert isinstance(message["content"], str)
         for call in message.get("tool_calls") or []:
             assert isinstance(call["function"]["name"], str)
+
+
+def test_a_template_that_refuses_two_results_is_refused() -> None:
+    template = "{% if messages | length > 3 %}{{ raise_exception('one result only') }}{% endif %}" + PLAIN
+    refusal = template_refusal(own_tokenizer(template))
+    assert refusal is not None
+    assert "refuses a conversation of the roles user, assistant, tool, tool. It says: one result only" in refusal

@@ -144,12 +144,7 @@ class ToolChat:
         Raises:
             EnvironmentSetupError: they cannot; see `suffix_ids`.
         """
-        try:
-            self.suffix_ids([], [_result("first"), _result("second")])
-        except TemplateError as error:
-            raise EnvironmentSetupError(
-                f"This model's chat template refuses two results after a turn of the model: {one_line(error)}."
-            ) from None
+        self.suffix_ids([], [_result("first"), _result("second")])
 
     @cached_property
     def _style(self) -> str:
@@ -160,7 +155,7 @@ class ToolChat:
             turn, results = self._shape([_result("first"), _result("second")], style)
             try:
                 text = self._apply([*turn, *results], None, tokenize=False)
-            except TemplateError:  # Llama 3.1 takes one call in a turn
+            except EnvironmentSetupError:  # Llama 3.1 takes one call in a turn
                 continue
             if not any(one in text for one in ids):
                 return style
@@ -204,7 +199,14 @@ class ToolChat:
 
     def _apply(self, messages: Sequence[Message], tools: Tools | None, *, tokenize: bool, **more: Any) -> Any:
         more |= {**self.chat_template_kwargs, "chat_template": self.chat_template, "return_dict": False}
-        return self.tokenizer.apply_chat_template(list(messages), tools=self._schemas(tools), tokenize=tokenize, **more)
+        schemas = self._schemas(tools)
+        try:
+            return self.tokenizer.apply_chat_template(list(messages), tools=schemas, tokenize=tokenize, **more)
+        except (TemplateError, TypeError) as error:
+            roles = ", ".join(message["role"] for message in messages)
+            raise EnvironmentSetupError(
+                f"This model's chat template refuses a conversation of the roles {roles}. It says: {one_line(error)}."
+            ) from error
 
 
 def _result(name: str) -> Message:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Coroutine, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from accelerate.utils import broadcast_object_list
@@ -16,9 +16,6 @@ from covey.environments.proxies import control_of
 from covey.runlog import names
 from covey.training.replaced import replaced
 
-if TYPE_CHECKING:
-    from covey.training.trl.trainer import GRPOTrainer
-
 
 class TrainerEpisodes:
     """The episodes of a trainer's newest batch.
@@ -27,8 +24,8 @@ class TrainerEpisodes:
         trainer: Covey's `GRPOTrainer`.
     """
 
-    def __init__(self, trainer: GRPOTrainer) -> None:
-        self._trainer: Any = trainer
+    def __init__(self, trainer: Any) -> None:
+        self._trainer = trainer
         self.newest: list[Episode] = []
         """Those of the batch that was generated last; empty without tools and environments."""
         self.turn_limits: list[int] | None = None
