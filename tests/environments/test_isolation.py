@@ -282,6 +282,48 @@ def test_a_reward_that_fails_is_no_reward(
 
 
 @linux
+@pytest.mark.parametrize("value", ['"high"', "NaN", "1e999", "true", "[1.0]", '{"a": 1}', "1"])
+def test_a_forged_reward_is_no_reward(pair: list[Any], value: str) -> None:
+    pair[0].reset(at_reward=f"value {value}")
+    assert pair[0].get_reward() is None
+    assert pair[0].covey.outcome == "crashed"
+    check_other(pair[1])
+
+
+@linux
+@pytest.mark.parametrize("value", ["5", '{"a": 1}', "[1]", '"' + "x" * 70_000 + '"', "[" * 60 + "]" * 60])
+def test_a_forged_observation_is_none(pair: list[Any], value: str) -> None:
+    assert pair[0].reset(at_reset=f"value {value}") is None
+    assert pair[0].covey.outcome == "crashed"
+    check_other(pair[1])
+
+
+@linux
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [('"a\\ud800"', "a?"), ('{"\\ud800": 1}', {"?": 1}), ("[1]", None), ('[{"text": "a"}]', None), ("9" * 5000, None)],
+    ids=["text", "key", "list", "blocks", "number"],
+)
+def test_a_forged_result_is_plain_data_or_a_crash(pair: list[Any], value: str, told: Any) -> None:
+    found = pair[0].do(f"value {value}")
+    assert found == told if told is not None else SENT in found["error"]
+    check_other(pair[1])
+    if told is not None:  # its process still sleeps
+        assert pair[0].reset() is None
+        assert pair[0].covey.outcome == "timed_out"
+
+
+def test_an_environment_that_is_lost_is_made_again_and_the_episode_has_no_reward(pair: list[Any]) -> None:
+    pid = pair[0].do("pid")
+    assert "EnvironmentLostError: no server" in pair[0].do("lost no server")["error"]
+    assert pair[0].covey.outcome == "crashed"
+    assert pair[0].get_reward() is None
+    check_other(pair[1])
+    assert pair[0].reset() == "ready"
+    assert pair[0].do("pid") != pid
+
+
+@linux
 def test_a_killed_fork_server_costs_the_running_episodes_and_no_more(pair: list[Any]) -> None:
     bad, other = pair
     assert "error" in bad.do("kill-parent")

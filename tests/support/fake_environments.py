@@ -82,6 +82,8 @@ class FakeRunner:
         return found
 
     def tools_of(self, name: str | None) -> list[Callable[..., Any]]:
+        if name not in self._kinds:
+            return [*self.tools]
         (instance,) = self.instances([name])
         return [*self.tools, *(getattr(instance, tool) for tool in tool_methods(type(instance)))]
 

@@ -18,6 +18,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from covey.environments.contract import EnvironmentLostError
+
 
 class UnprintableError(Exception):
     def __str__(self) -> str:
@@ -52,6 +54,15 @@ def to_the_trainer(body: bytes) -> None:
 
 def message(body: bytes) -> bytes:
     return struct.pack("!Q", len(body)) + body
+
+
+def forge(value: str) -> None:
+    """Answer the request under way before its worker does."""
+    frame = sys._getframe()
+    while "request" not in frame.f_locals:
+        frame = frame.f_back  # type: ignore[assignment]
+    to_the_trainer(message(f'["done",{frame.f_locals["request"].ticket},{value}]'.encode()))
+    time.sleep(1000)
 
 
 def raises(error: BaseException) -> Any:
@@ -149,6 +160,8 @@ ACTS: dict[str, Callable[[str], Any]] = {
     "garbage": lambda rest: [to_the_trainer(b"\xff" * 64), time.sleep(1000)],
     "pickle": lambda rest: [to_the_trainer(message(pickle.dumps(Evil(rest)))), time.sleep(1000)],
     "forge": lambda rest: [to_the_trainer(message(b'["done",999999,"forged"]')), time.sleep(1000)],
+    "value": forge,
+    "lost": lambda rest: raises(EnvironmentLostError(rest)),
     "no-json": lambda rest: [to_the_trainer(message(b"[" * 100_000)), time.sleep(1000)],
     "other-json": lambda rest: [to_the_trainer(message(b'{"done": 1}')), time.sleep(1000)],
     "long": lambda rest: [to_the_trainer(struct.pack("!Q", 1 << 40)), time.sleep(1000)],

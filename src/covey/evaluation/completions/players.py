@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from covey.environments.chat import ToolChat
+from covey.environments.contract import has_reward
 from covey.environments.runner import EnvironmentRunner
-from covey.evaluation.completions.played import environment_rewards
 from covey.evaluation.completions.playing import Playing
 from covey.log_once import log_once
 from covey.model.loading import all_eos_ids, own_generation_config
@@ -42,6 +42,12 @@ def _running(environment: EnvironmentConfig) -> Iterator[EnvironmentRunner | Non
         runner.start()
         runner.check()
         yield runner
+
+
+def environment_rewards(config: Config, runner: EnvironmentRunner) -> tuple[str, ...]:
+    """The names of the classes of a runner's environments that reward their episodes."""
+    kinds = map(type, runner.instances([*config.environment.factories]))
+    return tuple(dict.fromkeys(kind.__name__ for kind in kinds if has_reward(kind)))
 
 
 @dataclass(frozen=True)
