@@ -1,4 +1,4 @@
-"""Chatting with a model: answers to prompts, with its chat template and a run's system prompt, tools and environment."""
+"""Chatting with a model, with its chat template and a run's system prompt, tools and environment."""
 
 from __future__ import annotations
 
