@@ -18,8 +18,7 @@ from covey.config import Config
 from covey.errors import ConfigError, ModelError, RunDirectoryError
 from covey.evaluation.benchmarks import benchmark, named
 from covey.evaluation.completions.graded import GradedCompletion
-from covey.evaluation.completions.played import environment_rewards
-from covey.evaluation.completions.players import Players, running
+from covey.evaluation.completions.players import Players, environment_rewards, running
 from covey.evaluation.grading import (
     HeldOutGrader,
     answer_asked_by,

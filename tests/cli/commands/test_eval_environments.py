@@ -140,6 +140,97 @@ def test_benchmarks_get_the_tools_but_no_environment_with_a_task_of_its_own(
     assert "turns" not in next(plain.completions())
 
 
+SET_OF_TOOLS = """
+class Notes:
+    def reset(self, **row):
+        self.answer = row["answer"]
+
+    def guess(self, number: int) -> str:
+        '''
+        Guess.
+
+        Args:
+            number: It.
+        '''
+        return f"{self.answer} is right. The game is over."
+"""
+
+
+def test_an_environment_that_is_a_set_of_tools_is_played_on_a_benchmark_that_fits(
+    caller: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    own, rows = tmp_path / "own.py", tmp_path / "gsm8k.jsonl"
+    own.write_text(SET_OF_TOOLS)
+    rows.write_text('{"question": "Guess.", "answer": "#### 7"}\n')
+    words = (
+        *("evaluation.benchmarks=[gsm8k]", f"evaluation.benchmark_paths={{gsm8k: '{rows}'}}"),
+        *(f"environment.factory='{own}:Notes'", "rewards.funcs=[format]"),
+    )
+    evaluate(caller, tmp_path / "fits", *words)
+    found = read_evaluation(tmp_path / "fits")
+    *_, told, said = next(found.completions())["messages"]
+    assert (told["role"], said["content"]) == ("tool", "Found it.")
+    assert told["content"].endswith("7 is right. The game is over.")
+    assert found.settings["grader"] == "accuracy"
+    assert [one["factory"] for one in found.settings["episodes"]["environments"]] == [f"{own}:Notes"]
+    own.write_text(SET_OF_TOOLS.replace("**row", "secret, answer=None"))
+    evaluate(caller, tmp_path / "other", *words)
+    assert (
+        "is not played, because its reset does not take the rows (missing a required argument: 'secret')" in caplog.text
+    )
+    assert "episodes" not in read_evaluation(tmp_path / "other").settings
+
+
+HOSTILE = """
+import os, time
+
+class Hostile:
+    def reset(self, kind, **row):
+        self.kind = kind
+        if kind == "no start":
+            raise ValueError(kind)
+
+    def guess(self, number: int) -> str:
+        '''
+        Guess.
+
+        Args:
+            number: It.
+        '''
+        if self.kind == "hangs":
+            time.sleep(60)
+        if self.kind == "dies":
+            os._exit(3)
+        return "50 is right. The game is over."
+
+    def get_reward(self):
+        return "much" if self.kind == "no number" else 0.5
+"""
+
+
+def test_what_an_environment_does_wrong_costs_its_own_episode(caller: str, tmp_path: Path) -> None:
+    own, rows = tmp_path / "own.py", tmp_path / "rows.jsonl"
+    own.write_text(HOSTILE)
+    kinds = ("fine", "no start", "hangs", "dies", "no number")
+    rows.write_text("".join(json.dumps({"prompt": "Guess.", "kind": kind}) + "\n" for kind in kinds))
+    words = (f"environment.factory='{own}:Hostile'", f"dataset.path='{rows}'", "environment.timeout=2", "--all")
+    evaluate(caller, tmp_path / "out", *words, "evaluation.num_samples=1")
+    found = read_evaluation(tmp_path / "out")
+    assert {
+        one["row"]["kind"]: (one["episode"], one["outcome"], one["rewards"]["Hostile"]) for one in found.completions()
+    } == {
+        "fine": ("answered", "wrong", 0.5),
+        "no start": ("crashed", "crashed", None),
+        "hangs": ("timed_out", "wrong", 0.0),
+        "dies": ("crashed", "wrong", 0.0),
+        "no number": ("crashed", "crashed", None),
+    }
+    assert found.summary["accuracy"]["value"] == 0.1  # 0.5 of 5: no reward counts as 0
+    assert found.summary["reward"]["value"] == pytest.approx(0.5 / 3)
+    assert found.summary["grader/crashed"]["value"] == 0.4
+    assert found.summary["episode/timed_out"]["value"] == 0.2
+
+
 @pytest.fixture
 def run(caller: str, tmp_path: Path) -> Path:
     """A run directory of the game, with a final model."""

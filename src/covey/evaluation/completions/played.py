@@ -4,14 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from covey.environments.contract import has_reward
 from covey.evaluation.completions.transcript import Message, plain_message
-
-if TYPE_CHECKING:
-    from covey.config import Config
-    from covey.environments.runner import EnvironmentRunner
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +60,3 @@ def played_of(completion: object) -> Played | None:
     """The episode that a completion is; None for a plain one."""
     found = getattr(completion, "played", None)
     return found if isinstance(found, Played) else None
-
-
-def environment_rewards(config: Config, runner: EnvironmentRunner) -> tuple[str, ...]:
-    """The names of the classes of a runner's environments that reward their episodes."""
-    kinds = map(type, runner.instances([*config.environment.factories]))
-    return tuple(dict.fromkeys(kind.__name__ for kind in kinds if has_reward(kind)))

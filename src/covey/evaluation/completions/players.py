@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from covey.environments.chat import ToolChat
 from covey.environments.runner import EnvironmentRunner
-from covey.evaluation.completions.played import environment_rewards
 from covey.evaluation.completions.playing import Playing
 from covey.log_once import log_once
 from covey.model.loading import all_eos_ids, own_generation_config
