@@ -1,6 +1,6 @@
 # The commands of this repository; `make` alone lists them. All but `clean` and `help` make the environment first.
 .DEFAULT_GOAL := help
-.PHONY: help setup test test-slow test-vllm check train bench docs wheel tensorboard clean
+.PHONY: help setup test test-slow test-adapters test-vllm check train bench docs wheel tensorboard clean
 
 ENV := $(if $(filter conda,$(COVEY_ENV)),.conda,.venv)
 PYTHON_IN := $(ENV)/bin/python
@@ -25,6 +25,10 @@ test-slow: setup ## run the other tests: runs that are killed, several processes
 test-vllm: ## train against real vLLM on the CPU, in .venv-vllm (4 GB, made by the first call)
 	@bash scripts/setup_vllm.sh
 	.venv-vllm/bin/python -m pytest -m vllm -W default tests/real_vllm $(ARGS)
+
+test-adapters: setup ## test with reasoning-gym and OpenEnv, in .venv-adapters (made by the first call)
+	@bash scripts/setup_adapters.sh
+	.venv-adapters/bin/python -m pytest -m adapter -W default $(ARGS)
 
 check: setup ## lint, format and types, as continuous integration does
 	$(PYTHON_IN) -m ruff check .

@@ -182,3 +182,13 @@ def test_a_template_that_refuses_two_results_is_refused() -> None:
     refusal = template_refusal(own_tokenizer(template))
     assert refusal is not None
     assert "refuses a conversation of the roles user, assistant, tool, tool. It says: one result only" in refusal
+
+
+def test_a_template_that_writes_results_otherwise_with_tools() -> None:
+    template = PLAIN.replace("<|{{ m.role }}|>", "<|{{ m.role }}|>{{ 'with tools: ' if tools else '' }}")
+    tokenizer = own_tokenizer(template)
+    chat = ToolChat.of(tokenizer, stop_token_ids=[tokenizer.convert_tokens_to_ids("<|end|>")])
+    result = [{"role": "tool", "name": "add", "content": "4"}]
+    turn = [5, *chat.stop_token_ids]
+    assert tokenizer.decode(chat.suffix_ids(turn, result, TOOLS)).startswith("\n\n<|tool|>with tools: 4<|end|>")
+    assert tokenizer.decode(chat.suffix_ids(turn, result)).startswith("\n\n<|tool|>4<|end|>")

@@ -191,6 +191,7 @@ def test_arguments_that_do_not_fit_are_a_failure_of_the_call(pair: list[Any], ar
         ("big", str(10**40)),
         ("generator", "ab"),
         ("await", "later"),
+        ("one-by-one", "ab"),
         ("surrogate", "? and more"),
         ("function", "<built-in function print>"),
         ("nested", str(hostile_environments.nested())),
@@ -205,7 +206,7 @@ def test_what_a_tool_returns_becomes_plain_data(
     runner: EnvironmentRunner, pair: list[Any], what: str, told: Any
 ) -> None:
     assert pair[0].do(what) == told
-    assert what == "await" or pair[0].do_later(what) == told
+    assert what in ("await", "one-by-one") or pair[0].do_later(what) == told
     assert runner.tools[0](what) == told
     assert pair[0].do("say on") == "on"
 
@@ -279,6 +280,15 @@ def test_a_reward_that_fails_is_no_reward(
     counts = runner.take_counts()
     assert (counts["timeouts"], counts["crashes"]) == (2 * (outcome == "timed_out"), 2 * (outcome == "crashed"))
     assert sum("get_reward" in text for text in caplog.messages) == (outcome is not None)
+
+
+def test_blocks_with_an_image_are_a_failure_that_the_log_tells(
+    pair: list[Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(2):
+        with pytest.raises(ToolError, match="content blocks with a value of the type object"):
+            pair[0].do("image")
+    assert sum("content blocks" in text for text in caplog.messages) == 1
 
 
 @linux

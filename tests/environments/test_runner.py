@@ -45,8 +45,12 @@ class Colour(Enum):
     RED = "red"
     BLUE = "blue"
 
+RNG = random.Random(0)
+
 class Base:
     """What games share."""
+
+    shared = numpy.random.default_rng(0)
 
     def reset(self, **row) -> str | None:
         """Begin.
@@ -56,6 +60,7 @@ class Base:
         """
         self.row = row
         self.values = [random.random(), float(numpy.random.random())]
+        self.held = [RNG.random(), float(self.shared.random()), self.rng.random(), self.state.random()]
         return None
 
     def inherited(self, flag: bool = True) -> bool:
@@ -71,6 +76,8 @@ class Game(Base):
 
     def __init__(self, top: int = 3) -> None:
         self.top = top
+        self.rng = random.Random(0)
+        self.state = numpy.random.RandomState(0)
 
     def move(self, colour: Colour, how: Literal["up", 2, None], where: list[tuple[int, str]], *, far: float = 0.5,
              note: Optional[str] = None, more: Union[int, list[str]] = 1, table: dict[str, Any] | None = None) -> dict:
@@ -142,7 +149,7 @@ class NoReset:
         """
         return what
 
-class Reserved(Base):
+class Reserved(Game):
     def covey(self) -> None:
         """A name that is taken."""
 
@@ -275,6 +282,10 @@ def test_equal_seeds_make_equal_starts_and_no_seed_makes_others(runner: Environm
         np.random.seed(1)
         assert starts[0] == starts[1] == [random.random(), np.random.random()]
         assert len({value for start in starts[1:] for value in start}) == 10
+        held = [environment.held for environment in environments]
+        assert held[0] == held[1]
+        assert len({value for start in held[1:4] for value in start}) == 12
+        assert len({value for start in held for value in start[:2]}) == 10  # of the module and the class
 
 
 def test_calls_of_several_episodes_run_at_once(runner: EnvironmentRunner, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -118,6 +118,12 @@ def endless() -> Iterator[str]:
         yield "again "
 
 
+async def one_by_one() -> AsyncIterator[str]:
+    for part in ("a", "b"):
+        await asyncio.sleep(0)
+        yield part
+
+
 async def later() -> str:
     await asyncio.sleep(0.001)
     return "later"
@@ -188,6 +194,8 @@ ACTS: dict[str, Callable[[str], Any]] = {
     "array": lambda rest: __import__("numpy").arange(3),
     "scalar": lambda rest: __import__("numpy").float32(0.5),
     "generator": lambda rest: (part for part in ("a", "b")),
+    "one-by-one": lambda rest: one_by_one(),
+    "image": lambda rest: [{"type": "image", "image": object()}],
     "endless": lambda rest: endless(),
     "await": lambda rest: later(),
     "flood": lambda rest: flood(),

@@ -11,6 +11,7 @@ import json
 import os
 import subprocess
 import sys
+import warnings
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
@@ -37,6 +38,7 @@ def make_task(task: str, settings: Mapping[str, Any], key: str, *, seed: int = 0
     """
     try:
         import reasoning_gym
+        from reasoning_gym.composite import DatasetSpec
         from reasoning_gym.factory import DATASETS
     except ImportError as error:
         raise DataError(
@@ -51,7 +53,9 @@ def make_task(task: str, settings: Mapping[str, Any], key: str, *, seed: int = 0
     if taken:
         raise DataError(f"{key}: {taken[0]} is not a setting of the task {task}: the run's own seed and sizes count.")
     try:
-        return reasoning_gym.create_dataset(task, seed=seed, size=size, **settings)
+        parts = settings.get("datasets") if task == "composite" else None  # several tasks as one
+        specs = {} if parts is None else {"datasets": [DatasetSpec(**{"weight": 1, "config": {}, **p}) for p in parts]}
+        return reasoning_gym.create_dataset(task, seed=seed, size=size, **{**settings, **specs})
     except Exception as error:  # each task checks its settings in its own way, mostly by assertions
         fields = [name for name in DATASETS[task][1].__dataclass_fields__ if name not in OWN_KEYS]
         raise DataError(
@@ -109,15 +113,17 @@ def score(answer: str | None, text: str) -> float:
     """
     try:
         task, settings, entry = json.loads(text, object_hook=_decoded)
-    except ValueError as error:
+    except (TypeError, ValueError) as error:
         raise DataError(
-            f"this is not a problem of reasoning-gym, as dataset=reasoning_gym makes them: {text!r:.80}"
+            f"The column {COLUMN} does not hold a problem as dataset=reasoning_gym makes them, but {str(text)[:80]!r}."
         ) from error
     scorer = _scorer(task, json.dumps(settings))
     if answer is None:
         return 0.0
     try:
-        return float(scorer.score_answer(answer, entry))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of Python, about answers that a scorer evaluates
+            return float(scorer.score_answer(answer, entry))
     except Exception:  # an answer in a form that the scorer does not expect
         return 0.0
 

@@ -55,6 +55,7 @@ class ToolChat:
         self.tokenizer = tokenizer
         self.chat_template = chat_template
         self.chat_template_kwargs = dict(chat_template_kwargs or {})
+        self._differs: dict[tuple[str, ...], bool] = {}
         self._known: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
         self.stop_token_ids = frozenset([tokenizer.eos_token_id] if stop_token_ids is None else stop_token_ids)
 
@@ -113,6 +114,16 @@ class ToolChat:
         Raises:
             EnvironmentSetupError: the template renders a turn differently once results follow it.
         """
+        end, rest = self._after_turn(tool_messages, tools if self._shows_tools(tools) else None)
+        last = turn_ids[-1] if turn_ids else None
+        if last != end and last not in self.stop_token_ids:  # cut by a limit
+            return [end, *rest] if end in self._terminators and end not in turn_ids else rest
+        # The token that ended the turn may be one that the template writes with the results (GLM's <|observation|>).
+        first = next((index for index, token in enumerate(rest) if not self._is_space(token)), 0)
+        return rest[first + 1 :] if last != end and rest[first : first + 1] == [last] else rest
+
+    def _after_turn(self, tool_messages: Sequence[Message], tools: Tools | None) -> tuple[int, list[int]]:
+        """The last token of a turn, and what follows it."""
         turn, results = self._shape(tool_messages, self._style)
         before = self._tokens(turn, tools, add_generation_prompt=False)
         # A template may write a line break after the end of a turn, which the model does not sample.
@@ -124,16 +135,15 @@ class ToolChat:
                 "This model's chat template renders a turn of the model differently once a result follows it, so that "
                 "the tokens of the results cannot be told from those of the turn."
             )
-        return self._joined(turn_ids, before[-1], after[len(before) :])
+        return before[-1], after[len(before) :]
 
-    def _joined(self, turn_ids: Sequence[int], end: int, rest: list[int]) -> list[int]:
-        """What follows a turn, if a whole one ends with the token `end` and is followed by `rest`."""
-        last = turn_ids[-1] if turn_ids else None
-        if last != end and last not in self.stop_token_ids:  # cut by a limit
-            return [end, *rest] if end in self._terminators and end not in turn_ids else rest
-        # The token that ended the turn may be one that the template writes with the results (GLM's <|observation|>).
-        first = next((index for index, token in enumerate(rest) if not self._is_space(token)), 0)
-        return rest[first + 1 :] if last != end and rest[first] == last else rest
+    def _shows_tools(self, tools: Tools | None) -> bool:
+        """Whether results are written differently when the model has tools; if not, rendering them is a waste."""
+        names = tuple(tool.__name__ for tool in tools or ())
+        if names not in self._differs:
+            probe = [_result("first"), _result("second")]
+            self._differs[names] = bool(names) and self._after_turn(probe, tools) != self._after_turn(probe, None)
+        return self._differs[names]
 
     def _is_space(self, token: int) -> bool:
         return not self.tokenizer.decode([token]).strip()

@@ -16,8 +16,8 @@ from covey.errors import EnvironmentSetupError, one_line
 
 
 class EnvironmentLostError(Exception):
-    """Raised by an environment that cannot go on, as when its server is gone: its episode ends like that of a process
-    that died, and the next one begins in a new process. Any other exception of a tool is text for the model."""
+    """Raised by a tool of an environment that cannot go on, as when its server is gone: the episode ends as crashed,
+    without a reward, and the next one begins in a new process. Any other exception of a tool is text for the model."""
 
 
 RESET, GET_REWARD = "reset", "get_reward"

@@ -72,7 +72,8 @@ class EpisodeControl:
 
         Args:
             row: the arguments of `reset`.
-            seed: for the generators of `random`, NumPy and (where it is loaded) PyTorch in the process; None: new ones.
+            seed: for the generators of `random`, NumPy and PyTorch in the process, and those that the instance, its
+                class or its module holds; None: they go on.
         """
         self._episode = EpisodeState(self._episode_timeout)
         self._reward = None

@@ -249,7 +249,7 @@ def _check_comparable(first: StoredEvaluation, other: StoredEvaluation, metric: 
         reason, seeds = f"{' and '.join(differ)} differ", _seeds(*settings)
         raise NotComparableError(
             f"{pair} cannot be compared: {reason}. Evaluate both on the same problems, with the same system prompt, "
-            f"chat template, grader and rewards.{seeds}",
+            f"chat template, grader, rewards, environment and tools.{seeds}",
             f"{reason}.{seeds}" if seeds else reason,
         )
     if differ := [] if any_sampling else _sampled_differently(*settings):

@@ -125,7 +125,7 @@ def run_evaluations(
                 folder = _folder(config, target, part.name, out, several=len(sets) > 1)
                 with players.for_set(part.name, part.rows.column_names, benchmark=part.benchmark) as on_set:
                     setup = _Setup(engine, name, tokenizer, runner, on_set)
-                    found.append(_evaluate_set(target, part, folder, setup, progress))
+                    found.append(_evaluate_set(config, target, part, folder, setup, progress))
         return found
 
 
@@ -287,16 +287,23 @@ class _Setup:
     players: Players
 
 
-def _evaluate_set(target: Target, part: _Set, folder: Path, setup: _Setup, progress: Progress) -> StoredEvaluation:
-    config = setup.players.config
+def _evaluate_set(
+    config: Config, target: Target, part: _Set, folder: Path, setup: _Setup, progress: Progress
+) -> StoredEvaluation:
     settings, tags = config.evaluation, Tags(config.rewards.think_tag, config.rewards.answer_tag)
     template = config.training.chat_template_kwargs
     described = {
         "name": part.name,
         "model": {"id": target.label, "fingerprint": weights_fingerprint(target, getattr(setup.engine, "model", None))},
-        "data": describe_data(config, part.rows, setup.tokenizer),
-        "engine": setup.engine_name,
-        **describe_method(config, part.grader, rewarded=part.rewarded, rewarding=bool(setup.players.rewarding)),
+        "data": describe_data(config, setup.players.environment, part.rows, setup.tokenizer),
+        **describe_method(
+            config,
+            setup.players.environment,
+            part.grader,
+            setup.engine_name,
+            rewarded=part.rewarded,
+            rewarding=bool(setup.players.rewarding),
+        ),
         "environment": describe_environment(),
     }
     with writing_evaluation(folder):

@@ -47,7 +47,8 @@ def compute_metrics(
     if has_grader:
         for outcome in Outcome:
             found[f"grader/{outcome}"] = _share([[item["outcome"] == outcome for item in p] for p in graded])
-        answers = [[item["extracted"] for item in problem] for problem in graded]
+        scored = any(item.get(names.SCORE) is not None for problem in graded for item in problem)
+        answers = None if scored else [[item["extracted"] for item in problem] for problem in graded]
         found |= _of_several(right, answers, seed, ks)
     return found
 
@@ -58,15 +59,20 @@ def credit(outcome: str | None, score: float | None) -> float:
 
 
 def accuracy(credits: Sequence[Sequence[float]]) -> Estimate:
-    """The mean over problems of what their completions count, with its interval: that of a share where all are 0 or 1.
+    """The mean over problems of what their completions count, with its interval: that of a share where all are 0 or 1,
+    and within 0 and 1 where all are.
 
     Args:
         credits: for each problem, those of its completions, see `credit`.
     """
     shares, count = [mean(problem) for problem in credits], sum(map(len, credits))
-    if all(value in (0, 1) for problem in credits for value in problem):
+    values = {value for problem in credits for value in problem}
+    if values <= {0.0, 1.0}:
         return share_estimate(shares, count)
-    return mean_estimate(shares)
+    found = mean_estimate(shares)
+    if min(values) < 0 or max(values) > 1:
+        return found
+    return Estimate(found.value, max(found.low, 0.0), min(found.high, 1.0))
 
 
 def rewards_by_problem(
@@ -116,9 +122,9 @@ def episode_estimates(problems: Sequence[Sequence[Mapping[str, Any]]]) -> dict[s
 
 
 def _of_several(
-    right: Sequence[Sequence[bool]], answers: Sequence[Sequence[str | None]], seed: int, ks: Sequence[int]
+    right: Sequence[Sequence[bool]], answers: Sequence[Sequence[str | None]] | None, seed: int, ks: Sequence[int]
 ) -> dict[str, Estimate]:
-    """The metrics of several completions per problem."""
+    """The metrics of several completions per problem; without answers, as where an environment rewards, no majority."""
     samples, total = min(map(len, right), default=0), sum(map(len, right))
     found = {}
     if samples > 1:
@@ -127,6 +133,8 @@ def _of_several(
     for k in chosen:
         passed = [pass_at_k(len(problem), sum(problem), k) for problem in right]
         found[f"pass@{k}"] = share_estimate(passed, total, k)
+    if answers is None:
+        return found
     for k in (k for k in chosen if k > 1):
         voted = [majority_at_k(a, r, k, seed + i) for i, (a, r) in enumerate(zip(answers, right, strict=True))]
         found[f"maj@{k}"] = share_estimate(voted, total, k)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from covey.config import Config, load
+from covey.config.groups.environment import EnvironmentConfig
 from covey.config.secrets import without_secrets
 from covey.errors import RunDirectoryError
 from covey.evaluation.grading import SEED_OFFSET, grader_name, grader_settings
@@ -84,7 +85,10 @@ def read_training_evaluation(file: Path) -> StoredEvaluation:
         ) from None
     rewarding = any(item.get(names.SCORE) is not None for item in completions)
     measured = settings_of(config, grader, rewarding=rewarding)
-    data = {"problems": len(problems), "problems_fingerprint": problems_digest(config, problems), **measured["data"]}
+    rows = {item["problem"]: item["row"] for item in completions if "row" in item}
+    seed = environment_seed(config.seed, config.environment)
+    fingerprint = problems_digest(problems, [rows[problem] for problem in sorted(rows)], seed)
+    data = {"problems": len(problems), "problems_fingerprint": fingerprint, **measured["data"]}
     model = {"id": f"{run.root.name} at step {named[1]}"}
     settings = {**measured, "code": run.code_hashes(), "name": named[0], "step": named[1], "model": model, "data": data}
     summary = {name: {"value": e.value, "low": e.low, "high": e.high} for name, e in estimates.items()}
@@ -105,11 +109,22 @@ def digest(items: Iterable[Any]) -> str:
     return found.hexdigest()
 
 
-def problems_digest(config: Config, problems: Iterable[tuple[str, str]]) -> str:
-    """A hash of the problems: question and answer of each; with an environment also of the seed, since it starts each
-    problem's environment."""
-    seeds = [("seed", config.seed)] if config.environment.factory is not None else []
-    return digest([*problems, *seeds])
+def problems_digest(
+    problems: Iterable[tuple[str, str]], rows: Iterable[Mapping[str, Any]] = (), seed: int | None = None
+) -> str:
+    """A hash of the problems.
+
+    Args:
+        problems: question and answer of each.
+        rows: of episodes, the other columns of each problem's row, which environments get.
+        seed: see `environment_seed`.
+    """
+    return digest([*problems, *rows, *([] if seed is None else [("seed", seed)])])
+
+
+def environment_seed(seed: int, environment: EnvironmentConfig) -> int | None:
+    """The seed from which each problem's environment starts; None without one, as tools have no start."""
+    return None if environment.factory is None else seed
 
 
 def settings_of(config: Config, grader: str | None, *, rewarding: bool = False) -> dict[str, Any]:
@@ -131,7 +146,7 @@ def settings_of(config: Config, grader: str | None, *, rewarding: bool = False) 
         "num_samples": config.evaluation.num_samples,
         **grader_settings(config, grader, rewarding=rewarding),
         **reward_settings(config),
-        **episode_settings(config),
+        **episode_settings(config.environment),
     }
 
 
@@ -140,9 +155,8 @@ def reward_settings(config: Config) -> dict[str, Any]:
     return {"rewards": {"funcs": list(config.rewards.funcs), "weights": list(config.training.reward_weights or ())}}
 
 
-def episode_settings(config: Config) -> dict[str, Any]:
-    """The environments and tools of evaluations with this config, as in `settings.json`; empty without any."""
-    settings = config.environment
+def episode_settings(settings: EnvironmentConfig) -> dict[str, Any]:
+    """The environments and tools of an evaluation, as in `settings.json`; empty without any."""
     if not settings.used:
         return {}
     environments = [

@@ -109,9 +109,10 @@ def _print(console: Any, evaluation: StoredEvaluation) -> None:
     title = f"{evaluation.settings['name']}: {problems:,} problem{'' if problems == 1 else 's'}, {samples} each"
     table = Table(title, "value", "95% interval")
     grader = evaluation.settings.get("grader")
-    same = {"pass@1", f"avg@{samples}"} & evaluation.summary.keys()  # the accuracy by other names: one row
+    accuracy = evaluation.summary.get("accuracy")  # one row for what is the same by other names
+    same = {name for name in ("pass@1", f"avg@{samples}") if accuracy and evaluation.summary.get(name) == accuracy}
     for name, figure in evaluation.summary.items():
-        if name in same or (name.startswith("grader/") and figure["value"] == 0):
+        if name in same or (name.startswith(("grader/", "episode/")) and figure["value"] == 0):
             continue
         label = f"{' = '.join([name, *sorted(same)])} (grader: {grader})" if name == "accuracy" else name
         found = Estimate(**figure)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import keyword
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -40,9 +41,7 @@ def tool_method(tool: ToolSchema, call: Callable[[Any, dict[str, Any]], Any], wh
         EnvironmentSetupError: the tool or a parameter has a name that no method can have.
     """
     if not tool.name or tool.name.startswith("_") or tool.name in (RESET, GET_REWARD):
-        raise EnvironmentSetupError(
-            f"{where}: a tool cannot be called {tool.name!r}, because environments use the name."
-        )
+        raise EnvironmentSetupError(f"{where}: a tool cannot be called {tool.name!r}: environments use that name.")
     properties = tool.parameters.get("properties") or {}
     required = tool.parameters.get("required") or ()
     definitions = tool.parameters.get("$defs") or {}
@@ -53,14 +52,13 @@ def tool_method(tool: ToolSchema, call: Callable[[Any, dict[str, Any]], Any], wh
         if name not in required:
             default = schema.get("default")
             hint = hint | None if default is None and hint is not Any else hint
-        try:
-            parameters.append(
-                inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=default, annotation=hint)
-            )
-        except ValueError as error:
+        if not name.isidentifier() or keyword.iskeyword(name) or name == "self":
             raise EnvironmentSetupError(
-                f"{where}: the tool {tool.name} cannot have the parameter {name!r}: {error}."
-            ) from None
+                f"{where}: the tool {tool.name} has a parameter called {name!r}, which no Python function can have: "
+                "give the tools that the model needs names of your own with the setting tools."
+            )
+        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+        parameters.append(inspect.Parameter(name, kind, default=default, annotation=hint))
         described.append(f"    {name}: {_line(schema.get('description') or schema.get('title') or name)}")
     signature = inspect.Signature(parameters, return_annotation=str)
 

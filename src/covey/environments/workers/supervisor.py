@@ -213,6 +213,8 @@ class EnvironmentSupervisor(Supervisor[ToolCall | Member, Worker]):
 
     def _raised(self, worker: Worker, call: ToolCall, answer: Raised) -> None:
         if call.action == "tool" and not worker.making and not answer.lost:
+            if answer.text == answer.description:  # no exception of the tool, but what it returned
+                log_once(_log, "%s: %s failed: %s.", _where(call), call.title, answer.text)
             call.set_exception(ToolError(answer.text))
         elif call.action in ("make", "attribute", "attributes"):
             call.set_exception(ToolError(answer.description))
@@ -236,7 +238,7 @@ class EnvironmentSupervisor(Supervisor[ToolCall | Member, Worker]):
             call.episode.outcome = how
             call.episode.lost = lost or call.action in ("reset", "reward")
         if log:
-            where = "environment.tools" if call.member is None else call.member.where
+            where = _where(call)
             counted = "timeouts" if how == "timed_out" else "crashes"
             text = "%s: %s. That episode ends; environment/%s counts how many do."
             log_once(_log, text, where, failure, counted, key=f"{where} {call.title} {how}")
@@ -317,3 +319,7 @@ class EnvironmentSupervisor(Supervisor[ToolCall | Member, Worker]):
 
 def _within(seconds: float, key: str, limit: float) -> str:
     return f"{seconds:.3g} s ({key}={limit:g})"
+
+
+def _where(call: ToolCall) -> str:
+    return "environment.tools" if call.member is None else call.member.where

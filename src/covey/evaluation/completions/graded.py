@@ -72,6 +72,8 @@ class GradedCompletion:
     environment_seconds: float | None = None
     episode: str | None = None
     """How it ended, see `covey.environments.episodes.Episode`."""
+    row: dict[str, Any] | None = None
+    """The columns of its data row besides `prompt` and `answer`."""
 
     @property
     def asked(self) -> str:
@@ -84,10 +86,11 @@ class GradedCompletion:
 
     def episode_record(self) -> dict[str, Any]:
         """Its figures as an episode."""
-        return {name: getattr(self, name) for name in _OF_EPISODES if name != "messages"}
+        return {name: getattr(self, name) for name in _FIGURES}
 
 
-_OF_EPISODES = ("score", "messages", "turns", "tool_calls", "tool_failures", "environment_seconds", "episode")
+_FIGURES = ("score", "turns", "tool_calls", "tool_failures", "environment_seconds", "episode")
+_OF_EPISODES = (*_FIGURES, "messages", "row")
 
 
 def grade_batch(

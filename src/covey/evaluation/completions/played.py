@@ -30,6 +30,8 @@ class Played:
     """Of the environments that reward, by the name of their class: this episode's own; None of the others."""
     owned: bool = False
     """Whether this episode's environment rewards it."""
+    row: Mapping[str, Any] = field(default_factory=dict)
+    """See `row_columns`."""
 
     @property
     def reward(self) -> float | None:
@@ -45,7 +47,13 @@ class Played:
             "tool_failures": self.failures,
             "environment_seconds": round(self.seconds, 3),
             "episode": self.ended,
+            "row": dict(self.row),
         }
+
+
+def row_columns(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The columns of a data row that only its environment and rewards read, as JSON can hold them."""
+    return plain_message({name: value for name, value in row.items() if name not in ("prompt", "answer")})
 
 
 def played_of(completion: object) -> Played | None:

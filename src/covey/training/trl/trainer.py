@@ -7,6 +7,7 @@ know nothing of TRL. `tests/training/trl/test_trl_contract.py` fails when a repl
 from __future__ import annotations
 
 import logging
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -202,7 +203,8 @@ class GRPOTrainer(TRLGRPOTrainer):
     #    may keep what it has read of a conversation until its last turn; whatever the model writes can be parsed.
     def _generate(self, prompts: list[Any]) -> Any:
         self.check_finite()
-        with conversation(self.engine), replaced(grpo_trainer, parse_response=parse):
+        turns = conversation(self.engine) if self.tools else nullcontext()
+        with turns, replaced(grpo_trainer, parse_response=parse):
             output = super()._generate(prompts)
         prompt_ids, ids, _, completions, _, extra_fields, *_ = output
         if self.rollout_func is None:
