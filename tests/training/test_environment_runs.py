@@ -98,9 +98,10 @@ def test_one_of_several_without_a_dataset_and_a_reward_that_reads_them(folder: P
     game = folder / "game.py"
     (folder / "none.py").write_text(GAME.replace("self, target, **row", "self, seed, **row").replace("target", "seed"))
     factory = f"environment.factory={{a: {folder / 'none.py'}:Letters, b: {folder / 'none.py'}:Other}}"
-    words_given = [factory, f"rewards.funcs=[{game}:early]", "evaluation.every_steps=0"]
+    words_given = [factory, f"rewards.funcs=[{game}:early]"]
     assert main(small(folder, "several", *words_given)) == 0
     (last,) = [row for row in read_metrics(folder / "several" / "metrics.jsonl") if row["step"] == 2]
+    assert last["eval/reward/early"] == pytest.approx(last["eval/accuracy"], abs=1e-6)  # that of the environments
     means = [last[f"train/rewards/{name}/mean"] for name in ("Letters", "Other")]
     known = [mean for mean in means if mean is not None]  # a batch of two groups may be of one environment
     assert known
