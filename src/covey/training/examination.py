@@ -172,7 +172,7 @@ class Examination:
             return self.rollout_func is not None
         if not config.environment.used:
             return True
-        from covey.evaluation.completions.played import environment_rewards
+        from covey.evaluation.completions.players import environment_rewards
         from covey.training.preflight.environments import check_environments
 
         def make() -> str:
