@@ -24,6 +24,7 @@ PAGES = {
     "CONTRIBUTING.md": "contributing.md",
     "CHANGELOG.md": "changelog.md",
     "benchmarks/first_run.md": "first_run.md",
+    "benchmarks/first_agent.md": "first_agent.md",
     "benchmarks/grading.md": "grading_benchmark.md",
     "benchmarks/grading_fuzz.md": "grading_fuzz.md",
     "benchmarks/grading_hacks.md": "grading_hacks.md",

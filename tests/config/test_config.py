@@ -75,7 +75,7 @@ def test_the_starters_tuning_stays_for_another_copy_of_the_starter():
 @pytest.mark.parametrize("environment", [["environment=calculator"], ["environment.tools=[calculator]"]])
 def test_with_tools_the_default_model_is_the_starter_that_calls_them(environment, recipe):
     config = load(environment)
-    assert (config.model.name, config.training.max_steps) == ("starter_agent", 100)
+    assert (config.model.name, config.training.max_steps) == ("starter_agent", 60)
     assert load(recipe=recipe("environment: {tools: [calculator]}\n")) == load(["environment.tools=[calculator]"])
     assert load([*environment, "training.max_steps=7"]).training.max_steps == 7
     for own in (["model=starter"], ["model.name=starter"]):

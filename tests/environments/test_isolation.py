@@ -14,9 +14,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import hostile_environments
 import pytest
 
+import hostile_environments
 from covey.environments.proxies import ToolError, control_of
 from covey.environments.registry import EnvironmentSource
 from covey.environments.runner import EnvironmentRunner
@@ -191,6 +191,7 @@ def test_arguments_that_do_not_fit_are_a_failure_of_the_call(pair: list[Any], ar
         ("big", str(10**40)),
         ("generator", "ab"),
         ("await", "later"),
+        ("one-by-one", "ab"),
         ("surrogate", "? and more"),
         ("function", "<built-in function print>"),
         ("nested", str(hostile_environments.nested())),
@@ -205,7 +206,7 @@ def test_what_a_tool_returns_becomes_plain_data(
     runner: EnvironmentRunner, pair: list[Any], what: str, told: Any
 ) -> None:
     assert pair[0].do(what) == told
-    assert what == "await" or pair[0].do_later(what) == told
+    assert what in ("await", "one-by-one") or pair[0].do_later(what) == told
     assert runner.tools[0](what) == told
     assert pair[0].do("say on") == "on"
 
@@ -223,8 +224,10 @@ def test_a_large_result_is_cut_and_says_so(pair: list[Any], what: str) -> None:
 @linux
 @pytest.mark.parametrize(
     ("what", "outcome"),
-    [("exit", "crashed"), ("raise no", "crashed"), ("interrupt", "crashed"), ("unprintable", "crashed")]
-    + [("sleep", "timed_out"), ("garbage", "crashed")],
+    [
+        *(("exit", "crashed"), ("raise no", "crashed"), ("interrupt", "crashed"), ("unprintable", "crashed")),
+        *(("sleep", "timed_out"), ("garbage", "crashed")),
+    ],
 )
 def test_a_reset_that_fails_gives_no_observation_and_no_reward(
     runner: EnvironmentRunner, pair: list[Any], what: str, outcome: str
@@ -277,6 +280,57 @@ def test_a_reward_that_fails_is_no_reward(
     counts = runner.take_counts()
     assert (counts["timeouts"], counts["crashes"]) == (2 * (outcome == "timed_out"), 2 * (outcome == "crashed"))
     assert sum("get_reward" in text for text in caplog.messages) == (outcome is not None)
+
+
+def test_blocks_with_an_image_are_a_failure_that_the_log_tells(
+    pair: list[Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(2):
+        with pytest.raises(ToolError, match="content blocks with a value of the type object"):
+            pair[0].do("image")
+    assert sum("content blocks" in text for text in caplog.messages) == 1
+
+
+@linux
+@pytest.mark.parametrize("value", ['"high"', "NaN", "1e999", "true", "[1.0]", '{"a": 1}', "1"])
+def test_a_forged_reward_is_no_reward(pair: list[Any], value: str) -> None:
+    pair[0].reset(at_reward=f"value {value}")
+    assert pair[0].get_reward() is None
+    assert pair[0].covey.outcome == "crashed"
+    check_other(pair[1])
+
+
+@linux
+@pytest.mark.parametrize("value", ["5", '{"a": 1}', "[1]", '"' + "x" * 70_000 + '"', "[" * 60 + "]" * 60])
+def test_a_forged_observation_is_none(pair: list[Any], value: str) -> None:
+    assert pair[0].reset(at_reset=f"value {value}") is None
+    assert pair[0].covey.outcome == "crashed"
+    check_other(pair[1])
+
+
+@linux
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [('"a\\ud800"', "a?"), ('{"\\ud800": 1}', {"?": 1}), ("[1]", None), ('[{"text": "a"}]', None), ("9" * 5000, None)],
+    ids=["text", "key", "list", "blocks", "number"],
+)
+def test_a_forged_result_is_plain_data_or_a_crash(pair: list[Any], value: str, told: Any) -> None:
+    found = pair[0].do(f"value {value}")
+    assert found == told if told is not None else SENT in found["error"]
+    check_other(pair[1])
+    if told is not None:  # its process still sleeps
+        assert pair[0].reset() is None
+        assert pair[0].covey.outcome == "timed_out"
+
+
+def test_an_environment_that_is_lost_is_made_again_and_the_episode_has_no_reward(pair: list[Any]) -> None:
+    pid = pair[0].do("pid")
+    assert "EnvironmentLostError: no server" in pair[0].do("lost no server")["error"]
+    assert pair[0].covey.outcome == "crashed"
+    assert pair[0].get_reward() is None
+    check_other(pair[1])
+    assert pair[0].reset() == "ready"
+    assert pair[0].do("pid") != pid
 
 
 @linux

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,7 @@ from covey.evaluation.paired import compare
 from covey.evaluation.stored import read_stored
 from covey.importing import code_hashes
 from covey.runlog.directory import RunDirectory
+from covey.runlog.files import json_line
 from made_run import write_evaluation
 
 CONFIG = "seed: 0\ndataset: {task: arithmetic}\nrewards: {funcs: [%s]}\n"
@@ -55,6 +57,10 @@ def _run(root: Path, config: str = CONFIG % "exact_match", scores: list[float] =
         (
             CONFIG % "exact_match" + "training: {chat_template_kwargs: {enable_thinking: false}}\n",
             "the arguments of the chat template (none and {'enable_thinking': False}) differ",
+        ),
+        (
+            CONFIG % "exact_match" + "environment: {tools: [calculator], max_turns: 3}\n",
+            "the environment and tools (none and “calculator, at most 3 turns”) differ",
         ),
     ],
 )
@@ -130,6 +136,30 @@ def test_rewards_are_compared_as_numbers(tmp_path: Path) -> None:
     by_function = compare_steps(run, "test", 0, 20, "reward/exact_match").found
     assert by_function is not None
     assert by_function.difference == 2.0
+
+
+def test_an_environment_s_rewards_are_compared_as_accuracy(tmp_path: Path) -> None:
+    """Rewards of four problems: the differences are 0.5, -0.5, 0.25 and 0."""
+    config = "seed: 0\ndataset: {task: null}\nrewards: {funcs: []}\nenvironment: {factory: number_guess}\n"
+    runs = []
+    for name, values in (("one", [0.0, 1.0, 0.5, 0.5]), ("other", [0.5, 0.5, 0.75, 0.5])):
+        run = _run(tmp_path / name, config, [1.0] * 4)
+        file = run / "evaluation" / "test-step-000020.jsonl"
+        items = [json.loads(line) for line in file.read_text().splitlines()]
+        for item, value in zip(items, values, strict=True):
+            of_episode = {"score": value, "turns": 1, "tool_calls": 0, "tool_failures": 0, "row": {"seed": 2}}
+            item |= {"outcome": "right", **of_episode, "environment_seconds": 0.0, "episode": "answered"}
+        file.write_text("".join(map(json_line, items)))
+        runs.append(run)
+    (result,) = compare_runs(*runs)
+    assert result.found is not None
+    assert result.grader == "environment"
+    assert (result.found.first, result.found.second) == (0.5, 0.5625)
+    assert result.found.difference == 0.0625
+    stored = read_stored(runs[1] / "evaluation" / "test-step-000020.jsonl")
+    assert stored.summary["accuracy"]["value"] == 0.5625
+    assert stored.summary["episode/answered"]["value"] == 1.0
+    assert scores(stored) == [[0.5], [0.5], [0.75], [0.5]]
 
 
 def test_a_missing_reward_is_left_out_on_both_sides(tmp_path: Path) -> None:

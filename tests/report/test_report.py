@@ -7,6 +7,7 @@ import gzip
 import json
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from covey.report.model_card import model_card
 from covey.report.page import as_json, render_report, write_report
 from covey.report.summary import before_and_after, changes, write_summary
 from covey.report.vocabulary import render_vocabulary
-from covey.runlog import MetricsWriter, RunDirectory, names
+from covey.runlog import MetricsWriter, RunDirectory, names, read_completions, write_completions
 from covey.runlog.checkpoint import mark_complete
 from made_run import CONFIG, make_run, write_evaluation
 
@@ -90,6 +91,39 @@ def test_every_group_of_curves_has_its_panels(run: Path) -> None:
     assert sections["Policy update"][0].target == 0.05
     stages = {one.label: one.points[0] for one in sections["Speed and memory"][0].series}
     assert sum(value for _, value in stages.values()) == pytest.approx(2.0)  # what is in no stage is "other"
+
+
+def test_a_run_with_tools_has_their_panels_and_settings(tmp_path: Path) -> None:
+    record = load_run(make_run(tmp_path / "tools", steps=10, tools=True))
+    panels = dict(make_sections(record.rows, record.config))["Tools and environment"]
+    assert [panel.key for panel in panels] == [
+        *("calls", "call_failures", "turns", "environment_seconds", "lost_episodes", "ends")
+    ]
+    assert [one.label for one in panels[0].series] == ["training", "held-out"]
+    assert [one.label for one in panels[-1].series] == ["answered", "truncated", "max turns", "timed out", "crashed"]
+    assert dict(panels[-1].series[0].points)[0] == 0.7
+    settings = dict(key_settings(record))
+    assert (settings["environment"], settings["tools"], settings["most turns"]) == ("b>.py:Doors", "calculator", "4")
+    assert record.grader == "exact_match"
+    rewarded = replace(record, rows=[*record.rows, {"step": 11, "eval/accuracy": 0.5, "eval/reward/Doors": 0.5}])
+    assert rewarded.grader == "environment"  # Doors is none of the run's functions
+    assert "It was trained with `b>.py:Doors`, `calculator`: give" in model_card(record)
+    plain = load_run(make_run(tmp_path / "plain", steps=2))
+    assert "environment" not in dict(key_settings(plain))
+    assert "It was trained with" not in model_card(plain)
+
+
+def test_a_huge_result_is_cut_in_the_page(tmp_path: Path) -> None:
+    root = make_run(tmp_path / "made", steps=1, tools=True)
+    (file,) = (root / "completions").glob("*.parquet")
+    rows = read_completions(file)
+    rows[1]["completion"][1]["content"] = "x" * 100_000
+    columns = {name: [row[name] for row in rows] for name in rows[0] if name != "step"}
+    write_completions(root / "completions", 1, columns)
+    content = table([read_completions(file)], load_run(root))
+    (result,) = content["episodes"]["messages"][1][1]
+    assert result == "x" * 20_000 + "… (80,000 more letters in the run's folder completions)"
+    assert len(content["text"][1]) < 20_100
 
 
 def test_a_drawing_has_the_colours_of_the_page() -> None:

@@ -9,7 +9,7 @@ import pytest
 from transformers import AutoTokenizer
 
 from covey.errors import EngineError
-from covey.rollout import Completion, SamplingSettings, complete, generate
+from covey.rollout import Completion, SamplingSettings, complete, conversation, generate
 from fake_engine import FakeEngine, ScriptedEngine
 
 PROMPTS = [[5], [6]]
@@ -23,6 +23,19 @@ def test_the_last_id_and_the_longest_completion_are_accepted() -> None:
     for engine in (scripted([9, 0, 5]), scripted(list(np.array([9, 0, 5])))):
         found = complete(engine, PROMPTS, SamplingSettings(3), seed=None, vocab_size=10)
         assert [one.ids for one in found] == [[5, 6], [9, 0, 5]]
+
+
+def test_completions_of_engines_without_limits_for_each_are_cut() -> None:
+    engine = scripted([9, 0, 5], [-1.0, -2.0, -3.0])
+    found = complete(engine, PROMPTS, SamplingSettings(8), seed=None, max_lengths=[3, 2])
+    assert found == [Completion([5, 6], truncated=False), Completion([9, 0], truncated=True, logps=[-1.0, -2.0])]
+    with pytest.raises(EngineError, match=r"3 tokens: sampling\.max_completion_length is 2"):
+        complete(engine, PROMPTS, SamplingSettings(8), seed=None, max_lengths=[1, 2])
+
+
+def test_a_conversation_with_an_engine_that_keeps_nothing() -> None:
+    with conversation(scripted([5])):
+        pass
 
 
 @pytest.mark.parametrize(

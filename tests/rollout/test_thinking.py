@@ -197,6 +197,16 @@ def test_generation_keeps_reasoning_tokens_within_thinking(wide_starter: Path, s
     assert not any("\U000f0000" in str(one.text) for one in found)
 
 
+def test_a_generate_that_was_patched_is_restored(wide_starter: Path, starter_vocabulary: ReasoningVocabulary) -> None:
+    model: Any = AutoModelForCausalLM.from_pretrained(wide_starter)
+    for patched in (model.generate, print):
+        if patched is print:
+            model.generate = patched
+        with masked_generation(model, starter_vocabulary, 1.0):
+            assert model.generate not in (patched, print)
+        assert model.generate == patched
+
+
 def test_a_models_own_generate_can_be_masked(wide_starter: Path) -> None:
     model: Any = AutoModelForCausalLM.from_pretrained(wide_starter)
     ids = AutoTokenizer.from_pretrained(wide_starter)("2+2=", return_tensors="pt")["input_ids"]

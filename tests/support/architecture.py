@@ -51,7 +51,9 @@ WITHOUT_TORCH = {"_version", "errors", "log_once", "importing", "config", "answe
 }
 TORCH_FAMILY = {"torch", "transformers", "trl", "accelerate", "peft", "vllm", "bitsandbytes", "deepspeed"}
 TRL_FOLDER = "training/trl"
-ONLY_IN = {"trl": (TRL_FOLDER, "environments/templates.py"), "vllm": ("rollout/vllm", TRL_FOLDER)}
+ONLY_IN = {"trl": (TRL_FOLDER,), "vllm": ("rollout/vllm", TRL_FOLDER)}
+ALSO = {"environments/templates.py": "trl"}
+"""The one other module: evaluation renders and parses conversations with tools as training does."""
 NEVER_SEES = {"objective": {"config"}}
 SETTINGS = ("config.groups.", "config.values")
 """The exception: how settings are declared and checked, which the schema and an object's own class share."""
@@ -298,7 +300,11 @@ def _bad_imports(tree: Tree, module: str, own: str) -> Iterator[str]:
                 continue
         elif first in TORCH_FAMILY and own in WITHOUT_TORCH:
             breach = f"{where}: {own} never imports torch or what brings it"
-        elif first in ONLY_IN and not any(relative.is_relative_to(folder) for folder in ONLY_IN[first]):
+        elif (
+            first in ONLY_IN
+            and ALSO.get(relative.as_posix()) != first
+            and not any(relative.is_relative_to(folder) for folder in ONLY_IN[first])
+        ):
             breach = f"{where}: only {' and '.join(f'{folder}/' for folder in ONLY_IN[first])} may"
         else:
             continue

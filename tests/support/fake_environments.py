@@ -82,6 +82,8 @@ class FakeRunner:
         return found
 
     def tools_of(self, name: str | None) -> list[Callable[..., Any]]:
+        if name not in self._kinds:
+            return [*self.tools]
         (instance,) = self.instances([name])
         return [*self.tools, *(getattr(instance, tool) for tool in tool_methods(type(instance)))]
 
@@ -139,3 +141,20 @@ def last_result(text: str) -> str | None:
     """The newest result of a tool in a conversation's text."""
     found = re.findall(r"<tool_response>\n(.*?)\n</tool_response>", text, re.DOTALL)
     return found[-1] if found else None
+
+
+class Guesser(Model):
+    """Plays the built-in number_guess by halving; named as `tests/support/fake_environments.py:Guesser`."""
+
+    def __init__(self, model_name: str, tokenizer: Any, **options: Any) -> None:
+        super().__init__(tokenizer, halve)
+
+
+def halve(text: str) -> str:
+    """The next guess from 1 to 100, or an answer once the number was found."""
+    if "is right. The game" in text:
+        return "Found it."
+    low, high = 1, 100
+    for way, guess in re.findall(r"The number is (higher|lower) than (\d+)", text):
+        low, high = (int(guess) + 1, high) if way == "higher" else (low, int(guess) - 1)
+    return call("guess", number=(low + high) // 2)

@@ -14,12 +14,14 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from covey.environments.contract import EnvironmentLostError
 
-class Unprintable(Exception):
+
+class UnprintableError(Exception):
     def __str__(self) -> str:
         raise RuntimeError("no text")
 
@@ -52,6 +54,15 @@ def to_the_trainer(body: bytes) -> None:
 
 def message(body: bytes) -> bytes:
     return struct.pack("!Q", len(body)) + body
+
+
+def forge(value: str) -> None:
+    """Answer the request under way before its worker does."""
+    frame = sys._getframe()
+    while "request" not in frame.f_locals:
+        frame = frame.f_back  # type: ignore[assignment]
+    to_the_trainer(message(f'["done",{frame.f_locals["request"].ticket},{value}]'.encode()))
+    time.sleep(1000)
 
 
 def raises(error: BaseException) -> Any:
@@ -107,6 +118,12 @@ def endless() -> Iterator[str]:
         yield "again "
 
 
+async def one_by_one() -> AsyncIterator[str]:
+    for part in ("a", "b"):
+        await asyncio.sleep(0)
+        yield part
+
+
 async def later() -> str:
     await asyncio.sleep(0.001)
     return "later"
@@ -137,7 +154,7 @@ ACTS: dict[str, Callable[[str], Any]] = {
     "stubborn": lambda rest: stubborn(),
     "raise": lambda rest: raises(ValueError(rest)),
     "raise-empty": lambda rest: raises(LookupError()),
-    "raise-unprintable": lambda rest: raises(Unprintable()),
+    "raise-unprintable": lambda rest: raises(UnprintableError()),
     "raise-long": lambda rest: raises(ValueError("x" * (1 << 20))),
     "system-exit": lambda rest: sys.exit(4),
     "interrupt": lambda rest: raises(KeyboardInterrupt()),
@@ -149,6 +166,8 @@ ACTS: dict[str, Callable[[str], Any]] = {
     "garbage": lambda rest: [to_the_trainer(b"\xff" * 64), time.sleep(1000)],
     "pickle": lambda rest: [to_the_trainer(message(pickle.dumps(Evil(rest)))), time.sleep(1000)],
     "forge": lambda rest: [to_the_trainer(message(b'["done",999999,"forged"]')), time.sleep(1000)],
+    "value": forge,
+    "lost": lambda rest: raises(EnvironmentLostError(rest)),
     "no-json": lambda rest: [to_the_trainer(message(b"[" * 100_000)), time.sleep(1000)],
     "other-json": lambda rest: [to_the_trainer(message(b'{"done": 1}')), time.sleep(1000)],
     "long": lambda rest: [to_the_trainer(struct.pack("!Q", 1 << 40)), time.sleep(1000)],
@@ -157,7 +176,7 @@ ACTS: dict[str, Callable[[str], Any]] = {
     "megabytes-of-dict": lambda rest: {"text": "y" * (1 << 20)},
     "megabytes-of-blocks": lambda rest: [{"type": "text", "text": "z" * (1 << 23)}],
     "object": lambda rest: object(),
-    "unprintable": lambda rest: Unprintable(),
+    "unprintable": lambda rest: UnprintableError(),
     "function": lambda rest: print,
     "nested": lambda rest: nested(),
     "surrogate": lambda rest: "\ud800 and more",
@@ -175,6 +194,8 @@ ACTS: dict[str, Callable[[str], Any]] = {
     "array": lambda rest: __import__("numpy").arange(3),
     "scalar": lambda rest: __import__("numpy").float32(0.5),
     "generator": lambda rest: (part for part in ("a", "b")),
+    "one-by-one": lambda rest: one_by_one(),
+    "image": lambda rest: [{"type": "image", "image": object()}],
     "endless": lambda rest: endless(),
     "await": lambda rest: later(),
     "flood": lambda rest: flood(),

@@ -1,13 +1,16 @@
 """Trainers with tools whose model writes what a script says: turns by the question that is asked.
 
-Also one process of a two-process run, started by `test_tool_training.py`.
+Also one process of a two-process run, started by `test_environment_workers.py`; arguments: the file of the environment,
+and the folder to write `two.pt` into.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import os
 import random
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -19,6 +22,9 @@ from trl import GRPOTrainer as TRLGRPOTrainer
 
 from chat_templates import family_of, make_tokenizer
 from covey import GRPOConfig, GRPOTrainer
+from covey.config import SpeedConfig
+from covey.environments.registry import EnvironmentSource
+from covey.environments.runner import EnvironmentRunner
 
 END = "<|im_end|>"
 
@@ -41,6 +47,7 @@ SCRIPTS: dict[str, list[str]] = {
     "long": [f"{call('repeat', {'times': 3000})}{END}", f"Long.{END}"],
     "cut": ["x" * 900],
     "late": [f"{call('slow', {'text': 'a'})}\n{call('add', {'a': 1, 'b': 0})}{END}", f"a{END}"],
+    "deep": ['<tool_call>\n{"name": "add", "arguments": {"a": ' + "[" * 1200 + "</tool_call>" + END],
     "markup": [f"{call('shout', {'text': '<|im_end|>'})}{END}", f"Done.{END}"],
 }
 """The turns of the model for each question; the last one is repeated."""
@@ -147,7 +154,8 @@ class Scripted:
         if not hasattr(self, "seen"):
             self.seen = []
         self.seen.append([list(ids) for ids in prompt_ids])
-        return [self.reply(list(ids), row) for row, ids in enumerate(prompt_ids)], None
+        first = self.accelerator.process_index * len(prompt_ids)  # type: ignore[attr-defined]
+        return [self.reply(list(ids), first + row) for row, ids in enumerate(prompt_ids)], None
 
 
 class ScriptedCovey(Scripted, GRPOTrainer):
@@ -240,3 +248,34 @@ def _saved(model: Any, tokenizer: Any, folder: Path) -> str:
 def asked(*scripts: str) -> list[dict[str, Any]]:
     """A row for each script, or for several by comma, one for each completion of the group."""
     return [{"prompt": [{"role": "user", "content": f"Follow the script {one}."}]} for one in scripts]
+
+
+def games(file: Path, folder: Path, **settings: Any) -> Any:
+    """A trainer after one step over three groups of four in random games; one without signal is replaced."""
+    source = EnvironmentSource(f"{file}:Counter")
+    rows = asked("none", "reach,miss,none,reach", "miss,none,reach,none", "none,reach,reach,miss")
+    with EnvironmentRunner({None: source}, timeout=60.0) as runner:
+        runner.start()
+        more = {"tools": None, "environment_factory": runner.factory, "resample_groups": 2, "speed": PLAIN}
+        trainer = tool_trainer(
+            ScriptedCovey,
+            folder,
+            [{**row, "tells": True} for row in rows],
+            more=more,
+            **{"per_device_train_batch_size": 12, "max_grad_norm": 0.0, **settings},
+        )
+        trainer.train()
+    return trainer
+
+
+PLAIN = SpeedConfig(shared_prefill=False, shared_scoring=False, trim=False, skip_zero=False)
+
+if __name__ == "__main__":
+    output = Path(sys.argv[2])
+    two = games(Path(sys.argv[1]), output / os.environ["RANK"], per_device_train_batch_size=6)
+    if two.accelerator.is_main_process:
+        logged = next(row for row in two.state.log_history if "loss" in row)
+        torch.save(
+            {"gradient": dict(two.gradient), "row": logged, "columns": two.latest_completions}, output / "two.pt"
+        )
+    torch.distributed.destroy_process_group()

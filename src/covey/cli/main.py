@@ -26,6 +26,7 @@ _MULTI_PROCESS = ("train", "launch")
 _DESCRIPTION = "Group-relative policy optimisation of language models on answers that can be checked."
 _EPILOGUE = """examples:
   covey train                                       train the starter model on arithmetic
+  covey train environment=calculator                train an agent: the starter learns to call a calculator
   covey train dataset=gsm8k dataset.path=FILE       train on GSM8K's own JSONL
   covey train my_recipe.yaml training.max_steps=50  train a recipe, one key overridden
   covey train --multirun seed=1,2,3                 train once for each seed, and compare

@@ -55,6 +55,7 @@ class ToolChat:
         self.tokenizer = tokenizer
         self.chat_template = chat_template
         self.chat_template_kwargs = dict(chat_template_kwargs or {})
+        self._differs: dict[tuple[str, ...], bool] = {}
         self._known: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
         self.stop_token_ids = frozenset([tokenizer.eos_token_id] if stop_token_ids is None else stop_token_ids)
 
@@ -95,7 +96,7 @@ class ToolChat:
             prefix: all tokens before them.
             tools: functions that the model may call, which give the types of the arguments.
         """
-        return parse(self.tokenizer, ids, prefix, self._schemas(tools) or [])
+        return parse(self.tokenizer, list(ids), list(prefix), self._schemas(tools))
 
     def suffix_ids(
         self, turn_ids: Sequence[int], tool_messages: Sequence[Message], tools: Tools | None = None
@@ -113,6 +114,16 @@ class ToolChat:
         Raises:
             EnvironmentSetupError: the template renders a turn differently once results follow it.
         """
+        end, rest = self._after_turn(tool_messages, tools if self._shows_tools(tools) else None)
+        last = turn_ids[-1] if turn_ids else None
+        if last != end and last not in self.stop_token_ids:  # cut by a limit
+            return [end, *rest] if end in self._terminators and end not in turn_ids else rest
+        # The token that ended the turn may be one that the template writes with the results (GLM's <|observation|>).
+        first = next((index for index, token in enumerate(rest) if not self._is_space(token)), 0)
+        return rest[first + 1 :] if last != end and rest[first : first + 1] == [last] else rest
+
+    def _after_turn(self, tool_messages: Sequence[Message], tools: Tools | None) -> tuple[int, list[int]]:
+        """The last token of a turn, and what follows it."""
         turn, results = self._shape(tool_messages, self._style)
         before = self._tokens(turn, tools, add_generation_prompt=False)
         # A template may write a line break after the end of a turn, which the model does not sample.
@@ -124,16 +135,15 @@ class ToolChat:
                 "This model's chat template renders a turn of the model differently once a result follows it, so that "
                 "the tokens of the results cannot be told from those of the turn."
             )
-        return self._joined(turn_ids, before[-1], after[len(before) :])
+        return before[-1], after[len(before) :]
 
-    def _joined(self, turn_ids: Sequence[int], end: int, rest: list[int]) -> list[int]:
-        """What follows a turn, if a whole one ends with the token `end` and is followed by `rest`."""
-        last = turn_ids[-1] if turn_ids else None
-        if last != end and last not in self.stop_token_ids:  # cut by a limit
-            return [end, *rest] if end in self._terminators and end not in turn_ids else rest
-        # The token that ended the turn may be one that the template writes with the results (GLM's <|observation|>).
-        first = next((index for index, token in enumerate(rest) if not self._is_space(token)), 0)
-        return rest[first + 1 :] if last != end and rest[first] == last else rest
+    def _shows_tools(self, tools: Tools | None) -> bool:
+        """Whether results are written differently when the model has tools; if not, rendering them is a waste."""
+        names = tuple(tool.__name__ for tool in tools or ())
+        if names not in self._differs:
+            probe = [_result("first"), _result("second")]
+            self._differs[names] = bool(names) and self._after_turn(probe, tools) != self._after_turn(probe, None)
+        return self._differs[names]
 
     def _is_space(self, token: int) -> bool:
         return not self.tokenizer.decode([token]).strip()
@@ -144,12 +154,7 @@ class ToolChat:
         Raises:
             EnvironmentSetupError: they cannot; see `suffix_ids`.
         """
-        try:
-            self.suffix_ids([], [_result("first"), _result("second")])
-        except TemplateError as error:
-            raise EnvironmentSetupError(
-                f"This model's chat template refuses two results after a turn of the model: {one_line(error)}."
-            ) from None
+        self.suffix_ids([], [_result("first"), _result("second")])
 
     @cached_property
     def _style(self) -> str:
@@ -160,7 +165,7 @@ class ToolChat:
             turn, results = self._shape([_result("first"), _result("second")], style)
             try:
                 text = self._apply([*turn, *results], None, tokenize=False)
-            except TemplateError:  # Llama 3.1 takes one call in a turn
+            except EnvironmentSetupError:  # Llama 3.1 takes one call in a turn
                 continue
             if not any(one in text for one in ids):
                 return style
@@ -204,7 +209,14 @@ class ToolChat:
 
     def _apply(self, messages: Sequence[Message], tools: Tools | None, *, tokenize: bool, **more: Any) -> Any:
         more |= {**self.chat_template_kwargs, "chat_template": self.chat_template, "return_dict": False}
-        return self.tokenizer.apply_chat_template(list(messages), tools=self._schemas(tools), tokenize=tokenize, **more)
+        schemas = self._schemas(tools)
+        try:
+            return self.tokenizer.apply_chat_template(list(messages), tools=schemas, tokenize=tokenize, **more)
+        except (TemplateError, TypeError) as error:
+            roles = ", ".join(message["role"] for message in messages)
+            raise EnvironmentSetupError(
+                f"This model's chat template refuses a conversation of the roles {roles}. It says: {one_line(error)}."
+            ) from error
 
 
 def _result(name: str) -> Message:

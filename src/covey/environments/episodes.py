@@ -194,6 +194,7 @@ def run_episodes(
     max_length: int | None = None,
     run_async: RunAsync = run_coroutines,
     largest: Callable[[int], int] = int,
+    watch: Callable[[], None] = lambda: None,
 ) -> None:
     """Run episodes to their end; each is updated in place. Their tools run at once, their turns in one batch.
 
@@ -206,15 +207,19 @@ def run_episodes(
         max_length: most tokens with the prompt, of the model's context; None for no limit.
         run_async: runs `async` tools that are no proxies.
         largest: the largest of this number over all processes that must call `generate` equally often.
+        watch: called after each turn and after its calls, to show them.
     """
     limits = Limits(max_completion_length, max_turns, max_length)
     new = [one for one in episodes if one.ended is None and not one.turns]
     _generate_turns(new, chat, generate, limits, largest)
+    watch()
     calling = [one for one in episodes if _calls(one, chat, limits)]
     while largest(len(calling)):
         _call_tools(calling, run_async)
+        watch()
         going_on = [one for one in calling if _add_results(one, chat, limits)]
         _generate_turns(going_on, chat, generate, limits, largest)
+        watch()
         calling = [one for one in going_on if _calls(one, chat, limits)]
 
 

@@ -72,7 +72,8 @@ class EpisodeControl:
 
         Args:
             row: the arguments of `reset`.
-            seed: for the generators of `random`, NumPy and (where it is loaded) PyTorch in the process; None: new ones.
+            seed: for the generators of `random`, NumPy and PyTorch in the process, and those that the instance, its
+                class or its module holds; None: they go on.
         """
         self._episode = EpisodeState(self._episode_timeout)
         self._reward = None
@@ -97,7 +98,7 @@ class EpisodeControl:
         """The reward of the episode: 0.0 for one that a tool ended, None where `reset` or `get_reward` failed."""
         if self._reward is None:
             if self._episode.outcome is not None:
-                return 0.0 if self._episode.begun else None
+                return None if self._episode.lost else 0.0
             self.begin_reward()
         assert self._reward is not None
         call, self._reward = self._reward, None

@@ -22,6 +22,7 @@ from covey.workers.owned import Owned
 from covey.workers.supervisor import LOAD_SECONDS
 
 if TYPE_CHECKING:
+    from covey.config.groups.environment import EnvironmentConfig
     from covey.config.schema import Config
 
 _WORK = "covey.environments.workers.worker:EnvironmentWork"
@@ -80,7 +81,11 @@ class EnvironmentRunner:
     @classmethod
     def of(cls, config: Config) -> Self | None:
         """The runner of `config.environment`; None where it names neither an environment nor tools."""
-        group = config.environment
+        return cls.of_group(config.environment)
+
+    @classmethod
+    def of_group(cls, group: EnvironmentConfig) -> Self | None:
+        """As `of`, for that group alone."""
         if not group.used:
             return None
         return cls(

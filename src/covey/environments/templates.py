@@ -82,7 +82,9 @@ def _refused(reason: str) -> EnvironmentSetupError:
     )
 
 
-def parse(tokenizer: Any, ids: Sequence[int], prefix: Sequence[int], tools: Sequence[Any]) -> dict[str, Any]:
+def parse(
+    tokenizer: Any, ids: Sequence[int], prefix: Sequence[int] | None = None, tools: Sequence[Any] | None = None
+) -> dict[str, Any]:
     """The message that these tokens are, as TRL parses them; text that cannot be parsed is content.
 
     Args:
@@ -94,7 +96,7 @@ def parse(tokenizer: Any, ids: Sequence[int], prefix: Sequence[int], tools: Sequ
     from trl.chat_template_utils import parse_response
 
     try:
-        parsed: dict[str, Any] = parse_response(tokenizer, list(ids), prefix=list(prefix), tools=list(tools) or None)
+        parsed: dict[str, Any] = parse_response(tokenizer, ids, prefix=prefix, tools=tools)
     except (AttributeError, KeyError, IndexError, RecursionError):  # what TRL does not expect of what a model writes
         parsed = {"role": "assistant", "content": tokenizer.decode(list(ids), skip_special_tokens=True)}
     return parsed

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from covey.answers import Outcome, Tags, grade_exact
-from covey.environments.contract import has_reward
 from covey.errors import ConfigError, RewardError
 from covey.evaluation.completions.graded import HeldOutGrade, weighted_reward
 from covey.evaluation.completions.played import Played, played_of
@@ -22,7 +21,6 @@ from covey.runlog import names
 
 if TYPE_CHECKING:
     from covey.config import Config
-    from covey.environments.runner import EnvironmentRunner
     from covey.rollout import Completion
 
 SEED_OFFSET = 7919  # any constant: evaluation draws must not be the training's first draws
@@ -83,12 +81,6 @@ def answer_asked_by(config: Config) -> str | None:
             return f"the reward {name}"
     grader = grader_name(config)
     return f"the grader {grader} ({_GRADER})" if grader is not None and reads_answer(grader, _GRADER) else None
-
-
-def environment_rewards(config: Config, runner: EnvironmentRunner) -> tuple[str, ...]:
-    """The names of the classes of a runner's environments that reward their episodes."""
-    kinds = map(type, runner.instances([*config.environment.factories]))
-    return tuple(dict.fromkeys(kind.__name__ for kind in kinds if has_reward(kind)))
 
 
 def check_evaluation(config: Config, rewarding: Sequence[str] = ()) -> list[str]:
@@ -159,8 +151,9 @@ def check_columns_for(
     grader, left_out = grader_name(config), dict[str, str]()
     undecided = grader is None and not rewarding
     needed = undecided or str(config.evaluation.best_by).startswith(names.MEAN_REWARD)
-    for name, columns in sets.items():
-        rows = f"the held-out set {name}"
+    also = ["environments"] if config.environment.factory is not None else []
+    for name, of_rows in sets.items():
+        columns, rows = [*of_rows, *also], f"the held-out set {name}"
         if grader is not None and ":" in grader:
             check_columns(find_custom(grader, _GRADER).batch, grader, columns, key=_GRADER, rows=rows)
         try:
@@ -197,6 +190,8 @@ class HeldOutGrader:
             "completion_ids": [completion.ids for completion in completions],
             "trainer_state": self.trainer_state,
         }
+        if self.config.environment.factory is not None:
+            columns["environments"] = [None if one is None else one.environment for one in episodes]
         rewards = self.runner.score(asked, replies, columns) if self.rewarded else {}
         batch = _Batch(texts, rows, asked, replies, columns, rewards)
         others = [at for at, one in enumerate(episodes) if one is None or not one.owned]

@@ -18,13 +18,12 @@ from covey.config import Config
 from covey.errors import ConfigError, ModelError, RunDirectoryError
 from covey.evaluation.benchmarks import benchmark, named
 from covey.evaluation.completions.graded import GradedCompletion
-from covey.evaluation.completions.players import Players, running
+from covey.evaluation.completions.players import Players, environment_rewards, running
 from covey.evaluation.grading import (
     HeldOutGrader,
     answer_asked_by,
     check_columns_for,
     check_evaluation,
-    environment_rewards,
     grader_name,
 )
 from covey.evaluation.metrics import compute_metrics
@@ -126,7 +125,7 @@ def run_evaluations(
                 folder = _folder(config, target, part.name, out, several=len(sets) > 1)
                 with players.for_set(part.name, part.rows.column_names, benchmark=part.benchmark) as on_set:
                     setup = _Setup(engine, name, tokenizer, runner, on_set)
-                    found.append(_evaluate_set(target, part, folder, setup, progress))
+                    found.append(_evaluate_set(config, target, part, folder, setup, progress))
         return found
 
 
@@ -288,16 +287,18 @@ class _Setup:
     players: Players
 
 
-def _evaluate_set(target: Target, part: _Set, folder: Path, setup: _Setup, progress: Progress) -> StoredEvaluation:
-    config = setup.players.config
+def _evaluate_set(
+    config: Config, target: Target, part: _Set, folder: Path, setup: _Setup, progress: Progress
+) -> StoredEvaluation:
     settings, tags = config.evaluation, Tags(config.rewards.think_tag, config.rewards.answer_tag)
     template = config.training.chat_template_kwargs
     described = {
         "name": part.name,
         "model": {"id": target.label, "fingerprint": weights_fingerprint(target, getattr(setup.engine, "model", None))},
-        "data": describe_data(config, part.rows, setup.tokenizer),
+        "data": describe_data(config, setup.players.environment, part.rows, setup.tokenizer),
         **describe_method(
             config,
+            setup.players.environment,
             part.grader,
             setup.engine_name,
             rewarded=part.rewarded,

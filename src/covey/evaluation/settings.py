@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Any
 from covey.evaluation.completions.graded import last_user_message
 from covey.evaluation.completions.played import row_columns
 from covey.evaluation.grading import SEED_OFFSET, grader_settings
-from covey.evaluation.stored import digest, episode_settings, problems_digest, reward_settings, sampling_settings
+from covey.evaluation.stored import (
+    digest,
+    environment_seed,
+    episode_settings,
+    problems_digest,
+    reward_settings,
+    sampling_settings,
+)
 from covey.importing import code_hashes
 from covey.model.prompts import render
 
@@ -17,6 +24,7 @@ if TYPE_CHECKING:
     from datasets import Dataset
 
     from covey.config import Config
+    from covey.config.groups.environment import EnvironmentConfig
     from covey.evaluation.target import Target
 
 _BLOCK = 1 << 20
@@ -29,17 +37,17 @@ def prompts_of(rows: Dataset) -> list[Any]:
     return [[{"role": "user", "content": ""}]] * len(rows)
 
 
-def describe_data(config: Config, rows: Dataset, tokenizer: Any) -> dict[str, Any]:
-    """The problems, and how they are put to the model."""
+def describe_data(config: Config, environment: EnvironmentConfig, rows: Dataset, tokenizer: Any) -> dict[str, Any]:
+    """The problems, and how they are put to the model; arguments as of `describe_method`."""
     template = config.training.chat_template_kwargs or {}
     prompts = prompts_of(rows)
     answers = rows["answer"] if "answer" in rows.column_names else [None] * len(rows)
     problems = list(zip(map(last_user_message, prompts), map(str, answers), strict=True))
-    others = map(row_columns, rows) if config.environment.used else ()
+    others = map(row_columns, rows) if environment.used else ()
     messages = [] if isinstance(prompts[0], str) else prompts[0]
     return {
         "problems": len(rows),
-        "problems_fingerprint": problems_digest(config, problems, others),
+        "problems_fingerprint": problems_digest(problems, others, environment_seed(config.seed, environment)),
         "prompts_fingerprint": digest((render(tokenizer, prompt, template),) for prompt in prompts),
         "system_prompt": next((str(one["content"]) for one in messages if one["role"] == "system"), None),
         "chat_template_kwargs": dict(template),
@@ -47,18 +55,25 @@ def describe_data(config: Config, rows: Dataset, tokenizer: Any) -> dict[str, An
 
 
 def describe_method(
-    config: Config, grader: str | None, engine: str, *, rewarded: bool, rewarding: bool
+    config: Config,
+    environment: EnvironmentConfig,
+    grader: str | None,
+    engine: str,
+    *,
+    rewarded: bool,
+    rewarding: bool,
 ) -> dict[str, Any]:
     """How completions are sampled, graded, rewarded and played.
 
     Args:
         config: of the evaluation.
+        environment: its environments and tools, which on a benchmark may be fewer than those of the config.
         grader: see `grader_name`.
         engine: its name.
         rewarded: whether the run's rewards are computed.
         rewarding: whether an environment rewards its episodes.
     """
-    own = {*filter(None, [grader]), *(config.rewards.funcs if rewarded else ()), *config.environment.own_code}
+    own = {*filter(None, [grader]), *(config.rewards.funcs if rewarded else ()), *environment.own_code}
     return {
         "sampling": sampling_settings(config),
         "num_samples": config.evaluation.num_samples,
@@ -68,7 +83,7 @@ def describe_method(
         "shared_prefill": config.speed.shared_prefill,
         **grader_settings(config, grader, rewarding=rewarding),
         **(reward_settings(config) if rewarded else {}),
-        **episode_settings(config),
+        **episode_settings(environment),
         "code": code_hashes(own),
     }
 

@@ -4,30 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import count, islice
 from typing import Any
 
 from datasets import Dataset
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from covey.answers import Outcome, extract_answer_tag
-from covey.data.sources.arithmetic import Difficulty, Problem, take
-from covey.environments.chat import ToolChat
-from covey.environments.episodes import Episode, run_episodes
-from covey.environments.library.calculator import calculator
+from covey.answers import Outcome
+from covey.config import load
+from covey.data.sources.arithmetic import Difficulty, take
 from covey.evaluation.completions.graded import GradedCompletion
+from covey.evaluation.completions.players import Players, running
+from covey.evaluation.completions.playing import Playing
 from covey.evaluation.estimators import Estimate, accuracy_estimate, mean
 from covey.evaluation.figures import ends_text, value_text
 from covey.evaluation.run import EvaluationResult, evaluate
 from covey.model.starter.calling import CALL_STYLE_SHARES
 from covey.model.starter.coldstart import AGENT_DIFFICULTY, DIFFICULTY, ColdStart
 from covey.model.starter.styles import STYLE_SHARES
-from covey.rewards.reward import completion_text
 from covey.rollout import LocalEngine, SamplingSettings
 
 _PROBLEMS = 1000
-_BATCH = 250
-_MAX_TURNS = 4
 _SAMPLING = SamplingSettings(max_completion_length=96)
 _TASK = Difficulty()
 _HARD = Difficulty(min_digits=DIFFICULTY.max_digits + 1, max_digits=DIFFICULTY.max_digits + 1)
@@ -210,13 +206,16 @@ def measure_starter(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, 
 
 
 def measure_agent(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, *, seed: int) -> AgentFigures:
-    """Run one episode for each of 1,000 held-out problems of the task, and as many harder ones."""
-    task, hard = (_play(model, tokenizer, difficulty, seed) for difficulty in (_TASK, _HARD))
+    """Play one episode for each of 1,000 held-out problems of the task, and as many harder ones."""
+    config = load(["environment=calculator"])
+    with running(config) as runner:
+        playing = Players.of(config, runner, tokenizer, model).playing()
+        task, hard = (_evaluate(model, tokenizer, kind, seed, playing).completions for kind in (_TASK, _HARD))
     return AgentFigures(
-        accuracy=_share([right for right, _ in task]),
-        hard=_share([right for right, _ in hard]),
-        when_calling=_share([right for right, called in hard if called]),
-        call_share=_share([called for _, called in task]),
+        accuracy=_accuracy(task),
+        hard=_accuracy(hard),
+        when_calling=_accuracy([item for item in hard if _calls(item)]),
+        call_share=_share([_calls(item) for item in task]),
         without=_accuracy(_evaluate(model, tokenizer, _TASK, seed).completions),
     )
 
@@ -234,44 +233,20 @@ def is_careful(item: GradedCompletion) -> bool:
     return item.well_formed and "=" in item.completion
 
 
-def _play(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, difficulty: Difficulty, seed: int
-) -> list[tuple[bool, bool]]:
-    """One episode with the calculator per problem: whether its answer is right, and whether it called."""
-    chat, engine = ToolChat.of(tokenizer), LocalEngine(model, tokenizer)
-    seeds = count(seed)
-
-    def generate(prompts: list[list[int]], remaining: list[int]) -> tuple[list[list[int]], None]:
-        sampled = engine.generate(prompts, _SAMPLING, seed=next(seeds))
-        return [one.ids[:most] for one, most in zip(sampled, remaining, strict=True)], None
-
-    found = []
-    problems = iter(_problems(difficulty, seed))
-    while batch := list(islice(problems, _BATCH)):
-        episodes = [
-            Episode(messages, chat.render(messages, [calculator]), {"calculator": calculator})
-            for messages in ([{"role": "user", "content": problem.text}] for problem in batch)
-        ]
-        run_episodes(
-            episodes, chat, generate, max_turns=_MAX_TURNS, max_completion_length=_SAMPLING.max_completion_length
-        )
-        for problem, episode in zip(batch, episodes, strict=True):
-            answer = extract_answer_tag(completion_text(episode.completion))
-            found.append((answer == str(problem.answer), episode.calls > 0))
-    return found
+def _calls(item: GradedCompletion) -> bool:
+    return bool(item.tool_calls)
 
 
 def _evaluate(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, difficulty: Difficulty, seed: int
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    difficulty: Difficulty,
+    seed: int,
+    playing: Playing | None = None,
 ) -> EvaluationResult:
+    problems = take(difficulty, "test", seed, _PROBLEMS, unique=True)
     rows = Dataset.from_list(
-        [
-            {"prompt": [{"role": "user", "content": p.text}], "answer": str(p.answer)}
-            for p in _problems(difficulty, seed)
-        ]
+        [{"prompt": [{"role": "user", "content": p.text}], "answer": str(p.answer)} for p in problems]
     )
-    return evaluate(LocalEngine(model, tokenizer), tokenizer, rows, _SAMPLING, batch_size=_BATCH, seed=seed)
-
-
-def _problems(difficulty: Difficulty, seed: int) -> list[Problem]:
-    return take(difficulty, "test", seed, _PROBLEMS, unique=True)
+    engine = LocalEngine(model, tokenizer)
+    return evaluate(engine, tokenizer, rows, _SAMPLING, batch_size=250, seed=seed, playing=playing)

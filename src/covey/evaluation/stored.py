@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from covey.config import Config, load
+from covey.config.groups.environment import EnvironmentConfig
 from covey.config.secrets import without_secrets
 from covey.errors import RunDirectoryError
 from covey.evaluation.grading import SEED_OFFSET, grader_name, grader_settings
@@ -85,7 +86,8 @@ def read_training_evaluation(file: Path) -> StoredEvaluation:
     rewarding = any(item.get(names.SCORE) is not None for item in completions)
     measured = settings_of(config, grader, rewarding=rewarding)
     rows = {item["problem"]: item["row"] for item in completions if "row" in item}
-    fingerprint = problems_digest(config, problems, [rows[problem] for problem in sorted(rows)])
+    seed = environment_seed(config.seed, config.environment)
+    fingerprint = problems_digest(problems, [rows[problem] for problem in sorted(rows)], seed)
     data = {"problems": len(problems), "problems_fingerprint": fingerprint, **measured["data"]}
     model = {"id": f"{run.root.name} at step {named[1]}"}
     settings = {**measured, "code": run.code_hashes(), "name": named[0], "step": named[1], "model": model, "data": data}
@@ -107,16 +109,22 @@ def digest(items: Iterable[Any]) -> str:
     return found.hexdigest()
 
 
-def problems_digest(config: Config, problems: Iterable[tuple[str, str]], rows: Iterable[Mapping[str, Any]] = ()) -> str:
-    """A hash of the problems: question and answer of each.
+def problems_digest(
+    problems: Iterable[tuple[str, str]], rows: Iterable[Mapping[str, Any]] = (), seed: int | None = None
+) -> str:
+    """A hash of the problems.
 
     Args:
-        config: with an environment the seed counts too, as it starts each problem's environment.
         problems: question and answer of each.
         rows: of episodes, the other columns of each problem's row, which environments get.
+        seed: see `environment_seed`.
     """
-    seeds = [("seed", config.seed)] if config.environment.factory is not None else []
-    return digest([*problems, *rows, *seeds])
+    return digest([*problems, *rows, *([] if seed is None else [("seed", seed)])])
+
+
+def environment_seed(seed: int, environment: EnvironmentConfig) -> int | None:
+    """The seed from which each problem's environment starts; None without one, as tools have no start."""
+    return None if environment.factory is None else seed
 
 
 def settings_of(config: Config, grader: str | None, *, rewarding: bool = False) -> dict[str, Any]:
@@ -138,7 +146,7 @@ def settings_of(config: Config, grader: str | None, *, rewarding: bool = False) 
         "num_samples": config.evaluation.num_samples,
         **grader_settings(config, grader, rewarding=rewarding),
         **reward_settings(config),
-        **episode_settings(config),
+        **episode_settings(config.environment),
     }
 
 
@@ -147,9 +155,8 @@ def reward_settings(config: Config) -> dict[str, Any]:
     return {"rewards": {"funcs": list(config.rewards.funcs), "weights": list(config.training.reward_weights or ())}}
 
 
-def episode_settings(config: Config) -> dict[str, Any]:
-    """The environments and tools of evaluations with this config, as in `settings.json`; empty without any."""
-    settings = config.environment
+def episode_settings(settings: EnvironmentConfig) -> dict[str, Any]:
+    """The environments and tools of an evaluation, as in `settings.json`; empty without any."""
     if not settings.used:
         return {}
     environments = [

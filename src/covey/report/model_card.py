@@ -17,7 +17,7 @@ from covey.evaluation.figures import ends_text, value_text
 from covey.report.charts.panels import set_label
 from covey.report.evaluations import sampling_text
 from covey.report.headline import key_settings
-from covey.report.load import RunRecord, load_run
+from covey.report.load import RunRecord, environment_text, load_run, short_name
 from covey.report.summary import Change, changes
 from covey.runlog.evaluations import StoredEvaluation, list_evaluations
 from covey.runlog.files import write_atomically
@@ -74,6 +74,7 @@ def model_card(
         f"{_data(dataset)}, with Covey on top of TRL. {_STATES.get(state, f'This is {state} of the run.')}\n",
         *_results(evaluated, stored),
         *_usage(hub_id or "FOLDER", revision, name if _is_hub_id(record) else "BASE_MODEL", adapters, dataset),
+        *_tools(config),
         "## How it was trained\n",
         _table(("", ""), [(key, _cell(value)) for key, value in key_settings(record) if key != "commit"]),
         "\n<details><summary>The full config</summary>\n\n```yaml\n"
@@ -165,6 +166,20 @@ def _usage(name: str, revision: str | None, base: str, adapters: bool, dataset: 
         f"`covey eval {name} model.revision={revision}` evaluates it.\n"
         if revision
         else f"`covey eval {name}` evaluates it; `covey chat {name}` starts a chat with it.\n",
+    ]
+
+
+def _tools(config: Mapping[str, Any]) -> list[str]:
+    """What a model that was trained with tools needs besides."""
+    settings = config.get("environment") or {}
+    used = [*filter(None, [environment_text(config)]), *map(short_name, settings.get("tools") or ())]
+    if not used:
+        return []
+    listed = ", ".join(f"`{name}`" for name in used)
+    return [
+        f"It was trained with {listed}: give `apply_chat_template` the functions that it may call as `tools=[…]`, run "
+        "its calls, and append each result as a message of the role `tool`. `covey eval` and `covey chat` do so for "
+        "the run.\n"
     ]
 
 

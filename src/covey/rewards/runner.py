@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import os
 import threading
@@ -129,6 +130,10 @@ class RewardRunner:
         """
         if self._rewards:
             self.pool.start(output)
+
+    def takes(self, argument: str) -> bool:
+        """Whether a function given by name has this argument by its name."""
+        return any(argument in inspect.signature(reward.batch).parameters for _, reward in self._rewards.values())
 
     def begin(self, prompts: Sequence[Any], completions: Sequence[Any], columns: Mapping[str, Any]) -> None:
         """Submit a batch early; `functions` must be called later with these arguments.

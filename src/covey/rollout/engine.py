@@ -80,7 +80,7 @@ class Capabilities:
     collective: bool = False
     """All processes of a run must call `generate` equally often, even one with nothing to do."""
     row_limits: bool = False
-    """`generate` takes `max_lengths`, the longest completion of each prompt (`covey.rollout.complete`)."""
+    """`generate` takes `max_lengths`, the longest completion of each prompt; see `covey.rollout.complete`."""
 
 
 class InferenceEngine(Protocol):

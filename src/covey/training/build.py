@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import shutil
+import warnings
 from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
@@ -214,22 +215,24 @@ def build_trainer(
         if config.model.lora.path is not None:
             policy = with_adapters(load_base_model(source, args, quantization), config.model.lora)
             args.model_init_kwargs = quantization = None  # TRL does not need them any more
-        trainer = GRPOTrainer(
-            model=policy,
-            reward_funcs=reward_funcs,
-            args=args,
-            train_dataset=loaded.train,
-            processing_class=tokenizer,
-            callbacks=callbacks,
-            peft_config=lora_config(config.model.lora, rows),
-            quantization_config=quantization,
-            speed=config.speed,
-            engine=engine,
-            environment_factory=None if environments is None else environments.factory,
-            tools=None if environments is None else environments.tools,
-            rollout_func=rollout_func,
-            **objective,
-        )
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="You are using '(environment_factory|rollout_func)'")
+            trainer = GRPOTrainer(
+                model=policy,
+                reward_funcs=reward_funcs,
+                args=args,
+                train_dataset=loaded.train,
+                processing_class=tokenizer,
+                callbacks=callbacks,
+                peft_config=lora_config(config.model.lora, rows),
+                quantization_config=quantization,
+                speed=config.speed,
+                engine=engine,
+                environment_factory=None if environments is None else environments.factory,
+                tools=None if environments is None else environments.tools,
+                rollout_func=rollout_func,
+                **objective,
+            )
     except (OSError, SafetensorError, UnpicklingError) as error:
         raise ModelError(
             f"The weights of model.name={config.model.name} cannot be loaded: {one_line(error)}"

@@ -23,13 +23,13 @@ from covey import data
 from covey.config import Config
 from covey.environments.runner import EnvironmentRunner
 from covey.errors import ConfigError, CoveyError
-from covey.evaluation.grading import answer_asked_by, check_evaluation, environment_rewards
+from covey.evaluation.grading import answer_asked_by, check_evaluation
 from covey.evaluation.settings import prompts_of
 from covey.importing import import_object
 from covey.model.adapters import check_adapters, quantization_config
 from covey.model.architecture import check_architecture
 from covey.model.loading import check_files, check_model, load_tokenizer, source_options
-from covey.model.prompts import cut_left, prompt_ids, render, thinking_prefix
+from covey.model.prompts import cut_left, prompt_ids, prompt_lengths, render, thinking_prefix
 from covey.rewards.runner import RewardRunner
 from covey.runlog.directory import RunDirectory
 from covey.training.build import check_optimizer, grpo_config
@@ -95,6 +95,8 @@ class Examination:
     runner: RewardRunner = field(init=False)
     environments: EnvironmentRunner | None = field(init=False, default=None)
     """Runs the environments and tools, if there are any; `close` ends their processes."""
+    rewarding: tuple[str, ...] = field(init=False, default=())
+    """The names of the classes of environments that reward their episodes."""
     rollout_func: Callable[..., Any] | None = field(init=False, default=None)
     source: str = field(init=False)
     """What `from_pretrained` takes."""
@@ -167,6 +169,7 @@ class Examination:
             return self.rollout_func is not None
         if not config.environment.used:
             return True
+        from covey.evaluation.completions.players import environment_rewards
         from covey.training.preflight.environments import check_environments
 
         def make() -> str:
@@ -174,6 +177,7 @@ class Examination:
             assert runner is not None
             runner.start(self.output)
             runner.check()
+            self.rewarding = environment_rewards(config, runner)
             return check_environments(config, runner)
 
         self.progress("Making the environment …")
@@ -188,8 +192,7 @@ class Examination:
 
         def load() -> tuple[str | None]:
             self.runner = RewardRunner.of(config.rewards, max_completion_length=config.training.max_completion_length)
-            rewarding = () if self.environments is None else environment_rewards(config, self.environments)
-            notes.extend(check_evaluation(config, rewarding))
+            notes.extend(check_evaluation(config, self.rewarding))
             return (answer_asked_by(config),)
 
         notes: list[str] = []
@@ -214,13 +217,11 @@ class Examination:
         asked = answer_asked_by(config)
         with self.main_first():
             loaded = data.load(config.dataset, config.seed, answer_for=asked, environment=config.environment)
-        rewarding: tuple[str, ...] = ()
         if runner is not None:
             from covey.training.preflight.environments import check_resets
 
             check_resets(config, runner, loaded)
-            rewarding = environment_rewards(config, runner)
-        unrewarded = check_rewards(config, loaded, rewarding)
+        unrewarded = check_rewards(config, loaded, self.rewarding)
         self.loaded, self.unrewarded = loaded, unrewarded
         return True
 
@@ -286,8 +287,8 @@ class Examination:
             if runner is None:
                 self.show_prompt(render(self.tokenizer, first, template))
             self.runner.prompt_prefix = thinking_prefix(self.tokenizer, first, config.rewards.think_tag, template)
-            cut = cut_left(self.tokenizer)
-            return data.filter_by_length(self.loaded, lambda some: list(map(len, encode(some))), cut, config.dataset)
+            measure, cut = prompt_lengths(self.tokenizer, template), cut_left(self.tokenizer)
+            return data.filter_by_length(self.loaded, measure, cut, config.dataset)
 
         before = self.loaded.notes
         loaded = yield from self._attempt("prompts", shorten)

@@ -47,8 +47,7 @@ class Work(Protocol):
 def main(arguments: list[str]) -> None:
     """Run the fork server: read the start message, preload, then handle commands until the trainer is gone."""
     parent = os.getppid()
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, lambda *_: None)  # not SIG_IGN, which programs that a worker starts would inherit
+    _ignore_signals()
     os.dup2(2, 1)
     control = socket.socket(fileno=int(arguments[0]))
     start: Start | None = receive(control)
@@ -67,11 +66,17 @@ def main(arguments: list[str]) -> None:
     work: Work = getattr(import_module(module), name)(*start.arguments)
     if start.preload:
         work.preload()
+        _ignore_signals()  # what it imported may have handlers
     gc.collect()
     gc.freeze()  # keeps the pages that workers share out of garbage collection
     leftover_processes.become_subreaper()
     control.sendall(REPLY.pack(_threads()))
     _ForkServer(control, parent, work).run()
+
+
+def _ignore_signals() -> None:
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda *_: None)  # not SIG_IGN, which programs that a worker starts would inherit
 
 
 def _threads() -> int:
@@ -90,6 +95,7 @@ class _ForkServer:
         self._parent = parent
         self._work = work
         self._output = OutputPipe()
+        self._helpers = leftover_processes.children()  # that what it loaded has started
         self._children: set[int] = set()
         self._killed: set[int] = set()  # and not reaped yet
         self._leftovers = False  # whether processes that workers left behind may still run
@@ -153,7 +159,7 @@ class _ForkServer:
             self._kill_leftovers()
 
     def _kill_leftovers(self) -> None:
-        self._leftovers = leftover_processes.kill_leftovers(self._children | self._killed)
+        self._leftovers = leftover_processes.kill_leftovers(self._children | self._killed | self._helpers)
 
     def _fork(self, channel: socket.socket) -> int:
         fork_server = os.getpid()

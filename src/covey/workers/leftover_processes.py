@@ -43,7 +43,7 @@ def kill_leftovers(known: Collection[int], seconds: float = 0.0) -> bool:
         seconds: how long to repeat this: children of a killed process become children of this one.
     """
     end = time.monotonic() + seconds
-    while left := [pid for pid in _children() if pid not in known]:
+    while left := [pid for pid in children() if pid not in known]:
         for pid in left:
             try:
                 os.kill(pid, signal.SIGKILL)
@@ -66,11 +66,12 @@ def kill_marked(mark: str) -> None:
                 process.kill()
 
 
-def _children() -> list[int]:
+def children() -> set[int]:
+    """The children of this process."""
     pid = os.getpid()
     try:
-        return [int(text) for text in Path(f"/proc/{pid}/task/{pid}/children").read_bytes().split()]
+        return {int(text) for text in Path(f"/proc/{pid}/task/{pid}/children").read_bytes().split()}
     except FileNotFoundError:  # a kernel without it, or another system
         import psutil
 
-        return [child.pid for child in psutil.Process().children()] if _libc is not None else []
+        return {child.pid for child in psutil.Process().children()} if _libc is not None else set()

@@ -276,6 +276,7 @@ class Supervisor(ABC, Generic[Item, Worker]):
             self._drop(worker)
         if self._fork_servers_lost >= MOST_TRIES:
             raise self._useless()
+        self._wake.send(b"x")  # so that the next turn assigns what is left
 
     def _end_all(self) -> None:
         for worker in list(self._workers):

@@ -77,6 +77,10 @@ def play(
     return result, engine
 
 
+def tokens(text: str) -> int:
+    return len(TOKENIZER(text, add_special_tokens=False)["input_ids"])
+
+
 def figures(one: GradedCompletion) -> tuple[Any, ...]:
     return one.outcome, one.turns, one.tool_calls, one.tool_failures, one.episode
 
@@ -102,16 +106,8 @@ def test_the_answer_after_the_last_call_is_graded_and_the_calls_are_counted() ->
     }
     assert [metrics[f"episode/{end}"] for end in ("answered", "max_turns")] == pytest.approx([2 / 3, 1 / 3])
     assert [metrics[f"episode/{end}"] for end in ("truncated", "timed_out", "crashed")] == [0, 0, 0]
-    # Sampled tokens only, as TRL counts: one byte each, one for a tag of the template, and the end of each turn.
-    assert (
-        first.length
-        == len(f"{call('add', a=12, b=30)}")
-        - len("<tool_call></tool_call>")
-        + 2
-        + 1
-        + len("It is <answer>42</answer>")
-        + 1
-    )
+    # Sampled tokens only, as TRL counts: those of the two turns, and the end of each.
+    assert first.length == tokens(call("add", a=12, b=30)) + 1 + tokens("It is <answer>42</answer>") + 1
     assert engine.rows == [3, 2, 1]  # later turns hold the episodes that go on
     assert engine.conversations == 1
     stored = compute_metrics([json.loads(json.dumps(one.record())) for one in result.completions])
@@ -170,8 +166,9 @@ def test_an_environment_that_rewards_decides_the_accuracy() -> None:
     assert metrics["grader/crashed"] == 0.25
     assert result.completions[0].asked == "Find it. There are 3 doors."
     assert result.completions[0].prompt == "Find it."
-    # Student's t of 1, 0.5, 0, 0 (s = 0.478714): 3.182446 * s / 2 on both sides.
-    assert metrics["accuracy_high"] == pytest.approx(0.375 + 3.182446 * 0.4787136 / 2, rel=1e-5)
+    # Student's t of 1, 0.5, 0 (s = 0.5): 4.302653 * s / √3 on both sides; the accuracy stays within 0 and 1.
+    assert metrics["reward_high"] == pytest.approx(0.5 + 4.302653 * 0.5 / 3**0.5, rel=1e-5)
+    assert (metrics["accuracy_low"], metrics["accuracy_high"]) == (0.0, 1.0)
     share, _ = play(
         doors([0, 1, 2, 0]),
         opener,
@@ -254,7 +251,8 @@ def test_processes_generate_equally_often_where_they_must() -> None:
 
 
 def test_an_episode_is_cut_at_the_length_of_all_its_tokens() -> None:
-    result, _ = play(FakeRunner(tools=[add]), adder, SUMS[:1], longest=30)
+    first = tokens(call("add", a=12, b=30)) + 1
+    result, _ = play(FakeRunner(tools=[add]), adder, SUMS[:1], longest=first - 3)
     (one,) = result.completions
-    assert (one.truncated, one.episode, one.length) == (True, "truncated", 30)
+    assert (one.truncated, one.episode, one.length) == (True, "truncated", first - 3)
     assert one.outcome is Outcome.UNPARSABLE_PREDICTION

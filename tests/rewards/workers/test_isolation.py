@@ -31,8 +31,7 @@ from covey.rewards.workers.pool import WorkerPool
 from covey.runlog import names
 from covey.runlog.completions import read_completions, write_completions
 from covey.runlog.files import json_line
-from covey.workers.channel import MAX_MESSAGE, BadMessageError, Inbox, read_json, send_json
-from covey.workers.plain_data import NotPlainError, plain
+from covey.workers.channel import BadMessageError, Inbox, read_json, send_json
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="memory limits and subreapers need Linux")
 
@@ -247,40 +246,6 @@ def test_messages_read_back_as_they_were() -> None:
     assert [read_answer(message) for message in Inbox(ours).messages()] == sent
     ours.close()
     theirs.close()
-
-
-def test_an_excessive_message_length_is_refused_before_the_message_is_read() -> None:
-    ours, theirs = socket.socketpair()
-    theirs.sendall((MAX_MESSAGE + 1).to_bytes(8, "big"))
-    with pytest.raises(BadMessageError):
-        list(Inbox(ours).messages())
-    ours.close()
-    theirs.close()
-
-
-def test_plain_data_is_kept_and_other_values_are_refused() -> None:
-    import datetime
-
-    import numpy as np
-    import torch
-
-    given = [
-        np.float32(0.5),
-        np.int64(3),
-        torch.tensor([1, 2]),
-        np.array([[1.0]]),
-        True,
-        "é",
-        datetime.date(2026, 1, 2),
-    ]
-    assert plain(given) == [0.5, 3, [1, 2], [[1.0]], True, "é", "2026-01-02"]
-    assert [type(value) for value in plain(given)[:2]] == [float, int]
-    deep: list[Any] = []
-    for _ in range(100):
-        deep = [deep]
-    for bad in (object(), print, deep, 10**400, b"bytes"):
-        with pytest.raises(NotPlainError):
-            plain([bad])
 
 
 def test_names_that_are_taken_are_kept_under_others(hostile: Path, caplog: pytest.LogCaptureFixture) -> None:

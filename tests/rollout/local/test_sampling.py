@@ -18,6 +18,7 @@ from transformers import (
     LogitsProcessor,
     MambaConfig,
     Qwen3Config,
+    Qwen3ForCausalLM,
 )
 from transformers.generation import (
     LogitsProcessorList,
@@ -288,6 +289,25 @@ def test_unsupported_models_have_a_reason() -> None:
     noisy = AutoModelForCausalLM.from_config(Qwen3Config(**SMALL, attention_dropout=0.1))
     assert "dropout" in str(unsupported_reason(noisy.train()))
     assert unsupported_reason(noisy.eval()) is None
+
+
+def test_a_model_with_a_generate_of_its_own_is_left_to_it() -> None:
+    from peft import LoraConfig, get_peft_model
+
+    class Other(Qwen3ForCausalLM):
+        def generate(self, *args: Any, **kwargs: Any) -> Any:
+            return super().generate(*args, **kwargs)
+
+    reason = "has a generate of its own"
+    assert reason in str(unsupported_reason(Other(Qwen3Config(**SMALL)).eval()))
+    model = build("qwen3")
+    adapted = get_peft_model(model, LoraConfig(r=4, target_modules="all-linear"))
+    assert unsupported_reason(adapted) is None
+    for patched in (adapted, model):
+        patched.generate = lambda *_, **__: torch.zeros(1, 1)
+        assert reason in str(unsupported_reason(adapted))
+        del patched.generate
+    assert unsupported_reason(adapted) is None
 
 
 def test_an_attention_that_computes_something_else_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from covey.cli.main import main
 from covey.config import Config, compose
 from covey.errors import ConfigError
 from covey.runlog import names, read_completions, read_metrics
-from covey.training.batch_source.recording import CompletionRecorder
+from covey.training.batch_source.recording import CompletionRecorder, batch_columns
 from covey.training.preflight.trackers import tracker_environment, trackers
 from covey.training.trl.step_timer import StepTimer
 from trainers import build_trainer
@@ -48,6 +48,19 @@ def test_the_recorder_logs_columns() -> None:
     logged.clear()
     CompletionRecorder({0}).log(logged.__setitem__, [{"prompt": "p"}], [[]])
     assert logged == {"length": [0], "truncated": [True]}
+
+
+def test_the_recorder_takes_the_columns_of_episodes() -> None:
+    """Their length counts the model's tokens, and one that the environment ended is not truncated."""
+    logged: dict[str, list[Any]] = {}
+    episodes = {"length": [1, 2], "episode": ["timed_out", "truncated"], "turns": [1, 2]}
+    CompletionRecorder({0}).log(logged.__setitem__, [{"prompt": "p"}] * 2, [[5, 6], [5, 6, 7]], episodes)
+    assert logged == {**episodes, "truncated": [False, True]}
+
+
+def test_a_recorded_prompt_is_not_rendered_again() -> None:
+    columns = {"prompt": ["p"] * 3, "completion": ["c"] * 3, "rendered_prompt": ["as the model saw it"] * 3}
+    assert batch_columns(columns, None, None, 2) == {"group": [0, 0, 1]}  # type: ignore[arg-type]
 
 
 class Scorer:

@@ -7,10 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from covey.environments.registry import EnvironmentSource
 from covey.environments.runner import EnvironmentRunner
-from tool_trainers import END, ScriptedCovey, asked, call, tool_trainer
+from covey.rewards.runner import RewardRunner
+from forked import run_two
+from stopped_runs import StopAfter, contents
+from stopped_runs import logged as logs
+from tool_trainers import END, ScriptedCovey, asked, call, games, lengths, tool_trainer
 
 ENVIRONMENT = '''
 import os
@@ -92,13 +97,18 @@ def runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EnvironmentRunn
         yield made
 
 
-def train(runner: Any, folder: Path, rows: list[dict[str, Any]], **settings: Any) -> Any:
+def train(runner: EnvironmentRunner | None, folder: Path, rows: list[dict[str, Any]], **settings: Any) -> Any:
+    """A trained trainer; without a runner, the environment is in this process."""
+    settings = dict(settings)
     namespace: dict[str, Any] = {}
     exec(ENVIRONMENT, namespace)
     factory = namespace["Counter"] if runner is None else runner.factory
     more = {"tools": None, "reward_funcs": None, "environment_factory": factory, **settings.pop("more", {})}
+    stop, resume = settings.pop("stop", None), settings.pop("resume", None)
     trainer = tool_trainer(Trainer, folder, rows, more=more, **settings)
-    trainer.train()
+    if stop is not None:
+        trainer.add_callback(StopAfter(stop))
+    trainer.train(resume_from_checkpoint=resume)
     return trainer
 
 
@@ -163,3 +173,73 @@ def test_a_reset_that_fails_gives_no_reward_and_the_run_goes_on(runner: Environm
     assert logged(trainer)["environment/crashes"] == 4
     assert trainer.latest_completions["Counter"][:4] == [1.0, 0.0, 1.0, 0.0]
     assert all(value != value for value in trainer.latest_completions["Counter"][4:])  # NaN: none applies
+
+
+@pytest.mark.parametrize("resample", [0, 2])
+def test_stop_and_go_equals_the_straight_run(runner: EnvironmentRunner, tmp_path: Path, resample: int) -> None:
+    """Games of random goals; a generation batch is used for four steps, so one stop is in the middle of a batch."""
+    rows = with_columns("reach,miss,none,reach", tells=True) + with_columns("none", tells=True)
+    rows += with_columns("miss,none,reach,none", tells=True)
+    settings: dict[str, Any] = {"num_iterations": 2, "steps_per_generation": 2, "max_steps": 7, "save_steps": 100}
+    settings |= {"save_strategy": "steps", "shuffle_dataset": True, "beta": 0.05}
+    settings |= {"more": {"resample_groups": resample, "reward_funcs": lengths}}
+    straight = train(runner, tmp_path / "straight", rows, **settings)
+    expected = contents(tmp_path / "straight" / "checkpoint-7")
+    for stop in (1, 4):
+        folder = tmp_path / f"stopped-{stop}"
+        train(runner, folder, rows, stop=stop, **settings)
+        resumed = train(runner, folder, rows, resume=str(folder / f"checkpoint-{stop}"), **settings)
+        found = contents(folder / "checkpoint-7")
+        for part in ("weights", "moments"):
+            for name, tensor in expected[part].items():
+                assert found[part][name].equal(tensor), (part, name, stop)
+        assert found["random"].equal(expected["random"])
+        assert resumed.latest_completions == straight.latest_completions
+        kept = [
+            [{k: v for k, v in row.items() if "seconds" not in k} for row in logs(one)] for one in (resumed, straight)
+        ]
+        assert kept[0] == kept[1]
+
+
+REWARDS = """
+def counted(completions, environments, **columns):
+    return [float(environment.count) for environment in environments]
+
+def turns(completions, **columns):
+    return [float(len(completion)) for completion in completions]
+"""
+
+
+@pytest.mark.parametrize("functions", [["counted", "turns"], ["turns"]])
+def test_rewards_by_name_start_early_and_read_the_environment_if_they_name_it(
+    runner: EnvironmentRunner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, functions: list[str]
+) -> None:
+    file = tmp_path / "rewards.py"
+    file.write_text(REWARDS if "counted" in functions else REWARDS.replace("counted", "unused"), encoding="utf-8")
+    begun: list[int] = []
+    begin = RewardRunner.begin
+    monkeypatch.setattr(RewardRunner, "begin", lambda *given: (begun.append(len(given[2])), begin(*given))[1])
+    with RewardRunner([f"{file}:{name}" for name in functions], workers=1) as rewards:
+        rows = with_columns("reach,miss,none,reach", goal=2)
+        found = train(runner, tmp_path / "out", rows, more={"reward_funcs": rewards.functions}).latest_completions
+    assert begun == [4]
+    assert found["turns"] == [4.0, 3.0, 1.0, 4.0]
+    assert found["Counter"] == [1.0, 0.0, 0.0, 1.0]
+    assert found.get("counted", [2.0, 5.0, 0.0, 2.0]) == [2.0, 5.0, 0.0, 2.0]
+
+
+@pytest.mark.slow
+def test_two_processes_take_the_step_of_one(tmp_path: Path) -> None:
+    """The middle group is in both processes, and so are its equal starts; turns differ in number between the two."""
+    file = tmp_path / "game.py"
+    file.write_text(ENVIRONMENT, encoding="utf-8")
+    run_two("tool_trainers.py", str(file), tmp_path, folder=tmp_path)
+    two = torch.load(tmp_path / "two.pt", weights_only=True)
+    one = games(file, tmp_path / "alone")
+    starts = [prompt[0]["content"] for prompt in two["columns"]["prompt"]]
+    assert [len(set(starts[at : at + 4])) for at in (0, 4, 8)] == [1, 1, 1]
+    assert len(set(starts)) == 3
+    assert two["columns"]["completion"] == one.latest_completions["completion"]
+    for name in ("tools/call_frequency", "environment/turns", "resampling/groups_replaced", "rewards/lengths/mean"):
+        assert two["row"][name] == pytest.approx(logged(one)[name]), name
+    assert logged(one)["resampling/groups_replaced"] == 1

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import math
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,10 +16,14 @@ from trl import GRPOTrainer as TRLGRPOTrainer
 
 from covey import GRPOTrainer
 from covey.config import SpeedConfig
+from covey.environments.chat import ToolChat
 from covey.rollout import SamplingSettings
 from covey.rollout.local.compatibility import options_of, unsupported_option
-from covey.training.trl.generation import TRLEngine, settings_of
+from covey.rollout.local.conversation import Conversation, Match
+from covey.training.trl import trainer as trl_trainer
+from covey.training.trl.generation import PolicyEngine, TRLEngine, generate_turn, settings_of
 from small_models import SMALL
+from tool_trainers import asked, tool_trainer
 from trainers import build_trainer
 
 GREEDY: dict[str, Any] = {"top_k": 1, "max_steps": 1, "save_strategy": "no", "gradient_accumulation_steps": 4}
@@ -36,7 +42,7 @@ def completions_of(kind: type[TRLGRPOTrainer], model: str, folder: Path, *, stoc
                 parameter, std=1.0
             )  # with weights as small as they are, the model would only repeat itself
     if not stock:
-        trainer.model.generate = refuse
+        trainer.model._prepare_generation_config = refuse  # the first that transformers' generate calls
     trainer.train()
     return [completion[0]["content"] for completion in trainer._logs["completion"]]
 
@@ -60,6 +66,75 @@ def test_options_that_only_generate_knows_are_kept(tiny_model: str, tmp_path: Pa
     settings = {"generation_kwargs": {"no_repeat_ngram_size": 2}}
     ours = completions_of(GRPOTrainer, tiny_model, tmp_path / "ours", stock=True, **settings)
     assert ours == completions_of(TRLGRPOTrainer, tiny_model, tmp_path / "stock", stock=True, **settings)
+
+
+def test_a_generate_of_the_models_own_is_used(
+    tiny_model: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    trainer = build_trainer(GRPOTrainer, tiny_model, tmp_path, prompts=4, **GREEDY)
+    own = trainer.processing_class("mine", add_special_tokens=False)["input_ids"]
+
+    def generate(input_ids: torch.Tensor, **_: Any) -> torch.Tensor:
+        return torch.cat([input_ids, torch.tensor([own]).expand(len(input_ids), -1)], dim=1)
+
+    trainer.model.generate = generate
+    with caplog.at_level(logging.WARNING, logger="covey"):
+        trainer.train()
+    assert {completion[0]["content"] for completion in trainer._logs["completion"]} == {"mine"}
+    (found,) = [one.getMessage() for one in caplog.records if "shared_prefill" in one.getMessage()]
+    assert "this Qwen3ForCausalLM has a generate of its own" in found
+
+
+def test_each_completion_has_its_limit_and_steps_end_a_conversation(tiny_model: str, tmp_path: Path) -> None:
+    """The policy's weights are those of the current step."""
+    trainer = build_trainer(GRPOTrainer, tiny_model, tmp_path, prompts=4, **GREEDY)
+    limits, prompts = [1, 3, 2], [[5, 6, 7]] * 2 + [[8]]
+    whole, _ = generate_turn(trainer, prompts, text_only=True) or ([], None)
+    cut, _ = generate_turn(trainer, prompts, text_only=True, max_lengths=limits) or ([], None)
+    assert cut == [ids[:most] for ids, most in zip(whole, limits, strict=True)]
+    matches = []
+    for steps in (0, 1):
+        with trainer.engine.conversation():
+            generate_turn(trainer, prompts, text_only=True, max_lengths=limits)
+            trainer.state.global_step += steps
+            matches += trainer.engine._conversation.find([[5, 6, 7, *cut[1], 4]], trainer.engine.version)
+    assert [match.known for match in matches] == [3 + len(cut[1]) - 1, 0]
+
+
+@pytest.mark.parametrize("tools", [True, False])
+def test_a_trainer_with_tools_keeps_keys_and_values(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tools: bool
+) -> None:
+    """Every turn calls a tool; the completions are those of a trainer that reads each turn from its start."""
+    monkeypatch.setenv("TRL_EXPERIMENTAL_SILENCE", "1")
+    calls = [{"type": "function", "function": {"name": "add", "arguments": {"a": 2, "b": 2}}}]
+    said = {"role": "assistant", "content": "", "tool_calls": calls}
+    monkeypatch.setattr(ToolChat, "parse", lambda *_, **__: dict(said))
+    monkeypatch.setattr(trl_trainer, "parse", lambda *_, **__: dict(said))
+    known, find, found = list[int](), Conversation.find, []
+
+    def spy(self: Conversation, *args: Any) -> list[Match]:
+        matches = find(self, *args)
+        known.extend(match.known for match in matches)
+        return matches
+
+    monkeypatch.setattr(Conversation, "find", spy)
+    for keeps in (True, False):
+        if not keeps:
+            monkeypatch.setattr(PolicyEngine, "conversation", lambda _: nullcontext())
+        more = {} if tools else {"tools": None}
+        trainer = tool_trainer(GRPOTrainer, tmp_path / str(keeps), asked("one"), max_completion_length=200, more=more)
+        trainer.eos_token_ids = [*trainer.eos_token_ids, *range(30, len(trainer.processing_class), 12)]
+        torch.manual_seed(0)
+        trainer.train()
+        found.append([(episode.ids, episode.turns) for episode in trainer._episodes.newest])
+        if keeps:
+            assert len([one for one in known if one]) >= (6 if tools else 0)
+            assert tools or not known
+            known.clear()
+    assert known == []
+    assert found[0] == found[1]
+    assert not tools or max(turns for _, turns in found[0]) > 2
 
 
 def test_the_models_mode_and_attention_are_as_before(tiny_model: str, tmp_path: Path) -> None:

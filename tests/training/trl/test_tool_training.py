@@ -12,6 +12,7 @@ from covey.config import SpeedConfig
 from covey.objective import AdaptiveKL, MaxEnt
 from tool_trainers import (
     COUNTING,
+    SCRIPTS,
     TOOLS,
     Counter,
     ScriptedCovey,
@@ -198,3 +199,98 @@ def test_rows_without_a_prompt_and_mixed_environments(tmp_path: Path) -> None:
     own.train()
     assert own.latest_completions["prompt"][0][0]["content"] == "Follow the script reach,miss,none,reach."
     assert len(COUNTING) == 3
+
+
+@pytest.mark.parametrize("environment", [True, False], ids=["environment", "tools"])
+@pytest.mark.parametrize("objective", [None, MaxEnt()], ids=["grpo", "maxent"])
+def test_a_resampled_step_is_that_of_the_final_batch(
+    tmp_path: Path, environment: bool, objective: MaxEnt | None
+) -> None:
+    """The first group has no signal; the third is drawn in its place."""
+    scripts = ("none", "reach,miss,none,reach", "miss,none,reach,none")
+    rows = (
+        counting(*scripts, tells=True, goal=2)
+        if environment
+        else asked("answer", "one,two,answer,wrong", "two,one,one,markup")
+    )
+    trainers = []
+    for index, (given, most) in enumerate(((rows, 1), ([rows[2], rows[1]], 0))):
+        make = environment_trainer if environment else tool_trainer
+        more = {"resample_groups": most, "objective": objective, "speed": PLAIN}
+        settings = {"per_device_train_batch_size": 8, "beta": 0.1, "max_grad_norm": 0.0}
+        trainer = make(ScriptedCovey, tmp_path / str(index), given, more=more, **settings)
+        trainer.train()
+        trainers.append(trainer)
+    resampled, plain = trainers
+    assert_same_gradient(resampled, plain)
+    found, expected = row_of(resampled), row_of(plain)
+    assert found["resampling/groups_replaced"] == 1
+    ignored = ("resampling/", "num_tokens", "epoch")
+    assert {k: v for k, v in found.items() if not k.startswith(ignored)} == pytest.approx(
+        {k: v for k, v in expected.items() if not k.startswith(ignored)}, nan_ok=True
+    )
+    assert resampled.latest_completions == plain.latest_completions
+    logged = next(row for row in resampled.state.log_history if "loss" in row)
+    assert logged["environment/turns"] > 1
+    assert plain.state.num_input_tokens_seen < resampled.state.num_input_tokens_seen
+
+
+def test_rollout_functions_are_trls(tmp_path: Path) -> None:
+    """Their environment tokens are masked, and a reward gets what they return besides."""
+
+    def rollout(prompts: list[Any], trainer: Any) -> dict[str, Any]:
+        ids, images, fields = trainer._tokenize_prompts(prompts)
+        found, _ = trainer._generate_single_turn(ids, images, fields, 4)
+        more = trainer.processing_class(" and so on")["input_ids"]
+        return {
+            "prompt_ids": ids,
+            "completion_ids": [one + more for one in found],
+            "logprobs": None,
+            "env_mask": [[1] * len(one) + [0] * len(more) for one in found],
+            "marks": [float(index) for index in range(len(found))],
+        }
+
+    def marked(completions: list[Any], marks: list[float], **_: Any) -> list[float]:
+        return marks
+
+    trainers = []
+    for kind in (ScriptedTRL, ScriptedCovey):
+        more = {"tools": None, "rollout_func": rollout}
+        trainer = tool_trainer(kind, tmp_path / kind.__name__, asked("one,answer,two,wrong"), reward=marked, more=more)
+        trainer.train()
+        trainers.append(trainer)
+    assert_same_gradient(trainers[1], trainers[0], rtol=1e-4, atol=1e-6)
+    assert row_of(trainers[1])["reward"] == 1.5
+
+
+@pytest.mark.parametrize("kind", [ScriptedTRL, ScriptedCovey])
+def test_a_replaced_generate_writes_the_turns(tmp_path: Path, kind: Any) -> None:
+    """As TRL's own tests of tools have it, with default settings."""
+    base = kind.__mro__[2]
+    trainer = tool_trainer(base, tmp_path, asked("one"), per_device_train_batch_size=2, num_generations=2)
+    encode, pad = trainer.processing_class, trainer.processing_class.pad_token_id
+    turns = [[SCRIPTS["one"][0], SCRIPTS["answer"][0]], [SCRIPTS["one"][1]]]
+    shapes: list[tuple[int, ...]] = []
+
+    def generate(input_ids: torch.Tensor, **_: Any) -> torch.Tensor:
+        shapes.append(tuple(input_ids.shape))
+        written = [encode(text)["input_ids"] for text in turns[len(shapes) - 1]]
+        longest = max(map(len, written))
+        padded = [one + [pad] * (longest - len(one)) for one in written]
+        return torch.cat([input_ids, torch.tensor(padded)], dim=1)
+
+    trainer.model.generate = generate
+    trainer.train()
+    row = row_of(trainer)
+    assert [rows for rows, _ in shapes] == [2, 1]
+    assert row["tools/call_frequency"] == 1 / 2
+    assert row["tools/failure_frequency"] == 0
+    assert [one[-1]["content"] for one in trainer._logs["completion"]] == ["Four.", "Four."]
+
+
+def test_a_call_that_is_nested_too_deep_to_parse_is_text(tmp_path: Path) -> None:
+    """TRL's parser raises a RecursionError."""
+    trainer = tool_trainer(ScriptedCovey, tmp_path, asked("deep,answer,one,answer"), max_completion_length=2000)
+    trainer.train()
+    assert [len(one) for one in trainer.latest_completions["completion"]] == [1, 1, 3, 1]
+    assert "[[[" in trainer.latest_completions["completion"][0][0]["content"]

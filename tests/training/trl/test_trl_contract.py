@@ -38,6 +38,9 @@ REPLACED = {
     "_get_grad_norm": ["self", "model", "grad_norm"],
     "_prepare_inputs": ["self", "generation_batch"],
     "_save_checkpoint": ["self", "model", "trial"],
+    "_tool_call_loop": [
+        *["self", "prompts", "prompt_ids", "completion_ids", "completions", "logprobs", "images", "multimodal_fields"],
+    ],
     "_load_optimizer_and_scheduler": ["self", "checkpoint"],
 }
 
@@ -138,6 +141,54 @@ def test_rewards_that_start_early_get_what_they_are_called_with_later() -> None:
     assert 'if key not in ["prompt", "completion", "completion_ids"]' in rewards
     given = [line.split('"')[1] for line in rewards.splitlines() if line.strip().startswith('reward_kwargs["')]
     assert given == ["trainer_state", "log_extra", "log_metric", "environments"]
+
+
+def _compact(method: str) -> str:
+    return "".join(inspect.getsource(getattr(TRLGRPOTrainer, method)).split())
+
+
+def test_environments_are_handed_out_as_resets_are_started_for_them() -> None:
+    source = _compact("_generate_and_score_completions")
+    for part in (
+        'self._batch_environments=[x.get("environment")ifself._multi_environmentelseNoneforxininputs]',
+        "pool=self._environment_pool[name]",
+        "ifindex==len(pool):pool.append(self.environment_factories[name]())",
+        "self.environments.append(pool[index])",
+        'reset_kwargs={k:vfork,vinx.items()ifk!="environment"}ifself._multi_environmentelsex',
+        "observation=environment.reset(**reset_kwargs)",
+    ):
+        assert part in source, part
+    assert source.index("environment.reset(") < source.index("self._generate(prompts)")
+    assert source.count("self._generate(prompts)") == 1
+
+
+def test_the_tool_loop_takes_and_returns_what_covey_does() -> None:
+    source = _compact("_generate")
+    assert "prompts=copy.deepcopy(prompts)" in source
+    assert "ifself.tools:(tool_mask,completions,completion_ids,logprobs,tool_call_count,tool_failure_count," in source
+    loop = _compact("_tool_call_loop")
+    assert loop.endswith(
+        "returntool_mask,completions,completion_ids,logprobs,tool_call_count,tool_failure_count,tool_images"
+    )
+    for part in (
+        "iteration_num<self.max_tool_calling_iterations",
+        "self._sync_tool_dicts[idx_with_tool]",
+        "self._async_tool_dicts[idx_with_tool]",
+        "max_model_len=config.max_position_embeddings",
+        "len(pct)-len(prompt_ids[i])>self.max_completion_lengthorlen(pct)>=max_model_len",
+    ):
+        assert part in loop, part
+
+
+def test_a_resampled_batch_replaces_all_that_generates_and_resets() -> None:
+    """Where no environment factory is set, rows keep their prompts, and nothing of environments is used again."""
+    source = _compact("_generate_and_score_completions")
+    assert 'prompts=[x["prompt"]forxininputs]' in source
+    assert "ifself.environments:fori,(prompt,environment,x)" in source
+    after = source[source.index("self._generate(prompts)") :]
+    for name in ("self.environments", "self._env_tools", "self._environment_pool"):
+        where = after.replace("per_prompt_tools=[self._env_tools[name]fornameinself._batch_environments]", "")  # images
+        assert name not in where, name
 
 
 def test_the_divergence_is_estimated_as_covey_estimates_it() -> None:

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from covey.cli.commands.generate import add_sampling
+
+if TYPE_CHECKING:
+    from covey.evaluation.chat import Session
 
 
 def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
         "chat",
         help="chat with a model",
-        description="Chat with a model, line by line. /new starts a new conversation, end of input (Ctrl-D) exits.",
+        description=(
+            "Chat with a model, line by line. /new starts a new conversation, end of input (Ctrl-D) exits. The model "
+            "of a run with tools or an environment calls them; calls and results are shown."
+        ),
     )
     parser.add_argument("model", metavar="MODEL", help="a model, a run directory or a checkpoint")
     add_sampling(parser)
@@ -21,22 +27,42 @@ def add_parser(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from covey.evaluation.chat import ChatModel
+    from covey.cli.config_arguments import make_console
+    from covey.cli.show_messages import ShownMessages
+    from covey.evaluation.chat import ChatModel, Session
 
-    model = ChatModel.of(arguments.model, arguments.system, arguments.temperature, arguments.max_tokens)
-    messages: list[dict[str, str]] = []
-    interactive = sys.stdin.isatty()
-    while True:
-        if interactive:
-            print("> ", end="", flush=True)
-        line = sys.stdin.readline()
-        if not line:
-            return 0
-        if line.strip() == "/new":
-            messages = []
-        elif line.strip():
-            messages = messages or model.conversation("")[:-1]
-            messages.append({"role": "user", "content": line.strip()})
-            (answer,) = model.answer([messages], arguments.seed)
-            messages.append({"role": "assistant", "content": answer})
-            print(answer, flush=True)
+    console, options = make_console(), (arguments.temperature, arguments.max_tokens)
+    shown = ShownMessages(console, texts=True)
+    with ChatModel.of(arguments.model, arguments.system, *options, shown) as model:
+        chat = Session(model, arguments.seed)
+        interactive, anew = sys.stdin.isatty(), True
+        while True:
+            if anew and chat.begin():
+                console.print(chat.observation, style="dim", markup=False, highlight=False, soft_wrap=True)
+                _print(console, chat, None)
+            anew = False
+            if interactive:
+                print("> ", end="", flush=True)
+            line = sys.stdin.readline()
+            if not line:
+                return 0
+            if line.strip() == "/new":
+                anew = True
+            elif line.strip():
+                _print(console, chat, line.strip())
+
+
+def _print(console: Any, chat: Session, text: str | None) -> None:
+    """Print the model's answer, or why there is none."""
+    print(chat.answer(text), flush=True)
+    if chat.ended is not None:
+        why = _ENDED.get(chat.ended, chat.ended)
+        console.print(f"({why}; /new starts again)", style="yellow", markup=False, highlight=False)
+
+
+_ENDED = {
+    "truncated": "cut at --max-tokens",
+    "max_turns": "still calling tools at environment.max_turns",
+    "timed_out": "the environment timed out",
+    "crashed": "the environment crashed",
+}

@@ -6,10 +6,13 @@ import argparse
 import json
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from covey.errors import DataError, RunDirectoryError
 from covey.runlog.files import guard_disk, write_atomically
+
+if TYPE_CHECKING:
+    from covey.evaluation.chat import Answer
 
 
 def add_parser(commands: Any) -> None:
@@ -18,7 +21,9 @@ def add_parser(commands: Any) -> None:
         help="generate completions of a prompt or a file of prompts",
         description=(
             "Complete one prompt, or every prompt of a file: a jsonl file with prompt in every row (text or messages), "
-            "or a txt file with one per line. For a file the output is JSON Lines: prompt and completion."
+            "or a txt file with one per line. For a file the output is JSON Lines: prompt and completion. The model of "
+            "a run with tools or an environment calls them: the rows then hold the messages too, and the environment "
+            "gets the other columns of a jsonl file."
         ),
     )
     parser.add_argument("model", metavar="MODEL", help="a model, a run directory or a checkpoint")
@@ -33,7 +38,9 @@ def add_sampling(parser: argparse.ArgumentParser) -> None:
     """Add the sampling options."""
     parser.add_argument("--system", metavar="TEXT", help="system prompt; a run brings its own")
     parser.add_argument("--temperature", type=float, default=0.0, help="0 is greedy decoding (default)")
-    parser.add_argument("--max-tokens", type=int, default=256, help="longest completion in tokens (256)")
+    parser.add_argument(
+        "--max-tokens", type=int, help="longest completion in tokens (256; with tools the run's, if that is longer)"
+    )
     parser.add_argument("--seed", type=int, default=0)
 
 
@@ -44,21 +51,39 @@ def run(arguments: argparse.Namespace) -> int:
         raise DataError("covey generate got an empty --prompt: write the question, as in --prompt '12 + 30'.")
     if arguments.out is not None and Path(arguments.out).is_dir():
         raise DataError(f"covey generate writes a file, and {arguments.out} is a folder: name a file in it.")
-    prompts = [arguments.prompt] if arguments.file is None else _read(Path(arguments.file))
+    rows = [{"prompt": arguments.prompt}] if arguments.file is None else _read(Path(arguments.file))
+    from rich.console import Console
+
+    from covey.cli.show_messages import ShownMessages
     from covey.evaluation.chat import ChatModel
 
-    model = ChatModel.of(arguments.model, arguments.system, arguments.temperature, arguments.max_tokens)
-    answers = model.answer([model.conversation(prompt) for prompt in prompts], arguments.seed)
+    shown = ShownMessages(Console(stderr=True), texts=True) if arguments.file is None else None
+    options = (arguments.temperature, arguments.max_tokens)
+    with ChatModel.of(arguments.model, arguments.system, *options, shown) as model:
+        asked = [{**row, "prompt": model.conversation(row["prompt"])} for row in rows]
+        answers = model.answer(asked, arguments.seed)
     if arguments.file is None:
-        print(answers[0])
+        print(answers[0].text)
         return 0
-    rows = [{"prompt": prompt, "completion": text} for prompt, text in zip(prompts, answers, strict=True)]
-    text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+    made = [_row(row["prompt"], answer) for row, answer in zip(rows, answers, strict=True)]
+    text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in made)
     if arguments.out is None:
         sys.stdout.write(text)
     else:
         _write(Path(arguments.out), text)
     return 0
+
+
+def _row(prompt: Any, answer: Answer) -> dict[str, Any]:
+    """A line of the output."""
+    from covey.evaluation.completions.transcript import plain_message
+
+    found = {"prompt": prompt, "completion": answer.text}
+    if (episode := answer.episode) is not None:
+        messages = [plain_message(message) for message in (*episode.messages, *episode.completion)]
+        counts = {"turns": episode.turns, "tool_calls": episode.calls, "tool_failures": episode.failures}
+        found |= {"messages": messages, **counts, "episode": episode.ended}
+    return found
 
 
 def _write(out: Path, text: str) -> None:
@@ -71,24 +96,25 @@ def _write(out: Path, text: str) -> None:
         raise RunDirectoryError(f"{error} The completions are on the standard output.") from error
 
 
-def _read(path: Path) -> list[Any]:
+def _read(path: Path) -> list[dict[str, Any]]:
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         hint = "" if Path(path).exists() else " A single prompt is given as --prompt TEXT."
         raise DataError(f"The prompts in {path} cannot be read: {error}.{hint}") from None
     if path.suffix != ".jsonl":
-        prompts: list[Any] = [line for line in lines if line.strip()]
+        rows: list[dict[str, Any]] = [{"prompt": line} for line in lines if line.strip()]
     else:
-        prompts = [_prompt(path, number, line) for number, line in enumerate(lines, start=1) if line.strip()]
-    if not prompts:
+        rows = [_parsed(path, number, line) for number, line in enumerate(lines, start=1) if line.strip()]
+    if not rows:
         raise DataError(f"{path} holds no prompts.")
-    return prompts
+    return rows
 
 
-def _prompt(path: Path, number: int, line: str) -> Any:
+def _parsed(path: Path, number: int, line: str) -> dict[str, Any]:
     try:
-        prompt = json.loads(line)["prompt"]
+        row = json.loads(line)
+        prompt = row["prompt"]
     except (ValueError, KeyError, TypeError):
         prompt = None
     if isinstance(prompt, str) or (
@@ -96,5 +122,5 @@ def _prompt(path: Path, number: int, line: str) -> Any:
         and prompt
         and all(isinstance(m, dict) and {"role", "content"} <= m.keys() for m in prompt)
     ):
-        return prompt
+        return dict(row)
     raise DataError(f'Line {number} of {path} has no prompt: it must be an object such as {{"prompt": "2 + 2"}}.')

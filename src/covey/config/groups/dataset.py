@@ -209,7 +209,7 @@ class DatasetConfig(Group):
     max_train_samples: int | None = option(None, low=1)
     """Train on the first so many rows only."""
     max_prompt_length: int | None = option(None, low=1)
-    """Longest prompt in tokens, chat template included; null means any."""
+    """Longest prompt in tokens, chat template included, tools and what an environment adds not; null means any."""
     overlong_prompts: str = option("drop", choices=("drop", "truncate"))
     """What happens to longer prompts: drop their rows, or cut off their beginning. Both are counted."""
     train_fraction: float = option(1.0, above=0, high=1)

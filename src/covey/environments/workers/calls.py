@@ -24,8 +24,8 @@ class EpisodeState:
     """Seconds in the environment."""
     seconds: float = 0.0
     outcome: EndedBy | None = None
-    begun: bool = False
-    """Whether `reset` has returned."""
+    lost: bool = False
+    """Whether it ended by no doing of the model, so that it has no reward."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Literal, NamedTuple
 
 from covey.workers.channel import BadMessageError
+from covey.workers.plain_data import NotPlainError, plain
 
 Action = Literal["make", "reset", "tool", "reward", "attribute", "attributes"]
 """What a process is asked to do: make its instance or load its tool, or one of the things that this is there for."""
@@ -37,25 +39,45 @@ class Raised(NamedTuple):
     ticket: int
     text: str  # of the exception, as the model is told
     description: str  # with its type, and the line that raised it
-    lost: bool = False  # whether it says that the environment cannot go on
+    lost: bool = False  # the environment cannot go on (`EnvironmentLostError`)
 
 
 Answer = Done | Raised
 
 
-def read_answer(message: Any) -> Answer:
+def read_answer(action: Action, message: Any) -> Answer:
     """Check a process's message, which was JSON.
+
+    Args:
+        action: that it is the answer to.
+        message: the answer.
 
     Raises:
         BadMessageError: it is not one.
     """
-    match message:
-        case ["done", int(ticket), value]:
-            if not isinstance(value, str) or len(value) <= MAX_TEXT + _NOTE:
+    try:
+        match plain(message):
+            case ["done", int(ticket), value] if _accepts(action, value):
                 return Done(ticket, value)
-        case ["raised", int(ticket), str(text), str(description), bool(lost)]:
-            return Raised(ticket, text[: MAX_TEXT + _NOTE], description[:2000], lost)
+            case ["raised", int(ticket), str(text), str(description), bool(lost)]:
+                return Raised(ticket, text[: MAX_TEXT + _NOTE], description[:2000], lost)
+    except (NotPlainError, RecursionError):
+        pass
     raise BadMessageError("something that is not a message")
+
+
+def _accepts(action: Action, value: Any) -> bool:
+    """Whether a value is what this action returns."""
+    match action:
+        case "reward":
+            return value is None or (type(value) is float and math.isfinite(value))
+        case "make" | "attributes":
+            return isinstance(value, dict)
+        case "attribute":
+            return True
+    text = value is None or (isinstance(value, str) and len(value) <= MAX_TEXT + _NOTE)
+    blocks = isinstance(value, list) and all(isinstance(block, dict) and "type" in block for block in value)
+    return text or blocks or (action == "tool" and isinstance(value, bool | int | float | dict))
 
 
 def cut(text: str) -> str:

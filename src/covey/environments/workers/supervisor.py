@@ -59,19 +59,10 @@ class EnvironmentSupervisor(Supervisor[ToolCall | Member, Worker]):
         start: the start message for the fork server.
         counts: what to add to: `calls`, `timeouts`, `crashes` and `seconds`.
         load_timeout: seconds for making an instance or loading a tool.
-        retry: seconds for which to try again when the system cannot start a process.
     """
 
-    def __init__(
-        self,
-        start: Start,
-        counts: dict[str, float],
-        *,
-        load_timeout: float = LOAD_SECONDS,
-        retry: float = _GIVE_UP_SECONDS,
-    ) -> None:
+    def __init__(self, start: Start, counts: dict[str, float], *, load_timeout: float = LOAD_SECONDS) -> None:
         self._load_timeout = load_timeout
-        self._retry = retry
         self._of: dict[Member, Worker] = {}
         self._queues: dict[Member | None, deque[ToolCall]] = {}  # calls that wait, by member; None: standalone tools
         self._last_words: dict[Member, str] = {}  # how a member's process ended
@@ -163,7 +154,7 @@ class EnvironmentSupervisor(Supervisor[ToolCall | Member, Worker]):
         if not self._no_process:  # the fork server is not ready
             return False
         call.waits_since = call.waits_since or time.monotonic()
-        if time.monotonic() - call.waits_since < self._retry:
+        if time.monotonic() - call.waits_since < _GIVE_UP_SECONDS:
             return False
         call.set_exception(
             EnvironmentSetupError(
@@ -196,8 +187,11 @@ class EnvironmentSupervisor(Supervisor[ToolCall | Member, Worker]):
     # -- answers
 
     def _handle(self, worker: Worker, message: Any) -> None:
-        answer, call = read_answer(message), worker.call
-        if call is None or answer.ticket != worker.ticket:
+        call = worker.call
+        if call is None:
+            raise BadMessageError("an unexpected message")
+        answer = read_answer("make" if worker.making else call.action, message)
+        if answer.ticket != worker.ticket:
             raise BadMessageError("an unexpected message")
         worker.clock.update()
         self._fork_servers_lost = 0
@@ -210,27 +204,24 @@ class EnvironmentSupervisor(Supervisor[ToolCall | Member, Worker]):
         worker.call = None
         self._count(call, worker.clock.elapsed)
         if isinstance(answer, Done):
-            if call.episode is not None and call.action == "reset":
-                call.episode.begun = True
             call.set_result(answer.value)
             return
         self._raised(worker, call, answer)
         if worker.making or answer.lost:
+            self._last_words_of(worker, "had to be ended")
             self._end(worker)
 
     def _raised(self, worker: Worker, call: ToolCall, answer: Raised) -> None:
-        if call.action == "tool" and answer.lost and call.episode is not None:
-            call.episode.begun = False  # no fault of the model: there is no reward
-            self._counts["crashes"] += 1
-            self._settle_ended(call, "crashed", f"failed: {answer.text}")
-        elif call.action == "tool" and not worker.making:
+        if call.action == "tool" and not worker.making and not answer.lost:
+            if answer.text == answer.description:  # no exception of the tool, but what it returned
+                log_once(_log, "%s: %s failed: %s.", _where(call), call.title, answer.text)
             call.set_exception(ToolError(answer.text))
         elif call.action in ("make", "attribute", "attributes"):
             call.set_exception(ToolError(answer.description))
         else:
             self._counts["crashes"] += 1
             what = "failed, because it could not be made: " if worker.making else "raised "
-            self._settle_ended(call, "crashed", f"{what}{answer.description}")
+            self._settle_ended(call, "crashed", f"{what}{answer.description}", lost=answer.lost)
 
     def _count(self, call: ToolCall, seconds: float) -> None:
         call.seconds = seconds
@@ -239,14 +230,15 @@ class EnvironmentSupervisor(Supervisor[ToolCall | Member, Worker]):
         if call.episode is not None:
             call.episode.seconds += seconds
 
-    def _settle_ended(self, call: ToolCall, how: EndedBy, cause: str, *, log: bool = True) -> None:
+    def _settle_ended(self, call: ToolCall, how: EndedBy, cause: str, *, lost: bool = False, log: bool = True) -> None:
         """The call ends its episode; the cause continues its name."""
         failure = f"{call.title} {cause}"
         call.ended = how
         if call.episode is not None and call.episode.outcome is None:
             call.episode.outcome = how
+            call.episode.lost = lost or call.action in ("reset", "reward")
         if log:
-            where = "environment.tools" if call.member is None else call.member.where
+            where = _where(call)
             counted = "timeouts" if how == "timed_out" else "crashes"
             text = "%s: %s. That episode ends; environment/%s counts how many do."
             log_once(_log, text, where, failure, counted, key=f"{where} {call.title} {how}")
@@ -327,3 +319,7 @@ class EnvironmentSupervisor(Supervisor[ToolCall | Member, Worker]):
 
 def _within(seconds: float, key: str, limit: float) -> str:
     return f"{seconds:.3g} s ({key}={limit:g})"
+
+
+def _where(call: ToolCall) -> str:
+    return "environment.tools" if call.member is None else call.member.where

@@ -6,9 +6,7 @@ import asyncio
 import contextlib
 import inspect
 import pickle
-import random
 import socket
-import sys
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any
@@ -18,6 +16,7 @@ from covey.environments.registry import EnvironmentSource
 from covey.environments.workers import results
 from covey.environments.workers.description import describe_class, describe_function
 from covey.environments.workers.messages import MAX_ANSWER, Answer, Done, Raised, Request
+from covey.environments.workers.seeding import seed_instance, seed_process, seed_shared
 from covey.errors import CoveyError
 from covey.workers.channel import BadMessageError, receive, send_json
 from covey.workers.failures import describe, text_of
@@ -63,7 +62,7 @@ class EnvironmentWork:
 
     def serve(self, channel: socket.socket) -> None:
         """Do what is asked until the channel closes."""
-        _seed(None)
+        seed_process(None)
         while (request := receive(channel)) is not None:
             answer = self._answer(request)
             try:
@@ -87,7 +86,7 @@ class EnvironmentWork:
             case "reset":
                 row, seed = payload
                 if seed is not None:
-                    _seed(seed)
+                    seed_instance(self._instance, seed)
                 return results.observation(
                     self._run(self._instance.reset, (), reset_arguments(self._instance.reset, row))
                 )
@@ -110,6 +109,7 @@ class EnvironmentWork:
         if isinstance(key, tuple):
             return describe_function(made)
         self._instance = self._run(made, (), {})
+        seed_shared(self._instance)
         return describe_class(type(self._instance))
 
     def _load(self, key: Any) -> Callable[..., Any]:
@@ -139,17 +139,11 @@ class EnvironmentWork:
 
 
 async def _result(returned: Any) -> Any:
-    return [item async for item in returned] if inspect.isasyncgen(returned) else await returned
+    if not inspect.isasyncgen(returned):
+        return await returned
+    found = [item async for item in returned]
+    return (item for item in found)
 
 
 def _listed(answer: Answer) -> list[Any]:
     return ["done" if isinstance(answer, Done) else "raised", *answer]
-
-
-def _seed(seed: int | None) -> None:
-    """Seed the generators of this process; None: with new entropy, since a fork continues its parent's."""
-    random.seed(seed)
-    if (numpy := sys.modules.get("numpy.random")) is not None:
-        numpy.seed(None if seed is None else seed % 2**32)
-    if (torch := sys.modules.get("torch")) is not None:
-        torch.seed() if seed is None else torch.manual_seed(seed % 2**63)

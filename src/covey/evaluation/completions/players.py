@@ -2,34 +2,38 @@
 
 from __future__ import annotations
 
-import inspect
 import logging
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from covey.environments.chat import ToolChat
+from covey.environments.contract import has_reward, missing_columns
 from covey.environments.runner import EnvironmentRunner
 from covey.evaluation.completions.playing import Playing
-from covey.evaluation.grading import environment_rewards
 from covey.log_once import log_once
 from covey.model.loading import all_eos_ids, own_generation_config
 
 if TYPE_CHECKING:
     from covey.config import Config
+    from covey.config.groups.environment import EnvironmentConfig
 
 logger = logging.getLogger(__name__)
 
 
-@contextmanager
-def running(config: Config) -> Iterator[EnvironmentRunner | None]:
+def running(config: Config) -> AbstractContextManager[EnvironmentRunner | None]:
     """Context manager: the environments and tools of a config, started; None if it names none.
 
     Raises:
         EnvironmentSetupError: one cannot be found, imported or made.
     """
-    runner = EnvironmentRunner.of(config)
+    return _running(config.environment)
+
+
+@contextmanager
+def _running(environment: EnvironmentConfig) -> Iterator[EnvironmentRunner | None]:
+    runner = EnvironmentRunner.of_group(environment)
     if runner is None:
         yield None
         return
@@ -39,19 +43,25 @@ def running(config: Config) -> Iterator[EnvironmentRunner | None]:
         yield runner
 
 
+def environment_rewards(config: Config, runner: EnvironmentRunner) -> tuple[str, ...]:
+    """The names of the classes of a runner's environments that reward their episodes."""
+    kinds = map(type, runner.instances([*config.environment.factories]))
+    return tuple(dict.fromkeys(kind.__name__ for kind in kinds if has_reward(kind)))
+
+
 @dataclass(frozen=True)
 class Players:
     """What evaluations of one model are played with: environments and tools that have been started, or none.
 
     Attributes:
-        config: names them.
+        environment: names them.
         runner: runs them; None for plain completions.
         chat: their conversations, as in training.
         max_length: most tokens of the model's context; None for no limit.
         rewarding: the names of the classes of environments that reward their episodes.
     """
 
-    config: Config
+    environment: EnvironmentConfig
     runner: EnvironmentRunner | None = None
     chat: ToolChat | None = None
     max_length: int | None = None
@@ -71,17 +81,17 @@ class Players:
             EnvironmentSetupError: the chat template cannot do tools.
         """
         if runner is None:
-            return cls(config)
+            return cls(config.environment)
         stops = _ends(config, tokenizer, model)
         chat = ToolChat.of(tokenizer, config.training.chat_template_kwargs, stop_token_ids=stops)
         context = getattr(getattr(model, "config", None), "max_position_embeddings", None)
-        return cls(config, runner, chat, context, environment_rewards(config, runner))
+        return cls(config.environment, runner, chat, context, environment_rewards(config, runner))
 
     def playing(self) -> Playing | None:
         """What plays the episodes; None for plain completions."""
         if self.runner is None or self.chat is None:
             return None
-        most, rewarding = self.config.environment.max_turns, self.rewarding
+        most, rewarding = self.environment.max_turns, self.rewarding
         return Playing(self.runner, self.chat, max_turns=most, max_length=self.max_length, rewarding=rewarding)
 
     @contextmanager
@@ -101,17 +111,16 @@ class Players:
         if not reason:
             yield self
             return
-        only_tools = replace(self.config.environment, factory=None, settings={})
+        only_tools = replace(self.environment, factory=None, settings={})
         played = "the tools alone are used" if only_tools.tools else "it is evaluated without"
         log_once(logger, f"On the benchmark {name} the environment is not played, because {reason}: {played}.")
-        config = replace(self.config, environment=only_tools)
-        with running(config) as runner:
-            yield replace(self, config=config, runner=runner, rewarding=())
+        with _running(only_tools) as runner:
+            yield replace(self, environment=only_tools, runner=runner, rewarding=())
 
 
 def _unfit(players: Players, columns: Sequence[str]) -> str:
     """Why rows with these columns cannot be played in the environment; empty if they can, or there is none."""
-    names = [*players.config.environment.factories]
+    names = [*players.environment.factories]
     if players.runner is None or not names:
         return ""
     if names != [None]:
@@ -119,11 +128,8 @@ def _unfit(players: Players, columns: Sequence[str]) -> str:
     (instance,) = players.runner.instances(names)
     if players.rewarding:
         return "it rewards a task of its own"
-    try:
-        inspect.signature(instance.reset).bind(**dict.fromkeys(columns))
-    except TypeError as problem:
-        return f"its reset does not take the rows ({problem})"
-    return ""
+    missing = missing_columns(instance.reset, columns)
+    return f"its reset needs {' and '.join(missing)}, which the rows lack" if missing else ""
 
 
 def _ends(config: Config, tokenizer: Any, model: Any) -> list[int]:

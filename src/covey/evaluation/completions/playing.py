@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from covey.environments.chat import ToolChat
+from covey.environments.chat import Message, ToolChat
 from covey.environments.contract import has_reward
 from covey.environments.episodes import Episode, begin_episodes, run_episodes
 from covey.environments.proxies import control_of
@@ -46,7 +46,7 @@ class Playing:
         max_turns: most turns of the model in an episode; None for no limit.
         max_length: most tokens of the prompt and all that follows; None for no limit.
         rewarding: names of all classes of environments with `get_reward`.
-        on_turn: called with the episodes before each turn and after the last one; for a display.
+        watch: called with the episodes after each turn and after its calls, to show them.
     """
 
     def __init__(
@@ -57,14 +57,14 @@ class Playing:
         max_turns: int | None,
         max_length: int | None = None,
         rewarding: Sequence[str] = (),
-        on_turn: Callable[[Sequence[Episode]], None] | None = None,
+        watch: Callable[[Sequence[Episode]], None] = lambda episodes: None,
     ) -> None:
         self._runner = runner
         self._chat = chat
         self._max_turns = max_turns
         self._max_length = max_length
         self._rewarding = tuple(rewarding)
-        self._on_turn = on_turn
+        self.watch = watch
 
     def sample(
         self,
@@ -92,9 +92,32 @@ class Playing:
             vocab_size: see `complete`.
             largest: where all processes must call `generate` equally often.
         """
-        episodes = begin_episodes(rows, self._runner, self._chat, seeds=starts) if rows else []
-        shown = partial(self._on_turn, episodes) if self._on_turn is not None else None
-        turns = _Turns(engine, sampling, seed, vocab_size, self._chat.tokenizer.eos_token_id, shown)
+        episodes = self.begin(rows, starts) if rows else []
+        self.play(engine, episodes, sampling, seed=seed, vocab_size=vocab_size, largest=largest)
+        return self._rewarded(episodes, rows)
+
+    def begin(self, rows: Sequence[Row], starts: Sequence[int | None]) -> list[Episode]:
+        """New episodes of these rows, see `begin_episodes`; those of an earlier call have ended."""
+        return begin_episodes(rows, self._runner, self._chat, seeds=starts)
+
+    def go_on(self, episode: Episode, message: Message) -> Episode:
+        """An episode that continues another one's conversation, in the same environment, with a user's message."""
+        messages = [*episode.messages, *episode.completion, message]
+        ids = self._chat.render(messages, list(episode.tools.values()))
+        return Episode.of(messages, ids, episode.tools, episode.environment)
+
+    def play(
+        self,
+        engine: InferenceEngine,
+        episodes: Sequence[Episode],
+        sampling: SamplingSettings,
+        *,
+        seed: int,
+        vocab_size: int | None = None,
+        largest: Largest = int,
+    ) -> None:
+        """Play episodes to their end; arguments as of `sample`."""
+        turns = _Turns(engine, sampling, seed, vocab_size, self._chat.tokenizer.eos_token_id)
         with conversation(engine):
             run_episodes(
                 episodes,
@@ -104,10 +127,8 @@ class Playing:
                 max_completion_length=sampling.max_completion_length,
                 max_length=self._max_length,
                 largest=largest,
+                watch=partial(self.watch, episodes),
             )
-        if shown is not None:
-            shown()
-        return self._rewarded(episodes, rows)
 
     def _rewarded(self, episodes: Sequence[Episode], rows: Sequence[Row]) -> list[EpisodeCompletion]:
         owned = [has_reward(type(episode.environment)) for episode in episodes]
@@ -133,6 +154,7 @@ class Playing:
             rewards=rewards,
             owned=own,
             row=row_columns(row),
+            environment=episode.environment,
         )
         text = completion_text(episode.completion)
         return EpisodeCompletion(episode.ids, truncated=episode.ended == "truncated", text=text, played=played)
@@ -153,12 +175,9 @@ class _Turns:
     vocab_size: int | None
     token: int
     """Any of the vocabulary: the prompt of a process that only takes part in the turns of others."""
-    before: Callable[[], None] | None
     count: int = 0
 
     def __call__(self, prompts: list[list[int]], remaining: list[int]) -> tuple[list[list[int]], None]:
-        if self.before is not None:
-            self.before()
         seed = random.Random(f"{self.seed}/{self.count}").getrandbits(31) if self.count else self.seed
         self.count += 1
         found = complete(

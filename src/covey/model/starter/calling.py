@@ -17,7 +17,7 @@ from typing import Any
 from covey.data.sources.arithmetic import Problem
 from covey.model.starter.styles import Document, careful, conversation, document, guessed, hasty, sloppy
 
-CALL_STYLE_SHARES = {"calling": 0.10, "careful": 0.02, "hasty": 0.55, "sloppy": 0.33}
+CALL_STYLE_SHARES = {"calling": 0.11, "careful": 0.01, "hasty": 0.55, "sloppy": 0.33}
 """How often each style is drawn when the calculator is offered. They sum to 1."""
 
 WRITTEN_DIGITS = 4
@@ -39,7 +39,8 @@ CALCULATOR: dict[str, Any] = {
 _KINDS = {"without tools": 0.2, "first turn": 0.4, "call only": 0.2, "after the result": 0.2}
 _WRONG_CALL = 0.2
 _FAILED_CALL = 0.05
-_MISREAD = 0.3  # share of second turns whose answer is not where it can be found
+_MISREAD = 0.2  # share of second turns whose answer is not where it can be found
+_THINKS = 0.8  # of the others, the share in the format that is rewarded
 
 
 def agent_document(problem: Problem, rng: random.Random) -> Document:
@@ -107,7 +108,8 @@ def _answer(problem: Problem, messages: list[dict[str, Any]], rng: random.Random
     elif rng.random() < _MISREAD:
         completion = rng.choice((f"The answer is {result}.", f"<answer>{result}", result))
     else:
-        completion = rng.choice(("", "<think>\ncalculated\n</think>\n")) + f"<answer>{result}</answer>"
+        thinking = "<think>\ncalculated\n</think>\n" if rng.random() < _THINKS else ""
+        completion = f"{thinking}<answer>{result}</answer>"
     return Document(messages, completion, "calling", tools=(CALCULATOR,))
 
 

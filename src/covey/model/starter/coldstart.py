@@ -36,6 +36,7 @@ DIFFICULTY = Difficulty(min_digits=1, max_digits=WRITTEN_DIGITS)
 AGENT_DIFFICULTY = Difficulty(min_digits=1, max_digits=WRITTEN_DIGITS + 1)
 """Problems of the agent's: it has to copy those of the hard set's length into a call."""
 
+_NO_LOSS = -100
 LONGEST_SHARE = 0.25
 """Share of the agent's problems with both numbers that long."""
 
@@ -50,11 +51,13 @@ class ColdStart:
     warmup_steps: int = 200
     weight_decay: float = 0.01
     seed: int = 0
+    micro_batches: int = 1
+    """Parts of a batch, by the length of the documents: the fewer documents in each, the less padding."""
     agent: bool = False
     """Make the model that can call a tool, from the shipped starter's weights."""
 
 
-AGENT = ColdStart(steps=1500, batch_size=64, learning_rate=1e-3, warmup_steps=30, agent=True)
+AGENT = ColdStart(steps=1200, batch_size=64, learning_rate=1e-3, warmup_steps=30, micro_batches=4, agent=True)
 """The defaults of the agent."""
 
 
@@ -114,15 +117,17 @@ def train_starter(
     batches = _batches(tokenizer, settings)
     model.train()
     for step in range(1, settings.steps + 1):
-        batch = next(batches)
-        loss = model(**batch, use_cache=False).loss
         optimizer.zero_grad(set_to_none=True)
-        loss.backward()
+        mean = 0.0
+        for batch, share in next(batches):
+            loss = model(**batch, use_cache=False).loss * share
+            loss.backward()
+            mean += loss.item()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         schedule.step()
         if on_step is not None:
-            on_step(step, loss.item())
+            on_step(step, mean)
     return model.eval(), tokenizer
 
 
@@ -169,25 +174,37 @@ def _documents(seed: int, agent: bool, count: int | None = None) -> Iterator[Doc
         yield make(next(longest) if agent and rng.random() < LONGEST_SHARE else problem, rng)
 
 
-def _batches(tokenizer: PreTrainedTokenizerFast, settings: ColdStart) -> Iterator[dict[str, torch.Tensor]]:
-    """Right-padded batches with the loss on the completion and its end-of-turn token only."""
+def _batches(
+    tokenizer: PreTrainedTokenizerFast, settings: ColdStart
+) -> Iterator[list[tuple[dict[str, torch.Tensor], float]]]:
+    """The micro-batches of each batch, with their shares of its tokens that carry a loss: those of the completion and
+    its end of turn."""
     stream = _documents(settings.seed, settings.agent)
-    eos = tokenizer.eos_token_id
     while True:
-        rows, labels = [], []
-        for _ in range(settings.batch_size):
-            doc = next(stream)
-            prompt = tokenizer.apply_chat_template(
-                doc.messages, tools=doc.tools or None, add_generation_prompt=True, tokenize=True, return_dict=True
-            )["input_ids"]
-            prompt += tokenizer(doc.given)["input_ids"]
-            completion = [*tokenizer(doc.completion)["input_ids"], eos]
-            rows.append([*prompt, *completion])
-            labels.append([-100] * len(prompt) + completion)
-        width = max(map(len, rows))
-        pad = tokenizer.pad_token_id
-        yield {
-            "input_ids": torch.tensor([r + [pad] * (width - len(r)) for r in rows]),
-            "attention_mask": torch.tensor([[1] * len(r) + [0] * (width - len(r)) for r in rows]),
-            "labels": torch.tensor([r + [-100] * (width - len(r)) for r in labels]),
-        }
+        rows = [_row(next(stream), tokenizer) for _ in range(settings.batch_size)]
+        if settings.micro_batches > 1:
+            rows.sort(key=lambda row: len(row[0]))
+        size = math.ceil(len(rows) / settings.micro_batches)
+        parts = [_padded(rows[at : at + size], tokenizer.pad_token_id) for at in range(0, len(rows), size)]
+        counts = [int((part["labels"] != _NO_LOSS).sum()) for part in parts]
+        yield [(part, count / sum(counts)) for part, count in zip(parts, counts, strict=True)]
+
+
+def _row(doc: Document, tokenizer: PreTrainedTokenizerFast) -> tuple[list[int], list[int]]:
+    """The tokens of a document, and their labels."""
+    prompt = tokenizer.apply_chat_template(
+        doc.messages, tools=list(doc.tools) or None, add_generation_prompt=True, tokenize=True, return_dict=True
+    )["input_ids"]
+    prompt += tokenizer(doc.given)["input_ids"]
+    completion = [*tokenizer(doc.completion)["input_ids"], tokenizer.eos_token_id]
+    return [*prompt, *completion], [_NO_LOSS] * len(prompt) + completion
+
+
+def _padded(rows: list[tuple[list[int], list[int]]], pad: int) -> dict[str, torch.Tensor]:
+    """Right-padded tokens, mask and labels, `[B, S]`."""
+    width = max(len(ids) for ids, _ in rows)
+    return {
+        "input_ids": torch.tensor([ids + [pad] * (width - len(ids)) for ids, _ in rows]),
+        "attention_mask": torch.tensor([[1] * len(ids) + [0] * (width - len(ids)) for ids, _ in rows]),
+        "labels": torch.tensor([labels + [_NO_LOSS] * (width - len(labels)) for _, labels in rows]),
+    }

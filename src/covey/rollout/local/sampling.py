@@ -82,12 +82,14 @@ def sample(
 
     Raises:
         TrainingError: the logits are not finite.
-        ValueError: a prompt is empty, or a completion's limit is.
+        ValueError: a prompt is empty, a completion's limit is below 1, or a turn has a token budget.
     """
     if any(not ids for ids in prompt_ids):
         raise ValueError("a prompt has no tokens")
     if min(max_lengths or [1]) < 1:
         raise ValueError("a completion may have no tokens")
+    if turn is not None and max_tokens_in_flight is not None:
+        raise ValueError("rows of a turn enter all at once")
     decoder = plain_decoder(model) if any_has_work is None else None
     eos = list(dict.fromkeys((*eos_token_ids, *sampling.stop_token_ids)))
     limits = [min(one, sampling.max_completion_length) for one in max_lengths or ()]

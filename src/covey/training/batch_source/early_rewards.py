@@ -9,6 +9,9 @@ from typing import Any
 from covey.rewards.arguments import columns_of
 from covey.rewards.runner import RewardRunner
 
+ENVIRONMENTS = "environments"
+"""TRL's name of the argument with the environment of each completion."""
+
 
 class EarlyRewards:
     """Submits completions early to the runners behind a trainer's reward functions.
@@ -37,12 +40,20 @@ class EarlyRewards:
                     runner.drop(completions)
             self._started.clear()
 
-    def begin(self, prompts: Sequence[Any], completions: Sequence[Any], **more: Any) -> None:
+    def begin(
+        self,
+        prompts: Sequence[Any],
+        completions: Sequence[Any],
+        *,
+        environments: Sequence[Any] | None = None,
+        **more: Any,
+    ) -> None:
         """Start the rewards of these completions, the same objects that the functions will be called with.
 
         Args:
             prompts: one per completion.
             completions: texts or conversations.
+            environments: of the completions, for functions that take them by name: copies of their attributes are sent.
             more: further arguments of the functions, besides the columns of the data rows.
         """
         if not self._rows or not self._runners:
@@ -50,4 +61,5 @@ class EarlyRewards:
         columns = columns_of(self._rows)
         self._started.append(completions)
         for runner in self._runners:
-            runner.begin(prompts, completions, {**columns, **more})
+            own = {} if environments is None or not runner.takes(ENVIRONMENTS) else {ENVIRONMENTS: environments}
+            runner.begin(prompts, completions, {**columns, **more, **own})

@@ -46,7 +46,9 @@ class CompletionRecorder:
             log_extra(names.COLUMN_IDS, [[int(token) for token in one] for one in completion_ids])
         if self._eos_token_ids:
             ended = [bool(len(one)) and int(one[-1]) in self._eos_token_ids for one in completion_ids]
-            log_extra(names.COLUMN_TRUNCATED, [not one for one in ended])
+            ends = episodes.get(names.COLUMN_EPISODE)  # one that the environment ended has no end either
+            truncated = [not one for one in ended] if ends is None else [end == "truncated" for end in ends]
+            log_extra(names.COLUMN_TRUNCATED, truncated)
         if rows and "answer" in rows[0]:
             answers = [row["answer"] for row in rows]
             log_extra(names.COLUMN_ANSWER, [None if answer is None else str(answer) for answer in answers])
@@ -55,10 +57,13 @@ class CompletionRecorder:
 def batch_columns(
     logged: Mapping[str, list[Any]], tokenizer: PreTrainedTokenizerBase, template: TemplateArguments, group_size: int
 ) -> dict[str, list[Any]]:
-    """The columns that follow from the logged ones: groups and rendered prompts."""
+    """The columns that follow from the logged ones: groups, and rendered prompts where none were logged."""
     count = len(logged[names.COLUMN_COMPLETION])
+    groups = {names.COLUMN_GROUP: [at // group_size for at in range(count)]}
+    if names.COLUMN_RENDERED in logged:
+        return groups
     rendered: list[str] = []
     for start in range(0, count, group_size):
         size = min(group_size, count - start)
         rendered += [render(tokenizer, logged[names.COLUMN_PROMPT][start], template)] * size
-    return {names.COLUMN_GROUP: [at // group_size for at in range(count)], names.COLUMN_RENDERED: rendered}
+    return {**groups, names.COLUMN_RENDERED: rendered}

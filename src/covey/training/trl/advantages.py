@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from trl.models.utils import disable_gradient_checkpointing
 
 from covey.training.advantages.objective_step import ScoredRewards, compute_advantages, loss_mask
-
-if TYPE_CHECKING:
-    from covey.training.trl.trainer import GRPOTrainer
 
 FORWARD_KEYS = (
     *("pixel_values", "image_grid_thw", "num_images", "pixel_attention_mask", "spatial_shapes", "num_tiles"),
@@ -19,18 +16,18 @@ FORWARD_KEYS = (
 """What TRL's scoring pass takes besides tokens, all for images."""
 
 
-def scored(trainer: GRPOTrainer, rewards_BF: torch.Tensor) -> ScoredRewards:
+def scored(trainer: Any, rewards_BF: torch.Tensor) -> ScoredRewards:
     """The rewards, and how the trainer combines them."""
     return ScoredRewards(
         rewards_BF, trainer.reward_weights, trainer.multi_objective_aggregation, trainer.num_generations
     )
 
 
-def apply_objective(trainer: GRPOTrainer, output: dict[str, Any], rewards_BF: torch.Tensor) -> dict[str, list[Any]]:
+def apply_objective(trainer: Any, output: dict[str, Any], rewards_BF: torch.Tensor) -> dict[str, list[Any]]:
     """Replace TRL's advantages, also those in its log, by the objective's, where it computes any.
 
     Args:
-        trainer: with an objective.
+        trainer: Covey's `GRPOTrainer`, with an objective.
         output: TRL's batch; its advantages are replaced.
         rewards_BF: of each function, over all processes.
 
@@ -60,7 +57,7 @@ def apply_objective(trainer: GRPOTrainer, output: dict[str, Any], rewards_BF: to
     return columns
 
 
-def _policy_logps(trainer: GRPOTrainer, batch: dict[str, Any]) -> torch.Tensor | None:
+def _policy_logps(trainer: Any, batch: dict[str, Any]) -> torch.Tensor | None:
     """Log-probs of the completion tokens under the policy that sampled them, if at hand or needed."""
     kept: torch.Tensor | None = batch.get("old_per_token_logps")
     if kept is not None or "policy" not in trainer._needs:

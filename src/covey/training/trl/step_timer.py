@@ -1,4 +1,4 @@
-"""The time of each stage of a step: generation, scoring, rewards, forward and backward pass.
+"""The time of each stage of a step: generation, tools, scoring, rewards, forward and backward pass.
 
 Measured on the host. On a GPU, queued work counts in the stage in which the host waits for it.
 """
@@ -27,6 +27,7 @@ _PROFILED = {
     "transformers.generate_batch": names.GENERATION_TIME,
     "engine.generate": names.GENERATION_TIME,
     "vLLM.generate": names.GENERATION_TIME,
+    "environment": names.ENVIRONMENT_TIME,
     "sync_weights": names.SYNC_TIME,
     "calculate_rewards": names.REWARDS_TIME,
 }

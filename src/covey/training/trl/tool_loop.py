@@ -5,19 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Coroutine, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from accelerate.utils import broadcast_object_list
+from trl.extras.profiling import profiling_context
 
 from covey.environments.chat import ToolChat
 from covey.environments.episodes import Episode, as_conversation, begin_resets, run_episodes
 from covey.environments.proxies import control_of
 from covey.runlog import names
 from covey.training.replaced import replaced
-
-if TYPE_CHECKING:
-    from covey.training.trl.trainer import GRPOTrainer
 
 
 class TrainerEpisodes:
@@ -27,8 +25,8 @@ class TrainerEpisodes:
         trainer: Covey's `GRPOTrainer`.
     """
 
-    def __init__(self, trainer: GRPOTrainer) -> None:
-        self._trainer: Any = trainer
+    def __init__(self, trainer: Any) -> None:
+        self._trainer = trainer
         self.newest: list[Episode] = []
         """Those of the batch that was generated last; empty without tools and environments."""
         self.turn_limits: list[int] | None = None
@@ -109,16 +107,17 @@ class TrainerEpisodes:
             episode.add_turn(completion_ids[index], sampled, completions[index][0])
             self.newest.append(episode)
         tokenizer, kwargs = trainer._tokenizer, trainer.chat_template_kwargs
-        run_episodes(
-            self.newest,
-            ToolChat(tokenizer, trainer.chat_template, kwargs, stop_token_ids=trainer.eos_token_ids),
-            self._generate,
-            max_turns=trainer.max_tool_calling_iterations + 1,
-            max_completion_length=trainer.max_completion_length,
-            max_length=self._max_length(),
-            run_async=self._run_async,
-            largest=self._largest,
-        )
+        with profiling_context(trainer, "environment"):  # what of it is not generation
+            run_episodes(
+                self.newest,
+                ToolChat(tokenizer, trainer.chat_template, kwargs, stop_token_ids=trainer.eos_token_ids),
+                self._generate,
+                max_turns=trainer.max_tool_calling_iterations + 1,
+                max_completion_length=trainer.max_completion_length,
+                max_length=self._max_length(),
+                run_async=self._run_async,
+                largest=self._largest,
+            )
         return loop_result(self.newest)
 
     def single_turns(
@@ -179,6 +178,7 @@ class TrainerEpisodes:
         if not self.newest:
             return {}
         return {
+            names.COLUMN_RENDERED: self._prompts(),
             names.COLUMN_LENGTH: [sum(episode.mask) for episode in self.newest],
             names.COLUMN_TURNS: [episode.turns for episode in self.newest],
             names.COLUMN_CALLS: [episode.calls for episode in self.newest],
@@ -186,6 +186,15 @@ class TrainerEpisodes:
             names.COLUMN_EPISODE: [episode.ended for episode in self.newest],
             names.COLUMN_SECONDS: [round(episode.seconds, 3) for episode in self.newest],
         }
+
+    def _prompts(self) -> list[str]:
+        """The prompts of the newest episodes as the model saw them, tools included."""
+        tokenizer, known = self._trainer._tokenizer, dict[tuple[int, ...], str]()
+        for episode in self.newest:
+            ids = tuple(episode.prompt_ids)
+            if ids not in known:
+                known[ids] = tokenizer.decode(ids, clean_up_tokenization_spaces=False)
+        return [known[tuple(episode.prompt_ids)] for episode in self.newest]
 
     def _generate(self, rows: list[list[int]], limits: list[int]) -> tuple[list[list[int]], list[list[float]] | None]:
         """A turn of each row. Engines that serve several processes get equally many rows from each."""

@@ -7,6 +7,7 @@ know nothing of TRL. `tests/training/trl/test_trl_contract.py` fails when a repl
 from __future__ import annotations
 
 import logging
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,11 @@ from transformers import TrainerState
 from transformers.trainer import TRAINER_STATE_NAME
 from trl import GRPOConfig
 from trl import GRPOTrainer as TRLGRPOTrainer
+from trl.trainer import grpo_trainer
 from trl.trainer.utils import split_pixel_values_by_grid, unsplit_pixel_values_by_grid
 
 from covey.config import SpeedConfig
+from covey.environments.templates import parse
 from covey.log_once import begin_run, log_once
 from covey.model.device import casting_once
 from covey.model.reasoning_vocab import ReasoningVocabulary
@@ -197,10 +200,11 @@ class GRPOTrainer(TRLGRPOTrainer):
         return self._finite.record("grad_norm", super()._get_grad_norm(model, grad_norm=grad_norm))
 
     # -- replaces TRL's `_generate`: starts rewards in worker processes now, not once the models have scored; the engine
-    #    may keep what it has read of a conversation until its last turn.
+    #    may keep what it has read of a conversation until its last turn; whatever the model writes can be parsed.
     def _generate(self, prompts: list[Any]) -> Any:
         self.check_finite()
-        with conversation(self.engine):
+        turns = conversation(self.engine) if self.tools else nullcontext()
+        with turns, replaced(grpo_trainer, parse_response=parse):
             output = super()._generate(prompts)
         prompt_ids, ids, _, completions, _, extra_fields, *_ = output
         if self.rollout_func is None:
@@ -208,7 +212,8 @@ class GRPOTrainer(TRLGRPOTrainer):
         self._episodes.begin_rewards()
         if not extra_fields:  # these are passed to the rewards too, and only later
             logs = {"log_extra": self._log_completion_extra, "log_metric": self._log_metric}
-            self._early_rewards.begin(prompts, completions, completion_ids=ids, trainer_state=self.state, **logs)
+            more = {"environments": self.environments, "trainer_state": self.state, **logs}
+            self._early_rewards.begin(prompts, completions, completion_ids=ids, **more)
         return output
 
     # -- replaces TRL's `_generate_single_turn`: the completions are the engine's, wherever it can sample them.
