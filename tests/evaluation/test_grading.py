@@ -207,7 +207,7 @@ def test_mistakes_are_one_clear_paragraph(own: Path) -> None:
     only_own = f"rewards.funcs=['{own}:letters']"
     for words, message in {
         ("evaluation.grader=exact_mach",): r"evaluation\.grader: there is no grader called exact_mach\. Did you mean "
-        r"exact_match\? Covey has exact_match, accuracy, countdown, check_answer, check_numbers, reasoning_gym; a function",
+        r"exact_match\? Covey has exact_match, accuracy, countdown, check_answer, check_numbers, reasoning_gym; a fun",
         ("evaluation.grader=format",): "there is no grader called format",
         (f"evaluation.grader='{own}:leters'",): r"evaluation\.grader: .*own\.py has no leters; it has letters",
         ("evaluation.grader=none.py:f",): r"evaluation\.grader: none\.py:f names the file .* which does not exist",

@@ -18,8 +18,9 @@ from covey import rewards
 from covey.answers import Outcome, Tags
 from covey.config.groups.rewards import RewardsConfig
 from covey.errors import RewardError
-from covey.rewards import RewardSettings
+from covey.rewards import RewardSettings, completion_text
 from covey.rewards.registry import ALIASES, REGISTRY
+from covey.rewards.reward import with_prefix
 from covey.rewards.runner import RewardRunner
 
 WHOLE = "<think>1+1</think><answer>2</answer>"
@@ -72,6 +73,24 @@ def test_every_reward_takes_what_the_trainer_passes(name: str) -> None:
     )
     assert len(found) == 2
     assert all(value is None or isinstance(value, float) for value in found)
+
+
+def test_the_text_of_an_episode_is_the_model_s_last_message() -> None:
+    """Not the result of a tool; thinking that a template's parser took out is put back in its tags."""
+    call = {"role": "assistant", "tool_calls": [{"function": {"name": "add", "arguments": {}}}]}
+    result = {"role": "tool", "name": "add", "content": "<answer>4</answer>"}
+    answer = {"role": "assistant", "content": "<answer>5</answer>"}
+    assert completion_text([call, result, answer]) == "<answer>5</answer>"
+    assert completion_text([call, result]) == ""
+    assert completion_text([{**call, "content": "Let me see."}, result]) == "Let me see."
+    thought = {**answer, "reasoning_content": "2 + 3"}
+    assert completion_text([call, result, thought]) == "<think>\n2 + 3\n</think>\n<answer>5</answer>"
+    (kept,) = with_prefix([thought], "<think>")
+    assert kept == thought  # it holds what the prefix began
+    assert with_prefix([call, result, answer], "<think>") == [
+        *(call, result),
+        {**answer, "content": "<think><answer>5</answer>"},
+    ]
 
 
 def test_the_last_message_counts() -> None:

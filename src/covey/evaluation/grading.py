@@ -151,8 +151,9 @@ def check_columns_for(
     grader, left_out = grader_name(config), dict[str, str]()
     undecided = grader is None and not rewarding
     needed = undecided or str(config.evaluation.best_by).startswith(names.MEAN_REWARD)
-    for name, columns in sets.items():
-        rows = f"the held-out set {name}"
+    also = ["environments"] if config.environment.factory is not None else []
+    for name, of_rows in sets.items():
+        columns, rows = [*of_rows, *also], f"the held-out set {name}"
         if grader is not None and ":" in grader:
             check_columns(find_custom(grader, _GRADER).batch, grader, columns, key=_GRADER, rows=rows)
         try:
@@ -189,6 +190,8 @@ class HeldOutGrader:
             "completion_ids": [completion.ids for completion in completions],
             "trainer_state": self.trainer_state,
         }
+        if self.config.environment.factory is not None:
+            columns["environments"] = [None if one is None else one.environment for one in episodes]
         rewards = self.runner.score(asked, replies, columns) if self.rewarded else {}
         batch = _Batch(texts, rows, asked, replies, columns, rewards)
         others = [at for at, one in enumerate(episodes) if one is None or not one.owned]

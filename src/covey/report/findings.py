@@ -219,7 +219,7 @@ def grader_lost(run: Evidence) -> Finding | None:
         f"{share:.1%} of gradings",
         f"{lost[Outcome.TIMED_OUT]:.1%} of gradings timed out and {lost[Outcome.CRASHED]:.1%} crashed: such "
         "completions get no reward, and held-out ones count as wrong. Filter for these outcomes below, and see "
-        "rewards.timeout.",
+        + ("environment.timeout." if (run.config.get("environment") or {}).get("factory") else "rewards.timeout."),
     )
 
 

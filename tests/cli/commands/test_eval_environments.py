@@ -175,9 +175,7 @@ def test_an_environment_that_is_a_set_of_tools_is_played_on_a_benchmark_that_fit
     assert [one["factory"] for one in found.settings["episodes"]["environments"]] == [f"{own}:Notes"]
     own.write_text(SET_OF_TOOLS.replace("**row", "secret, answer=None"))
     evaluate(caller, tmp_path / "other", *words)
-    assert (
-        "is not played, because its reset does not take the rows (missing a required argument: 'secret')" in caplog.text
-    )
+    assert "is not played, because its reset needs secret, which the rows lack" in caplog.text
     assert "episodes" not in read_evaluation(tmp_path / "other").settings
 
 

@@ -32,6 +32,8 @@ class Played:
     """Whether this episode's environment rewards it."""
     row: Mapping[str, Any] = field(default_factory=dict)
     """See `row_columns`."""
+    environment: Any = field(default=None, repr=False, compare=False)
+    """The environment, for rewards that read it; until the next batch resets it."""
 
     @property
     def reward(self) -> float | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -10,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from covey.environments.chat import ToolChat
-from covey.environments.contract import has_reward
+from covey.environments.contract import has_reward, missing_columns
 from covey.environments.runner import EnvironmentRunner
 from covey.evaluation.completions.playing import Playing
 from covey.log_once import log_once
@@ -129,11 +128,8 @@ def _unfit(players: Players, columns: Sequence[str]) -> str:
     (instance,) = players.runner.instances(names)
     if players.rewarding:
         return "it rewards a task of its own"
-    try:
-        inspect.signature(instance.reset).bind(**dict.fromkeys(columns))
-    except TypeError as problem:
-        return f"its reset does not take the rows ({problem})"
-    return ""
+    missing = missing_columns(instance.reset, columns)
+    return f"its reset needs {' and '.join(missing)}, which the rows lack" if missing else ""
 
 
 def _ends(config: Config, tokenizer: Any, model: Any) -> list[int]:

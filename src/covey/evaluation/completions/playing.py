@@ -154,6 +154,7 @@ class Playing:
             rewards=rewards,
             owned=own,
             row=row_columns(row),
+            environment=episode.environment,
         )
         text = completion_text(episode.completion)
         return EpisodeCompletion(episode.ids, truncated=episode.ended == "truncated", text=text, played=played)

@@ -101,7 +101,8 @@ def table(groups: Sequence[Sequence[CompletionRow]], record: RunRecord) -> dict[
     """The completions as columns for the page's script; null if unknown."""
     rows = [row for group in groups for row in group]
     rewards = [name for name in reward_names(record.rows) if any(name in row for row in rows)]
-    weights = (record.config.get("training") or {}).get("reward_weights") or [1.0] * len(rewards)
+    weights = [*((record.config.get("training") or {}).get("reward_weights") or ())]
+    weights += [1.0] * (len(rewards) - len(weights))  # an environment's own reward has none
     outcomes = [_outcome(row, rewards) for row in rows]
     kinds = sorted({outcome for outcome in outcomes if outcome})
     extra = dict.fromkeys(name for row in rows for name in row if name not in _KNOWN and name not in rewards)
