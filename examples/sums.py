@@ -1,6 +1,6 @@
 """A complete environment: the model is asked for a sum, and hands it to a calculator of the environment's own.
 
-    covey train environment.factory=examples/sums.py:Sums training.max_steps=60
+Train with it: covey train environment.factory=examples/sums.py:Sums training.max_steps=30
 """
 
 import random

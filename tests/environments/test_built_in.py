@@ -77,7 +77,7 @@ def test_an_environment_that_is_lost_ends_its_episode_without_a_reward(runner: E
     assert environment.look() == "fog"
     assert environment.get_reward() == 1.0
     call = environment.look.submit()
-    assert call.result() == {"error": "look failed: the server is gone"}
+    assert "the server is gone" in call.result()["error"]
     assert call.ended == environment.covey.outcome == "crashed"
     assert environment.get_reward() is None
     environment.reset()

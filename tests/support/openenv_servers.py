@@ -1,4 +1,4 @@
-"""OpenEnv servers for tests, as a script: `openenv_servers.py KIND PORT`.
+"""OpenEnv servers for tests, as a script: `openenv_servers.py KIND PORT SESSIONS`.
 
 `game` has actions of its own (a number is guessed, the server's seed hides it); `tools` speaks MCP.
 """
@@ -19,8 +19,6 @@ from openenv.core.env_server.mcp_environment import MCPEnvironment
 from openenv.core.env_server.mcp_types import CallToolAction, CallToolObservation
 from openenv.core.env_server.types import Action, Observation, State
 from pydantic import Field
-
-SESSIONS = 3
 
 
 class Guess(Action):
@@ -111,5 +109,5 @@ class Tools(MCPEnvironment):
 
 if __name__ == "__main__":
     classes = {"game": (Game, Guess, Reply), "tools": (Tools, CallToolAction, CallToolObservation)}
-    app = create_fastapi_app(*classes[sys.argv[1]], max_concurrent_envs=SESSIONS)
+    app = create_fastapi_app(*classes[sys.argv[1]], max_concurrent_envs=int(sys.argv[3]))
     uvicorn.run(app, host="127.0.0.1", port=int(sys.argv[2]), log_level="warning")

@@ -148,6 +148,7 @@ def _socketpair() -> tuple[socket.socket, socket.socket]:
 def _environment() -> dict[str, str]:
     """The trainer's environment, with Covey importable and numeric libraries limited to one thread."""
     environment = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", **os.environ}
+    environment.setdefault("JE_ARROW_MALLOC_CONF", "background_thread:false")  # a thread of Arrow's, hence of pandas's
     environment.pop(ENGINE_KEY, None)  # no worker needs it
     environment.setdefault("PYTHONHASHSEED", "0")  # the order of a set of texts is the same in the next run
     installed = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import socket
 import subprocess
@@ -13,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from commands import TINY
+from covey.cli.main import main
 from covey.environments.contract import EnvironmentLostError, check_environment, check_tool, tool_methods
 from covey.environments.registry import EnvironmentSource, load_environment
 from covey.environments.runner import EnvironmentRunner
@@ -29,11 +32,12 @@ def start(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Star
     log = tmp_path_factory.mktemp("servers") / "log"
     running = []
 
-    def started(kind: str, port: int | None = None) -> tuple[str, subprocess.Popen[bytes]]:
+    def started(kind: str, port: int | None = None, sessions: int = 3) -> tuple[str, subprocess.Popen[bytes]]:
         port = port or free_port()
         script = root / "tests" / "support" / "openenv_servers.py"
         with log.open("ab") as output:
-            process = subprocess.Popen([sys.executable, str(script), kind, str(port)], stdout=output, stderr=output)
+            command = [sys.executable, str(script), kind, str(port), str(sessions)]
+            process = subprocess.Popen(command, stdout=output, stderr=output)
         running.append(process)
         end = time.monotonic() + 120
         while time.monotonic() < end and process.poll() is None:
@@ -277,6 +281,25 @@ def test_in_worker_processes_a_dead_server_ends_one_episode(start: StartServer) 
         assert call.result().keys() == {"error"}
         assert first.covey.outcome == "timed_out"
         assert runner.take_counts()["crashes"] == 2
+
+
+@pytest.mark.adapter("openenv")
+def test_trained_with_and_evaluated_by_the_commands(
+    start: StartServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    url, _ = start("game", sessions=32)
+    tool = (
+        "{description: Guess., parameters: {expression: {type: string}}, action: {number: 5}}"  # the starter calls it
+    )
+    settings = f"environment.settings={{observation: text, tools: {{calculator: {tool}}}}}"
+    assert main(["train", f"environment.factory=openenv:{url}", settings, "run_name=game", *TINY]) == 0
+    assert main(["eval", "out/game"]) == 0
+    metrics = [json.loads(line) for line in Path("out/game/metrics.jsonl").read_text().splitlines()]
+    steps = [line for line in metrics if "environment/crashes" in line]
+    assert steps
+    assert all(line["environment/crashes"] == line["environment/timeouts"] == 0 for line in steps)
+    assert any("eval/reward/OpenEnv" in line for line in metrics)
 
 
 @pytest.mark.adapter("openenv")

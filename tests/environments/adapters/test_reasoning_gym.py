@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import random
 import sys
+from pathlib import Path
 
 import pytest
 
+from commands import TINY
+from covey.cli.main import main
 from covey.environments.contract import check_environment, tool_methods
 from covey.environments.registry import EnvironmentSource, load_environment
 from covey.errors import EnvironmentSetupError
@@ -44,6 +48,28 @@ def sum_of(question: str) -> int:
     words = question.partition(":")[2].partition("=")[0].split()
     numbers = [int(word) for word in words[::2]]
     return numbers[0] + sum(n if sign == "+" else -n for sign, n in zip(words[1::2], numbers[1:], strict=True))
+
+
+@pytest.mark.slow
+@pytest.mark.adapter("reasoning_gym")
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("environment.factory=reasoning_gym:chain_sum", "environment.settings={max_terms: 2}"),
+        ("dataset=reasoning_gym", "dataset.task=chain_sum", "dataset.settings={max_terms: 2}"),
+        ("dataset=reasoning_gym", "environment=calculator"),
+    ],
+    ids=["environment", "data", "data with a tool"],
+)
+def test_trained_with_and_evaluated_by_the_commands(
+    words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["train", *words, "run_name=gym", *TINY]) == 0
+    assert main(["eval", "out/gym"]) == 0
+    metrics = [json.loads(line) for line in Path("out/gym/metrics.jsonl").read_text().splitlines()]
+    name = "ReasoningGym" if words[0].startswith("environment") else "reasoning_gym"
+    assert any("eval/accuracy" in line and f"eval/reward/{name}" in line for line in metrics)
 
 
 @pytest.mark.adapter("reasoning_gym")
