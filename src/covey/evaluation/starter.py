@@ -111,18 +111,19 @@ class AgentFigures:
     def card(self, settings: ColdStart, parameters: int) -> str:
         """The model card, in the hub's format."""
         shares = ", ".join(f"{style} {share:.0%}" for style, share in CALL_STYLE_SHARES.items())
+        longest = AGENT_DIFFICULTY.max_digits
         return f"""{_FRONT_MATTER}
 # Covey starter that can call a tool
 
 A Qwen3 with {parameters:,} parameters (float32) that ships with Covey, so that a first agent needs neither a GPU nor a
-network. It is the Covey starter, taught one more style for when a calculator is offered ({shares}
-of the documents that offer it):
+network. It is the Covey starter, taught one more style for when a calculator is offered
+({shares} of the documents that offer it):
 
 - **calling**: `<tool_call>calculator{{"expression": "48213 + 9077"}}</tool_call>`, then the result in `<answer>`.
 
 Some of its calls are wrong, and some of its answers are where no grader finds them. It has seen calls with up to
-{AGENT_DIFFICULTY.max_digits} digits, one more than the written method was shown for: without a call such problems are
-out of its reach. Reinforcement on exact answers makes it call: `covey train environment=calculator`.
+{longest} digits, one more than the written method was shown for: without a call, such problems are out of its reach.
+Reinforcement on exact answers makes it call: `covey train environment=calculator`.
 
 {_figures(self._estimates())}
 

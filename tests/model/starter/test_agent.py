@@ -206,7 +206,7 @@ def test_the_model_card_is_reproducible(tokenizer: Any) -> None:
     figures = measure_agent(AutoModelForCausalLM.from_pretrained(AGENT_PATH), tokenizer, seed=1)
     assert 0.05 <= figures.call_share.value <= 0.15
     assert figures.hard.value < 0.2
-    assert figures.without.value > 0.2
+    assert figures.without.value > 0.15
     card = (AGENT_PATH / "README.md").read_text(encoding="utf-8")
     stated = next(line for line in card.splitlines() if line.startswith("| accuracy with the calculator |")).split("|")[
         2
