@@ -86,13 +86,13 @@ def _stand_in(name: str, theirs: set[str], peer: Peer) -> None:
     if found:
         return
 
-    def look_up(wanted: str) -> Any:
+    def looked_up(wanted: str) -> Any:
         if wanted not in theirs:
             raise AttributeError(wanted)
         return peer.ask("name", wanted)
 
     module = types.ModuleType(name)
-    module.__getattr__ = look_up  # type: ignore[method-assign]
+    module.__getattr__ = looked_up  # type: ignore[method-assign]
     module.__all__ = sorted(name for name in theirs if not name.startswith("_"))  # type: ignore[attr-defined]
     sys.modules[name] = module
 
