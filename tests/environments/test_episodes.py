@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -178,6 +179,10 @@ def test_a_process_without_episodes_takes_part_as_long_as_another_has_some(chat:
     assert left == []
 
 
+def _block(text: str) -> dict[str, str]:
+    return {"type": "text", "text": text}
+
+
 GAME = '''
 import random
 
@@ -223,3 +228,30 @@ def test_episodes_begin_with_what_the_environment_says(chat: ToolChat, runner: E
     run_episodes(episodes, chat, written, max_turns=3, max_completion_length=500)
     assert [one.turns for one in episodes] == [2, 1, 1, 0]
     assert episodes[0].completion[1]["content"] == "no"
+
+
+class _Says:
+    """An environment of this process."""
+
+    def __init__(self, observation: Any) -> None:
+        self._observation = observation
+
+    def reset(self, **row: Any) -> Any:
+        return self._observation
+
+
+@pytest.mark.parametrize(
+    ("prompt", "observation", "content"),
+    [
+        ("Play. ", "Now.", "Play. Now."),
+        ("Play.", [_block("Now.")], [_block("Play."), _block("Now.")]),
+        ([_block("Play.")], "Now.", [_block("Play."), _block("Now.")]),
+        ([_block("Play.")], [_block("Now.")], [_block("Play."), _block("Now.")]),
+    ],
+)
+def test_text_and_content_blocks_are_added_to_each_other(prompt: Any, observation: Any, content: Any) -> None:
+    """As in TRL, of whose method these are the four cases."""
+    runner: Any = SimpleNamespace(factory=_Says, tools=[], instances=lambda _: [_Says(observation)])
+    chat: Any = SimpleNamespace(render=lambda messages, tools: [])
+    (episode,) = begin_episodes([{"prompt": [{"role": "user", "content": prompt}]}], runner, chat, seeds=[None])
+    assert episode.messages == [{"role": "user", "content": content}]

@@ -243,7 +243,6 @@ def test_each_class_has_one_class_of_proxies(runner: EnvironmentRunner) -> None:
     assert type(game) is type(other)
     assert type(scored) is type(again) is not type(game)
     assert len({id(one) for one in (game, other, scored, again)}) == 4
-    assert runner.owns_reward
     assert runner.instances(["game", "again"]) == [game, again]
     factories = runner.factory
     assert isinstance(factories, dict)
@@ -311,12 +310,12 @@ def test_an_episode_has_a_limit_of_its_own(games: Path) -> None:
         assert "(environment.episode_timeout=0.5)" in found["error"]
         assert first.covey.outcome == "timed_out"
         assert second.nap(0.1) == "rested"
-        assert 0.1 <= second.covey.seconds < 0.5 <= first.covey.seconds
+        assert second.covey.seconds >= 0.1
+        assert first.covey.seconds >= 0.5
         assert second.covey.outcome is None
-        assert runner.take_counts()["timeouts"] == 1
         first.reset()
         assert first.nap(0.01) == "rested"
-        assert runner.take_counts()["timeouts"] == 0
+        assert first.covey.outcome is None
 
 
 @pytest.mark.parametrize(
@@ -465,17 +464,6 @@ def test_a_row_that_cannot_be_sent_is_an_error_of_the_data(runner: EnvironmentRu
     (environment,) = runner.instances(["game"])
     with pytest.raises(EnvironmentSetupError, match="the row cannot be sent to the process"):
         environment.reset(function=lambda: None)
-
-
-def test_counts_are_those_since_the_last_time(runner: EnvironmentRunner) -> None:
-    runner.take_counts()
-    (environment,) = runner.instances(["game"])
-    environment.reset()
-    environment.nap(0.05)
-    counts = runner.take_counts()
-    assert (counts["calls"], counts["timeouts"], counts["crashes"]) == (2, 0, 0)
-    assert 0.05 <= counts["seconds"] < 60
-    assert runner.take_counts() == {"calls": 0, "timeouts": 0, "crashes": 0, "seconds": 0}
 
 
 def test_a_batch_names_only_environments_that_there_are(runner: EnvironmentRunner) -> None:

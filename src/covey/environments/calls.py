@@ -80,11 +80,12 @@ def finish_calls(results: Sequence[Result]) -> None:
 
 def run_coroutines(coroutines: Sequence[Coroutine[Any, Any, Any]]) -> list[Any]:
     """Run coroutines at once in an event loop of their own."""
+    return asyncio.run(together(coroutines))
 
-    async def together() -> list[Any]:
-        return await asyncio.gather(*coroutines, return_exceptions=True)
 
-    return asyncio.run(together())
+async def together(coroutines: Sequence[Coroutine[Any, Any, Any]]) -> list[Any]:
+    """What each of these coroutines returns, or the exception that it raises."""
+    return await asyncio.gather(*coroutines, return_exceptions=True)
 
 
 def _begin(call: Mapping[str, Any], tools: Mapping[str, Callable[..., Any]]) -> Result:

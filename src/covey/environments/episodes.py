@@ -160,10 +160,18 @@ def begin_episodes(
         messages = as_conversation(row.get("prompt", ""))
         observation = None if environment is None else environment.reset(**given)
         if observation is not None:
-            messages = [*messages[:-1], {**messages[-1], "content": messages[-1]["content"] + observation}]
+            messages = [*messages[:-1], _told(messages[-1], observation)]
         tools = tools_by_name(runner.tools, environment)
         episodes.append(Episode.of(messages, chat.render(messages, list(tools.values())), tools, environment))
     return episodes
+
+
+def _told(message: Message, observation: Any) -> Message:
+    """A message with an observation at its end; each may be text or content blocks, as in TRL."""
+    parts = [message["content"], observation]
+    if not all(isinstance(part, str) for part in parts):
+        parts = [[{"type": "text", "text": part}] if isinstance(part, str) else part for part in parts]
+    return {**message, "content": parts[0] + parts[1]}
 
 
 def begin_resets(environments: Sequence[Any], rows: Sequence[Mapping[str, Any]], seeds: Sequence[int | None]) -> None:

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from covey.environments.contract import has_reward, tool_methods
+from covey.environments.contract import tool_methods
 from covey.environments.proxies import EnvironmentProxy, EpisodeControl, make_class, make_tool
 from covey.environments.registry import EnvironmentSource, sources_of
 from covey.environments.workers.calls import Member, ToolCall, ToolError
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 _WORK = "covey.environments.workers.worker:EnvironmentWork"
 FINDERS = ("covey.environments.registry:load_environment", "covey.environments.registry:load_tool")
 Described = TypeVar("Described")
-_COUNTS = ("calls", "timeouts", "crashes", "seconds")
 
 
 class EnvironmentRunner:
@@ -68,8 +67,6 @@ class EnvironmentRunner:
         self._output: str | None = None
         memory = None if memory_mb is None else memory_mb << 20
         self._arguments = (self._sources, self._tool_names, finders, memory)
-        self._counts = dict.fromkeys(_COUNTS, 0.0)
-        self._taken = dict(self._counts)
         closed = EnvironmentSetupError("The processes of the environments were closed: make a new runner.")
         self._supervisor = Owned(self._start_supervisor, closed)
         self._classes: dict[str | None, type[EnvironmentProxy]] = {}
@@ -177,19 +174,6 @@ class EnvironmentRunner:
         return found
 
     @property
-    def owns_reward(self) -> bool:
-        """Whether some environment has `get_reward`."""
-        self.check()
-        return any(map(has_reward, self._classes.values()))
-
-    def take_counts(self) -> dict[str, float]:
-        """What happened since the last call: `timeouts`, `crashes`, `calls` and `seconds` in environments and tools."""
-        now = dict(self._counts)
-        found = {name: now[name] - self._taken[name] for name in _COUNTS}
-        self._taken = now
-        return found
-
-    @property
     def pids(self) -> list[int]:
         """The running processes: the fork server first, then those of environments and tools."""
         supervisor = self._supervisor.current
@@ -207,7 +191,7 @@ class EnvironmentRunner:
 
     def _start_supervisor(self) -> EnvironmentSupervisor:
         start = Start(_WORK, self._arguments, list(sys.path), self._output)
-        return EnvironmentSupervisor(start, self._counts, load_timeout=self._load_timeout)
+        return EnvironmentSupervisor(start, load_timeout=self._load_timeout)
 
     def _where(self, name: str | None) -> str:
         source = self._sources[name]

@@ -280,7 +280,6 @@ def test_in_worker_processes_a_dead_server_ends_one_episode(start: StartServer) 
         call = first.step.submit(number=98)  # the server hangs
         assert call.result().keys() == {"error"}
         assert first.covey.outcome == "timed_out"
-        assert runner.take_counts()["crashes"] == 2
 
 
 @pytest.mark.adapter("openenv")

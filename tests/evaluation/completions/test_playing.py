@@ -91,7 +91,7 @@ def test_the_answer_after_the_last_call_is_graded_and_the_calls_are_counted() ->
     assert figures(first) == (Outcome.RIGHT, 2, 1, 0, "answered")
     assert figures(second) == (Outcome.RIGHT, 1, 0, 0, "answered")
     assert figures(third) == (Outcome.UNPARSABLE_PREDICTION, 3, 2, 2, "max_turns")  # a result is no answer
-    assert first.completion == "add(a=12, b=30)\n→ 42\nIt is <answer>42</answer>"
+    assert first.completion == "add(a=12, b=30)\n← 42\nIt is <answer>42</answer>"
     assert first.messages is not None
     assert [one["role"] for one in first.messages] == ["user", "assistant", "tool", "assistant"]
     assert first.asked == "12+30"

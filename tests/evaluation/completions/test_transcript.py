@@ -22,12 +22,12 @@ CALL = {"type": "function", "function": {"name": "add", "arguments": {"a": 1, "b
         ({"role": "assistant", "content": "4", "reasoning_content": "2+2"}, "<think>2+2</think>\n4"),
         ({"role": "assistant", "tool_calls": [{"name": "run", "arguments": "x = 1"}]}, "run(x = 1)"),
         ({"role": "assistant", "tool_calls": [{"function": {"name": "stop"}}, "odd"]}, "stop()\nunknown()"),
-        ({"role": "tool", "name": "add", "content": "{'error': 'no'}"}, "→ {'error': 'no'}"),
+        ({"role": "tool", "name": "add", "content": "{'error': 'no'}"}, "← {'error': 'no'}"),
         (
             {"role": "tool", "content": [{"type": "text", "text": "see "}, {"type": "image", "image": b""}]},
-            "→ see [image]",
+            "← see [image]",
         ),
-        ({"role": "tool", "content": 7}, "→ 7"),
+        ({"role": "tool", "content": 7}, "← 7"),
         ({"role": "assistant"}, ""),
     ],
 )
@@ -41,7 +41,7 @@ def test_a_conversation_is_one_line_per_part() -> None:
         {"role": "tool", "content": "3"},
         {"role": "assistant", "content": "It is 3."},
     ]
-    assert transcript(messages) == 'add(a=1, b="ü")\n→ 3\nIt is 3.'
+    assert transcript(messages) == 'add(a=1, b="ü")\n← 3\nIt is 3.'
 
 
 def test_what_json_cannot_hold_becomes_text() -> None:

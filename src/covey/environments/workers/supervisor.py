@@ -57,18 +57,16 @@ class EnvironmentSupervisor(Supervisor[ToolCall | Member, Worker]):
 
     Args:
         start: the start message for the fork server.
-        counts: what to add to: `calls`, `timeouts`, `crashes` and `seconds`.
         load_timeout: seconds for making an instance or loading a tool.
     """
 
-    def __init__(self, start: Start, counts: dict[str, float], *, load_timeout: float = LOAD_SECONDS) -> None:
+    def __init__(self, start: Start, *, load_timeout: float = LOAD_SECONDS) -> None:
         self._load_timeout = load_timeout
         self._of: dict[Member, Worker] = {}
         self._queues: dict[Member | None, deque[ToolCall]] = {}  # calls that wait, by member; None: standalone tools
         self._last_words: dict[Member, str] = {}  # how a member's process ended
         self._tickets = 0
         self._no_process = ""  # why the last process could not be started
-        self._counts = counts
         super().__init__(start, "covey-environments")
 
     # -- calls come in
@@ -96,8 +94,6 @@ class EnvironmentSupervisor(Supervisor[ToolCall | Member, Worker]):
             return True
         worker = self._worker_for(call)
         if worker is None and call.member is not None and not call.opens:
-            if call.episode is not None and call.episode.outcome is None:
-                self._counts["crashes"] += 1
             cause = self._last_words.get(call.member, "has ended")
             tells = call.action in ("tool", "reward")
             self._settle_ended(call, "crashed", f"failed, because its process {cause}", log=tells)
@@ -116,7 +112,6 @@ class EnvironmentSupervisor(Supervisor[ToolCall | Member, Worker]):
         if episode.outcome is None and episode.seconds < episode.limit:
             return True
         if episode.outcome is None:
-            self._counts["timeouts"] += 1
             cause = f"was not called: its episode has taken {_within(episode.seconds, _EPISODE_KEY, episode.limit)}"
             self._settle_ended(call, "timed_out", cause)
         else:
@@ -219,7 +214,6 @@ class EnvironmentSupervisor(Supervisor[ToolCall | Member, Worker]):
         elif call.action in ("make", "attribute", "attributes"):
             call.set_exception(ToolError(answer.description))
         else:
-            self._counts["crashes"] += 1
             if answer.lost and not worker.making:
                 cause = f"failed: {answer.text}"
             else:
@@ -229,8 +223,6 @@ class EnvironmentSupervisor(Supervisor[ToolCall | Member, Worker]):
 
     def _count(self, call: ToolCall, seconds: float) -> None:
         call.seconds = seconds
-        self._counts["calls"] += 1
-        self._counts["seconds"] += seconds
         if call.episode is not None:
             call.episode.seconds += seconds
 
@@ -269,7 +261,6 @@ class EnvironmentSupervisor(Supervisor[ToolCall | Member, Worker]):
         call = worker.call
         assert call is not None
         worker.call = None
-        self._counts["timeouts"] += 1
         self._count(call, worker.clock.elapsed)
         took = worker.clock.elapsed
         if worker.making:
@@ -288,7 +279,6 @@ class EnvironmentSupervisor(Supervisor[ToolCall | Member, Worker]):
         self._last_words_of(worker, cause)
         call, worker.call = worker.call, None
         if call is not None:
-            self._counts["crashes"] += 1
             worker.clock.update()
             self._count(call, worker.clock.elapsed)
             self._settle_ended(call, "crashed", f"failed, because its process {cause}")

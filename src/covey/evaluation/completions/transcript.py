@@ -10,14 +10,14 @@ Message = Mapping[str, Any]
 
 
 def transcript(messages: Iterable[Message]) -> str:
-    """A completion's messages as text: what the model wrote, its calls as `name(argument=value)`, and `→ result`."""
+    """A completion's messages as text: what the model wrote, its calls as `name(argument=value)`, and `← result`."""
     return "\n".join(filter(None, map(message_text, messages)))
 
 
 def message_text(message: Message) -> str:
     """One message as text, see `transcript`."""
     if message.get("role") == "tool":
-        return f"→ {content_text(message.get('content'))}"
+        return f"← {content_text(message.get('content'))}"
     calls = [call_text(call) for call in calls_of(message)]
     return "\n".join(filter(None, [reasoning_of(message), content_text(message.get("content")), *calls]))
 

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from covey.errors import RewardError
-from covey.rewards.code.cases import COLUMNS, read_cases
+from covey.rewards.code.cases import COLUMNS, Cases, read_cases
 from covey.rewards.code.grade import all_or_nothing, code, extract_code
 from covey.rewards.reward import Graded, Reward, named, texts_of
 from covey.rewards.settings import RewardSettings
@@ -68,24 +68,20 @@ def _key(text: str, row: Mapping[str, Any], settings: RewardSettings) -> Hashabl
     """Equal programs with equal tests have equal grades."""
     tests = {name: row.get(name) for name in (*COLUMNS, "language")}
     try:
-        told = json.dumps([extract_code(text, _language(row), settings.tags), tests], sort_keys=True)
+        told = json.dumps([extract_code(text, _cases(row).language, settings.tags), tests], sort_keys=True)
     except (TypeError, ValueError, RecursionError):
         return None
     return "code", hashlib.blake2b(told.encode("utf-8", "surrogatepass")).digest()
 
 
-def _language(row: Mapping[str, Any]) -> str:
+def _cases(row: Mapping[str, Any]) -> Cases:
+    """The tests of a row; none where they cannot be read, which grading tells."""
     try:
-        cases = read_cases(row)
+        return read_cases(row) or Cases()
     except RewardError:
-        cases = None
-    return cases.language if cases is not None else "python"
+        return Cases()
 
 
 def _seconds(row: Mapping[str, Any], settings: RewardSettings) -> float:
-    try:
-        cases = read_cases(row)
-    except RewardError:
-        cases = None
-    runs = max(1, len(cases.pairs)) if cases is not None else 1
+    runs = max(1, len(_cases(row).pairs))
     return 2 * runs * settings.code.limits.wall_seconds + _GRACE

@@ -29,10 +29,10 @@ def code(text: str, row: Mapping[str, Any], settings: RewardSettings) -> Graded:
     """The share of the row's tests that the completion's program passes.
 
     The program is the last fenced block of the row's language, or without a language, after the thinking part; where
-    there is no block, the content of the last `<answer>…</answer>`. A test
-    is an input with the output that is expected, compared line by line without spaces at the ends, or an assert, call
-    or function of test code (`covey.rewards.code.cases` has the formats). Programs run in a sandbox, with the limits
-    `rewards.code.*`; the expected outputs never enter it, and test code runs in another one.
+    there is no block, the content of the last `<answer>…</answer>`. A test is an input with the output that is
+    expected, compared line by line without spaces at the ends, or an assert, call or function of test code
+    (`covey.rewards.code.cases` has the formats). Programs run in a sandbox, with the limits `rewards.code.*`; the
+    expected outputs never enter it, and test code runs in another one.
 
     Range: 0 to 1, None where the tests cannot be read.
     """

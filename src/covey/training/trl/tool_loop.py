@@ -11,6 +11,7 @@ import torch
 from accelerate.utils import broadcast_object_list
 from trl.extras.profiling import profiling_context
 
+from covey.environments.calls import together
 from covey.environments.chat import ToolChat
 from covey.environments.episodes import Episode, as_conversation, begin_resets, run_episodes
 from covey.environments.proxies import control_of
@@ -212,10 +213,7 @@ class TrainerEpisodes:
         return int(accelerator.gather(torch.tensor([count], device=accelerator.device)).max())
 
     def _run_async(self, coroutines: Sequence[Coroutine[Any, Any, Any]]) -> list[Any]:
-        async def together() -> list[Any]:
-            return await asyncio.gather(*coroutines, return_exceptions=True)
-
-        return asyncio.run_coroutine_threadsafe(together(), self._trainer.async_loop).result()
+        return asyncio.run_coroutine_threadsafe(together(coroutines), self._trainer.async_loop).result()
 
     def _max_length(self) -> int | None:
         """The tokens that the model, or vLLM, can read."""
