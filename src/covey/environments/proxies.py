@@ -49,7 +49,7 @@ class EpisodeControl:
         self._reset: ToolCall | None = None
         self._reward: ToolCall | None = None
         self.failure = ""
-        """Why the last `reset` gave no observation; empty if it did not fail."""
+        """Why `reset` gave no observation, or `get_reward` no reward, in this episode; empty if neither failed."""
         weakref.finalize(self, _release, supervisor, member).atexit = False
 
     @property
@@ -102,8 +102,12 @@ class EpisodeControl:
             self.begin_reward()
         assert self._reward is not None
         call, self._reward = self._reward, None
-        value: float | None = call.result()
-        return value if call.ended is None else None
+        value = call.result()
+        if call.ended is not None:
+            self.failure = str(value["error"])
+            return None
+        reward: float | None = value
+        return reward
 
     def submit(self, tool: str, /, *args: Any, **kwargs: Any) -> ToolCall:
         """Call a tool without waiting."""

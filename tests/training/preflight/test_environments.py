@@ -30,6 +30,7 @@ import time
 
 class Room:
     def reset(self, target, **row):
+        self.unpaid = target == "unpaid"
         if target == "raise":
             raise ValueError("no such room")
         if target == "hang":
@@ -51,6 +52,8 @@ class Room:
         raise RuntimeError("no time")
 
     async def get_reward(self) -> float:
+        if self.unpaid:
+            raise KeyError("no score")
         return 0.25
 '''
 
@@ -110,6 +113,15 @@ def test_resets_are_tried_on_the_first_the_middle_and_the_last_row(room: tuple[C
     _, (empty,) = try_resets(config, runner, tokenizer, rows("nothing", "b"))
     assert empty.mark is Mark.WRONG
     assert empty.result.startswith("the model is told nothing")
+
+
+def test_a_get_reward_that_fails_is_found_with_its_reason(room: tuple[Config, EnvironmentRunner]) -> None:
+    ids, (finding,) = try_resets(room[0], room[1], make_tokenizer("qwen2_5"), rows("unpaid", "b"))
+    assert (len(ids), finding.mark) == (2, Mark.WARNING)
+    assert "has no reward: get_reward raised KeyError: 'no score'" in finding.result
+    played = play_episode(room[1], {"target": "unpaid"})
+    assert played.mark is Mark.WARNING
+    assert "the episode crashed: get_reward raised KeyError: 'no score'" in played.result
 
 
 def test_a_reset_that_hangs(room: tuple[Config, EnvironmentRunner]) -> None:

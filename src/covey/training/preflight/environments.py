@@ -100,7 +100,8 @@ def try_resets(
     """Begin episodes with the first row, one in the middle and the last, as training would.
 
     Returns:
-        The prompts of those that began, as tokens; and what is wrong: all failed, or a prompt is empty.
+        The prompts of those that began, as tokens; and what is wrong: some failed, the first has no reward, or a prompt
+        is empty.
     """
     chat = ToolChat.of(tokenizer, config.training.chat_template_kwargs)
     tried = [rows[i] for i in dict.fromkeys((0, len(rows) // 2, len(rows) - 1))]
@@ -113,6 +114,11 @@ def try_resets(
         result = f"reset {how} on {len(failed)} of {len(tried)} rows that were tried{f': {reason}' if reason else ''}"
         advice = "Such an episode has no reward." if begun else "No episode could begin."
         found.append(PreflightFinding(Mark.WARNING if begun else Mark.WRONG, "environment", result, advice))
+    if begun and has_reward(type(first := begun[0].environment)):
+        control = control_of(first)
+        if first.get_reward() is None and control is not None and control.failure:
+            result = f"an episode without a call has no reward: {control.failure}"
+            found.append(PreflightFinding(Mark.WARNING, "environment", result, "It is left out of its group."))
     if any(not _told(episode.messages) for episode in begun):
         found.append(
             PreflightFinding(
@@ -159,6 +165,8 @@ def play_episode(runner: EnvironmentRunner, row: Mapping[str, Any]) -> Preflight
     ended = control.outcome if control is not None else ended
     mark = Mark.FINE if ended is None else Mark.WARNING
     end = "" if ended is None else f"; the episode {'timed out' if ended == 'timed_out' else 'crashed'}"
+    if control is not None and control.failure:
+        end += f": {control.failure}"
     return PreflightFinding(mark, "an episode", "; ".join(told) + end)
 
 
