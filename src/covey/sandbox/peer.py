@@ -79,12 +79,19 @@ _OPERATIONS: dict[str, Callable[..., Any]] = {
     **{f"r{name}": _swapped(name) for name in _BINARY},
     **{f"i{name}": getattr(operator, f"i{name.rstrip('_')}") for name in _BINARY},
     **{"divmod": divmod, "reversed": reversed, "format": format, "deepcopy": lambda value, _: copy.deepcopy(value)},
-    **{"copy": copy.copy, "delattr": delattr, "issubclass": lambda kind, value: issubclass(value, kind), "await": _await},
+    **{
+        "copy": copy.copy,
+        "delattr": delattr,
+        "issubclass": lambda kind, value: issubclass(value, kind),
+        "await": _await,
+    },
     "enter": lambda context: type(context).__enter__(context),
     "exit": lambda context, *_: type(context).__exit__(context, None, None, None),
 }
 _SPECIAL = {
-    **{name: name for name in ("len", "iter", "next", "str", "repr", "hash", "call", "enter", "exit", *_UNARY, *_ORDER)},
+    **{
+        name: name for name in ("len", "iter", "next", "str", "repr", "hash", "call", "enter", "exit", *_UNARY, *_ORDER)
+    },
     **{name: name for name in ("getitem", "setitem", "delitem", "contains", "invert", "divmod", "reversed", "format")},
     **{name: name for name in ("copy", "deepcopy", "delattr")},
     **{f"{side}{name.rstrip('_')}": f"{side}{name}" for name in _BINARY for side in ("", "r", "i")},
@@ -257,7 +264,7 @@ class Peer:
             return {"is": _PAIRS[kind], "of": [[self._encode(a), self._encode(b)] for a, b in value.items()]}
         if kind is Handle:
             return {"is": "yours", "of": value._number}
-        if isinstance(value, type) and getattr(builtins, value.__name__, None) is value:
+        if kind is type and vars(builtins).get(value.__name__) is value:
             return {"is": "type", "of": value.__name__}
         number = self._numbers.setdefault(id(value), len(self._numbers))
         self._kept[number] = value
