@@ -264,8 +264,9 @@ class Peer:
             return {"is": _PAIRS[kind], "of": [[self._encode(a), self._encode(b)] for a, b in value.items()]}
         if kind is Handle:
             return {"is": "yours", "of": value._number}
-        if kind is type and vars(builtins).get(value.__name__) is value:
-            return {"is": "type", "of": value.__name__}
+        called = getattr(value, "__name__", "") if kind is type else ""
+        if called and vars(builtins).get(called) is value:
+            return {"is": "type", "of": called}
         number = self._numbers.setdefault(id(value), len(self._numbers))
         self._kept[number] = value
         found = {"is": "handle", "of": number}
