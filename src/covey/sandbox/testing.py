@@ -4,8 +4,8 @@ Run as a program in a sandbox, with the descriptor of a socket to the other proc
 the test code `tests.py`, within so much CPU time; with `code FD`, the tested `code.py`. In the tests, a name that they
 do not define stands for the tested code's: a call goes to the other process and comes back as plain data or as a
 handle on an object there. So the tested code has nothing of the tests to tamper with, not even in memory.
-What it returns is equal to plain data only if it is plain data itself, or of a type derived from the data's, by that type's own
-comparison; likewise what it says to come of an object and a number.
+What it returns is equal to plain data only if it is plain data itself, or of a type derived from the data's, by that
+type's own comparison; likewise what it says to come of an object and a number.
 
 Imports the standard library and `peer` only.
 """
