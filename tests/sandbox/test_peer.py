@@ -27,7 +27,7 @@ HONEST = {
     "changes its arguments": (
         "def f(a, d): a.sort(); d['n'] = len(a)",
         "a, d = [3, 1], {}\nf(a, d)\nassert a == [1, 3]\nassert d == {'n': 2}",
-        "right right right",
+        "right right",
     ),
     "classes": (
         "class Stack:\n    kind = 'lifo'\n    def __init__(self): self.items = []\n    def push(self, x): self.items.append(x)\n"
@@ -36,13 +36,13 @@ HONEST = {
         "s, t = Stack(), Stack()\ns.push(4)\nassert len(s) == 1 and repr(s) == 'Stack([4])'\nassert s != t\nt.push(4)\n"
         "assert s == t\nassert isinstance(s, Stack) and not isinstance(3, Stack)\nassert Stack.kind == 'lifo'\n"
         "assert s.pop() == 4\nassert not s",
-        "right " * 9,
+        "right " * 7,
     ),
     "exceptions": (
         "class TooSmall(ValueError): pass\ndef f(x):\n    if x < 0: raise TooSmall('small')\n    return 1 / x",
         "try:\n    f(-1)\n    assert False\nexcept TooSmall as error:\n    assert str(error) == 'small'\n"
         "try:\n    f(-1)\nexcept ValueError: pass\ntry:\n    f(0)\nexcept ZeroDivisionError: pass\nf(-1)",
-        "right right right failed",
+        "right failed",
     ),
     "functions as arguments": (
         "def apply(g, x): return g(x)\ndef by(xs, key): return sorted(xs, key=key)",
@@ -72,6 +72,46 @@ HONEST = {
     ),
     "a name of Python's": ("def sum(a, b): return a * b", "assert sum(2, 3) == 6", "right"),
     "a program that reads its input": ("def f(x): return x\nn = int(input())", "assert f(3) == 3", "right"),
+    "operators": (
+        "class V:\n    def __init__(self, a): self.a = a\n    def __mul__(self, k): return V(self.a * k)\n    __rmul__ = __mul__\n"
+        "    def __eq__(self, o): return self.a == o.a\n    def __iadd__(self, o): self.a += o.a; return self\n"
+        "    def __sub__(self, k): return V(self.a - k)",
+        "assert 2 * V(3) == V(3) * 2 == V(6)\nv = w = V(1)\nv += V(2)\nassert w == V(3) and v is w\nassert V(3) - 1 == V(2)",
+        "right right right",
+    ),
+    "types": (
+        "import enum\nclass E(enum.IntEnum):\n    A = 3\ndef f(t, k): return [x for x in t if not isinstance(x, k)]\n"
+        "def g(x): return type(x)\ndef h(): return E.A",
+        "assert f((4, 7.5), int) == [7.5]\nassert g(3) is int\nassert h() == 3 and h() - 3 == 0 and h() > 2",
+        "right right right",
+    ),
+    "coroutines": (
+        "import asyncio\nasync def f(x):\n    await asyncio.sleep(0.001)\n    return x",
+        "import asyncio\nassert asyncio.run(f(3)) == 3\nassert asyncio.run(f(3)) == 4",
+        "right wrong",
+    ),
+    "identity": (
+        "class S:\n    def __new__(cls): return one\none = object.__new__(S)\ndef f(a): a.append(1); return a",
+        "x = []\nassert f(x) is x and x == [1]\nassert S() is S()",
+        "right right",
+    ),
+    "attributes of exceptions": (
+        "class E(Exception):\n    def __init__(self, code): super().__init__('m'); self.code = code\ndef f(): raise E(5)",
+        "try:\n    f()\nexcept E as e:\n    assert e.code == 5 and str(e) == 'm'\nelse:\n    assert False",
+        "right",
+    ),
+    "unittest": (
+        "def f(x): return x",
+        "import unittest\nclass T(unittest.TestCase):\n    def setUp(self): self.x = 1\n"
+        "    def test_a(self): self.assertEqual(f(self.x), 1)\n    def test_b(self): self.assertEqual(f(self.x), 2)\n"
+        "if __name__ == '__main__':\n    unittest.main()",
+        "right wrong",
+    ),
+    "what is not a test": (
+        "class S(list):\n    push = list.append",
+        "import random\nrandom.seed(0)\ns = S()\ns.push(1)\nfor x in (2, 3): s.push(x)\nassert s.pop() == 3\nassert s.pop() == 1",
+        "right wrong",
+    ),
     "a missing function": ("def g(x): return x", "assert f(3) == 3\nassert g(3) == 3", "failed right"),
 }
 
@@ -84,6 +124,29 @@ HOSTILE = {
     "a list that is equal to all": (
         "class L(list):\n    def __eq__(self, o): return True\ndef f(x): return L([1])",
         "assert f(1) == [2]\nassert [2] == f(1)",
+    ),
+    "computes with the expected number": (
+        "class A:\n    def __sub__(self, o): return 0.0\n    __rsub__ = __truediv__ = __mod__ = __abs__ = lambda *a: 0.0\n"
+        "class B(A):\n    def __sub__(self, o): return self\n    __abs__ = lambda self: 0.0\n    __rsub__ = __sub__\n"
+        "class C(float):\n    def __sub__(self, o): return 0.0\ndef f(x): return A()\ndef g(x): return B()\n"
+        "def h(x): return C(7)",
+        "\n".join(f"assert abs({n}(1) - 2.5) < 1e-6\nassert abs(2.5 - {n}(1)) < 1e-6" for n in "fgh"),
+    ),
+    "stands for a module": (
+        "class math:\n    isclose = lambda *a: True\ndef allclose(*a): return True\ndef f(x): return 7",
+        "assert math.isclose(f(1), 2)\nimport numpy as np\nassert np.allclose(f(1), 2)",
+    ),
+    "replaces all in an imported test": (
+        "def f(x): return 7\ndef all(x): return True",
+        "from solution import f as g\nassert all(g(i) == i for i in range(3))",
+    ),
+    "formats a function of the tests": (
+        "def f(g, a):\n    form = g._peer.ask('getattr', '{0.__globals__[wanted]}', 'format')\n    return int(form(g))",
+        "wanted = 4\nassert f(lambda: 1, 3) == wanted",
+    ),
+    "a test below __main__": (
+        "def f(x): return 7",
+        "def test_a():\n    assert f(1) == 1\nif __name__ == '__main__':\n    test_a()",
     ),
     "exits at once": ("import os\nos._exit(0)", "assert f(1) == 2"),
     "exits in a call": ("import os\ndef f(x): os._exit(0)", "assert f(1) == 2"),

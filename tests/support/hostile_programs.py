@@ -112,6 +112,7 @@ EXHAUSTING = {
     "daemon": "import os, time\nif os.fork() == 0:\n    os.setsid()\n    if os.fork() == 0:\n        '{mark}'\n        time.sleep(1000)\n"
     "    os._exit(0)",
     "closes_pipes": "import os, time\nos.close(1); os.close(2)\ntime.sleep(1000)",
+    "stops_the_launcher": "import os, signal, time\nos.kill(os.getppid(), signal.SIGSTOP)\ntime.sleep(1000)",
     "exits": "import os\nos._exit(0)",
     "segfault": "import ctypes\nctypes.string_at(0)",
     "abort": "import os\nos.abort()",

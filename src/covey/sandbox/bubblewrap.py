@@ -46,7 +46,7 @@ def command(way: Way, room: int, files: Sequence[tuple[int, str]], paths: Sequen
         files: for each, a descriptor to copy from and its name.
         paths: further folders that the program may read.
     """
-    words = [str(shutil.which("bwrap")), "--die-with-parent", "--new-session", "--clearenv", *way.options]
+    words = [str(shutil.which("bwrap")), "--die-with-parent", "--as-pid-1", "--new-session", "--clearenv", *way.options]
     for name, value in ENVIRONMENT.items():
         words += ["--setenv", name, value]
     shown = readable(paths)

@@ -5,6 +5,7 @@ library only. Inputs come from standard input, each after a line with its length
 a line of JSON and what the program wrote. Whatever that program does to this one harms its own results only.
 """
 
+import contextlib
 import ctypes
 import json
 import os
@@ -19,6 +20,7 @@ import traceback
 from typing import Any, NoReturn
 
 SUBREAPER, NO_NEW_PRIVILEGES = 36, 38
+JOIN_SESSION_KEYRING = 1
 CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446
 EXECUTE, WRITE_FILE, READ_FILE, READ_FOLDER = 1, 1 << 1, 1 << 2, 1 << 3
 RIGHTS = {1: 13, 2: 14, 3: 15, 5: 16}
@@ -34,12 +36,20 @@ def main() -> None:
     null = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):
         os.dup2(null, stream)
+    with contextlib.suppress(OSError):
+        pathlib.Path("/proc/self/oom_score_adj").write_text(
+            "1000"
+        )  # where memory runs out, programs end rather than the trainer
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # which the first process of a namespace does not get
     if settings["uid"] is not None:
         os.setgroups([])
         os.setgid(settings["uid"])
         os.setuid(settings["uid"])
     os.chdir(settings["folder"])
     ctypes.CDLL(None).prctl(SUBREAPER, 1, 0, 0, 0)
+    keyctl = {"x86_64": 250, "aarch64": 219}.get(os.uname().machine)
+    if keyctl is not None:  # without the keys of the session that started this
+        ctypes.CDLL(None).syscall(keyctl, JOIN_SESSION_KEYRING, None)
     if settings["landlock"] is not None:
         restrict(settings["landlock"], settings["folder"])
     late = 0
@@ -144,6 +154,7 @@ def become(settings: dict[str, Any], stdin: int, stdout: int, stderr: int) -> No
     status = 1
     try:
         os.setpgid(0, 0)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         for stream, own in enumerate((stdin, stdout, stderr)):
             os.dup2(own, stream)
         if settings["errors_in_output"]:

@@ -25,10 +25,13 @@ class Limits:
     output_kb: int = 1024
     """KiB of standard output, and of standard error."""
 
+    wall: float | None = None
+    """Seconds after which a run is ended however long it has waited for a core; None for ten times its time."""
+
     @property
     def wall_seconds(self) -> float:
         """After so many seconds a run is ended even if it has waited for a core all the time."""
-        return _WAITING * self.seconds
+        return _WAITING * self.seconds if self.wall is None else self.wall
 
 
 @dataclass(frozen=True, slots=True)

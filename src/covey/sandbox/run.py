@@ -274,7 +274,12 @@ def _write(program: Program, folder: Path, user: int | None) -> None:
 
 
 def run_tests(
-    code: str, tests: str, limits: Limits | None = None, *, isolation: Isolation | None = None
+    code: str,
+    tests: str,
+    limits: Limits | None = None,
+    *,
+    paths: Sequence[str] = (),
+    isolation: Isolation | None = None,
 ) -> tuple[list[str], Finished]:
     """Run test code on Python code, each in a sandbox of its own; see `testing.py`.
 
@@ -282,6 +287,7 @@ def run_tests(
         code: what is tested.
         tests: asserts, statements and test functions.
         limits: of all tests together.
+        paths: see `run`.
         isolation: see `run`.
 
     Returns:
@@ -291,16 +297,19 @@ def run_tests(
     limits = limits or Limits()
     ours, theirs = socket.socketpair()
     with theirs, ThreadPoolExecutor(1) as pool:
-        tester = Program({**_TESTING, "tests.py": _utf8(tests)}, _RUN_TESTING, ("tests", str(ours.fileno())))
-        waiting = replace(limits, seconds=2 * limits.seconds, memory_mb=max(limits.memory_mb, 512))
+        work = str(2 * math.ceil(limits.seconds) + 1)
+        tester = Program({**_TESTING, "tests.py": _utf8(tests)}, _RUN_TESTING, ("tests", str(ours.fileno()), work))
+        # The test code waits as long as the other one may wait for a core; that one's end ends it.
+        patient = limits.wall_seconds + _GRACE
+        waiting = replace(limits, seconds=patient, wall=patient, memory_mb=max(limits.memory_mb, 512))
 
         def run_tester() -> Finished:
             with ours:  # its end shows the tested code that there is nothing more to do
-                return run(tester, limits=waiting, isolation=isolation, keep=ours.fileno())[0]
+                return run(tester, limits=waiting, paths=paths, isolation=isolation, keep=ours.fileno())[0]
 
         future = pool.submit(run_tester)
         tested = Program({**_TESTING, "code.py": _utf8(code)}, _RUN_TESTING, ("code", str(theirs.fileno())))
-        (ended,) = run(tested, limits=limits, isolation=isolation, keep=theirs.fileno())
+        (ended,) = run(tested, limits=limits, paths=paths, isolation=isolation, keep=theirs.fileno())
         theirs.close()
         finished = future.result()
     count, *outcomes = finished.stdout.decode().split() or ["0"]

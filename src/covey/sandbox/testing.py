@@ -1,34 +1,40 @@
 """Test code and the code that it tests, each in a process of its own.
 
-Run as a program in a sandbox, with the descriptor of a socket to the other process: with `tests FD` it runs the test
-code `tests.py`, with `code FD` the tested `code.py`. In the tests, a name that they do not define stands for the tested
-code's: a call goes to the other process and comes back as plain data, or as a handle on an object there. So the tested
-code has nothing of the tests to tamper with, not even in memory. What it returns is equal to plain data only if it is
-plain data itself, or of a type derived from the data's, by that type's own comparison.
+Run as a program in a sandbox, with the descriptor of a socket to the other process: with `tests FD SECONDS` it runs
+the test code `tests.py`, within so much CPU time; with `code FD`, the tested `code.py`. In the tests, a name that they
+do not define stands for the tested code's: a call goes to the other process and comes back as plain data or as a
+handle on an object there. So the tested code has nothing of the tests to tamper with, not even in memory.
+What it returns is equal to plain data only if it is plain data itself, or of a type derived from the data's, by that
+type's own comparison; likewise what it says to come of an object and a number.
 
 Imports the standard library and `peer` only.
 """
 
 import ast
 import builtins
+import contextlib
 import importlib.util
 import os
+import resource
 import socket
 import sys
 import types
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from covey.sandbox.peer import Peer
+
+_LIBRARIES = {"numpy", "pytest", "pandas", "scipy", "sympy", "torch", "hypothesis", "sklearn", "networkx", "matplotlib"}
+"""Which are not the tested code, although they are not there."""
 
 
 class Names(dict[str, Any]):
     """The names of the tests: their own, then those of the tested code."""
 
     def __init__(self, peer: Peer, borrowed: set[str]) -> None:
-        super().__init__(__name__="tests", __builtins__=builtins)
+        super().__init__(__name__="__main__", __builtins__=builtins)
         self._peer, self._borrowed = peer, borrowed
 
     def __missing__(self, name: str) -> Any:
@@ -44,47 +50,102 @@ def test(channel: socket.socket) -> Iterator[str]:
         How many there are, and then an outcome for each; also for another statement that fails.
     """
     tree = ast.parse(Path("tests.py").read_text(encoding="utf-8"))
+    cases = list(_unit_tests(tree))
+    own_main = "unittest" in {n.value.id for n in ast.walk(tree) if _is_attribute(n) and n.attr == "main"}
+    tree.body = [node for node in tree.body if not (own_main and _calls_main(node))]
     functions = [node.name for node in tree.body if isinstance(node, ast.FunctionDef) and node.name.startswith("test")]
     calls = {n.func.id for n in ast.walk(tree) if isinstance(n, ast.Call) and isinstance(n.func, ast.Name)}
     functions = [name for name in functions if name not in calls]
-    yield str(sum(map(_counts, tree.body)) + len(functions))
+    counting = [node for node in tree.body if _asserts(node, tree)]
+    if not (counting or functions or cases):
+        counting = [node for node in tree.body if _runs(node)]
+    yield str(len(counting) + len(functions) + len(cases))
     peer = Peer(channel, {}, guarded=True)
     try:
         theirs = set(peer.ask("names"))
     except (EOFError, TypeError):
         return
+    modules = {n.module for n in ast.walk(tree) if isinstance(n, ast.ImportFrom) and n.module and not n.level}
+    modules |= {alias.name for n in ast.walk(tree) if isinstance(n, ast.Import) for alias in n.names}
+    imported = {name for name in modules if _stand_in(name, theirs, peer)}
     used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
     own = {name for name in used & theirs if not hasattr(builtins, name)}
-    names = Names(peer, own or used & theirs)  # the tested code replaces one of Python's names only if it is tested
-    for module in {n.module for n in ast.walk(tree) if isinstance(n, ast.ImportFrom) and n.module and not n.level}:
-        _stand_in(str(module), theirs, peer)
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            for alias in node.names:
-                _stand_in(alias.name, theirs, peer)
+    # The tested code replaces one of Python's names only if it is tested.
+    names = Names(peer, own if own or imported else used & theirs)
+    called = {n.func.id for n in ast.walk(tree) if isinstance(n, ast.Call) and isinstance(n.func, ast.Name)}
+    for name in {n.value.id for n in ast.walk(tree) if _is_attribute(n)} & (sys.stdlib_module_names - called):
+        with contextlib.suppress(ImportError):  # such as math, which tests may leave to the tested code to import
+            names[name] = importlib.import_module(name)
     for node in tree.body:
         outcome = _outcome(partial(exec, compile(ast.Module([node], []), "tests.py", "exec"), names))
-        if _counts(node) or outcome != "right":
+        if node in counting or outcome != "right":
             yield outcome
     for name in functions:
         yield _outcome(names[name])
+    for kind, name in cases:
+        yield _outcome(partial(_run_case, names, kind, name))
 
 
-def _counts(node: ast.stmt) -> bool:
+def _asserts(node: ast.stmt, tree: ast.Module) -> bool:
+    """Whether a statement tests something: it asserts, raises, or calls a function of the tests."""
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        return False
+    own = {n.name for n in tree.body if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)}
+    for found in ast.walk(node):
+        if isinstance(found, ast.Assert | ast.Raise):
+            return True
+        if isinstance(found, ast.Call) and isinstance(
+            node, ast.Expr | ast.For | ast.While | ast.With | ast.Try | ast.If
+        ):
+            name = getattr(found.func, "attr", getattr(found.func, "id", ""))
+            if name.startswith("assert") or (isinstance(found.func, ast.Name) and name in own):
+                return True
+    return False
+
+
+def _runs(node: ast.stmt) -> bool:
+    """Whether a statement is a test if there is no other."""
     if isinstance(node, ast.Expr):
         return isinstance(node.value, ast.Call)
-    return isinstance(node, ast.Assert | ast.For | ast.While | ast.With | ast.Try | ast.If)
+    return isinstance(node, ast.For | ast.While | ast.With | ast.Try | ast.If)
 
 
-def _stand_in(name: str, theirs: set[str], peer: Peer) -> None:
-    """A module that the tests import and that is not there is the tested code."""
+def _is_attribute(node: ast.AST) -> TypeGuard[Any]:
+    return isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)
+
+
+def _calls_main(node: ast.stmt) -> bool:
+    """Whether it runs the test cases, which are run one by one here."""
+    return isinstance(node, ast.Expr | ast.If) and any(_is_attribute(n) and n.attr == "main" for n in ast.walk(node))
+
+
+def _unit_tests(tree: ast.Module) -> Iterator[tuple[str, str]]:
+    """The classes and methods of `unittest` test cases."""
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef) and any("TestCase" in ast.unparse(base) for base in node.bases):
+            for method in node.body:
+                if isinstance(method, ast.FunctionDef | ast.AsyncFunctionDef) and method.name.startswith("test"):
+                    yield node.name, method.name
+
+
+def _run_case(names: dict[str, Any], kind: str, name: str) -> None:
+    case = names[kind](name)
+    case.setUpClass()
+    try:
+        case.debug()
+    finally:
+        case.tearDownClass()
+
+
+def _stand_in(name: str, theirs: set[str], peer: Peer) -> bool:
+    """A module that the tests import and that is not there is the tested code; returns whether it is that."""
     top = name.partition(".")[0]
     try:
         found = top in sys.modules or importlib.util.find_spec(top) is not None
     except (ImportError, ValueError):
         found = False
-    if found:
-        return
+    if found or top in _LIBRARIES:
+        return False
 
     def looked_up(wanted: str) -> Any:
         if wanted not in theirs:
@@ -95,6 +156,7 @@ def _stand_in(name: str, theirs: set[str], peer: Peer) -> None:
     module.__getattr__ = looked_up  # type: ignore[method-assign]
     module.__all__ = sorted(name for name in theirs if not name.startswith("_"))  # type: ignore[attr-defined]
     sys.modules[name] = module
+    return True
 
 
 def _outcome(run: Callable[[], Any]) -> str:
@@ -111,10 +173,11 @@ def _outcome(run: Callable[[], Any]) -> str:
     return "right"
 
 
-def main(role: str, descriptor: int) -> None:
+def main(role: str, descriptor: int, seconds: int = 0) -> None:
     channel = socket.socket(fileno=descriptor)
     sys.setrecursionlimit(5000)
     if role == "tests":
+        resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
         answers = os.fdopen(os.dup(1), "w")
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, 1)
@@ -133,4 +196,4 @@ def main(role: str, descriptor: int) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]))
+    main(sys.argv[1], *map(int, sys.argv[2:]))

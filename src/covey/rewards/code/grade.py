@@ -88,7 +88,7 @@ def run_cases(program: str, cases: Cases, settings: CodeSettings) -> list[str]:
 
 
 def _run_source(program: str, source: str, settings: CodeSettings) -> list[str]:
-    outcomes, ended = run_tests(program, source, settings.limits)
+    outcomes, ended = run_tests(program, source, settings.limits, paths=settings.paths)
     rest = _OF_RUN.get(ended.ended, "failed")
     return [rest if outcome == "ended" else outcome for outcome in outcomes]
 
