@@ -19,12 +19,12 @@ from covey.environments.workers.supervisor import EnvironmentSupervisor
 from covey.errors import EnvironmentSetupError
 from covey.workers.channel import Start
 from covey.workers.owned import Owned
-from covey.workers.supervisor import LOAD_SECONDS
 
 if TYPE_CHECKING:
     from covey.config.groups.environment import EnvironmentConfig
     from covey.config.schema import Config
 
+_LOAD_SECONDS = 60.0
 _WORK = "covey.environments.workers.worker:EnvironmentWork"
 FINDERS = ("covey.environments.registry:load_environment", "covey.environments.registry:load_tool")
 Described = TypeVar("Described")
@@ -56,7 +56,7 @@ class EnvironmentRunner:
         timeout: float = 10.0,
         episode_timeout: float | None = None,
         memory_mb: int | None = 4096,
-        load_timeout: float = LOAD_SECONDS,
+        load_timeout: float = _LOAD_SECONDS,
         finders: tuple[str, str] = FINDERS,
     ) -> None:
         self._sources = dict(sources)

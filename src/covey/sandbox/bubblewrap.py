@@ -13,6 +13,7 @@ from pathlib import Path
 FOLDER = "/box"
 """The program's own folder."""
 _SYSTEM = ("bin", "sbin", "lib", "lib32", "lib64", "libexec", "include")
+_OF_PYTHON = ("bin", "lib", "lib64")
 _SMALL = 1 << 20
 ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8", "HOME": FOLDER, "TMPDIR": FOLDER}
 ENVIRONMENT |= dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
@@ -76,9 +77,10 @@ def interpreter() -> str:
 
 def readable(paths: Sequence[str] = ()) -> list[str]:
     """The folders and files that programs may read: system libraries, the interpreter, and these."""
-    found = [f"{folder}/{name}" for folder in ("", "/usr", "/usr/local") for name in _SYSTEM]
-    found += ["/etc/ld.so.cache", "/etc/alternatives", sys.base_prefix, sys.base_exec_prefix, *paths]
-    there = [path for path in dict.fromkeys(found) if Path(path).exists() and path not in ("/", "/usr", "/usr/local")]
+    found = [f"{folder}/{name}" for folder in ("", "/usr") for name in _SYSTEM]
+    found += [f"{prefix}/{name}" for prefix in (sys.base_prefix, sys.base_exec_prefix) for name in _OF_PYTHON]
+    found += ["/etc/ld.so.cache", "/etc/alternatives", *paths]
+    there = [path for path in dict.fromkeys(found) if Path(path).exists()]
     return [path for path in there if not any(path != other and below(path, other) for other in there)]
 
 

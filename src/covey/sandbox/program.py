@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Self
 
-_WAITING = 10.0
+_WAITING = 5.0
 
 
 @dataclass(frozen=True, slots=True)

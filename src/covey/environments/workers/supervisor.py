@@ -264,14 +264,16 @@ class EnvironmentSupervisor(Supervisor[ToolCall | Member, Worker]):
         self._count(call, worker.clock.elapsed)
         took = worker.clock.elapsed
         if worker.making:
-            cause = f"failed, because it was not made after {took:.3g} s"
+            cause = (
+                f"failed, because importing or constructing it took more than {took:.3g} s: does it wait for a server?"
+            )
         elif worker.limit < call.limit:
             assert call.episode is not None
             spent = _within(call.episode.seconds, _EPISODE_KEY, call.episode.limit)
             cause = f"had not returned when its episode had taken {spent}"
         else:
             cause = f"had not returned after {_within(took, 'environment.timeout', call.limit)}"
-        self._settle_ended(call, "timed_out", cause)
+        self._settle_ended(call, "timed_out", cause, log=call.action != "make")
         self._last_words_of(worker, "was ended because a call took too long")
         self._end(worker)
 
