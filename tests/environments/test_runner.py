@@ -325,7 +325,7 @@ def test_an_episode_has_a_limit_of_its_own(games: Path) -> None:
             "Wrong",
             r"environment.factory: .*:Wrong cannot be made: RuntimeError: no server at home \(.*games.py",
         ),
-        ("Slow", "environment.factory=.*:Slow cannot be made: .*was not made after"),
+        ("Slow", "environment.factory=.*:Slow cannot be made: .*importing or constructing it took more than 1 s"),
         ("Dies", "environment.factory=.*:Dies cannot be made: .*its process ended with exit code 5"),
         ("exits", "environment.factory=.*:exits cannot be made: .*SystemExit: 2"),
         ("Reserved", "Reserved has a method covey, a name that Covey needs"),
