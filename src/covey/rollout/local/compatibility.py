@@ -10,6 +10,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 from transformers import GenerationConfig, GenerationMixin, PreTrainedModel
+from transformers.integrations import is_fsdp_managed_module
 
 from covey.log_once import log_once
 from covey.model.base import base_model, evaluating, is_spread
@@ -46,7 +47,8 @@ SUPPORTED = frozenset(
     }
 )
 
-GENERATE = GenerationMixin.generate
+GENERATE: Any = GenerationMixin.generate
+_PLAIN_GENERATE = inspect.unwrap(GENERATE)
 """transformers' own, whatever takes its place later."""
 
 _REASONS: WeakKeyDictionary[torch.nn.Module, dict[str, str | None]] = WeakKeyDictionary()
@@ -86,7 +88,7 @@ def unsupported_reason(model: Any) -> str | None:
     attention shows in its logits.
     """
     base = base_model(model)
-    if "generate" in (vars(model).keys() | vars(base).keys()) or getattr(type(base), "generate", None) is not GENERATE:
+    if _has_own_generate(model, base):
         return f"this {type(base).__name__} has a generate of its own"
     if base.training and getattr(base.config, "attention_dropout", 0.0):
         return "attention dropout is active during generation"
@@ -176,3 +178,13 @@ def _next_logits(model: Any, cache: SharedPromptCache, sequences: list[list[int]
     while logits_bV is None:
         logits_bV = going_on.read(model)
     return logits_bV[torch.tensor(going_on.rows, device=model.device).argsort()].float()
+
+
+def _has_own_generate(model: Any, base: Any) -> bool:
+    """Whether `generate` is not transformers': patched, or of the model's own code; FSDP's wrapper does not count."""
+    if getattr(type(base), "generate", None) is not GENERATE:
+        return True
+    patched: list[Any] = [vars(one)["generate"] for one in (model, base) if "generate" in vars(one)]
+    if is_fsdp_managed_module(base):
+        patched = [one for one in patched if inspect.unwrap(one) is not _PLAIN_GENERATE]
+    return bool(patched)
