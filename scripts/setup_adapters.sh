@@ -21,6 +21,7 @@ constraints=$env/constraints.txt
 grep -v '^pillow==' constraints.txt >"$constraints"
 "$env/bin/python" -m pip install --disable-pip-version-check --no-input --quiet -c "$constraints" "${wanted[@]}"
 # What .venv has comes after it on the path; written last, so that pip does not take those packages for its own.
-.venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
+# `addsitedir` also reads the paths of editable packages, such as this one.
+.venv/bin/python -c 'import sysconfig; print(f"import site; site.addsitedir({sysconfig.get_path(\"purelib\")!r})")' \
   >"$("$env/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/covey-venv.pth"
 checksum >"$stamp"
