@@ -22,6 +22,7 @@ grep -v '^pillow==' constraints.txt >"$constraints"
 "$env/bin/python" -m pip install --disable-pip-version-check --no-input --quiet -c "$constraints" "${wanted[@]}"
 # What .venv has comes after it on the path; written last, so that pip does not take those packages for its own.
 # `addsitedir` also reads the paths of editable packages, such as this one.
-.venv/bin/python -c 'import sysconfig; print(f"import site; site.addsitedir({sysconfig.get_path(\"purelib\")!r})")' \
+site=$(.venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+printf 'import site; site.addsitedir("%s")\n' "$site" \
   >"$("$env/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/covey-venv.pth"
 checksum >"$stamp"
