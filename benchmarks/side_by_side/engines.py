@@ -200,9 +200,10 @@ def build(engine: Engine, setting: Setting, folder: Path, rollout: Mapping[str, 
     )
     trainer.measure(setting, torch.cuda.synchronize if torch.cuda.is_available() else _nothing)
     trainer.forced = ForcedLengths(eos)
-    force(model, trainer.forced, eos, lambda: trainer.lengths)
-    if engine == "covey":
-        force_own_rollout(trainer.forced)
+    if engine == "covey" and "shared_prefill" not in setting.off:
+        force_own_rollout(trainer.forced)  # a model whose `generate` is replaced would be sampled by that
+    else:
+        force(model, trainer.forced, eos, lambda: trainer.lengths)
     return trainer
 
 
