@@ -17,6 +17,7 @@ from covey.environments.workers.calls import Member, ToolCall, ToolError
 from covey.environments.workers.description import read_class, read_function
 from covey.environments.workers.supervisor import EnvironmentSupervisor
 from covey.errors import EnvironmentSetupError
+from covey.sandbox import log_isolation
 from covey.workers.channel import Start
 from covey.workers.owned import Owned
 
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from covey.config.schema import Config
 
 _LOAD_SECONDS = 60.0
+_RUNS_PROGRAMS = "python"
+"""The tool and environment that run what the model writes."""
 _WORK = "covey.environments.workers.worker:EnvironmentWork"
 FINDERS = ("covey.environments.registry:load_environment", "covey.environments.registry:load_tool")
 Described = TypeVar("Described")
@@ -113,6 +116,8 @@ class EnvironmentRunner:
         """
         if self._tools is not None:
             return
+        if _RUNS_PROGRAMS in (*self._tool_names, *(source.name for source in self._sources.values())):
+            log_isolation()
         controls = {name: self._control(name) for name in self._sources}
         made = {name: control.make() for name, control in controls.items()}
         loaded = {

@@ -36,10 +36,8 @@ def main() -> None:
     null = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):
         os.dup2(null, stream)
-    with contextlib.suppress(OSError):
-        pathlib.Path("/proc/self/oom_score_adj").write_text(
-            "1000"
-        )  # where memory runs out, programs end rather than the trainer
+    with contextlib.suppress(OSError):  # where memory runs out, programs end rather than the trainer
+        pathlib.Path("/proc/self/oom_score_adj").write_text("1000")
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # which the first process of a namespace does not get
     if settings["uid"] is not None:
         os.setgroups([])

@@ -26,7 +26,7 @@ class Limits:
     """KiB of standard output, and of standard error."""
 
     wall: float | None = None
-    """Seconds after which a run is ended however long it has waited for a core; None for ten times its time."""
+    """Seconds after which a run is ended however long it has waited for a core; None for five times its time."""
 
     @property
     def wall_seconds(self) -> float:

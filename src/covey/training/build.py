@@ -147,8 +147,8 @@ def _idle_gpu(args: GRPOConfig) -> list[str]:
         return []
     more = args.gradient_accumulation_steps * -(-_GOOD_COMPLETIONS // completions)
     return [
-        f"Each GPU generates {completions} completions at a time, which leaves it mostly idle. {_GOOD_COMPLETIONS}: "
-        f"training.gradient_accumulation_steps={more}, with no more memory in training, or a larger "
+        f"Each GPU generates {completions} completions at a time, which leaves it mostly idle. For {_GOOD_COMPLETIONS} at "
+        f"a time: training.gradient_accumulation_steps={more}, with no more memory in training, or a larger "
         "training.per_device_train_batch_size."
     ]
 

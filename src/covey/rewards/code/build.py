@@ -23,7 +23,6 @@ _GRACE = 30.0  # seconds beyond the programs' own limits
 def build_code(settings: RewardSettings) -> Reward:
     """The share of the tests that a program passes; see `grade.code`."""
     strictest()  # found out once, before workers are forked
-    grade = partial(code, settings=settings)
 
     def batch(
         prompts: Sequence[Any] | None = None, completions: Sequence[Any] | None = None, **columns: Any
@@ -33,7 +32,7 @@ def build_code(settings: RewardSettings) -> Reward:
     return Reward(
         "code",
         named(batch, "code", code),
-        lambda text, row: grade(text, row),
+        partial(code, settings=settings),
         partial(_key, settings=settings),
         reads=COLUMNS,
         seconds=partial(_seconds, settings=settings),
