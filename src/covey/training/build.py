@@ -147,9 +147,9 @@ def _idle_gpu(args: GRPOConfig) -> list[str]:
         return []
     more = args.gradient_accumulation_steps * -(-_GOOD_COMPLETIONS // completions)
     return [
-        f"Each GPU generates {completions} completions at a time, which leaves it mostly idle. For {_GOOD_COMPLETIONS} at "
-        f"a time: training.gradient_accumulation_steps={more}, with no more memory in training, or a larger "
-        "training.per_device_train_batch_size."
+        f"Each GPU generates {completions} completions at a time, which leaves it mostly idle. For "
+        f"{_GOOD_COMPLETIONS}: training.gradient_accumulation_steps={more}, with no more memory in training, or a "
+        "larger training.per_device_train_batch_size."
     ]
 
 
