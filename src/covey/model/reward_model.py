@@ -12,7 +12,6 @@ from covey.errors import ModelError, one_line
 from covey.rewards.registry import MODEL_PREFIX
 
 if TYPE_CHECKING:
-    import torch
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 
@@ -67,29 +66,22 @@ class RewardModel:
 
         model, tokenizer = self._loaded
         texts = [self._render(prompt, completion) for prompt, completion in zip(prompts, completions, strict=True)]
-        ids = tokenizer(texts, add_special_tokens=False)["input_ids"]
-        longest = tokenizer.model_max_length
-        order = sorted(range(len(ids)), key=lambda index: len(ids[index]))
-        rewards = [0.0] * len(ids)
+        order = sorted(range(len(texts)), key=lambda index: len(texts[index]))  # for little padding
+        rewards = [0.0] * len(texts)
         for at in range(0, len(order), self._settings.batch_size):
             chosen = order[at : at + self._settings.batch_size]
-            rows = [ids[index][-longest:] for index in chosen]
+            inputs = tokenizer(
+                [texts[index] for index in chosen],
+                return_tensors="pt",
+                padding=True,
+                padding_side="right",
+                add_special_tokens=False,
+            )
             with torch.inference_mode():
-                logits_B = model(**self._padded(rows)).logits[:, 0]
+                logits_B = model(**inputs.to(model.device)).logits[:, 0]
             for index, reward in zip(chosen, logits_B.float().tolist(), strict=True):
                 rewards[index] = reward
         return rewards
-
-    def _padded(self, rows: Sequence[Sequence[int]]) -> dict[str, torch.Tensor]:
-        import torch
-
-        model, tokenizer = self._loaded
-        width, pad = max(map(len, rows)), tokenizer.pad_token_id
-        found = {
-            "input_ids": [[*row, *[pad] * (width - len(row))] for row in rows],
-            "attention_mask": [[1] * len(row) + [0] * (width - len(row)) for row in rows],
-        }
-        return {name: torch.tensor(values, device=model.device) for name, values in found.items()}
 
     def _render(self, prompt: Any, completion: Any) -> str:
         if isinstance(prompt, str):
