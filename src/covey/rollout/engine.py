@@ -37,6 +37,8 @@ class SamplingSettings:
     """Tokens that end a completion, besides the model's own end-of-sequence tokens."""
     logprobs: bool = False
     """Whether to return the log-probabilities of the sampled tokens."""
+    support: bool = False
+    """Whether to return which tokens could be sampled in each place; only where top-k, top-p or min-p cut any off."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +54,11 @@ class Completion:
     temperature, top-k, top-p and min-p (in greedy decoding: at temperature 1). None unless requested and supported."""
     text: str | None = None
     """Decoded without special tokens; None leaves decoding to the caller."""
+    support: torch.Tensor | None = None
+    """The tokens that could be sampled in each place, the sampled one among them: int32 `[T, C]`, -1 where there are
+    fewer than C. None unless requested, supported, and cut off by top-k, top-p or min-p."""
+    unfinished: bool = False
+    """Whether it was interrupted before its end and its length limit: it can be gone on with, from prompt and `ids`."""
 
     @property
     def length(self) -> int:
@@ -64,7 +71,8 @@ def cut(one: Completion, length: int) -> Completion:
     if one.length <= length:
         return one
     logps = None if one.logps is None else one.logps[:length]
-    return Completion(one.ids[:length], truncated=True, logps=logps)
+    support = None if one.support is None else one.support[:length]
+    return Completion(one.ids[:length], truncated=True, logps=logps, support=support)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +89,16 @@ class Capabilities:
     """All processes of a run must call `generate` equally often, even one with nothing to do."""
     row_limits: bool = False
     """`generate` takes `max_lengths`, the longest completion of each prompt; see `covey.rollout.complete`."""
+    support: bool = False
+    """It returns supports with `SamplingSettings.support`."""
+    row_seeds: bool = False
+    """`generate` takes one seed per prompt. The random number of a token is then a function of its row's seed and its
+    place in the sequence, prompt included: no other row has an influence, and a completion that was interrupted goes on
+    as it would have."""
+    interruptible: bool = False
+    """`generate` takes `interrupted`, a function without arguments that is asked between tokens: once it returns true,
+    the call returns, and completions without an end are `unfinished`. It also takes `on_ended`, which is called with
+    the index and the completion of each row that has ended, as soon as that is known."""
 
 
 class InferenceEngine(Protocol):

@@ -43,6 +43,18 @@ WEIGHT_ON_CORRECT = "train/objective/weight_on_correct"
 ENGINE_GAP = "train/engine/logp_gap"
 """Mean difference between vLLM's log-probs and the trainer's after the step's weight sync, in nats per token."""
 
+# The sampler against the trainer, at each generation.
+SAMPLING_GAP = "sampling/logp_gap"
+"""Mean absolute difference of the sampler's log-probs and the trainer's, in nats per token."""
+SAMPLING_GAP_PARTS = tuple(f"{SAMPLING_GAP}/{part}" for part in ("number_type", "truncation", "staleness"))
+"""What the gap is made of: number type and kernels, tokens that were cut off, and older weights."""
+SAMPLING_RATIO = "sampling/ratio/"
+"""Raw ratios of the trainer's probability to the sampler's, before clipping or masking: `min`, `mean`, `max`, and
+`outside`, the share outside of the clip range of the correction."""
+STALENESS_MEAN = "staleness/mean"
+"""Generation rounds between the weights that wrote the step's completions and those that first train on them."""
+STALENESS_MAX = "staleness/max"
+
 REASONING_SHARE = "train/vocabulary/reasoning_share"
 """Share of reasoning tokens among the thinking tokens."""
 THINKING_SHARE = "train/vocabulary/thinking_share"

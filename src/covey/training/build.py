@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from covey.config import Config
+from covey.config.groups import snapshot
 from covey.config.groups.mesh import Mesh
 from covey.config.secrets import without_secrets
 from covey.config.values import show
@@ -54,7 +55,7 @@ def grpo_config(config: Config, run: RunDirectory) -> tuple[GRPOConfig, list[str
     from covey.training.distributed.sharding import asks_for_fsdp, let_cpus_shard, mesh_arguments
     from covey.training.trl.trainer import GRPOConfig
 
-    values: dict[str, Any] = dict(config.training.values)
+    values: dict[str, Any] = {name: value for name, value in config.training.values.items() if name not in snapshot.OWN}
     values["report_to"] = trackers(config) or "none"
     if config.environment.used:
         most = config.environment.max_turns

@@ -18,6 +18,9 @@ class LoggingConfig(Group):
     """Write the completions of every so many steps into the run directory; 0 means never."""
     sample_completions: int = option(3, low=0)
     """Completions shown in the live display."""
+    sampler_gap: bool = False
+    """Measure at every generation how far the sampler's log-probs are from the trainer's (`sampling/logp_gap`), where
+    that needs a forward pass of its own; where it does not, as with vLLM, it is always measured."""
     run_name: str | None = None
     """Name of the run in trackers; null means `run_name`."""
     project: str | None = None

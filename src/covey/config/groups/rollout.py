@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import ClassVar
 
-from covey.config.groups.base import Group
+from covey.config.groups.base import Group, option
 from covey.config.groups.training import TrainingConfig
 from covey.config.values import BadKeyError, check_choice
 
@@ -29,6 +29,13 @@ class RolloutConfig(Group):
     engine: str | None = None
     """Your own inference engine, as `file.py:Class` or `package.module:Class`; null means vLLM with
     `training.use_vllm=true`, else Covey's own (`local`)."""
+
+    support: str = option("kept", choices=("kept", "full"))
+    """Over which tokens log-probs are normalised when top-k, top-p or min-p cut the vocabulary: those that could be
+    sampled, so that ratios are 1 at unchanged weights, or the full vocabulary, as TRL does."""
+    support_top_k: int = option(256, low=1)
+    """Most tokens that can be sampled in one place when top-p or min-p cut the vocabulary and `training.top_k` does
+    not; only with `support=kept`."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

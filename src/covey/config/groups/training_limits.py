@@ -63,7 +63,15 @@ RANGES: Mapping[str, _Range] = MappingProxyType(
         **dict.fromkeys(
             (
                 *("learning_rate", "weight_decay", "warmup_steps", "max_grad_norm", "beta", "epsilon", "epsilon_high"),
-                *("top_k", "adam_epsilon", "neftune_noise_alpha", "eval_delay", "router_aux_loss_coef", "data_seed"),
+                *(
+                    "staleness",
+                    "top_k",
+                    "adam_epsilon",
+                    "neftune_noise_alpha",
+                    "eval_delay",
+                    "router_aux_loss_coef",
+                    "data_seed",
+                ),
                 *("num_completions_to_print", "entropy_coef_delta", "entropy_target"),
                 *("off_policy_mask_threshold", "vespo_k_pos", "vespo_k_neg", "vespo_lambda_pos", "vespo_lambda_neg"),
                 *("vllm_importance_sampling_clip_max", "vllm_importance_sampling_clip_min"),
