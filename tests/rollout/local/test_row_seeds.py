@@ -270,11 +270,8 @@ def test_an_interrupted_turn_goes_on_from_kept_keys_and_values(engine: LocalEngi
             assert all(one.unfinished for one in first), "the seeds are such"
             limits = [12 - one.length for one in first]
             rest = engine.generate(again, SamplingSettings(12), seed=SEEDS[:5], max_lengths=limits)
-            third = engine.generate(
-                [[*ids, *one.ids, 20] for ids, one in zip(again, rest, strict=True)],
-                SamplingSettings(3),
-                seed=SEEDS[:5],
-            )
+            longer = [[*ids, *one.ids, 20] for ids, one in zip(again, rest, strict=True)]
+            third = engine.generate(longer, more, seed=SEEDS[:5])
         assert [a.ids + b.ids for a, b in zip(first, rest, strict=True)] == [one.ids for one in whole]
         alone = engine.generate(longer, more, seed=SEEDS[:5])
         assert [one.ids for one in third] == [one.ids for one in alone]

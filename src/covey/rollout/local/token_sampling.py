@@ -156,7 +156,7 @@ def in_order(logits_bV: torch.Tensor, sampling: SamplingSettings) -> tuple[torch
     if 0 < sampling.most_kept < logits_bV.shape[1]:
         logits_bC, ids_bC = logits_bV.topk(sampling.most_kept, dim=-1)
         return logits_bC, ids_bC
-    if sampling.top_p < 1 or (sampling.support and sampling.min_p > 0):
+    if sampling.top_p < 1 or (sampling.support and sampling.truncates):
         logits_bC, ids_bC = logits_bV.sort(dim=-1, descending=True)
         return logits_bC, ids_bC
     return logits_bV, None
