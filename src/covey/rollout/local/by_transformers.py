@@ -47,7 +47,7 @@ def by_transformers(
     if interrupted is not None:
         inputs["stopping_criteria"] = StoppingCriteriaList([_Interruption(interrupted)])
     own = None
-    if sampling.logprobs or row_seeds is not None or sampling.support:
+    if sampling.logprobs or row_seeds is not None or (sampling.support and sampling.truncates):
         keys_B2 = None if row_seeds is None else on_device(row_keys(row_seeds), device)
         own = inputs["custom_generate"] = _Decoding(sampling, on_device(list(map(len, prompts)), device), keys_B2)
     config = _generation_config(sampling, eos, pad_token_id)
