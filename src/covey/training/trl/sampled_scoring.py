@@ -19,7 +19,7 @@ from covey.training.advantages.objective_step import loss_mask
 from covey.training.replaced import replaced
 from covey.training.scoring.gap import Correction, ScoredSample, measure_gap
 from covey.training.scoring.sampled import SUPPORT, Sampled, ScoredRows, cuts_off, padded
-from covey.training.trl.generation import PolicyEngine, TRLEngine
+from covey.training.trl.generation import PolicyEngine, TRLEngine, sampling_of
 from covey.training.trl.restricted_head import RestrictedHead
 
 logger = logging.getLogger(__name__)
@@ -57,6 +57,8 @@ class SampledScoring:
         """Of the completions that were generated last, or of their last turn; whoever generates sets it."""
         self.last_gap: dict[str, float] = {}
         """The newest gap by metric, which steps without a generation log again."""
+        if isinstance(trainer.engine, TRLEngine):
+            trainer.engine.check(self.settings(sampling_of(trainer)[0]))
         mode = trainer.vllm_importance_sampling_mode
         if trainer.loss_type == "vespo" and self.corrects and not mode.startswith("token"):
             raise ConfigError(
