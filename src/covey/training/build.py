@@ -251,6 +251,7 @@ def build_trainer(
                 support=config.rollout.support,
                 support_top_k=config.rollout.support_top_k,
                 sampler_gap=config.logging.sampler_gap,
+                vllm_lora_sync=config.training.vllm_lora_sync,
                 environment_factory=None if environments is None else environments.factory,
                 tools=None if environments is None else environments.tools,
                 rollout_func=rollout_func,

@@ -89,6 +89,7 @@ class GRPOTrainer(TRLGRPOTrainer):
         support: str = "kept",
         support_top_k: int = 256,
         sampler_gap: bool = False,
+        vllm_lora_sync: str = "auto",
         **kwargs: Any,
     ) -> None:
         """TRL's arguments, and Covey's; by default, training is TRL's.
@@ -108,6 +109,8 @@ class GRPOTrainer(TRLGRPOTrainer):
                 some off. `full` is TRL's way, for which a `repetition_penalty` does not count either.
             support_top_k: see `rollout.support_top_k`.
             sampler_gap: see `logging.sampler_gap`.
+            vllm_lora_sync: what vLLM gets of a model with adapters after each step: `adapter`, `merge` (whole weights),
+                or `auto`, the adapter where vLLM takes it.
             kwargs: TRL's arguments by keyword.
 
         Raises:
@@ -118,7 +121,7 @@ class GRPOTrainer(TRLGRPOTrainer):
         if objective is not None:
             check_objective(objective)
         check_prompts(TRLGRPOTrainer, *args, **kwargs)
-        with patched_engine(self):
+        with patched_engine(self, vllm_lora_sync):
             super().__init__(*args, **kwargs)
         self._speed = speed if speed is not None else SpeedConfig()
         run = {"num_generations": self.num_generations, "max_completion_length": self.max_completion_length}
