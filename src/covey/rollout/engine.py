@@ -39,6 +39,8 @@ class SamplingSettings:
     """Whether to return the log-probabilities of the sampled tokens."""
     support: bool = False
     """Whether to return which tokens could be sampled in each place; only where top-k, top-p or min-p cut any off."""
+    support_top_k: int = 256
+    """With `support`, most tokens that can be sampled in one place where `top_k` does not say it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -248,6 +248,7 @@ def build_trainer(
                 quantization_config=quantization,
                 speed=config.speed,
                 engine=engine,
+                vllm_lora_sync=config.training.vllm_lora_sync,
                 environment_factory=None if environments is None else environments.factory,
                 tools=None if environments is None else environments.tools,
                 rollout_func=rollout_func,

@@ -83,6 +83,7 @@ class GRPOTrainer(TRLGRPOTrainer):
         speed: SpeedConfig | None = None,
         engine: InferenceEngine | None = None,
         vocabulary: ReasoningVocabulary | None = None,
+        vllm_lora_sync: str = "auto",
         **kwargs: Any,
     ) -> None:
         """TRL's arguments, and Covey's; by default, training is TRL's.
@@ -98,6 +99,8 @@ class GRPOTrainer(TRLGRPOTrainer):
             speed: which repeated work is done only once; None turns all of it on. The numbers stay the same.
             engine: generates the completions; None takes TRL's vLLM with `use_vllm=True`, else the policy itself.
             vocabulary: the model's reasoning vocabulary; None reads the one stored next to the weights, if any.
+            vllm_lora_sync: what vLLM gets of a model with adapters after each step: `adapter`, `merge` (whole weights),
+                or `auto`, the adapter where vLLM takes it.
             kwargs: TRL's arguments by keyword.
 
         Raises:
@@ -108,7 +111,7 @@ class GRPOTrainer(TRLGRPOTrainer):
         if objective is not None:
             check_objective(objective)
         check_prompts(TRLGRPOTrainer, *args, **kwargs)
-        with patched_engine(self):
+        with patched_engine(self, vllm_lora_sync):
             super().__init__(*args, **kwargs)
         self._speed = speed if speed is not None else SpeedConfig()
         run = {"num_generations": self.num_generations, "max_completion_length": self.max_completion_length}
