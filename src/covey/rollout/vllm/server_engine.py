@@ -18,7 +18,7 @@ import requests
 from requests.adapters import HTTPAdapter
 
 from covey.errors import EngineError
-from covey.rollout.engine import Capabilities, Completion, NamedWeights, SamplingSettings
+from covey.rollout.engine import Capabilities, Completion, NamedWeights, OnEnded, SamplingSettings
 from covey.rollout.vllm.serve import INSTANCE_HEADER
 from covey.rollout.vllm.support import candidates, sampled_logps, support_of
 from covey.rollout.weight_folder import write_folder
@@ -106,7 +106,7 @@ class ServerEngine:
         seed: int | Sequence[int] | None = None,
         max_lengths: Sequence[int] | None = None,
         interrupted: Callable[[], bool] | None = None,
-        on_ended: Callable[[int, Completion], None] | None = None,
+        on_ended: OnEnded | None = None,
     ) -> list[Completion]:
         """See `InferenceEngine` and `Capabilities`.
 
@@ -219,7 +219,7 @@ class ServerEngine:
         self,
         payloads: dict[int, dict[str, Any]],
         most: int,
-        ended: Callable[[int, Completion], None],
+        ended: OnEnded,
         stops: Callable[[], bool],
     ) -> str | None:
         """Send these requests; `ended` gets each completion. Returns why some were not answered, if so."""
