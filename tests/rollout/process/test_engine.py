@@ -183,12 +183,15 @@ def test_weights_from_a_folder_that_others_have_written(parts: tuple[Any, Any, P
     assert len(list(tmp_path.iterdir())) == 1
 
 
-def test_what_is_wrong_is_said_here(parts: tuple[Any, Any, ProcessEngine]) -> None:
+def test_what_is_wrong_is_said_here(parts: tuple[Any, Any, ProcessEngine], tmp_path: Path) -> None:
     model, tokenizer, engine = parts
     pid, version = engine.pid, engine.version
     with pytest.raises(EngineError, match=r"no weight model\.other of shape \[2\]"):
         engine.sync([("model.other", torch.zeros(2))], 90)
+    with pytest.raises(EngineError, match=r"lack 24 of the model's, lm_head|lack 2\d of the model's, model\."):
+        engine.sync_folder(tmp_path, 91)  # where nothing is
     assert engine.version == version
+    engine.sync(model.named_parameters(), 92)
     with pytest.raises(EngineError, match=r"failed: .*prompt has no tokens"):
         engine.generate([[]], SAMPLING, seed=0)
     engine.sync(model.named_parameters(), 12)
