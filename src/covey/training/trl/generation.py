@@ -109,12 +109,8 @@ class TRLEngine:
         """
         Args:
             trainer: Covey's `GRPOTrainer` with `use_vllm=True`.
-
-        Raises:
-            EngineError: the server cannot say which tokens could be sampled by the trainer's settings.
         """
         self._trainer = trainer
-        self._candidates(sampling_of(trainer)[0])
 
     @property
     def version(self) -> int | None:
@@ -136,7 +132,7 @@ class TRLEngine:
         rows = [list(ids) for ids in prompts]
         names = ("max_completion_length", "temperature", "top_p", "top_k", "min_p", "repetition_penalty")
         settings = {name: getattr(sampling, name) for name in names}
-        if most := self._candidates(sampling):
+        if most := candidates(sampling, vocab_size(self._trainer)):
             settings |= {"top_k": most, "logprobs": most}
         with replaced(engine, **settings):
             _, completions, logps, tokens = engine.generate(
@@ -156,15 +152,13 @@ class TRLEngine:
                 found.append(replace(one, logps=sampled_logps(ids, token_ids, values)))
         return found
 
-    def _candidates(self, sampling: SamplingSettings) -> int:
-        """How many tokens can be sampled in each place, if their set is to be returned, else 0.
+    def check(self, sampling: SamplingSettings) -> None:
+        """Check that the engine can return what these settings ask for.
 
         Raises:
-            EngineError: the server does not return so many log-probs.
+            EngineError: it does not return so many log-probs.
         """
-        most = candidates(sampling, vocab_size(self._trainer))
-        self._trainer.vllm_generation.check_logprobs(most)
-        return most
+        self._trainer.vllm_generation.check_logprobs(candidates(sampling, vocab_size(self._trainer)))
 
     def _group_size(self, rows: list[list[int]]) -> int:
         """The largest size of groups of equal prompts that all prompts, of all processes, fall into."""
@@ -233,30 +227,34 @@ def generate_turn(
         ConfigError: the user's engine cannot sample by the settings.
         EngineError: the engine fails, or the prompts are not text only and it is the user's.
     """
-    engine = trainer.engine
+    engine, scoring = trainer.engine, trainer.sampling
+    turn: Turn
     if not text_only:
         if isinstance(engine, TRLEngine | PolicyEngine):
             return None
         raise EngineError(f"The engine {type(engine).__name__} takes tokens, and these prompts hold images as well.")
-    sampling, refusal = sampling_of(trainer)
+    asked, refusal = sampling_of(trainer)
+    sampling = scoring.settings(asked)
     if isinstance(engine, PolicyEngine):
-        if not engine.shared_prefill or trainer.use_transformers_continuous_batching:
+        found = None
+        if engine.shared_prefill and not trainer.use_transformers_continuous_batching:
+            with profiling_context(trainer, "transformers.generate"):
+                found = engine.sample_or_none(prompt_ids, sampling, refusal, max_lengths)
+        if found is None:
+            scoring.sampled_by_trl(asked)
             return None
-        with profiling_context(trainer, "transformers.generate"):
-            found = engine.sample_or_none(prompt_ids, sampling, refusal, max_lengths)
-        return None if found is None else ([one.ids for one in found], None)
+        turn = scoring.sampled(found, sampling)
+        return turn
     if refusal is not None:
         raise ConfigError(f"{refusal}, and {type(engine).__name__} generates the completions: leave it out.")
     sync_engine(trainer)
-    can = engine.capabilities
     # from the trainer's random numbers, which a checkpoint holds
-    seed = int(torch.randint(2**31, ())) if can.seeded else None
+    seed = int(torch.randint(2**31, ())) if engine.capabilities.seeded else None
     with nullcontext() if isinstance(engine, TRLEngine) else profiling_context(trainer, "engine.generate"):
-        wanted = can.logprobs and trainer.off_policy_mask_threshold is not None
-        settings, rows = replace(sampling, logprobs=wanted), vocab_size(trainer)
-        found = complete(engine, prompt_ids, settings, seed=seed, vocab_size=rows, max_lengths=max_lengths)
-    logps = [one.logps for one in found if one.logps is not None]
-    return [one.ids for one in found], logps if len(logps) == len(found) else None
+        rows = vocab_size(trainer)
+        found = complete(engine, prompt_ids, sampling, seed=seed, vocab_size=rows, max_lengths=max_lengths)
+    turn = scoring.sampled(found, sampling)
+    return turn
 
 
 def sync_engine(trainer: Any) -> None:
