@@ -14,7 +14,8 @@ from covey.errors import EngineError
 from covey.rollout.engine import Capabilities, Completion, NamedWeights, SamplingSettings
 from covey.rollout.vllm.engine import cpu_options, engine_errors, installed, start
 from covey.rollout.vllm.support import candidates, sampled_logps, support_of
-from covey.rollout.vllm.worker import WORKER, write_folder
+from covey.rollout.vllm.worker import WORKER
+from covey.rollout.weight_folder import write_folder
 
 
 class VLLMEngine:

@@ -19,7 +19,8 @@ from covey.config.secrets import ENGINE_KEY
 from covey.errors import EngineError
 from covey.rollout.engine import NamedWeights
 from covey.rollout.vllm.serve import INSTANCE_HEADER
-from covey.rollout.vllm.worker import WORKER, write_folder
+from covey.rollout.vllm.worker import WORKER
+from covey.rollout.weight_folder import read_folder, write_folder
 
 logger = logging.getLogger(__name__)
 
@@ -135,12 +136,36 @@ class EngineClient(VLLMClient):
 
     def _send_folder(self, named_params: NamedWeights) -> None:
         with tempfile.TemporaryDirectory(prefix="covey-weights-") as folder:
-            tensors = write_folder(Path(folder), named_params)
-            answer = self._post(f"{self.base_url}/collective_rpc", json={"method": "load_folder", "args": [folder]})
+            self._load_folder(Path(folder), write_folder(Path(folder), named_params))
+
+    def send_folder(self, folder: Path) -> None:
+        """Send the weights that `covey.rollout.weight_folder.write_folder` has written. A failure sets `lost`.
+
+        Raises:
+            EngineError: the server does not see the folder, or refuses the weights.
+        """
+        if self._device.type != "cpu":
+            metadata = [
+                (name, str(weights.dtype).removeprefix("torch."), list(weights.shape))
+                for name, weights in read_folder(folder)
+            ]
+            moved = ((name, weights.to(self._device)) for name, weights in read_folder(folder))
+            self.update_named_params(metadata, moved)
+            return
+        try:
+            self._load_folder(folder, sum(1 for _ in read_folder(folder)))
+        except requests.RequestException as error:
+            self.lost = f"it did not take the weights ({type(error).__name__})"
+        self._synced = self.instance
+
+    def _load_folder(self, folder: Path, tensors: int) -> None:
+        if not tensors:
+            raise EngineError(f"There are no weights in {folder}: was it removed?")
+        answer = self._post(f"{self.base_url}/collective_rpc", json={"method": "load_folder", "args": [str(folder)]})
         if any(result != {"tensors": tensors} for result in answer["results"]):
             raise EngineError(
                 f"The vLLM server at {self.base_url} did not find the {tensors} tensors that were written for it: "
-                "a server on a CPU must run on the trainer's machine and see its temporary folder."
+                f"a server on a CPU must run on the trainer's machine and see the folder {folder}."
             )
 
     def adapter_refusal(self, rank: int) -> str | None:
