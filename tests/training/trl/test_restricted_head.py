@@ -123,7 +123,7 @@ def test_scores_and_gradients_are_those_of_all_logits(
 ) -> None:
     monkeypatch.setattr(restricted_head, "LOGITS", 4 * V)  # several parts
     model = make(name)
-    exact = copy.deepcopy(model).double()
+    exact = make(name).double()
     rows = make_rows()
     support = make_support(rows) if "support" in how else None
     assert_equal_scores(model, exact, rows, support, PENALTY if "penalty" in how else 1.0, packed=packed)
@@ -131,15 +131,17 @@ def test_scores_and_gradients_are_those_of_all_logits(
 
 @pytest.mark.parametrize("packed", [False, True])
 def test_adapters_with_gradient_checkpointing(packed: bool) -> None:
-    torch.manual_seed(1)
-    base = make("qwen3")
-    base.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-    model: Any = get_peft_model(base, LoraConfig(r=2, target_modules="all-linear", init_lora_weights=False))
-    model.enable_input_require_grads()
+    def with_adapters() -> Any:
+        base = make("qwen3")
+        base.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        model: Any = get_peft_model(base, LoraConfig(r=2, target_modules="all-linear", init_lora_weights=False))
+        model.enable_input_require_grads()
+        return model.train()
+
     rows = make_rows()
-    assert_equal_scores(
-        model.train(), copy.deepcopy(model).double(), rows, make_support(rows), PENALTY, packed=packed
-    )
+    model, exact = with_adapters(), with_adapters()
+    exact.load_state_dict(model.state_dict())
+    assert_equal_scores(model, exact.double(), rows, make_support(rows), PENALTY, packed=packed)
 
 
 @pytest.mark.parametrize("penalty", [1.0, PENALTY])
@@ -206,7 +208,7 @@ def test_measuring_gives_the_log_probs_over_all_tokens() -> None:
         with head.measuring() as found:
             again = SharedScoring().score(model, *rows, restricted=lambda size: head.over(sampled, size))
     assert again is not None
-    assert torch.equal(again[0], kept)
+    torch.testing.assert_close(again[0], kept, rtol=0, atol=1e-6)
     torch.testing.assert_close(torch.cat(found), full[rows[1][:, -rows[2] :].bool()], rtol=0, atol=1e-6)
     assert float((kept - full).max()) > 0.5
     assert float((kept - full).min()) > -1e-6  # a token is likelier among fewer

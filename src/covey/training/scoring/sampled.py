@@ -14,8 +14,6 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from covey.rollout import SamplingSettings
-
 SUPPORT = "support"
 """Key of a batch: the tokens that could be sampled in each place, int32 `[B, T, C]`, -1 where there are fewer than C.
 A place with none, as the tokens of tool results, could have had any token. Absent where nothing was cut off."""
@@ -49,11 +47,6 @@ class Sampled:
         if self.repetition_penalty != 1.0:
             found[PENALTY] = torch.tensor(self.repetition_penalty, device=device)
         return found
-
-
-def cuts_off(sampling: SamplingSettings) -> bool:
-    """Whether top-k, top-p or min-p may cut tokens off."""
-    return sampling.temperature > 0 and (sampling.top_k > 0 or sampling.top_p < 1 or sampling.min_p > 0)
 
 
 def padded(supports: Sequence[Tensor | None], length_T: int) -> Tensor:

@@ -13,13 +13,13 @@ from trl.models.utils import disable_gradient_checkpointing
 
 from covey.errors import ConfigError, EngineError
 from covey.log_once import log_once
-from covey.rollout import Completion, SamplingSettings
+from covey.rollout import Capabilities, Completion, SamplingSettings
 from covey.runlog import names
 from covey.training.advantages.objective_step import loss_mask
 from covey.training.replaced import replaced
 from covey.training.scoring.gap import Correction, ScoredSample, measure_gap
-from covey.training.scoring.sampled import SUPPORT, Sampled, ScoredRows, cuts_off, padded
-from covey.training.trl.generation import PolicyEngine, TRLEngine, sampling_of
+from covey.training.scoring.sampled import SUPPORT, Sampled, ScoredRows, padded
+from covey.training.trl.generation import PolicyEngine, TRLEngine
 from covey.training.trl.restricted_head import RestrictedHead
 
 logger = logging.getLogger(__name__)
@@ -41,7 +41,7 @@ class SampledScoring:
         measures: whether to measure the gap also where that takes a forward pass.
 
     Raises:
-        ConfigError: `support` is neither, or the loss cannot be corrected.
+        ConfigError: `support` is neither.
     """
 
     def __init__(self, trainer: Any, *, support: str, support_top_k: int, measures: bool) -> None:
@@ -57,10 +57,15 @@ class SampledScoring:
         """Of the completions that were generated last, or of their last turn; whoever generates sets it."""
         self.last_gap: dict[str, float] = {}
         """The newest gap by metric, which steps without a generation log again."""
-        if isinstance(trainer.engine, TRLEngine):
-            trainer.engine.check(self.settings(sampling_of(trainer)[0]))
-        mode = trainer.vllm_importance_sampling_mode
-        if trainer.loss_type == "vespo" and self.corrects and not mode.startswith("token"):
+
+    def check(self) -> None:
+        """Check the run, once its engine is known.
+
+        Raises:
+            ConfigError: the loss cannot be corrected for the engine.
+        """
+        mode = self._trainer.vllm_importance_sampling_mode
+        if self._trainer.loss_type == "vespo" and self.corrects and not mode.startswith("token"):
             raise ConfigError(
                 f"loss_type=vespo needs the ratio of each token to the sampler's: set vllm_importance_sampling_mode to "
                 f"token_truncate or token_mask instead of {mode}."
@@ -81,12 +86,17 @@ class SampledScoring:
         return not isinstance(self._trainer.engine, PolicyEngine | TRLEngine)
 
     # -- sampling
+    def restricted(self, sampling: SamplingSettings, can: Capabilities) -> SamplingSettings:
+        """The settings with which an engine that can gives supports, if they are used."""
+        if not (sampling.truncates and self._keeps and can.support):
+            return sampling
+        return replace(sampling, support=True, support_top_k=self._top_k)
+
     def settings(self, sampling: SamplingSettings) -> SamplingSettings:
         """The settings with which the trainer's engine samples: it gives the support, and log-probs if needed."""
         trainer = self._trainer
         can = trainer.engine.capabilities
-        if cuts_off(sampling) and self._keeps and can.support:
-            sampling = replace(sampling, support=True, top_k=sampling.top_k or self._top_k)
+        sampling = self.restricted(sampling, can)
         uses = trainer.off_policy_mask_threshold is not None and self._has_own_engine
         return replace(sampling, logprobs=can.logprobs and (uses or self.corrects or self._measures))
 
@@ -103,7 +113,7 @@ class SampledScoring:
         """
         supports = [one.support for one in found] if self._keeps else []
         known = any(one is not None for one in supports)
-        cut_off = cuts_off(sampling) and not known and bool(found)
+        cut_off = sampling.truncates and not known and bool(found)
         if cut_off and self._keeps:
             self._scores_over_all("gives no support")
         penalty = sampling.repetition_penalty if self._keeps else 1.0
@@ -122,8 +132,8 @@ class SampledScoring:
 
     def sampled_by_trl(self, sampling: SamplingSettings) -> None:
         """Record that TRL samples by itself, of which no more is known."""
-        self.newest = Sampled(cut_off=cuts_off(sampling))
-        if self._keeps and (cuts_off(sampling) or sampling.repetition_penalty != 1.0):
+        self.newest = Sampled(cut_off=sampling.truncates)
+        if self._keeps and (sampling.truncates or sampling.repetition_penalty != 1.0):
             self._scores_over_all("is transformers' own generate, which gives no support")
 
     def _scores_over_all(self, why: str) -> None:

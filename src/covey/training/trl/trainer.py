@@ -133,10 +133,11 @@ class GRPOTrainer(TRLGRPOTrainer):
         self._keeps_loss_logps = False
         self._restored: TrainingProgress | None = None
         self._reasoning = ReasoningSupport(vocabulary, self.model, self.ref_model, self.args, give_bias)
+        self.sampling = SampledScoring(self, support=support, support_top_k=support_top_k, measures=sampler_gap)
         self.engine = engine_for(self, engine)
+        self.sampling.check()
         self._episodes = TrainerEpisodes(self)
         self._scoring = SharedScoring(on=self._speed.shared_scoring)
-        self.sampling = SampledScoring(self, support=support, support_top_k=support_top_k, measures=sampler_gap)
         self._batching = batching_for(self._speed, self.args, self.model, router_loss=self.aux_loss_enabled)
         self._resampler = make_resampler(self, resample_groups) if resample_groups else None
         self._early_rewards = EarlyRewards(self.reward_funcs)
