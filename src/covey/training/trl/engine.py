@@ -55,6 +55,11 @@ class EngineGeneration(VLLMGeneration):
     """`launch.sync_tolerance`; may be set until the first sync."""
     step_now: Callable[[], int] = staticmethod(lambda: 0)
     """Returns the step, for messages; may be set."""
+    _adapter: PolicyAdapter | None = None
+    _is_proven = False
+    _request: Any = None
+    """For the adapter that the engine of this process holds."""
+    _rows: Rows | None = None
 
     def __init__(self, *args: Any, lora_sync: str = "auto", shared_folder: Path | None = None, **kwargs: Any) -> None:
         """As TRL's.
@@ -78,10 +83,6 @@ class EngineGeneration(VLLMGeneration):
         self._gaps: list[Gap] = []
         self._syncs = 0
         self._lora_sync, self._shared_folder = lora_sync, shared_folder
-        self._adapter: PolicyAdapter | None = None
-        self._is_proven = False
-        self._rows: Rows | None = None
-        self._request: Any = None  # of the engine in this process, for the adapter that it holds
         from covey.training.trl.engine_client import EngineClient
 
         with replaced(vllm_generation, LLM=self._start, VLLMClient=EngineClient), environment_kept(*_LAUNCHERS):
