@@ -45,6 +45,47 @@ class SampledTokens:
     """Whether the row's logits define a distribution: at least one finite, none NaN."""
 
 
+def row_keys(seeds: Sequence[int]) -> torch.Tensor:
+    """The keys of the rows' random numbers, `[B, 2]`: where each row's counter starts, and by what it grows.
+
+    Args:
+        seeds: any integers, of which the lowest 64 bits count.
+    """
+    seeds_B = torch.tensor([_signed(seed % 2**64) for seed in seeds], dtype=torch.long)
+    starts_B = _mixed(seeds_B + _signed(0x9E3779B97F4A7C15))
+    return torch.stack([starts_B, _mixed(starts_B + _signed(0xD1B54A32D192ED03)) | 1], dim=1)
+
+
+def row_uniform(keys_b: torch.Tensor, places_b: torch.Tensor) -> torch.Tensor:
+    """A random number in [0, 1) for each row, in float64: a function of its key and place, the same on every device.
+
+    Counter-based, after SplitMix (Steele, Lea, Flood 2014), with an own step of the counter for each row.
+
+    Args:
+        keys_b: see `row_keys`, `[b, 2]`.
+        places_b: the place of the next token in its sequence, int64.
+    """
+    start_b, step_b = keys_b.unbind(1)
+    return _shifted(_mixed(start_b + places_b * step_b), 11).double() * 2.0**-53
+
+
+def _mixed(x: torch.Tensor) -> torch.Tensor:
+    """A bijection of 64-bit integers whose output bits depend on all input bits (Stafford's variant 13)."""
+    x = (x ^ _shifted(x, 30)) * _signed(0xBF58476D1CE4E5B9)
+    x = (x ^ _shifted(x, 27)) * _signed(0x94D049BB133111EB)
+    return x ^ _shifted(x, 31)
+
+
+def _shifted(x: torch.Tensor, bits: int) -> torch.Tensor:
+    """Shifted to the right as an unsigned number."""
+    return (x >> bits) & (2 ** (64 - bits) - 1)
+
+
+def _signed(bits: int) -> int:
+    """The int64 with these 64 bits."""
+    return bits - 2**64 if bits >= 2**63 else bits
+
+
 def process(
     logits_bV: torch.Tensor,
     sequences_bS: torch.Tensor,
