@@ -123,7 +123,7 @@ class _Served:
                 case messages.Sync():
                     self._sync(message)
                 case messages.Generate():
-                    self._generate(message)
+                    self._write(message)
         except Exception as error:
             self._channel.fail(getattr(message, "call", 0), error)
 
@@ -151,7 +151,7 @@ class _Served:
         self._engine.sync(named(), message.version)
         self._channel.send([messages.DONE, message.call])
 
-    def _generate(self, message: messages.Generate) -> None:
+    def _write(self, message: messages.Generate) -> None:
         if self._missing:
             raise EngineError(
                 f"The rollout process has no weights of {min(self._missing)} yet: sync all of them first."

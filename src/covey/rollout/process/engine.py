@@ -232,9 +232,9 @@ class ProcessEngine:
                     if self._closed:
                         raise EngineError("The rollout engine was closed.") from None
                     if attempt == _TRIES:
+                        full = " Was the memory full?" if "SIGKILL" in ended.how else ""
                         raise EngineError(
-                            f"The rollout process {ended.how} {when}, {_TRIES} times in a row (SIGKILL often means "
-                            f"that the memory was full). {ended.output}"
+                            f"The rollout process {ended.how} {when}, {_TRIES} times in a row.{full} {ended.output}"
                         ) from None
                     logger.warning(
                         "The rollout process %s %s: another one is started, and what was lost is done again. %s",

@@ -119,14 +119,16 @@ class StartedProcess:
             self._channel.shutdown(socket.SHUT_RDWR)
         self._process.kill()
         self._process.wait()
+        self._channel.close()
 
     def _ended(self) -> EndedError:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(1.0)  # it has closed its end of the channel, so it is about to end
         how = how_it_ended(self._process.returncode) if self._process.returncode is not None else "went silent"
         self.kill()
-        self._channel.close()
-        text = " ".join(self._output.read_text("utf-8", "replace").split())[-_SHOWN:]
+        text = ""
+        with contextlib.suppress(OSError):  # the folder was removed
+            text = " ".join(self._output.read_text("utf-8", "replace").split())[-_SHOWN:]
         return EndedError(how, f"The end of its output: {text}" if text else "It printed nothing.")
 
 
