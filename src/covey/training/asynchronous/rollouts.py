@@ -39,7 +39,7 @@ class Rollouts:
         policy: how completions are written ahead.
         group_size: completions per prompt.
         seed: of the run. The seed of a completion is a hash of it, its round, and its place there.
-        schedule: what is written is recorded there.
+        schedule: what is written is recorded there; may also be set before anything is published.
         replay: what is written, and what joins a round, is read from there.
         vocab_size: rows of the model's embedding, to check the tokens of engines that are not Covey's.
     """
@@ -65,8 +65,8 @@ class Rollouts:
         self._caller = EngineCaller(engine, sampling, vocab_size)
         self._group_size = group_size
         self._seed = seed
-        self._schedule = schedule
-        self._replay = replay
+        self.schedule = schedule
+        self.replay = replay
         self._calls = 0
         self._pool = Pool(policy)
         self._snapshots: dict[int, Snapshot] = {}
@@ -123,8 +123,8 @@ class Rollouts:
             raise ValueError(f"round {number} was submitted, and {self.next_round} is the next one")
         size = self._group_size
         own = list(seeds) if seeds is not None else seeds_of(self._seed, number, len(prompts) * size)
-        if self._replay is not None:
-            self._replay.check_prompts(number, prompts)
+        if self.replay is not None:
+            self.replay.check_prompts(number, prompts)
         groups = [
             Group(
                 number,
@@ -138,8 +138,8 @@ class Rollouts:
         ]
         with self._changed:
             self._check()
-            if self._schedule is not None:
-                self._schedule.prompts(number, prompts)
+            if self.schedule is not None:
+                self.schedule.prompts(number, prompts)
             self._pool.add(groups)
             self.next_round = number + 1
             self._changed.notify_all()
@@ -155,8 +155,8 @@ class Rollouts:
                 self._check()
                 self._changed.wait(_WAKE)
             self._pool.remove(groups)
-            if self._schedule is not None:
-                self._schedule.round(number, groups)
+            if self.schedule is not None:
+                self.schedule.round(number, groups)
             self._drop_snapshots()
         return groups
 
@@ -183,7 +183,7 @@ class Rollouts:
                 "groups": self._pool.state(),
                 "next_round": self.next_round,
                 "calls": self._calls,
-                "schedule": 0 if self._schedule is None else self._schedule.sync(),
+                "schedule": 0 if self.schedule is None else self.schedule.sync(),
             }
 
     def restore(self, state: dict[str, Any], *, written: bool = True) -> None:
@@ -212,8 +212,8 @@ class Rollouts:
         for snapshot in {id(one): one for one in self._snapshots.values()}.values():
             snapshot.drop()
         self._snapshots.clear()
-        if self._schedule is not None:
-            self._schedule.close()
+        if self.schedule is not None:
+            self.schedule.close()
 
     # -- with the lock
 
@@ -230,19 +230,19 @@ class Rollouts:
             ) from self._error
 
     def _joining(self, number: int) -> list[Group] | None:
-        if self._replay is None:
+        if self.replay is None:
             return self._pool.joining(number)
-        if number not in self._replay.rounds:
-            raise self._replay.misfit(f"it ends before round {number}, as the recorded run did")
-        groups = [group for key in self._replay.rounds[number] if (group := self._pool.get(key)) is not None]
-        if len(groups) < len(self._replay.rounds[number]):
-            raise self._replay.misfit(f"its round {number} trains on prompts that this run has not submitted")
+        if number not in self.replay.rounds:
+            raise self.replay.misfit(f"it ends before round {number}, as the recorded run did")
+        groups = [group for key in self.replay.rounds[number] if (group := self._pool.get(key)) is not None]
+        if len(groups) < len(self.replay.rounds[number]):
+            raise self.replay.misfit(f"its round {number} trains on prompts that this run has not submitted")
         return None if any(group.arrived < 0 for group in groups) else groups
 
     def _drop_snapshots(self) -> None:
         needed = {self._newest, self._writing} | (self._pool.versions if self.policy.fixed else set())
-        if self._replay is not None:
-            needed |= {call.version for call in self._replay.calls[self._calls :]}
+        if self.replay is not None:
+            needed |= {call.version for call in self.replay.calls[self._calls :]}
         kept = {id(one) for version, one in self._snapshots.items() if version in needed}
         for version in [version for version in self._snapshots if version not in needed]:
             snapshot = self._snapshots.pop(version)
@@ -251,7 +251,7 @@ class Rollouts:
 
     def _call_or_none(self) -> tuple[int, list[tuple[Group, Row]], list[int] | None] | None:
         """The version, the rows, and in a replay the tokens of each, of the next call; None if it has to wait."""
-        if self._replay is not None:
+        if self.replay is not None:
             return self._replayed_call()
         if self._newest < 0:
             return None
@@ -261,10 +261,10 @@ class Rollouts:
         return version, [(group, row) for group in groups for row in group.open_rows], None
 
     def _replayed_call(self) -> tuple[int, list[tuple[Group, Row]], list[int] | None] | None:
-        assert self._replay is not None
-        if self._calls >= len(self._replay.calls):
+        assert self.replay is not None
+        if self._calls >= len(self.replay.calls):
             return None
-        call = self._replay.calls[self._calls]
+        call = self.replay.calls[self._calls]
         if call.version not in self._snapshots or any(number >= self.next_round for number, _, _ in call.rows):
             return None
         chosen = []
@@ -273,13 +273,13 @@ class Rollouts:
             group = self._pool.get(key)
             row = None if group is None else group.rows[place % self._group_size]
             if group is None or row is None or row.length != start or row.ended:
-                raise self._replay.misfit(f"its call {self._calls} goes on with completions that are not there")
+                raise self.replay.misfit(f"its call {self._calls} goes on with completions that are not there")
             chosen.append((group, row))
         return call.version, chosen, list(call.tokens)
 
     def _interrupts(self, version: int) -> bool:
         """Whether a call by this version ends between tokens; asked from its engine's thread."""
-        renews = self._replay is None and self.policy.partial == "continue"
+        renews = self.replay is None and self.policy.partial == "continue"
         return self._closed or (renews and self._newest > version)
 
     # -- the thread
@@ -322,8 +322,8 @@ class Rollouts:
                 if tokens is not None and part.truncated and row.length + part.length < self._caller.max_length:
                     part = replace(part, truncated=False, unfinished=True)  # here the recorded call was interrupted
                 row.add(part, version)
-                if self._replay is not None and tokens is not None and part.length != tokens[place]:
-                    raise self._replay.misfit(f"a completion has {tokens[place]} tokens there and {part.length} here")
+                if self.replay is not None and tokens is not None and part.length != tokens[place]:
+                    raise self.replay.misfit(f"a completion has {tokens[place]} tokens there and {part.length} here")
                 self._pool.settle(group)
                 self._changed.notify_all()
 
@@ -344,8 +344,8 @@ class Rollouts:
             written = tuple(row.length - start for (_, row), start in zip(rows, starts, strict=True))
             if any(written) and not self._closed:
                 self._calls += 1
-                if self._schedule is not None:
+                if self.schedule is not None:
                     places = tuple((row.round, row.place, start) for (_, row), start in zip(rows, starts, strict=True))
-                    self._schedule.call(Call(version, places, written))
+                    self.schedule.call(Call(version, places, written))
             self._drop_snapshots()
             self._changed.notify_all()

@@ -152,10 +152,10 @@ class Schedule:
         Raises:
             ConfigError: they differ, with what differs.
         """
-        names = [name for name in {**self.settings, **settings} if self.settings.get(name) != settings.get(name)]
+        names = [name for name, value in settings.items() if self.settings.get(name) != value]
         if not names:
             return
-        shown = [f"{name} was {self.settings.get(name)} and is {settings.get(name)} here" for name in names[:_SHOWN]]
+        shown = [f"{name} was {self.settings.get(name)} and is {settings[name]} here" for name in names[:_SHOWN]]
         more = f", and {len(names) - _SHOWN} more differ" if len(names) > _SHOWN else ""
         raise self.misfit("; ".join(shown) + more)
 
