@@ -25,7 +25,9 @@ from covey.rollout.local.forward import prefill, step
 from covey.rollout.local.next_turn import NextTurn
 from covey.rollout.local.prompt_cache import SharedPromptCache, windows_of
 from covey.rollout.local.shared_attention import SharedAttention
+from covey.rollout.local.supports import FLUSH_EVERY
 from covey.rollout.local.token_sampling import (
+    NOT_FINITE,
     LogitsProcessor,
     RowAware,
     SampledTokens,
@@ -40,7 +42,7 @@ from covey.rollout.local.written import Written
 PREFILL_TOKENS = 8192
 """Most prompt tokens, padding included, of one prefill, unless one prompt is longer."""
 
-GPU_CHECK_EVERY = 16
+GPU_CHECK_EVERY = FLUSH_EVERY
 """On a GPU, steps between two checks for ended completions: a check synchronises with the device."""
 
 
@@ -303,8 +305,11 @@ class _Run:
         if self.sampling.temperature > 0:
             uniform_b = self._uniform(rows_b, places)
         sampled = sample_tokens(logits_bV, uniform_b, self.sampling)
-        counts = {self.lengths[row] for row in rows}
-        self.written.put(rows_b, counts.pop() if len(counts) == 1 else self._counts_b(places), sampled)
+        counts = [self.lengths[row] for row in rows]
+        counts_b = counts[0] if min(counts) == max(counts) else self._counts_b(places)
+        self.written.put(rows_b, counts_b, sampled)
+        if sampled.support is not None:
+            self.written.supports.add(rows, counts, sampled.support)
         return sampled
 
     def _uniform(self, rows_b: torch.Tensor, places: slice) -> torch.Tensor:
@@ -338,11 +343,9 @@ class _Run:
     def _remove_ended(self, *, others: bool = False) -> None:
         """Remove the rows that have ended, or all."""
         *ended, invalid = torch.cat([self.ended_b, self.invalid[None]]).tolist()  # one wait for the device
+        self.written.supports.flush()
         if invalid:
-            raise TrainingError(
-                "The model's logits are not finite (NaN or infinite), so no token can be sampled from them. "
-                "Its weights have most likely diverged: lower training.learning_rate, or go back to a checkpoint."
-            )
+            raise TrainingError(NOT_FINITE)
         full = [others or self.lengths[row] == self.limits[row] for row in self.rows]
         gone = [place for place in range(len(self.rows)) if ended[place] or full[place]]
         if not gone:

@@ -1,4 +1,4 @@
-"""What the rows of a call of `sample` have written: tokens and their log-probabilities."""
+"""What the rows of a call of `sample` have written: tokens, their log-probabilities, and their supports."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import torch
 
 from covey.model.device import on_device
 from covey.rollout.engine import Completion
+from covey.rollout.local.supports import Supports
 from covey.rollout.local.token_sampling import SampledTokens
 
 
@@ -40,6 +41,7 @@ class Written:
             sequences[row, self._longest - len(ids) : self._longest] = torch.tensor(ids)
         self._sequences = on_device(sequences, device)
         self._logps = torch.zeros(shape, device=device) if logps else None
+        self.supports = Supports(len(prompt_ids))
 
     def put(self, rows_b: torch.Tensor, counts: torch.Tensor | int, sampled: SampledTokens) -> None:
         """Append a token to each of these rows.
@@ -92,7 +94,7 @@ class Written:
         completions = self._sequences[rows_b, columns].tolist()
         logps = None if self._logps is None else self._logps[rows_b, columns].tolist()
         eos, found = set(eos_token_ids), []
-        for place, (ids, length, limit) in enumerate(zip(completions, lengths, limits, strict=True)):
+        for place, (row, ids, length, limit) in enumerate(zip(rows, completions, lengths, limits, strict=True)):
             end = next((count for count, token in enumerate(ids[:length], start=1) if token in eos), None)
             kept = slice(length if end is None else end)
             found.append(
@@ -100,6 +102,7 @@ class Written:
                     ids[kept],
                     truncated=end is None and length == limit,
                     logps=None if logps is None else logps[place][kept],
+                    support=self.supports.read(row, length if end is None else end),
                     unfinished=end is None and length < limit,
                 )
             )
