@@ -250,6 +250,7 @@ def build_trainer(
                 speed=config.speed,
                 engine=engine,
                 asynchronous=Asynchronous.of(config),
+                vllm_lora_sync=config.training.vllm_lora_sync,
                 environment_factory=None if environments is None else environments.factory,
                 tools=None if environments is None else environments.tools,
                 rollout_func=rollout_func,

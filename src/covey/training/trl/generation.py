@@ -25,6 +25,7 @@ from covey.rollout.generate import engine_failures
 from covey.rollout.local.compatibility import options_of, unsupported_option
 from covey.rollout.local.engine import AnyHasWork
 from covey.rollout.registry import check_engine, check_reasoning
+from covey.rollout.vllm.support import candidates, sampled_logps, support_of
 from covey.training.replaced import replaced
 from covey.training.trl.engine import EngineGeneration
 
@@ -102,14 +103,18 @@ class PolicyEngine(LocalEngine):
 class TRLEngine:
     """TRL's vLLM, colocated or on a server. TRL sends the weights, which it reads from the policy itself."""
 
-    capabilities = Capabilities(logprobs=True, reasoning_vocab=True, collective=True)
+    capabilities = Capabilities(logprobs=True, reasoning_vocab=True, collective=True, support=True)
 
     def __init__(self, trainer: Any) -> None:
         """
         Args:
             trainer: Covey's `GRPOTrainer` with `use_vllm=True`.
+
+        Raises:
+            EngineError: the server cannot say which tokens could be sampled by the trainer's settings.
         """
         self._trainer = trainer
+        self._candidates(sampling_of(trainer)[0])
 
     @property
     def version(self) -> int | None:
@@ -130,18 +135,36 @@ class TRLEngine:
         engine: EngineGeneration = self._trainer.vllm_generation
         rows = [list(ids) for ids in prompts]
         names = ("max_completion_length", "temperature", "top_p", "top_k", "min_p", "repetition_penalty")
-        with replaced(engine, **{name: getattr(sampling, name) for name in names}):
-            _, completions, logps, _ = engine.generate(
+        settings = {name: getattr(sampling, name) for name in names}
+        if most := self._candidates(sampling):
+            settings |= {"top_k": most, "logprobs": most}
+        with replaced(engine, **settings):
+            _, completions, logps, tokens = engine.generate(
                 prompts=rows,
                 images=None,
                 num_generations=self._group_size(rows) if engine.mode == "server" else 1,
                 profiler=profiling_context(self._trainer, "vLLM.generate"),
             )
         ends = {*self._trainer.eos_token_ids, *sampling.stop_token_ids}
-        return [
-            Completion(list(ids), not ids or ids[-1] not in ends, [_number(at[0]) for at in values])
-            for ids, values in zip(completions, logps, strict=True)
-        ]
+        found = list[Completion]()
+        for ids, token_ids, values in zip(completions, tokens, logps, strict=True):
+            one = Completion(list(ids), not ids or ids[-1] not in ends)
+            if most:
+                own, support = support_of(ids, token_ids, values)
+                found.append(replace(one, logps=own, support=support))
+            else:
+                found.append(replace(one, logps=sampled_logps(ids, token_ids, values)))
+        return found
+
+    def _candidates(self, sampling: SamplingSettings) -> int:
+        """How many tokens can be sampled in each place, if their set is to be returned, else 0.
+
+        Raises:
+            EngineError: the server does not return so many log-probs.
+        """
+        most = candidates(sampling, vocab_size(self._trainer))
+        self._trainer.vllm_generation.check_logprobs(most)
+        return most
 
     def _group_size(self, rows: list[list[int]]) -> int:
         """The largest size of groups of equal prompts that all prompts, of all processes, fall into."""
@@ -157,11 +180,6 @@ class TRLEngine:
 
     def close(self) -> None:
         """TRL's engine ends with the process."""
-
-
-def _number(logp: float | None) -> float:
-    """TRL's None is a log-probability that vLLM could not compute."""
-    return math.nan if logp is None else logp
 
 
 def engine_for(trainer: Any, own: InferenceEngine | None) -> InferenceEngine:

@@ -86,6 +86,7 @@ class GRPOTrainer(TRLGRPOTrainer):
         engine: InferenceEngine | None = None,
         asynchronous: Asynchronous | None = None,
         vocabulary: ReasoningVocabulary | None = None,
+        vllm_lora_sync: str = "auto",
         **kwargs: Any,
     ) -> None:
         """TRL's arguments, and Covey's; by default, training is TRL's.
@@ -102,6 +103,8 @@ class GRPOTrainer(TRLGRPOTrainer):
             engine: generates the completions; None takes TRL's vLLM with `use_vllm=True`, else the policy itself.
             asynchronous: has completions written ahead, while the policy learns; None generates and learns in turns.
             vocabulary: the model's reasoning vocabulary; None reads the one stored next to the weights, if any.
+            vllm_lora_sync: what vLLM gets of a model with adapters after each step: `adapter`, `merge` (whole weights),
+                or `auto`, the adapter where vLLM takes it.
             kwargs: TRL's arguments by keyword.
 
         Raises:
@@ -112,7 +115,7 @@ class GRPOTrainer(TRLGRPOTrainer):
         if objective is not None:
             check_objective(objective)
         check_prompts(TRLGRPOTrainer, *args, **kwargs)
-        with patched_engine(self):
+        with patched_engine(self, vllm_lora_sync):
             super().__init__(*args, **kwargs)
         self._speed = speed if speed is not None else SpeedConfig()
         run = {"num_generations": self.num_generations, "max_completion_length": self.max_completion_length}
