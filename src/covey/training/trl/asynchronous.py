@@ -11,7 +11,7 @@ import hashlib
 import logging
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from trl.extras.profiling import profiling_context
 from covey.errors import ConfigError, CoveyError, DataError, EngineError
 from covey.rollout import InferenceEngine
 from covey.rollout.process.engine import ProcessEngine
+from covey.rollout.vllm.server_engine import ServerEngine
 from covey.runlog import names
 from covey.runlog.directory import RunDirectory
 from covey.training.asynchronous.plan import RoundPlan, rounds_in
@@ -83,6 +84,8 @@ class AsynchronousRounds:
         self.close()
         self._snapshot = None
         trainer, args = self._trainer, self._trainer.args
+        asked, self._refusal = sampling_of(trainer)
+        self._sampling = trainer.sampling.settings(asked)
         if restored is None and trainer.state.global_step:
             raise ConfigError(
                 f"training.staleness={self._settings.staleness} cannot go on from a checkpoint of another program or "
@@ -145,13 +148,14 @@ class AsynchronousRounds:
         if self._settings.partial == "continue":
             trainer._log_completion_extra(names.COLUMN_VERSIONS, [[list(p) for p in row.versions] for _, row in rows])
         prompt_ids = [list(group.prompt) for group, _ in rows]
-        turn = [one.ids for one in completions], [one.logps for one in completions]
+        turn = trainer.sampling.sampled(completions, self._sampling)
+        ages = [[number - version for version, count in row.versions for _ in range(count)] for _, row in rows]
+        trainer.sampling.newest = replace(trainer.sampling.newest, staleness=ages)
         with (
             replaced(
                 trainer,
                 _tokenize_prompts=lambda _: (prompt_ids, None, {}),
                 _generate_single_turn=lambda *_, **__: turn,
-                use_vllm=True,
             ),
             trainer._early_rewards.batch_of(inputs),
         ):
@@ -214,18 +218,16 @@ class AsynchronousRounds:
         trainer = self._trainer
         self._threads = torch.get_num_threads()
         shutil.rmtree(self._folder, ignore_errors=True)
-        sampling, refusal = sampling_of(trainer)
-        if refusal is not None:
+        if self._refusal is not None:
             raise ConfigError(
-                f"{refusal}, and with training.staleness={policy.staleness} completions are sampled by Covey: leave it "
+                f"{self._refusal}, and with training.staleness={policy.staleness} completions are sampled by Covey: leave it "
                 "out, or set training.staleness=0."
             )
-        engine = self._engine or self._own_engine()
-        self._sampling = sampling
+        engine = self._engine or (self._server() if trainer.use_vllm else self._own_engine())
         replay = None if self._settings.schedule is None else Schedule.read(self._settings.schedule)
         self._rollouts = Rollouts(
             engine,
-            sampling,
+            self._sampling,
             policy,
             group_size=trainer.num_generations,
             seed=int(trainer.args.seed),
@@ -236,6 +238,11 @@ class AsynchronousRounds:
             self._rollouts.restore(state["rollouts"])
         else:
             self._rollouts.next_round = due
+
+    def _server(self) -> ServerEngine:
+        trainer = self._trainer
+        client = trainer.vllm_generation.vllm_client
+        return ServerEngine(client, vocab_size=vocab_size(trainer), seed=int(trainer.args.seed))
 
     def _own_engine(self) -> ProcessEngine:
         """Covey's own engine in another process, which gets some of this one's threads on a CPU."""
@@ -267,7 +274,8 @@ class AsynchronousRounds:
 
     def _recorded(self, digest: str | None) -> dict[str, Any]:
         """What a replay must have in common with this run, by name."""
-        trainer, settings, args = self._trainer, self._settings, self._trainer.args
+        trainer, settings, args, rollouts = self._trainer, self._settings, self._trainer.args, self._rollouts
+        assert rollouts is not None
         values = {f"training.{name}": _plain(getattr(args, name)) for name in _SAME}
         values |= {f"sampling.{name}": _plain(value) for name, value in asdict(self._sampling).items()}
         return {
@@ -279,8 +287,8 @@ class AsynchronousRounds:
             "processes": trainer.accelerator.num_processes,
             "device": trainer.accelerator.device.type,
             "threads": torch.get_num_threads(),
-            "threads of the rollout process": getattr(self._rollouts and self._rollouts.engine, "threads", None),
-            "engine": "local" if self._engine is None else type(self._engine).__name__,
+            "threads of the rollout process": getattr(rollouts.engine, "threads", None),
+            "engine": type(rollouts.engine).__name__,
             "rows of data": len(self._data),
             **({} if digest is None else {"weights": digest}),
         }
@@ -363,7 +371,7 @@ def _check(trainer: Any, engine: InferenceEngine | None) -> None:
         "rollout_func": trainer.rollout_func is not None,
         "resample_groups": trainer._resampler is not None,
         "use_transformers_continuous_batching=True": trainer.use_transformers_continuous_batching,
-        "use_vllm=True": trainer.use_vllm,
+        "vllm_mode=colocate": trainer.use_vllm and trainer.vllm_mode != "server",
     }
     if found := [name for name, used in refused.items() if used]:
         raise ConfigError(f"staleness above 0 cannot be combined with {' and '.join(found)}: leave one of them out.")

@@ -202,10 +202,11 @@ def engine_for(trainer: Any, own: InferenceEngine | None) -> InferenceEngine:
 def evaluation_engine(trainer: Any) -> Iterator[InferenceEngine]:
     """The engine for evaluations during training, with the current weights: the user's own, else the policy.
 
-    TRL's vLLM has no seeds, by which an evaluation is the same each time.
+    TRL's vLLM has no seeds, by which an evaluation is the same each time. In asynchronous training the engine is busy,
+    with older weights.
     """
     engine = trainer.engine
-    if isinstance(engine, TRLEngine | PolicyEngine):
+    if trainer.asynchronous or isinstance(engine, TRLEngine | PolicyEngine):
         with evaluating(trainer.model):
             yield PolicyEngine(trainer)
     else:
@@ -233,30 +234,34 @@ def generate_turn(
         ConfigError: the user's engine cannot sample by the settings.
         EngineError: the engine fails, or the prompts are not text only and it is the user's.
     """
-    engine = trainer.engine
+    engine, scoring = trainer.engine, trainer.sampling
+    turn: Turn
     if not text_only:
         if isinstance(engine, TRLEngine | PolicyEngine):
             return None
         raise EngineError(f"The engine {type(engine).__name__} takes tokens, and these prompts hold images as well.")
-    sampling, refusal = sampling_of(trainer)
+    asked, refusal = sampling_of(trainer)
+    sampling = scoring.settings(asked)
     if isinstance(engine, PolicyEngine):
-        if not engine.shared_prefill or trainer.use_transformers_continuous_batching:
+        found = None
+        if engine.shared_prefill and not trainer.use_transformers_continuous_batching:
+            with profiling_context(trainer, "transformers.generate"):
+                found = engine.sample_or_none(prompt_ids, sampling, refusal, max_lengths)
+        if found is None:
+            scoring.sampled_by_trl(asked)
             return None
-        with profiling_context(trainer, "transformers.generate"):
-            found = engine.sample_or_none(prompt_ids, sampling, refusal, max_lengths)
-        return None if found is None else ([one.ids for one in found], None)
+        turn = scoring.sampled(found, sampling)
+        return turn
     if refusal is not None:
         raise ConfigError(f"{refusal}, and {type(engine).__name__} generates the completions: leave it out.")
     sync_engine(trainer)
-    can = engine.capabilities
     # from the trainer's random numbers, which a checkpoint holds
-    seed = int(torch.randint(2**31, ())) if can.seeded else None
+    seed = int(torch.randint(2**31, ())) if engine.capabilities.seeded else None
     with nullcontext() if isinstance(engine, TRLEngine) else profiling_context(trainer, "engine.generate"):
-        wanted = can.logprobs and trainer.off_policy_mask_threshold is not None
-        settings, rows = replace(sampling, logprobs=wanted), vocab_size(trainer)
-        found = complete(engine, prompt_ids, settings, seed=seed, vocab_size=rows, max_lengths=max_lengths)
-    logps = [one.logps for one in found if one.logps is not None]
-    return [one.ids for one in found], logps if len(logps) == len(found) else None
+        rows = vocab_size(trainer)
+        found = complete(engine, prompt_ids, sampling, seed=seed, vocab_size=rows, max_lengths=max_lengths)
+    turn = scoring.sampled(found, sampling)
+    return turn
 
 
 def sync_engine(trainer: Any) -> None:
