@@ -220,8 +220,8 @@ class AsynchronousRounds:
         shutil.rmtree(self._folder, ignore_errors=True)
         if self._refusal is not None:
             raise ConfigError(
-                f"{self._refusal}, and with training.staleness={policy.staleness} completions are sampled by Covey: leave it "
-                "out, or set training.staleness=0."
+                f"{self._refusal}, and with training.staleness={policy.staleness} completions are sampled by Covey: leave "
+                "it out, or set training.staleness=0."
             )
         engine = self._engine or (self._server() if trainer.use_vllm else self._own_engine())
         replay = None if self._settings.schedule is None else Schedule.read(self._settings.schedule)
