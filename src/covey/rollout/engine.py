@@ -6,7 +6,7 @@ of it (`covey.rollout.generate`, and TRL in training), so that every engine sees
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -39,6 +39,19 @@ class SamplingSettings:
     """Whether to return the log-probabilities of the sampled tokens."""
     support: bool = False
     """Whether to return which tokens could be sampled in each place; only where top-k, top-p or min-p cut any off."""
+    support_top_k: int = 0
+    """With `support`, where top-p or min-p cut tokens off and `top_k` is 0: sample from this many of the likeliest
+    tokens; 0 means all."""
+
+    @property
+    def truncates(self) -> bool:
+        """Whether top-k, top-p or min-p may cut tokens off."""
+        return self.temperature > 0 and (self.top_k > 0 or self.top_p < 1 or self.min_p > 0)
+
+    @property
+    def most_kept(self) -> int:
+        """Of this many of the likeliest tokens one is sampled; 0 means all."""
+        return self.top_k or (self.support_top_k if self.support and self.truncates else 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +59,7 @@ class Completion:
     """One completion of one prompt."""
 
     ids: list[int]
-    """Its tokens, at least one, with the token that ended it."""
+    """Its tokens, at least one unless it is `unfinished`, with the token that ended it."""
     truncated: bool
     """Whether it reached the length limit before it ended."""
     logps: list[float] | None = None
@@ -66,9 +79,13 @@ class Completion:
         return len(self.ids)
 
 
+OnEnded = Callable[[int, Completion], None]
+"""Takes the index of a prompt and its completion, which has ended."""
+
+
 def cut(one: Completion, length: int) -> Completion:
     """A completion of at most this many tokens; text is left to the caller where some are cut off."""
-    if one.length <= length:
+    if one.length < length or (one.length == length and not one.unfinished):
         return one
     logps = None if one.logps is None else one.logps[:length]
     support = None if one.support is None else one.support[:length]

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Sized
+import hashlib
+from collections.abc import Callable, Sequence, Sized
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from numbers import Integral
 from typing import Any
 
+import torch
 from transformers import PreTrainedTokenizerBase
 
 from covey.errors import EngineError
 from covey.importing import user_errors
 from covey.model.prompts import TemplateArguments, render
-from covey.rollout.engine import Completion, InferenceEngine, SamplingSettings, cut
+from covey.rollout.engine import Completion, InferenceEngine, OnEnded, SamplingSettings, cut
 
 
 def generate(
@@ -56,9 +58,11 @@ def complete(
     prompts: Sequence[Sequence[int]],
     sampling: SamplingSettings,
     *,
-    seed: int | None,
+    seed: int | Sequence[int] | None,
     vocab_size: int | None = None,
     max_lengths: Sequence[int] | None = None,
+    interrupted: Callable[[], bool] | None = None,
+    on_ended: OnEnded | None = None,
 ) -> list[Completion]:
     """`engine.generate`, whose result is checked. Tokens are checked of engines that are not Covey's own.
 
@@ -66,37 +70,44 @@ def complete(
         engine: see `generate`.
         prompts: token ids.
         sampling: see `generate`.
-        seed: see `generate`.
+        seed: see `generate`; or one for each prompt, which engines without `row_seeds` get one number made of.
         vocab_size: token ids are below it; None sets no bound.
         max_lengths: the longest completion of each prompt, at least one token, where it is below that of the settings:
             in a conversation, what a row has left. Completions of engines without `row_limits` are cut.
+        interrupted: see `Capabilities.interruptible`; of no use to an engine that is not.
+        on_ended: see `Capabilities.interruptible`; called at the end for an engine that is not.
 
     Raises:
         EngineError: it fails, or its result is not one completion per prompt, of tokens of the vocabulary, at least one
-            and at most `sampling.max_completion_length`, with as many log-probabilities, if any.
+            and at most `sampling.max_completion_length`, with as many log-probabilities and supports, if any.
     """
-    limits: dict[str, Any] = {}
+    can, options = engine.capabilities, dict[str, Any]()
     if max_lengths is not None:
         longest = min(max(max_lengths, default=1), sampling.max_completion_length)
         sampling = replace(sampling, max_completion_length=longest)
-        if engine.capabilities.row_limits:
-            limits["max_lengths"] = max_lengths
+        if can.row_limits:
+            options["max_lengths"] = max_lengths
+    options["seed"] = seed if seed is None or isinstance(seed, int) or can.row_seeds else _of_all(seed)
+
+    def checked(place: int, one: Completion) -> Completion:
+        _check(engine, place, one, sampling.max_completion_length, vocab_size)
+        return one if max_lengths is None else cut(one, max_lengths[place])
+
+    if can.interruptible:
+        options["interrupted"] = interrupted
+        options["on_ended"] = on_ended and (lambda place, one: on_ended(place, checked(place, one)))
     with engine_failures(engine, "generate"):
-        found = engine.generate(prompts, sampling, seed=seed, **limits)
+        found = engine.generate(prompts, sampling, **options)
     name = type(engine).__name__
     if not isinstance(found, list | tuple) or not all(isinstance(one, Completion) for one in found):
         raise EngineError(f"The engine {name} returned {_kind(found)}: it must be a list of covey.rollout.Completion.")
     if len(found) != len(prompts):
         raise EngineError(f"The engine {name} returned {len(found)} completions of {len(prompts)} prompts: one each.")
-    if not _is_coveys(engine):
-        _check_tokens(name, found, sampling.max_completion_length, vocab_size)
-    if not all(one.ids for one in found):
-        raise EngineError(
-            f"The engine {name} returned a completion without tokens: it holds at least the token that ended it."
-        )
-    if not all(one.logps is None or (isinstance(one.logps, Sized) and len(one.logps) == len(one.ids)) for one in found):
-        raise EngineError(f"The engine {name} returned log-probabilities that are not one for each token.")
-    return list(found) if max_lengths is None else list(map(cut, found, max_lengths))
+    completions = [checked(place, one) for place, one in enumerate(found)]
+    if on_ended is not None and not can.interruptible:
+        for place, one in enumerate(completions):
+            on_ended(place, one)
+    return completions
 
 
 def conversation(engine: InferenceEngine) -> AbstractContextManager[None]:
@@ -136,19 +147,49 @@ def _is_integer(token: Any) -> bool:
     return isinstance(token, Integral) and not isinstance(token, bool)  # numpy's integers as well
 
 
-def _check_tokens(name: str, found: Sequence[Completion], longest: int, vocab_size: int | None) -> None:
-    for place, one in enumerate(found):
-        what = f"The engine {name} returned as completion {place} (the first is 0)"
-        if not isinstance(one.ids, list | tuple):
-            raise EngineError(f"{what} ids of type {type(one.ids).__name__}: they are a list of integers.")
-        if len(one.ids) > longest:
-            raise EngineError(f"{what} {len(one.ids)} tokens: sampling.max_completion_length is {longest}.")
-        for token in one.ids:
-            if not _is_integer(token):
-                raise EngineError(f"{what} the token id {token!r} of type {type(token).__name__}: ids are integers.")
-            if token < 0 or (vocab_size is not None and token >= vocab_size):
-                most = " or more" if vocab_size is None else f" to {vocab_size - 1}"
-                raise EngineError(f"{what} the token id {token}: the vocabulary's ids are 0{most}.")
+def _of_all(seeds: Sequence[int]) -> int:
+    """A seed that depends on all of these, below 2^31."""
+    return int.from_bytes(hashlib.blake2b(repr(list(seeds)).encode(), digest_size=4).digest()) >> 1
+
+
+def _check(engine: InferenceEngine, place: int, one: Completion, longest: int, vocab_size: int | None) -> None:
+    what = f"The engine {type(engine).__name__} returned as completion {place} (the first is 0)"
+    own = _is_coveys(engine)
+    if not own:
+        _check_tokens(what, one, longest, vocab_size)
+    if not one.ids and not one.unfinished:
+        raise EngineError(f"{what} one without tokens: it holds at least the token that ended it.")
+    if one.logps is not None and not (isinstance(one.logps, Sized) and len(one.logps) == len(one.ids)):
+        raise EngineError(f"{what} log-probabilities that are not one for each token.")
+    if one.support is not None and not own:
+        _check_support(what, one.support, one.ids, vocab_size)
+
+
+def _check_tokens(what: str, one: Completion, longest: int, vocab_size: int | None) -> None:
+    if not isinstance(one.ids, list | tuple):
+        raise EngineError(f"{what} ids of type {type(one.ids).__name__}: they are a list of integers.")
+    if len(one.ids) > longest:
+        raise EngineError(f"{what} {len(one.ids)} tokens: sampling.max_completion_length is {longest}.")
+    for token in one.ids:
+        if not _is_integer(token):
+            raise EngineError(f"{what} the token id {token!r} of type {type(token).__name__}: ids are integers.")
+        if token < 0 or (vocab_size is not None and token >= vocab_size):
+            most = " or more" if vocab_size is None else f" to {vocab_size - 1}"
+            raise EngineError(f"{what} the token id {token}: the vocabulary's ids are 0{most}.")
+
+
+def _check_support(what: str, support: Any, ids: Sequence[int], vocab_size: int | None) -> None:
+    if not isinstance(support, torch.Tensor) or support.dtype != torch.int32 or support.shape[:-1] != (len(ids),):
+        found = type(support).__name__
+        if isinstance(support, torch.Tensor):
+            found = f"{support.dtype} {list(support.shape)}"
+        raise EngineError(f"{what} a support of {found}: it is a tensor of torch.int32 [{len(ids)}, C].")
+    lowest, highest = (int(support.min()), int(support.max())) if support.numel() else (-1, -1)
+    if lowest < -1 or (vocab_size is not None and highest >= vocab_size):
+        raise EngineError(f"{what} a support with ids from {lowest} to {highest}: they are token ids, or -1 for none.")
+    missing = (support.cpu() != torch.tensor(ids, dtype=torch.int32)[:, None]).all(-1).nonzero().flatten().tolist()
+    if missing:
+        raise EngineError(f"{what} a support without the sampled token {ids[missing[0]]}, in place {missing[0]}.")
 
 
 def _encode(tokenizer: PreTrainedTokenizerBase, prompt: Any, arguments: TemplateArguments) -> list[int]:

@@ -2,7 +2,8 @@
 
 A metric's name is a group and a name: `train/…` for what TRL logs at a step (under TRL's own name), `eval/…` for the
 held-out problems, `eval_<set>/…` for other evaluation sets, `time/…` for seconds and throughput, `grader/…` for shares
-of grading outcomes, `environment/…` for episodes with tools or an environment, `memory/…` for bytes. Only times (also
+of grading outcomes, `environment/…` for episodes with tools or an environment, `memory/…` for bytes, `sampling/…` for
+the sampler against the trainer, `staleness/…` for the age of the weights behind completions. Only times (also
 `environment/seconds`) and memory may differ between two runs of one config and seed.
 """
 
@@ -146,6 +147,10 @@ COLUMN_OUTCOME = "outcome"
 COLUMN_LENGTH = "length"
 """In tokens."""
 COLUMN_TRUNCATED = "truncated"
+COLUMN_VERSION = "weight_version"
+"""The generation round whose weights began the completion; only of asynchronous runs."""
+COLUMN_VERSIONS = "weight_versions"
+"""Where completions go on with newer weights: the version and the number of tokens of each part."""
 COLUMN_WEIGHT = "maxent_weight"
 """The completion's weight in the MaxEnt target of its group."""
 
@@ -169,7 +174,7 @@ COLUMN_IDS = "completion_ids"
 GRADER_ERRORS = "grader/errors"
 """Completions without a reward because a function failed, of all functions; with a name after it, of that one."""
 
-_OURS = re.compile(r"(train|eval|eval_\w+|time|memory|grader|environment)/")
+_OURS = re.compile(r"(train|eval|eval_\w+|time|memory|grader|environment|staleness)/")
 _COMPONENT = re.compile(r"train/rewards/(.+)/mean")
 _EVALUATED = re.compile(r"eval(?:_(\w+))?/(?:accuracy|reward)")
 _PROFILED = "profiling/Time taken: "

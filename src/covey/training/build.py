@@ -24,6 +24,7 @@ from covey.model.export import set_end_and_pad_tokens
 from covey.model.loading import own_sampling
 from covey.model.reasoning_vocab.token_map import MAP_FILE
 from covey.runlog.directory import RunDirectory
+from covey.training.asynchronous.settings import Asynchronous
 from covey.training.preflight.trackers import trackers
 
 if TYPE_CHECKING:
@@ -248,6 +249,7 @@ def build_trainer(
                 quantization_config=quantization,
                 speed=config.speed,
                 engine=engine,
+                asynchronous=Asynchronous.of(config),
                 environment_factory=None if environments is None else environments.factory,
                 tools=None if environments is None else environments.tools,
                 rollout_func=rollout_func,

@@ -43,7 +43,16 @@ class Start(NamedTuple):
 
 def send(channel: socket.socket, message: Any) -> None:
     """Send a message of the trainer; blocks until all of it is sent."""
-    body = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
+    send_pickled(channel, pickled(message))
+
+
+def pickled(message: Any) -> bytes:
+    """A message of the trainer for `send_pickled`, which may be sent several times."""
+    return pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
+
+
+def send_pickled(channel: socket.socket, body: bytes) -> None:
+    """As `send`."""
     channel.sendall(_LENGTH.pack(len(body)) + body)
 
 
@@ -78,15 +87,38 @@ def receive(channel: socket.socket) -> Any:
     return pickle.loads(body) if body else None
 
 
-def _exactly(channel: socket.socket, count: int) -> bytes | None:
+def send_with_bytes(channel: socket.socket, message: list[Any], data: bytes | memoryview = b"") -> None:
+    """Send plain data in JSON, and bytes; blocks until all of it is sent."""
+    body = json.dumps(message, separators=(",", ":")).encode()
+    channel.sendall(_LENGTH.pack(len(body)) + body + _LENGTH.pack(len(data)))
+    channel.sendall(data)
+
+
+def receive_with_bytes(channel: socket.socket) -> tuple[Any, bytearray] | None:
+    """Wait for what `send_with_bytes` sends; None once the other side has closed or died.
+
+    Raises:
+        BadMessageError: it is no JSON.
+    """
     parts = []
-    while count:
-        part = channel.recv(min(count, 1 << 20))
-        if not part:
+    for _ in range(2):
+        head = _exactly(channel, _LENGTH.size)
+        part = None if head is None else _exactly(channel, _LENGTH.unpack(head)[0])
+        if part is None:
             return None
         parts.append(part)
-        count -= len(part)
-    return b"".join(parts)
+    return read_json(bytes(parts[0])), parts[1]
+
+
+def _exactly(channel: socket.socket, count: int) -> bytearray | None:
+    found = bytearray(count)
+    place = memoryview(found)
+    while place:
+        received = channel.recv_into(place)
+        if not received:
+            return None
+        place = place[received:]
+    return found
 
 
 class Inbox:

@@ -45,7 +45,7 @@ class ForkServer:
         self.control, theirs = socket.socketpair()
         command = [sys.executable, "-P", "-m", "covey.workers.fork_server_process", str(theirs.fileno())]
         self._mark = uuid.uuid4().hex
-        environment = _environment() | {MARK: self._mark}
+        environment = child_environment() | {MARK: self._mark}
         with theirs:
             self._process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, env=environment, pass_fds=[theirs.fileno()]
@@ -96,7 +96,7 @@ class ForkServer:
         """As `kill`, and wait for it; returns how it ended, in words."""
         try:
             self.control.sendall(COMMAND.pack(b"E", pid))
-            return _ended(self._reply())
+            return how_it_ended(os.waitstatus_to_exitcode(self._reply()))
         except OSError as error:
             raise ForkServerGoneError from error
 
@@ -145,7 +145,7 @@ def _socketpair() -> tuple[socket.socket, socket.socket]:
     return pair
 
 
-def _environment() -> dict[str, str]:
+def child_environment() -> dict[str, str]:
     """The trainer's environment, with Covey importable and numeric libraries limited to one thread."""
     environment = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", **os.environ}
     environment.setdefault("JE_ARROW_MALLOC_CONF", "background_thread:false")  # a thread of Arrow's, hence of pandas's
@@ -158,8 +158,8 @@ def _environment() -> dict[str, str]:
     return environment
 
 
-def _ended(status: int) -> str:
-    code = os.waitstatus_to_exitcode(status)
+def how_it_ended(code: int) -> str:
+    """An exit code in words; a negative one is a signal, as in `subprocess`."""
     if code >= 0:
         return f"ended with exit code {code}"
     try:

@@ -155,15 +155,23 @@ class ReasoningVocabulary:
         """Base tokens of a sequence."""
         return [self.map.base_of(token) for token in ids]
 
-    def check_prompts(self, prompt_ids: Sequence[Sequence[int]]) -> None:
+    def check_prompts(self, prompt_ids: Sequence[Sequence[int]], *, begun: bool = False) -> None:
         """Check that prompts have ordinary tokens only.
 
+        Args:
+            prompt_ids: of each prompt.
+            begun: whether a completion may have begun in them, which has reasoning tokens inside of thinking.
+
         Raises:
-            DataError: one has a reasoning token.
+            DataError: one has a reasoning token elsewhere.
         """
         for place, ids in enumerate(prompt_ids):
-            if max(ids, default=0) >= self.map.base_vocab_size:
-                found = next(token for token in ids if token >= self.map.base_vocab_size)
+            reasoning = [at for at, token in enumerate(ids) if token >= self.map.base_vocab_size]
+            if reasoning and begun:
+                inside = self.inside(self.states(torch.tensor([list(ids)])))[0].tolist()
+                reasoning = [at for at in reasoning if at == 0 or not inside[at - 1]]
+            if reasoning:
+                found = ids[reasoning[0]]
                 raise DataError(
                     f"Prompt {place} holds the reasoning token {found}, a copy of token {self.map.base_of(found)}: "
                     "reasoning tokens are allowed in thinking only. Tokenise prompts from ordinary text, or replace "

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
 
 from covey.errors import EngineError
 from covey.log_once import log_once
@@ -16,7 +16,8 @@ from covey.model.base import base_model, evaluating
 from covey.model.device import casting_once
 from covey.model.loading import all_eos_ids
 from covey.model.reasoning_vocab.vocabulary import vocabulary_of
-from covey.rollout.engine import Capabilities, Completion, NamedWeights, SamplingSettings, cut
+from covey.rollout.engine import Capabilities, Completion, NamedWeights, OnEnded, SamplingSettings, cut
+from covey.rollout.local.by_transformers import by_transformers
 from covey.rollout.local.compatibility import (
     log_fallback,
     options_of,
@@ -73,8 +74,9 @@ class LocalEngine:
 
     @property
     def capabilities(self) -> Capabilities:
-        """Log-probabilities with a shared prefill only."""
-        return Capabilities(logprobs=self.shared_prefill, seeded=True, reasoning_vocab=True, row_limits=True)
+        """All but taking part in others' forwards."""
+        can = ("logprobs", "seeded", "reasoning_vocab", "row_limits", "support", "row_seeds", "interruptible")
+        return Capabilities(**dict.fromkeys(can, True))
 
     @property
     def version(self) -> int | None:
@@ -100,26 +102,36 @@ class LocalEngine:
         prompts: Sequence[Sequence[int]],
         sampling: SamplingSettings,
         *,
-        seed: int | None = None,
+        seed: int | Sequence[int] | None = None,
         max_lengths: Sequence[int] | None = None,
+        interrupted: Callable[[], bool] | None = None,
+        on_ended: OnEnded | None = None,
     ) -> list[Completion]:
         """See `InferenceEngine`. The model's mode is restored.
 
         Args:
-            prompts: see `InferenceEngine`.
+            prompts: see `InferenceEngine`. With a seed for each they may end with the beginning of a completion.
             sampling: see `InferenceEngine`.
-            seed: see `InferenceEngine`.
+            seed: see `InferenceEngine`; or one for each prompt, see `Capabilities.row_seeds`.
             max_lengths: the longest completion of each prompt, where it is below that of the settings.
+            interrupted: see `Capabilities.interruptible`.
+            on_ended: see `Capabilities.interruptible`; it must not use the model.
 
         Raises:
             DataError: a prompt holds reasoning tokens, other than those of its row's last turn.
             TrainingError: the logits are not finite.
         """
-        with self._in_use() as model, seeded(model.device, seed), torch.no_grad():
+        row_seeds, of_call = (None, seed) if seed is None or isinstance(seed, int) else (list(seed), 0)
+        asked = None if interrupted is None else _lasting(interrupted)
+        rows: dict[str, Any] = {"row_seeds": row_seeds, "interrupted": asked, "on_ended": on_ended}
+        with self._in_use() as model, seeded(model.device, of_call), torch.no_grad():
             found = None
             if self.shared_prefill:
-                found = self._sample(model, prompts, sampling, unsupported_option(options_of(model)), max_lengths)
-            return self._by_transformers(model, prompts, sampling, max_lengths) if found is None else found
+                refusal = unsupported_option(options_of(model))
+                found = self._sample(model, prompts, sampling, refusal, max_lengths, **rows)
+            if found is not None:
+                return found
+            return self._by_transformers(model, prompts, sampling, max_lengths, **rows)
 
     def sync(self, weights: NamedWeights, version: int) -> None:
         """See `InferenceEngine`.
@@ -157,6 +169,10 @@ class LocalEngine:
         sampling: SamplingSettings,
         refusal: str | None,
         max_lengths: Sequence[int] | None = None,
+        *,
+        row_seeds: Sequence[int] | None = None,
+        interrupted: Callable[[], bool] | None = None,
+        on_ended: OnEnded | None = None,
     ) -> list[Completion] | None:
         """By `sample`; None, with a line in the log, where it cannot be used.
 
@@ -166,13 +182,16 @@ class LocalEngine:
             sampling: see `generate`.
             refusal: a reason not to use it, if there is one already.
             max_lengths: see `generate`.
+            row_seeds: see `sample`.
+            interrupted: see `sample`; the answer lasts.
+            on_ended: see `generate`.
         """
         refusal = refusal or unsupported_reason(model)
         if refusal is not None:
             log_fallback(refusal)
             return None
         eos, pad = self._ends(model)
-        matches, keeps = self._matches(model, prompts), self._keeps(model)
+        matches, keeps = self._matches(model, prompts, begun=row_seeds is not None), self._keeps(model)
         done, rows = list[Completion](), list[TurnRow]()
         for batch in self._batches(prompts) or [slice(0, 0)]:  # with nothing to do, it may have to take part in others'
             turn = Turn(matches[batch]) if keeps else None
@@ -187,6 +206,9 @@ class LocalEngine:
                 any_has_work=self._any_has_work(model),
                 max_lengths=None if max_lengths is None else max_lengths[batch],
                 turn=turn,
+                row_seeds=None if row_seeds is None else row_seeds[batch],
+                interrupted=interrupted,
+                on_ended=_from(on_ended, batch.start),
             )
             rows += [] if turn is None else turn.rows
         self._keep(prompts, done, rows)
@@ -198,19 +220,30 @@ class LocalEngine:
         prompts: Sequence[Sequence[int]],
         sampling: SamplingSettings,
         max_lengths: Sequence[int] | None,
+        *,
+        row_seeds: Sequence[int] | None,
+        interrupted: Callable[[], bool] | None,
+        on_ended: OnEnded | None,
     ) -> list[Completion]:
-        self._matches(model, prompts)
-        eos, pad = self._ends(model)
-        eos = list(dict.fromkeys((*eos, *sampling.stop_token_ids)))
-        config, done = _generation_config(sampling, eos, pad), list[Completion]()
+        self._matches(model, prompts, begun=row_seeds is not None)
+        (eos, pad), done = self._ends(model), list[Completion]()
         for batch in self._batches(prompts):
-            ids = {"input_ids": list(map(list, prompts[batch]))}
-            inputs = self.tokenizer.pad(ids, padding_side="left", return_tensors="pt").to(model.device)
-            masks = self._masks(model, sampling)
-            output = model.generate(**inputs, generation_config=config, logits_processor=masks)
-            done += [_until_end(one, eos) for one in output[:, inputs["input_ids"].shape[1] :].tolist()]
-        if max_lengths is not None:
-            done = list(map(cut, done, max_lengths))
+            found = by_transformers(
+                model,
+                prompts[batch],
+                sampling,
+                eos_token_ids=eos,
+                pad_token_id=pad,
+                logits_processors=self._masks(model, sampling),
+                row_seeds=None if row_seeds is None else row_seeds[batch],
+                interrupted=interrupted,
+            )
+            if max_lengths is not None:
+                found = list(map(cut, found, max_lengths[batch]))
+            done += found
+            for row, one in enumerate(found, start=batch.start):
+                if on_ended is not None and not one.unfinished:
+                    on_ended(row, one)
         self._keep(prompts, done, [])
         return done
 
@@ -218,14 +251,16 @@ class LocalEngine:
         size = self._batch_size or max(len(prompts), 1)
         return [slice(start, start + size) for start in range(0, len(prompts), size)]
 
-    def _matches(self, model: Any, prompts: Sequence[Sequence[int]]) -> list[Match]:
-        """What the last turn holds of these prompts. The rest must be ordinary tokens."""
+    def _matches(self, model: Any, prompts: Sequence[Sequence[int]], *, begun: bool) -> list[Match]:
+        """What the last turn holds of these prompts. The rest must be ordinary tokens, unless completions have begun
+        in them."""
         matches = [Match()] * len(prompts)
         if self._conversation is not None:
             matches = self._conversation.find(prompts, self.version)
         vocabulary = vocabulary_of(model)
         if vocabulary is not None:
-            vocabulary.check_prompts([ids[one.common :] for ids, one in zip(prompts, matches, strict=True)])
+            known = [0 if begun else one.common for one in matches]
+            vocabulary.check_prompts([ids[n:] for ids, n in zip(prompts, known, strict=True)], begun=begun)
         return matches
 
     def _keeps(self, model: Any) -> bool:
@@ -266,21 +301,18 @@ def seeded(device: torch.device, seed: int | None) -> Iterator[None]:
         yield
 
 
-def _generation_config(sampling: SamplingSettings, eos: list[int], pad: int) -> GenerationConfig:
-    options: dict[str, Any] = {"do_sample": False}
-    if sampling.temperature > 0:
-        names = ("temperature", "top_p", "top_k", "min_p")
-        options = {"do_sample": True, **{name: getattr(sampling, name) for name in names}}
-    return GenerationConfig(
-        max_new_tokens=sampling.max_completion_length,
-        eos_token_id=eos,
-        pad_token_id=pad,
-        repetition_penalty=sampling.repetition_penalty,
-        disable_compile=True,
-        **options,
-    )
+def _lasting(interrupted: Callable[[], bool]) -> Callable[[], bool]:
+    """The same, which is not asked again once it was true."""
+    found = False
+
+    def ask() -> bool:
+        nonlocal found
+        found = found or interrupted()
+        return found
+
+    return ask
 
 
-def _until_end(ids: list[int], eos: Collection[int]) -> Completion:
-    end = next((place for place, token in enumerate(ids, start=1) if token in eos), None)
-    return Completion(ids[:end], truncated=end is None)
+def _from(on_ended: OnEnded | None, first: int) -> OnEnded | None:
+    """The same for the rows of a batch, of which this is the first."""
+    return None if on_ended is None else lambda row, one: on_ended(first + row, one)

@@ -17,7 +17,6 @@ import torch
 from transformers import PreTrainedModel
 
 from covey.errors import TrainingError
-from covey.model.base import base_model
 from covey.model.device import on_device
 from covey.rollout.engine import Completion, SamplingSettings
 from covey.rollout.local.conversation import Kept, Turn, TurnRow
@@ -26,19 +25,24 @@ from covey.rollout.local.forward import prefill, step
 from covey.rollout.local.next_turn import NextTurn
 from covey.rollout.local.prompt_cache import SharedPromptCache, windows_of
 from covey.rollout.local.shared_attention import SharedAttention
+from covey.rollout.local.supports import FLUSH_EVERY
 from covey.rollout.local.token_sampling import (
+    NOT_FINITE,
     LogitsProcessor,
     RowAware,
     SampledTokens,
     process,
+    row_keys,
+    row_uniform,
     sample_tokens,
 )
-from covey.rollout.local.weight_order import column_major
+from covey.rollout.local.weight_order import column_major, is_mixed_precision
+from covey.rollout.local.written import Written
 
 PREFILL_TOKENS = 8192
 """Most prompt tokens, padding included, of one prefill, unless one prompt is longer."""
 
-GPU_CHECK_EVERY = 16
+GPU_CHECK_EVERY = FLUSH_EVERY
 """On a GPU, steps between two checks for ended completions: a check synchronises with the device."""
 
 
@@ -56,11 +60,15 @@ def sample(
     on_progress: Callable[[int], None] | None = None,
     max_lengths: Sequence[int] | None = None,
     turn: Turn | None = None,
+    row_seeds: Sequence[int] | None = None,
+    interrupted: Callable[[], bool] | None = None,
+    on_ended: Callable[[int, Completion], None] | None = None,
 ) -> list[Completion]:
     """Sample one completion per prompt; consecutive equal prompts are prefilled once.
 
     The result is a function of the weights, the prompts and the generator's state, which advances by one number per
-    completion and step. If all completions start at once, the numbers of one do not depend on when others end.
+    completion and step. If all completions start at once, the numbers of one do not depend on when others end. With
+    `row_seeds` the number of a token is a function of its row's seed and its place in the sequence alone.
 
     Args:
         model: a causal language model, possibly with LoRA, for which `unsupported_reason` returns None. Its mode
@@ -79,10 +87,16 @@ def sample(
         on_progress: called with the number of completions done so far, whenever it has grown.
         max_lengths: the longest completion of each prompt, at least one token, where it is below that of the settings.
         turn: what the last turn of these conversations has left, and what this one leaves; only without a token budget.
+        row_seeds: one for each prompt, in place of the generator.
+        interrupted: asked between tokens; once it returns true, completions without an end are `unfinished`, those that
+            have not begun without a token. With sharded parameters the processes may differ in it.
+        on_ended: called with the row and the completion of each row that has ended, as soon as that is known; at the
+            end of a step, so that it may take its time but must not use the model.
 
     Raises:
         TrainingError: the logits are not finite.
-        ValueError: a prompt is empty, a completion's limit is below 1, or a turn has a token budget.
+        ValueError: a prompt is empty, a completion's limit is below 1, there is not one seed for each prompt, or a turn
+            has a token budget.
     """
     if any(not ids for ids in prompt_ids):
         raise ValueError("a prompt has no tokens")
@@ -90,28 +104,38 @@ def sample(
         raise ValueError("a completion may have no tokens")
     if turn is not None and max_tokens_in_flight is not None:
         raise ValueError("rows of a turn enter all at once")
+    if row_seeds is not None and len(row_seeds) != len(prompt_ids):
+        raise ValueError(f"{len(row_seeds)} seeds for {len(prompt_ids)} prompts")
     decoder = plain_decoder(model) if any_has_work is None else None
     eos = list(dict.fromkeys((*eos_token_ids, *sampling.stop_token_ids)))
     limits = [min(one, sampling.max_completion_length) for one in max_lengths or ()]
     limits = limits or [sampling.max_completion_length] * len(prompt_ids)
-    run = _Run(model, prompt_ids, sampling, eos, pad_token_id, logits_processors, generator, decoder, limits, turn)
+    keys_B = None if row_seeds is None else on_device(row_keys(row_seeds), model.device)
+    run = _Run(
+        *(model, prompt_ids, sampling, eos, pad_token_id, logits_processors, generator, decoder, limits, turn),
+        *(keys_B, on_ended),
+    )
     by_modules = any_has_work is None and decoder is None
     reported = 0
+
+    def goes_on() -> bool:
+        if interrupted is not None and run.has_work and interrupted():
+            run.stop()
+        return run.has_work if any_has_work is None else any_has_work(run.has_work)
+
     with torch.no_grad(), run.attention, ExitStack() as order:
-        while any_has_work(run.has_work) if any_has_work is not None else run.has_work:
+        while goes_on():
             forward = run.next_forward(max_tokens_in_flight)
             if by_modules:
                 by_modules = False
-                if not _is_mixed_precision(model, forward):
+                if not is_mixed_precision(model, forward):
                     order.enter_context(column_major(model))
             else:
                 forward()
             if on_progress is not None and run.done > reported:
                 reported = run.done
                 on_progress(reported)
-    completions = run.results()
-    run.leave(completions)
-    return completions
+    return run.results()
 
 
 @dataclass(slots=True)
@@ -137,6 +161,9 @@ class _Run:
     limits: list[int]
     """The longest completion of each row."""
     turn: Turn | None
+    keys: torch.Tensor | None
+    """Of the rows' random numbers, `[B, 2]`; see `row_keys`."""
+    on_ended: Callable[[int, Completion], None] | None
     rows: list[int] = field(default_factory=list)
     done: int = 0
     cache: SharedPromptCache | None = None
@@ -151,13 +178,9 @@ class _Run:
             self.cache, going_on = self.next_turn.cache, set(self.next_turn.rows)
             self.turn.matches.clear()
         self.waiting = _groups(self.prompt_ids, going_on)
-        self.longest = max((len(ids) for ids in self.prompt_ids), default=0)
-        shape = (len(self.prompt_ids), self.longest + max(self.limits, default=0))
-        sequences = torch.full(shape, self.pad_token_id, dtype=torch.long)
-        for row, ids in enumerate(self.prompt_ids):
-            sequences[row, self.longest - len(ids) : self.longest] = torch.tensor(ids)
-        self.sequences = on_device(sequences, self.device)
-        self.logps = torch.zeros(shape, device=self.device) if self.sampling.logprobs else None
+        longest = max(self.limits, default=0)
+        self.written = Written(self.prompt_ids, longest, self.pad_token_id, self.device, logps=self.sampling.logprobs)
+        self.found: dict[int, Completion] = {}
         self.eos = self._on_device(self.eos_token_ids)
         self.prompt_lengths = self._on_device(list(map(len, self.prompt_ids)))
         self.lengths = [0] * len(self.prompt_ids)
@@ -251,7 +274,7 @@ class _Run:
     def dummy_forward(self) -> None:
         """Take part in a forward of the other processes."""
         self.attention.share(False)
-        self.model(input_ids=self.sequences.new_zeros(1, 1))
+        self.model(input_ids=self.rows_b.new_zeros(1, 1))
 
     def _sample(self, logits_bV: torch.Tensor, places: slice, *, changed: bool) -> None:
         """Sample from the logits of these places of the batch, and remove the completions that have ended."""
@@ -280,20 +303,22 @@ class _Run:
             logits_bV = process(logits_bV, sequences_bS, starts_b, self.sampling, self.processors)
         uniform_b = torch.empty(0)
         if self.sampling.temperature > 0:
-            uniform_b = torch.rand(
-                len(self.prompt_ids), dtype=torch.float64, device=self.device, generator=self.generator
-            )[rows_b]
+            uniform_b = self._uniform(rows_b, places)
         sampled = sample_tokens(logits_bV, uniform_b, self.sampling)
-        columns_b = self._columns(rows, places)
-        self.sequences[rows_b, columns_b] = sampled.tokens_b
-        if self.logps is not None and sampled.logps_b is not None:
-            self.logps[rows_b, columns_b] = sampled.logps_b
+        counts = [self.lengths[row] for row in rows]
+        counts_b = counts[0] if min(counts) == max(counts) else self._counts_b(places)
+        self.written.put(rows_b, counts_b, sampled)
+        if sampled.support is not None:
+            self.written.supports.add(rows, counts, sampled.support)
         return sampled
 
-    def _columns(self, rows: list[int], places: slice) -> torch.Tensor | int:
-        """The column of each row's next token."""
-        counts = {self.lengths[row] for row in rows}
-        return self.longest + counts.pop() if len(counts) == 1 else self.longest + self._counts_b(places)
+    def _uniform(self, rows_b: torch.Tensor, places: slice) -> torch.Tensor:
+        """Random numbers in [0, 1) for the next tokens, in float64."""
+        if self.keys is None:
+            rows, options = len(self.prompt_ids), {"device": self.device, "generator": self.generator}
+            return torch.rand(rows, dtype=torch.float64, **options)[rows_b]
+        assert self.cache is not None
+        return row_uniform(self.keys[rows_b], self.cache.row_lengths_b[places])
 
     def _counts_b(self, places: slice) -> torch.Tensor:
         """How many tokens of each row's completion are in the cache."""
@@ -303,36 +328,38 @@ class _Run:
     def _sequences_so_far(self, rows: list[int], places: slice) -> tuple[torch.Tensor, torch.Tensor]:
         """The tokens so far, padded on the left, and where each row's tokens begin."""
         assert self.cache is not None
-        rows_b = self.rows_b[places]
         counts = [self.lengths[row] for row in rows]
         width = max(len(self.prompt_ids[row]) + count for row, count in zip(rows, counts, strict=True))
-        end, starts_b = self.longest + max(counts), width - self.cache.row_lengths_b[places]
-        if min(counts) == max(counts):
-            return self.sequences[rows_b, end - width : end], starts_b
-        behind_b = max(counts) - self._counts_b(places)
-        columns_bS = torch.arange(end - width, end, device=self.device) - behind_b[:, None]
-        found_bS = self.sequences[rows_b[:, None], columns_bS.clamp(min=0)]
-        padding_bS = torch.arange(width, device=self.device) < starts_b[:, None]
-        return found_bS.masked_fill(padding_bS, self.pad_token_id), starts_b
+        starts_b = width - self.cache.row_lengths_b[places]
+        behind_b = None if min(counts) == max(counts) else max(counts) - self._counts_b(places)
+        return self.written.so_far(self.rows_b[places], width, max(counts), starts_b, behind_b), starts_b
 
-    def _remove_ended(self) -> None:
+    def stop(self) -> None:
+        """Take no further token: the rows leave the batch as they are."""
+        self.next_turn = None
+        self.waiting.clear()
+        self._remove_ended(others=True)
+
+    def _remove_ended(self, *, others: bool = False) -> None:
+        """Remove the rows that have ended, or all."""
         *ended, invalid = torch.cat([self.ended_b, self.invalid[None]]).tolist()  # one wait for the device
+        self.written.supports.flush()
         if invalid:
-            raise TrainingError(
-                "The model's logits are not finite (NaN or infinite), so no token can be sampled from them. "
-                "Its weights have most likely diverged: lower training.learning_rate, or go back to a checkpoint."
-            )
-        gone = [place for place, row in enumerate(self.rows) if ended[place] or self.lengths[row] == self.limits[row]]
+            raise TrainingError(NOT_FINITE)
+        full = [others or self.lengths[row] == self.limits[row] for row in self.rows]
+        gone = [place for place in range(len(self.rows)) if ended[place] or full[place]]
         if not gone:
             return
         assert self.cache is not None
         self.done += len(gone)
         order = self.cache.drop(gone)
         left = len(order) - len(gone)
-        self.ended_rows += [self.rows[place] for place in order[left:]]
+        self.ended_rows += (rows := [self.rows[place] for place in order[left:]])
         self.rows = [self.rows[place] for place in order[:left]]
         order_b = self._on_device(order[:left])
         self.rows_b, self.newest_b, self.ended_b = (t[order_b] for t in (self.rows_b, self.newest_b, self.ended_b))
+        if self.on_ended is not None:
+            self._collect(sorted(rows))
         self._select_rows(self.rows_b)
 
     def _select_rows(self, rows_b: torch.Tensor) -> None:
@@ -344,36 +371,24 @@ class _Run:
     def _on_device(self, numbers: Sequence[int]) -> torch.Tensor:
         return on_device(numbers, self.device)
 
+    def _collect(self, rows: Sequence[int]) -> None:
+        """Read the completions of these rows, and report those that have ended."""
+        lengths, limits = ([numbers[row] for row in rows] for numbers in (self.lengths, self.limits))
+        for row, one in zip(rows, self.written.read(rows, lengths, limits, self.eos_token_ids), strict=True):
+            self.found[row] = one
+            if self.on_ended is not None and not one.unfinished:
+                self.on_ended(row, one)
+
     def results(self) -> list[Completion]:
-        """The completions, each up to its first end-of-sequence token."""
-        eos = set(self.eos_token_ids)
-        completions = self.sequences[:, self.longest :].tolist()
-        logps = None if self.logps is None else self.logps[:, self.longest :].tolist()
-        found = []
-        for row, ids in enumerate(completions):
-            ids = ids[: self.lengths[row]]
-            end = next((place for place, token in enumerate(ids, start=1) if token in eos), None)
-            found.append(Completion(ids[:end], end is None, None if logps is None else logps[row][: len(ids[:end])]))
-        return found
-
-    def leave(self, completions: Sequence[Completion]) -> None:
-        """Leave the rows for the next turn."""
-        if self.turn is None or self.cache is None:
-            return
-        kept = dict(zip(self.ended_rows, self.cache.ended, strict=True))
-        for row, (ids, one) in enumerate(zip(self.prompt_ids, completions, strict=True)):
-            self.turn.rows.append(TurnRow([*ids, *one.ids], Kept(self.cache, kept[row])))
-
-
-def _is_mixed_precision(model: Any, forward: Callable[[], None]) -> bool:
-    """Run the first forward, and return whether that was in mixed precision, which accelerate enables inside of a
-    forward only."""
-    found: list[bool] = []
-    kind = model.device.type
-    embeddings = base_model(model).get_input_embeddings()
-    with embeddings.register_forward_pre_hook(lambda *_: found.append(torch.is_autocast_enabled(kind))):
-        forward()
-    return any(found)
+        """The completions; the rows are left for the next turn."""
+        self._collect([row for row in range(len(self.prompt_ids)) if row not in self.found])
+        completions = [self.found[row] for row in range(len(self.prompt_ids))]
+        if self.turn is not None and self.cache is not None:
+            kept = dict(zip(self.ended_rows, self.cache.ended, strict=True))
+            for row, (ids, one) in enumerate(zip(self.prompt_ids, completions, strict=True)):
+                ended = kept.get(row)  # None: interrupted before it was read
+                self.turn.rows.append(TurnRow([*ids, *one.ids], None if ended is None else Kept(self.cache, ended)))
+        return completions
 
 
 def _groups(prompt_ids: Sequence[Sequence[int]], without: Collection[int]) -> list[_Group]:

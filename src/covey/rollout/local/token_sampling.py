@@ -34,6 +34,12 @@ class RowAware(Protocol):
         """
 
 
+NOT_FINITE = (
+    "The model's logits are not finite (NaN or infinite), so no token can be sampled from them. "
+    "Its weights have most likely diverged: lower training.learning_rate, or go back to a checkpoint."
+)
+
+
 @dataclass(frozen=True, slots=True)
 class SampledTokens:
     """One token per row."""
@@ -43,6 +49,50 @@ class SampledTokens:
     """Log-probabilities in the distribution that was sampled from; at temperature 1 where the temperature is 0."""
     valid_b: torch.Tensor
     """Whether the row's logits define a distribution: at least one finite, none NaN."""
+    support: torch.Tensor | None = None
+    """The tokens that could be sampled, likeliest first, then -1: int32 `[b, C]`. None unless asked for."""
+
+
+def row_keys(seeds: Sequence[int]) -> torch.Tensor:
+    """The keys of the rows' random numbers, `[B, 2]`: where each row's counter starts, and by what it grows.
+
+    Args:
+        seeds: any integers, of which the lowest 64 bits count.
+    """
+    seeds_B = torch.tensor([_signed(seed % 2**64) for seed in seeds], dtype=torch.long)
+    starts_B = _mixed(seeds_B + _signed(0x9E3779B97F4A7C15))
+    return torch.stack([starts_B, _mixed(starts_B + _signed(0xD1B54A32D192ED03)) | 1], dim=1)
+
+
+def row_uniform(keys_b: torch.Tensor, places_b: torch.Tensor) -> torch.Tensor:
+    """A random number in [0, 1) for each row, in float64: a function of its key and place, the same on every device.
+
+    Counter-based, after SplitMix (Steele, Lea, Flood 2014), with an own step of the counter for each row.
+
+    Args:
+        keys_b: see `row_keys`, `[b, 2]`.
+        places_b: the place of the next token in its sequence, int64.
+    """
+    start_b, step_b = keys_b.unbind(1)
+    number_b: torch.Tensor = _shifted(_mixed(start_b + places_b * step_b), 11).double() * 2.0**-53
+    return number_b
+
+
+def _mixed(x: torch.Tensor) -> torch.Tensor:
+    """A bijection of 64-bit integers whose output bits depend on all input bits (Stafford's variant 13)."""
+    x = (x ^ _shifted(x, 30)) * _signed(0xBF58476D1CE4E5B9)
+    x = (x ^ _shifted(x, 27)) * _signed(0x94D049BB133111EB)
+    return x ^ _shifted(x, 31)
+
+
+def _shifted(x: torch.Tensor, bits: int) -> torch.Tensor:
+    """Shifted to the right as an unsigned number."""
+    return (x >> bits) & ((1 << 64 - bits) - 1)
+
+
+def _signed(bits: int) -> int:
+    """The int64 with these 64 bits."""
+    return bits - 2**64 if bits >= 2**63 else bits
 
 
 def process(
@@ -91,35 +141,66 @@ def sample_tokens(logits_bV: torch.Tensor, uniform_b: torch.Tensor, sampling: Sa
         return SampledTokens(best_b, logps_b, highest_b.isfinite())
     if sampling.temperature != 1.0:
         logits_bV.div_(sampling.temperature)
-    kept_bC, ids_bC = _likeliest(logits_bV, sampling)
-    highest_b = kept_bC[:, :1] if ids_bC is not None else kept_bC.amax(-1, keepdim=True)
-    weights_bC = torch.exp(kept_bC - highest_b)
-    if sampling.min_p > 0:
-        weights_bC.masked_fill_(weights_bC < sampling.min_p, 0.0)
-    chosen_b, totals_b = _invert(weights_bC, uniform_b)
-    tokens_b = chosen_b if ids_bC is None else ids_bC.gather(1, chosen_b[:, None]).squeeze(1)
-    logps_b = None
-    if sampling.logprobs:
-        at_chosen_b1 = kept_bC.gather(1, chosen_b[:, None])
-        logps_b = (at_chosen_b1 - highest_b).squeeze(1) - totals_b.log().float()
-    return SampledTokens(tokens_b, logps_b, totals_b.isfinite())
-
-
-def _likeliest(logits_bV: torch.Tensor, sampling: SamplingSettings) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """The logits that top-k and top-p leave, descending, and their tokens; all logits and None if both are off."""
-    vocabulary = logits_bV.shape[1]
-    ids_bC = None
-    if 0 < sampling.top_k < vocabulary:
-        logits_bV, ids_bC = logits_bV.topk(sampling.top_k, dim=-1)
+    logits_bC, ids_bC = in_order(logits_bV, sampling)
     if sampling.top_p < 1:
-        if ids_bC is None:
-            logits_bV, ids_bC = logits_bV.sort(dim=-1, descending=True)
-        shares_bC = logits_bV.softmax(-1)
+        shares_bC = logits_bC.softmax(-1)
         above_bC = shares_bC.cumsum(-1) - shares_bC
         outside_bC = above_bC >= sampling.top_p
         outside_bC[:, 0] = False
-        logits_bV = logits_bV.masked_fill(outside_bC, -torch.inf)
-    return logits_bV, ids_bC
+        logits_bC = logits_bC.masked_fill(outside_bC, -torch.inf)
+    return Candidates(logits_bC, ids_bC, sampling).draw(uniform_b)
+
+
+def in_order(logits_bV: torch.Tensor, sampling: SamplingSettings) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """The logits that top-k leaves, descending, and their tokens; all logits and None where no order is needed."""
+    if 0 < sampling.most_kept < logits_bV.shape[1]:
+        logits_bC, ids_bC = logits_bV.topk(sampling.most_kept, dim=-1)
+        return logits_bC, ids_bC
+    if sampling.top_p < 1 or (sampling.support and sampling.min_p > 0):
+        logits_bC, ids_bC = logits_bV.sort(dim=-1, descending=True)
+        return logits_bC, ids_bC
+    return logits_bV, None
+
+
+class Candidates:
+    """Tokens that are sampled from."""
+
+    def __init__(self, logits_bC: torch.Tensor, ids_bC: torch.Tensor | None, sampling: SamplingSettings) -> None:
+        """
+        Args:
+            logits_bC: processed, divided by the temperature, minus infinity where cut off, but not by min-p.
+            ids_bC: their tokens, the likeliest first; None for all tokens of the vocabulary, in their order.
+            sampling: the settings.
+        """
+        self._logits_bC, self._ids_bC, self._sampling = logits_bC, ids_bC, sampling
+        self._highest_b1 = logits_bC[:, :1] if ids_bC is not None else logits_bC.amax(-1, keepdim=True)
+        self._weights_bC = torch.exp(logits_bC - self._highest_b1)
+        if sampling.min_p > 0:
+            self._weights_bC.masked_fill_(self._weights_bC < sampling.min_p, 0.0)
+
+    def draw(self, uniform_b: torch.Tensor) -> SampledTokens:
+        """The tokens that these numbers in [0, 1) fall on."""
+        chosen_b, totals_b = _invert(self._weights_bC, uniform_b)
+        tokens_b = chosen_b if self._ids_bC is None else self._ids_bC.gather(1, chosen_b[:, None]).squeeze(1)
+        logps_b = None
+        if self._sampling.logprobs:
+            at_chosen_b1 = self._logits_bC.gather(1, chosen_b[:, None])
+            logps_b = (at_chosen_b1 - self._highest_b1).squeeze(1) - totals_b.log().float()
+        support_bC = self.support() if self._sampling.support else None
+        return SampledTokens(tokens_b, logps_b, totals_b.isfinite(), support_bC)
+
+    def support(self) -> torch.Tensor | None:
+        """The tokens with a weight, likeliest first, then -1, in int32; None if all tokens are candidates."""
+        if self._ids_bC is None:
+            return None
+        return torch.where(self._weights_bC > 0, self._ids_bC, -1).int()
+
+    def spread(self, logits_bV: torch.Tensor) -> torch.Tensor:
+        """Logits of the vocabulary, minus infinity for all tokens without a weight."""
+        if self._ids_bC is None:
+            return logits_bV
+        logits_bC = self._logits_bC.masked_fill(self._weights_bC == 0, -torch.inf)
+        return torch.full_like(logits_bV, -torch.inf).scatter_(1, self._ids_bC, logits_bC)
 
 
 def _invert(weights_bV: torch.Tensor, uniform_b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
+
+from covey.model.base import base_model
 
 
 @contextmanager
@@ -37,3 +39,14 @@ def column_major(model: Any) -> Iterator[None]:
     finally:
         for weight, data in own:
             weight.data = data
+
+
+def is_mixed_precision(model: Any, forward: Callable[[], None]) -> bool:
+    """Run the first forward, and return whether that was in mixed precision, which accelerate enables inside of a
+    forward only."""
+    found: list[bool] = []
+    kind = model.device.type
+    embeddings = base_model(model).get_input_embeddings()
+    with embeddings.register_forward_pre_hook(lambda *_: found.append(torch.is_autocast_enabled(kind))):
+        forward()
+    return any(found)

@@ -13,7 +13,8 @@ from transformers import AutoConfig, PreTrainedTokenizerBase
 from covey.errors import EngineError
 from covey.rollout.engine import Capabilities, Completion, NamedWeights, SamplingSettings
 from covey.rollout.vllm.engine import cpu_options, engine_errors, installed, start
-from covey.rollout.vllm.worker import WORKER, write_folder
+from covey.rollout.vllm.worker import WORKER
+from covey.rollout.weight_folder import write_folder
 
 
 class VLLMEngine:

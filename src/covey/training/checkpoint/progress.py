@@ -46,6 +46,8 @@ class TrainingProgress:
     """What the objective recorded of the completions in the log."""
     objective_state: Any = None
     """The state of an objective that has one."""
+    rollouts: Any = None
+    """Completions that were written ahead, in the main process of an asynchronous run."""
 
 
 def save_progress(checkpoint: Path, process_index: int, progress: TrainingProgress) -> None:

@@ -17,7 +17,8 @@ from covey.config.secrets import ENGINE_KEY
 from covey.errors import EngineError
 from covey.rollout.engine import NamedWeights
 from covey.rollout.vllm.serve import INSTANCE_HEADER
-from covey.rollout.vllm.worker import WORKER, write_folder
+from covey.rollout.vllm.worker import WORKER
+from covey.rollout.weight_folder import write_folder
 
 logger = logging.getLogger(__name__)
 

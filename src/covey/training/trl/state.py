@@ -26,6 +26,7 @@ def progress_of(trainer: Any) -> TrainingProgress:
         prompt_cursor=trainer._resampler.cursor if trainer._resampler is not None else None,
         objective_columns=trainer._objective_columns,
         objective_state=state_of(trainer._objective),
+        rollouts=trainer._rounds.state() if trainer._rounds is not None else None,
     )
 
 

@@ -32,6 +32,7 @@ from covey.rollout import InferenceEngine, conversation
 from covey.training.advantages.kl_control import KLMonitor
 from covey.training.advantages.objective_step import loss_mask
 from covey.training.advantages.state import in_use
+from covey.training.asynchronous.settings import Asynchronous
 from covey.training.batch_source.early_rewards import EarlyRewards
 from covey.training.batch_source.recording import CompletionRecorder
 from covey.training.checkpoint.checkpoints import Checkpoints
@@ -45,6 +46,7 @@ from covey.training.replaced import replaced
 from covey.training.scoring.shared_scoring import SharedScoring
 from covey.training.scoring.thinking import ReasoningSupport
 from covey.training.trl.advantages import FORWARD_KEYS, apply_objective
+from covey.training.trl.asynchronous import AsynchronousRounds
 from covey.training.trl.engine import patched_engine
 from covey.training.trl.generation import engine_for, generate_turn, mixed_precision
 from covey.training.trl.hooks import TrainerHooks
@@ -82,6 +84,7 @@ class GRPOTrainer(TRLGRPOTrainer):
         resample_groups: int = 0,
         speed: SpeedConfig | None = None,
         engine: InferenceEngine | None = None,
+        asynchronous: Asynchronous | None = None,
         vocabulary: ReasoningVocabulary | None = None,
         **kwargs: Any,
     ) -> None:
@@ -97,6 +100,7 @@ class GRPOTrainer(TRLGRPOTrainer):
                 all equal; 0 keeps every group.
             speed: which repeated work is done only once; None turns all of it on. The numbers stay the same.
             engine: generates the completions; None takes TRL's vLLM with `use_vllm=True`, else the policy itself.
+            asynchronous: has completions written ahead, while the policy learns; None generates and learns in turns.
             vocabulary: the model's reasoning vocabulary; None reads the one stored next to the weights, if any.
             kwargs: TRL's arguments by keyword.
 
@@ -120,12 +124,13 @@ class GRPOTrainer(TRLGRPOTrainer):
         self._keeps_loss_logps = False
         self._restored: TrainingProgress | None = None
         self._reasoning = ReasoningSupport(vocabulary, self.model, self.ref_model, self.args, mask_head)
-        self.engine = engine_for(self, engine)
+        self.engine = engine_for(self, engine if asynchronous is None else None)
         self._episodes = TrainerEpisodes(self)
         self._scoring = SharedScoring(on=self._speed.shared_scoring, thinks=self._reasoning.thinks)
         self._batching = batching_for(self._speed, self.args, self.model, router_loss=self.aux_loss_enabled)
         self._resampler = make_resampler(self, resample_groups) if resample_groups else None
         self._early_rewards = EarlyRewards(self.reward_funcs)
+        self._rounds = AsynchronousRounds(self, asynchronous, engine) if asynchronous is not None else None
         self.checkpoints = Checkpoints()
         self._finite = FiniteCheck(self.args, self.accelerator, settle=self.checkpoints.wait)
         self.add_callback(TrainerHooks(self))
@@ -149,6 +154,8 @@ class GRPOTrainer(TRLGRPOTrainer):
         try:
             output = super().train(*args, **kwargs)
         finally:
+            if self._rounds is not None:
+                self._rounds.close()
             self.checkpoints.wait()
         if self._kl_monitor.exceeded:
             raise self._kl_monitor.error(self.state.global_step, Path(self.args.output_dir))
@@ -249,6 +256,8 @@ class GRPOTrainer(TRLGRPOTrainer):
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         if self._resampler is not None and self.model.training:
             output = resampled_batch(self, self._resampler, len(inputs), super()._generate_and_score_completions)
+        elif self._rounds is not None and self.model.training:
+            output = self._rounds.batch(inputs, super()._generate_and_score_completions)
         else:
             inputs = self._episodes.begin(inputs)
             with self._early_rewards.batch_of(inputs):
@@ -369,6 +378,8 @@ class GRPOTrainer(TRLGRPOTrainer):
         super()._load_optimizer_and_scheduler(checkpoint)
         if checkpoint is None:
             return
+        if self._rounds is not None:
+            self._rounds.resumed_from = Path(checkpoint).parent
         progress = load_progress(Path(checkpoint), self.args.process_index, self.accelerator.device)
         if progress is None:
             return  # a checkpoint of stock TRL; `load_progress` has logged a warning

@@ -1,0 +1,90 @@
+"""What another process needs to build the trainer's model, but for the weights."""
+
+from __future__ import annotations
+
+import sys
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Any, Self
+
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers.initialization import no_init_weights
+
+from covey.errors import EngineError
+from covey.model.base import base_model
+from covey.model.reasoning_vocab import ReasoningVocabulary
+from covey.model.reasoning_vocab.token_bytes import TokenBytes
+from covey.model.reasoning_vocab.token_map import TokenMap
+from covey.model.reasoning_vocab.vocabulary import attach, vocabulary_of
+
+
+@dataclass(frozen=True, slots=True)
+class ModelCopy:
+    """A model without its weights and adapters. It is pickled: its class must be importable."""
+
+    kind: type[PreTrainedModel]
+    config: Any
+    generation_config: Any
+    tokenizer: PreTrainedTokenizerBase
+    dtype: torch.dtype
+    """Of most weights."""
+    dtypes: dict[str, torch.dtype]
+    """Of the others, by their names in a checkpoint."""
+    buffers: dict[str, torch.Tensor]
+    """By name: what a checkpoint holds or the config gives, but training does not change."""
+    vocabulary: tuple[TokenMap, TokenBytes] | None
+    """What a reasoning vocabulary is made of."""
+
+    @classmethod
+    def of(cls, model: Any, tokenizer: PreTrainedTokenizerBase) -> Self:
+        """That of a loaded model, with or without adapters, sharded or not.
+
+        Raises:
+            EngineError: its weights are quantised, or it is not a transformers model.
+        """
+        base = base_model(model)
+        if not isinstance(base, PreTrainedModel):
+            raise EngineError(f"The rollout process takes transformers models, not a {type(base).__name__}.")
+        if getattr(base, "is_quantized", False):
+            raise EngineError(
+                "The rollout process cannot take a quantised model: its weights cannot be sent with adapters merged. "
+                "Load the model without quantisation (model.load_in_4bit=false model.load_in_8bit=false)."
+            )
+        dtypes = {name.replace(".base_layer", ""): one.dtype for name, one in base.named_parameters()}
+        kinds = [kind for kind in dtypes.values() if kind.is_floating_point]
+        dtype = max(dict.fromkeys(kinds), key=kinds.count)
+        vocabulary = vocabulary_of(model)
+        return cls(
+            _importable(type(base)),
+            deepcopy(base.config),
+            deepcopy(base.generation_config),
+            tokenizer,
+            dtype,
+            {name: one for name, one in dtypes.items() if one != dtype},
+            {name.replace(".base_layer", ""): one.detach().cpu() for name, one in base.named_buffers()},
+            None if vocabulary is None else (vocabulary.map, vocabulary.token_bytes),
+        )
+
+    def build(self, device: torch.device) -> PreTrainedModel:
+        """The model on a device, in evaluation mode. The values of its weights are arbitrary."""
+        with no_init_weights(), device:
+            model = self.kind._from_config(self.config, dtype=self.dtype)
+        model.tie_weights()
+        model.generation_config = self.generation_config
+        for name, weight in model.named_parameters():
+            weight.data = weight.data.to(self.dtypes.get(name, self.dtype))
+        for name, buffer in model.named_buffers():
+            if name in self.buffers and self.buffers[name].shape == buffer.shape:
+                buffer.data = self.buffers[name].to(buffer.device)
+        if self.vocabulary is not None:
+            attach(model, ReasoningVocabulary(*self.vocabulary))
+        return model.to(device).eval()
+
+
+def _importable(kind: type[Any]) -> type[Any]:
+    """The class, or what it was derived from where a library made a class of its own, as sharding does."""
+    found: type[Any] = next(
+        one for one in kind.__mro__ if getattr(sys.modules.get(one.__module__), one.__name__, None) is one
+    )
+    return found

@@ -1,0 +1,410 @@
+"""Rounds of TRL's trainer whose completions were written ahead (`covey.training.asynchronous`).
+
+At the start of round r, all processes gather the weights of version r, which the main one keeps in a folder; the main
+one has the prompts of round r + staleness written, waits for the completions of round r, and sends them to the others.
+Collective operations are in the main thread only.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate.utils import broadcast_object_list
+from trl.extras.profiling import profiling_context
+
+from covey.errors import ConfigError, CoveyError, DataError, EngineError
+from covey.rollout import InferenceEngine
+from covey.rollout.process.engine import ProcessEngine
+from covey.runlog import names
+from covey.runlog.directory import RunDirectory
+from covey.training.asynchronous.plan import RoundPlan, rounds_in
+from covey.training.asynchronous.pool import Group, Policy
+from covey.training.asynchronous.rollouts import Rollouts
+from covey.training.asynchronous.schedule import Schedule, ScheduleWriter
+from covey.training.asynchronous.settings import Asynchronous
+from covey.training.asynchronous.snapshots import FolderSnapshot
+from covey.training.checkpoint.progress import TrainingProgress
+from covey.training.replaced import replaced
+from covey.training.trl.generation import mixed_precision, named_weights, sampling_of, vocab_size
+
+logger = logging.getLogger(__name__)
+
+_FOLDER = "rollouts"
+"""In the run directory: the weights that completions are being written by."""
+
+_SAME = (
+    *("per_device_train_batch_size", "gradient_accumulation_steps", "steps_per_generation", "num_iterations"),
+    *("num_generations", "generation_batch_size", "learning_rate", "lr_scheduler_type", "optim", "weight_decay"),
+    *("max_grad_norm", "beta", "loss_type", "scale_rewards", "epsilon", "max_steps", "num_train_epochs", "bf16"),
+    *("fp16", "chat_template_kwargs"),
+)
+"""Settings that a replay must share, by which it would end at other weights."""
+
+Score = Callable[[list[dict[str, Any]]], Any]
+"""TRL's own `_generate_and_score_completions`."""
+
+
+class AsynchronousRounds:
+    """The rounds of a trainer, written ahead.
+
+    Args:
+        trainer: Covey's `GRPOTrainer`, built.
+        settings: what was asked for.
+        engine: the user's own; None for Covey's own engine in a process of its own.
+
+    Raises:
+        ConfigError: the trainer's settings rule it out.
+    """
+
+    def __init__(self, trainer: Any, settings: Asynchronous, engine: InferenceEngine | None) -> None:
+        self._trainer = trainer
+        self._settings = settings
+        self._engine = engine
+        self._rollouts: Rollouts | None = None
+        self._snapshot: tuple[int, FolderSnapshot | None] | None = None
+        self._staleness: dict[str, float] = {}
+        self.resumed_from: Path | None = None
+        """The run directory of the checkpoint that training resumes from."""
+        _check(trainer, engine)
+
+    def begin(self, restored: TrainingProgress | None) -> None:
+        """Training begins, or goes on from a checkpoint. The main process gets the engine ready.
+
+        Raises:
+            CoveyError: the data, the engine or the schedule do not fit.
+        """
+        self.close()
+        self._snapshot = None
+        trainer, args = self._trainer, self._trainer.args
+        if restored is None and trainer.state.global_step:
+            raise ConfigError(
+                f"training.staleness={self._settings.staleness} cannot go on from a checkpoint of another program or "
+                "another number of processes: which prompts were used is not known. Resume as the run was started, or "
+                "with training.staleness=0."
+            )
+        sampler = trainer._train_sampler
+        if not all(hasattr(sampler, name) for name in ("data_source", "shuffle", "seed", "batch_size")):
+            raise ConfigError(
+                f"training.staleness={self._settings.staleness} takes prompts ahead in the order of TRL's sampler, and "
+                f"this trainer has another one, {type(sampler).__name__}: use TRL's sampler and data that have a "
+                "length, or set training.staleness=0."
+            )
+        self._data, size, prompts = sampler.data_source, len(sampler.data_source), int(sampler.batch_size)
+        every, state = trainer._generate_every, None if restored is None else restored.rollouts
+        self._rounds = rounds_in(
+            trainer.state.max_steps,
+            accumulation=args.gradient_accumulation_steps,
+            generate_every=every,
+            rounds_per_pass=size // prompts,
+        )
+        due = -(-trainer._step // every)
+        if trainer.accelerator.is_main_process:
+            state = self._usable(state)
+            first = due if state is None else state["rollouts"]["next_round"]
+            plan = {"shuffle": sampler.shuffle, "seed": sampler.seed}
+            self._plan = RoundPlan(size, prompts, first=first, **plan)
+            self._make(Policy(self._settings.staleness, prompts, *self._ways, rows_at_once=self._rows), state, due)
+        digest = _digest(named_weights(trainer)) if due == 0 else None  # on every process: weights may be sharded
+        if trainer.accelerator.is_main_process:
+            self._open_schedule(state, digest)
+
+    def batch(self, inputs: list[dict[str, Any]], score: Score) -> dict[str, Any]:
+        """The scored generation batch of the round that is due.
+
+        Args:
+            inputs: the rows of this process, from the data loader.
+            score: scores them.
+
+        Raises:
+            CoveyError: the engine has failed, or the rows are not those whose completions were written.
+        """
+        trainer = self._trainer
+        number = trainer._step // trainer._generate_every
+        with profiling_context(trainer, "sync_weights"):
+            snapshot = self._keep_weights(number)
+        with profiling_context(trainer, "engine.generate"):
+            groups = self._from_main(lambda: self._advance(number, snapshot))
+        first = trainer.accelerator.process_index * len(inputs)
+        rows = [(group, row) for group in groups for row in group.rows][first : first + len(inputs)]
+        inputs = self._rows_of(inputs, [group for group, _ in rows], number)
+        completions = [row.completion for _, row in rows]
+        stale = [row.staleness(number) for group in groups for row in group.rows]
+        oldest = [number - version for group in groups for row in group.rows for version, _ in row.versions]
+        self._staleness = {
+            names.STALENESS_MEAN: sum(stale) / len(stale),
+            names.STALENESS_MAX: float(max(oldest)),
+        }
+        trainer._log_completion_extra(names.COLUMN_VERSION, [row.versions[0][0] for _, row in rows])
+        if self._settings.partial == "continue":
+            trainer._log_completion_extra(names.COLUMN_VERSIONS, [[list(p) for p in row.versions] for _, row in rows])
+        prompt_ids = [list(group.prompt) for group, _ in rows]
+        turn = [one.ids for one in completions], [one.logps for one in completions]
+        with (
+            replaced(
+                trainer,
+                _tokenize_prompts=lambda _: (prompt_ids, None, {}),
+                _generate_single_turn=lambda *_, **__: turn,
+                use_vllm=True,
+            ),
+            trainer._early_rewards.batch_of(inputs),
+        ):
+            return dict(score(inputs))
+
+    def end_step(self) -> None:
+        """Log the staleness of the completions of this step."""
+        metrics = self._trainer._metrics["train"]
+        if not self._staleness:
+            return
+        metrics[names.STALENESS_MEAN].append(self._staleness[names.STALENESS_MEAN])
+        metrics[names.STALENESS_MAX][:] = [max([*metrics[names.STALENESS_MAX], self._staleness[names.STALENESS_MAX]])]
+
+    def state(self) -> dict[str, Any] | None:
+        """For a checkpoint, in the main process: what was written ahead. What is in flight is finished first."""
+        if self._rollouts is None:
+            return {"staleness": dict(self._staleness)}
+        state = self._rollouts.settle()
+        return {"rollouts": state, "made_for": self._made_for, "staleness": dict(self._staleness)}
+
+    def close(self) -> None:
+        """End the thread and its engine."""
+        rollouts, self._rollouts = self._rollouts, None
+        if rollouts is not None:
+            rollouts.close()
+            torch.set_num_threads(self._threads)
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    @property
+    def _folder(self) -> Path:
+        return Path(self._trainer.args.output_dir) / _FOLDER
+
+    @property
+    def _ways(self) -> tuple[str, str]:
+        return self._settings.order, self._settings.partial
+
+    @property
+    def _rows(self) -> int:
+        return int(self._trainer.args.generation_batch_size)
+
+    @property
+    def _made_for(self) -> list[Any]:
+        """What the completions of a checkpoint must have been written for, to be used."""
+        return [self._settings.staleness, *self._ways, self._rows, self._trainer.num_generations]
+
+    def _usable(self, state: dict[str, Any] | None) -> dict[str, Any] | None:
+        """What a checkpoint holds, if it was written for these settings."""
+        if state is None or "rollouts" not in state:
+            return None
+        self._staleness = dict(state["staleness"])
+        if state["made_for"] == self._made_for:
+            return state
+        logger.warning(
+            "The checkpoint holds completions that were written for other settings of training.staleness, async_order, "
+            "async_partial or the batch: they are dropped, and those of their rounds are written anew."
+        )
+        return None
+
+    def _make(self, policy: Policy, state: dict[str, Any] | None, due: int) -> None:
+        trainer = self._trainer
+        self._threads = torch.get_num_threads()
+        shutil.rmtree(self._folder, ignore_errors=True)
+        sampling, refusal = sampling_of(trainer)
+        if refusal is not None:
+            raise ConfigError(
+                f"{refusal}, and with training.staleness={policy.staleness} completions are sampled by Covey: leave it "
+                "out, or set training.staleness=0."
+            )
+        engine = self._engine or self._own_engine()
+        self._sampling = sampling
+        replay = None if self._settings.schedule is None else Schedule.read(self._settings.schedule)
+        self._rollouts = Rollouts(
+            engine,
+            sampling,
+            policy,
+            group_size=trainer.num_generations,
+            seed=int(trainer.args.seed),
+            replay=replay,
+            vocab_size=vocab_size(trainer),
+        )
+        if state is not None:
+            self._rollouts.restore(state["rollouts"])
+        else:
+            self._rollouts.next_round = due
+
+    def _own_engine(self) -> ProcessEngine:
+        """Covey's own engine in another process, which gets some of this one's threads on a CPU."""
+        trainer = self._trainer
+        device = _rollout_device(trainer.accelerator)
+        engine = ProcessEngine(
+            trainer.accelerator.unwrap_model(trainer.model),
+            trainer._tokenizer,
+            device=device,
+            folder=self._folder,
+            seed=int(trainer.args.seed),
+            shared_prefill=trainer._speed.shared_prefill,
+            autocast=mixed_precision(trainer),
+        )
+        if device.type == "cpu":
+            torch.set_num_threads(max(1, self._threads - engine.threads))
+        return engine
+
+    def _open_schedule(self, state: dict[str, Any] | None, digest: str | None) -> None:
+        """Begin or go on with the run's own schedule, and check the one that is replayed."""
+        rollouts, settings = self._rollouts, self._recorded(digest)
+        assert rollouts is not None
+        if rollouts.replay is not None:
+            rollouts.replay.check(settings)
+        path = RunDirectory(Path(self._trainer.args.output_dir)).schedule
+        keep = 0 if state is None else int(state["rollouts"]["schedule"])
+        source = None if self.resumed_from is None else RunDirectory(self.resumed_from).schedule
+        rollouts.schedule = ScheduleWriter(path, settings, keep=keep, copy=source)
+
+    def _recorded(self, digest: str | None) -> dict[str, Any]:
+        """What a replay must have in common with this run, by name."""
+        trainer, settings, args = self._trainer, self._settings, self._trainer.args
+        values = {f"training.{name}": _plain(getattr(args, name)) for name in _SAME}
+        values |= {f"sampling.{name}": _plain(value) for name, value in asdict(self._sampling).items()}
+        return {
+            "training.staleness": settings.staleness,
+            "training.async_order": settings.order,
+            "training.async_partial": settings.partial,
+            "seed": int(args.seed),
+            **values,
+            "processes": trainer.accelerator.num_processes,
+            "device": trainer.accelerator.device.type,
+            "threads": torch.get_num_threads(),
+            "threads of the rollout process": getattr(self._rollouts and self._rollouts.engine, "threads", None),
+            "engine": "local" if self._engine is None else type(self._engine).__name__,
+            "rows of data": len(self._data),
+            **({} if digest is None else {"weights": digest}),
+        }
+
+    def _keep_weights(self, number: int) -> FolderSnapshot | None:
+        """The weights of this round, in the main process; those of the last round if no step was made since."""
+        trainer = self._trainer
+        step = int(trainer.state.global_step)
+        if self._snapshot is None or self._snapshot[0] != step:
+            weights, kept = named_weights(trainer), None
+            if trainer.accelerator.is_main_process:
+                kept = FolderSnapshot(self._folder / f"version-{number:06d}", weights)
+            for _ in weights:  # gathering sharded weights needs all processes
+                pass
+            self._snapshot = step, kept
+        return self._snapshot[1]
+
+    def _advance(self, number: int, snapshot: FolderSnapshot | None) -> list[Group]:
+        """Publish the weights, have further rounds written, and wait for this one; in the main process."""
+        rollouts = self._rollouts
+        assert rollouts is not None
+        assert snapshot is not None
+        rollouts.publish(number, snapshot)
+        last = min(number + self._settings.staleness, self._rounds - 1)
+        while rollouts.next_round <= max(last, number):
+            rows = self._plan.take()
+            prompts = [self._data[row]["prompt"] for row in rows]
+            ids, images, fields = self._trainer._tokenize_prompts(prompts)
+            if images is not None or fields:
+                raise DataError(
+                    f"training.staleness={self._settings.staleness} takes prompts that are tokens only, and these hold "
+                    f"{'images' if images is not None else ', '.join(fields)} as well: set training.staleness=0."
+                )
+            rollouts.submit(rollouts.next_round, ids, rows=rows)
+        return rollouts.take(number)
+
+    def _from_main(self, make: Callable[[], list[Group]]) -> list[Group]:
+        """What the main process makes, in all processes; its error is raised in all."""
+        accelerator = self._trainer.accelerator
+        if accelerator.num_processes == 1:
+            return make()
+        found: list[Any] = [None, None]
+        error: CoveyError | None = None
+        if accelerator.is_main_process:
+            try:
+                found = [make(), None]
+            except CoveyError as raised:
+                error, found = raised, [None, str(raised)]
+        broadcast_object_list(found, from_process=0)
+        if found[1] is not None:
+            raise error or EngineError(found[1])
+        groups: list[Group] = found[0]
+        return groups
+
+    def _rows_of(self, inputs: list[dict[str, Any]], groups: list[Group], number: int) -> list[dict[str, Any]]:
+        """The data rows of these completions: those that are due, or with `arrival` those that were done."""
+        if self._settings.order == "arrival":
+            return [dict(self._data[group.index]) for group in groups]
+        known: dict[int, Any] = {}
+        for row, group in zip(inputs, groups, strict=True):
+            if group.index not in known:
+                known[group.index] = self._data[group.index]["prompt"]
+            if row["prompt"] != known[group.index]:
+                raise DataError(
+                    f"The prompts of round {number} are not those whose completions were written ahead: the data or "
+                    "their order have changed during the run. Resume from a checkpoint, with the same data."
+                )
+        return inputs
+
+
+def _check(trainer: Any, engine: InferenceEngine | None) -> None:
+    """Check what only a built trainer shows.
+
+    Raises:
+        ConfigError: it cannot be combined.
+    """
+    refused = {
+        "a model that reads images": trainer._is_vlm,
+        "tools or environments": bool(trainer.tools) or trainer.environment_factories is not None,
+        "rollout_func": trainer.rollout_func is not None,
+        "resample_groups": trainer._resampler is not None,
+        "use_transformers_continuous_batching=True": trainer.use_transformers_continuous_batching,
+        "use_vllm=True": trainer.use_vllm,
+    }
+    if found := [name for name, used in refused.items() if used]:
+        raise ConfigError(f"staleness above 0 cannot be combined with {' and '.join(found)}: leave one of them out.")
+    if engine is None:
+        return
+    can, name = engine.capabilities, type(engine).__name__
+    if not can.logprobs:
+        raise ConfigError(
+            f"The engine {name} returns no log-probabilities (Capabilities.logprobs), and training on completions of "
+            "older weights (training.staleness above 0) needs them: add them, or set training.staleness=0."
+        )
+    if can.collective:
+        raise ConfigError(
+            f"The engine {name} must be called by all processes (Capabilities.collective), and with training.staleness "
+            "above 0 only a thread of the main one calls it: set training.staleness=0."
+        )
+
+
+def _rollout_device(accelerator: Any) -> torch.device:
+    """Where the rollout process computes: on a CPU where the trainer does, else on a GPU that no process trains on."""
+    own: torch.device = accelerator.device
+    if own.type != "cuda":
+        return torch.device("cpu")
+    here = torch.cuda.device_count()
+    trained_on = int(accelerator.state.num_processes) if here else 0
+    return torch.device("cuda", trained_on) if trained_on < here else own
+
+
+def _plain(value: Any) -> Any:
+    """As JSON reads it back."""
+    if isinstance(value, Mapping):
+        return {str(name): _plain(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    return value if isinstance(value, int | float | str | None) else str(getattr(value, "value", value))
+
+
+def _digest(weights: Any) -> str:
+    """A hash of names, shapes, and some numbers of each weight."""
+    found = hashlib.sha256()
+    for name, tensor in weights:
+        sample = tensor.detach().flatten()[:: max(1, tensor.numel() // 1024)].float().cpu()
+        found.update(f"{name} {list(tensor.shape)}".encode() + sample.numpy().tobytes())
+    return found.hexdigest()[:16]

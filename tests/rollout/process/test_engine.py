@@ -1,0 +1,250 @@
+"""The engine in a process of its own: bit for bit what the engine of this process gives, whatever dies meanwhile."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from covey.errors import DataError, EngineError
+from covey.rollout import LocalEngine, SamplingSettings, complete
+from covey.rollout.process.engine import ProcessEngine, default_threads
+from covey.rollout.registry import check_engine
+from covey.rollout.weight_folder import write_folder
+
+PROMPTS = [[5, 6, 7]] * 4 + [[8, 9]] * 3
+SAMPLING = SamplingSettings(24, temperature=1.2, top_k=20, repetition_penalty=1.1, logprobs=True)
+ENDLESS = SamplingSettings(100_000, temperature=5.0)
+"""More tokens than are ever computed here."""
+SECONDS = 60.0
+
+
+def loaded(folder: str) -> tuple[Any, Any]:
+    return AutoModelForCausalLM.from_pretrained(folder).eval(), AutoTokenizer.from_pretrained(folder)
+
+
+def other_weights(model: Any, scale: float) -> list[tuple[str, torch.Tensor]]:
+    return [(name, weight.detach() * scale) for name, weight in model.named_parameters()]
+
+
+def local(model: Any, tokenizer: Any, weights: Any) -> LocalEngine:
+    engine = LocalEngine(type(model)(model.config), tokenizer)
+    engine.model.generation_config = model.generation_config
+    engine.sync(weights, 0)
+    return engine
+
+
+def until(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + SECONDS
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+@pytest.fixture(scope="module")
+def parts(tiny_model: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Any, Any, ProcessEngine]]:
+    """A model, its tokenizer, and an engine with its weights, in a process that is shared by the tests below."""
+    model, tokenizer = loaded(tiny_model)
+    engine = ProcessEngine(model, tokenizer, threads=torch.get_num_threads(), folder=tmp_path_factory.mktemp("rollout"))
+    engine.sync(model.named_parameters(), 0)
+    yield model, tokenizer, engine
+    engine.close()
+
+
+def test_its_completions_are_those_of_the_local_engine(parts: tuple[Any, Any, ProcessEngine]) -> None:
+    model, tokenizer, engine = parts
+    own = LocalEngine(model, tokenizer)
+    check_engine(engine, "engine")
+    assert engine.capabilities == own.capabilities
+    for version, weights in enumerate((other_weights(model, 1.0), other_weights(model, 1.5)), start=1):
+        engine.sync(iter(weights), version)
+        assert engine.version == version
+        expected = local(model, tokenizer, weights).generate(PROMPTS, SAMPLING, seed=version)
+        assert engine.generate(PROMPTS, SAMPLING, seed=version) == expected
+        assert all(one.logps is not None and len(one.logps) == one.length for one in expected)
+    limits = [3, 24, 1, 5, 2, 24, 7]
+    expected = local(model, tokenizer, weights).generate(PROMPTS, SAMPLING, seed=3, max_lengths=limits)
+    assert complete(engine, PROMPTS, SAMPLING, seed=3, max_lengths=limits) == expected
+    assert engine.generate([], SAMPLING, seed=0) == []
+
+
+def test_without_a_seed_every_call_has_another_one(parts: tuple[Any, Any, ProcessEngine]) -> None:
+    _, _, engine = parts
+    state = torch.get_rng_state()
+    assert engine.generate(PROMPTS, SAMPLING) != engine.generate(PROMPTS, SAMPLING)
+    assert torch.equal(state, torch.get_rng_state())
+
+
+def test_weights_from_a_folder_that_others_have_written(parts: tuple[Any, Any, ProcessEngine], tmp_path: Path) -> None:
+    model, tokenizer, engine = parts
+    weights = other_weights(model, 0.5)
+    write_folder(tmp_path, weights)
+    engine.sync_folder(tmp_path, 11)
+    assert engine.version == 11
+    expected = local(model, tokenizer, weights).generate(PROMPTS, SAMPLING, seed=5)
+    assert engine.generate(PROMPTS, SAMPLING, seed=5) == expected
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_what_is_wrong_is_said_here(parts: tuple[Any, Any, ProcessEngine]) -> None:
+    model, tokenizer, engine = parts
+    pid, version = engine.pid, engine.version
+    with pytest.raises(EngineError, match=r"no weight model\.other of shape \[2\]"):
+        engine.sync([("model.other", torch.zeros(2))], 90)
+    assert engine.version == version
+    with pytest.raises(EngineError, match=r"failed: .*prompt has no tokens"):
+        engine.generate([[]], SAMPLING, seed=0)
+    engine.sync(model.named_parameters(), 12)
+    expected = LocalEngine(model, tokenizer).generate(PROMPTS, SAMPLING, seed=6)
+    assert engine.generate(PROMPTS, SAMPLING, seed=6) == expected
+    assert engine.pid == pid  # none of it ended the process
+
+
+@pytest.mark.slow
+def test_a_call_goes_on_in_another_process_when_one_is_killed(
+    parts: tuple[Any, Any, ProcessEngine], caplog: pytest.LogCaptureFixture
+) -> None:
+    model, tokenizer, engine = parts
+    weights = other_weights(model, 1.25)
+    engine.sync(weights, 20)
+    long = SamplingSettings(3000, temperature=3.0, logprobs=True)
+    first = engine.pid
+    assert first is not None
+    killer = threading.Timer(0.3, os.kill, (first, signal.SIGKILL))
+    killer.start()
+    found = engine.generate(PROMPTS, long, seed=8)
+    killer.join()
+    assert found == local(model, tokenizer, weights).generate(PROMPTS, long, seed=8)
+    assert engine.pid != first
+    assert engine.version == 20
+    assert "was ended by the signal SIGKILL while it generated" in caplog.text
+    assert not psutil.pid_exists(first)
+
+
+@pytest.mark.slow
+def test_a_process_that_dies_again_and_again(tiny_model: str, tmp_path: Path) -> None:
+    """The end of its output says why."""
+    model, tokenizer = loaded(tiny_model)
+    engine = ProcessEngine(model, tokenizer, folder=tmp_path)
+    engine.sync(model.named_parameters(), 0)
+    stop = threading.Event()
+
+    def kill() -> None:
+        while not stop.wait(0.01):
+            process = engine._process
+            if process is not None and process.ready and psutil.pid_exists(process.pid):
+                os.kill(process.pid, signal.SIGSEGV)
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    try:
+        with pytest.raises(EngineError, match=r"SIGSEGV while it generated, 3 times in a row\. The end: .*child"):
+            engine.generate(PROMPTS, ENDLESS, seed=0)
+    finally:
+        stop.set()
+        killer.join()
+    assert engine.generate(PROMPTS, SAMPLING, seed=0)  # it can be asked again
+    engine.close()
+
+
+@pytest.mark.slow
+def test_closing_ends_a_call_and_the_process(tiny_model: str) -> None:
+    model, tokenizer = loaded(tiny_model)
+    engine = ProcessEngine(model, tokenizer)
+    engine.sync(model.named_parameters(), 0)
+    raised: list[BaseException] = []
+
+    def generate() -> None:
+        try:
+            engine.generate(PROMPTS, ENDLESS, seed=0)
+        except EngineError as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=generate)
+    thread.start()
+    time.sleep(0.3)
+    pid = engine.pid
+    engine.close()
+    thread.join(SECONDS)
+    assert [str(error) for error in raised] == ["The rollout engine was closed."]
+    assert pid is not None
+    assert not psutil.pid_exists(pid)
+    with pytest.raises(EngineError, match="was closed"):
+        engine.generate(PROMPTS, SAMPLING)
+    engine.close()
+
+
+@pytest.mark.slow
+def test_signals_of_the_terminal_are_the_trainers(tiny_model: str) -> None:
+    """The process is in a session of its own, and outlives the thread that asked first."""
+    model, tokenizer = loaded(tiny_model)
+    engine = ProcessEngine(model, tokenizer)
+    thread = threading.Thread(target=engine.sync, args=(list(model.named_parameters()), 0))
+    thread.start()
+    thread.join(SECONDS)
+    pid = engine.pid
+    assert pid is not None
+    assert os.getsid(pid) == pid
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        os.kill(pid, number)
+    assert engine.generate(PROMPTS, SAMPLING, seed=1) == LocalEngine(model, tokenizer).generate(
+        PROMPTS, SAMPLING, seed=1
+    )
+    assert engine.pid == pid
+    engine.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_it_ends_with_its_trainer(tiny_model: str, tmp_path: Path, number: signal.Signals) -> None:
+    """While it generates."""
+    sign = tmp_path / "pid"
+    trainer = subprocess.Popen([sys.executable, "-m", "tests.support.rollout_trainer", tiny_model, str(sign)])
+    until(sign.exists)
+    time.sleep(0.5)
+    child = psutil.Process(int(sign.read_text()))
+    assert child.is_running()
+    trainer.send_signal(number)
+    trainer.wait(SECONDS)
+    until(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE)
+
+
+@pytest.mark.slow
+def test_a_reasoning_vocabulary(wide_starter: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Its tokens are masked there too; and what the process logs is logged here."""
+    model, tokenizer = loaded(str(wide_starter))
+    engine = ProcessEngine(model, tokenizer, threads=torch.get_num_threads(), shared_prefill=True)
+    engine.sync(model.named_parameters(), 0)
+    sampling = SamplingSettings(60, logprobs=True)
+    assert engine.generate(PROMPTS, sampling, seed=2) == LocalEngine(model, tokenizer).generate(
+        PROMPTS, sampling, seed=2
+    )
+    with pytest.raises(DataError, match="reasoning token"):
+        engine.generate([[model.config.vocab_size - 1]], sampling, seed=2)
+    with caplog.at_level(logging.INFO):
+        model.generation_config.num_beams = 2
+        slow = ProcessEngine(model, tokenizer)
+        with pytest.raises(EngineError, match="no weights"):
+            slow.generate(PROMPTS, sampling)
+        slow.sync(model.named_parameters(), 0)
+        slow.generate(PROMPTS, SamplingSettings(3), seed=0)
+    assert "num_beams" in caplog.text
+    for one in (engine, slow):
+        one.close()
+
+
+def test_the_threads() -> None:
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    assert default_threads() == max(1, cores // 2)
