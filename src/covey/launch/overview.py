@@ -74,7 +74,7 @@ def split_of(plan: LaunchPlan, config: Config) -> Split:
     if plan.gpus == 0:
         return Split(1, 1)
     if plan.server is None:
-        return Split(plan.num_processes, plan.num_processes, shared=True)
+        return Split(len(plan.sampling) or plan.num_processes, plan.num_processes, shared=not plan.sampling)
     if not plan.server.is_ours:
         return Split(1, plan.num_processes)  # whatever it has, it keeps
     return Split(int(config.training.vllm_tensor_parallel_size), plan.num_processes)
@@ -134,7 +134,9 @@ def as_table(plan: LaunchPlan, config: Config, times: Path | None, cpus: int) ->
 
 def _row(process: Any, plan: LaunchPlan, config: Config) -> tuple[str, ...]:
     what = "samples (vLLM server)" if process.name == SERVER else "learns"
-    if process.name != SERVER and plan.server is None:
+    if process.name != SERVER and plan.sampling and plan.server is None:
+        what = f"learns; its rollout process samples on {plan.sampling[0]}"
+    elif process.name != SERVER and plan.server is None:
         what = (
             "samples in a process of its own, and learns"
             if config.training.staleness
@@ -198,7 +200,7 @@ def _advice(plan: LaunchPlan, best: Split, own: Split, staleness: int, cpus: int
         return ["One GPU does both: keep training.staleness=0."]
     words = [f"training.staleness={staleness}"]
     if best != own:
-        words += ["training.use_vllm=true", "training.vllm_mode=server"] if own.shared else []
+        words += ["training.use_vllm=true", "training.vllm_mode=server"] if plan.server is None else []
         words += [f"training.vllm_tensor_parallel_size={best.sampling}"]
     return [f"Suggested: {' '.join(words)}. It takes both sides to be as many times faster as they have GPUs."]
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import os
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
@@ -19,6 +20,7 @@ import torch
 from accelerate.utils import broadcast_object_list
 from trl.extras.profiling import profiling_context
 
+from covey.config.sampling_gpu import SAMPLING_GPU
 from covey.errors import ConfigError, CoveyError, DataError, EngineError
 from covey.rollout import InferenceEngine
 from covey.rollout.process.engine import ProcessEngine
@@ -240,7 +242,7 @@ class AsynchronousRounds:
     def _own_engine(self) -> ProcessEngine:
         """Covey's own engine in another process, which gets some of this one's threads on a CPU."""
         trainer = self._trainer
-        device = _rollout_device(trainer.accelerator)
+        device = _rollout_device(trainer.accelerator.device)
         engine = ProcessEngine(
             trainer.accelerator.unwrap_model(trainer.model),
             trainer._tokenizer,
@@ -382,14 +384,13 @@ def _check(trainer: Any, engine: InferenceEngine | None) -> None:
         )
 
 
-def _rollout_device(accelerator: Any) -> torch.device:
-    """Where the rollout process computes: on a CPU where the trainer does, else on a GPU that no process trains on."""
-    own: torch.device = accelerator.device
-    if own.type != "cuda":
-        return torch.device("cpu")
-    here = torch.cuda.device_count()
-    trained_on = int(accelerator.state.num_processes) if here else 0
-    return torch.device("cuda", trained_on) if trained_on < here else own
+def _rollout_device(own: torch.device) -> torch.device:
+    """Where the rollout process computes: as the trainer on a CPU, or on the GPU that `covey launch` has left to it.
+
+    Without one it shares the trainer's GPU.
+    """
+    alone = own.type == "cuda" and SAMPLING_GPU in os.environ
+    return torch.device("cuda", 0) if alone else own
 
 
 def _plain(value: Any) -> Any:
