@@ -41,3 +41,9 @@ def test_a_round_is_the_steps_from_one_generation_to_the_next() -> None:
     assert measured_rounds(rows) == [Round(4.0, 6.5, 0.5), Round(4.0, 1.0)]
     assert measured_rounds(rows[:2]) == [Round(50.0, 50.0)]  # better than none
     assert measured_rounds(rows[:1]) == []
+
+
+def test_an_asynchronous_run_generates_while_it_does_not_wait() -> None:
+    """Rows of two steps: the engine's seconds are per step, all others are sums. Its syncs are in them."""
+    row = {"time/generation": 0.1, "time/rollouts": 3.0, "time/sync": 0.5, "time/forward": 2.0, "time/scoring": 1.0}
+    assert measured_rounds([{"step": step, **row} for step in (2, 4, 6)]) == [Round(5.5, 3.0, 0.5)] * 2

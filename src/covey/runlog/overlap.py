@@ -51,20 +51,24 @@ def measured_rounds(rows: Iterable[Mapping[str, Any]]) -> list[Round]:
 
     A row with generation begins a round; rows without belong to it (`steps_per_generation` or `num_iterations` spread a
     round over several steps). Rows of several rounds (`logging_steps`) count as one. Evaluations and checkpoints do not
-    count.
+    count; of a run that was asynchronous itself, the time in its engine does, and waiting for it does not.
     """
     found: list[Round] = []
+    last = 0
     for row in rows:
-        generation, learning, sync = (
-            sum(float(row.get(name) or 0.0) for name in stages)
-            for stages in (_GENERATION, _LEARNING, [names.SYNC_TIME])
-        )
-        if generation > 0:
-            found.append(Round(generation, learning, sync))
-        elif found:
-            last = found[-1]
-            found[-1] = Round(last.generation, last.learning + learning, last.sync + sync)
+        generation, learning, sync = (_sum(row, one) for one in (_GENERATION, _LEARNING, [names.SYNC_TIME]))
+        begins, steps = generation > 0, int(row.get(names.STEP) or 0) - last
+        last += steps
+        if names.ROLLOUT_TIME in row:  # with its weight syncs
+            generation = max(0.0, _sum(row, (names.ROLLOUT_TIME,)) * steps - sync)
+        one = found.pop() if found and not begins else Round(0.0, 0.0)
+        if begins or one.generation:
+            found.append(Round(one.generation + generation, one.learning + learning, one.sync + sync))
     return found[1:] or found
+
+
+def _sum(row: Mapping[str, Any], stages: Iterable[str]) -> float:
+    return sum(float(row.get(stage) or 0.0) for stage in stages)
 
 
 def expected(rounds: Sequence[Round], staleness: int) -> Expected:

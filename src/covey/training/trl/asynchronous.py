@@ -72,6 +72,7 @@ class AsynchronousRounds:
         self._rollouts: Rollouts | None = None
         self._snapshot: tuple[int, FolderSnapshot | None] | None = None
         self._staleness: dict[str, float] = {}
+        self._seconds = 0.0
         self.resumed_from: Path | None = None
         """The run directory of the checkpoint that training resumes from."""
         _check(trainer, engine)
@@ -162,6 +163,9 @@ class AsynchronousRounds:
     def end_step(self) -> None:
         """Log the staleness of the completions of this step."""
         metrics = self._trainer._metrics["train"]
+        if self._rollouts is not None:
+            metrics[names.ROLLOUT_TIME].append(self._rollouts.seconds_writing - self._seconds)
+            self._seconds = self._rollouts.seconds_writing
         if not self._staleness:
             return
         metrics[names.STALENESS_MEAN].append(self._staleness[names.STALENESS_MEAN])
@@ -222,6 +226,7 @@ class AsynchronousRounds:
                 f"{refusal}, and with training.staleness={policy.staleness} completions are sampled by Covey: leave it "
                 "out, or set training.staleness=0."
             )
+        self._seconds = 0.0
         engine = self._engine or self._own_engine()
         self._sampling = sampling
         replay = None if self._settings.schedule is None else Schedule.read(self._settings.schedule)
