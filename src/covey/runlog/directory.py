@@ -357,6 +357,7 @@ def describe_environment() -> dict[str, object]:
         "packages": {name: version_of(name) for name in PACKAGES},
         "cpu_count": os.cpu_count(),
         "memory_bytes": _memory_bytes(),
+        "processes": int(os.environ.get("WORLD_SIZE", "1")),
         **_git_state(),
     }
 

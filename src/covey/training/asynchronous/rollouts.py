@@ -14,7 +14,7 @@ from typing import Any
 
 from covey.errors import CoveyError, EngineError, one_line
 from covey.rollout.engine import Completion, InferenceEngine, SamplingSettings
-from covey.training.asynchronous.calls import EngineCaller
+from covey.training.asynchronous.calls import EngineCaller, check_capabilities
 from covey.training.asynchronous.plan import seeds_of
 from covey.training.asynchronous.pool import Group, Policy, Pool, Row
 from covey.training.asynchronous.schedule import Call, Schedule, ScheduleWriter
@@ -45,6 +45,9 @@ class Rollouts:
         schedule: what is written is recorded there; may also be set before anything is published.
         replay: what is written, and what joins a round, is read from there.
         vocab_size: rows of the model's embedding, to check the tokens of engines that are not Covey's.
+
+    Raises:
+        ConfigError: the engine cannot do it.
     """
 
     def __init__(
@@ -59,6 +62,7 @@ class Rollouts:
         replay: Schedule | None = None,
         vocab_size: int | None = None,
     ) -> None:
+        check_capabilities(engine, policy)
         self.engine = engine
         self.policy = policy
         self.next_round = 0
