@@ -28,7 +28,7 @@ def config_of(*words: str) -> Config:
     ],
 )
 def test_what_does_not_go_together_is_refused(words: tuple[str, ...], named: str) -> None:
-    with pytest.raises(ConfigError, match="training.staleness=") as raised:
+    with pytest.raises(ConfigError, match=r"training\.staleness=") as raised:
         check_asynchronous(config_of(*words))
     assert named in str(raised.value)
     assert "\n" not in str(raised.value)
