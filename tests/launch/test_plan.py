@@ -252,7 +252,7 @@ def test_on_several_nodes_the_last_one_serves() -> None:
         (8, ("model.mesh_shape=[[2,2],[dp,fsdp]]",), "lays out 4 processes, but 8 processes train"),
         (3, ("training.use_vllm=true", "training.vllm_tensor_parallel_size=2"), "does not divide the number of proc"),
         (8, (*SERVE, "training.vllm_server_port=70000"), "training.vllm_server_port=70000 is out of range"),
-        (0, (*SERVE, "launch.nodes=2"), "set launch.nodes=1, or ask for GPUs"),
+        (0, (*SERVE, "launch.nodes=2"), "set launch.nodes=1, ask for GPUs"),
         (0, ("launch.accelerate=zero3", "launch.num_processes=2"), "needs GPUs"),
         (2, ("launch.accelerate=nothing.yaml",), "none of ddp, fsdp2, zero2, zero3, and no file"),
     ],
@@ -282,3 +282,50 @@ def test_a_plan_reads_back_as_yaml() -> None:
     assert content["server"]["health"] == "http://127.0.0.1:8000/health"
     assert json.loads(json.dumps(content)) == content
     assert as_text(dataclasses.replace(made, notes=("a note",))).endswith("\nnotes: [a note]\n")
+
+
+def test_the_last_gpu_samples_beside_training_that_is_behind() -> None:
+    """With Covey's own engine, a process of the first trainer's has it; with a server nothing changes."""
+    made = plan(8, "training.staleness=1")
+    (trainer,) = made.processes
+    assert (trainer.gpus, made.sampling, made.num_processes) == (tuple("0123456"), ("7",), 7)
+    assert trainer.environment["CUDA_VISIBLE_DEVICES"] == "0,1,2,3,4,5,6"
+    assert trainer.environment["COVEY_SAMPLING_GPU"] == "7"
+    assert made.notes == ("GPU 7 samples while 7 GPUs of every node learn (training.staleness=1).",)
+    assert training_processes(config("training.staleness=1"), Machine.of(8)) == 7
+
+    served = plan(8, *SERVE, "training.staleness=1")
+    assert by_name(served)["trainer"].gpus == tuple("0123456")
+    assert by_name(served)["server"].gpus == served.sampling == ("7",)
+    assert "COVEY_SAMPLING_GPU" not in by_name(served)["trainer"].environment
+
+    (alone,) = plan(1, "training.staleness=1").processes
+    assert alone.gpus == ("0",)
+    assert "COVEY_SAMPLING_GPU" not in alone.environment
+    (on_a_cpu,) = plan(0, "training.staleness=1").processes
+    assert "COVEY_SAMPLING_GPU" not in on_a_cpu.environment
+    assert plan(8).sampling == ()
+
+
+def test_on_several_nodes_the_first_one_samples() -> None:
+    made = plan(8, "training.staleness=1", "launch.nodes=2", place=Place(0, ("a", "b")))
+    first, second = made.processes
+    assert first.gpus == second.gpus == tuple("0123456")
+    assert "COVEY_SAMPLING_GPU" in first.environment
+    assert "COVEY_SAMPLING_GPU" not in second.environment
+    assert made.num_processes == 14
+
+
+def test_sampling_ahead_needs_a_place_of_its_own() -> None:
+    with pytest.raises(ConfigError, match=r"training\.vllm_mode=colocate both share the GPUs and take turns"):
+        plan(8, "training.use_vllm=true", "training.staleness=1")
+
+
+def test_without_gpus_a_server_on_another_node_takes_the_weights_of_rounds_from_the_run_directory() -> None:
+    made = plan(0, *SERVE, "launch.nodes=3", "training.staleness=1", place=Place(0, ("a", "b", "c")))
+    assert [(process.name, process.node) for process in made.processes] == [
+        ("server", 2),
+        ("trainer", 0),
+        ("trainer", 1),
+    ]
+    assert made.num_processes == 2

@@ -1,7 +1,8 @@
 """The launch plan: a pure function of the config and the machines.
 
 On one node a vLLM server takes the last GPUs and training the others. On several, the last node serves and the others
-train, since accelerate needs the same number of training processes on each.
+train, since accelerate needs the same number of training processes on each. With `training.staleness` and Covey's own
+engine, the first node's last GPU is left to the process that samples.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any
 
 from covey.config import Config
 from covey.config.groups.mesh import Mesh, refuse_tensor_parallel
+from covey.config.sampling_gpu import SAMPLING_GPU, samples_in_own_process
 from covey.config.vllm import is_elsewhere
 from covey.errors import ConfigError
 from covey.launch.accelerate import accelerate_config
@@ -81,6 +83,8 @@ class LaunchPlan:
     """Overrides of the run's config for the training processes."""
     ports: Mapping[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    sampling: tuple[str, ...] = ()
+    """GPUs that only sample: the server's, or that of the trainer's rollout process."""
 
     config_file = Inside("config.yaml", "logs")
     """The resolved config that the training processes read."""
@@ -165,6 +169,7 @@ def make_plan(
         overrides=tuple(overrides),
         ports=_ports(server, spread, main_port),
         notes=(*notes, *layout.notes(config)),
+        sampling=layout.serving,
     )
     processes = [
         _trainer(plan, node, layout, place, python, config.launch.stop_timeout) for node in range(layout.train_nodes)
@@ -176,10 +181,12 @@ def make_plan(
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """Which GPUs train and which serve."""
+    """Which GPUs train and which sample."""
 
     gpus: tuple[str, ...]
     serving: tuple[str, ...]
+    beside: bool
+    """Whether a process of the trainer's samples on them, not a server."""
     training: tuple[str, ...]
     per_node: int
     """Training processes of every training node."""
@@ -196,7 +203,8 @@ class _Layout:
         launch, training = config.launch, config.training
         gpus = _gpus_for(config, machine)
         serves = bool(training.use_vllm) and training.vllm_mode == "server" and not is_elsewhere(config)
-        wanted = int(training.vllm_tensor_parallel_size) if serves and gpus else 0
+        beside = samples_in_own_process(config) and len(gpus) > 1
+        wanted = int(training.vllm_tensor_parallel_size) if serves and gpus else int(beside)
         separate = serves and launch.nodes > 1
         if wanted > len(gpus) or (wanted == len(gpus) and wanted and not separate):
             raise ConfigError(_too_many_serve(wanted, len(gpus), separate))
@@ -212,6 +220,7 @@ class _Layout:
         layout = cls(
             gpus=gpus,
             serving=serving,
+            beside=beside,
             training=training_gpus[:per_node],
             per_node=per_node,
             train_nodes=launch.nodes - separate,
@@ -223,6 +232,13 @@ class _Layout:
     def notes(self, config: Config) -> tuple[str, ...]:
         found = []
         separate = self.server_node > 0
+        if self.beside:
+            found.append(
+                f"GPU {self.serving[0]} samples while {_gpus(len(self.training))} of every node learn "
+                f"(training.staleness={config.training.staleness})."
+            )
+        elif samples_in_own_process(config) and self.gpus:
+            found.append("One GPU samples and learns, in two processes that share it: training.staleness=0 is faster.")
         used = len(self.training) + (0 if separate else len(self.serving))
         if self.gpus and used < len(self.gpus):
             found.append(f"{_gpus(len(self.gpus) - used)} of every training node stay idle.")
@@ -238,14 +254,21 @@ class _Layout:
                 f"model.mesh_shape={shape} lays out {size} processes, but {self._counted()}. Make the sizes' product "
                 f"{self.total}, or change launch.gpus, launch.nodes or launch.num_processes."
             )
-        if self.server_node and not self.gpus:
+        if self.server_node and not self.gpus and not config.training.staleness:
             raise ConfigError(
-                "Without GPUs a vLLM server gets its weights through a folder of the trainer's machine, so it cannot "
-                "run on another one: set launch.nodes=1, or ask for GPUs with launch.gpus."
+                "Without GPUs a vLLM server gets its weights through a temporary folder of the trainer's machine, so "
+                "it cannot run on another one: set launch.nodes=1, ask for GPUs with launch.gpus, or sample ahead "
+                "(training.staleness=1), where the folder is in output_dir."
             )
         training = config.training
         if not training.use_vllm or training.vllm_mode != "colocate":
             return
+        if training.staleness:
+            raise ConfigError(
+                f"training.staleness={training.staleness} samples while the policy learns, and with "
+                "training.vllm_mode=colocate both share the GPUs and take turns: set training.vllm_mode=server, or "
+                "training.staleness=0."
+            )
         if training.vllm_enable_sleep_mode and not self.gpus:
             raise ConfigError(
                 "training.vllm_enable_sleep_mode=true needs a GPU: on a CPU vLLM cannot release its memory. Set it to "
@@ -260,7 +283,9 @@ class _Layout:
 
     def _counted(self) -> str:
         text = f"{self.total} {'process trains' if self.total == 1 else 'processes train'}"
-        if self.serving:
+        if self.beside:
+            text += f" ({_gpus(1)} samples)"
+        elif self.serving:
             text += f" ({_gpus(len(self.serving))} of {'the last node' if self.server_node else 'the node'} serve)"
         return text
 
@@ -273,6 +298,8 @@ def _trainer(plan: LaunchPlan, node: int, layout: _Layout, place: Place, python:
     }
     if layout.gpus:
         environment["CUDA_VISIBLE_DEVICES"] = ",".join(layout.training)
+    if layout.beside and node == 0:
+        environment[SAMPLING_GPU] = layout.serving[0]
     if plan.accelerate is not None:
         # How long torch's launcher waits for its processes' checkpoint; its default is half a minute.
         environment["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"] = str(math.ceil(stop_seconds))

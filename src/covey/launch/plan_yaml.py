@@ -20,7 +20,7 @@ def as_text(plan: LaunchPlan) -> str:
         "nodes": plan.nodes,
         "gpus_per_node": plan.gpus,
         "num_processes": plan.num_processes,
-        "serving_gpus": [gpu for process in plan.processes if process.name == "server" for gpu in process.gpus],
+        "serving_gpus": list(plan.sampling),
         "ports": dict(plan.ports),
     }
     if server is not None:

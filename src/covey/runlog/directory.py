@@ -60,6 +60,8 @@ class RunDirectory:
     environment = Inside("environment.json")
     metrics = Inside("metrics.jsonl")
     completions = Inside("completions")
+    schedule = Inside("schedule.jsonl")
+    """What an asynchronous run wrote when, and by which weights."""
     final_model = Inside("final_model")
     best_model = Inside("best_model")
     """A link to the checkpoint with the best held-out accuracy."""
@@ -290,7 +292,7 @@ class RunDirectory:
             shutil.rmtree(part, ignore_errors=True)
             self.final_model.rename(part)
         folders = (self.completions, part, self.evaluation)
-        files = (self.environment, self.metrics, self.report, self.curves, self.log, self.summary)
+        files = (self.environment, self.metrics, self.schedule, self.report, self.curves, self.log, self.summary)
         for path in (*checkpoints, *folders):
             if path.exists():
                 shutil.rmtree(path)
@@ -355,6 +357,7 @@ def describe_environment() -> dict[str, object]:
         "packages": {name: version_of(name) for name in PACKAGES},
         "cpu_count": os.cpu_count(),
         "memory_bytes": _memory_bytes(),
+        "processes": int(os.environ.get("WORLD_SIZE", "1")),
         **_git_state(),
     }
 

@@ -24,6 +24,7 @@ from covey.model.export import set_end_and_pad_tokens
 from covey.model.loading import own_sampling
 from covey.model.reasoning_vocab.token_map import MAP_FILE
 from covey.runlog.directory import RunDirectory
+from covey.training.asynchronous.settings import Asynchronous
 from covey.training.preflight.trackers import trackers
 
 if TYPE_CHECKING:
@@ -248,10 +249,11 @@ def build_trainer(
                 quantization_config=quantization,
                 speed=config.speed,
                 engine=engine,
+                asynchronous=Asynchronous.of(config),
+                vllm_lora_sync=config.training.vllm_lora_sync,
                 support=config.rollout.support,
                 support_top_k=config.rollout.support_top_k,
                 sampler_gap=config.logging.sampler_gap,
-                vllm_lora_sync=config.training.vllm_lora_sync,
                 environment_factory=None if environments is None else environments.factory,
                 tools=None if environments is None else environments.tools,
                 rollout_func=rollout_func,

@@ -240,7 +240,7 @@ def _train(job: _Job, console: Any) -> RunResult:
             finally:
                 writer.flush()
                 job.report.close()
-                if config.rollout.own_engine is not None:
+                if config.rollout.own_engine is not None and not config.training.staleness:
                     trainer.engine.close()
         if not stop.stopped:
             display.status("saving the model")

@@ -377,3 +377,19 @@ def test_an_engine_that_is_forgotten(tiny_model: str) -> None:
 def test_the_threads() -> None:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     assert default_threads() == max(1, cores // 2)
+
+
+def test_the_process_sees_only_the_gpu_that_the_launcher_has_left_to_it(
+    tiny_model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A trainer with several visible GPUs would spread its model over them, so it does not see this one."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2")
+    monkeypatch.setenv("COVEY_SAMPLING_GPU", "GPU-8a")
+    engine = ProcessEngine(*loaded(tiny_model))
+    try:
+        assert engine.pid is not None
+        found = psutil.Process(engine.pid).environ()
+        assert found["CUDA_VISIBLE_DEVICES"] == "GPU-8a"
+        assert "COVEY_SAMPLING_GPU" not in found
+    finally:
+        engine.close()

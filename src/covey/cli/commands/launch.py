@@ -31,6 +31,12 @@ def add_parser(commands: Any) -> None:
     )
     config_arguments.add_arguments(parser)
     parser.add_argument("--dry-run", action="store_true", help="print the plan, or the job script; start nothing")
+    parser.add_argument(
+        "--plan",
+        action="store_true",
+        help="print the plan as a short table, and how busy sampling and learning would be",
+    )
+    parser.add_argument("--times", metavar="RUN", help="with --plan: take the times of this run, which may be running")
     parser.add_argument("--slurm", action="store_true", help="submit the run as a Slurm job (launch.slurm.*)")
     parser.add_argument("--multirun", "-m", action="store_true", help="a sweep, as with `covey train --multirun`")
     parser.set_defaults(run=run)
@@ -39,7 +45,10 @@ def add_parser(commands: Any) -> None:
 def run(arguments: argparse.Namespace) -> int:
     request = config_arguments.read_request(arguments)
     sweep = arguments.multirun or request.is_sweep
-    if arguments.cfg or arguments.info or (sweep and not arguments.slurm and not arguments.dry_run):
+    if arguments.times and not arguments.plan:
+        raise ConfigError("--times goes with --plan, which prints what these times promise: `covey launch --plan`.")
+    planned = arguments.dry_run or arguments.plan
+    if arguments.cfg or arguments.info or (sweep and not arguments.slurm and not planned):
         from covey.cli.commands import train
 
         arguments.given = [word for word in arguments.given if word not in ("--slurm", "--dry-run")]
@@ -49,7 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
             "A sweep cannot be planned or submitted as a single run: `covey train --multirun … "
             "hydra/launcher=submitit_slurm` submits each of its runs as a Slurm job, and compares them at the end."
         )
-    if (size := os.environ.get("WORLD_SIZE", "1")) != "1" and not arguments.dry_run:
+    if (size := os.environ.get("WORLD_SIZE", "1")) != "1" and not planned:
         raise ConfigError(
             f"`covey launch` starts training processes of its own, but WORLD_SIZE={size} says that this is one of "
             "several that were started together. Run it by itself, or run `covey train` in their place."
@@ -67,6 +76,13 @@ def run(arguments: argparse.Namespace) -> int:
     job = job_id()
     if job is not None:  # a job that was pre-empted must find its run again
         name = f"{name.partition('-')[2].partition('-')[2]}-{job}"
+    if arguments.plan:
+        from covey.launch.overview import as_table
+
+        plan = make_plan(config, name, machine)
+        times = Path(arguments.times) if arguments.times else _own_run(request.source, plan.run)
+        print(as_table(plan, config, times, machine.cpus), end="")
+        return 0
     if arguments.slurm:
         return _as_job(arguments, composed, name, machine)
     if arguments.dry_run:
@@ -88,6 +104,14 @@ def run(arguments: argparse.Namespace) -> int:
     if len(place.hosts) == 1 and not _passes(config, name, machine):
         return 1
     return execute(config, name, machine, place)
+
+
+def _own_run(source: str | Path | None, planned: Path) -> Path | None:
+    """The run whose times are meant: the run directory that is the recipe, or an earlier start of the same run."""
+    from covey.runlog.directory import RunDirectory
+
+    folders = [Path(source)] if source is not None else []
+    return next((folder for folder in (*folders, planned) if RunDirectory(folder).metrics.is_file()), None)
 
 
 def _passes(config: Config, name: str, machine: Machine) -> bool:

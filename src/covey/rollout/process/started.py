@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from covey.config.sampling_gpu import SAMPLING_GPU
 from covey.errors import EngineError, one_line
 from covey.rollout.process.messages import Interrupt, Start
 from covey.workers.channel import pickled, receive_with_bytes, send, send_pickled
@@ -59,6 +60,8 @@ class StartedProcess:
         names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
         environment = child_environment() | dict.fromkeys(names, str(threads))
         environment = {name: value for name, value in environment.items() if not name.startswith(_LAUNCH_VARIABLES)}
+        if (gpu := environment.pop(SAMPLING_GPU, None)) is not None:
+            environment["CUDA_VISIBLE_DEVICES"] = gpu
         command = [sys.executable, "-P", "-m", "covey.rollout.process.child", str(theirs.fileno()), str(os.getpid())]
         with theirs, output.open("wb") as file:
             self._process = subprocess.Popen(

@@ -19,6 +19,7 @@ from covey.evaluation.grading import check_columns_for
 from covey.rewards import RewardSettings
 from covey.runlog.directory import RunDirectory
 from covey.runlog.files import free_bytes
+from covey.training.asynchronous.settings import check_asynchronous
 from covey.training.distributed.sharding import splits_weights
 from covey.training.preflight.packages import check_packages
 
@@ -45,7 +46,7 @@ def check_supported(config: Config) -> list[str]:
         from covey.rollout.registry import engine_class
 
         engine_class(config.rollout.own_engine, "rollout.engine")
-    notes = notes_on_sharing(config)
+    notes = [*check_asynchronous(config), *notes_on_sharing(config)]
     if config.training.use_vllm:
         notes += _on_adapters(config)
     return notes

@@ -197,10 +197,11 @@ def engine_for(trainer: Any, own: InferenceEngine | None) -> InferenceEngine:
 def evaluation_engine(trainer: Any) -> Iterator[InferenceEngine]:
     """The engine for evaluations during training, with the current weights: the user's own, else the policy.
 
-    TRL's vLLM has no seeds, by which an evaluation is the same each time.
+    TRL's vLLM has no seeds, by which an evaluation is the same each time. In asynchronous training the engine is busy,
+    with older weights.
     """
     engine = trainer.engine
-    if isinstance(engine, TRLEngine | PolicyEngine):
+    if trainer.asynchronous or isinstance(engine, TRLEngine | PolicyEngine):
         with evaluating(trainer.model):
             yield PolicyEngine(trainer)
     else:

@@ -32,6 +32,7 @@ from covey.rollout import InferenceEngine, conversation
 from covey.training.advantages.kl_control import KLMonitor
 from covey.training.advantages.objective_step import loss_mask
 from covey.training.advantages.state import in_use
+from covey.training.asynchronous.settings import Asynchronous
 from covey.training.batch_source.early_rewards import EarlyRewards
 from covey.training.batch_source.recording import CompletionRecorder
 from covey.training.checkpoint.checkpoints import Checkpoints
@@ -45,6 +46,7 @@ from covey.training.replaced import replaced
 from covey.training.scoring.shared_scoring import SharedScoring
 from covey.training.scoring.thinking import ReasoningSupport
 from covey.training.trl.advantages import apply_objective
+from covey.training.trl.asynchronous import AsynchronousRounds
 from covey.training.trl.engine import patched_engine
 from covey.training.trl.generation import engine_for, generate_turn, mixed_precision
 from covey.training.trl.hooks import TrainerHooks
@@ -72,8 +74,6 @@ class GRPOTrainer(TRLGRPOTrainer):
     """Current weight of the KL divergence."""
     recorder: CompletionRecorder | None = None
     """Logs columns about every completion, if set."""
-    asynchronous = False
-    """Whether completions are generated while the policy learns, and so with older weights."""
     _buffered_inputs: list[dict[str, Any]] | None
 
     def __init__(
@@ -85,11 +85,12 @@ class GRPOTrainer(TRLGRPOTrainer):
         resample_groups: int = 0,
         speed: SpeedConfig | None = None,
         engine: InferenceEngine | None = None,
+        asynchronous: Asynchronous | None = None,
         vocabulary: ReasoningVocabulary | None = None,
+        vllm_lora_sync: str = "auto",
         support: str = "kept",
         support_top_k: int = 256,
         sampler_gap: bool = False,
-        vllm_lora_sync: str = "auto",
         **kwargs: Any,
     ) -> None:
         """TRL's arguments, and Covey's; by default, training is TRL's.
@@ -104,13 +105,14 @@ class GRPOTrainer(TRLGRPOTrainer):
                 all equal; 0 keeps every group.
             speed: which repeated work is done only once; None turns all of it on. The numbers stay the same.
             engine: generates the completions; None takes TRL's vLLM with `use_vllm=True`, else the policy itself.
+            asynchronous: has completions written ahead, while the policy learns; None generates and learns in turns.
             vocabulary: the model's reasoning vocabulary; None reads the one stored next to the weights, if any.
+            vllm_lora_sync: what vLLM gets of a model with adapters after each step: `adapter`, `merge` (whole weights),
+                or `auto`, the adapter where vLLM takes it.
             support: see `rollout.support`: over which tokens log-probs are normalised where top-k, top-p or min-p cut
                 some off. `full` is TRL's way, for which a `repetition_penalty` does not count either.
             support_top_k: see `rollout.support_top_k`.
             sampler_gap: see `logging.sampler_gap`.
-            vllm_lora_sync: what vLLM gets of a model with adapters after each step: `adapter`, `merge` (whole weights),
-                or `auto`, the adapter where vLLM takes it.
             kwargs: TRL's arguments by keyword.
 
         Raises:
@@ -132,6 +134,7 @@ class GRPOTrainer(TRLGRPOTrainer):
         self._loss_logps_BT: torch.Tensor | None = None
         self._keeps_loss_logps = False
         self._restored: TrainingProgress | None = None
+        self.asynchronous = AsynchronousRounds(self, asynchronous, engine) if asynchronous else None
         self._reasoning = ReasoningSupport(vocabulary, self.model, self.ref_model, self.args, give_bias)
         self.sampling = SampledScoring(self, support=support, support_top_k=support_top_k, measures=sampler_gap)
         self.engine = engine_for(self, engine)
@@ -151,11 +154,6 @@ class GRPOTrainer(TRLGRPOTrainer):
         return int(self.args.steps_per_generation * self.num_iterations)
 
     @property
-    def corrects_sampling(self) -> bool:
-        """Whether the loss has TRL's importance ratio, as with vLLM: see `SampledScoring.corrects`."""
-        return self.sampling.corrects
-
-    @property
     def _needs(self) -> frozenset[str]:
         return frozenset() if self._objective is None else needs_of(self._objective)
 
@@ -169,6 +167,8 @@ class GRPOTrainer(TRLGRPOTrainer):
         try:
             output = super().train(*args, **kwargs)
         finally:
+            if self.asynchronous:
+                self.asynchronous.close()
             self.checkpoints.wait()
         if self._kl_monitor.exceeded:
             raise self._kl_monitor.error(self.state.global_step, Path(self.args.output_dir))
@@ -270,6 +270,8 @@ class GRPOTrainer(TRLGRPOTrainer):
         with self.sampling.correcting():
             if self._resampler is not None and self.model.training:
                 output = resampled_batch(self, self._resampler, len(inputs), super()._generate_and_score_completions)
+            elif self.asynchronous and self.model.training:
+                output = self.asynchronous.batch(inputs, super()._generate_and_score_completions)
             else:
                 inputs = self._episodes.begin(inputs)
                 with self._early_rewards.batch_of(inputs):
@@ -395,4 +397,4 @@ class GRPOTrainer(TRLGRPOTrainer):
         progress = load_progress(Path(checkpoint), self.args.process_index, self.accelerator.device)
         if progress is None:
             return  # a checkpoint of stock TRL; `load_progress` has logged a warning
-        restore_progress(self, progress)
+        restore_progress(self, progress, Path(checkpoint))

@@ -1,0 +1,367 @@
+"""Completions written ahead by an engine in a thread of its own.
+
+The caller's thread, at the start of round r: `publish(r, weights)`, `submit` up to round r + staleness, `take(r)`.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from covey.errors import CoveyError, EngineError, one_line
+from covey.rollout.engine import Completion, InferenceEngine, SamplingSettings
+from covey.training.asynchronous.calls import EngineCaller, check_capabilities
+from covey.training.asynchronous.plan import seeds_of
+from covey.training.asynchronous.pool import Group, Policy, Pool, Row
+from covey.training.asynchronous.schedule import Call, Schedule, ScheduleWriter
+from covey.training.asynchronous.snapshots import Snapshot
+
+logger = logging.getLogger(__name__)
+
+_NextCall = tuple[int, list[tuple[Group, Row]], Call | None]
+"""Version and rows, and in a replay the recorded call."""
+
+_WAKE = 1.0
+"""Seconds after which a waiting thread looks for signals."""
+_CLOSE = 5.0
+"""Seconds that an engine gets to leave a call, before it is closed under it."""
+
+
+class Rollouts:
+    """An engine in a thread, and the completions that it has written.
+
+    Nothing here depends on a trainer: `publish`, `submit`, `take`, then `close`. They are called from one thread.
+
+    Args:
+        engine: used, and closed, by the thread alone.
+        sampling: the settings.
+        policy: how completions are written ahead.
+        group_size: completions per prompt.
+        seed: of the run. The seed of a completion is a hash of it, its round, and its place there.
+        schedule: what is written is recorded there; may also be set before anything is published.
+        replay: what is written, and what joins a round, is read from there.
+        vocab_size: rows of the model's embedding, to check the tokens of engines that are not Covey's.
+
+    Raises:
+        ConfigError: the engine cannot do it.
+    """
+
+    def __init__(
+        self,
+        engine: InferenceEngine,
+        sampling: SamplingSettings,
+        policy: Policy,
+        *,
+        group_size: int,
+        seed: int,
+        schedule: ScheduleWriter | None = None,
+        replay: Schedule | None = None,
+        vocab_size: int | None = None,
+    ) -> None:
+        check_capabilities(engine, policy)
+        self.engine = engine
+        self.policy = policy
+        self.next_round = 0
+        """The round whose prompts are submitted next."""
+        self.seconds_writing = 0.0
+        """That the thread has spent in the engine, weight syncs included."""
+        self._caller = EngineCaller(engine, sampling, vocab_size)
+        self._group_size = group_size
+        self._seed = seed
+        self.schedule = schedule
+        self.replay = replay
+        self._calls = 0
+        self._pool = Pool(policy)
+        self._snapshots: dict[int, Snapshot] = {}
+        self._newest = -1
+        self._writing: int | None = None
+        """The version of the call that is running."""
+        self._blocked = False
+        """Whether the thread waits for prompts or a version."""
+        self._closed = False
+        self._error: BaseException | None = None
+        self._changed = threading.Condition()
+        self._thread = threading.Thread(target=self._run, name="rollouts", daemon=True)
+
+    def publish(self, version: int, snapshot: Snapshot) -> None:
+        """The weights after so many rounds. Snapshots that nothing needs any more are dropped.
+
+        Args:
+            version: larger than the last one, except after `restore`.
+            snapshot: the same object as for the last version if no weight has changed since.
+
+        Raises:
+            CoveyError: the thread has failed.
+        """
+        with self._changed:
+            self._check()
+            self._newest = version
+            self._snapshots[version] = snapshot
+            self._pool.pin(version)
+            self._drop_snapshots()
+            self._changed.notify_all()
+        if self._thread.ident is None:
+            self._thread.start()
+
+    def submit(
+        self,
+        number: int,
+        prompts: Sequence[Sequence[int]],
+        *,
+        rows: Sequence[int] | None = None,
+        seeds: Sequence[int] | None = None,
+    ) -> None:
+        """Have completions of these prompts written.
+
+        Args:
+            number: the round whose prompts they are: `next_round`.
+            prompts: token ids, one list per group.
+            rows: of the prompts in the data.
+            seeds: one per completion; None takes those of the round.
+
+        Raises:
+            ConfigError: the schedule that is replayed has other prompts.
+        """
+        if number != self.next_round:
+            raise ValueError(f"round {number} was submitted, and {self.next_round} is the next one")
+        size = self._group_size
+        own = list(seeds) if seeds is not None else seeds_of(self._seed, number, len(prompts) * size)
+        if self.replay is not None:
+            self.replay.check_prompts(number, prompts)
+        groups = [
+            Group(
+                number,
+                place,
+                place if rows is None else rows[place],
+                list(ids),
+                [Row(number, at, own[at]) for at in range(place * size, (place + 1) * size)],
+                pinned=self._newest if self._newest >= 0 else None,
+            )
+            for place, ids in enumerate(prompts)
+        ]
+        with self._changed:
+            self._check()
+            if self.schedule is not None:
+                self.schedule.prompts(number, prompts)
+            self._pool.add(groups)
+            self.next_round = number + 1
+            self._changed.notify_all()
+
+    def take(self, number: int) -> list[Group]:
+        """The groups that round `number` trains on; waits until they are complete.
+
+        Raises:
+            CoveyError: the thread has failed; or a replayed schedule ends before this round.
+        """
+        with self._changed:
+            while (groups := self._joining(number)) is None:
+                self._check()
+                self._changed.wait(_WAKE)
+            self._pool.remove(groups)
+            if self.schedule is not None:
+                self.schedule.round(number, groups)
+            self._drop_snapshots()
+        return groups
+
+    def is_complete(self, number: int) -> bool:
+        """Whether `take` would not wait."""
+        with self._changed:
+            return self._joining(number) is not None
+
+    def settle(self) -> dict[str, Any]:
+        """Wait until all that was submitted is written, in a replay until the thread needs what is not there yet.
+
+        Returns:
+            The state, of plain data and tensors, for `restore`.
+
+        Raises:
+            CoveyError: the thread has failed.
+        """
+        with self._changed:
+            while self._thread.ident is not None and not (self._blocked and self._call_or_none() is None):
+                self._check()
+                self._changed.wait(_WAKE)
+            self._check()
+            return {
+                "groups": self._pool.state(),
+                "next_round": self.next_round,
+                "calls": self._calls,
+                "schedule": 0 if self.schedule is None else self.schedule.sync(),
+            }
+
+    def restore(self, state: dict[str, Any], *, written: bool = True) -> None:
+        """Go on from a state, before anything is published.
+
+        Args:
+            state: see `settle`.
+            written: keep what was written; if not, only the prompts.
+        """
+        self._pool.restore(state["groups"], written=written)
+        self.next_round = state["next_round"]
+        self._calls = state["calls"]
+
+    def close(self) -> None:
+        """End the thread and its engine, at once; what is being written is dropped."""
+        with self._changed:
+            closed, self._closed = self._closed, True
+            self._changed.notify_all()
+        if closed:
+            return
+        if self._thread.ident is not None:
+            self._thread.join(_CLOSE)
+        self.engine.close()
+        if self._thread.ident is not None:
+            self._thread.join(_CLOSE)
+        for snapshot in {id(one): one for one in self._snapshots.values()}.values():
+            snapshot.drop()
+        self._snapshots.clear()
+        if self.schedule is not None:
+            self.schedule.close()
+
+    # -- with the lock
+
+    def _check(self) -> None:
+        """Raise the error of the thread, if any."""
+        if self._closed:
+            raise EngineError("The completions of this run are not written any more: it was closed.")
+        if isinstance(self._error, CoveyError):
+            raise self._error
+        if self._error is not None:
+            raise EngineError(
+                f"The engine {type(self.engine).__name__} failed while it wrote completions ahead: "
+                f"{type(self._error).__name__}: {one_line(self._error)}"
+            ) from self._error
+
+    def _joining(self, number: int) -> list[Group] | None:
+        if self.replay is None:
+            return self._pool.joining(number)
+        if number not in self.replay.rounds:
+            raise self.replay.misfit(f"it ends before round {number}, as the recorded run did")
+        groups = [group for key in self.replay.rounds[number] if (group := self._pool.get(key)) is not None]
+        if len(groups) < len(self.replay.rounds[number]):
+            raise self.replay.misfit(f"its round {number} trains on prompts that this run has not submitted")
+        return None if any(group.arrived < 0 for group in groups) else groups
+
+    def _drop_snapshots(self) -> None:
+        needed = {self._newest, self._writing} | (self._pool.versions if self.policy.fixed else set())
+        if self.replay is not None and self._calls < len(self.replay.calls):
+            oldest = self.replay.calls[self._calls].version  # versions of calls never fall
+            needed |= {version for version in self._snapshots if version >= oldest}
+        kept = {id(one) for version, one in self._snapshots.items() if version in needed}
+        for version in [version for version in self._snapshots if version not in needed]:
+            snapshot = self._snapshots.pop(version)
+            if id(snapshot) not in kept and all(other is not snapshot for other in self._snapshots.values()):
+                snapshot.drop()
+
+    def _call_or_none(self) -> _NextCall | None:
+        """The next call; None if it has to wait."""
+        if self.replay is not None:
+            return self._replayed_call()
+        if self._newest < 0:
+            return None
+        version, groups = self._pool.next_call(self._newest)
+        if not groups or version not in self._snapshots:
+            return None
+        return version, [(group, row) for group in groups for row in group.open_rows], None
+
+    def _replayed_call(self) -> _NextCall | None:
+        assert self.replay is not None
+        if self._calls >= len(self.replay.calls):
+            return None
+        call = self.replay.calls[self._calls]
+        if call.version not in self._snapshots or any(number >= self.next_round for number, _, _ in call.rows):
+            return None
+        chosen = []
+        for number, place, start in call.rows:
+            key = (number, place // self._group_size)
+            group = self._pool.get(key)
+            row = None if group is None else group.rows[place % self._group_size]
+            if group is None or row is None or row.length != start or row.ended:
+                raise self.replay.misfit(f"its call {self._calls} goes on with completions that are not there")
+            chosen.append((group, row))
+        return call.version, chosen, call
+
+    def _interrupts(self, version: int) -> bool:
+        """Whether a call by this version ends between tokens; asked from its engine's thread."""
+        renews = self.replay is None and self.policy.partial == "continue"
+        return self._closed or (renews and self._newest > version)
+
+    def _as_recorded(self, call: Call, place: int, part: Completion, row: Row) -> Completion:
+        """A completion of a replayed call, open where the recorded one was interrupted."""
+        assert self.replay is not None
+        was_open = place in call.open
+        cut = part.truncated and row.length + part.length < self._caller.max_length
+        if part.length != call.tokens[place] or cut != was_open:
+            raise self.replay.misfit(f"a completion of call {self._calls} does not end where the recorded one does")
+        return replace(part, truncated=False, unfinished=True) if was_open else part
+
+    # -- the thread
+
+    def _run(self) -> None:
+        try:
+            while True:
+                with self._changed:
+                    while not self._closed and (call := self._call_or_none()) is None:
+                        self._blocked = True
+                        self._changed.notify_all()
+                        self._changed.wait()
+                    self._blocked = False
+                    if self._closed:
+                        return
+                    assert call is not None
+                    version, rows, recorded = call
+                    self._writing = version
+                    self._pool.begin(list({group.key: group for group, _ in rows}.values()), version)
+                self._write(version, rows, recorded)
+        except BaseException as error:
+            with self._changed:
+                if not self._closed:
+                    logger.warning("The completions that are written ahead ended with an error.", exc_info=True)
+                self._error = error
+                self._changed.notify_all()
+
+    def _write(self, version: int, rows: Sequence[tuple[Group, Row]], call: Call | None) -> None:
+        """One call of the engine, by these weights."""
+        began = time.perf_counter()
+        starts = [row.length for _, row in rows]
+        added: set[int] = set()
+
+        def add(place: int, part: Completion) -> None:
+            with self._changed:
+                if place in added or self._closed:
+                    return
+                added.add(place)
+                group, row = rows[place]
+                if call is not None:
+                    part = self._as_recorded(call, place, part, row)
+                row.add(part, version)
+                self._pool.settle(group)
+                self._changed.notify_all()
+
+        self._caller.load(version, self._snapshots[version])
+        found = self._caller.write(
+            [[*group.prompt, *row.ids] for group, row in rows],
+            seeds=[row.seed for _, row in rows],
+            starts=starts,
+            limits=None if call is None else call.tokens,
+            interrupted=lambda: self._interrupts(version),
+            on_ended=add,
+        )
+        for place, part in enumerate(found):
+            add(place, part)
+        with self._changed:
+            self._writing = None
+            self.seconds_writing += time.perf_counter() - began
+            written = tuple(row.length - start for (_, row), start in zip(rows, starts, strict=True))
+            if any(written) and not self._closed:
+                self._calls += 1
+                if self.schedule is not None:
+                    places = tuple((row.round, row.place, start) for (_, row), start in zip(rows, starts, strict=True))
+                    still_open = tuple(place for place, (_, row) in enumerate(rows) if not row.ended)
+                    self.schedule.call(Call(version, places, written, still_open))
+            self._drop_snapshots()
+            self._changed.notify_all()
