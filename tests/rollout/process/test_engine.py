@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from covey.errors import DataError, EngineError
-from covey.rollout import LocalEngine, SamplingSettings, complete
+from covey.rollout import Completion, LocalEngine, SamplingSettings, complete
 from covey.rollout.process.engine import ProcessEngine, default_threads
 from covey.rollout.registry import check_engine
 from covey.rollout.weight_folder import write_folder
@@ -44,6 +44,21 @@ def local(model: Any, tokenizer: Any, weights: Any) -> LocalEngine:
     engine.model.generation_config = model.generation_config
     engine.sync(weights, 0)
     return engine
+
+
+def plain(found: Sequence[Completion]) -> list[Any]:
+    """All of these completions, to be compared."""
+    return [
+        (
+            one.ids,
+            one.truncated,
+            one.logps,
+            one.text,
+            one.unfinished,
+            None if one.support is None else one.support.tolist(),
+        )
+        for one in found
+    ]
 
 
 def until(condition: Callable[[], bool]) -> None:
@@ -78,6 +93,76 @@ def test_its_completions_are_those_of_the_local_engine(parts: tuple[Any, Any, Pr
     expected = local(model, tokenizer, weights).generate(PROMPTS, SAMPLING, seed=3, max_lengths=limits)
     assert complete(engine, PROMPTS, SAMPLING, seed=3, max_lengths=limits) == expected
     assert engine.generate([], SAMPLING, seed=0) == []
+
+
+@pytest.mark.parametrize("cuts", [{"top_k": 5}, {"top_p": 0.6, "support_top_k": 8}, {}])
+def test_seeds_of_rows_and_supports(parts: tuple[Any, Any, ProcessEngine], cuts: dict[str, Any]) -> None:
+    model, tokenizer, engine = parts
+    weights = other_weights(model, 2.0)
+    engine.sync(weights, 30)
+    sampling = SamplingSettings(16, temperature=0.8, logprobs=True, support=True, **cuts)
+    seeds = [2**62 + place for place in range(len(PROMPTS))]
+    options: dict[str, Any] = {"seed": seeds, "max_lengths": [9, 16, 2, 16, 16, 1, 16]}
+    expected = local(model, tokenizer, weights).generate(PROMPTS, sampling, **options)
+    assert plain(engine.generate(PROMPTS, sampling, **options)) == plain(expected)
+    assert all((one.support is not None) == bool(cuts) for one in expected)
+
+
+def test_completions_are_reported_as_they_end(parts: tuple[Any, Any, ProcessEngine]) -> None:
+    _, _, engine = parts
+    reported: list[tuple[int, Completion]] = []
+    limits = [5, 2, 9, 7, 3, 8, 4]
+    rows = {"seed": list(range(7)), "max_lengths": limits}
+    found = engine.generate(PROMPTS, SAMPLING, **rows, on_ended=lambda *one: reported.append(one))  # type: ignore[arg-type]
+    assert plain([one for _, one in sorted(reported, key=lambda one: one[0])]) == plain(found)
+    lengths = [one.length for _, one in reported]
+    assert lengths == sorted(lengths)  # all rows grow by a token at a time
+
+
+def test_an_interrupted_call_is_replayed_and_goes_on(parts: tuple[Any, Any, ProcessEngine]) -> None:
+    """What it wrote is what the local engine writes in as many tokens; the rest is written by other weights."""
+    model, tokenizer, engine = parts
+    weights = other_weights(model, 1.0)
+    engine.sync(weights, 40)
+    seeds, ended = list(range(70, 77)), list[int]()
+    limits = [3000, 3000, 30, 3000, 3000, 3000, 3000]
+    sampling = SamplingSettings(3000, temperature=4.0, logprobs=True)
+    found = engine.generate(
+        *(PROMPTS, sampling),
+        seed=seeds,
+        max_lengths=limits,
+        interrupted=lambda: bool(ended),
+        on_ended=lambda row, _: ended.append(row),
+    )
+    assert [row for row, one in enumerate(found) if not one.unfinished] == ended
+    lengths = [one.length for one in found]
+    assert 30 <= max(lengths) < 3000
+    assert len({one.length for one in found if one.unfinished}) == 1
+    expected = local(model, tokenizer, weights).generate(PROMPTS, sampling, seed=seeds, max_lengths=lengths)
+    assert [one.ids for one in found] == [one.ids for one in expected]
+    assert [one.logps for one in found] == [one.logps for one in expected]
+    engine.sync(other_weights(model, 1.5), 41)
+    begun = [[*ids, *one.ids] for ids, one in zip(PROMPTS, found, strict=True)]
+    short = SamplingSettings(5, temperature=4.0)
+    more = engine.generate(begun, short, seed=seeds)
+    assert plain(more) == plain(local(model, tokenizer, other_weights(model, 1.5)).generate(begun, short, seed=seeds))
+    at_once = engine.generate(PROMPTS, sampling, seed=seeds, interrupted=lambda: True)
+    assert all(one.unfinished for one in at_once)
+
+
+def test_a_callers_error_leaves_the_engine_usable(parts: tuple[Any, Any, ProcessEngine]) -> None:
+    """The rest of that call is not taken for the next one's."""
+    model, tokenizer, engine = parts
+    engine.sync(model.named_parameters(), 50)
+    expected = LocalEngine(model, tokenizer).generate(PROMPTS, SAMPLING, seed=1)
+
+    def fail(row: int, one: Completion) -> None:
+        raise KeyError(row)
+
+    for failing in ({"on_ended": fail}, {"interrupted": lambda: fail(3, expected[0])}):
+        with pytest.raises(KeyError):
+            engine.generate(PROMPTS, ENDLESS, seed=0, max_lengths=[2, *[100_000] * 6], **failing)  # type: ignore[arg-type]
+        assert engine.generate(PROMPTS, SAMPLING, seed=1) == expected
 
 
 def test_without_a_seed_every_call_has_another_one(parts: tuple[Any, Any, ProcessEngine]) -> None:
@@ -124,9 +209,19 @@ def test_a_call_goes_on_in_another_process_when_one_is_killed(
     assert first is not None
     killer = threading.Timer(0.3, os.kill, (first, signal.SIGKILL))
     killer.start()
-    found = engine.generate(PROMPTS, long, seed=8)
+    reported: list[int] = []
+    found = engine.generate(
+        *(PROMPTS, long),
+        seed=8,
+        max_lengths=[3000, 3, 3000, 3000, 7, 3000, 3000],
+        on_ended=lambda row, _: reported.append(row),
+    )
     killer.join()
-    assert found == local(model, tokenizer, weights).generate(PROMPTS, long, seed=8)
+    assert sorted(reported) == list(range(7))  # each once
+    assert {reported[0], reported[1]} == {1, 4}
+    assert found == local(model, tokenizer, weights).generate(
+        PROMPTS, long, seed=8, max_lengths=[3000, 3, 3000, 3000, 7, 3000, 3000]
+    )
     assert engine.pid != first
     assert engine.version == 20
     assert "was ended by the signal SIGKILL while it generated" in caplog.text
@@ -150,7 +245,7 @@ def test_a_process_that_dies_again_and_again(tiny_model: str, tmp_path: Path) ->
     killer = threading.Thread(target=kill)
     killer.start()
     try:
-        with pytest.raises(EngineError, match=r"SIGSEGV while it generated, 3 times in a row\. The end: .*child"):
+        with pytest.raises(EngineError, match=r"while it generated, 3 times in a row\. The end of its output: .*child"):
             engine.generate(PROMPTS, ENDLESS, seed=0)
     finally:
         stop.set()

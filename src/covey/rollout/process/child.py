@@ -162,10 +162,14 @@ class _Served:
             sent.add(index)
             self._channel.send(*messages.row_message(message.call, index, one))
 
-        options: dict[str, Any] = {"seed": message.seed, "max_lengths": message.max_lengths}
-        if self._engine.capabilities.interruptible:
-            options |= {"interrupted": lambda: self._channel.interrupted >= message.call, "on_ended": send_row}
-        found = self._engine.generate(message.prompts, message.sampling, **options)
+        found = self._engine.generate(
+            message.prompts,
+            message.sampling,
+            seed=message.seed,
+            max_lengths=message.max_lengths,
+            interrupted=lambda: self._channel.interrupted >= message.call,
+            on_ended=send_row,
+        )
         for index, one in enumerate(found):
             if index not in sent:
                 send_row(index, one)

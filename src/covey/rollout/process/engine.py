@@ -18,7 +18,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from covey import errors
 from covey.errors import CoveyError, EngineError
-from covey.rollout.engine import Capabilities, Completion, NamedWeights, SamplingSettings
+from covey.rollout.engine import Capabilities, Completion, NamedWeights, OnEnded, SamplingSettings
 from covey.rollout.process.messages import (
     DONE,
     FAILED,
@@ -37,8 +37,6 @@ from covey.rollout.process.started import EndedError, StartedProcess, Starter
 from covey.rollout.weight_folder import write_folder
 
 logger = logging.getLogger(__name__)
-
-OnEnded = Callable[[int, Completion], None]
 
 T = TypeVar("T")
 

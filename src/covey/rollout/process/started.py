@@ -22,6 +22,8 @@ from covey.workers.fork_server import child_environment, how_it_ended
 
 _SHOWN = 1000
 """Characters of the end of its output that are shown when it has died."""
+_NOISE = ("Extension modules:", "Loading weights:")
+"""Beginnings of lines that say nothing about why it has died."""
 _LAUNCH_VARIABLES = (
     *("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_", "TORCHELASTIC_"),
     *("ACCELERATE_", "FSDP_", "OMPI_", "PMI_"),
@@ -131,7 +133,8 @@ class StartedProcess:
         self.kill()
         text = ""
         with contextlib.suppress(OSError):  # the folder was removed
-            text = " ".join(self._output.read_text("utf-8", "replace").split())[-_SHOWN:]
+            lines = self._output.read_text("utf-8", "replace").splitlines()
+            text = " ".join(" ".join(line for line in lines if not line.startswith(_NOISE)).split())[-_SHOWN:]
         return EndedError(how, f"The end of its output: {text}" if text else "It printed nothing.")
 
 

@@ -6,12 +6,39 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from covey.errors import EngineError
+from covey.errors import ConfigError, EngineError
 from covey.rollout.engine import Completion, InferenceEngine, SamplingSettings
 from covey.rollout.generate import complete, engine_failures
+from covey.training.asynchronous.pool import Policy
 from covey.training.asynchronous.snapshots import Snapshot
 
 _SEED = 2**31
+
+
+def check_capabilities(engine: InferenceEngine, policy: Policy) -> None:
+    """Check that an engine can write completions ahead in this way.
+
+    Raises:
+        ConfigError: it cannot.
+    """
+    can, name = engine.capabilities, type(engine).__name__
+    off = f"or set training.staleness=0 instead of {policy.staleness}."
+    if not can.logprobs:
+        raise ConfigError(
+            f"The engine {name} returns no log-probabilities (Capabilities.logprobs), and training on completions of "
+            f"older weights needs them: return them, {off}"
+        )
+    if can.collective:
+        raise ConfigError(
+            f"The engine {name} must be called by all processes (Capabilities.collective), and completions that are "
+            f"written ahead are asked for by a thread of the main one only: use another engine, {off}"
+        )
+    lacks = [one for one in ("interruptible", "row_limits", "row_seeds") if not getattr(can, one)]
+    if policy.partial == "continue" and lacks:
+        raise ConfigError(
+            f"training.async_partial=continue goes on with interrupted completions, and the engine {name} does not say "
+            f"that it can (Capabilities.{lacks[0]}): set training.async_partial=finish."
+        )
 
 
 class EngineCaller:

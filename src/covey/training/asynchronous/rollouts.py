@@ -14,13 +14,16 @@ from typing import Any
 
 from covey.errors import CoveyError, EngineError, one_line
 from covey.rollout.engine import Completion, InferenceEngine, SamplingSettings
-from covey.training.asynchronous.calls import EngineCaller
+from covey.training.asynchronous.calls import EngineCaller, check_capabilities
 from covey.training.asynchronous.plan import seeds_of
 from covey.training.asynchronous.pool import Group, Policy, Pool, Row
 from covey.training.asynchronous.schedule import Call, Schedule, ScheduleWriter
 from covey.training.asynchronous.snapshots import Snapshot
 
 logger = logging.getLogger(__name__)
+
+_NextCall = tuple[int, list[tuple[Group, Row]], Call | None]
+"""Version and rows, and in a replay the recorded call."""
 
 _WAKE = 1.0
 """Seconds after which a waiting thread looks for signals."""
@@ -42,6 +45,9 @@ class Rollouts:
         schedule: what is written is recorded there; may also be set before anything is published.
         replay: what is written, and what joins a round, is read from there.
         vocab_size: rows of the model's embedding, to check the tokens of engines that are not Covey's.
+
+    Raises:
+        ConfigError: the engine cannot do it.
     """
 
     def __init__(
@@ -56,6 +62,7 @@ class Rollouts:
         replay: Schedule | None = None,
         vocab_size: int | None = None,
     ) -> None:
+        check_capabilities(engine, policy)
         self.engine = engine
         self.policy = policy
         self.next_round = 0
@@ -249,8 +256,8 @@ class Rollouts:
             if id(snapshot) not in kept and all(other is not snapshot for other in self._snapshots.values()):
                 snapshot.drop()
 
-    def _call_or_none(self) -> tuple[int, list[tuple[Group, Row]], list[int] | None] | None:
-        """The version, the rows, and in a replay the tokens of each, of the next call; None if it has to wait."""
+    def _call_or_none(self) -> _NextCall | None:
+        """The next call; None if it has to wait."""
         if self.replay is not None:
             return self._replayed_call()
         if self._newest < 0:
@@ -260,7 +267,7 @@ class Rollouts:
             return None
         return version, [(group, row) for group in groups for row in group.open_rows], None
 
-    def _replayed_call(self) -> tuple[int, list[tuple[Group, Row]], list[int] | None] | None:
+    def _replayed_call(self) -> _NextCall | None:
         assert self.replay is not None
         if self._calls >= len(self.replay.calls):
             return None
@@ -275,12 +282,21 @@ class Rollouts:
             if group is None or row is None or row.length != start or row.ended:
                 raise self.replay.misfit(f"its call {self._calls} goes on with completions that are not there")
             chosen.append((group, row))
-        return call.version, chosen, list(call.tokens)
+        return call.version, chosen, call
 
     def _interrupts(self, version: int) -> bool:
         """Whether a call by this version ends between tokens; asked from its engine's thread."""
         renews = self.replay is None and self.policy.partial == "continue"
         return self._closed or (renews and self._newest > version)
+
+    def _as_recorded(self, call: Call, place: int, part: Completion, row: Row) -> Completion:
+        """A completion of a replayed call, open where the recorded one was interrupted."""
+        assert self.replay is not None
+        was_open = place in call.open
+        cut = part.truncated and row.length + part.length < self._caller.max_length
+        if part.length != call.tokens[place] or cut != was_open:
+            raise self.replay.misfit(f"a completion of call {self._calls} does not end where the recorded one does")
+        return replace(part, truncated=False, unfinished=True) if was_open else part
 
     # -- the thread
 
@@ -296,10 +312,10 @@ class Rollouts:
                     if self._closed:
                         return
                     assert call is not None
-                    version, rows, tokens = call
+                    version, rows, recorded = call
                     self._writing = version
                     self._pool.begin(list({group.key: group for group, _ in rows}.values()), version)
-                self._write(version, rows, tokens)
+                self._write(version, rows, recorded)
         except BaseException as error:
             with self._changed:
                 if not self._closed:
@@ -307,7 +323,7 @@ class Rollouts:
                 self._error = error
                 self._changed.notify_all()
 
-    def _write(self, version: int, rows: Sequence[tuple[Group, Row]], tokens: list[int] | None) -> None:
+    def _write(self, version: int, rows: Sequence[tuple[Group, Row]], call: Call | None) -> None:
         """One call of the engine, by these weights."""
         began = time.perf_counter()
         starts = [row.length for _, row in rows]
@@ -319,11 +335,9 @@ class Rollouts:
                     return
                 added.add(place)
                 group, row = rows[place]
-                if tokens is not None and part.truncated and row.length + part.length < self._caller.max_length:
-                    part = replace(part, truncated=False, unfinished=True)  # here the recorded call was interrupted
+                if call is not None:
+                    part = self._as_recorded(call, place, part, row)
                 row.add(part, version)
-                if self.replay is not None and tokens is not None and part.length != tokens[place]:
-                    raise self.replay.misfit(f"a completion has {tokens[place]} tokens there and {part.length} here")
                 self._pool.settle(group)
                 self._changed.notify_all()
 
@@ -332,7 +346,7 @@ class Rollouts:
             [[*group.prompt, *row.ids] for group, row in rows],
             seeds=[row.seed for _, row in rows],
             starts=starts,
-            limits=tokens,
+            limits=None if call is None else call.tokens,
             interrupted=lambda: self._interrupts(version),
             on_ended=add,
         )
@@ -346,6 +360,7 @@ class Rollouts:
                 self._calls += 1
                 if self.schedule is not None:
                     places = tuple((row.round, row.place, start) for (_, row), start in zip(rows, starts, strict=True))
-                    self.schedule.call(Call(version, places, written))
+                    still_open = tuple(place for place, (_, row) in enumerate(rows) if not row.ended)
+                    self.schedule.call(Call(version, places, written, still_open))
             self._drop_snapshots()
             self._changed.notify_all()

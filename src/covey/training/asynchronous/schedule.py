@@ -4,8 +4,9 @@ One JSON object a line:
 
 - `{"format": 1, "settings": {...}}`, the first line: what a replay must have in common with the run.
 - `{"prompts": k, "digest": "..."}`: the prompts of round k were submitted; a digest of their tokens.
-- `{"call": n, "version": v, "rows": [[k, place, start], ...], "tokens": [...]}`: the engine wrote so many
-  further `tokens` of these completions, in one batch, by the weights of version v; `start` of each were there already.
+- `{"call": n, "version": v, "rows": [[k, place, start], ...], "tokens": [...], "open": [...]}`: the engine wrote so
+  many further `tokens` of these completions, in one batch, by the weights of version v; `start` of each were there
+  already. Those at the indices `open` were interrupted.
 - `{"round": r, "groups": [[k, place], ...], "seeds": [...], "versions": [[[v, count], ...], ...]}`: round r trained on
   these groups; for each completion, its seed, and the versions of its tokens.
 
@@ -18,7 +19,7 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,8 @@ class Call:
     """Round, place, and tokens at its start, of each completion."""
     tokens: tuple[int, ...]
     """Written by this call, of each completion."""
+    open: tuple[int, ...] = ()
+    """The indices of those that were interrupted."""
 
 
 class ScheduleWriter:
@@ -69,7 +72,7 @@ class ScheduleWriter:
 
     def call(self, call: Call) -> None:
         """The engine has returned."""
-        self._add({"call": self._calls, "version": call.version, "rows": call.rows, "tokens": call.tokens})
+        self._add({"call": self._calls, **asdict(call)})
         self._calls += 1
 
     def round(self, number: int, groups: Sequence[Group]) -> None:
@@ -183,7 +186,8 @@ class Schedule:
     def _take(self, entry: dict[str, Any]) -> None:
         if "call" in entry:
             rows = tuple((int(number), int(place), int(start)) for number, place, start in entry["rows"])
-            self.calls.append(Call(int(entry["version"]), rows, tuple(map(int, entry["tokens"]))))
+            tokens, still_open = (tuple(map(int, entry[name])) for name in ("tokens", "open"))
+            self.calls.append(Call(int(entry["version"]), rows, tokens, still_open))
         elif "prompts" in entry:
             self.digests[int(entry["prompts"])] = str(entry["digest"])
         else:

@@ -48,6 +48,8 @@ class TrainingProgress:
     """The state of an objective that has one."""
     rollouts: Any = None
     """Completions that were written ahead, in the main process of an asynchronous run."""
+    sampler_gap: Mapping[str, float] = field(default_factory=dict)
+    """The newest gap between sampler and trainer by metric, which is logged until the next generation."""
 
 
 def save_progress(checkpoint: Path, process_index: int, progress: TrainingProgress) -> None:

@@ -7,14 +7,13 @@ Collective operations are in the main thread only.
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import os
 import shutil
-from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from accelerate.utils import broadcast_object_list
@@ -24,10 +23,12 @@ from covey.config.sampling_gpu import SAMPLING_GPU
 from covey.errors import ConfigError, CoveyError, DataError, EngineError
 from covey.rollout import InferenceEngine
 from covey.rollout.process.engine import ProcessEngine
+from covey.rollout.vllm.server_engine import ServerEngine
 from covey.runlog import names
 from covey.runlog.directory import RunDirectory
 from covey.training.asynchronous.plan import RoundPlan, rounds_in
 from covey.training.asynchronous.pool import Group, Policy
+from covey.training.asynchronous.recorded import digest_of, recorded_settings
 from covey.training.asynchronous.rollouts import Rollouts
 from covey.training.asynchronous.schedule import Schedule, ScheduleWriter
 from covey.training.asynchronous.settings import Asynchronous
@@ -41,13 +42,7 @@ logger = logging.getLogger(__name__)
 _FOLDER = "rollouts"
 """In the run directory: the weights that completions are being written by."""
 
-_SAME = (
-    *("per_device_train_batch_size", "gradient_accumulation_steps", "steps_per_generation", "num_iterations"),
-    *("num_generations", "generation_batch_size", "learning_rate", "lr_scheduler_type", "optim", "weight_decay"),
-    *("max_grad_norm", "beta", "loss_type", "scale_rewards", "epsilon", "max_steps", "num_train_epochs", "bf16"),
-    *("fp16", "chat_template_kwargs"),
-)
-"""Settings that a replay must share, by which it would end at other weights."""
+T = TypeVar("T")
 
 Score = Callable[[list[dict[str, Any]]], Any]
 """TRL's own `_generate_and_score_completions`."""
@@ -75,7 +70,7 @@ class AsynchronousRounds:
         self._seconds = 0.0
         self.resumed_from: Path | None = None
         """The run directory of the checkpoint that training resumes from."""
-        _check(trainer, engine)
+        _check(trainer)
 
     def begin(self, restored: TrainingProgress | None) -> None:
         """Training begins, or goes on from a checkpoint. The main process gets the engine ready.
@@ -86,6 +81,8 @@ class AsynchronousRounds:
         self.close()
         self._snapshot = None
         trainer, args = self._trainer, self._trainer.args
+        asked, self._refusal = sampling_of(trainer)
+        self._sampling = trainer.sampling.settings(asked)
         if restored is None and trainer.state.global_step:
             raise ConfigError(
                 f"training.staleness={self._settings.staleness} cannot go on from a checkpoint of another program or "
@@ -99,24 +96,18 @@ class AsynchronousRounds:
                 f"this trainer has another one, {type(sampler).__name__}: use TRL's sampler and data that have a "
                 "length, or set training.staleness=0."
             )
-        self._data, size, prompts = sampler.data_source, len(sampler.data_source), int(sampler.batch_size)
-        every, state = trainer._generate_every, None if restored is None else restored.rollouts
+        self._data, prompts, every = sampler.data_source, int(sampler.batch_size), trainer._generate_every
         self._rounds = rounds_in(
             trainer.state.max_steps,
             accumulation=args.gradient_accumulation_steps,
             generate_every=every,
-            rounds_per_pass=size // prompts,
+            rounds_per_pass=len(self._data) // prompts,
         )
         due = -(-trainer._step // every)
-        if trainer.accelerator.is_main_process:
-            state = self._usable(state)
-            first = due if state is None else state["rollouts"]["next_round"]
-            plan = {"shuffle": sampler.shuffle, "seed": sampler.seed}
-            self._plan = RoundPlan(size, prompts, first=first, **plan)
-            self._make(Policy(self._settings.staleness, prompts, *self._ways, rows_at_once=self._rows), state, due)
-        digest = _digest(named_weights(trainer)) if due == 0 else None  # on every process: weights may be sharded
-        if trainer.accelerator.is_main_process:
-            self._open_schedule(state, digest)
+        self._restored = self._usable(None if restored is None else restored.rollouts)
+        self._from_main(lambda: self._make(prompts, due))
+        digest = digest_of(named_weights(trainer)) if due == 0 else None  # in every process: they may be sharded
+        self._from_main(lambda: self._open_schedule(digest))
 
     def batch(self, inputs: list[dict[str, Any]], score: Score) -> dict[str, Any]:
         """The scored generation batch of the round that is due.
@@ -148,13 +139,14 @@ class AsynchronousRounds:
         if self._settings.partial == "continue":
             trainer._log_completion_extra(names.COLUMN_VERSIONS, [[list(p) for p in row.versions] for _, row in rows])
         prompt_ids = [list(group.prompt) for group, _ in rows]
-        turn = [one.ids for one in completions], [one.logps for one in completions]
+        turn = trainer.sampling.sampled(completions, self._sampling)
+        ages = [[number - version for version, count in row.versions for _ in range(count)] for _, row in rows]
+        trainer.sampling.newest = replace(trainer.sampling.newest, staleness=ages)
         with (
             replaced(
                 trainer,
                 _tokenize_prompts=lambda _: (prompt_ids, None, {}),
                 _generate_single_turn=lambda *_, **__: turn,
-                use_vllm=True,
             ),
             trainer._early_rewards.batch_of(inputs),
         ):
@@ -216,38 +208,53 @@ class AsynchronousRounds:
         )
         return None
 
-    def _make(self, policy: Policy, state: dict[str, Any] | None, due: int) -> None:
-        trainer = self._trainer
-        self._threads = torch.get_num_threads()
+    def _make(self, prompts: int, due: int) -> None:
+        """Start the engine, with what a checkpoint holds.
+
+        Args:
+            prompts: in a round.
+            due: the next round.
+        """
+        trainer, state, sampler = self._trainer, self._restored, self._trainer._train_sampler
+        self._threads, self._seconds = torch.get_num_threads(), 0.0
         shutil.rmtree(self._folder, ignore_errors=True)
-        sampling, refusal = sampling_of(trainer)
-        if refusal is not None:
-            raise ConfigError(
-                f"{refusal}, and with training.staleness={policy.staleness} completions are sampled by Covey: leave it "
-                "out, or set training.staleness=0."
-            )
-        self._seconds = 0.0
-        engine = self._engine or self._own_engine()
-        self._sampling = sampling
         replay = None if self._settings.schedule is None else Schedule.read(self._settings.schedule)
+        engine = self._engine or (self._server() if trainer.use_vllm else self._process())
         self._rollouts = Rollouts(
             engine,
-            sampling,
-            policy,
+            self._sampling,
+            Policy(self._settings.staleness, prompts, *self._ways, rows_at_once=self._rows),
             group_size=trainer.num_generations,
             seed=int(trainer.args.seed),
             replay=replay,
             vocab_size=vocab_size(trainer),
         )
+        self._rollouts.next_round = due
         if state is not None:
             self._rollouts.restore(state["rollouts"])
-        else:
-            self._rollouts.next_round = due
+        order = {"shuffle": sampler.shuffle, "seed": sampler.seed}
+        self._plan = RoundPlan(len(self._data), prompts, first=self._rollouts.next_round, **order)
 
-    def _own_engine(self) -> ProcessEngine:
-        """Covey's own engine in another process, which gets some of this one's threads on a CPU."""
+    def _server(self) -> ServerEngine:
+        """The vLLM server that TRL's client is connected to."""
         trainer = self._trainer
-        device = _rollout_device(trainer.accelerator.device)
+        client = trainer.vllm_generation.vllm_client
+        return ServerEngine(client, vocab_size=vocab_size(trainer), seed=int(trainer.args.seed))
+
+    def _process(self) -> ProcessEngine:
+        """Covey's own engine in another process, which gets some of this one's threads on a CPU.
+
+        Raises:
+            ConfigError: TRL's settings ask for what it cannot do.
+        """
+        trainer, device = self._trainer, self._trainer.accelerator.device
+        if self._refusal is not None:
+            raise ConfigError(
+                f"{self._refusal}, and with training.staleness={self._settings.staleness} completions are sampled by "
+                "Covey: leave it out, or set training.staleness=0."
+            )
+        if device.type == "cuda" and SAMPLING_GPU in os.environ:  # else it shares the trainer's
+            device = torch.device("cuda", 0)
         engine = ProcessEngine(
             trainer.accelerator.unwrap_model(trainer.model),
             trainer._tokenizer,
@@ -261,36 +268,31 @@ class AsynchronousRounds:
             torch.set_num_threads(max(1, self._threads - engine.threads))
         return engine
 
-    def _open_schedule(self, state: dict[str, Any] | None, digest: str | None) -> None:
-        """Begin or go on with the run's own schedule, and check the one that is replayed."""
-        rollouts, settings = self._rollouts, self._recorded(digest)
+    def _open_schedule(self, digest: str | None) -> None:
+        """Begin or go on with the run's own schedule, and check the one that is replayed.
+
+        Args:
+            digest: of the weights before the first step.
+        """
+        trainer, rollouts, state = self._trainer, self._rollouts, self._restored
         assert rollouts is not None
+        settings = recorded_settings(
+            trainer.args,
+            self._settings,
+            self._sampling,
+            rollouts.engine,
+            weights=digest,
+            processes=trainer.accelerator.num_processes,
+            device=trainer.accelerator.device.type,
+            threads=torch.get_num_threads(),
+            rows_of_data=len(self._data),
+        )
         if rollouts.replay is not None:
             rollouts.replay.check(settings)
-        path = RunDirectory(Path(self._trainer.args.output_dir)).schedule
+        path = RunDirectory(Path(trainer.args.output_dir)).schedule
         keep = 0 if state is None else int(state["rollouts"]["schedule"])
         source = None if self.resumed_from is None else RunDirectory(self.resumed_from).schedule
         rollouts.schedule = ScheduleWriter(path, settings, keep=keep, copy=source)
-
-    def _recorded(self, digest: str | None) -> dict[str, Any]:
-        """What a replay must have in common with this run, by name."""
-        trainer, settings, args = self._trainer, self._settings, self._trainer.args
-        values = {f"training.{name}": _plain(getattr(args, name)) for name in _SAME}
-        values |= {f"sampling.{name}": _plain(value) for name, value in asdict(self._sampling).items()}
-        return {
-            "training.staleness": settings.staleness,
-            "training.async_order": settings.order,
-            "training.async_partial": settings.partial,
-            "seed": int(args.seed),
-            **values,
-            "processes": trainer.accelerator.num_processes,
-            "device": trainer.accelerator.device.type,
-            "threads": torch.get_num_threads(),
-            "threads of the rollout process": getattr(self._rollouts and self._rollouts.engine, "threads", None),
-            "engine": "local" if self._engine is None else type(self._engine).__name__,
-            "rows of data": len(self._data),
-            **({} if digest is None else {"weights": digest}),
-        }
 
     def _keep_weights(self, number: int) -> FolderSnapshot | None:
         """The weights of this round, in the main process; those of the last round if no step was made since."""
@@ -324,7 +326,7 @@ class AsynchronousRounds:
             rollouts.submit(rollouts.next_round, ids, rows=rows)
         return rollouts.take(number)
 
-    def _from_main(self, make: Callable[[], list[Group]]) -> list[Group]:
+    def _from_main(self, make: Callable[[], T]) -> T:
         """What the main process makes, in all processes; its error is raised in all."""
         accelerator = self._trainer.accelerator
         if accelerator.num_processes == 1:
@@ -339,8 +341,8 @@ class AsynchronousRounds:
         broadcast_object_list(found, from_process=0)
         if found[1] is not None:
             raise error or EngineError(found[1])
-        groups: list[Group] = found[0]
-        return groups
+        made: T = found[0]
+        return made
 
     def _rows_of(self, inputs: list[dict[str, Any]], groups: list[Group], number: int) -> list[dict[str, Any]]:
         """The data rows of these completions: those that are due, or with `arrival` those that were done."""
@@ -358,7 +360,7 @@ class AsynchronousRounds:
         return inputs
 
 
-def _check(trainer: Any, engine: InferenceEngine | None) -> None:
+def _check(trainer: Any) -> None:
     """Check what only a built trainer shows.
 
     Raises:
@@ -370,47 +372,8 @@ def _check(trainer: Any, engine: InferenceEngine | None) -> None:
         "rollout_func": trainer.rollout_func is not None,
         "resample_groups": trainer._resampler is not None,
         "use_transformers_continuous_batching=True": trainer.use_transformers_continuous_batching,
-        "use_vllm=True": trainer.use_vllm,
+        "vllm_mode=colocate": trainer.use_vllm and trainer.vllm_mode != "server",
+        "vllm_importance_sampling_correction=False": not trainer.vllm_importance_sampling_correction,
     }
     if found := [name for name, used in refused.items() if used]:
-        raise ConfigError(f"staleness above 0 cannot be combined with {' and '.join(found)}: leave one of them out.")
-    if engine is None:
-        return
-    can, name = engine.capabilities, type(engine).__name__
-    if not can.logprobs:
-        raise ConfigError(
-            f"The engine {name} returns no log-probabilities (Capabilities.logprobs), and training on completions of "
-            "older weights (training.staleness above 0) needs them: add them, or set training.staleness=0."
-        )
-    if can.collective:
-        raise ConfigError(
-            f"The engine {name} must be called by all processes (Capabilities.collective), and with training.staleness "
-            "above 0 only a thread of the main one calls it: set training.staleness=0."
-        )
-
-
-def _rollout_device(own: torch.device) -> torch.device:
-    """Where the rollout process computes: as the trainer on a CPU, or on the GPU that `covey launch` has left to it.
-
-    Without one it shares the trainer's GPU.
-    """
-    alone = own.type == "cuda" and SAMPLING_GPU in os.environ
-    return torch.device("cuda", 0) if alone else own
-
-
-def _plain(value: Any) -> Any:
-    """As JSON reads it back."""
-    if isinstance(value, Mapping):
-        return {str(name): _plain(one) for name, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(one) for one in value]
-    return value if isinstance(value, int | float | str | None) else str(getattr(value, "value", value))
-
-
-def _digest(weights: Any) -> str:
-    """A hash of names, shapes, and some numbers of each weight."""
-    found = hashlib.sha256()
-    for name, tensor in weights:
-        sample = tensor.detach().flatten()[:: max(1, tensor.numel() // 1024)].float().cpu()
-        found.update(f"{name} {list(tensor.shape)}".encode() + sample.numpy().tobytes())
-    return found.hexdigest()[:16]
+        raise ConfigError(f"Asynchronous training cannot be combined with {' and '.join(found)}: leave that out.")

@@ -37,6 +37,7 @@ class TrainerHooks(TrainerCallback):
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         trainer = self._trainer
+        trainer.sampling.repeat()
         trainer.checkpoints.check()
         if trainer._rounds is not None:
             trainer._rounds.end_step()

@@ -27,6 +27,7 @@ def progress_of(trainer: Any) -> TrainingProgress:
         objective_columns=trainer._objective_columns,
         objective_state=state_of(trainer._objective),
         rollouts=trainer._rounds.state() if trainer._rounds is not None else None,
+        sampler_gap=trainer.sampling.last_gap,
     )
 
 
@@ -43,4 +44,5 @@ def restore_progress(trainer: Any, progress: TrainingProgress) -> None:
     extend_log(trainer._logs, progress.completion_log)
     trainer._objective_columns = dict(progress.objective_columns)
     restore_state(trainer._objective, progress.objective_state)
+    trainer.sampling.last_gap = dict(progress.sampler_gap)
     replay_permutations(trainer._train_sampler, progress.passes_done)

@@ -1,0 +1,70 @@
+"""Asynchronous runs of `covey train` with the local engine in its process: they resume and replay bit for bit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from covey.cli.main import main
+from covey.runlog.metrics import read_metrics
+from covey.training.asynchronous.schedule import Schedule
+from same_run import assert_same_run, words
+
+pytestmark = pytest.mark.slow
+
+STALE = ("training.staleness=2", "training.num_iterations=1", "training.steps_per_generation=2")
+"""Rounds of two steps, so that a run may stop within one."""
+WAYS = {
+    "finish": (),
+    "continue": ("training.async_partial=continue",),
+    "arrival": ("training.async_order=arrival", "training.async_partial=continue"),
+}
+
+
+def train(model: str, folder: Path, name: str, *more: str) -> Path:
+    assert main(words(model, folder, name, *STALE, *more)) == 0
+    return folder / name
+
+
+@pytest.fixture(scope="module")
+def straight(tiny_model: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return train(tiny_model, tmp_path_factory.mktemp("asynchronous"), "straight")
+
+
+def test_every_row_says_how_old_the_weights_were(straight: Path) -> None:
+    rows = [row for row in read_metrics(straight / "metrics.jsonl") if row["step"]]
+    assert [row["staleness/mean"] for row in rows] == [0, 0, 1, 1, 2]
+    assert [row["staleness/max"] for row in rows] == [0, 0, 1, 1, 2]
+    assert not (straight / "rollouts").exists()
+
+
+@pytest.mark.parametrize("stop", [1, 2, 3])
+def test_a_stopped_run_equals_one_that_never_stopped(
+    straight: Path, tiny_model: str, tmp_path: Path, stop: int
+) -> None:
+    train(tiny_model, tmp_path, "run", f"stop_after_steps={stop}")
+    assert_same_run(train(tiny_model, tmp_path, "run"), straight)
+    found, expected = (Schedule.read(run / "schedule.jsonl") for run in (tmp_path / "run", straight))
+    assert (found.rounds, found.digests) == (expected.rounds, expected.digests)
+    assert found.calls[:3] == expected.calls[:3]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_schedule_is_replayed_bit_for_bit(tiny_model: str, tmp_path: Path, way: str) -> None:
+    recorded = train(tiny_model, tmp_path, "recorded", *WAYS[way])
+    replayed = train(tiny_model, tmp_path, "replayed", *WAYS[way], f"training.schedule={recorded}/schedule.jsonl")
+    assert_same_run(replayed, recorded)
+
+
+def test_a_schedule_of_another_run_is_refused(
+    straight: Path, tiny_model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    schedule = f"training.schedule={straight}/schedule.jsonl"
+    for more, named in (
+        (("training.staleness=1",), "training.staleness was 2 and is 1 here"),
+        (("training.learning_rate=0.02",), "training.learning_rate was 0.01 and is 0.02 here"),
+        (("dataset.train_size=13",), "rows of data was 12 and is 13 here"),
+    ):
+        assert main(words(tiny_model, tmp_path, "other", *STALE, schedule, *more)) == 1
+        assert named in " ".join(capsys.readouterr().err.split())
