@@ -6,16 +6,15 @@ import random
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
-
-from overlap.ideal import continued, finished, makespan
-from overlap.simulated import Lengths, SimulatedEngine
 
 from covey.rollout.engine import SamplingSettings
 from covey.training.asynchronous.plan import seeds_of
 from covey.training.asynchronous.pool import Policy
 from covey.training.asynchronous.rollouts import Rollouts
+from overlap.ideal import continued, finished, makespan
+from overlap.simulated import Lengths, SimulatedEngine
 
 PROMPT, GROUP = 16, 8
 """Tokens of a prompt, and completions of it."""
@@ -30,7 +29,7 @@ class Case:
     name: str
     ratio: float
     """Seconds of generation to seconds of learning, on average."""
-    lengths: Lengths = Lengths()
+    lengths: Lengths = field(default_factory=Lengths)
     prompts: int = 8
     """Of a round."""
     slots: int = 32
