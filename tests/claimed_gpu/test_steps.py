@@ -18,7 +18,10 @@ import pytest
 
 import claimed_guard
 
-FAST = ("float32", "float32_cpu", "short", "long", "two_devices", "turn_short", "turn_long", "turn_cpu")
+FAST = (
+    *("float32", "float32_cpu", "short", "long", "two_devices", "turn_short", "turn_long", "turn_cpu"),
+    *("support_short", "support_long", "support_cpu"),
+)
 SLOW = (
     *("plain", "no_checkpointing", "float16", "beta", "maxent", "lora", "lora_beta", "bfloat16_weights", "max_tokens"),
     *("resampling", "iterations", "vocabulary", "vocabulary_generate", "not_shared", "overflow"),
@@ -94,6 +97,20 @@ def test_a_second_turn_costs_no_more_for_each_token(results: Results) -> None:
     for where in {*short["waits"], *long["waits"]}:
         assert long["waits"].get(where, 0) - short["waits"].get(where, 0) <= 2, where
     assert sum(short["waits"].values()) <= 5  # completions end at three lengths; then they are read
+
+
+def test_supports_and_seeds_of_rows_cost_no_wait_for_each_token(results: Results) -> None:
+    short, long, own = (results(f"support_{kind}") for kind in ("short", "long", "cpu"))
+    assert long["ids"] == own["ids"]
+    assert [list(map(sorted, one)) for one in long["supports"]] == [list(map(sorted, one)) for one in own["supports"]]
+    sizes = [sum(token >= 0 for token in place) for one in long["supports"] for place in one]
+    assert (min(sizes), max(sizes)) == (1, 20)
+    for there, here in zip(long["logps"], own["logps"], strict=True):
+        assert there == pytest.approx(here, rel=1e-5, abs=1e-5)
+    assert max(map(len, long["ids"])) - max(map(len, short["ids"])) == 32
+    assert long["kernels"] - short["kernels"] <= 32 * LAYERS * 100
+    for where in {*short["waits"], *long["waits"]}:  # every sixteenth token
+        assert long["waits"].get(where, 0) - short["waits"].get(where, 0) <= 2, where
 
 
 def test_waits_of_scoring_and_of_a_micro_batch(results: Results) -> None:

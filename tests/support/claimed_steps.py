@@ -118,6 +118,7 @@ TURNS: dict[str, Any] = {
     "turn_long": {"length": 40},
     "turn_cpu": {"length": 40, "claimed": False},
 }
+SUPPORTS: dict[str, Any] = {name.replace("turn", "support"): options for name, options in TURNS.items()}
 _TRAINER = ("objective", "kl_controller", "speed", "resample_groups", "peft_config")
 
 
@@ -228,6 +229,25 @@ def second_turn(length: int, *, claimed: bool = True) -> dict[str, Any]:
     }
 
 
+def supports(length: int, *, claimed: bool = True) -> dict[str, Any]:
+    """Sample with supports and a seed for each row; counts what that costs."""
+    engine = LocalEngine(
+        AutoModelForCausalLM.from_pretrained(STARTER_PATH, dtype=torch.float32).to("cuda" if claimed else "cpu"),
+        AutoTokenizer.from_pretrained(STARTER_PATH),
+    )
+    prompts = [ids for ids in ([5, 6, 7, 8], list(range(20, 31)), [9, 10]) for _ in range(4)]
+    settings = SamplingSettings(length, 8.0, min_p=0.2, logprobs=True, support=True, support_top_k=20)
+    COUNTS.clear()
+    found = engine.generate(prompts, settings, seed=range(12), interrupted=lambda: False, on_ended=lambda *_: None)
+    return {
+        "ids": [one.ids for one in found],
+        "logps": [one.logps for one in found],
+        "supports": [one.support.tolist() for one in found if one.support is not None],
+        "waits": dict(COUNTS.waits),
+        "kernels": sum(COUNTS.kernels.values()),
+    }
+
+
 def main() -> None:
     logging.basicConfig(level=logging.WARNING, format="LOG %(name)s %(message)s")
     for module in (chunked_logprob, trl_utils):  # kernels that only a GPU compiles
@@ -243,6 +263,8 @@ def main() -> None:
                         found |= alone[case]()
                     elif case.startswith("turn_"):
                         found |= second_turn(**TURNS[case])
+                    elif case in SUPPORTS:
+                        found |= supports(**SUPPORTS[case])
                     else:
                         found |= train(Path(name), **known[case])
             except Exception as error:

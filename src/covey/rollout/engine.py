@@ -7,7 +7,7 @@ of it (`covey.rollout.generate`, and TRL in training), so that every engine sees
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -38,20 +38,21 @@ class SamplingSettings:
     logprobs: bool = False
     """Whether to return the log-probabilities of the sampled tokens."""
     support: bool = False
-    """Whether to return which tokens could be sampled in each place; only where top-k, top-p or min-p cut any off."""
+    """Whether to return which tokens could be sampled in each place, if the settings are such that some cannot."""
     support_top_k: int = 0
     """With `support`, where top-p or min-p cut tokens off and `top_k` is 0: sample from this many of the likeliest
     tokens; 0 means all."""
 
     @property
     def truncates(self) -> bool:
-        """Whether top-k, top-p or min-p may cut tokens off."""
+        """Whether top-k, top-p or min-p are set, which cut tokens off."""
         return self.temperature > 0 and (self.top_k > 0 or self.top_p < 1 or self.min_p > 0)
 
     @property
     def most_kept(self) -> int:
         """Of this many of the likeliest tokens one is sampled; 0 means all."""
-        return self.top_k or (self.support_top_k if self.support and self.truncates else 0)
+        bound = self.support_top_k if self.support and self.truncates else 0
+        return self.top_k if self.top_k > 0 else bound
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +68,9 @@ class Completion:
     temperature, top-k, top-p and min-p (in greedy decoding: at temperature 1). None unless requested and supported."""
     text: str | None = None
     """Decoded without special tokens; None leaves decoding to the caller."""
-    support: torch.Tensor | None = None
-    """The tokens that could be sampled in each place, the sampled one among them: int32 `[T, C]`, -1 where there are
-    fewer than C. None unless requested, supported, and cut off by top-k, top-p or min-p."""
+    support: torch.Tensor | None = field(default=None, compare=False)
+    """The tokens that could be sampled in each place, the sampled one among them: int32 `[T, C]` in main memory, -1
+    where there are fewer than C. None unless requested, supported, and `SamplingSettings.truncates`."""
     unfinished: bool = False
     """Whether it was interrupted before its end and its length limit: it can be gone on with, from prompt and `ids`."""
 

@@ -87,7 +87,7 @@ def complete(
         sampling = replace(sampling, max_completion_length=longest)
         if can.row_limits:
             options["max_lengths"] = max_lengths
-    options["seed"] = seed if seed is None or isinstance(seed, int) or can.row_seeds else _of_all(seed)
+    options["seed"] = _of_all(seed) if isinstance(seed, Sequence) and not can.row_seeds else seed
 
     def checked(place: int, one: Completion) -> Completion:
         _check(engine, place, one, sampling.max_completion_length, vocab_size)

@@ -47,9 +47,9 @@ def by_transformers(
     if interrupted is not None:
         inputs["stopping_criteria"] = StoppingCriteriaList([_Interruption(interrupted)])
     own = None
-    if sampling.logprobs or row_seeds is not None or sampling.support:
-        keys_B = None if row_seeds is None else on_device(row_keys(row_seeds), device)
-        own = inputs["custom_generate"] = _Decoding(sampling, on_device(list(map(len, prompts)), device), keys_B)
+    if sampling.logprobs or row_seeds is not None or (sampling.support and sampling.truncates):
+        keys_B2 = None if row_seeds is None else on_device(row_keys(row_seeds), device)
+        own = inputs["custom_generate"] = _Decoding(sampling, on_device(list(map(len, prompts)), device), keys_B2)
     config = _generation_config(sampling, eos, pad_token_id)
     output_BS = model.generate(**inputs, generation_config=config, logits_processor=list(logits_processors))
     output_BT = output_BS[:, longest:]

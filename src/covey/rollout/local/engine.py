@@ -121,7 +121,7 @@ class LocalEngine:
             DataError: a prompt holds reasoning tokens, other than those of its row's last turn.
             TrainingError: the logits are not finite.
         """
-        row_seeds, of_call = (None, seed) if seed is None or isinstance(seed, int) else (list(seed), 0)
+        row_seeds, of_call = (seed, 0) if isinstance(seed, Sequence) else (None, seed)
         asked = None if interrupted is None else _lasting(interrupted)
         rows: dict[str, Any] = {"row_seeds": row_seeds, "interrupted": asked, "on_ended": on_ended}
         with self._in_use() as model, seeded(model.device, of_call), torch.no_grad():

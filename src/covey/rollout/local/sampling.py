@@ -110,10 +110,10 @@ def sample(
     eos = list(dict.fromkeys((*eos_token_ids, *sampling.stop_token_ids)))
     limits = [min(one, sampling.max_completion_length) for one in max_lengths or ()]
     limits = limits or [sampling.max_completion_length] * len(prompt_ids)
-    keys_B = None if row_seeds is None else on_device(row_keys(row_seeds), model.device)
+    keys_B2 = None if row_seeds is None else on_device(row_keys(row_seeds), model.device)
     run = _Run(
         *(model, prompt_ids, sampling, eos, pad_token_id, logits_processors, generator, decoder, limits, turn),
-        *(keys_B, on_ended),
+        *(keys_B2, on_ended),
     )
     by_modules = any_has_work is None and decoder is None
     reported = 0
@@ -162,7 +162,7 @@ class _Run:
     """The longest completion of each row."""
     turn: Turn | None
     keys: torch.Tensor | None
-    """Of the rows' random numbers, `[B, 2]`; see `row_keys`."""
+    """Of the rows' random numbers, `[B, 2]`: see `row_keys`."""
     on_ended: Callable[[int, Completion], None] | None
     rows: list[int] = field(default_factory=list)
     done: int = 0

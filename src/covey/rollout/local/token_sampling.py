@@ -64,16 +64,16 @@ def row_keys(seeds: Sequence[int]) -> torch.Tensor:
     return torch.stack([starts_B, _mixed(starts_B + _signed(0xD1B54A32D192ED03)) | 1], dim=1)
 
 
-def row_uniform(keys_b: torch.Tensor, places_b: torch.Tensor) -> torch.Tensor:
+def row_uniform(keys_b2: torch.Tensor, places_b: torch.Tensor) -> torch.Tensor:
     """A random number in [0, 1) for each row, in float64: a function of its key and place, the same on every device.
 
     Counter-based, after SplitMix (Steele, Lea, Flood 2014), with an own step of the counter for each row.
 
     Args:
-        keys_b: see `row_keys`, `[b, 2]`.
+        keys_b2: see `row_keys`, `[b, 2]`.
         places_b: the place of the next token in its sequence, int64.
     """
-    start_b, step_b = keys_b.unbind(1)
+    start_b, step_b = keys_b2.unbind(1)
     number_b: torch.Tensor = _shifted(_mixed(start_b + places_b * step_b), 11).double() * 2.0**-53
     return number_b
 
@@ -156,7 +156,7 @@ def in_order(logits_bV: torch.Tensor, sampling: SamplingSettings) -> tuple[torch
     if 0 < sampling.most_kept < logits_bV.shape[1]:
         logits_bC, ids_bC = logits_bV.topk(sampling.most_kept, dim=-1)
         return logits_bC, ids_bC
-    if sampling.top_p < 1 or (sampling.support and sampling.min_p > 0):
+    if sampling.top_p < 1 or (sampling.support and sampling.truncates):
         logits_bC, ids_bC = logits_bV.sort(dim=-1, descending=True)
         return logits_bC, ids_bC
     return logits_bV, None

@@ -55,9 +55,6 @@ class AsynchronousRounds:
         trainer: Covey's `GRPOTrainer`, built.
         settings: what was asked for.
         engine: the user's own; None for Covey's own engine in a process of its own.
-
-    Raises:
-        ConfigError: the trainer's settings rule it out.
     """
 
     def __init__(self, trainer: Any, settings: Asynchronous, engine: InferenceEngine | None) -> None:
@@ -70,15 +67,15 @@ class AsynchronousRounds:
         self._seconds = 0.0
         self.resumed_from: Path | None = None
         """The run directory of the checkpoint that training resumes from."""
-        _check(trainer)
 
     def begin(self, restored: TrainingProgress | None) -> None:
         """Training begins, or goes on from a checkpoint. The main process gets the engine ready.
 
         Raises:
-            CoveyError: the data, the engine or the schedule do not fit.
+            CoveyError: the trainer's settings, the data, the engine or the schedule rule it out.
         """
         self.close()
+        _check(self._trainer)
         self._snapshot = None
         trainer, args = self._trainer, self._trainer.args
         asked, self._refusal = sampling_of(trainer)

@@ -22,8 +22,8 @@ class TrainerHooks(TrainerCallback):
         restored, trainer._restored = trainer._restored, None
         if trainer._resampler is not None:
             trainer._resampler.begin(trainer._train_sampler, restored, generate_every=trainer._generate_every)
-        if trainer._rounds is not None:
-            trainer._rounds.begin(restored)
+        if trainer.asynchronous:
+            trainer.asynchronous.begin(restored)
         if restored is not None:  # transformers' loop has just set its running totals to zero
             trainer._tr_loss += restored.loss_since_log
             trainer._total_loss_scalar = restored.loss_total
@@ -39,8 +39,8 @@ class TrainerHooks(TrainerCallback):
         trainer = self._trainer
         trainer.sampling.repeat()
         trainer.checkpoints.check()
-        if trainer._rounds is not None:
-            trainer._rounds.end_step()
+        if trainer.asynchronous:
+            trainer.asynchronous.end_step()
         waits = control.should_log or control.should_save or control.should_evaluate or control.should_training_stop
         if waits or trainer.accelerator.device.type == "cpu":
             trainer.check_finite()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from covey.training.advantages.state import restore_state, state_of
@@ -26,14 +27,22 @@ def progress_of(trainer: Any) -> TrainingProgress:
         prompt_cursor=trainer._resampler.cursor if trainer._resampler is not None else None,
         objective_columns=trainer._objective_columns,
         objective_state=state_of(trainer._objective),
-        rollouts=trainer._rounds.state() if trainer._rounds is not None else None,
+        rollouts=trainer.asynchronous.state() if trainer.asynchronous else None,
         sampler_gap=trainer.sampling.last_gap,
     )
 
 
-def restore_progress(trainer: Any, progress: TrainingProgress) -> None:
-    """Restore what `progress_of` read; running totals follow once transformers' loop has reset them."""
+def restore_progress(trainer: Any, progress: TrainingProgress, checkpoint: Path) -> None:
+    """Restore what `progress_of` read; running totals follow once transformers' loop has reset them.
+
+    Args:
+        trainer: Covey's `GRPOTrainer`.
+        progress: to be restored.
+        checkpoint: that holds it.
+    """
     trainer._restored = progress
+    if trainer.asynchronous:
+        trainer.asynchronous.resumed_from = checkpoint.parent
     trainer._step = progress.micro_step
     trainer._buffered_inputs = progress.buffered_inputs
     trainer._current_train_step_time = progress.step_time

@@ -74,8 +74,6 @@ class GRPOTrainer(TRLGRPOTrainer):
     """Current weight of the KL divergence."""
     recorder: CompletionRecorder | None = None
     """Logs columns about every completion, if set."""
-    asynchronous = False
-    """Whether completions are generated while the policy learns, and so with older weights."""
     _buffered_inputs: list[dict[str, Any]] | None
 
     def __init__(
@@ -136,7 +134,7 @@ class GRPOTrainer(TRLGRPOTrainer):
         self._loss_logps_BT: torch.Tensor | None = None
         self._keeps_loss_logps = False
         self._restored: TrainingProgress | None = None
-        self.asynchronous = asynchronous is not None
+        self.asynchronous = AsynchronousRounds(self, asynchronous, engine) if asynchronous else None
         self._reasoning = ReasoningSupport(vocabulary, self.model, self.ref_model, self.args, give_bias)
         self.sampling = SampledScoring(self, support=support, support_top_k=support_top_k, measures=sampler_gap)
         self.engine = engine_for(self, engine)
@@ -146,7 +144,6 @@ class GRPOTrainer(TRLGRPOTrainer):
         self._batching = batching_for(self._speed, self.args, self.model, router_loss=self.aux_loss_enabled)
         self._resampler = make_resampler(self, resample_groups) if resample_groups else None
         self._early_rewards = EarlyRewards(self.reward_funcs)
-        self._rounds = AsynchronousRounds(self, asynchronous, engine) if asynchronous is not None else None
         self.checkpoints = Checkpoints()
         self._finite = FiniteCheck(self.args, self.accelerator, settle=self.checkpoints.wait)
         self.add_callback(TrainerHooks(self))
@@ -155,11 +152,6 @@ class GRPOTrainer(TRLGRPOTrainer):
     def _generate_every(self) -> int:
         """Micro-batches per generation batch, over all its iterations."""
         return int(self.args.steps_per_generation * self.num_iterations)
-
-    @property
-    def corrects_sampling(self) -> bool:
-        """Whether the loss has TRL's importance ratio, as with vLLM: see `SampledScoring.corrects`."""
-        return self.sampling.corrects
 
     @property
     def _needs(self) -> frozenset[str]:
@@ -175,8 +167,8 @@ class GRPOTrainer(TRLGRPOTrainer):
         try:
             output = super().train(*args, **kwargs)
         finally:
-            if self._rounds is not None:
-                self._rounds.close()
+            if self.asynchronous:
+                self.asynchronous.close()
             self.checkpoints.wait()
         if self._kl_monitor.exceeded:
             raise self._kl_monitor.error(self.state.global_step, Path(self.args.output_dir))
@@ -278,8 +270,8 @@ class GRPOTrainer(TRLGRPOTrainer):
         with self.sampling.correcting():
             if self._resampler is not None and self.model.training:
                 output = resampled_batch(self, self._resampler, len(inputs), super()._generate_and_score_completions)
-            elif self._rounds is not None and self.model.training:
-                output = self._rounds.batch(inputs, super()._generate_and_score_completions)
+            elif self.asynchronous and self.model.training:
+                output = self.asynchronous.batch(inputs, super()._generate_and_score_completions)
             else:
                 inputs = self._episodes.begin(inputs)
                 with self._early_rewards.batch_of(inputs):
@@ -402,9 +394,7 @@ class GRPOTrainer(TRLGRPOTrainer):
         super()._load_optimizer_and_scheduler(checkpoint)
         if checkpoint is None:
             return
-        if self._rounds is not None:
-            self._rounds.resumed_from = Path(checkpoint).parent
         progress = load_progress(Path(checkpoint), self.args.process_index, self.accelerator.device)
         if progress is None:
             return  # a checkpoint of stock TRL; `load_progress` has logged a warning
-        restore_progress(self, progress)
+        restore_progress(self, progress, Path(checkpoint))
