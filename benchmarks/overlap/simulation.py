@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -148,9 +148,8 @@ CASES = (
 SETTINGS = ((0, "finish"), *((staleness, partial) for staleness in (1, 2, 4) for partial in ("finish", "continue")))
 
 
-def simulate_all(say: Callable[[str], None]) -> list[Outcome]:
+def simulate_all(say: Callable[[str], None]) -> Iterator[Outcome]:
     """Run every case with every setting."""
-    found = []
     for case in CASES:
         for staleness, partial in SETTINGS:
             one = simulate(case, staleness, partial)
@@ -158,5 +157,4 @@ def simulate_all(say: Callable[[str], None]) -> list[Outcome]:
                 f"{case.name}, N={staleness}, {partial}: {one.seconds:.1f} s, ideal {one.ideal:.1f} s "
                 f"({one.efficiency:.1%})"
             )
-            found.append(one)
-    return found
+            yield one
