@@ -57,8 +57,8 @@ def _simulated(found: Sequence[dict[str, Any]]) -> list[str]:
         turns = next(other["seconds"] for other in found if other["case"] == one["case"] and not other["staleness"])
         lines.append(
             f"| {one['case']} | {one['staleness']} | {one['partial'] if one['staleness'] else '–'} | "
-            f"{one['seconds']:.1f} | {one['ideal'] / one['seconds']:.1%} | {turns / one['seconds']:.2f} | {one['sampling']:.0%} | "
-            f"{one['mean_staleness']:.2f} | {one['oldest']:.0f} |"
+            f"{one['seconds']:.1f} | {one['ideal'] / one['seconds']:.1%} | {turns / one['seconds']:.2f} | "
+            f"{one['sampling']:.0%} | {one['mean_staleness']:.2f} | {one['oldest']:.0f} |"
         )
     return lines
 
@@ -68,8 +68,8 @@ def _timed(found: Sequence[dict[str, Any]]) -> list[str]:
         "",
         "## Covey's own engine in a process of its own, on two cores",
         "",
-        f"`covey train` with the starter, {STEPS} steps, the first {WARMUP} not counted. Seconds of a round by the clock,",
-        "optimiser and weight sync included; runs alternate. The median, and the range over the runs.",
+        f"`covey train` with the starter, {STEPS} steps, the first {WARMUP} not counted. Seconds of a round by the",
+        "clock, optimiser and weight sync included; runs alternate. The median, and the range over the runs.",
         "",
         "| shape | way | runs | seconds a round | against 1 thread in turns | against 2 threads in turns |",
         "|---|---|---|---|---|---|",

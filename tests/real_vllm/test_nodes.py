@@ -5,10 +5,9 @@ The server is killed in the middle: its launcher starts it again, and the reques
 
 from __future__ import annotations
 
-import os
-import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -77,14 +76,8 @@ def test_one_node_samples_and_two_train(tmp_path: Path, tmp_path_factory: pytest
 
         cluster.wait_for(lambda: len(steps()) >= 2 or ended(), SECONDS, output)
         assert not ended(), output()
-        (server,) = [
-            one.pid
-            for one in psutil.process_iter(["cmdline"])
-            if one.info["cmdline"]
-            and one.info["cmdline"][1:3] == ["-m", "covey.rollout.vllm.serve"]
-            and one.environ().get("SLURM_JOB_ID") == job
-        ]
-        os.kill(server, signal.SIGKILL)
+        (server,) = _guarded("covey.rollout.vllm.serve", job).children()  # it has its own process title
+        server.kill()
         cluster.wait_for(ended, SECONDS, output)
         state = cluster.state(job)
         assert (state["JobState"], state["NumNodes"], state["Restarts"]) == ("COMPLETED", "3", "0"), output()
@@ -95,3 +88,14 @@ def test_one_node_samples_and_two_train(tmp_path: Path, tmp_path_factory: pytest
     assert [row["staleness/max"] for row in rows] == [0.0, *[1.0] * (STEPS - 1)]
     assert len(read_completions(tmp_path / "r" / "completions")) == STEPS * ROWS
     assert all(row["train/grad_norm"] > 0 for row in rows)
+
+
+def _guarded(module: str, job: str) -> psutil.Process:
+    """The guard of the process of a job that runs a module."""
+    for one in psutil.process_iter():
+        with suppress(psutil.Error):
+            words = one.cmdline()
+            guards = module in words and any(word.endswith("guard.py") for word in words)
+            if guards and one.environ().get("SLURM_JOB_ID") == job:
+                return one
+    raise LookupError(f"job {job} has no process with {module}")
