@@ -34,7 +34,7 @@ class Case:
     """Of a round."""
     slots: int = 32
     rounds: int = 24
-    token_seconds: float = 5e-4
+    token_seconds: float = 1.5e-3
     sync_seconds: float = 0.005
     seed: int = 0
 
@@ -143,7 +143,7 @@ CASES = (
     Case("balanced", 1.0),
     Case("generation takes twice as long", 2.0),
     Case("learning takes twice as long", 0.5),
-    Case("no stragglers, equal lengths", 1.0, Lengths(median=300.0, sigma=0.0, stragglers=0.0)),
+    Case("no stragglers, equal lengths", 1.0, Lengths(median=100.0, sigma=0.0, stragglers=0.0)),
 )
 SETTINGS = ((0, "finish"), *((staleness, partial) for staleness in (1, 2, 4) for partial in ("finish", "continue")))
 
