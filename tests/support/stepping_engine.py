@@ -20,6 +20,11 @@ def token(seed: int, place: int, weights: str, vocabulary: int = 40) -> int:
     return END if drawn < vocabulary else 2 + drawn % (vocabulary - 2)
 
 
+def logp(one: int) -> float:
+    """The log-probability of a token, about that of one of five hundred."""
+    return -6.2 - 0.01 * (one % 7)
+
+
 class Weights:
     """A snapshot that is only a name."""
 
@@ -101,13 +106,12 @@ class SteppingEngine:
                 return False
 
     def _completion(self, ids: list[int], *, truncated: bool = False, unfinished: bool = False) -> Completion:
-        return Completion(
-            list(ids), truncated=truncated, logps=[-0.01 * (one % 7) for one in ids], unfinished=unfinished
-        )
+        return Completion(list(ids), truncated=truncated, logps=[logp(one) for one in ids], unfinished=unfinished)
 
     def sync(self, weights: NamedWeights, version: int) -> None:
-        """The name of weights is a hash of their values."""
-        self.weights = str(sum(float(tensor.double().sum()) * (1 + place) for place, (_, tensor) in enumerate(weights)))
+        """The name of weights is made of their sums."""
+        sums = sorted((name, float(tensor.double().sum())) for name, tensor in weights)
+        self.weights = str(sum(value * place for place, (_, value) in enumerate(sums, start=1)))
         self.version = version
         self.loaded.append(version)
 

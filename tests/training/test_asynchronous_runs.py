@@ -66,5 +66,5 @@ def test_a_schedule_of_another_run_is_refused(
         (("training.learning_rate=0.02",), "training.learning_rate was 0.01 and is 0.02 here"),
         (("dataset.train_size=13",), "rows of data was 12 and is 13 here"),
     ):
-        assert main(words(tiny_model, tmp_path, "other", *STALE, schedule, *more)) == 1
+        assert main(words(tiny_model, tmp_path, "other", *STALE, schedule, *more)) == 2
         assert named in " ".join(capsys.readouterr().err.split())

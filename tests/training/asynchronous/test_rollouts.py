@@ -15,7 +15,7 @@ from covey.training.asynchronous.plan import seeds_of
 from covey.training.asynchronous.pool import Group, Policy
 from covey.training.asynchronous.rollouts import Rollouts
 from covey.training.asynchronous.schedule import Schedule, ScheduleWriter
-from stepping_engine import SteppingEngine, Weights, written
+from stepping_engine import SteppingEngine, Weights, logp, written
 
 GROUP, PROMPTS, LONGEST = 3, 2, 20
 SEED = 4
@@ -117,7 +117,7 @@ def test_unfinished_completions_go_on_with_newer_weights(runs: list[Run]) -> Non
             (first, count), *rest = row.versions
             assert first == 0
             assert count == row.length if count < 3 else [version for version, _ in rest] == [1] * (count < row.length)
-            assert row.completion.logps == [-0.01 * (one % 7) for one in row.ids]
+            assert row.completion.logps == [logp(one) for one in row.ids]
             assert not row.completion.unfinished
     assert any(len(row.versions) == 2 for group in groups for row in group.rows)
 

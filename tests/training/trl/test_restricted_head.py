@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
-from scored import ARCHITECTURES, gradients, make_rows
 from transformers import Gemma3ForCausalLM, Gemma3TextConfig
 from trl import GRPOTrainer as TRLGRPOTrainer
 from trl.trainer.utils import add_fused_lm_head
@@ -19,6 +18,7 @@ from covey.training.scoring.sampled import ScoredRows
 from covey.training.scoring.shared_scoring import SharedScoring
 from covey.training.trl import restricted_head
 from covey.training.trl.restricted_head import RestrictedHead
+from scored import ARCHITECTURES, gradients, make_rows
 
 V, TEMPERATURE, PENALTY = 61, 0.7, 1.3
 CAPPED = "gemma3, capped"

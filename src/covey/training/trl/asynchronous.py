@@ -94,6 +94,8 @@ class AsynchronousRounds:
                 "length, or set training.staleness=0."
             )
         self._data, prompts, every = sampler.data_source, int(sampler.batch_size), trainer._generate_every
+        if len(self._data) < prompts:
+            raise ConfigError(f"A generation batch takes {prompts} prompts, and the data have {len(self._data)}.")
         self._rounds = rounds_in(
             trainer.state.max_steps,
             accumulation=args.gradient_accumulation_steps,
