@@ -40,6 +40,10 @@ BETA = f"{OBJECTIVE}beta"
 TARGET_ENTROPY = "train/objective/target_entropy"
 EFFECTIVE_COMPLETIONS = "train/objective/effective_completions"
 WEIGHT_ON_CORRECT = "train/objective/weight_on_correct"
+INCORRECT_MASS = "train/objective/incorrect_mass"
+LOG_ODDS = "train/objective/log_odds"
+LENGTH_TILT = "train/objective/length_tilt"
+EXCLUDED = "train/objective/excluded_completions"
 ENGINE_GAP = "train/engine/logp_gap"
 """Mean difference between vLLM's log-probs and the trainer's after the step's weight sync, in nats per token."""
 
@@ -148,6 +152,8 @@ COLUMN_LENGTH = "length"
 COLUMN_TRUNCATED = "truncated"
 COLUMN_WEIGHT = "maxent_weight"
 """The completion's weight in the MaxEnt target of its group."""
+COLUMN_WEIGHTS = (COLUMN_WEIGHT, "xdr_weight", "unique_weight")
+"""The completion's weight in its group, by the objectives that have weights."""
 
 # Of episodes with tools or an environment.
 COLUMN_TURNS = "turns"
@@ -176,6 +182,11 @@ _PROFILED = "profiling/Time taken: "
 _CLOSING = ("train_runtime", "train_loss", "total_flos")
 
 T = TypeVar("T")
+
+
+def weight_column(objective: str) -> str:
+    """The column with an objective's weights of the completions."""
+    return f"{objective}_weight"
 
 
 def eval_name(set_name: str, metric: str) -> str:

@@ -35,6 +35,7 @@ def build(config: Config, given: Given = None) -> dict[str, Any]:
             loss_type=training.loss_type,
             num_generations=training.num_generations,
             max_completion_length=training.max_completion_length,
+            beta=training.beta,
         ),
         "kl_controller": controller,
         "stop_above_kl": kl.stop_above,
