@@ -24,6 +24,7 @@ __all__ = [
     "ALIASES",
     "GRADERS",
     "IMPLIED_GRADERS",
+    "MODE_GRADERS",
     "REGISTRY",
     "Graded",
     "Reward",
@@ -91,6 +92,9 @@ ALIASES: Mapping[str, str] = MappingProxyType(
 
 GRADERS = ("exact_match", "accuracy", "countdown", "check_answer", "check_numbers", "reasoning_gym", "code")
 """The rewards whose outcome says whether an answer is right: what `evaluation.grader` takes by name."""
+
+MODE_GRADERS = ("countdown", "graph_coloring")
+"""Those that name the mode of a right answer: the completions of a run with one have the column `mode`."""
 
 IMPLIED_GRADERS: Mapping[str, str] = MappingProxyType(
     {

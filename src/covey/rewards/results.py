@@ -21,6 +21,11 @@ def detail(result: SampleResult) -> str:
     return "" if result.outcome in (Outcome.CRASHED, Outcome.TIMED_OUT) or result.refused else result.cause
 
 
+def right_mode(outcome: Outcome | None, mode: str | None) -> str | None:
+    """The mode of a right answer; None of any other, whatever its grader calls it."""
+    return mode if outcome is Outcome.RIGHT else None
+
+
 def values_of(
     reward: Reward, prompts: Sequence[Any], completions: Sequence[Any], results: Sequence[SampleResult]
 ) -> list[float | None]:

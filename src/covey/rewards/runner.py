@@ -19,8 +19,8 @@ from covey.rewards.arguments import arguments_for_call, portable, rows_for_gradi
 from covey.rewards.findings import Findings, RewardProblem
 from covey.rewards.no_reward_check import NoRewardCheck
 from covey.rewards.pending_batch import PendingBatch
-from covey.rewards.registry import find, refuse_equal_names
-from covey.rewards.results import call_problems, detail, grading_problems, one_of, values_of
+from covey.rewards.registry import MODE_GRADERS, find, refuse_equal_names
+from covey.rewards.results import call_problems, detail, grading_problems, one_of, right_mode, values_of
 from covey.rewards.reward import Graded, Reward, RewardFunction, completion_text
 from covey.rewards.settings import RewardSettings
 from covey.rewards.workers.inline import InProcess
@@ -340,6 +340,9 @@ class RewardRunner:
         log_extra = columns.get("log_extra")
         if first_grader and callable(log_extra):
             log_extra("outcome", [result.outcome and result.outcome.value for result in results])
+        if first and callable(log_extra) and grader in MODE_GRADERS and names.MODE not in batch.columns:
+            batch.columns[names.MODE] = grader
+            log_extra(names.MODE, [right_mode(result.outcome, result.mode) for result in results])
         if first and callable(log_extra) and any(detail(result) for result in results):
             log_extra(f"{grader}_tests", [detail(result) for result in results])
         if first:

@@ -169,6 +169,10 @@ COLUMN_SECONDS = "environment_seconds"
 SCORE = "score"
 """Of evaluations: an environment's reward that counts as accuracy."""
 
+MODE = "mode"
+"""The column in which graders, and rewards of the user's own by `log_extra`, name the mode of a right answer: a text
+that equal answers share (see `covey.rewards.Graded`), None of any other completion."""
+
 COLUMN_IDS = "completion_ids"
 """The completion's token ids; only with a reasoning vocabulary."""
 
