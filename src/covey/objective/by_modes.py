@@ -54,9 +54,7 @@ def darling_advantages(
     return centred(values_PG * diversity_PG, kept_PG)
 
 
-def seed_scales(
-    logps_PG: Tensor, modes_PG: Tensor, kept_PG: Tensor, *, alpha: float = 1.0
-) -> Tensor:
+def seed_scales(logps_PG: Tensor, modes_PG: Tensor, kept_PG: Tensor, *, alpha: float = 1.0) -> Tensor:
     """s = 1 / (1 + α·H / log n) of each group, `[P, 1]`, between 1 / (1 + α) and 1.
 
     H is the entropy over modes, in nats; the mass of a mode is that of its completions under the softmax of their
@@ -82,9 +80,7 @@ def seed_scales(
     return 1 / (1 + alpha * relative_P1)
 
 
-def unlikely_advantages(
-    rewards_PG: Tensor, logps_PG: Tensor, mask_PG: Tensor | None = None, *, beta: float
-) -> Tensor:
+def unlikely_advantages(rewards_PG: Tensor, logps_PG: Tensor, mask_PG: Tensor | None = None, *, beta: float) -> Tensor:
     """r_i·(1 - β·rank_i / n), centred: the likelier a completion in its group, the less of its reward it keeps.
 
     Ranks are 0 for the least likely, by log-probs per token; equal ones share the mean of their ranks.
@@ -118,9 +114,10 @@ class Unique(UniqueSettings, BuiltIn):
         return frozenset({"modes"})
 
     def advantages(
-        self, rewards_PG: Tensor, mask_PG: Tensor, *, modes_PG: Tensor, **_: Any
+        self, rewards_PG: Tensor, mask_PG: Tensor, *, modes_PG: Tensor | None = None, **_: Any
     ) -> tuple[Tensor, Metrics, Mapping[str, Tensor]]:
         """See the class. The normalised factors are the column `unique_weight`."""
+        modes_PG = given(self, "modes", modes_PG)
         factors_PG = unique_factors(rewards_PG, modes_PG, mask_PG, alpha=self.alpha)
         total_P1 = factors_PG.sum(dim=-1, keepdim=True)
         weights_PG = factors_PG / torch.where(total_P1 > 0, total_P1, 1.0)
@@ -138,10 +135,10 @@ class Darling(DarlingSettings, BuiltIn):
         return frozenset({"modes"})
 
     def advantages(
-        self, rewards_PG: Tensor, mask_PG: Tensor, *, modes_PG: Tensor, **_: Any
+        self, rewards_PG: Tensor, mask_PG: Tensor, *, modes_PG: Tensor | None = None, **_: Any
     ) -> tuple[Tensor, Metrics]:
         """See the class."""
-        return darling_advantages(rewards_PG, modes_PG, mask_PG, floor=self.floor), {}
+        return darling_advantages(rewards_PG, given(self, "modes", modes_PG), mask_PG, floor=self.floor), {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,7 +156,7 @@ class SEED(SEEDSettings, BuiltIn):
         rewards_PG: Tensor,
         mask_PG: Tensor,
         *,
-        modes_PG: Tensor,
+        modes_PG: Tensor | None = None,
         policy_logps_PG: Tensor | None,
         lengths_PG: Tensor,
         **_: Any,
@@ -167,7 +164,7 @@ class SEED(SEEDSettings, BuiltIn):
         """See the class."""
         logps_PG = per_token(self, policy_logps_PG, lengths_PG)
         kept_PG = counting(rewards_PG, mask_PG)
-        scales_P1 = seed_scales(logps_PG, modes_PG, kept_PG, alpha=self.alpha)
+        scales_P1 = seed_scales(logps_PG, given(self, "modes", modes_PG), kept_PG, alpha=self.alpha)
         counted_P = kept_PG.any(dim=-1)
         metrics = {"objective/prompt_weight": float(scales_P1[counted_P].mean())} if counted_P.any() else {}
         return scales_P1 * centred(rewards_PG, kept_PG), metrics
@@ -190,12 +187,21 @@ class Unlikely(UnlikelySettings, BuiltIn):
         return unlikely_advantages(rewards_PG, logps_PG, mask_PG, beta=self.beta), {}
 
 
+def given(objective: Any, what: str, values_PG: Tensor | None) -> Tensor:
+    """The values.
+
+    Raises:
+        ConfigError: there are none.
+    """
+    if values_PG is None:
+        raise ConfigError(f"{type(objective).__name__} needs {what}: pass them.")
+    return values_PG
+
+
 def per_token(objective: Any, logps_PG: Tensor | None, lengths_PG: Tensor) -> Tensor:
     """Log-probs per token.
 
     Raises:
         ConfigError: there are none.
     """
-    if logps_PG is None:
-        raise ConfigError(f"{type(objective).__name__} needs log-probabilities of the completions: pass them.")
-    return logps_PG / lengths_PG.clamp(min=1)
+    return given(objective, "log-probabilities of the completions", logps_PG) / lengths_PG.clamp(min=1)

@@ -7,14 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
-import torch
 from torch import Tensor
 
 from covey.config.groups.objective.maxent import FITS, LENGTH_FORMS, LengthReduction, MaxEntSettings
 from covey.config.values import check_choice
 from covey.errors import ConfigError
 from covey.objective.built_in import BuiltIn
-from covey.objective.diagnostics import weight_metrics
 from covey.objective.groups import counting
 from covey.objective.interface import Metrics
 from covey.objective.weights import check_settings, log_softmax_over, maxent_log_weights, widest_dtype
@@ -85,19 +83,17 @@ class MaxEnt(MaxEntSettings, BuiltIn):
 
         w_PG = log_w_PG.exp()
         fitted_PG = w_PG - log_p_PG.exp() if self.fit == "listwise" and log_p_PG is not None else w_PG
-        metrics = {
-            **_metrics(log_w_PG, log_p_PG, mask_PG, correct_PG),
-            **weight_metrics(w_PG, mask_PG, lengths_PG, correct_PG),
-        }
-        if metrics and (total := self.tau + beta) != math.inf:  # of the reward 1 over 0, where q has no floor
-            metrics["objective/log_odds"] = 1 / (self.q_temperature * total) if total else math.inf
+        metrics = dict(_metrics(log_w_PG, log_p_PG, mask_PG, correct_PG))
+        if metrics:  # of the reward 1 over 0, where q has no floor
+            total = self.q_temperature * (self.tau + beta)
+            metrics["objective/log_odds"] = 1 / total if total else math.inf
         return rewards_PG.shape[-1] * fitted_PG, metrics, {names.weight_column(self.NAME): w_PG}
 
 
 def _metrics(log_w_PG: Tensor, log_p_PG: Tensor | None, mask_PG: Tensor, correct_PG: Tensor | None) -> Metrics:
     """Means over the groups with a completion that counts; empty without such groups. Entropies in nats.
 
-    - `target_entropy`: H(w);
+    - `target_entropy`: H(w), and `effective_completions`: exp H(w);
     - `weight_on_correct`: the weight on right completions, 0 in a group without any;
     - `policy_entropy_group`: H(p), and `target_policy_kl`: KL(w ‖ p), if p is known.
     """
@@ -105,7 +101,8 @@ def _metrics(log_w_PG: Tensor, log_p_PG: Tensor | None, mask_PG: Tensor, correct
     if not counted_P.any():
         return {}
     w_PG = log_w_PG.exp()
-    values_P = {"target_entropy": -_expectation(w_PG, log_w_PG)}
+    entropy_P = -_expectation(w_PG, log_w_PG)
+    values_P = {"target_entropy": entropy_P, "effective_completions": entropy_P.exp()}
     if correct_PG is not None:
         values_P["weight_on_correct"] = (w_PG * correct_PG).sum(dim=-1)
     if log_p_PG is not None:

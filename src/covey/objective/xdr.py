@@ -14,7 +14,6 @@ from covey.config.groups.objective.xdr import XDRSettings
 from covey.errors import ConfigError
 from covey.objective.built_in import BuiltIn
 from covey.objective.by_modes import per_token
-from covey.objective.diagnostics import weight_metrics
 from covey.objective.groups import centred, count, counting, mean, precise, same_mode
 from covey.objective.interface import Metrics
 from covey.objective.weights import TINY, finite_max, relative_ref
@@ -127,9 +126,8 @@ class XDR(XDRSettings, BuiltIn):
 
     @property
     def needs(self) -> frozenset[str]:
-        """Which completions are right, for metrics; modes if τ is adaptive, and the reference if it counts."""
-        modes = {"modes"} if self.adaptive else set()
-        return frozenset({"correct"} | modes | ({"reference_logps"} if self.reference > 0 else set()))
+        """Modes if τ is adaptive, and the reference if it counts."""
+        return frozenset(["modes"] * self.adaptive + ["reference_logps"] * (self.reference > 0))
 
     def for_run(self, *, loss_type: str, max_completion_length: int | None = None, **run: Any) -> Self:
         """With the length share of the loss, after checking that the run supports this objective."""
@@ -145,10 +143,10 @@ class XDR(XDRSettings, BuiltIn):
         lengths_PG: Tensor,
         ref_logps_PG: Tensor | None = None,
         modes_PG: Tensor | None = None,
-        correct_PG: Tensor | None = None,
         **_: Any,
     ) -> tuple[Tensor, Metrics, Mapping[str, Tensor]]:
-        """See the class. The weights are the column `xdr_weight`."""
+        """See the class. The weights are the column `xdr_weight`; the metric `log_odds` is the mean length share over
+        τ + λ: what a right completion's weight is over a wrong one's, as a logarithm, with 0/1 rewards."""
         kept_PG = counting(rewards_PG, mask_PG)
         plain_PG = centred(rewards_PG, kept_PG)
         share_PG = precise(lengths_PG, kept_PG) / self.max_length if self.max_length else precise(kept_PG, kept_PG)
@@ -161,12 +159,10 @@ class XDR(XDRSettings, BuiltIn):
         if self.keep_prompt_weight:
             before_P1, after_P1 = (each.abs().sum(dim=-1, keepdim=True) for each in (plain_PG, advantages_PG))
             advantages_PG = advantages_PG * torch.where(after_P1 > 0, before_P1 / after_P1.clamp(min=TINY), 1.0)
-        w_PG = factor_PG / n_P1
-        metrics = dict(weight_metrics(w_PG, kept_PG, lengths_PG, correct_PG))
-        if (counted_P := kept_PG.any(dim=-1)).any():
-            log_odds_P1 = mean(share_PG, kept_PG) / (tau_P1 + self.reference)
-            metrics["objective/log_odds"] = float(log_odds_P1[counted_P].mean())
-        return advantages_PG, metrics, {names.weight_column(self.NAME): w_PG}
+        log_odds_P1 = mean(share_PG, kept_PG) / (tau_P1 + self.reference)
+        counted_P = kept_PG.any(dim=-1)
+        metrics = {"objective/log_odds": float(log_odds_P1[counted_P].mean())} if counted_P.any() else {}
+        return advantages_PG, metrics, {names.weight_column(self.NAME): factor_PG / n_P1}
 
     def _temperatures(self, modes_PG: Tensor | None, kept_PG: Tensor) -> Tensor:
         tau_P1 = torch.full((len(kept_PG), 1), self.tau, dtype=torch.float64)

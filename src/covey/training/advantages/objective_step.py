@@ -11,9 +11,11 @@ from torch import Tensor
 
 from covey.errors import TrainingError
 from covey.objective import Objective
+from covey.objective.built_in import BuiltIn
 from covey.objective.diagnostics import implied_weights, weight_metrics
 from covey.objective.interface import needs_of, passer, reported
 from covey.objective.weights import widest_dtype
+from covey.runlog.names import weight_column
 from covey.training.advantages.returned import checked
 
 RIGHT_FROM = 1.0
@@ -127,6 +129,8 @@ def compute_advantages(
         )
     advantages_PG, metrics, own_columns = checked(found, type(objective).__name__, mask_PG, taken)
     weights_PG = implied_weights(advantages_PG, rewards_PG, mask_PG)
+    if isinstance(objective, BuiltIn) and (own := own_columns.get(weight_column(objective.NAME))) is not None:
+        weights_PG = torch.tensor(own, dtype=wide, device=mask_PG.device).view(mask_PG.shape)
     metrics = {
         **weight_metrics(weights_PG, mask_PG, grouped["lengths"], correct_PG),
         "objective/log_odds": 0.0,  # without a temperature
