@@ -80,14 +80,16 @@ def seed_scales(logps_PG: Tensor, modes_PG: Tensor, kept_PG: Tensor, *, alpha: f
     return 1 / (1 + alpha * relative_P1)
 
 
-def unlikely_advantages(rewards_PG: Tensor, logps_PG: Tensor, mask_PG: Tensor | None = None, *, beta: float) -> Tensor:
-    """r_i·(1 - β·rank_i / n), centred: the likelier a completion in its group, the less of its reward it keeps.
+def unlikely_advantages(
+    rewards_PG: Tensor, logps_PG: Tensor, mask_PG: Tensor | None = None, *, penalty: float
+) -> Tensor:
+    """r_i·(1 - γ·rank_i / n), centred: the likelier a completion in its group, the less of its reward it keeps.
 
     Ranks are 0 for the least likely, by log-probs per token; equal ones share the mean of their ranks.
 
     Source: He et al. 2025, Rewarding the Unlikely (arXiv:2506.02355), as in the authors' released code, whose division
     by the standard deviation is left out. The paper counts ranks from the likeliest, (G - rank) in place of our rank,
-    which differs by β / n.
+    which differs by γ / n.
     """
     kept_PG = counting(rewards_PG, mask_PG)
     values_PG = precise(rewards_PG, kept_PG)
@@ -95,7 +97,7 @@ def unlikely_advantages(rewards_PG: Tensor, logps_PG: Tensor, mask_PG: Tensor | 
     below_PG = ((logps_PG[..., None, :] < logps_PG[..., :, None]) & both_PGG).sum(dim=-1)
     equal_PG = ((logps_PG[..., None, :] == logps_PG[..., :, None]) & both_PGG).sum(dim=-1)
     ranks_PG = below_PG.to(values_PG) + (equal_PG.to(values_PG) - 1).clamp(min=0) / 2
-    return centred(values_PG * (1 - beta * ranks_PG / count(kept_PG)), kept_PG)
+    return centred(values_PG * (1 - penalty * ranks_PG / count(kept_PG)), kept_PG)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,7 +186,7 @@ class Unlikely(UnlikelySettings, BuiltIn):
     ) -> tuple[Tensor, Metrics]:
         """See the class."""
         logps_PG = per_token(self, policy_logps_PG, lengths_PG)
-        return unlikely_advantages(rewards_PG, logps_PG, mask_PG, beta=self.beta), {}
+        return unlikely_advantages(rewards_PG, logps_PG, mask_PG, penalty=self.penalty), {}
 
 
 def given(objective: Any, what: str, values_PG: Tensor | None) -> Tensor:

@@ -50,7 +50,7 @@ def implied_weights(advantages_PG: Tensor | None, rewards_PG: Tensor, mask_PG: T
     if advantages_PG is None:
         return uniform_PG / uniform_PG.sum(dim=-1, keepdim=True).clamp(min=1)
     plain_PG = centred(rewards_PG, kept_PG)
-    ratios_PG = precise(advantages_PG, kept_PG) / torch.where(plain_PG == 0, 1.0, plain_PG)
+    ratios_PG = precise(advantages_PG.detach(), kept_PG) / torch.where(plain_PG == 0, 1.0, plain_PG)
     ratios_PG = ratios_PG.masked_fill(plain_PG == 0, 0.0).clamp(min=0.0)
     ratios_PG = torch.where(ratios_PG.sum(dim=-1, keepdim=True) > 0, ratios_PG, uniform_PG)
     return ratios_PG / ratios_PG.sum(dim=-1, keepdim=True).clamp(min=torch.finfo(ratios_PG.dtype).tiny)

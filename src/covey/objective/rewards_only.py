@@ -60,8 +60,8 @@ def passk_advantages(rewards_PG: Tensor, mask_PG: Tensor | None = None, *, k: in
 
     less the group's mean. Σ_i s_i·∇log π(o_i) is an unbiased estimate of the gradient of the expected maximum of k
     rewards. With 0/1 rewards, c of n right, that is pass@k: s = k/n for right completions and (k/n)·ρ(n-1, c, k-1) for
-    wrong ones, with ρ(n, c, k) = 1 - C(n-c, k) / C(n, k). With k = 1 it is A_i / n. A group with fewer than k
-    completions that count uses them all. Equal rewards give 0.
+    wrong ones, with ρ(n, c, k) = 1 - C(n-c, k) / C(n, k). With k = 1 it is A_i / n. With k or fewer
+    completions that count, all contribute the same, and have 0. Equal rewards give 0.
 
     Source: Walder and Karkhanis 2025, Pass@K Policy Optimization (arXiv:2505.15201), the binary and the continuous
     estimator. Centred by the mean of the group, not by a leave-one-out baseline.

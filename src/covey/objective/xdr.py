@@ -13,10 +13,10 @@ from torch import Tensor
 from covey.config.groups.objective.xdr import XDRSettings
 from covey.errors import ConfigError
 from covey.objective.built_in import BuiltIn
-from covey.objective.by_modes import per_token
+from covey.objective.by_modes import given, per_token
 from covey.objective.groups import centred, count, counting, mean, precise, same_mode
 from covey.objective.interface import Metrics
-from covey.objective.weights import TINY, finite_max, relative_ref
+from covey.objective.weights import TINY, finite_max, relative_ref, widest_dtype
 from covey.runlog import names
 
 
@@ -150,7 +150,7 @@ class XDR(XDRSettings, BuiltIn):
         kept_PG = counting(rewards_PG, mask_PG)
         plain_PG = centred(rewards_PG, kept_PG)
         share_PG = precise(lengths_PG, kept_PG) / self.max_length if self.max_length else precise(kept_PG, kept_PG)
-        tau_P1 = self._temperatures(modes_PG, kept_PG).to(plain_PG)
+        tau_P1 = self._temperatures(modes_PG, kept_PG)
         s_PG = per_token(self, ref_logps_PG, lengths_PG) if self.reference > 0 else None
         unnormalised_PG = _tilted(plain_PG * share_PG, s_PG, kept_PG, tau_P1, self.reference)
         n_P1 = count(kept_PG)
@@ -165,12 +165,9 @@ class XDR(XDRSettings, BuiltIn):
         return advantages_PG, metrics, {names.weight_column(self.NAME): factor_PG / n_P1}
 
     def _temperatures(self, modes_PG: Tensor | None, kept_PG: Tensor) -> Tensor:
-        tau_P1 = torch.full((len(kept_PG), 1), self.tau, dtype=torch.float64)
         if not self.adaptive:
-            return tau_P1.to(kept_PG.device)
-        if modes_PG is None:
-            raise ConfigError("XDR with adaptive=True needs the modes of right answers: pass modes_PG.")
-        right_PG = kept_PG & (modes_PG >= 0)
-        sizes_PG = same_mode(modes_PG, kept_PG).sum(dim=-1).clamp(min=1)
-        distinct_P1 = torch.where(right_PG, 1 / sizes_PG.double(), 0.0).sum(dim=-1, keepdim=True).round()
-        return tau_P1.to(kept_PG.device) / torch.log1p(distinct_P1.clamp(min=1))
+            return kept_PG.new_full((len(kept_PG), 1), self.tau, dtype=widest_dtype(kept_PG))
+        modes_PG = given(self, "the modes of right answers", modes_PG)
+        sizes_PG = precise(same_mode(modes_PG, kept_PG).sum(dim=-1), kept_PG & (modes_PG >= 0))
+        distinct_P1 = torch.where(sizes_PG > 0, 1 / sizes_PG, 0.0).sum(dim=-1, keepdim=True).round()
+        return self.tau / torch.log1p(distinct_P1.clamp(min=1))

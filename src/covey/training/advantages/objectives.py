@@ -51,8 +51,8 @@ def build(config: Config, given: Given = None) -> dict[str, Any]:
 
 
 def near_argmax(objective: Any, loss_type: str, limit: int, mean_length: float | None = None) -> str | None:
-    """A warning where the weights of xDr.GRPO are nearly those of τ = 0: the mean share of a completion in the loss over τ is
-    above 4. None for any other objective, and for τ = 0 itself.
+    """A warning where the weights of xDr.GRPO are nearly those of τ = 0: the mean share of a completion in the loss
+    over τ is above 4. None for any other objective, and for τ = 0 itself.
 
     Args:
         objective: of the run.

@@ -45,5 +45,5 @@ class UnlikelySettings(LinearSettings):
 
     NAME: ClassVar[str] = "unlikely"
 
-    beta: float = option(0.25, low=0, high=1)
+    penalty: float = option(0.25, low=0, high=1)
     """The share of its reward that the likeliest completion of a group loses, nearly."""

@@ -41,21 +41,21 @@ class PassKSettings(LinearSettings):
 
     NAME: ClassVar[str] = "passk"
 
-    k: int = option(4, low=1)
-    """The k of pass@k, at most `training.num_generations`; 1 is the mean reward."""
+    k: int = option(2, low=1)
+    """The k of pass@k, below `training.num_generations`; 1 is the mean reward."""
 
     def check_run(
         self, *, loss_type: str, num_generations: int, max_completion_length: int | None, beta: float | None = None
     ) -> None:
-        """Check the loss, and that a group has k completions."""
+        """Check the loss, and that a group has more than k completions."""
         super().check_run(
             loss_type=loss_type, num_generations=num_generations, max_completion_length=max_completion_length
         )
-        if self.k > num_generations:
+        if self.k >= num_generations:
             raise BadKeyError(
                 "objective.passk_k",
-                f"={self.k} is more than the completions of a group: it must be at most "
-                f"training.num_generations={num_generations}.",
+                f"={self.k} must be below training.num_generations={num_generations}: with all completions of a group "
+                "in one subset, each contributes the same, and no advantage is left.",
             )
 
 
