@@ -85,7 +85,7 @@ def unlikely_advantages(
 ) -> Tensor:
     """r_i·(1 - γ·rank_i / n), centred: the likelier a completion in its group, the less of its reward it keeps.
 
-    Ranks are 0 for the least likely, by log-probs per token; equal ones share the mean of their ranks.
+    γ is `penalty`. Ranks are 0 for the least likely, by log-probs per token; equal ones share the mean of their ranks.
 
     Source: He et al. 2025, Rewarding the Unlikely (arXiv:2506.02355), as in the authors' released code, whose division
     by the standard deviation is left out. The paper counts ranks from the likeliest, (G - rank) in place of our rank,

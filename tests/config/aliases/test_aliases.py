@@ -358,7 +358,7 @@ def test_keys_without_effect_are_noted_once_and_change_nothing():
         ("baseline: {recipe: x.yaml}\n", r"line 1: there is no recipe x\.yaml, which this one builds on"),
         (
             "objective: maxent_entropy\n",
-            r"objective=maxent_entropy must be one of grpo, maxent, dr_grpo, .*, maxent_listwise",
+            r"objective=maxent_entropy must be one of grpo, maxent, .*, maxent_listwise",
         ),
         ("model: starter\n", r"model is a group.*`model=NAME` on the command line, or `defaults: \[override /model"),
     ],
