@@ -61,11 +61,17 @@ def _pointed(app, docname, source):
     source[0] = docs_pages.pointed(ROOT, source[0], Path(app.env.doc2path(docname)))
 
 
+_IN_TEX = str.maketrans(
+    {"∝": r"\propto ", "‖": r"\| ", "←": r"\leftarrow ", "…": r"\ldots ", "·": r"\cdot ", "→": r"\to "}
+    | {"∇": r"\nabla ", "≠": r"\neq "}
+)  # what docutils' converter does not take as a character
+
+
 def _as_mathml(as_block):
     """Formulas as MathML, made here: browsers draw it themselves, so the pages need no script and no network."""
 
     def visit(translator, node):
-        translator.body.append(tex2mathml(node.astext(), as_block=as_block))
+        translator.body.append(tex2mathml(node.astext().translate(_IN_TEX), as_block=as_block))
         raise nodes.SkipNode
 
     return visit, None
