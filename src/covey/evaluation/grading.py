@@ -13,7 +13,7 @@ from covey.evaluation.completions.graded import HeldOutGrade, weighted_reward
 from covey.evaluation.completions.played import Played, played_of
 from covey.rewards.arguments import columns_of
 from covey.rewards.custom import check_columns, find_custom
-from covey.rewards.registry import IMPLIED_GRADERS, canonical_grader, canonical_name, load, reads_answer
+from covey.rewards.registry import IMPLIED_GRADERS, MODE_GRADERS, canonical_grader, canonical_name, load, reads_answer
 from covey.rewards.reward import RewardFunction
 from covey.rewards.runner import RewardRunner
 from covey.rewards.settings import RewardSettings
@@ -33,21 +33,23 @@ ENVIRONMENT = "environment"
 
 
 def grader_name(config: Config) -> str | None:
-    """The grader of held-out problems; None if none is named and no built-in reward of the run checks answers.
+    """The grader of held-out problems: the one that is named, or that the rewards imply, or the task; else None.
 
     Raises:
         RewardError: there is no grader of that name.
     """
     given = config.evaluation.grader
     if given is None:
-        return grader_of_rewards(config.rewards.funcs)
+        of_task = config.dataset.task if config.dataset.task in MODE_GRADERS else None
+        return grader_of_rewards(config.rewards.funcs) or of_task
     return given if ":" in given else canonical_grader(given)
 
 
 def grader_of_rewards(funcs: Iterable[str]) -> str | None:
     """The grader that the built-in rewards among these imply; None if none of them checks answers."""
     implied = {IMPLIED_GRADERS.get(canonical_name(name)) for name in funcs if ":" not in name}
-    return next((name for name in ("reasoning_gym", "countdown", "exact_match", "accuracy") if name in implied), None)
+    order = ("reasoning_gym", *MODE_GRADERS, "exact_match", "accuracy")
+    return next((name for name in order if name in implied), None)
 
 
 def grader_settings(config: Config, grader: str | None, *, rewarding: bool = False) -> dict[str, Any]:
