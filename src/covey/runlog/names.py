@@ -167,6 +167,9 @@ MODE = "mode"
 """The column in which graders, and rewards of the user's own by `log_extra`, name the mode of a right answer: a text
 that equal answers share (see `covey.rewards.Graded`), None of any other completion."""
 
+NUM_MODES = "num_modes"
+"""The column of the user's data in which it says how many different right answers a problem has."""
+
 COLUMN_IDS = "completion_ids"
 """The completion's token ids; only with a reasoning vocabulary."""
 

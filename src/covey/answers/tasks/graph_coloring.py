@@ -45,7 +45,7 @@ class Graph:
     @property
     def chance(self) -> float:
         """The probability of one right answer when each asked vertex gets a uniformly random colour."""
-        return len(COLORS) ** -len(self.hidden)
+        return float(1 / len(COLORS) ** len(self.hidden))
 
 
 def read_graph(gold: Any) -> Graph | None:
@@ -109,7 +109,7 @@ def full_coloring(graph: Graph, colors: Mapping[str, str]) -> tuple[str, ...] | 
 def is_proper(graph: Graph, coloring: Sequence[str]) -> bool:
     """Whether the ends of each edge differ in colour."""
     colors = dict(zip(graph.vertices, coloring, strict=True))
-    return all(colors[one] != colors[other] for one, other in graph.edges)
+    return all(colors[edge[0]] != colors[edge[1]] for edge in graph.edges)
 
 
 def mode_of(graph: Graph, coloring: Sequence[str]) -> str:
