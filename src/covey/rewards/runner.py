@@ -213,8 +213,8 @@ class RewardRunner:
         """The values that a function of whole batches, given by name, has for completions; arguments as of `score`.
 
         Returns:
-            Without an outcome; `Outcome.CRASHED` where the function failed and `on_error` is `skip`. With the modes that
-            the function logged.
+            Without an outcome; `Outcome.CRASHED` where the function failed and `on_error` is `skip`. With the modes
+            that the function logged.
 
         Raises:
             RewardError: there is no such function; or it fails, and `on_error` is `stop`.
