@@ -117,6 +117,15 @@ SECONDS = "environment_seconds"
 EPISODE = "episode/"
 """Shares of episodes by how they ended begin with it."""
 
+DISTINCT = "distinct"
+"""With `@k` after it: different right answers among k completions."""
+DISTINCT_IF_SOLVED = "distinct_if_solved"
+"""The same among k completions of which one is right."""
+COVERAGE = "coverage"
+"""With `@k` after it: the share of a problem's right answers among k completions."""
+CHANCE = "chance/"
+"""Before the name of one of these or of `pass@k`: what uniformly random well-formed answers reach."""
+
 TEST_SET = "test"
 """The main held-out set; its metrics are plain `eval/…`."""
 HARD_SET = "hard"
@@ -172,6 +181,9 @@ SCORE = "score"
 MODE = "mode"
 """The column in which graders, and rewards of the user's own by `log_extra`, name the mode of a right answer: a text
 that equal answers share (see `covey.rewards.Graded`), None of any other completion."""
+
+NUM_MODES = "num_modes"
+"""The column of the user's data in which it says how many different right answers a problem has."""
 
 COLUMN_IDS = "completion_ids"
 """The completion's token ids; only with a reasoning vocabulary."""
