@@ -10,7 +10,7 @@ sys.path[:0] = [str(ROOT / "src"), str(ROOT / "scripts")]
 
 import docs_pages  # noqa: E402
 from docutils import nodes  # noqa: E402
-from docutils.utils.math.latex2mathml import tex2mathml  # noqa: E402
+from docutils.utils.math import latex2mathml  # noqa: E402
 from sphinx.ext.autodoc.mock import _MockObject  # noqa: E402
 
 from covey import __version__  # noqa: E402
@@ -61,17 +61,17 @@ def _pointed(app, docname, source):
     source[0] = docs_pages.pointed(ROOT, source[0], Path(app.env.doc2path(docname)))
 
 
+_NAMED = {**latex2mathml.operators, **latex2mathml.ordinary, "cdot": "·"}
 _IN_TEX = str.maketrans(
-    {"∝": r"\propto ", "‖": r"\| ", "←": r"\leftarrow ", "…": r"\ldots ", "·": r"\cdot ", "→": r"\to "}
-    | {"∇": r"\nabla ", "≠": r"\neq "}
-)  # what docutils' converter does not take as a character
+    {sign: rf"\{name} " for name, sign in _NAMED.items() if len(sign) == 1 and not sign.isascii() and name.isalpha()}
+)  # docutils reads names of signs, not the signs
 
 
 def _as_mathml(as_block):
     """Formulas as MathML, made here: browsers draw it themselves, so the pages need no script and no network."""
 
     def visit(translator, node):
-        translator.body.append(tex2mathml(node.astext().translate(_IN_TEX), as_block=as_block))
+        translator.body.append(latex2mathml.tex2mathml(node.astext().translate(_IN_TEX), as_block=as_block))
         raise nodes.SkipNode
 
     return visit, None

@@ -1,7 +1,8 @@
 """One of the processes started by `test_two_process_resume.py`: an adaptive β, an adapter, reused batches, a
 built-in objective or one that has a state.
 
-Arguments: the model's folder, the run's folder, the checkpoint to resume from (or -), the objective (maxent, xdr or own).
+Arguments: the model's folder, the run's folder, the checkpoint to resume from (or -), the objective (maxent, xdr or
+own).
 """
 
 from __future__ import annotations
