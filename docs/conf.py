@@ -9,6 +9,8 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "src"), str(ROOT / "scripts")]
 
 import docs_pages  # noqa: E402
+from docutils import nodes  # noqa: E402
+from docutils.utils.math import latex2mathml  # noqa: E402
 from sphinx.ext.autodoc.mock import _MockObject  # noqa: E402
 
 from covey import __version__  # noqa: E402
@@ -20,7 +22,8 @@ author = "The Covey contributors"
 copyright = f"2026, {author}"
 version = release = __version__
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.mathjax"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+html_math_renderer = "mathml"  # see setup
 exclude_patterns = ["_build", "requirements.txt"]
 myst_enable_extensions = ["dollarmath", "deflist", "colon_fence"]
 myst_heading_anchors = 4
@@ -58,6 +61,23 @@ def _pointed(app, docname, source):
     source[0] = docs_pages.pointed(ROOT, source[0], Path(app.env.doc2path(docname)))
 
 
+_NAMED = {**latex2mathml.operators, **latex2mathml.ordinary, "cdot": "·"}
+_IN_TEX = str.maketrans(
+    {sign: rf"\{name} " for name, sign in _NAMED.items() if len(sign) == 1 and not sign.isascii() and name.isalpha()}
+)  # docutils reads names of signs, not the signs
+
+
+def _as_mathml(as_block):
+    """Formulas as MathML, made here: browsers draw it themselves, so the pages need no script and no network."""
+
+    def visit(translator, node):
+        translator.body.append(latex2mathml.tex2mathml(node.astext().translate(_IN_TEX), as_block=as_block))
+        raise nodes.SkipNode
+
+    return visit, None
+
+
 def setup(app):
+    app.add_html_math_renderer("mathml", _as_mathml(False), _as_mathml(True))
     app.connect("source-read", _pointed)
     app.connect("autodoc-process-docstring", _as_rst, priority=100)  # before napoleon, which adds stars of its own

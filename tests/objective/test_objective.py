@@ -279,6 +279,7 @@ def test_metrics_by_hand() -> None:
     # τ = β = 0 shares the weight among the best, which in the second group are all.
     log2 = math.log(2)
     expected = {
+        "objective/log_odds": math.inf,
         "objective/target_entropy": (log2 + 2 * log2) / 2,
         "objective/effective_completions": (2 + 4) / 2,
         "objective/weight_on_correct": (0.5 + 0) / 2,
@@ -346,7 +347,7 @@ def test_invalid_objectives_are_an_error() -> None:
     with pytest.raises(ConfigError, match="no method advantages"):
         check_objective("maxent")
     broken = type("Broken", (GRPO,), {"needs": frozenset({"rewards"})})
-    with pytest.raises(ConfigError, match="frozenset of correct, policy, reference"):
+    with pytest.raises(ConfigError, match="frozenset of correct, modes, policy, reference, reference_logps"):
         check_objective(broken())
 
 

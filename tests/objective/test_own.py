@@ -169,9 +169,18 @@ def test_names_of_its_own_for_the_first_two_arguments() -> None:
             {"advantages": lambda self, rewards_PG, mask_PG: None},
             r"cannot be called .* def advantages\(self, ",
         ),
-        ({"advantages": GRPO.advantages, "needs": frozenset({"rewards"})}, "frozenset of correct, policy, reference"),
-        ({"advantages": GRPO.advantages, "needs": None}, "frozenset of correct, policy, reference"),
-        ({"advantages": GRPO.advantages, "needs": "policy"}, "frozenset of correct, policy, reference"),
+        (
+            {"advantages": GRPO.advantages, "needs": frozenset({"rewards"})},
+            "frozenset of correct, modes, policy, reference, reference_logps",
+        ),
+        (
+            {"advantages": GRPO.advantages, "needs": None},
+            "frozenset of correct, modes, policy, reference, reference_logps",
+        ),
+        (
+            {"advantages": GRPO.advantages, "needs": "policy"},
+            "frozenset of correct, modes, policy, reference, reference_logps",
+        ),
         ({"advantages": GRPO.advantages, "state_dict": dict}, "has state_dict alone"),
     ],
 )

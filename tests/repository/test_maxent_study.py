@@ -10,9 +10,10 @@ from types import ModuleType, SimpleNamespace
 import pytest
 
 from covey.answers import Outcome
+from covey.answers.tasks.countdown import evaluate
 from covey.config import compose
 from covey.rewards import RewardSettings
-from covey.rewards.library.countdown import countdown, evaluate
+from covey.rewards.library.countdown import countdown
 
 FOLDER = Path(__file__).resolve().parents[2] / "studies" / "maxent"
 

@@ -72,7 +72,7 @@ def test_the_documented_options_exist() -> None:
         "model": "starter starter_agent other qwen2.5_0.5b_instruct qwen2.5_1.5b_instruct qwen2.5_7b_instruct "
         "qwen3_0.6b qwen3_1.7b gemma3_270m gemma3_1b llama3.1_8b_instruct deepseek_r1_distill_qwen_1.5b",
         "dataset": "arithmetic countdown gsm8k deepscaler openr1_math math500 aime24 amc23 none reasoning_gym",
-        "objective": "grpo maxent dr_grpo dapo",
+        "objective": "grpo maxent dr_grpo dapo maxrl xdr passk unique darling seed quantile unlikely token_entropy",
         "rewards": "default math gsm8k_ladder countdown code none reasoning_gym",
         "environment": "none calculator python number_guess",
         "training": "grpo_default",
@@ -91,6 +91,8 @@ def test_the_documented_options_exist() -> None:
         ("dr_grpo", {"loss_type": "dr_grpo", "scale_rewards": "none"}),
         ("dapo", {"loss_type": "dapo", "epsilon_high": 0.28, "mask_truncated_completions": True, "beta": 0.0}),
         ("maxent", {"loss_type": "grpo"}),
+        ("token_entropy", {"loss_type": "dr_grpo", "entropy_coef": 0.01}),
+        *((name, {"loss_type": "dr_grpo"}) for name in ("maxrl", "xdr", "passk", "unique", "darling", "seed")),
     ],
 )
 def test_an_objective_brings_its_loss_even_where_a_model_brings_its_tuning(option: str, values: dict[str, Any]) -> None:
@@ -261,6 +263,11 @@ def test_what_covey_config_prints_of_a_recipe_is_the_same_run(
     [
         ("qwen2.5_1.5b_instruct/grpo/math.yaml", "qwen2.5_1.5b_instruct/maxent/math.yaml", {"objective"}),
         ("starter/grpo/arithmetic.yaml", "starter/maxent/arithmetic.yaml", {"objective"}),
+        ("starter/dr_grpo/arithmetic.yaml", "starter/dr_grpo/arithmetic_token_entropy.yaml", {"training.entropy_coef"}),
+        *(
+            ("starter/dr_grpo/arithmetic.yaml", f"starter/{name}/arithmetic.yaml", {"objective"})
+            for name in ("maxrl", "xdr", "passk", "quantile", "unlikely")
+        ),
         (
             "qwen3_0.6b/grpo/deepscaler.yaml",
             "qwen3_0.6b/grpo/deepscaler_reasoning_vocab.yaml",

@@ -1,7 +1,8 @@
-"""One of the processes started by `test_two_process_resume.py`: an adaptive β, an adapter, reused batches, and MaxEnt
-or an objective that has a state.
+"""One of the processes started by `test_two_process_resume.py`: an adaptive β, an adapter, reused batches, a
+built-in objective or one that has a state.
 
-Arguments: the model's folder, the run's folder, the checkpoint to resume from (or -), the objective (maxent or own).
+Arguments: the model's folder, the run's folder, the checkpoint to resume from (or -), the objective (maxent, xdr or
+own).
 """
 
 from __future__ import annotations
@@ -14,10 +15,12 @@ import torch
 from peft import LoraConfig
 
 from covey import GRPOTrainer
-from covey.objective import AdaptiveKL, MaxEnt
+from covey.objective import AdaptiveKL, MaxEnt, make
 from own_objective import RunningBaseline
 from stopped_runs import STEPS, logged
 from trainers import build_trainer
+
+OBJECTIVES = {"maxent": MaxEnt(), "xdr": make("xdr", reference=0.2)}
 
 if __name__ == "__main__":
     model, folder, checkpoint, objective = sys.argv[1:]
@@ -27,7 +30,7 @@ if __name__ == "__main__":
         Path(folder),
         prompts=6,
         more={
-            "objective": MaxEnt() if objective == "maxent" else RunningBaseline(),
+            "objective": RunningBaseline() if objective == "own" else OBJECTIVES[objective],
             "kl_controller": AdaptiveKL(target=1e-3, horizon=50),
             "peft_config": LoraConfig(r=4, target_modules=["q_proj", "v_proj"], task_type="CAUSAL_LM"),
         },

@@ -48,6 +48,16 @@ def reward(completion_ids: list[list[int]], **_: Any) -> list[float | None]:
     return [scripted_reward(ids) for ids in completion_ids]
 
 
+def mode_of(ids: list[int]) -> str | None:
+    """Right completions have one of two modes."""
+    return str(sum(ids) % 2) if scripted_reward(ids) == 1 else None
+
+
+def reward_with_modes(completion_ids: list[list[int]], log_extra: Any, **_: Any) -> list[float | None]:
+    log_extra("mode", [mode_of(ids) for ids in completion_ids])
+    return reward(completion_ids)
+
+
 class ScriptedTrainer(GRPOTrainer):
     """Records the generation batch (prompt and completion ids, of this process) and the gradient of the first step."""
 
@@ -115,7 +125,7 @@ def scripted_trainer(
     if shards:
         let_cpus_shard(args.distributed_state)
     data = Dataset.from_dict({"prompt": [[{"role": "user", "content": f"What is {n} + {n}?"}] for n in range(6)]})
-    trainer = ScriptedTrainer(model=model, reward_funcs=reward, args=args, train_dataset=data, **(more or {}))
+    trainer = ScriptedTrainer(model=model, args=args, train_dataset=data, **{"reward_funcs": reward, **(more or {})})
     generator = torch.Generator().manual_seed(5)
     with torch.no_grad():
         for parameter in trainer.model.parameters():

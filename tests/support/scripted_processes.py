@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 
-from covey.objective import AdaptiveKL, MaxEnt
+from covey.objective import AdaptiveKL, MaxEnt, make
 from own_objective import RunningBaseline
-from scripted import TOTAL, scripted_trainer
+from scripted import TOTAL, reward_with_modes, scripted_trainer
 
 TAU, BETA = 0.4, 0.3
 FITS = ("mle", "listwise")
@@ -26,12 +26,18 @@ CASES = {
     "listwise-luspo": ("listwise", "luspo", 3),
     "adaptive-dr_grpo": ("adaptive", "dr_grpo", 3),
     "own-dapo": ("own", "dapo", 3),
+    "xdr-dr_grpo": ("xdr", "dr_grpo", 3),
+    "seed-grpo": ("seed", "grpo", 3),
 }
+# With modes, the policy's log-probs and the reference's between them.
+MORE = {"xdr": make("xdr", tau=0.1, reference=0.2, adaptive=True), "seed": make("seed")}
 
 
 def more_for(name: str) -> dict[str, Any]:
     if name in FITS:
         return {"objective": MaxEnt(tau=TAU, fit=name)}
+    if name in MORE:
+        return {"objective": MORE[name], "reward_funcs": reward_with_modes}
     if name == "own":
         return {"objective": RunningBaseline()}
     return {"kl_controller": AdaptiveKL(target=0.5, horizon=100)} if name == "adaptive" else {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from covey.config.groups.base import Group, option
-from covey.config.groups.dataset import DatasetConfig
+from covey.config.groups.dataset import TASKS, DatasetConfig
 from covey.config.groups.environment import EnvironmentConfig
 from covey.config.groups.evaluation import EvaluationConfig
 from covey.config.groups.launch import LaunchConfig
@@ -108,7 +108,7 @@ class Config(Group):
         if not self.dataset.has_source and self.environment.factory is None:
             raise BadKeyError(
                 "dataset",
-                " has no source: set dataset.task (built in: arithmetic, countdown), dataset.id (a name on the hub), "
+                f" has no source: set dataset.task (built in: {', '.join(TASKS)}), dataset.id (a name on the hub), "
                 "dataset.path (a local file) or dataset.mixture.datasets; dataset=none is for an environment that "
                 "makes its own prompts (environment.factory).",
             )

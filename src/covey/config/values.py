@@ -76,7 +76,9 @@ def check_tags(tags: Mapping[str, str]) -> None:
 
 _UNION = re.compile(r"\|(?![^\[]*\])")  # a bar outside of brackets
 
-_MAY_BE_INFINITE = ("training.max_grad_norm", "training.vllm_importance_sampling_clip_max")  # no limit at all
+_MAY_BE_INFINITE = (  # no limit at all, or the limit of a formula
+    *("training.max_grad_norm", "training.vllm_importance_sampling_clip_max", "objective.xdr_tau"),
+)
 
 
 class _MisfitError(Exception):

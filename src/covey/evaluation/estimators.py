@@ -9,6 +9,9 @@ from functools import cache
 
 import numpy as np
 
+from covey.errors import ConfigError
+from covey.evaluation.passk import check_k
+
 Z95 = 1.959963984540054  # two-sided 95% point of the standard normal
 
 _RESAMPLES = 2000
@@ -171,6 +174,81 @@ def mean_estimate(values: Sequence[float], seed: int = 0, *, lowest: float = -ma
         down, up = _bootstrap_t(np.asarray(values, dtype=float), centre, seed) or (0.0, 0.0)
         low, high = min(low, centre - down * error), max(high, centre + up * error)
     return Estimate(centre, max(lowest, low), high)
+
+
+def distinct_at_k(counts: Sequence[int], n: int, k: int) -> float:
+    """The expected number of different right answers among k completions, drawn without replacement from n.
+
+    `Σ_m 1 - C(n - c_m, k) / C(n, k)` over the modes m: each term is the unbiased estimate of the probability that the
+    mode is among k new completions (Chen et al. 2021, equation 1), so their sum is unbiased too.
+
+    Args:
+        counts: right completions of each mode, c_m.
+        n: completions of the problem.
+        k: how many are drawn.
+
+    Raises:
+        ConfigError: k is below 1 or above n, or the counts do not fit n.
+    """
+    check_k(n, k)
+    if any(count < 0 for count in counts) or sum(counts) > n:
+        raise ConfigError(f"{list(counts)} cannot be right completions of each mode among {n} completions.")
+    return math.fsum(_met(count, n, k) for count in counts)
+
+
+def coverage_at_k(counts: Sequence[int], n: int, k: int, modes: int) -> float:
+    """The expected share of a problem's right answers among k completions: `distinct_at_k` over their number.
+
+    Args:
+        counts: see `distinct_at_k`.
+        n: likewise.
+        k: likewise.
+        modes: different right answers that the problem has; for 0 the share is NaN.
+
+    Raises:
+        ConfigError: as in `distinct_at_k`, or there are more modes in `counts`.
+    """
+    found = distinct_at_k(counts, n, k)
+    if sum(count > 0 for count in counts) > modes:
+        raise ConfigError(f"{list(counts)} are right completions of more modes than the {modes} that there are.")
+    return found / modes if modes else math.nan
+
+
+def chance_at_k(chances: Sequence[float], k: int) -> tuple[float, float]:
+    """pass@k and distinct@k of k independent random answers: `1 - (1 - Σ p_m)^k` and `Σ_m 1 - (1 - p_m)^k`.
+
+    Args:
+        chances: the probability of each right answer, p_m.
+        k: random answers.
+    """
+    return _once_in(math.fsum(chances), k), math.fsum(_once_in(chance, k) for chance in chances)
+
+
+def ratio_estimate(parts: Sequence[float], wholes: Sequence[float]) -> Estimate:
+    """The sum of the parts over the sum of the wholes, one pair for each problem, and its 95% interval over problems.
+
+    Student's t of the linearised ratio (Cochran 1977, section 6.3): the residuals `part - ratio · whole`, over the mean
+    whole. NaN without any whole.
+    """
+    total = math.fsum(wholes)
+    if not total:
+        return Estimate(math.nan, math.nan, math.nan)
+    ratio = math.fsum(parts) / total
+    centre = total / len(wholes)
+    spread = t_estimate([(part - ratio * whole) / centre for part, whole in zip(parts, wholes, strict=True)])
+    return Estimate(ratio, ratio + spread.low - spread.value, ratio + spread.high - spread.value)
+
+
+def _met(count: int, n: int, k: int) -> float:
+    """`1 - C(n - count, k) / C(n, k)`, without cancellation: the logarithms of the smaller number of factors."""
+    if n - count < k:
+        return 1.0
+    fewer, more = min(count, k), max(count, k)
+    return -math.expm1(math.fsum(math.log1p(-more / (n - i)) for i in range(fewer)))
+
+
+def _once_in(chance: float, k: int) -> float:
+    return 1.0 if chance >= 1 else -math.expm1(k * math.log1p(-chance))
 
 
 def _bootstrap_t(values: np.ndarray, centre: float, seed: int) -> tuple[float, float] | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from covey.answers import Outcome, Tags, grade_exact
@@ -13,8 +13,8 @@ from covey.evaluation.completions.graded import HeldOutGrade, weighted_reward
 from covey.evaluation.completions.played import Played, played_of
 from covey.rewards.arguments import columns_of
 from covey.rewards.custom import check_columns, find_custom
-from covey.rewards.registry import IMPLIED_GRADERS, canonical_grader, canonical_name, load, reads_answer
-from covey.rewards.reward import RewardFunction
+from covey.rewards.registry import IMPLIED_GRADERS, MODE_GRADERS, canonical_grader, canonical_name, load, reads_answer
+from covey.rewards.reward import Graded, RewardFunction
 from covey.rewards.runner import RewardRunner
 from covey.rewards.settings import RewardSettings
 from covey.runlog import names
@@ -33,21 +33,23 @@ ENVIRONMENT = "environment"
 
 
 def grader_name(config: Config) -> str | None:
-    """The grader of held-out problems; None if none is named and no built-in reward of the run checks answers.
+    """The grader of held-out problems: the one that is named, or that the rewards imply, or the task; else None.
 
     Raises:
         RewardError: there is no grader of that name.
     """
     given = config.evaluation.grader
     if given is None:
-        return grader_of_rewards(config.rewards.funcs)
+        of_task = config.dataset.task if config.dataset.task in MODE_GRADERS else None
+        return grader_of_rewards(config.rewards.funcs) or of_task
     return given if ":" in given else canonical_grader(given)
 
 
 def grader_of_rewards(funcs: Iterable[str]) -> str | None:
     """The grader that the built-in rewards among these imply; None if none of them checks answers."""
     implied = {IMPLIED_GRADERS.get(canonical_name(name)) for name in funcs if ":" not in name}
-    return next((name for name in ("reasoning_gym", "countdown", "exact_match", "accuracy") if name in implied), None)
+    order = ("reasoning_gym", *MODE_GRADERS, "exact_match", "accuracy")
+    return next((name for name in order if name in implied), None)
 
 
 def grader_settings(config: Config, grader: str | None, *, rewarding: bool = False) -> dict[str, Any]:
@@ -192,19 +194,20 @@ class HeldOutGrader:
         }
         if self.config.environment.factory is not None:
             columns["environments"] = [None if one is None else one.environment for one in episodes]
-        rewards = self.runner.score(asked, replies, columns) if self.rewarded else {}
-        batch = _Batch(texts, rows, asked, replies, columns, rewards)
+        scored = self.runner.score(asked, replies, columns) if self.rewarded else {}
+        rewards = {name: [graded.value for graded in values] for name, values in scored.items()}
+        batch = _Batch(texts, rows, asked, replies, columns, scored)
         others = [at for at, one in enumerate(episodes) if one is None or not one.owned]
-        outcomes: list[Outcome | None] = [None] * len(texts)
-        for at, outcome in zip(others, self._outcomes(batch.only(others)) if others else (), strict=True):
-            outcomes[at] = outcome
+        grades = [Graded(None)] * len(texts)
+        for at, graded in zip(others, self._grades(batch.only(others)) if others else (), strict=True):
+            grades[at] = graded
         each = [{name: values[at] for name, values in rewards.items()} for at in range(len(texts))]
-        return [self._grade(*given) for given in zip(outcomes, each, episodes, strict=True)]
+        return [self._grade(*given) for given in zip(grades, each, episodes, strict=True)]
 
-    def _grade(self, outcome: Outcome | None, rewards: dict[str, float | None], episode: Played | None) -> HeldOutGrade:
-        weights = self.config.training.reward_weights
+    def _grade(self, graded: Graded, rewards: dict[str, float | None], episode: Played | None) -> HeldOutGrade:
+        outcome, weights = graded.outcome, self.config.training.reward_weights
         if episode is None:
-            return HeldOutGrade(outcome, weighted_reward([*rewards.values()], weights), rewards)
+            return HeldOutGrade(outcome, weighted_reward([*rewards.values()], weights), rewards, mode=graded.mode)
         given = [*(weights or [1.0] * len(rewards))][: len(rewards)]
         total = weighted_reward([*rewards.values(), *episode.rewards.values()], given + [1.0] * len(episode.rewards))
         score = None
@@ -213,23 +216,25 @@ class HeldOutGrader:
             outcome = _lost(episode) if own is None else self._outcome(own)
             share = self.config.evaluation.right_at is not None
             score = float(outcome is Outcome.RIGHT) if share else own or 0.0
-        return HeldOutGrade(outcome, total, {**rewards, **episode.rewards}, score)
+        return HeldOutGrade(outcome, total, {**rewards, **episode.rewards}, score, graded.mode)
 
-    def _outcomes(self, batch: _Batch) -> Sequence[Outcome | None]:
+    def _grades(self, batch: _Batch) -> Sequence[Graded]:
         grader, settings = self.grader, self.config.rewards
         texts, rows = batch.texts, batch.rows
         if grader is None:
-            return [None] * len(texts)
+            return [Graded(None)] * len(texts)
         if grader == "exact_match":
             # It reads the last answer tag alone, to be independent of the share of well-formed completions.
             tags = Tags(settings.think_tag, settings.answer_tag)
-            return [grade_exact(text, row["answer"], tags) for text, row in zip(texts, rows, strict=True)]
+            return [Graded(None, grade_exact(text, row["answer"], tags)) for text, row in zip(texts, rows, strict=True)]
         if ":" not in grader:
-            return [graded.outcome or Outcome.CRASHED for graded in self.runner.grade(grader, texts, rows)]
+            grades = self.runner.grade(grader, texts, rows)
+            return [replace(graded, outcome=graded.outcome or Outcome.CRASHED) for graded in grades]
         if self.rewarded and grader in settings.funcs:  # not called twice
-            return [self._outcome(value) for value in list(batch.rewards.values())[settings.funcs.index(grader)]]
-        graded = self.runner.grade_batch(grader, batch.prompts, batch.replies, batch.columns)
-        return [one.outcome or self._outcome(one.value) for one in graded]
+            grades = [*[*batch.scored.values()][settings.funcs.index(grader)]]
+        else:
+            grades = self.runner.grade_batch(grader, batch.prompts, batch.replies, batch.columns)
+        return [replace(graded, outcome=graded.outcome or self._outcome(graded.value)) for graded in grades]
 
     def _outcome(self, value: float | None) -> Outcome:
         if value is None:
@@ -246,7 +251,7 @@ class _Batch:
     prompts: Sequence[Any]
     replies: Sequence[Any]
     columns: Mapping[str, Any]
-    rewards: Mapping[str, Sequence[float | None]]
+    scored: Mapping[str, Sequence[Graded]]
 
     def only(self, places: Sequence[int]) -> _Batch:
         """The completions at these places."""
@@ -257,8 +262,8 @@ class _Batch:
             return [values[place] for place in places] if isinstance(values, list) else values
 
         columns = {name: at(values) for name, values in self.columns.items()}
-        rewards = {name: at(values) for name, values in self.rewards.items()}
-        return _Batch(at(self.texts), at(self.rows), at(self.prompts), at(self.replies), columns, rewards)
+        scored = {name: at(values) for name, values in self.scored.items()}
+        return _Batch(at(self.texts), at(self.rows), at(self.prompts), at(self.replies), columns, scored)
 
 
 def _rewards(config: Config) -> list[RewardFunction]:

@@ -331,7 +331,8 @@ def _evaluate_set(
             vocab_size=None if setup.engine_name == "local" else vocab_size_of(config.model),
             playing=setup.players.playing(),
         )
-        estimates = compute_metrics([item.record() for item in result.completions], config.seed, settings.k)
+        records = [item.record() for item in result.completions]
+        estimates = compute_metrics(records, config.seed, settings.k, part.grader)
         finish_evaluation(folder, {name: (e.value, e.low, e.high) for name, e in estimates.items()})
     return read_evaluation(folder)
 

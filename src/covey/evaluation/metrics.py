@@ -7,22 +7,24 @@ from typing import Any
 
 from covey.answers import Outcome
 from covey.evaluation.estimators import Estimate, mean, mean_estimate, share_estimate
+from covey.evaluation.modes import mode_metrics, problem_modes
 from covey.evaluation.passk import majority_at_k, pass_at_k, powers_up_to
 from covey.runlog import names
 
 
 def compute_metrics(
-    completions: Iterable[Mapping[str, Any]], seed: int = 0, ks: Sequence[int] = ()
+    completions: Iterable[Mapping[str, Any]], seed: int = 0, ks: Sequence[int] = (), grader: str | None = None
 ) -> dict[str, Estimate]:
     """All metrics of an evaluation by name.
 
     Args:
-        completions: with `problem`, `outcome` (None without a grader), `partial`, `well_formed`, `truncated`, `length`
-            and `extracted`; `reward` and `rewards`, where they were computed; `score`, where an environment's reward
-            counts as accuracy; and of episodes `turns`, `tool_calls`, `tool_failures`, `environment_seconds` and
-            `episode`.
+        completions: with `problem`, `outcome` (None without a grader), `partial`, `well_formed`, `truncated`, `length`,
+            `answer` and `extracted`; `mode` and `num_modes`, where they are known; `reward` and `rewards`, where they
+            were computed; `score`, where an environment's reward counts as accuracy; and of episodes `turns`,
+            `tool_calls`, `tool_failures`, `environment_seconds` and `episode`.
         seed: of the subsets that are drawn where not all are counted.
-        ks: the k of pass@k and maj@k; if empty, the powers of two up to the completions of a problem, if several.
+        ks: the k of pass@k and its like; if empty, the powers of two up to the completions of a problem, if several.
+        grader: which decided on the outcomes; some know every right answer of a problem.
 
     Raises:
         ConfigError: a k is above the completions of some problem.
@@ -49,8 +51,23 @@ def compute_metrics(
             found[f"grader/{outcome}"] = _share([[item["outcome"] == outcome for item in p] for p in graded])
         scored = any(item.get(names.SCORE) is not None for problem in graded for item in problem)
         answers = None if scored else [[item["extracted"] for item in problem] for problem in graded]
-        found |= _of_several(right, answers, seed, ks)
+        found |= _of_several(right, answers, seed, ks) | modes_at(graded, ks, grader)
     return found
+
+
+def modes_at(
+    problems: Sequence[Sequence[Mapping[str, Any]]], ks: Sequence[int], grader: str | None
+) -> dict[str, Estimate]:
+    """The figures of several right answers, see `mode_metrics`; empty where none are known, or for one completion each.
+
+    Args:
+        problems: for each problem its graded completions, as those of `compute_metrics`.
+        ks: see there.
+        grader: see there.
+    """
+    chosen = _chosen(min(map(len, problems), default=0), ks)
+    found = problem_modes(problems, grader) if chosen else None
+    return {} if found is None else mode_metrics(found, chosen)
 
 
 def credit(outcome: str | None, score: float | None) -> float:
@@ -129,7 +146,7 @@ def _of_several(
     found = {}
     if samples > 1:
         found[f"avg@{samples}"] = _share(right)
-    chosen = sorted(set(ks)) or (powers_up_to(samples) if samples > 1 else [])
+    chosen = _chosen(samples, ks)
     for k in chosen:
         passed = [pass_at_k(len(problem), sum(problem), k) for problem in right]
         found[f"pass@{k}"] = share_estimate(passed, total, k)
@@ -139,6 +156,10 @@ def _of_several(
         voted = [majority_at_k(a, r, k, seed + i) for i, (a, r) in enumerate(zip(answers, right, strict=True))]
         found[f"maj@{k}"] = share_estimate(voted, total, k)
     return found
+
+
+def _chosen(samples: int, ks: Sequence[int]) -> list[int]:
+    return sorted(set(ks)) or (powers_up_to(samples) if samples > 1 else [])
 
 
 def _share(flags: Sequence[Sequence[bool]]) -> Estimate:

@@ -78,8 +78,8 @@ def check_k(samples: int, k: int) -> None:
     """
     if not 1 <= k <= samples:
         raise ConfigError(
-            f"k={k} is not possible for pass@k and maj@k with {samples} completions of a problem: k must be between 1 "
-            f"and {samples}. Sample more with evaluation.num_samples={max(k, 1)}."
+            f"k={k} is not possible for pass@k, maj@k and the like with {samples} completions of a problem: k must be "
+            f"between 1 and {samples}. Sample more with evaluation.num_samples={max(k, 1)}."
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +17,7 @@ from covey.answers import Outcome, Tags
 from covey.evaluation.completions.graded import GradeBatch, GradedCompletion, grade_batch
 from covey.evaluation.completions.playing import Playing, start_seed
 from covey.evaluation.estimators import Estimate, mean, mean_estimate
-from covey.evaluation.metrics import accuracy, credit, episode_estimates, rewards_by_problem
+from covey.evaluation.metrics import accuracy, credit, episode_estimates, modes_at, rewards_by_problem
 from covey.model.prompts import TemplateArguments
 from covey.rollout import Completion, InferenceEngine, SamplingSettings, generate
 
@@ -53,6 +54,8 @@ class EvaluationResult:
     """The mean of each reward function that gave any."""
     episodes: Mapping[str, float] = field(default_factory=dict)
     """Means and shares over episodes with tools or an environment; empty without."""
+    modes: Mapping[str, Estimate] = field(default_factory=dict)
+    """The figures of several right answers, see `evaluation.modes`; empty where none are known."""
 
     def metrics(self) -> dict[str, float]:
         """The metrics by name."""
@@ -61,6 +64,8 @@ class EvaluationResult:
             found = _with_interval("reward", self.reward) | found
         if self.accuracy is not None:
             found = _with_interval("accuracy", self.accuracy) | found
+        for name, estimate in self.modes.items():
+            found |= {name: estimate.value} if math.isnan(estimate.low) else _with_interval(name, estimate)
         lost = {f"grader/{outcome}": value for outcome, value in self.lost().items()}
         return found | {f"reward/{name}": value for name, value in self.rewards.items()} | dict(self.episodes) | lost
 
@@ -99,6 +104,8 @@ def evaluate(
     chat_template_kwargs: TemplateArguments = None,
     vocab_size: int | None = None,
     playing: Playing | None = None,
+    ks: Sequence[int] = (),
+    grader: str | None = None,
 ) -> EvaluationResult:
     """Sample `num_samples` completions of every problem and grade them.
 
@@ -124,6 +131,8 @@ def evaluate(
         vocab_size: rows of the model's embedding; None counts the tokenizer's tokens.
         playing: the environments and tools that the completions are episodes with; None for none. A problem's
             environment starts from a seed of its own.
+        ks: the k of distinct@k and coverage@k, see `compute_metrics`.
+        grader: what `grade` grades by; some graders know every right answer of a problem.
     """
     shard = shard or Shard(0, 1, lambda value: [value])
     total = len(problems) * num_samples
@@ -152,7 +161,8 @@ def evaluate(
             on_progress(kept + sum(map(len, made.values())), total)
     for theirs in shard.gather(made):
         made |= theirs
-    return summarise([*done[:kept], *(completion for number in sorted(made) for completion in made[number])])
+    graded = [*done[:kept], *(completion for number in sorted(made) for completion in made[number])]
+    return summarise(graded, ks, grader)
 
 
 def whole_batches(done: int, total: int, batch_size: int) -> int:
@@ -195,8 +205,8 @@ def _graded_batches(
             yield number, graded_batch(batches[number], completions)
 
 
-def summarise(graded: list[GradedCompletion]) -> EvaluationResult:
-    """Aggregate graded completions."""
+def summarise(graded: list[GradedCompletion], ks: Sequence[int] = (), grader: str | None = None) -> EvaluationResult:
+    """Aggregate graded completions; other arguments as of `evaluate`."""
     by_problem: dict[int, list[GradedCompletion]] = {}
     for item in graded:
         by_problem.setdefault(item.problem, []).append(item)
@@ -206,6 +216,7 @@ def summarise(graded: list[GradedCompletion]) -> EvaluationResult:
     played = episode_estimates([[item.episode_record() for item in problem] for problem in by_problem.values()])
     reward, rewards = rewards_by_problem((item.problem, item.reward, item.rewards) for item in graded)
     has_grader = not graded or any(item.outcome is not None for item in graded)
+    answered = [[item.record() for item in p] for p in by_problem.values() if any(item.outcome for item in p)]
     return EvaluationResult(
         accuracy=accuracy(credits) if has_grader else None,
         format=mean([float(item.well_formed) for item in graded]),
@@ -215,6 +226,7 @@ def summarise(graded: list[GradedCompletion]) -> EvaluationResult:
         reward=mean_estimate(reward) if reward else None,
         rewards={name: mean(values) for name, values in rewards.items()},
         episodes={name: estimate.value for name, estimate in played.items()},
+        modes=modes_at(answered, ks, grader),
     )
 
 

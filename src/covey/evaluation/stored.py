@@ -77,7 +77,7 @@ def read_training_evaluation(file: Path) -> StoredEvaluation:
     graded = any(item.get("outcome") is not None for item in completions)
     grader = (grader_name(config) or "accuracy") if graded else None  # older versions graded every run
     try:
-        estimates = compute_metrics(completions, config.seed, config.evaluation.k)
+        estimates = compute_metrics(completions, config.seed, config.evaluation.k, grader)
         problems = problems_of(completions)
     except KeyError as missing:
         raise RunDirectoryError(

@@ -18,7 +18,7 @@ Metrics = Mapping[str, float]
 Columns = Mapping[str, Tensor | Sequence[Sequence[Any]]]
 """Values of each completion, by name: `[P, G]`, as a tensor or as nested lists of plain data."""
 
-NEEDS = frozenset({"reference", "policy", "correct"})
+NEEDS = frozenset({"reference", "reference_logps", "policy", "correct", "modes"})
 
 
 class Objective(ABC):
@@ -35,9 +35,12 @@ class Objective(ABC):
 
         - `reference`: log-probabilities under the reference model. Such an objective uses β itself, so that the loss
           has no KL term of its own. With β = 0 there is no reference model, and it gets None.
+        - `reference_logps`: the same log-probabilities, but the KL term of the loss stays.
         - `policy`: log-probabilities under the policy that generated the completions. They cost a forward pass if TRL
           does not compute them. An objective without this need still gets them when they are available.
         - `correct`: which completions are right, as the keyword argument `correct_PG`.
+        - `modes`: the answer modes of right completions, as the keyword argument `modes_PG`. The run needs a reward
+          whose grader names modes, or one that logs them as the column `mode`.
         """
         return frozenset()
 
@@ -66,7 +69,8 @@ class Objective(ABC):
             policy_logps_PG: the same under the policy that generated them.
             lengths_PG: completion tokens in the loss.
             beta: current weight β of the KL divergence.
-            more: further inputs, by `needs`.
+            more: further inputs, by `needs`: `correct_PG`, booleans; `modes_PG`, int64: within a group, completions
+                with equal numbers have the same mode, -1 is none.
 
         Returns:
             Advantages `[P, G]`, or None to keep TRL's own; metrics; and, if there are any, columns, which are recorded
@@ -74,12 +78,14 @@ class Objective(ABC):
         """
 
     def for_run(self, *, loss_type: str, num_generations: int, max_completion_length: int | None) -> Self:
-        """This objective, adapted to the run that it is used in. May be called more than once.
+        """This objective, adapted to the run that it is used in. May be called more than once, and gets by keyword
+        those of the arguments that it takes.
 
         Args:
             loss_type: of TRL's loss.
             num_generations: completions per prompt.
             max_completion_length: in tokens.
+            beta: weight of the KL divergence at the start, for one that takes it.
 
         Raises:
             ConfigError: the run does not support it.
@@ -145,7 +151,7 @@ def passer(objective: Any) -> Callable[..., Any]:
     """
     method = objective.advantages
     keywords = {"ref_logps_PG", "policy_logps_PG", "lengths_PG", "beta"}
-    keywords |= {"correct_PG"} if "correct" in needs_of(objective) else set()
+    keywords |= {f"{need}_PG" for need in ("correct", "modes") if need in needs_of(objective)}
     signature = inspect.signature(method)
     given = dict.fromkeys(keywords)
     try:

@@ -66,6 +66,8 @@ class AdaptiveKL:
                 raise ConfigError(f"AdaptiveKL: {name}={value:g} must be a finite number above 0.")
 
     def next_beta(self, beta: float, kl: float, completions: int) -> float:
-        """β for the next step; see the class."""
+        """β for the next step; see the class. A KL that is not a number leaves β as it is."""
+        if math.isnan(kl):
+            return beta
         error = min(max(kl / self.target - 1, -self.step_size), self.step_size)
         return max(beta * (1 + error * completions / self.horizon), BETA_FLOOR)

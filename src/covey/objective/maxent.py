@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
-import torch
 from torch import Tensor
 
 from covey.config.groups.objective.maxent import FITS, LENGTH_FORMS, LengthReduction, MaxEntSettings
 from covey.config.values import check_choice
 from covey.errors import ConfigError
-from covey.objective.interface import Metrics, Objective
+from covey.objective.built_in import BuiltIn
+from covey.objective.groups import counting
+from covey.objective.interface import Metrics
 from covey.objective.weights import check_settings, log_softmax_over, maxent_log_weights, widest_dtype
 from covey.runlog import names
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MaxEnt(MaxEntSettings, Objective):
+class MaxEnt(MaxEntSettings, BuiltIn):
     """Fits the policy to the target w of `maxent_weights`, by advantages for TRL's loss.
 
     - `fit="mle"` minimises -Σ_i w_i s_i by the advantages G·w_i;
@@ -42,12 +44,9 @@ class MaxEnt(MaxEntSettings, Objective):
         """The policy's log-probabilities are needed for p only; without them, metrics of the policy are omitted."""
         return frozenset({"reference", "correct"} | ({"policy"} if self.fit == "listwise" else set()))
 
-    def for_run(self, *, loss_type: str, num_generations: int, max_completion_length: int | None = None) -> Self:
+    def for_run(self, *, loss_type: str, **run: Any) -> Self:
         """With the `length_form` of the loss, after checking that the run supports this objective."""
-        self.check_run(
-            loss_type=loss_type, num_generations=num_generations, max_completion_length=max_completion_length
-        )
-        return replace(self, length_form=LENGTH_FORMS[loss_type])
+        return replace(BuiltIn.for_run(self, loss_type=loss_type, **run), length_form=LENGTH_FORMS[loss_type])
 
     def advantages(
         self,
@@ -62,7 +61,7 @@ class MaxEnt(MaxEntSettings, Objective):
         **_: Any,
     ) -> tuple[Tensor, Metrics, Mapping[str, Tensor]]:
         """G·w, or G·(w - p); 0 where the mask is false. The weights w are the column `maxent_weight`. See the class."""
-        mask_PG = mask_PG.bool() & ~torch.isnan(rewards_PG)
+        mask_PG = counting(rewards_PG, mask_PG)
         lengths_PG = lengths_PG.clamp(min=1)
         if ref_logps_PG is not None and self.length_normalize_ref:
             ref_logps_PG = ref_logps_PG / lengths_PG
@@ -84,15 +83,17 @@ class MaxEnt(MaxEntSettings, Objective):
 
         w_PG = log_w_PG.exp()
         fitted_PG = w_PG - log_p_PG.exp() if self.fit == "listwise" and log_p_PG is not None else w_PG
-        metrics = _metrics(log_w_PG, log_p_PG, mask_PG, correct_PG)
-        return rewards_PG.shape[-1] * fitted_PG, metrics, {names.COLUMN_WEIGHT: w_PG}
+        metrics = dict(_metrics(log_w_PG, log_p_PG, mask_PG, correct_PG))
+        if metrics:  # of the reward 1 over 0, where q has no floor
+            total = self.q_temperature * (self.tau + beta)
+            metrics["objective/log_odds"] = 1 / total if total else math.inf
+        return rewards_PG.shape[-1] * fitted_PG, metrics, {names.weight_column(self.NAME): w_PG}
 
 
 def _metrics(log_w_PG: Tensor, log_p_PG: Tensor | None, mask_PG: Tensor, correct_PG: Tensor | None) -> Metrics:
     """Means over the groups with a completion that counts; empty without such groups. Entropies in nats.
 
-    - `target_entropy`: H(w);
-    - `effective_completions`: 1 / Σ w_i², the number of equally weighted completions that are as concentrated;
+    - `target_entropy`: H(w), and `effective_completions`: exp H(w);
     - `weight_on_correct`: the weight on right completions, 0 in a group without any;
     - `policy_entropy_group`: H(p), and `target_policy_kl`: KL(w ‖ p), if p is known.
     """
@@ -100,10 +101,8 @@ def _metrics(log_w_PG: Tensor, log_p_PG: Tensor | None, mask_PG: Tensor, correct
     if not counted_P.any():
         return {}
     w_PG = log_w_PG.exp()
-    values_P = {
-        "target_entropy": -_expectation(w_PG, log_w_PG),
-        "effective_completions": 1 / w_PG.square().sum(dim=-1),
-    }
+    entropy_P = -_expectation(w_PG, log_w_PG)
+    values_P = {"target_entropy": entropy_P, "effective_completions": entropy_P.exp()}
     if correct_PG is not None:
         values_P["weight_on_correct"] = (w_PG * correct_PG).sum(dim=-1)
     if log_p_PG is not None:

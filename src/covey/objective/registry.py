@@ -7,15 +7,27 @@ from collections.abc import Callable
 from typing import Any
 
 from covey.errors import ConfigError
+from covey.objective.by_modes import SEED, Darling, Unique, Unlikely
 from covey.objective.grpo import GRPO
 from covey.objective.interface import Objective
 from covey.objective.maxent import MaxEnt
+from covey.objective.rewards_only import DrGRPO, MaxRL, PassK, Quantile
+from covey.objective.xdr import XDR
 
 REGISTRY: dict[str, Callable[..., Objective]] = {
     "grpo": GRPO,
     "maxent": MaxEnt,
+    "dr_grpo": DrGRPO,
+    "maxrl": MaxRL,
+    "xdr": XDR,
+    "passk": PassK,
+    "unique": Unique,
+    "darling": Darling,
+    "seed": SEED,
+    "quantile": Quantile,
+    "unlikely": Unlikely,
 }
-"""One line per objective; each has its own file."""
+"""One line per objective."""
 
 
 def make(name: str, **settings: Any) -> Objective:

@@ -10,7 +10,8 @@ from torch import Tensor
 from covey.config.groups.objective.maxent import floor_problem
 from covey.errors import ConfigError
 
-_TINY = 1e-30  # for a smaller τ + β the limit is used: the reciprocal could overflow
+TINY = 1e-30
+"""For a smaller sum of temperatures the limit is used: the reciprocal could overflow."""
 
 
 def maxent_weights(
@@ -37,7 +38,7 @@ def maxent_weights(
     - β → ∞: π_ref, normalised in the group.
 
     Args:
-        rewards_PG: rewards, `[P, G]`. A completion whose reward is NaN is excluded.
+        rewards_PG: rewards, `[P, G]`. A completion whose reward is not finite is excluded.
         ref_logps_PG: log-probability of each completion under the reference, in nats, without length
             normalisation. -inf gives the weight 0 while β > 0, unless it is -inf for the whole group, where it is
             ignored. May be None for β = 0.
@@ -76,7 +77,7 @@ def maxent_log_weights(
 ) -> Tensor:
     """The logarithm of `maxent_weights`, for the same arguments; -inf where the weight is 0."""
     check_settings(tau, beta, q_temperature, q_epsilon, rewards_PG.shape[-1])
-    kept_PG = ~torch.isnan(rewards_PG)
+    kept_PG = torch.isfinite(rewards_PG)
     if mask_PG is not None:
         kept_PG = kept_PG & mask_PG.bool()
     out_dtype = torch.promote_types(rewards_PG.dtype, torch.float32)
@@ -91,13 +92,13 @@ def maxent_log_weights(
     elif on_q > 0:
         log_q_PG = _log_q(rewards_PG, kept_PG, q_temperature, q_epsilon)
         # Relative to the best one, so that equal values cancel exactly for any exponent.
-        logits_PG = on_q * (log_q_PG - _finite_max(log_q_PG))
+        logits_PG = on_q * (log_q_PG - finite_max(log_q_PG))
     if beta > 0:
         if ref_logps_PG is None:
             raise ConfigError(
                 f"MaxEnt with beta={beta:g} needs log-probabilities of the reference: pass them, or set beta to 0."
             )
-        relative_PG = _relative_ref(ref_logps_PG.to(precise), kept_PG, logits_PG)
+        relative_PG = relative_ref(ref_logps_PG.to(precise), kept_PG, logits_PG)
         impossible_PG = relative_PG == -math.inf  # also where the exponent is 0 (τ → ∞), as in the limit
         logits_PG = logits_PG + (on_ref * relative_PG).masked_fill(impossible_PG, -math.inf)
     return log_softmax_over(logits_PG, kept_PG).to(out_dtype)
@@ -106,7 +107,7 @@ def maxent_log_weights(
 def log_softmax_over(logits_PG: Tensor, kept_PG: Tensor) -> Tensor:
     """Log-softmax over the kept entries of each row: -inf for the others, and for a row that keeps none."""
     logits_PG = logits_PG.masked_fill(~kept_PG, -math.inf)
-    shifted_PG = logits_PG - _finite_max(logits_PG)
+    shifted_PG = logits_PG - finite_max(logits_PG)
     total_P1 = torch.logsumexp(shifted_PG, dim=-1, keepdim=True)
     return shifted_PG - total_P1.masked_fill(total_P1 == -math.inf, 0.0)
 
@@ -142,7 +143,7 @@ def _exponents(tau: float, beta: float) -> tuple[float, float]:
     total = tau + beta
     if total == 0:
         return math.inf, 0.0
-    return (1 / total if total > _TINY else math.inf), beta / total
+    return (1 / total if total > TINY else math.inf), beta / total
 
 
 def _log_q(rewards_PG: Tensor, kept_PG: Tensor, temperature: float, epsilon: float) -> Tensor:
@@ -155,19 +156,19 @@ def _log_q(rewards_PG: Tensor, kept_PG: Tensor, temperature: float, epsilon: flo
     return torch.logaddexp(torch.log1p(-floors_P1) + log_q_PG, floor_PG).masked_fill(~kept_PG, -math.inf)
 
 
-def _relative_ref(ref_logps_PG: Tensor, kept_PG: Tensor, logits_PG: Tensor) -> Tensor:
+def relative_ref(ref_logps_PG: Tensor, kept_PG: Tensor, logits_PG: Tensor) -> Tensor:
     """The reference's log-probabilities relative to the group's highest; all zero if they are all -inf.
 
     Only completions with a non-zero weight by their rewards count.
     """
     possible_PG = kept_PG & (logits_PG > -math.inf)
     within_PG = ref_logps_PG.masked_fill(~possible_PG, -math.inf)
-    relative_PG = within_PG - _finite_max(within_PG)
+    relative_PG = within_PG - finite_max(within_PG)
     all_impossible_P1 = (within_PG == -math.inf).all(dim=-1, keepdim=True)
     return torch.where(all_impossible_P1, torch.zeros_like(relative_PG), relative_PG)
 
 
-def _finite_max(values_PG: Tensor) -> Tensor:
+def finite_max(values_PG: Tensor) -> Tensor:
     """The largest value of each row, `[P, 1]`; 0 if all are -inf."""
     highest_P1 = values_PG.amax(dim=-1, keepdim=True)
     return highest_P1.masked_fill(highest_P1 == -math.inf, 0.0)

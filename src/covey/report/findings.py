@@ -203,7 +203,7 @@ def entropy_collapse(run: Evidence) -> Finding | None:
         "Entropy collapsed",
         f"{early:.3g} → {late:.3g} nats",
         f"Entropy per token fell to {late / early:.0%} of its start: completions of a group hardly differ now, so "
-        "there is little signal. Try a higher temperature, a larger training.epsilon_high or objective=maxent.",
+        "there is little signal. Try a higher temperature, a larger training.epsilon_high or an earlier checkpoint.",
     )
 
 

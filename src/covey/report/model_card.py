@@ -87,7 +87,11 @@ def model_card(
     return "\n".join(parts)
 
 
-_OBJECTIVES = {"grpo": "GRPO", "maxent": "MaxEnt-GRPO"}
+_OBJECTIVES = {
+    **{"grpo": "GRPO", "maxent": "MaxEnt-GRPO", "dr_grpo": "Dr. GRPO", "maxrl": "MaxRL", "xdr": "xDr.GRPO"},
+    **{"passk": "pass@k policy optimisation", "unique": "uniqueness-aware GRPO", "darling": "DARLING"},
+    **{"seed": "SEED-GRPO", "quantile": "quantile advantages", "unlikely": "the unlikeliness reward"},
+}
 _STATES = {
     "final": "These are the weights after the last step.",
     "best": "These are the weights of the step with the best held-out result.",

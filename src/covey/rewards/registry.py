@@ -10,12 +10,14 @@ from functools import cache
 from types import MappingProxyType
 from typing import Any
 
+from covey.answers.tasks import MODES
 from covey.errors import RewardError
 from covey.rewards.code.build import build_binary_code, build_code
 from covey.rewards.code.grade import code_format
 from covey.rewards.custom import check_columns, find_custom
 from covey.rewards.library import correctness, format, gsm8k_shaping, length
 from covey.rewards.library.countdown import countdown
+from covey.rewards.library.graph_coloring import graph_coloring
 from covey.rewards.library.reasoning_gym import build_reasoning_gym
 from covey.rewards.reward import Builder, Graded, Reward, RewardFunction, completion_text, graded, named, scored
 from covey.rewards.settings import RewardSettings
@@ -24,6 +26,7 @@ __all__ = [
     "ALIASES",
     "GRADERS",
     "IMPLIED_GRADERS",
+    "MODE_GRADERS",
     "REGISTRY",
     "Graded",
     "Reward",
@@ -70,6 +73,7 @@ REGISTRY: Mapping[str, Builder] = MappingProxyType(
         "check_answer": graded("check_answer", gsm8k_shaping.check_answer),
         "check_numbers": graded("check_numbers", gsm8k_shaping.check_numbers),
         "countdown": graded("countdown", countdown),
+        "graph_coloring": graded("graph_coloring", graph_coloring),
         "reasoning_gym": build_reasoning_gym,
         "code": build_code,
         "binary_code": build_binary_code,
@@ -89,13 +93,18 @@ ALIASES: Mapping[str, str] = MappingProxyType(
 )
 """Names by which other projects call these rewards."""
 
-GRADERS = ("exact_match", "accuracy", "countdown", "check_answer", "check_numbers", "reasoning_gym", "code")
+GRADERS = (
+    *("exact_match", "accuracy", "countdown", "graph_coloring", "check_answer", "check_numbers", "reasoning_gym"),
+    "code",
+)
 """The rewards whose outcome says whether an answer is right: what `evaluation.grader` takes by name."""
+
+MODE_GRADERS = tuple(MODES)
+"""Those that name the mode of a right answer: the completions of a run with one have the column `mode`."""
 
 IMPLIED_GRADERS: Mapping[str, str] = MappingProxyType(
     {
-        "countdown": "countdown",
-        "reasoning_gym": "reasoning_gym",
+        **{name: name for name in ("countdown", "graph_coloring", "reasoning_gym")},
         **dict.fromkeys(("code", "binary_code"), "code"),
         "exact_match": "exact_match",
         **dict.fromkeys(("accuracy", "cosine_scaled", "len", "check_answer", "check_numbers"), "accuracy"),

@@ -9,6 +9,7 @@ from covey.answers import Outcome
 from covey.rewards.findings import RewardProblem
 from covey.rewards.reward import Graded, Reward
 from covey.rewards.workers.run_reward import CallResult, SampleResult
+from covey.runlog import names
 
 
 def one_of(columns: Sequence[str]) -> str:
@@ -19,6 +20,16 @@ def one_of(columns: Sequence[str]) -> str:
 def detail(result: SampleResult) -> str:
     """What a grader says about a grade; the cause of a failure is logged already."""
     return "" if result.outcome in (Outcome.CRASHED, Outcome.TIMED_OUT) or result.refused else result.cause
+
+
+def right_mode(outcome: Outcome | None, mode: str | None) -> str | None:
+    """The mode of a right answer; None of any other, whatever its grader calls it."""
+    return mode if outcome is Outcome.RIGHT else None
+
+
+def logged_modes(called: CallResult) -> list[str | None] | None:
+    """The modes that a function of whole batches logged; None if it logged none."""
+    return next((entry.value for entry in called.logged if entry[:2] == ("log_extra", names.MODE)), None)
 
 
 def values_of(

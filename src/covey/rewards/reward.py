@@ -23,6 +23,9 @@ class Graded:
     outcome: Outcome | None = None
     detail: str = ""
     """More about it, for the completions' column `<grader>_detail`."""
+    mode: str | None = None
+    """A name of the answer that equal answers share, however they are written. Those of right answers are the modes of
+    the problem; a wrong answer's is no more than its vote in maj@k. None where the grader names none."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,8 +19,8 @@ from covey.rewards.arguments import arguments_for_call, portable, rows_for_gradi
 from covey.rewards.findings import Findings, RewardProblem
 from covey.rewards.no_reward_check import NoRewardCheck
 from covey.rewards.pending_batch import PendingBatch
-from covey.rewards.registry import find, refuse_equal_names
-from covey.rewards.results import call_problems, detail, grading_problems, one_of, values_of
+from covey.rewards.registry import MODE_GRADERS, find, refuse_equal_names
+from covey.rewards.results import call_problems, detail, grading_problems, logged_modes, one_of, right_mode, values_of
 from covey.rewards.reward import Graded, Reward, RewardFunction, completion_text
 from covey.rewards.settings import RewardSettings
 from covey.rewards.workers.inline import InProcess
@@ -183,8 +183,9 @@ class RewardRunner:
 
     def score(
         self, prompts: Sequence[Any], completions: Sequence[Any], columns: Mapping[str, Any]
-    ) -> dict[str, list[float | None]]:
-        """The rewards of completions outside a training step, by function. What the functions log is dropped.
+    ) -> dict[str, list[Graded]]:
+        """The rewards of completions outside a training step, by function, without outcomes. What the functions log is
+        dropped, but for the modes of answers.
 
         Args:
             prompts: one per completion.
@@ -199,7 +200,11 @@ class RewardRunner:
         found = {}
         for position, (_, reward) in self._rewards.items():
             values, problems = self._results(batch, position, prompts, columns)
-            found[reward.name], _ = self._findings.settle(reward.name, values, problems, prompts)
+            values, _ = self._findings.settle(reward.name, values, problems, prompts)
+            modes = logged_modes(batch.calls[position].result()[0]) if position in batch.calls else None
+            found[reward.name] = [
+                Graded(value, mode=mode) for value, mode in zip(values, modes or [None] * len(values), strict=True)
+            ]
         return found
 
     def grade_batch(
@@ -208,7 +213,8 @@ class RewardRunner:
         """The values that a function of whole batches, given by name, has for completions; arguments as of `score`.
 
         Returns:
-            Without an outcome; `Outcome.CRASHED` where the function failed and `on_error` is `skip`.
+            Without an outcome; `Outcome.CRASHED` where the function failed and `on_error` is `skip`. With the modes
+            that the function logged.
 
         Raises:
             RewardError: there is no such function; or it fails, and `on_error` is `stop`.
@@ -224,7 +230,12 @@ class RewardRunner:
         problems = call_problems(called)
         values, _ = self._findings.settle(name, called.values, problems, prompts, what="grader")
         failed = {problem.row for problem in problems}
-        return [Graded(value, Outcome.CRASHED if failed & {None, row} else None) for row, value in enumerate(values)]
+        self._findings.warn_rejected(name, called.unlogged)
+        modes = logged_modes(called) or [None] * len(values)
+        return [
+            Graded(value, Outcome.CRASHED if failed & {None, row} else None, mode=modes[row])
+            for row, value in enumerate(values)
+        ]
 
     def __enter__(self) -> Self:
         return self
@@ -340,6 +351,9 @@ class RewardRunner:
         log_extra = columns.get("log_extra")
         if first_grader and callable(log_extra):
             log_extra("outcome", [result.outcome and result.outcome.value for result in results])
+        if first and callable(log_extra) and grader in MODE_GRADERS and names.MODE not in batch.columns:
+            batch.columns[names.MODE] = grader
+            log_extra(names.MODE, [right_mode(result.outcome, result.mode) for result in results])
         if first and callable(log_extra) and any(detail(result) for result in results):
             log_extra(f"{grader}_tests", [detail(result) for result in results])
         if first:

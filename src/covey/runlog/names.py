@@ -41,6 +41,10 @@ BETA = f"{OBJECTIVE}beta"
 TARGET_ENTROPY = "train/objective/target_entropy"
 EFFECTIVE_COMPLETIONS = "train/objective/effective_completions"
 WEIGHT_ON_CORRECT = "train/objective/weight_on_correct"
+INCORRECT_MASS = "train/objective/incorrect_mass"
+LOG_ODDS = "train/objective/log_odds"
+LENGTH_TILT = "train/objective/length_tilt"
+EXCLUDED = "train/objective/excluded_completions"
 ENGINE_GAP = "train/engine/logp_gap"
 """Mean difference between vLLM's log-probs and the trainer's after the step's weight sync, in nats per token."""
 
@@ -117,6 +121,15 @@ SECONDS = "environment_seconds"
 EPISODE = "episode/"
 """Shares of episodes by how they ended begin with it."""
 
+DISTINCT = "distinct"
+"""With `@k` after it: different right answers among k completions."""
+DISTINCT_IF_SOLVED = "distinct_if_solved"
+"""The same among k completions of which one is right."""
+COVERAGE = "coverage"
+"""With `@k` after it: the share of a problem's right answers among k completions."""
+CHANCE = "chance/"
+"""Before the name of one of these or of `pass@k`: what uniformly random well-formed answers reach."""
+
 TEST_SET = "test"
 """The main held-out set; its metrics are plain `eval/…`."""
 HARD_SET = "hard"
@@ -156,6 +169,8 @@ COLUMN_VERSIONS = "weight_versions"
 """Where completions go on with newer weights: the version and the number of tokens of each part."""
 COLUMN_WEIGHT = "maxent_weight"
 """The completion's weight in the MaxEnt target of its group."""
+COLUMN_WEIGHTS = (COLUMN_WEIGHT, "xdr_weight", "unique_weight")
+"""The completion's weight in its group, by the objectives that have weights."""
 
 # Of episodes with tools or an environment.
 COLUMN_TURNS = "turns"
@@ -171,6 +186,13 @@ COLUMN_SECONDS = "environment_seconds"
 SCORE = "score"
 """Of evaluations: an environment's reward that counts as accuracy."""
 
+MODE = "mode"
+"""The column in which graders, and rewards of the user's own by `log_extra`, name the mode of a right answer: a text
+that equal answers share (see `covey.rewards.Graded`), None of any other completion."""
+
+NUM_MODES = "num_modes"
+"""The column of the user's data in which it says how many different right answers a problem has."""
+
 COLUMN_IDS = "completion_ids"
 """The completion's token ids; only with a reasoning vocabulary."""
 
@@ -184,6 +206,11 @@ _PROFILED = "profiling/Time taken: "
 _CLOSING = ("train_runtime", "train_loss", "total_flos")
 
 T = TypeVar("T")
+
+
+def weight_column(objective: str) -> str:
+    """The column with an objective's weights of the completions."""
+    return f"{objective}_weight"
 
 
 def eval_name(set_name: str, metric: str) -> str:

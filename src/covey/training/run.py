@@ -320,7 +320,7 @@ def _evaluate(job: _Job) -> Mapping[str, EvaluationResult]:
     trainer.check_finite()
     policy = trainer.accelerator.unwrap_model(trainer.model)
     playing = Players.of(config, job.environments, job.tokenizer, policy).playing()
-    results = {}
+    results, grader = {}, grader_name(config)
     for name, problems in job.loaded.evaluation.items():
         chosen = problems
         if settings.max_problems is not None:
@@ -331,9 +331,7 @@ def _evaluate(job: _Job) -> Mapping[str, EvaluationResult]:
                 job.tokenizer,
                 chosen,
                 sampling_of(config),
-                grade=HeldOutGrader(
-                    config, job.rewards, grader_name(config), name not in job.unrewarded, trainer.state
-                ),
+                grade=HeldOutGrader(config, job.rewards, grader, name not in job.unrewarded, trainer.state),
                 tags=Tags(config.rewards.think_tag, config.rewards.answer_tag),
                 num_samples=settings.num_samples,
                 batch_size=settings.batch_size,
@@ -343,6 +341,8 @@ def _evaluate(job: _Job) -> Mapping[str, EvaluationResult]:
                 shard=Shard(job.processes.index, job.processes.count, job.processes.gather),
                 vocab_size=vocab_size(trainer),
                 playing=playing,
+                ks=settings.k,
+                grader=grader,
             )
     return results
 

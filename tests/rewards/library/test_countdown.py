@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from covey.answers import Outcome
+from covey.answers.tasks.countdown import evaluate
+from covey.answers.tasks.expressions import UnreadableExpressionError
 from covey.rewards import RewardSettings, find, get_reward
-from covey.rewards.library.countdown import UnreadableExpressionError, evaluate
 
 TASK = json.dumps({"numbers": [3, 3, 8, 8], "target": 24})
 

@@ -73,7 +73,7 @@ def obey(text, row):
     if what == "pickle": to_the_trainer(message(pickle.dumps(Evil(rest)))); time.sleep(1000)
     if what == "again":
         while True: to_the_trainer(message(b\'["begun"]\')); time.sleep(0.02)
-    if what == "early": to_the_trainer(message(b\'["sample",999,1.0,null,"",false,true,0.1]\')); time.sleep(1000)
+    if what == "early": to_the_trainer(message(b\'["sample",999,1.0,null,"",false,null,true,0.1]\')); time.sleep(1000)
     if what == "memory": bytearray(10 << 30)
     if what == "some-memory": bytearray(256 << 20)
     if what == "overflow": return Graded(1e300)
@@ -220,8 +220,8 @@ def test_leftover_processes_end_with_a_killed_trainer(hostile: Path, root: Path,
     "body",
     [
         *(b"", b"[", b"{}", b"[]", b'["begun",1]', b'["call"]', b"\xff\x00", b"[" * 100_000, b"9" * 10_000),
-        *(b'["sample",1,NaN,null,"",false,true,0.1]', b'["sample",1,1e999,null,"",false,true,0.1]'),
-        *(b'["sample",1,"1",null,"",false,true,0.1]', b'["sample",1,1.0,"stolen","",false,true,0.1]'),
+        *(b'["sample",1,NaN,null,"",false,null,true,0.1]', b'["sample",1,1e999,null,"",false,null,true,0.1]'),
+        *(b'["sample",1,"1",null,"",false,null,true,0.1]', b'["sample",1,1.0,"stolen","",false,null,true,0.1]'),
         *(b'["call",1,[1],[],"",[],[]]', b'["call",1,[1.0],[],"",[["exec","a",[]]],[]]'),
         *(b'["call",1,[1.0],[],"",[["log_extra","a",1]],[]]', b'["call",1,[1.0],[[0]],"",[],[]]'),
     ],
@@ -238,7 +238,7 @@ def test_messages_read_back_as_they_were() -> None:
         run_reward.LogEntry("log_metric", "b", math.inf),
     ]
     called = run_reward.CallResult([0.1, None], [(1, "why")], "", logged, ["left out"])
-    sampled = run_reward.SampleResult(1 / 3, Outcome.RIGHT, "c", refused=True)
+    sampled = run_reward.SampleResult(1 / 3, Outcome.RIGHT, "c", refused=True, mode="1+2")
     ours, theirs = socket.socketpair()
     sent = [Begun(), SampleDone(2**40, sampled, True, 0.25), CallDone(3, called)]
     for message in sent:

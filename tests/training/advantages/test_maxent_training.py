@@ -120,8 +120,13 @@ def test_what_a_step_logs(tiny_model: str, tmp_path: Path) -> None:
             "weight_on_correct",
             "policy_entropy_group",
             "target_policy_kl",
+            "incorrect_mass",
+            "length_tilt",
+            "log_odds",
+            "excluded_completions",
         )
     }
+    assert row["objective/incorrect_mass"] == pytest.approx(1 - row["objective/weight_on_correct"])
     advantages = torch.tensor(trainer.latest_completions["advantage"])
     assert len(advantages) == TOTAL
     torch.testing.assert_close(advantages.view(3, 8).sum(dim=1), torch.zeros(3), atol=1e-5, rtol=0)
@@ -134,7 +139,19 @@ def test_grpo_by_name_is_grpo_by_default(tiny_model: str, tmp_path: Path) -> Non
     named = trained(tiny_model, tmp_path / "a", more={"objective": GRPO()}, loss_type="dapo")
     default = trained(tiny_model, tmp_path / "b", loss_type="dapo")
     assert all(torch.equal(named.gradient[name], gradient) for name, gradient in default.gradient.items())
-    assert not any(name.startswith("objective/") for name in named.state.log_history[0])
+    shared = {name: value for name, value in named.state.log_history[0].items() if name.startswith("objective/")}
+    # Two of 24 completions have no reward; the others weigh the same, and 11 of them are wrong.
+    assert shared == pytest.approx(
+        {
+            "objective/effective_completions": 22 / 3,
+            "objective/incorrect_mass": shared["objective/incorrect_mass"],
+            "objective/length_tilt": 0.0,
+            "objective/log_odds": 0.0,
+            "objective/excluded_completions": 2.0,
+        },
+        abs=1e-6,
+    )
+    assert not any(name.startswith("objective/") for name in default.state.log_history[0])
 
 
 def test_without_beta_there_is_no_reference(tiny_model: str, tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ def state(folder: Path) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("objective", ["maxent", "own"])
+@pytest.mark.parametrize("objective", ["maxent", "xdr", "own"])
 def test_an_objective_with_an_adapter_and_an_adaptive_beta(tiny_model: str, tmp_path: Path, objective: str) -> None:
     straight, resumed = tmp_path / "straight", tmp_path / "resumed"
     for folder, checkpoint in ((straight, "-"), (resumed, str(straight / f"checkpoint-{STOP}"))):
@@ -45,6 +45,6 @@ def test_an_objective_with_an_adapter_and_an_adaptive_beta(tiny_model: str, tmp_
     assert json.loads((resumed / "seen.json").read_text()) == seen
     assert len({row["objective/beta"] for row in seen["rows"]}) == STEPS  # β moved in every step
     assert len(seen["completions"]["prompt"]) == 16
-    assert len(seen["completions"]["maxent_weight" if objective == "maxent" else "over_baseline"]) == 16
+    assert len(seen["completions"]["over_baseline" if objective == "own" else f"{objective}_weight"]) == 16
     random = [expected[f"random state of process {rank}"] for rank in (0, 1)]
     assert not torch.equal(*random)

@@ -175,7 +175,7 @@ _CONVERTED = {
         name: Alias(f"objective.{owner}_{item.name}", to.setting_of(owner, f"objective.{owner}_{item.name}"))
         for owner, settings in SETTINGS.items()
         for item in dataclasses.fields(settings)
-        for name in (f"{owner}_{item.name}", f"objective.{item.name}")
+        for name in (f"{owner}_{item.name}", *([f"objective.{item.name}"] if owner == "maxent" else []))
         if name not in kinds()
     },
     **{

@@ -19,7 +19,7 @@ from covey.config.compose.defaults_list import AGENT_MODEL, OTHER_MODEL, Files, 
 from covey.config.compose.derived_values import drop_stale_weights, leave_out_other_objectives
 from covey.config.compose.values_tree import apply_setting, placeholder, resolving, value_of
 from covey.config.groups import snapshot
-from covey.config.groups.model import ModelConfig
+from covey.config.groups.model import ModelConfig, is_starter
 from covey.config.keys import GROUPS, kinds
 from covey.config.settings import Choice, Setting, Source, Written
 from covey.config.values import BadKeyError, coerce, show
@@ -267,16 +267,17 @@ class Merging:
     def _left_defaults(self, values: dict[str, Any]) -> list[Choice]:
         """The default groups that do not fit what the user asked for.
 
-        `model.name=X` alone means another model than the default group's, so that group and its tuning are dropped;
-        `dataset.path=FILE` alone drops the default task. With an environment or tools, the default model is the starter
-        that can call tools.
+        `model.name=X` alone means another model than the default group's, so that group and its tuning are dropped,
+        unless `covey starter` made that model; `dataset.path=FILE` alone drops the default task. With an environment or
+        tools, the default model is the starter that can call tools.
         """
         options = {group: self.composition.option(group) for group in ("model", "dataset")}
         free = {g for g, part in options.items() if part is not None and part.builtin and not part.chosen}
         free -= {choice.group for choice in self._implied_choices()}
         left = []
         environment = values.get("environment") or {}
-        if "model" in free and (values.get("model") or {}).get("name") not in (None, ModelConfig().name):
+        name = (values.get("model") or {}).get("name")
+        if "model" in free and name not in (None, ModelConfig().name) and not is_starter(str(name)):
             left.append(Choice("model", OTHER_MODEL, implied=True))
         elif "model" in free and "model.name" not in self._named and any(environment.get(k) for k in _WITH_TOOLS):
             left.append(Choice("model", AGENT_MODEL, implied=True))

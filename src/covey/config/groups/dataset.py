@@ -47,12 +47,22 @@ class DifficultyConfig(Group):
     """Operators that problems are made with; `/` only in countdown."""
     allow_negative: bool = False
     """Whether an answer may be below zero."""
+    min_vertices: int = option(4, low=4, high=12)
+    """Fewest vertices of a graph, in graph_coloring."""
+    max_vertices: int = option(8, low=4, high=12)
+    """Most vertices of a graph, in graph_coloring."""
+    min_modes: int | None = option(None, low=1)
+    """Fewest different right answers of a problem, in countdown (of at most five numbers) and graph_coloring; null
+    means any number in countdown, and 2 in graph_coloring."""
+    max_modes: int | None = option(None, low=1)
+    """Most of them; null means any number in countdown, and 16 in graph_coloring."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for low, high in (("min_digits", "max_digits"), ("min_operands", "max_operands")):
+        for what in ("digits", "operands", "vertices", "modes"):
+            low, high = f"min_{what}", f"max_{what}"
             least, most = getattr(self, low), getattr(self, high)
-            if least > most:
+            if None not in (least, most) and least > most:
                 raise BadKeyError(self.PREFIX + low, f"={least} must not be above {self.PREFIX}{high}={most}.")
         if not self.operators:
             raise BadKeyError(self.PREFIX + "operators", "=[] is empty: name one or more of +, -, *, /.")
@@ -151,7 +161,7 @@ def _source(number: int, values: Mapping[str, Any]) -> MixtureSource:
         raise BadKeyError(f"{key}.{inside}", problem.text) from None
 
 
-TASKS = ("arithmetic", "countdown")
+TASKS = ("arithmetic", "countdown", "graph_coloring")
 """The built-in tasks."""
 LIBRARIES = ("reasoning_gym",)
 """Libraries that make problems of many tasks."""
@@ -168,7 +178,7 @@ class DatasetConfig(Group):
     PREFIX: ClassVar[str] = "dataset."
 
     task: str | None = None
-    """A built-in task, `arithmetic` or `countdown`; or one of `dataset.library`."""
+    """A built-in task, `arithmetic`, `countdown` or `graph_coloring`; or one of `dataset.library`."""
     library: str | None = option(None, choices=LIBRARIES)
     """The library whose task `dataset.task` is; null means Covey's own tasks."""
     settings: dict[str, Any] = field(default_factory=dict)
@@ -224,6 +234,9 @@ class DatasetConfig(Group):
     """Number of training problems that a built-in task generates; without a source, of episodes in an epoch."""
     hard_size: int = option(0, low=0)
     """Size of the harder held-out set of a built-in task; 0 means none."""
+    single_size: int = option(0, low=0)
+    """Size of a held-out set of countdown or graph_coloring whose problems have one right answer each, as a control for
+    those with several; 0 means none."""
     difficulty: DifficultyConfig = field(default_factory=DifficultyConfig)
     """What the problems of a built-in task look like."""
     hard_difficulty: DifficultyConfig = field(default_factory=HardDifficultyConfig)
@@ -262,13 +275,19 @@ class DatasetConfig(Group):
                 f"dataset.{other}, set dataset.task=null as well, or choose another group such as dataset=gsm8k.",
             )
         if not (self.path or self.id or self.mixture.datasets):
-            for name in ("train_size", "test_size", "hard_size"):
+            for name in ("train_size", "test_size", "hard_size", "single_size"):
                 if getattr(self, name) > MAX_PROBLEMS:
                     raise BadKeyError(
                         f"dataset.{name}",
                         f"={getattr(self, name)} is out of range: a built-in task makes all its problems before "
                         f"training, and at most {MAX_PROBLEMS:,}.",
                     )
+        if self.single_size and (self.path or self.library or self.task not in TASKS[1:]):
+            raise BadKeyError(
+                "dataset.single_size",
+                f"={self.single_size} is for dataset=countdown and dataset=graph_coloring, whose right answers are all "
+                "known.",
+            )
         if self.test_path and not self.path:
             raise BadKeyError(
                 "dataset.test_path", f"={show(self.test_path)} belongs to dataset.path, which is not set."

@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import ClassVar
 
 from covey.config.groups.base import Group, option
 from covey.config.groups.mesh import check_shape
 from covey.config.values import BadKeyError, show
+
+STARTER_MARK = "covey_starter"
+"""Key in the `config.json` of the models that `covey starter --task` makes, and of what is trained from them."""
+
+
+def is_starter(name: str) -> bool:
+    """Whether this is the folder of a model made for one task by `covey starter`."""
+    try:
+        return STARTER_MARK in json.loads((Path(name) / "config.json").read_bytes())
+    except (OSError, ValueError, TypeError):
+        return False
 
 
 @dataclass(frozen=True, kw_only=True)

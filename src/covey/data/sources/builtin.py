@@ -3,25 +3,36 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields, replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from covey.answers import reasoning_gym
 from covey.data.columns import Prepared
 from covey.data.holdout import split_validation, subsample, without_duplicates
 from covey.data.prompts import conversation, prompt_type
-from covey.data.sources import arithmetic, countdown
+from covey.data.sources import arithmetic, countdown, graph_coloring
 from covey.errors import DataError
 
 if TYPE_CHECKING:
     from covey.config import DatasetConfig, DifficultyConfig
 
+_TASKS: Mapping[str, tuple[Any, Any]] = MappingProxyType(
+    {
+        "arithmetic": (arithmetic, arithmetic.Difficulty),
+        "countdown": (countdown, countdown.CountdownDifficulty),
+        "graph_coloring": (graph_coloring, graph_coloring.ColoringDifficulty),
+    }
+)
+"""The module of each built-in task, with `problems` and `take`, and the class of its difficulty."""
+
 
 def task_sets(dataset: DatasetConfig, seed: int) -> tuple[Prepared, dict[str, Prepared]]:
-    """Training problems, and the held-out sets `test`, `hard` (`dataset.hard_difficulty`) and `validation`.
+    """Training problems, and the held-out sets `test`, `hard` (`dataset.hard_difficulty`), `single` (one right answer
+    each) and `validation`.
 
-    `test` and `hard` come from the held-out split of all problems, so no training problem of any seed is among them. A
+    All but the last come from the held-out split of all problems, so no training problem of any seed is among them. A
     library's task has no such split: its held-out problems are of other seeds, and copies of them leave the training
     problems. `validation` is cut from the training problems, and copies of its problems leave them.
 
@@ -32,10 +43,12 @@ def task_sets(dataset: DatasetConfig, seed: int) -> tuple[Prepared, dict[str, Pr
         return _library_sets(dataset, seed)
     size = _train_size(dataset)
     train = _draw(dataset, dataset.difficulty, "train", seed, size, "dataset.train_size", "dataset.difficulty")
+    single = replace(dataset.difficulty, min_modes=1, max_modes=1)
     evaluation = {}
     for name, count, difficulty, key in (
         ("test", dataset.test_size, dataset.difficulty, "dataset.difficulty"),
         ("hard", dataset.hard_size, dataset.hard_difficulty, "dataset.hard_difficulty"),
+        ("single", dataset.single_size, single, "dataset.difficulty"),
     ):
         if count:
             evaluation[name] = _draw(dataset, difficulty, "test", seed, count, f"dataset.{name}_size", key)
@@ -99,12 +112,24 @@ def _draw_library(dataset: DatasetConfig, settings: Mapping[str, Any], split: st
     return Prepared(datasets.Dataset(pa.table(columns)), questions, lambda i: f"problem {i + 1}")
 
 
-@dataclass(frozen=True, slots=True)
-class _Row:
-    text: str
-    answer: str
-    canonical: str
-    solution: str | None = None
+def task_problems(dataset: DatasetConfig, split: arithmetic.Split, seed: int) -> Iterator[Any]:
+    """The problems of a built-in task, as its module yields them.
+
+    Raises:
+        DataError: its difficulty is not possible.
+    """
+    difficulty = _difficulty(dataset, dataset.difficulty, "dataset.difficulty")
+    found: Iterator[Any] = _TASKS[str(dataset.task)][0].problems(difficulty, split, seed)
+    return found
+
+
+def _difficulty(dataset: DatasetConfig, values: DifficultyConfig, key: str) -> Any:
+    kind = _TASKS[str(dataset.task)][1]
+    given = {field.name: getattr(values, field.name) for field in fields(kind)}
+    try:
+        return kind(**{name: value for name, value in given.items() if value is not None})
+    except DataError as error:
+        raise DataError(f"{key}: {error}") from None
 
 
 def _draw(
@@ -117,35 +142,22 @@ def _draw(
     difficulty_key: str,
 ) -> Prepared:
     """Problems of one split as rows; an error begins with the key that caused it."""
-    names = ("min_digits", "max_digits", "min_operands", "max_operands", "operators", "allow_negative")
-    fields: dict[str, Any] = {name: getattr(values, name) for name in names}
+    task, difficulty = _TASKS[str(dataset.task)][0], _difficulty(dataset, values, difficulty_key)
     try:
-        arithmetics = dataset.task == "arithmetic"
-        difficulty = arithmetic.Difficulty(**fields) if arithmetics else countdown.CountdownDifficulty(**fields)
-    except DataError as error:
-        raise DataError(f"{difficulty_key}: {error}") from None
-    unique = split == "test"
-    try:
-        if isinstance(difficulty, arithmetic.Difficulty):
-            sums = arithmetic.take(difficulty, split, seed, count, unique=unique)
-            rows = [_Row(problem.text, str(problem.answer), problem.canonical) for problem in sums]
-        else:
-            found = countdown.take(difficulty, split, seed, count, unique=unique)
-            rows = [_Row(problem.text, problem.answer, problem.canonical, problem.solution) for problem in found]
+        return _prepared(task.take(difficulty, split, seed, count, unique=split == "test"), dataset)
     except DataError as error:
         raise DataError(f"{size_key}={count}: {error}") from None
-    return _prepared(rows, dataset)
 
 
-def _prepared(rows: Sequence[_Row], dataset: DatasetConfig) -> Prepared:
+def _prepared(problems: Sequence[Any], dataset: DatasetConfig) -> Prepared:
     import datasets
     import pyarrow as pa
 
     columns = {
-        "prompt": pa.array([conversation(row.text, dataset) for row in rows], prompt_type()),
-        "answer": pa.array([row.answer for row in rows], pa.string()),
+        "prompt": pa.array([conversation(problem.text, dataset) for problem in problems], prompt_type()),
+        "answer": pa.array([str(problem.answer) for problem in problems], pa.string()),
     }
-    if dataset.task == "countdown":
-        columns["solution"] = pa.array([row.solution for row in rows], pa.string())
+    if dataset.task != "arithmetic":
+        columns["solution"] = pa.array([problem.solution for problem in problems], pa.string())
     data = datasets.Dataset(pa.table(columns))
-    return Prepared(data, [row.canonical for row in rows], lambda i: f"problem {i + 1}")
+    return Prepared(data, [problem.canonical for problem in problems], lambda i: f"problem {i + 1}")

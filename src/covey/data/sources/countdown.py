@@ -13,8 +13,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 
+from covey.answers.tasks.countdown import MOST_NUMBERS, count_modes
 from covey.data.sources.arithmetic import Split, split_of
-from covey.data.sources.difficulty import check_bounds
+from covey.data.sources.difficulty import check_bounds, check_modes
 from covey.errors import DataError
 
 OPERATORS = ("+", "-", "*", "/")
@@ -39,9 +40,36 @@ class CountdownDifficulty:
     operators: tuple[str, ...] = OPERATORS
     allow_negative: bool = False
     """Whether the target and the intermediate results of the known solution may be below zero."""
+    min_modes: int | None = None
+    """Fewest right answers that differ in their canonical form; None for any number, as below."""
+    max_modes: int | None = None
+    """Most of them."""
 
     def __post_init__(self) -> None:
         check_bounds("countdown", self, most_digits=6, most_operands=8, operators=OPERATORS)
+        check_modes(self.min_modes, self.max_modes)
+        if self.counts_modes and self.max_operands > MOST_NUMBERS:
+            raise DataError(
+                f"min_modes and max_modes bound the right answers of a problem, which are enumerated for at most "
+                f"{MOST_NUMBERS} numbers: set max_operands={MOST_NUMBERS} or fewer, not {self.max_operands}."
+            )
+
+    @property
+    def counts_modes(self) -> bool:
+        """Whether the number of right answers is bounded."""
+        return self.min_modes is not None or self.max_modes is not None
+
+    @property
+    def modes_text(self) -> str:
+        """The bounds on the right answers, for a message."""
+        return f", and {self.min_modes or 1} to {self.max_modes or 'any'} right answers" if self.counts_modes else ""
+
+    def fits(self, problem: CountdownProblem) -> bool:
+        """Whether a problem has as many right answers as it should."""
+        if not self.counts_modes:
+            return True
+        modes = count_modes(sorted(problem.numbers), problem.target)
+        return (self.min_modes or 1) <= modes <= (self.max_modes or modes)
 
     @property
     def max_target(self) -> int:
@@ -105,6 +133,8 @@ def problems(
         problem = _draw(difficulty, rng)
         if problem is None or problem.split != split or (unique and problem.canonical in seen):
             continue
+        if not difficulty.fits(problem):
+            continue
         if unique:
             seen.add(problem.canonical)
         misses = 0
@@ -125,8 +155,9 @@ def take(
         raise DataError(
             f"countdown with {difficulty.min_operands} to {difficulty.max_operands} numbers of "
             f"{difficulty.min_digits} to {difficulty.max_digits} digits and operators "
-            f"{' '.join(difficulty.operators)} gives only {len(found)} different {split} problems, but {count} were "
-            "requested. Ask for fewer, or raise the difficulty (max_digits, max_operands, operators)."
+            f"{' '.join(difficulty.operators)}{difficulty.modes_text} gives only {len(found)} different {split} "
+            f"problems, but {count} were requested. Ask for fewer, or raise the difficulty (max_digits, max_operands, "
+            "operators)."
         )
     return found
 

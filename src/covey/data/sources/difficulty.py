@@ -45,3 +45,13 @@ def check_bounds(task: str, bounds: Bounds, *, most_digits: int, most_operands: 
             f"operators={list(bounds.operators)} is not a list of arithmetic operators: use one or more of "
             f"{', '.join(operators)}."
         )
+
+
+def check_modes(least: int | None, most: int | None) -> None:
+    """Check the bounds on the number of right answers.
+
+    Raises:
+        DataError: they do not fit together.
+    """
+    if (least or 1) < 1 or (most is not None and most < (least or 1)):
+        raise DataError(f"min_modes={least} and max_modes={most} do not fit together: 1 <= min_modes <= max_modes.")

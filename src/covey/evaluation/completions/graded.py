@@ -12,6 +12,7 @@ from covey.answers.maths.numbers import read_number
 from covey.evaluation.completions.played import played_of
 from covey.evaluation.completions.transcript import content_text, transcript
 from covey.rewards.reward import with_prefix
+from covey.runlog import names
 
 if TYPE_CHECKING:
     from covey.rollout import Completion
@@ -31,6 +32,8 @@ class HeldOutGrade:
     """By function, then by environment; None where one does not apply."""
     score: float | None = None
     """What it counts in the accuracy, where that is not 1 for right and 0 for wrong: its environment's reward."""
+    mode: str | None = None
+    """The answer as the grader names it, see `covey.rewards.Graded`."""
 
 
 GradeBatch = Callable[[Sequence[str], Sequence[Mapping[str, Any]], "Sequence[Completion]"], Sequence[HeldOutGrade]]
@@ -56,7 +59,7 @@ class GradedCompletion:
     sample: int = 0
     """Index among the problem's completions."""
     extracted: str | None = None
-    """The stated answer, numbers normalised."""
+    """The stated answer, so that equal answers are equal texts: as the grader names it, else numbers normalised."""
     partial: bool = False
     """Right, or a number within 10% of the answer."""
     reward: float | None = None
@@ -64,6 +67,10 @@ class GradedCompletion:
     rewards: Mapping[str, float | None] = field(default_factory=dict)
     score: float | None = None
     """See `HeldOutGrade`."""
+    mode: str | None = None
+    """Which of the problem's right answers it is; None of any other, and where the grader names none."""
+    num_modes: int | None = None
+    """How many different right answers the problem has, where the data says so (a column `num_modes`)."""
     messages: list[dict[str, Any]] | None = None
     """Of an episode with tools or an environment, the whole conversation; this and what follows is None of others."""
     turns: int | None = None
@@ -81,8 +88,8 @@ class GradedCompletion:
         return self.prompt if self.messages is None else last_user_message(self.messages)
 
     def record(self) -> dict[str, Any]:
-        """Its fields as they are stored, without those of episodes if it is none."""
-        return {name: value for name, value in asdict(self).items() if value is not None or name not in _OF_EPISODES}
+        """Its fields as they are stored, without those that only some completions have."""
+        return {name: value for name, value in asdict(self).items() if value is not None or name not in _OPTIONAL}
 
     def episode_record(self) -> dict[str, Any]:
         """Its figures as an episode."""
@@ -90,7 +97,7 @@ class GradedCompletion:
 
 
 _FIGURES = ("score", "turns", "tool_calls", "tool_failures", "environment_seconds", "episode")
-_OF_EPISODES = (*_FIGURES, "messages", "row")
+_OPTIONAL = (*_FIGURES, "messages", "row", "mode", "num_modes")
 
 
 def grade_batch(
@@ -129,11 +136,13 @@ def grade_batch(
                 length=one.length,
                 truncated=one.truncated,
                 sample=sample,
-                extracted=stated,
+                extracted=given.mode or stated,
                 partial=given.outcome is not None and is_near(stated, answer, given.outcome),
                 reward=given.reward,
                 rewards=given.rewards,
                 score=given.score,
+                mode=given.mode if given.outcome is Outcome.RIGHT else None,
+                num_modes=row.get(names.NUM_MODES),
                 **({} if played is None else played.fields()),
             )
         )

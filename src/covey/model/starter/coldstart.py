@@ -11,11 +11,14 @@ from __future__ import annotations
 import math
 import random
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
+from types import MappingProxyType
 
 import torch
+from tokenizers import AddedToken
 from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
@@ -25,10 +28,13 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
+from covey.config import DatasetConfig
+from covey.config.groups.model import STARTER_MARK
 from covey.data.sources.arithmetic import Difficulty, problems, take
 from covey.model.starter import STARTER_PATH
 from covey.model.starter.calling import WRITTEN_DIGITS, agent_document
 from covey.model.starter.styles import Document, document
+from covey.model.starter.tasks import fixed_texts, task_documents
 from covey.model.starter.tokenizer import TAGS, TOOL_TAGS, build_tokenizer
 
 DIFFICULTY = Difficulty(min_digits=1, max_digits=WRITTEN_DIGITS)
@@ -55,22 +61,37 @@ class ColdStart:
     """Parts of a batch, by the length of the documents: the fewer documents in each, the less padding."""
     agent: bool = False
     """Make the model that can call a tool, from the shipped starter's weights."""
+    dataset: DatasetConfig | None = None
+    """The task with several right answers that it learns, as a run asks its problems; None means sums and differences
+    in several styles."""
 
 
 AGENT = ColdStart(steps=1200, batch_size=64, learning_rate=1e-3, warmup_steps=30, micro_batches=4, agent=True)
 """The defaults of the agent."""
+TASK_STARTS: Mapping[str, ColdStart] = MappingProxyType(
+    {
+        "countdown": ColdStart(steps=2500, batch_size=48, learning_rate=3e-3, warmup_steps=100),
+        "graph_coloring": ColdStart(steps=2000, batch_size=48, learning_rate=3e-3, warmup_steps=100),
+    }
+)
+"""The defaults of the starts for these tasks."""
+_THREADS = 1
+"""PyTorch's threads for these, on any machine: with another number, sums are rounded in another order."""
 
 
-def starter_config(tokenizer: PreTrainedTokenizerFast) -> Qwen3Config:
-    """The architecture: a small Qwen3 with tied embeddings, 0.95 M parameters."""
+def starter_config(tokenizer: PreTrainedTokenizerFast, task: str | None = None) -> Qwen3Config:
+    """The architecture: a small Qwen3 with tied embeddings, 0.95 M parameters; for one task 0.4 M, and its config names
+    the task."""
+    size = {"hidden_size": 128, "intermediate_size": 448, "num_hidden_layers": 4, "head_dim": 32}
+    if task is not None:
+        size = {"hidden_size": 96, "intermediate_size": 320, "num_hidden_layers": 3, "head_dim": 24}
+    marked = {} if task is None else {STARTER_MARK: task}
     return Qwen3Config(
+        **size,
+        **marked,
         vocab_size=len(tokenizer),
-        hidden_size=128,
-        intermediate_size=448,
-        num_hidden_layers=4,
         num_attention_heads=4,
         num_key_value_heads=2,
-        head_dim=32,
         max_position_embeddings=2048,
         tie_word_embeddings=True,
         bos_token_id=None,
@@ -80,16 +101,24 @@ def starter_config(tokenizer: PreTrainedTokenizerFast) -> Qwen3Config:
     )
 
 
-def make_tokenizer(seed: int = 0, *, agent: bool = False) -> PreTrainedTokenizerFast:
-    """A starter's tokenizer, trained on a sample of its cold start's data."""
+def make_tokenizer(
+    seed: int = 0, *, agent: bool = False, dataset: DatasetConfig | None = None
+) -> PreTrainedTokenizerFast:
+    """A starter's tokenizer, trained on a sample of its cold start's data. What all prompts of a task share is one
+    token, which keeps them short."""
     texts = []
-    for doc in _documents(seed, agent, 4000):
+    for doc in islice(_documents(seed, agent, dataset, 4000), 4000):
         texts += [f"{m['role']}\n{m['content']}" for m in doc.messages]
         texts.append(f"assistant\n{doc.completion}")
         texts += [f"system\nTools: {tool['function']['name']}(expression)" for tool in doc.tools]
     for tag in TAGS + TOOL_TAGS:
         texts = [text.replace(tag, " ") for text in texts]
-    return build_tokenizer(texts, tools=agent)
+    fixed = fixed_texts(dataset, seed) if dataset is not None else []
+    for text in fixed:
+        texts = [one.replace(text, " ") for one in texts]
+    tokenizer = build_tokenizer(texts, tools=agent)
+    tokenizer.add_tokens([AddedToken(text, normalized=False) for text in fixed])
+    return tokenizer
 
 
 def train_starter(
@@ -105,8 +134,11 @@ def train_starter(
         The model in evaluation mode, and its tokenizer.
     """
     torch.manual_seed(settings.seed)
-    tokenizer = make_tokenizer(settings.seed, agent=settings.agent)
-    model = Qwen3ForCausalLM(starter_config(tokenizer))
+    dataset = settings.dataset
+    if dataset is not None:
+        torch.set_num_threads(_THREADS)
+    tokenizer = make_tokenizer(settings.seed, agent=settings.agent, dataset=dataset)
+    model = Qwen3ForCausalLM(starter_config(tokenizer, None if dataset is None else dataset.task))
     if settings.agent:
         _take_weights(model, tokenizer)
     model.generation_config.update(eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id)
@@ -165,7 +197,10 @@ def _take_weights(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) ->
     model.load_state_dict(weights)
 
 
-def _documents(seed: int, agent: bool, count: int | None = None) -> Iterator[Document]:
+def _documents(seed: int, agent: bool, dataset: DatasetConfig | None, count: int | None = None) -> Iterator[Document]:
+    if dataset is not None:
+        yield from task_documents(dataset, seed)
+        return
     rng = random.Random(f"covey-starter-{seed}")
     difficulty, make = (AGENT_DIFFICULTY, agent_document) if agent else (DIFFICULTY, document)
     stream = iter(take(difficulty, "train", seed, count)) if count else problems(difficulty, "train", seed)
@@ -179,7 +214,7 @@ def _batches(
 ) -> Iterator[list[tuple[dict[str, torch.Tensor], float]]]:
     """The micro-batches of each batch, with their shares of its tokens that carry a loss: those of the completion and
     its end of turn."""
-    stream = _documents(settings.seed, settings.agent)
+    stream = _documents(settings.seed, settings.agent, settings.dataset)
     while True:
         rows = [_row(next(stream), tokenizer) for _ in range(settings.batch_size)]
         if settings.micro_batches > 1:

@@ -252,7 +252,7 @@ def _optimiser(rows: Sequence[Row]) -> list[Panel]:
 def _maxent(rows: Sequence[Row]) -> list[Panel]:
     return [
         Panel("target_entropy", "Entropy of the target", _lines(rows, ("H(w)", names.TARGET_ENTROPY)), note="In nats."),
-        Panel("effective", "Effective completions", _lines(rows, ("1 / Σw²", names.EFFECTIVE_COMPLETIONS))),
+        Panel("effective", "Effective completions", _lines(rows, ("exp H(w)", names.EFFECTIVE_COMPLETIONS))),
         Panel("weight", "Weight on correct answers", _lines(rows, ("weight", names.WEIGHT_ON_CORRECT)), "percent"),
     ]
 

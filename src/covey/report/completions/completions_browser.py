@@ -124,7 +124,7 @@ def table(groups: Sequence[Sequence[CompletionRow]], record: RunRecord) -> dict[
         "rewards": [[_number(row.get(name)) for row in rows] for name in rewards],
         "reward": [_total(row, rewards, weights) for row in rows],
         "advantage": [_number(row.get(names.COLUMN_ADVANTAGE)) for row in rows],
-        "weight": [_number(row.get(names.COLUMN_WEIGHT)) for row in rows],
+        "weight": [_number(next((row[name] for name in names.COLUMN_WEIGHTS if name in row), None)) for row in rows],
         "length": [row.get(names.COLUMN_LENGTH) for row in rows],
         "truncated": [row.get(names.COLUMN_TRUNCATED) for row in rows],
         "episodes": episodes(rows),

@@ -23,7 +23,7 @@ _METRIC_ENDS = ("_runtime", "_per_second")  # of timings by transformers
 _COLUMNS = frozenset(
     {
         *("step", "prompt", "completion", "answer", "advantage", "rendered_prompt", "group", "outcome", "length"),
-        *("truncated", "maxent_weight", "completion_ids"),
+        *("truncated", "maxent_weight", "xdr_weight", "unique_weight", "completion_ids"),
         *("turns", "tool_calls", "tool_failures", "episode", "environment_seconds"),
     }
 )

@@ -54,8 +54,8 @@ Answer = Begun | SampleDone | CallDone
 def listed(message: Answer) -> list[Any]:
     """A message of a worker, for JSON."""
     match message:
-        case SampleDone(ticket, (value, outcome, cause, refused), more, seconds):
-            return ["sample", ticket, value, outcome and outcome.value, cause, refused, more, seconds]
+        case SampleDone(ticket, (value, outcome, cause, refused, mode), more, seconds):
+            return ["sample", ticket, value, outcome and outcome.value, cause, refused, mode, more, seconds]
         case CallDone(ticket, called):
             return ["call", ticket, called.values, called.bad, called.failure, called.logged, called.unlogged]
     return ["begun"]
@@ -71,9 +71,10 @@ def read_answer(message: Any) -> Answer:
         match message:
             case ["begun"]:
                 return Begun()
-            case ["sample", int(ticket), value, outcome, str(cause), bool(refused), bool(more), float(seconds)]:
+            case ["sample", int(ticket), value, outcome, str(cause), bool(refused), mode, bool(more), float(seconds)]:
                 found = None if outcome is None else Outcome(outcome)
-                return SampleDone(ticket, SampleResult(_reward(value), found, cause, refused), more, seconds)
+                result = SampleResult(_reward(value), found, cause, refused, _mode(mode))
+                return SampleDone(ticket, result, more, seconds)
             case ["call", int(ticket), list(values), list(bad), str(failure), list(logged), list(unlogged)]:
                 called = CallResult(
                     [_reward(value) for value in values],
@@ -92,6 +93,12 @@ def _reward(value: Any) -> float | None:
     if value is None or (type(value) is float and math.isfinite(value)):
         return value
     raise ValueError("not a reward")
+
+
+def _mode(value: Any) -> str | None:
+    if value is None or isinstance(value, str):
+        return value
+    raise ValueError("not a mode")
 
 
 def _entry(function: Any, name: Any, value: Any) -> LogEntry:

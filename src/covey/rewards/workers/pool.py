@@ -39,7 +39,7 @@ def accepted(results: Sequence[SampleResult]) -> list[Graded]:
     for result in results:
         if result.refused:
             raise RewardError(result.cause)
-    return [Graded(result.value, result.outcome) for result in results]
+    return [Graded(result.value, result.outcome, mode=result.mode) for result in results]
 
 
 def default_workers() -> int:

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from covey.answers import Outcome
 from covey.errors import CoveyError
+from covey.runlog import names
 from covey.workers import failures
 from covey.workers.plain_data import NotPlainError, plain, writable
 
@@ -32,6 +33,7 @@ class SampleResult(NamedTuple):
     outcome: Outcome | None
     cause: str = ""  # of a crash or a timeout; else what the grader says about the grade
     refused: bool = False  # the grader cannot grade the row itself: a mistake in the data
+    mode: str | None = None  # see `Graded`
 
 
 class LogEntry(NamedTuple):
@@ -68,7 +70,7 @@ def grade(sample: Callable[[str, Mapping[str, Any]], Any], text: str, row: Mappi
         value = None if graded.value is None else float(graded.value)
         if value is not None and not abs(value) <= MAX_REWARD:  # catches NaN too
             return SampleResult(None, Outcome.CRASHED, f"it gave {value:g}{_too_large(value)}")
-        return SampleResult(value, graded.outcome, graded.detail)
+        return SampleResult(value, graded.outcome, graded.detail, mode=graded.mode)
     except CoveyError as error:
         return SampleResult(None, None, str(error), refused=True)
     except (Exception, SystemExit) as error:  # model output may make a grader raise anything
@@ -147,9 +149,12 @@ def _recorder(function: str, logged: list[LogEntry], unlogged: list[str]) -> Cal
     def record(name: str, value: Any) -> None:
         what = writable(str(name))
         try:
-            kept = plain(list(value)) if function == "log_extra" else float(value)
+            kept: Any = plain(list(value)) if function == "log_extra" else float(value)
         except NotPlainError as error:
             unlogged.append(f"{function}({what!r}) got {error}, which is not plain data (numbers, strings, lists)")
+            return
+        if isinstance(kept, list) and what == names.MODE and not all(isinstance(one, str | None) for one in kept):
+            unlogged.append(f"log_extra({what!r}) got {_shown(kept)}, and the mode of an answer is a text or None")
             return
         logged.append(LogEntry(function, what, kept))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 
@@ -71,7 +72,7 @@ class KLMonitor:
             reduce: sums a tensor over all processes.
 
         Returns:
-            None for the KL if no token of the step counted; β then stays.
+            None for the KL if no token of the step counted; β then stays, as it does for a KL that is not a number.
         """
         if self._totals is None:
             return None, beta
@@ -82,7 +83,7 @@ class KLMonitor:
         kl = total / tokens
         if self._stop_above is not None and not kl <= self._stop_above:  # NaN counts as exploded
             self._exceeded = kl
-        if self._controller is not None:
+        if self._controller is not None and not math.isnan(kl):  # one NaN would otherwise make β NaN for ever
             beta = float(self._controller.next_beta(beta, kl, int(completions)))
         return kl, beta
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,8 +11,11 @@ from torch import Tensor
 
 from covey.errors import TrainingError
 from covey.objective import Objective
+from covey.objective.built_in import BuiltIn
+from covey.objective.diagnostics import implied_weights, weight_metrics
 from covey.objective.interface import needs_of, passer, reported
 from covey.objective.weights import widest_dtype
+from covey.runlog.names import weight_column
 from covey.training.advantages.returned import checked
 
 RIGHT_FROM = 1.0
@@ -52,6 +55,11 @@ class ScoredRewards:
         summed_PG = (values_PGF * self.weights.to(values_PGF)).nansum(dim=-1)
         return summed_PG.masked_fill(groups_PGF.isnan().all(dim=-1), torch.nan)
 
+    @property
+    def finite(self) -> Tensor:
+        """Which completions have no infinite reward, `[B]`."""
+        return ~torch.isinf(self.per_function).any(dim=-1)
+
     def correct(self) -> Tensor:
         """Which completions are right, `[P, G]`."""
         return (self.per_function[:, 0] >= RIGHT_FROM).view(-1, self.num_generations)
@@ -67,6 +75,7 @@ def compute_advantages(
     beta: float,
     gather: Callable[[Tensor], Tensor],
     taken: Collection[str] = (),
+    modes: Sequence[str | None] | None = None,
 ) -> tuple[Tensor | None, dict[str, float], dict[str, list[Any]]]:
     """The advantages of all completions over all processes, `[B]`, in the order of the rewards; metrics; and columns,
     with a value for each completion.
@@ -83,6 +92,8 @@ def compute_advantages(
         beta: weight of the KL divergence.
         gather: concatenates a tensor over all processes.
         taken: names of columns that the objective may not use.
+        modes: the answer mode of each completion, over all processes; None where there is none. For an objective that
+            needs them.
 
     Returns:
         None for the advantages if the objective uses TRL's.
@@ -97,25 +108,58 @@ def compute_advantages(
     wide = widest_dtype(mask_BT)
     gathered = gather(torch.stack([column.to(wide) for column in columns.values()], dim=1))
     grouped = {name: gathered[:, index].reshape(-1, scored.num_generations) for index, name in enumerate(columns)}
-    scored = scored.only(grouped["lengths"].flatten() > 0)
+    correct_PG = scored.correct()
+    scored = scored.only((grouped["lengths"].flatten() > 0) & scored.finite)
     rewards_PG = scored.grouped()
-    mask_PG = ~rewards_PG.isnan()
+    mask_PG = torch.isfinite(rewards_PG)
+    rewards_PG = rewards_PG.masked_fill(~mask_PG, torch.nan)
     needs = needs_of(objective)
-    more = {"correct_PG": scored.correct()} if "correct" in needs else {}
+    more = {"correct_PG": correct_PG & mask_PG} if "correct" in needs else {}
+    if "modes" in needs:
+        more["modes_PG"] = _numbered(objective, modes, scored.num_generations).to(mask_PG.device)
     with reported(objective, "advantages", TrainingError):
         found = passer(objective)(
             rewards_PG=rewards_PG,
             mask_PG=mask_PG,
-            ref_logps_PG=grouped.get("reference") if "reference" in needs else None,
+            ref_logps_PG=grouped.get("reference") if needs & {"reference", "reference_logps"} else None,
             policy_logps_PG=grouped.get("policy"),
             lengths_PG=grouped["lengths"],
             beta=beta,
             **more,
         )
     advantages_PG, metrics, own_columns = checked(found, type(objective).__name__, mask_PG, taken)
+    weights_PG = implied_weights(advantages_PG, rewards_PG, mask_PG)
+    if isinstance(objective, BuiltIn) and (own := own_columns.get(weight_column(objective.NAME))) is not None:
+        weights_PG = torch.tensor(own, dtype=wide, device=mask_PG.device).view(mask_PG.shape)
+    metrics = {
+        **weight_metrics(weights_PG, mask_PG, grouped["lengths"], correct_PG),
+        "objective/log_odds": 0.0,  # without a temperature
+        "objective/excluded_completions": float((~mask_PG).sum()),
+        **metrics,
+    }
     if advantages_PG is not None:
         advantages_PG = advantages_PG.detach().to(mask_PG.device, torch.float32).masked_fill(~mask_PG, 0.0).flatten()
     return advantages_PG, metrics, own_columns
+
+
+def _numbered(objective: Any, modes: Sequence[str | None] | None, num_generations: int) -> Tensor:
+    """The modes as numbers, `[P, G]`: equal within a group where the names are, -1 for none.
+
+    Raises:
+        TrainingError: there are none.
+    """
+    if modes is None:
+        raise TrainingError(
+            f"The objective {type(objective).__name__} needs the answer mode of each right completion, and no reward "
+            "of this step named any: use a reward whose grader does, such as countdown, or log them from a reward "
+            'function by log_extra("mode", [...]), a text or None for each completion.'
+        )
+    numbers: list[list[int]] = []
+    for start in range(0, len(modes), num_generations):
+        known: dict[str, int] = {}
+        group = modes[start : start + num_generations]
+        numbers.append([-1 if mode is None else known.setdefault(mode, len(known)) for mode in group])
+    return torch.tensor(numbers, dtype=torch.int64)
 
 
 def _sums(logps_BT: Tensor, mask_BT: Tensor) -> Tensor:

@@ -87,7 +87,7 @@ def _number(name: str, value: Any, refuse: _Refuse) -> float:
 
 
 def _column(name: str, value: Any, shape: torch.Size, taken: Collection[str], refuse: _Refuse) -> list[Any]:
-    if name in taken or (is_taken("log_extra", name, ()) and name != names.COLUMN_WEIGHT):
+    if name in taken or (is_taken("log_extra", name, ()) and name not in names.COLUMN_WEIGHTS):
         owner = "a reward has" if name in taken else "Covey has"
         raise refuse(f"the column {name!r}, a name that {owner} for a column of its own: choose another.")
     try:

@@ -13,7 +13,7 @@ logger = logging.getLogger(__name__)
 
 
 def in_use(objective: Any, **run: Any) -> Any:
-    """The objective adapted to a run, see `Objective.for_run`; None if it leaves TRL's advantages.
+    """The objective adapted to a run, see `Objective.for_run`; None without one.
 
     Raises:
         ConfigError: the run does not support it, or checkpoints could not store its state.
@@ -25,7 +25,7 @@ def in_use(objective: Any, **run: Any) -> Any:
         state_of(objective)
     except TrainingError as error:
         raise ConfigError(str(error)) from error
-    return None if getattr(objective, "keeps_trl_advantages", False) else objective
+    return objective
 
 
 def state_of(objective: Any) -> Any:

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from covey.runlog import names
 from covey.training.advantages.objective_step import ScoredRewards, compute_advantages, loss_mask
 
 
@@ -36,6 +37,7 @@ def apply_objective(trainer: Any, output: dict[str, Any], rewards_BF: torch.Tens
         beta=trainer.beta,
         gather=trainer.accelerator.gather,
         taken=(*trainer.reward_func_names, *trainer._logs["extra"]),
+        modes=_modes(trainer, len(rewards_BF)),
     )
     for name, value in metrics.items():
         trainer._metrics["train"][name].append(value)
@@ -48,6 +50,12 @@ def apply_objective(trainer: Any, output: dict[str, Any], rewards_BF: torch.Tens
             log.pop()
         log.extend(advantages_B.tolist())
     return columns
+
+
+def _modes(trainer: Any, count: int) -> list[str | None] | None:
+    """The answer modes that the rewards of this batch logged, over all processes; None if they logged none."""
+    logged = list(trainer._logs["extra"].get(names.MODE, ()))
+    return logged[-count:] if len(logged) >= count else None
 
 
 def _policy_logps(trainer: Any, batch: dict[str, Any]) -> torch.Tensor | None:

@@ -132,7 +132,8 @@ def _generate(trainer: Any, rows: list[dict[str, Any]], score: Callable[[list[di
     )
     counts_B = trainer.accelerator.gather(counts_in_loss(ids, eos_token_ids).to(rewards_BF.device))
     rewards = scored(trainer, rewards_BF)
-    signal_P = has_signal(rewards if trainer._objective is None else rewards.only(counts_B), counts_B)
+    keeps = getattr(trainer._objective, "keeps_trl_advantages", trainer._objective is None)
+    signal_P = has_signal(rewards if keeps else rewards.only(counts_B), counts_B)
     logged = {"extra": extra, "reported": reported}
     episodes, supports = trainer._episodes.newest, trainer.sampling.newest.supports
     return make_round(rows, ids, logps, rewards_BF, signal_P, **logged, episodes=episodes, supports=supports)

@@ -29,6 +29,7 @@ from covey.model.reasoning_vocab import ReasoningVocabulary
 from covey.objective import KLController, Objective
 from covey.objective.interface import check_objective, needs_of
 from covey.rollout import InferenceEngine, conversation
+from covey.runlog import names
 from covey.training.advantages.kl_control import KLMonitor
 from covey.training.advantages.objective_step import loss_mask
 from covey.training.advantages.state import in_use
@@ -127,7 +128,7 @@ class GRPOTrainer(TRLGRPOTrainer):
             super().__init__(*args, **kwargs)
         self._speed = speed if speed is not None else SpeedConfig()
         run = {"num_generations": self.num_generations, "max_completion_length": self.max_completion_length}
-        self._objective = in_use(objective, loss_type=self.loss_type, **run)
+        self._objective = in_use(objective, loss_type=self.loss_type, beta=self.beta, **run)
         self._objective_columns: dict[str, list[Any]] = {}
         self._kl_monitor = KLMonitor(kl_controller, stop_above_kl, self.beta)
         self._rewards_BF: torch.Tensor | None = None
@@ -267,6 +268,7 @@ class GRPOTrainer(TRLGRPOTrainer):
     # -- replaces TRL's `_generate_and_score_completions`: in training, the objective computes the advantages, also
     #    those in TRL's log.
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
+        self._logs["extra"].pop(names.MODE, None)  # of the batch before
         with self.sampling.correcting():
             if self._resampler is not None and self.model.training:
                 output = resampled_batch(self, self._resampler, len(inputs), super()._generate_and_score_completions)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Literal
+from typing import ClassVar, Literal
 
 from covey.config.groups.base import option
 from covey.config.groups.objective.base import ObjectiveSettings
@@ -28,6 +28,8 @@ FITS = ("mle", "listwise")
 class MaxEntSettings(ObjectiveSettings):
     """The settings of MaxEnt."""
 
+    NAME: ClassVar[str] = "maxent"
+
     tau: float = option(0.3, low=0)
     """Entropy weight τ: the larger, the more evenly the target spreads over a group."""
     q_temperature: float = option(1.0, above=0)
@@ -40,7 +42,9 @@ class MaxEntSettings(ObjectiveSettings):
     """How the target is fitted: weighted maximum likelihood (`mle`), or cross-entropy with the policy's own
     distribution over the group (`listwise`)."""
 
-    def check_run(self, *, loss_type: str, num_generations: int, max_completion_length: int | None) -> None:
+    def check_run(
+        self, *, loss_type: str, num_generations: int, max_completion_length: int | None, beta: float | None = None
+    ) -> None:
         """Check that the loss supports MaxEnt, and that the floor under q leaves room for q."""
         if loss_type not in LENGTH_FORMS:
             raise BadKeyError(

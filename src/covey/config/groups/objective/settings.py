@@ -11,15 +11,21 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from covey.config.groups.base import Group, option
 from covey.config.groups.objective.base import ObjectiveSettings
+from covey.config.groups.objective.by_modes import DarlingSettings, SEEDSettings, UniqueSettings, UnlikelySettings
 from covey.config.groups.objective.kl import KLConfig
 from covey.config.groups.objective.maxent import MaxEntSettings
+from covey.config.groups.objective.rewards_only import DrGRPOSettings, MaxRLSettings, PassKSettings, QuantileSettings
+from covey.config.groups.objective.xdr import XDRSettings
 from covey.config.groups.training import TrainingConfig
 from covey.config.values import BadKeyError, show
 
 SETTINGS: Mapping[str, type[ObjectiveSettings]] = MappingProxyType(
     {
-        "grpo": ObjectiveSettings,
-        "maxent": MaxEntSettings,
+        kind.NAME: kind
+        for kind in (
+            *(ObjectiveSettings, MaxEntSettings, DrGRPOSettings, MaxRLSettings, XDRSettings, PassKSettings),
+            *(UniqueSettings, DarlingSettings, SEEDSettings, QuantileSettings, UnlikelySettings),
+        )
     }
 )
 """Covey's objectives and their settings: the field `x` of `maxent` is the key `objective.maxent_x`."""
@@ -30,8 +36,9 @@ class ObjectiveChoice(Group):
     """Which objective, in front of the settings of the built-in ones."""
 
     name: str = "grpo"
-    """`grpo` leaves TRL's own advantages as they are; `maxent` fits the policy to a maximum-entropy target; your own
-    class is named `file.py:Class` or `package.module:Class`."""
+    """`grpo` leaves TRL's own advantages as they are; `maxent` fits the policy to a maximum-entropy target; `dr_grpo`,
+    `maxrl`, `xdr`, `passk`, `unique`, `darling`, `seed`, `quantile` and `unlikely` weigh prompts or completions in
+    other ways; your own class is named `file.py:Class` or `package.module:Class`."""
     settings: dict[str, Any] = field(default_factory=dict)
     """Settings of your own class, by name, as in `{weight: 0.5}`."""
 
@@ -119,6 +126,7 @@ def check_objective(objective: ObjectiveConfig, training: TrainingConfig) -> Non
             loss_type=training.loss_type,
             num_generations=training.num_generations or 1,  # null is refused with the geometry
             max_completion_length=training.max_completion_length,
+            beta=training.beta,
         )
     if training.beta == 0:
         _check_needs_no_reference(objective)

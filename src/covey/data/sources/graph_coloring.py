@@ -1,0 +1,171 @@
+"""The built-in task `graph_coloring`: complete a partial colouring with three colours. Every right answer is known.
+
+As with `arithmetic`, a hash decides whether a problem is held out, regardless of seed, size and difficulty: of a form
+that is the same for isomorphic problems, which differ in the names of vertices and colours only. So no training problem
+is a held-out one under other names.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import combinations, islice
+
+from covey.answers.tasks.graph_coloring import COLORS, MOST_VERTICES, Graph, colorings
+from covey.data.sources.arithmetic import Split, split_of
+from covey.data.sources.difficulty import check_modes
+from covey.errors import DataError
+
+MOST_CHANCE = 0.05
+"""The highest probability, in any problem, that a random answer is right; more vertices are hidden until it holds."""
+
+_NAMES = "ABCDEFGHIJKL"
+_MAX_MISSES = 20_000  # draws in a row without a new problem before the problem space counts as exhausted
+_MAX_DRAWS = 300  # per problem, on average; with more, drawing many problems would take hours
+
+
+@dataclass(frozen=True, slots=True)
+class ColoringDifficulty:
+    """The kind of problems. The fields are those of the config's `dataset.difficulty`."""
+
+    min_vertices: int = 4
+    max_vertices: int = 8
+    min_modes: int = 2
+    """Fewest right answers."""
+    max_modes: int = 16
+    """Most right answers."""
+
+    def __post_init__(self) -> None:
+        if not 4 <= self.min_vertices <= self.max_vertices <= MOST_VERTICES:
+            raise DataError(
+                f"min_vertices={self.min_vertices} and max_vertices={self.max_vertices} do not fit together: "
+                f"graph_coloring needs 4 <= min_vertices <= max_vertices <= {MOST_VERTICES}."
+            )
+        check_modes(self.min_modes, self.max_modes)
+
+
+@dataclass(frozen=True, slots=True)
+class ColoringProblem:
+    """A graph with some colours, and one solution."""
+
+    graph: Graph
+    solution: str
+    """The colours of the hidden vertices, as an answer gives them."""
+    modes: int
+    """Right answers."""
+
+    @property
+    def text(self) -> str:
+        """The question as the model reads it."""
+        given = _listed((n, c) for n, c in zip(self.graph.vertices, self.graph.given, strict=True) if c is not None)
+        return (
+            f"Color the vertices of a graph red, green or blue. No edge may join two of the same color. "
+            f"Edges: {' '.join(self.graph.edges)}. Given: {given}. Find: {' '.join(self.graph.hidden)}. "
+            "The answer is a list such as A=red B=green."
+        )
+
+    @property
+    def answer(self) -> str:
+        """What a checker needs: JSON text with `vertices`, `edges` and `given`."""
+        known = {n: c for n, c in zip(self.graph.vertices, self.graph.given, strict=True) if c is not None}
+        return json.dumps({"vertices": self.graph.vertices, "edges": list(self.graph.edges), "given": known})
+
+    @property
+    def canonical(self) -> str:
+        """The same for isomorphic problems; for others almost always another.
+
+        By colour refinement (Weisfeiler and Leman 1968), of the graph with a vertex more for each colour, joined to the
+        vertices that have it.
+        """
+        graph = self.graph
+        names = [*graph.vertices, *COLORS]
+        given = [(n, c) for n, c in zip(graph.vertices, graph.given, strict=True) if c is not None]
+        near: dict[str, list[str]] = {name: [] for name in names}
+        for one, other in [*((edge[0], edge[1]) for edge in graph.edges), *given]:
+            near[one].append(other)
+            near[other].append(one)
+        labels = {name: "color" if name in COLORS else "vertex" for name in names}
+        for _ in names:
+            labels = {n: _digest(f"{labels[n]}({','.join(sorted(labels[o] for o in near[n]))})") for n in names}
+        return " ".join(sorted(labels.values()))
+
+    @property
+    def split(self) -> Split:
+        """`test` for about one problem in eight."""
+        return split_of(self.canonical)
+
+
+def problems(
+    difficulty: ColoringDifficulty, split: Split, seed: int, *, unique: bool = False
+) -> Iterator[ColoringProblem]:
+    """Yield problems of one split, the same ones for the same arguments, until it finds no more.
+
+    Args:
+        difficulty: the sizes of the graphs, and how many right answers they have.
+        split: `train` or `test`; the two share no problem, nor isomorphic ones.
+        seed: fixes the order.
+        unique: never yield a problem twice, nor isomorphic ones (evaluation sets).
+    """
+    rng = random.Random(f"covey-graph-coloring-{split}-{seed}")
+    seen: set[str] = set()
+    misses, draws, made = 0, 0, 0
+    while misses < _MAX_MISSES and draws < _MAX_MISSES + _MAX_DRAWS * made:
+        misses += 1
+        draws += 1
+        problem = _draw(difficulty, rng)
+        if problem is None:
+            continue
+        canonical = problem.canonical
+        if split_of(canonical) != split or (unique and canonical in seen):
+            continue
+        if unique:
+            seen.add(canonical)
+        misses = 0
+        made += 1
+        yield problem
+
+
+def take(
+    difficulty: ColoringDifficulty, split: Split, seed: int, count: int, *, unique: bool = False
+) -> list[ColoringProblem]:
+    """The first `count` problems of `problems(...)`.
+
+    Raises:
+        DataError: when this difficulty does not have that many different problems, or they are too rare to find.
+    """
+    found = list(islice(problems(difficulty, split, seed, unique=unique), count))
+    if len(found) < count:
+        raise DataError(
+            f"graph_coloring with {difficulty.min_vertices} to {difficulty.max_vertices} vertices and "
+            f"{difficulty.min_modes} to {difficulty.max_modes} right answers gives only {len(found)} different {split} "
+            f"problems, but {count} were requested. Ask for fewer, or raise max_vertices."
+        )
+    return found
+
+
+def _draw(difficulty: ColoringDifficulty, rng: random.Random) -> ColoringProblem | None:
+    """A random graph around a random colouring, with some of its colours hidden; None if it does not fit."""
+    count = rng.randint(difficulty.min_vertices, difficulty.max_vertices)
+    names = _NAMES[:count]
+    colors = dict(zip(names, (rng.choice(COLORS) for _ in names), strict=True))
+    density = rng.uniform(0.4, 0.9)
+    edges = tuple(a + b for a, b in combinations(names, 2) if colors[a] != colors[b] and rng.random() < density)
+    hidden = set(rng.sample(names, rng.randint(3, count - 1)))
+    graph = Graph(names, edges, tuple(None if name in hidden else colors[name] for name in names))
+    if any(not any(name in edge for edge in edges) for name in names):
+        return None
+    modes = len(colorings(graph))
+    if not difficulty.min_modes <= modes <= difficulty.max_modes or modes * graph.chance > MOST_CHANCE:
+        return None
+    return ColoringProblem(graph, _listed((name, colors[name]) for name in graph.hidden), modes)
+
+
+def _listed(colors: Iterator[tuple[str, str]]) -> str:
+    return " ".join(f"{name}={color}" for name, color in colors)
+
+
+def _digest(text: str) -> str:
+    return hashlib.blake2b(text.encode(), digest_size=6).hexdigest()
