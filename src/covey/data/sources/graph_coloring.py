@@ -31,7 +31,7 @@ _MAX_DRAWS = 300  # per problem, on average; with more, drawing many problems wo
 class ColoringDifficulty:
     """The kind of problems. The fields are those of the config's `dataset.difficulty`."""
 
-    min_vertices: int = 4
+    min_vertices: int = 5
     max_vertices: int = 8
     min_modes: int = 2
     """Fewest right answers."""
