@@ -61,10 +61,10 @@ class ColoringProblem:
     def text(self) -> str:
         """The question as the model reads it."""
         given = _listed((n, c) for n, c in zip(self.graph.vertices, self.graph.given, strict=True) if c is not None)
+        asked = "; ".join(f"{name}: {' '.join(self.graph.neighbours(name))}" for name in self.graph.hidden)
         return (
-            f"Color the vertices of a graph red, green or blue. No edge may join two of the same color. "
-            f"Edges: {' '.join(self.graph.edges)}. Given: {given}. Find: {' '.join(self.graph.hidden)}. "
-            "The answer is a list such as A=red B=green."
+            "Color each vertex of a graph red, green or blue, so that neighbors differ. "
+            f"Given: {given}. To color, with their neighbors: {asked}. The answer is a list such as A=red B=green."
         )
 
     @property

@@ -45,11 +45,8 @@ def _walk(node: ast.expr, lines: list[str]) -> int:
 def coloring_answer(problem: ColoringProblem) -> str:
     """A line for each hidden vertex, with its neighbours and its colour, then the colours:
     `<think>\\nB A C B=green\\n…\\n</think>\\n<answer>B=green D=red</answer>`."""
-    lines = []
-    for pair in problem.solution.split():
-        name = pair[0]
-        near = [edge.replace(name, "") for edge in problem.graph.edges if name in edge]
-        lines.append(" ".join([name, *near, pair]))
+    graph = problem.graph
+    lines = [" ".join([pair[0], *graph.neighbours(pair[0]), pair]) for pair in problem.solution.split()]
     return "<think>\n" + "\n".join(lines) + f"\n</think>\n<answer>{problem.solution}</answer>"
 
 
