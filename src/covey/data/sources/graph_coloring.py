@@ -151,9 +151,13 @@ def _draw(difficulty: ColoringDifficulty, rng: random.Random) -> ColoringProblem
     count = rng.randint(difficulty.min_vertices, difficulty.max_vertices)
     names = _NAMES[:count]
     colors = dict(zip(names, (rng.choice(COLORS) for _ in names), strict=True))
-    density = rng.uniform(0.4, 0.9)
-    edges = tuple(a + b for a, b in combinations(names, 2) if colors[a] != colors[b] and rng.random() < density)
     hidden = set(rng.sample(names, rng.randint(3, count - 1)))
+    density = rng.uniform(0.4, 0.9)
+    edges = tuple(  # those between two given vertices would decide nothing
+        one + other
+        for one, other in combinations(names, 2)
+        if {one, other} & hidden and colors[one] != colors[other] and rng.random() < density
+    )
     graph = Graph(names, edges, tuple(None if name in hidden else colors[name] for name in names))
     if any(not any(name in edge for edge in edges) for name in names):
         return None
