@@ -180,6 +180,7 @@ def fold_gap(config: Config, target: Target, progress: Progress, model: Any = No
     from covey.evaluation.comparison import compare_evaluations, metric_of
     from covey.evaluation.figures import paired_text
     from covey.evaluation.job import run_evaluations
+    from covey.evaluation.target import Target
     from covey.model.reasoning_vocab.expansion import fold
 
     with tempfile.TemporaryDirectory(prefix="covey-fold-") as folder:
