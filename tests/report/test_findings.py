@@ -204,6 +204,18 @@ SPEAKS += [
         "larger batches",
     ),
 ]
+GAP = {"metric": "accuracy", "first": 0.5, "second": 0.6, "difference": 0.1, "p_value": 0.01, "text": "+10.0 points"}
+SPEAKS += [
+    (rules.reasoning_tokens, _given(fold_gap={"test": GAP}), "good", "+10.0 points", "60.0% with the reasoning tokens"),
+    (
+        rules.reasoning_tokens,
+        _given(fold_gap={"test": {**GAP, "difference": -0.1, "first": 0.7, "text": "-10.0 points"}}),
+        "warn",
+        "-10.0 points",
+        "70.0% after folding them back",
+    ),
+    (rules.reasoning_tokens, _given(fold_gap={"test": {**GAP, "p_value": 0.2}}), "note", "+10.0 points", "50.0% after"),
+]
 SILENT: list[tuple[Rule, Evidence]] = [
     (rules.held_out_change, _given()),
     (rules.best_was_earlier, _given()),
@@ -224,6 +236,7 @@ SILENT: list[tuple[Rule, Evidence]] = [
     (rules.entropy_collapse, _given({names.ENTROPY: lambda s: 0.05 if s < 25 else 0.5})),  # it rose
     (rules.grader_lost, _given({LOST: lambda s: 0.0})),
     (rules.gold_unreadable, _given()),
+    (rules.reasoning_tokens, _given(fold_gap={"hard": GAP})),
 ]
 
 

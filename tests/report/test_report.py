@@ -427,6 +427,8 @@ def test_the_page_of_a_reasoning_vocabulary_shows_its_tokens(run: Path) -> None:
             "share": copy / 3,
             "cosine_embedding": 0.5,
             "cosine_head": 0.25,
+            "cosine_start_embedding": 1 - copy / 8,
+            "cosine_start_head": None,
             "nearest": [{"text": "<answer>", "cosine": 0.125}],
         }
         for copy, text in enumerate(["unused", "<b>\n", "ü"])
@@ -438,7 +440,8 @@ def test_the_page_of_a_reasoning_vocabulary_shows_its_tokens(run: Path) -> None:
         ["<code>&#34;ü&#34;</code>", "2", "514", "2"],
         ["<code>&#34;&lt;b&gt;\\n&#34;</code>", "1", "513", "1"],
     ]
-    assert "&lt;answer&gt;" in cells[0][7]
+    assert [cell.strip() for cell in cells[0][5:9]] == ["0.7500", "–", "0.5000", "0.2500"]
+    assert "&lt;answer&gt;" in cells[0][9]
 
 
 def test_several_right_answers_have_a_table_and_curves(tmp_path: Path) -> None:

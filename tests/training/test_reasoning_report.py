@@ -20,6 +20,7 @@ from covey.model.reasoning_vocab.drift import drift
 from covey.model.reasoning_vocab.expansion import expand
 from covey.model.reasoning_vocab.token_bytes import TokenBytes
 from covey.model.starter import STARTER_PATH
+from covey.runlog.evaluations import read_evaluation
 
 TEXTS = (b"<s>", b"He", b" l", "é".encode()[:1], "é".encode()[1:], b"<think>", b"</think>", "日本".encode())
 ROWS = len(TEXTS)
@@ -108,9 +109,11 @@ def test_uses_are_counted_and_shown_in_context(tmp_path: Path) -> None:
 def test_the_command_on_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     common = [f"output_dir={tmp_path}", "training.max_steps=2", "training.save_strategy=no", "evaluation.every_steps=0"]
     common += ["training.per_device_train_batch_size=16", "training.gradient_accumulation_steps=1"]
+    common += ["dataset.test_size=16", "evaluation.max_problems=16"]
     assert main(["train", "run_name=wide", "model.reasoning_vocab_size=full", *common]) == 0
     run = tmp_path / "wide"
-    assert main(["vocab", str(run)]) == 0
+    assert main(["vocab", str(run), "--fold-gap"]) == 0
+    assert "fold gap on" in capsys.readouterr().out
     page = (run / "vocabulary.html").read_text()
     assert "http" not in page.replace("http-equiv", "")
     assert '<mark class="m1"' in page
@@ -119,7 +122,17 @@ def test_the_command_on_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     with (run / "vocabulary.csv").open(newline="") as file:
         table = list(csv.DictReader(file))
     assert [int(row["uses"]) for row in table] == [row["uses"] for row in found["tokens"]]
-    assert "Reasoning tokens" in (run / "report.html").read_text()
+    gap = found["fold_gap"]["test"]
+    assert gap["difference"] == pytest.approx(gap["second"] - gap["first"])
+    assert gap["problems"] == 16
+    ones, others = (
+        read_evaluation(run / "evaluation" / f"test-final{state}-sampled").summary["accuracy"]["value"]
+        for state in ("", "-folded")
+    )
+    assert (gap["second"], gap["first"]) == (pytest.approx(ones), pytest.approx(others))
+    assert all(row["cosine_start_embedding"] == pytest.approx(1, abs=0.01) for row in found["tokens"])
+    assert main(["report", str(run)]) == 0
+    assert "Reasoning tokens: no effect beyond chance" in (run / "report.html").read_text()
     assert "most used" not in capsys.readouterr().err
     assert main(["train", "run_name=unexpanded", *common]) == 0
     assert main(["vocab", str(tmp_path / "unexpanded")]) == 1

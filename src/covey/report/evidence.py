@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from statistics import fmean
 from typing import Any, Literal
 
 from covey.report.charts.series import Point
-from covey.report.load import RunRecord
+from covey.report.load import RunRecord, read_fold_gap
 from covey.report.summary import Change, change_between, evaluations
 from covey.runlog import names
 from covey.runlog.metrics import Row
@@ -47,19 +47,21 @@ class Evidence:
     """From the best evaluation after the first to the last, if the best is above the first and not the last."""
     candidates: int = 1
     """The evaluations that could have been the best."""
+    fold_gap: Mapping[str, Any] = field(default_factory=dict)
+    """What `covey vocab --fold-gap` found on each held-out set."""
 
     @classmethod
     def of(cls, record: RunRecord, changed: Sequence[Change]) -> Evidence:
         """The evidence of a run; reads the completions of its best evaluation."""
-        found = evaluations(record)
+        found, gap = evaluations(record), read_fold_gap(record.run.root)
         if not changed or len(found) < 2:
-            return cls(record.rows, record.config)
+            return cls(record.rows, record.config, fold_gap=gap)
         change = changed[0]
         key = names.eval_name(change.held_out, change.metric)
         best = max(found[1:], key=lambda row: float(row[key]))
         later = best is not found[-1] and best[key] > found[0][key]
         since = change_between(record, change.held_out, best, found[-1]) if later else None
-        return cls(record.rows, record.config, change, since, len(found) - 2)
+        return cls(record.rows, record.config, change, since, len(found) - 2, gap)
 
     @property
     def improved(self) -> bool:

@@ -12,7 +12,7 @@ from statistics import fmean
 
 from covey.answers import Outcome
 from covey.evaluation.comparison import LEVEL
-from covey.evaluation.figures import sized_text
+from covey.evaluation.figures import sized_text, value_text
 from covey.report.charts.panels import reward_names
 from covey.report.episode_findings import EPISODE_RULES
 from covey.report.evidence import MIN_STEPS, Evidence, Finding, Rule, ends, noise, since
@@ -247,6 +247,20 @@ def _share(run: Evidence, outcome: Outcome) -> float:
     return max(fmean(values) if values else 0.0 for values in (trained, counted))
 
 
+def reasoning_tokens(run: Evidence) -> Finding | None:
+    """The fold gap, where `covey vocab --fold-gap` has measured it: the main held-out set's."""
+    gap = run.fold_gap.get(names.TEST_SET)
+    if gap is None:
+        return None
+    with_them, without = (value_text(gap[side], gap["metric"]) for side in ("second", "first"))
+    text = f"On the held-out problems {with_them} with the reasoning tokens, and {without} after folding them back."
+    if gap["p_value"] >= LEVEL:
+        return Finding("note", "Reasoning tokens: no effect beyond chance", gap["text"], text)
+    if gap["difference"] > 0:
+        return Finding("good", "Reasoning tokens help", gap["text"], text)
+    return Finding("warn", "Reasoning tokens cost", gap["text"], f"{text} `covey export --fold` removes them.")
+
+
 RULES: tuple[Rule, ...] = (
     held_out_change,
     best_was_earlier,
@@ -260,6 +274,7 @@ RULES: tuple[Rule, ...] = (
     grader_lost,
     gold_unreadable,
     format_saturated,
+    reasoning_tokens,
 )
 
 

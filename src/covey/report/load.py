@@ -19,6 +19,9 @@ from covey.runlog.metrics import Row
 
 logger = logging.getLogger(__name__)
 
+VOCABULARY_FILE = "vocabulary.json"
+"""What `covey vocab` has found."""
+
 
 @dataclass(frozen=True, slots=True)
 class RunRecord:
@@ -156,3 +159,12 @@ def read_mapping(path: Path) -> dict[str, Any]:
         raise ConfigError(complaint)
     logger.warning("%s", complaint)
     return {}
+
+
+def read_fold_gap(run: Path) -> dict[str, Any]:
+    """What `covey vocab --fold-gap` has measured of a run; empty if nothing."""
+    try:
+        found: dict[str, Any] = json.loads((run / VOCABULARY_FILE).read_bytes()).get("fold_gap") or {}
+    except (OSError, ValueError, AttributeError):
+        return {}
+    return found

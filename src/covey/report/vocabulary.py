@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from covey.evaluation.figures import value_text
 from covey.report.charts.curves_html import geometry
-from covey.report.charts.panels import vocabulary_panels
-from covey.report.load import RunRecord
+from covey.report.charts.panels import set_label, vocabulary_panels
+from covey.report.load import VOCABULARY_FILE, RunRecord
 from covey.report.page import as_json, draw_sections, render
 from covey.runlog import names
 from covey.runlog.files import guard_disk, write_atomically
 
-DATA_FILE, PAGE_FILE, TABLE_FILE = "vocabulary.json", "vocabulary.html", "vocabulary.csv"
+PAGE_FILE, TABLE_FILE = "vocabulary.html", "vocabulary.csv"
 SHOWN = 100
 """Rows in the page's tables; the CSV has all."""
 
-COLUMNS = ("id", "base_id", "text", "copy", "uses", "share", "cosine_embedding", "cosine_head", "nearest")
+COLUMNS = (
+    *("id", "base_id", "text", "copy", "uses", "share", "cosine_embedding", "cosine_head"),
+    *("cosine_start_embedding", "cosine_start_head", "nearest"),
+)
 
 
 def write_vocabulary(record: RunRecord, found: Mapping[str, Any], folder: Path) -> Path:
@@ -34,7 +38,7 @@ def write_vocabulary(record: RunRecord, found: Mapping[str, Any], folder: Path) 
         The path of the page.
     """
     with guard_disk(PAGE_FILE, folder):
-        write_atomically(folder / DATA_FILE, json.dumps(found, ensure_ascii=False) + "\n")
+        write_atomically(folder / VOCABULARY_FILE, json.dumps(found, ensure_ascii=False) + "\n")
         write_atomically(folder / TABLE_FILE, _csv(found["tokens"]))
         write_atomically(folder / PAGE_FILE, render_vocabulary(record, found))
     return folder / PAGE_FILE
@@ -45,20 +49,42 @@ def render_vocabulary(record: RunRecord, found: Mapping[str, Any]) -> str:
     panels = [panel for panel in vocabulary_panels(record.rows) if any(one.points for one in panel.series)]
     step_range = int(record.rows[0][names.STEP]), record.step
     shown, data = draw_sections([("Use over time", panels)], *step_range) if panels else ([], [])
-    used = [row for row in found["tokens"] if row["uses"]]
+    moved = by_movement(found["tokens"])
     return render(
         "vocabulary.html",
         title=record.title,
         name=record.name,
         counts=found["counts"],
-        used=sorted(used, key=lambda row: -row["uses"])[:SHOWN],
-        drifted=sorted(found["tokens"], key=lambda row: row["cosine_embedding"])[:SHOWN],
-        spread=_histogram([row["cosine_embedding"] for row in found["tokens"]]),
+        gaps=gap_lines(found),
+        used=sorted(moved, key=lambda row: -row["uses"])[:SHOWN],
+        moved=moved[:SHOWN],
+        spread=_histogram([movement(row) for row in moved]),
         examples=found["examples"],
         sections=shown,
         data=as_json({"panels": data, "geometry": geometry(*step_range)}),
         scripts=("panels.js",),
     )
+
+
+def movement(row: Mapping[str, Any]) -> float:
+    """The cosine similarity of a token's embedding row to that before training; to its base's if that is not known."""
+    start = row.get("cosine_start_embedding")
+    return float(row["cosine_embedding"] if start is None else start)
+
+
+def by_movement(tokens: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The tokens that were used, those first that have moved furthest: rows that nothing uses move by chance."""
+    return sorted((row for row in tokens if row["uses"]), key=movement)
+
+
+def gap_lines(found: Mapping[str, Any]) -> list[str]:
+    """The fold gap of each held-out set in words; none if it was not measured."""
+    return [
+        f"fold gap on {set_label(name)}: {gap['text']} ({gap['metric']} {value_text(gap['second'], gap['metric'])} "
+        f"with the reasoning tokens, {value_text(gap['first'], gap['metric'])} after folding them back, "
+        f"{gap['problems']} problems)"
+        for name, gap in (found.get("fold_gap") or {}).items()
+    ]
 
 
 def _histogram(cosines: list[float], bins: int = 20) -> list[dict[str, Any]]:

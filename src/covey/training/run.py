@@ -267,7 +267,9 @@ def _train(job: _Job, console: Any) -> RunResult:
 
 def _add_callbacks(job: _Job, writer: MetricsWriter, display: Display) -> None:
     """Add the callbacks that evaluate, and write metrics and completions to the run directory and the display."""
+    from covey.model.reasoning_vocab.vocabulary import vocabulary_of
     from covey.training.callbacks.evaluation import EvaluationCallback
+    from covey.training.callbacks.reasoning_rate import ReasoningRate
     from covey.training.callbacks.run_log import RunLogCallback
     from covey.training.checkpoint.best import broadcast_from_main, fire_on_evaluate, link_best
 
@@ -295,6 +297,9 @@ def _add_callbacks(job: _Job, writer: MetricsWriter, display: Display) -> None:
             broadcast=broadcast_from_main,
         )
         trainer.add_callback(evaluation)  # before the log: evaluation metrics join the row of their step
+    vocabulary = vocabulary_of(trainer.model)
+    if vocabulary is not None and config.model.reasoning_lr_multiplier != 1:
+        trainer.add_callback(ReasoningRate(trainer.model, vocabulary, config.model.reasoning_lr_multiplier))
     log = RunLogCallback(
         trainer,
         own,

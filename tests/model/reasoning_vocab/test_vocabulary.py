@@ -34,6 +34,34 @@ SPECIAL = {"<|endoftext|>": 0, "<|im_start|>": 1, "<|im_end|>": 2}
 TAGS = {"<think>": 508, "</think>": 509, "<answer>": 510, "</answer>": 511}
 
 
+# -- how copies start
+
+
+def test_noise_has_its_share_of_each_rows_norm_and_leaves_all_else(tmp_path: Path) -> None:
+    expand(STARTER_PATH, tmp_path / "copy", "full")
+    expand(STARTER_PATH, tmp_path / "noise", "full", start="noise", noise=0.5, seed=3)
+    expand(STARTER_PATH, tmp_path / "again", "full", start="noise", noise=0.5, seed=3)
+    expand(STARTER_PATH, tmp_path / "other", "full", start="noise", noise=0.5, seed=4)
+    plain, noisy, again, other = (
+        AutoModelForCausalLM.from_pretrained(tmp_path / name).state_dict()
+        for name in ("copy", "noise", "again", "other")
+    )
+    tables = [name for name, weights in plain.items() if weights.shape[0] == 2 * ROWS]
+    assert tables
+    for name, weights in plain.items():
+        if name not in tables:
+            assert torch.equal(weights, noisy[name])
+            continue
+        assert torch.equal(weights[:ROWS], noisy[name][:ROWS])
+        assert torch.equal(noisy[name], again[name])
+        assert not torch.equal(noisy[name][ROWS:], other[name][ROWS:])
+        shares = (noisy[name] - weights)[ROWS:].norm(dim=1) / weights[ROWS:].norm(dim=1)
+        assert float(shares.mean()) == pytest.approx(0.5, rel=0.05)
+    assert ReasoningVocabulary.load(tmp_path / "noise").bias_on(torch.device("cpu"), 1.0).tolist() == (
+        ReasoningVocabulary.load(tmp_path / "copy").bias_on(torch.device("cpu"), 1.0).tolist()
+    )
+
+
 # -- which tokens are copied
 
 

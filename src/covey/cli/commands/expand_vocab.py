@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from covey.errors import ConfigError
+from covey.model.reasoning_vocab import STARTS
 
 
 def add_parser(commands: Any) -> None:
@@ -24,8 +25,12 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--size", default="full", metavar="N", help="how many tokens; full: one for each token")
     parser.add_argument("--token-ids", metavar="IDS", help="which tokens are copied: 0-9999, 5,7,9 or a file of ids")
     parser.add_argument(
-        "--start", choices=("copy", "same_text"), default="copy", help="initial probability of the copies"
+        "--start", choices=STARTS, default="copy", help="initial probability of the copies; noise: on their rows too"
     )
+    parser.add_argument(
+        "--noise", metavar="SHARE", type=float, default=0.3, help="norm of the noise, as a share of a row's norm (0.3)"
+    )
+    parser.add_argument("--seed", metavar="N", type=int, default=0, help="of the noise (0)")
     parser.add_argument("--think-tag", default="think", metavar="NAME", help="think stands for <think> and </think>")
     parser.add_argument("--answer-tag", default="answer", metavar="NAME", help="tags of the answer get no usable copy")
     parser.add_argument("--revision", default="main", help="branch, tag or commit of a model on the hub")
@@ -34,6 +39,8 @@ def add_parser(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    if not 0 < arguments.noise <= 10:
+        raise ConfigError(f"--noise {arguments.noise:g} is not possible: it must be above 0, and at most 10.")
     size = arguments.size if arguments.size == "full" else _number(arguments.size)
     out = Path(arguments.folder).expanduser()
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
@@ -55,6 +62,8 @@ def run(arguments: argparse.Namespace) -> int:
             size,
             token_ids=arguments.token_ids,
             start=arguments.start,
+            noise=arguments.noise,
+            seed=arguments.seed,
             think_tag=arguments.think_tag,
             answer_tag=arguments.answer_tag,
             revision=arguments.revision,

@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 import argparse
+import sys
+import tempfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from covey.errors import ModelError
+from covey.model.reasoning_vocab import MAP_FILE
 
 if TYPE_CHECKING:
+    from covey.config import Config
+    from covey.evaluation.job import Progress
+    from covey.evaluation.target import Target
     from covey.model.reasoning_vocab import ReasoningVocabulary
     from covey.model.reasoning_vocab.decoding import Reader
+    from covey.report.load import RunRecord
 
 EXAMPLES = 12
 """Completions shown as examples."""
+FIGURES = ("problems", "first", "second", "difference", "low", "high", "p_value")
+"""Of a `Comparison`: `first` is the folded model, `second` the model as it is."""
 
 
 def add_parser(commands: Any) -> None:
@@ -23,9 +33,10 @@ def add_parser(commands: Any) -> None:
         "vocab",
         help="what a run has learnt with its reasoning vocabulary",
         description=(
-            "Analyse the reasoning tokens of a run: their share of the thinking, which are used most, how far each has "
-            "drifted from the token that it was copied from, which ordinary tokens are nearest now, and examples in "
-            "context. Writes vocabulary.html, vocabulary.csv and vocabulary.json into the run directory."
+            "Analyse the reasoning tokens of a run: their share of the thinking, which are used most, how far the rows "
+            "of each have moved since the start of training and from the token that it was copied from, which ordinary "
+            "tokens are nearest now, and examples in context. Writes vocabulary.html, vocabulary.csv and "
+            "vocabulary.json into the run directory."
         ),
     )
     parser.add_argument("run_dir", metavar="RUN", help="run directory: output_dir/run_name")
@@ -33,6 +44,11 @@ def add_parser(commands: Any) -> None:
         "--checkpoint", metavar="STEP", help="best, or the number of a step; the final model by default"
     )
     parser.add_argument("--top", metavar="N", type=int, default=10, help="rows of the printed table (10)")
+    parser.add_argument(
+        "--fold-gap",
+        action="store_true",
+        help="evaluate the model with its reasoning tokens and without them (folded back), and compare the two",
+    )
     parser.add_argument("--out", metavar="DIR", help="folder for the output, in place of the run directory")
     parser.set_defaults(run=run)
 
@@ -63,7 +79,11 @@ def run(arguments: argparse.Namespace) -> int:
             f"The model of {folder} has no reasoning vocabulary: train with model.reasoning_vocab_size above 0 first."
         )
     completions = read_completions(record.run.completions) if record.run.completions.is_dir() else []
-    found = analyse(model, vocabulary, completions, Reader(vocabulary.map, vocabulary.token_bytes))
+    reader = Reader(vocabulary.map, vocabulary.token_bytes)
+    found = analyse(model, vocabulary, completions, reader, start=_start(record, vocabulary))
+    if arguments.fold_gap:
+        with console.status("Evaluating with and without the reasoning tokens …"):
+            found["fold_gap"] = fold_gap(config, target, lambda *_: None, model)
     out = Path(arguments.out) if arguments.out else folder
     out.mkdir(parents=True, exist_ok=True)
     page = write_vocabulary(record, found, out)
@@ -72,8 +92,27 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _start(record: RunRecord, vocabulary: ReasoningVocabulary) -> Any:
+    """The model before training; None if the run does not have it, with a line on the terminal's error output."""
+    from transformers import AutoModelForCausalLM
+
+    from covey.model.loading import quiet_weights
+
+    first = record.run.checkpoint(0)
+    if not (first / MAP_FILE).is_file():
+        print(f"{first} is not there: how far rows have moved since the start is left out.", file=sys.stderr)
+        return None
+    with quiet_weights():
+        return AutoModelForCausalLM.from_pretrained(str(first))
+
+
 def analyse(
-    model: Any, vocabulary: ReasoningVocabulary, completions: Sequence[Mapping[str, Any]], reader: Reader
+    model: Any,
+    vocabulary: ReasoningVocabulary,
+    completions: Sequence[Mapping[str, Any]],
+    reader: Reader,
+    *,
+    start: Any = None,
 ) -> dict[str, Any]:
     """The analysis: `tokens`, `counts` and `examples`, see `covey.report.vocabulary`.
 
@@ -82,6 +121,7 @@ def analyse(
         vocabulary: its reasoning vocabulary.
         completions: of the run, with their token ids where recorded.
         reader: reads tokens of the vocabulary.
+        start: the model before training, if it is there.
     """
     from covey.model.reasoning_vocab.drift import drift
     from covey.runlog import names
@@ -101,9 +141,11 @@ def analyse(
             "share": uses[one.token] / total if total else 0.0,
             "cosine_embedding": one.embedding,
             "cosine_head": one.head,
+            "cosine_start_embedding": one.start_embedding,
+            "cosine_start_head": one.start_head,
             "nearest": [{"text": reader.text_of(token), "cosine": cosine} for token, cosine in one.nearest],
         }
-        for one in drift(model, vocabulary, usable)
+        for one in drift(model, vocabulary, usable, start=start)
     ]
     mean = sum(row["cosine_embedding"] for row in tokens) / max(len(tokens), 1)
     counts = {
@@ -114,6 +156,46 @@ def analyse(
         "tags": f"{vocabulary.map.open_tag} {vocabulary.map.close_tag}",
     }
     return {"counts": counts, "tokens": tokens, "examples": _examples(kept, reader, first)}
+
+
+def fold_gap(config: Config, target: Target, progress: Progress, model: Any = None) -> dict[str, dict[str, Any]]:
+    """The accuracy with the reasoning tokens less that after folding them back, by held-out set.
+
+    The share of reasoning tokens among the thinking tokens says nothing: it stays as at random where copies mean the
+    same as their base tokens. Both models answer the same problems, by `evaluation.*`; the results are stored as those
+    of `covey eval`.
+
+    Args:
+        config: of the run, with `model.name` as `target.source`.
+        target: the model with its reasoning vocabulary.
+        progress: see `run_evaluations`.
+        model: the target's model, if it is loaded already.
+
+    Returns:
+        For each set the `metric`, the `FIGURES` of the paired comparison, and these in words, as `text`.
+
+    Raises:
+        CoveyError: the model cannot be folded, or not evaluated.
+    """
+    from covey.evaluation.comparison import compare_evaluations, metric_of
+    from covey.evaluation.figures import paired_text
+    from covey.evaluation.job import run_evaluations
+    from covey.evaluation.target import Target
+    from covey.model.reasoning_vocab.expansion import fold
+
+    with tempfile.TemporaryDirectory(prefix="covey-fold-") as folder:
+        source = Path(folder) / "folded"
+        fold(target.adapter or target.source, source)
+        folded = Target(f"{target.label} (folded)", str(source), None, target.run, f"{target.state}-folded")
+        of_folded = replace(config, model=replace(config.model, name=str(source)))
+        without = run_evaluations(of_folded, folded, {}, None, progress)
+    own = run_evaluations(config, target, {}, None, progress, model)
+    found = {}
+    for before, after in zip(without, own, strict=True):
+        compared, metric = compare_evaluations(before, after), metric_of(after)
+        figures = {name: getattr(compared, name) for name in FIGURES}
+        found[str(after.settings["name"])] = {"metric": metric, "text": paired_text(compared, metric), **figures}
+    return found
 
 
 def _examples(kept: Sequence[Mapping[str, Any]], reader: Reader, first: int) -> list[dict[str, Any]]:
@@ -137,14 +219,18 @@ def _examples(kept: Sequence[Mapping[str, Any]], reader: Reader, first: int) -> 
 def _print(console: Any, found: Mapping[str, Any], top: int) -> None:
     from rich.table import Table
 
+    from covey.report.vocabulary import by_movement, gap_lines, movement
+
     for name, value in found["counts"].items():
         console.print(f"{name}: {value}", markup=False, highlight=False)
-    used = sorted((row for row in found["tokens"] if row["uses"]), key=lambda row: -row["uses"])
+    for line in gap_lines(found):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+    used = by_movement(found["tokens"])
     if not used:
         return
-    table = Table("token", "copy", "uses", "cosine: embedding", "head", "nearest now")
+    table = Table("token, used ones by movement", "copy", "uses", "cosine to its start", "to its base", "nearest now")
     for row in used[:top]:
         near = ", ".join(repr(one["text"]) for one in row["nearest"])
-        cosines = (f"{row['cosine_embedding']:.4f}", f"{row['cosine_head']:.4f}")
+        cosines = ("–" if one is None else f"{one:.4f}" for one in (movement(row), row["cosine_embedding"]))
         table.add_row(repr(row["text"]), str(row["copy"]), str(row["uses"]), *cosines, near)
     console.print(table)

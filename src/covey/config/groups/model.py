@@ -140,9 +140,13 @@ class ModelConfig(Group):
     reasoning_token_ids: str | int | tuple[int | str, ...] | None = None
     """Which tokens are copied: a file of token ids, a range such as `0-9999`, or a list of ids and ranges; null starts
     at id 0."""
-    reasoning_start: str = option("copy", choices=("copy", "same_text"))
+    reasoning_start: str = option("copy", choices=("copy", "same_text", "noise"))
     """Initial probability of the extra tokens: `copy` gives each that of the token it copies; `same_text` shares that
-    out, so that the model generates the same text as before."""
+    out, so that the model generates the same text as before; `noise` is `copy` with noise on the copies' rows."""
+    reasoning_noise: float = option(0.3, above=0, high=10)
+    """Expected norm of that noise, as a share of a row's norm; only with `reasoning_start=noise`."""
+    reasoning_lr_multiplier: float = option(1.0, above=0, high=10_000)
+    """Multiplies the learning rate of the extra tokens' rows, in the embedding and in the head."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -169,6 +173,12 @@ class ModelConfig(Group):
                 "model.reasoning_token_ids",
                 f"={show(self.reasoning_token_ids)} has no effect with model.reasoning_vocab_size=0: say how many of "
                 "them are copied, or full for all.",
+            )
+        if self.reasoning_noise != type(self).reasoning_noise and self.reasoning_start != "noise":
+            raise BadKeyError(
+                "model.reasoning_noise",
+                f"={show(self.reasoning_noise)} has no effect with model.reasoning_start={self.reasoning_start}: set "
+                "model.reasoning_start=noise, or leave it out.",
             )
         if self.mesh_shape is not None:
             check_shape(self.mesh_shape)

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 THINK_TAG, ANSWER_TAG = "think", "answer"
 
+NOISE = 0.3
+"""Expected norm of the noise on a row, as a share of the row's norm."""
+
 _COMPARED = 8
 """Copies whose logits are compared with those of their base tokens after expansion."""
 
@@ -33,6 +36,8 @@ def expand(
     *,
     token_ids: str | None = None,
     start: str = "copy",
+    noise: float = NOISE,
+    seed: int = 0,
     think_tag: str = THINK_TAG,
     answer_tag: str = ANSWER_TAG,
     tokenizer: PreTrainedTokenizerBase | None = None,
@@ -41,7 +46,7 @@ def expand(
     """Write a model with a reasoning vocabulary into a folder that `from_pretrained` loads.
 
     The rows of the new tokens, in the embedding and in the head (its bias too), are copies of those of their base
-    tokens. Everything else is bit-identical, in the saved dtype.
+    tokens, with `start="noise"` with noise on them. Everything else is bit-identical, in the saved dtype.
 
     Args:
         source: folder or hub id for `from_pretrained`.
@@ -49,6 +54,8 @@ def expand(
         size: how many reasoning tokens; `full` for one copy of every token.
         token_ids: which tokens are copied, see `choose_base_ids`.
         start: see `TokenMap.start`.
+        noise: see `add_noise`; only with `start="noise"`.
+        seed: of the noise.
         think_tag: name of the tags between which reasoning tokens are allowed.
         answer_tag: name of the tags of the answer, which are not copied.
         tokenizer: of the model, to be saved with it; None loads it from `source`.
@@ -90,6 +97,8 @@ def expand(
     expand_tokenizer(out, token_map, model.config.model_type)
     expand_embeddings(model, token_map)
     _check_copies(model, token_map, str(source))
+    if start == "noise":
+        add_noise(model, token_map, noise, seed)
     with quiet_weights():
         model.save_pretrained(out)
     vocabulary.save(out)
@@ -154,14 +163,38 @@ def expand_embeddings(model: PreTrainedModel, token_map: TokenMap) -> None:
     bases = torch.tensor(token_map.base_ids, dtype=torch.long)
     first = token_map.base_vocab_size
     model.resize_token_embeddings(token_map.vocab_size, mean_resizing=False)
-    head = model.get_output_embeddings()
-    tables = [model.get_input_embeddings().weight]
-    if head is not None:
-        tables += [head.weight, *([head.bias] if getattr(head, "bias", None) is not None else [])]
+    rows_of = tables(model)
+    bias = getattr(model.get_output_embeddings(), "bias", None)
     with torch.no_grad():
-        for table in {id(one): one for one in tables}.values():
+        for table in rows_of if bias is None else [*rows_of, bias]:
             table[first:] = table[bases.to(table.device)]
     setattr(model.config, CONFIG_KEY, "reasoning_token_map.json")
+
+
+@torch.no_grad()
+def add_noise(model: PreTrainedModel, token_map: TokenMap, noise: float, seed: int) -> None:
+    """Add normal noise to the rows of the copies, in place, in the embedding and in the head.
+
+    Equal rows are a saddle point: base token and copy have equal returns, so the choice between them gets no gradient
+    until the rows differ.
+
+    Args:
+        model: expanded.
+        token_map: its map.
+        noise: expected norm of a row's noise, as a share of the row's norm.
+        seed: of the noise; tied tables get it once.
+    """
+    draw = torch.Generator().manual_seed(seed)
+    for table in tables(model):
+        rows = table[token_map.base_vocab_size :]
+        spread = noise * rows.float().norm(dim=1, keepdim=True) / rows.shape[1] ** 0.5
+        rows += (spread * torch.randn(rows.shape, generator=draw).to(rows.device)).to(rows.dtype)
+
+
+def tables(model: PreTrainedModel) -> list[torch.nn.Parameter]:
+    """The weights with a row per token: embedding and head, tied ones once."""
+    modules = (model.get_input_embeddings(), model.get_output_embeddings())
+    return list({id(one.weight): one.weight for one in modules if one is not None}.values())
 
 
 def fold(model_dir: str | Path, out: str | Path) -> None:

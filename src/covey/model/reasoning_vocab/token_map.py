@@ -15,7 +15,7 @@ from covey.runlog.files import write_atomically
 MAP_FILE = "reasoning_token_map.json"
 MAP_FORMAT = 1
 
-STARTS = ("copy", "same_text")
+STARTS = ("copy", "same_text", "noise")
 """How probability is distributed initially, see `TokenMap.start`."""
 
 MOST_COPIES = 65_000
@@ -36,7 +36,8 @@ class TokenMap:
     """Reasoning ids that are never sampled: copies of special tokens, EOS and tags."""
     start: str
     """`copy`: each copy is initially as likely as its base token. `same_text`: a token and its copies share its
-    probability, so that the distribution of texts is unchanged."""
+    probability, so that the distribution of texts is unchanged. `noise`: as `copy`, with noise on the rows of the
+    copies."""
     open_tag: str
     """Begins thinking."""
     close_tag: str

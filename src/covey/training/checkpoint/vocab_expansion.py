@@ -47,6 +47,11 @@ def check_reasoning(config: Config, source: str, tokenizer: PreTrainedTokenizerB
                 f"model.reasoning_vocab_size={size} is not possible: leave it at 0 to train with those."
             )
         return [f"The model has a reasoning vocabulary of {found.size} tokens."]
+    if size == 0 and config.model.reasoning_lr_multiplier != 1:
+        raise ConfigError(
+            f"model.reasoning_lr_multiplier={config.model.reasoning_lr_multiplier:g} is for the rows of reasoning "
+            "tokens, and the model has none: set model.reasoning_vocab_size, or leave it out."
+        )
     if size == 0:
         return []
     from covey.model.reasoning_vocab import ReasoningVocabulary
@@ -107,6 +112,8 @@ def expanded(
                 partial,
                 config.model.reasoning_vocab_size,
                 **_expansion(config),
+                noise=config.model.reasoning_noise,
+                seed=config.seed,
                 tokenizer=tokenizer,
                 **source_options(config.model),
             )

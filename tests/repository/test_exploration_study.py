@@ -1,0 +1,91 @@
+"""The study in studies/exploration: its statistics by hand and against independent references, its arms, its plan."""
+
+from __future__ import annotations
+
+import importlib
+import math
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+FOLDER = Path(__file__).resolve().parents[2] / "studies" / "exploration"
+
+
+@pytest.fixture
+def study(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """The scripts, which find each other as neighbours in their folder."""
+    monkeypatch.syspath_prepend(str(FOLDER))
+    return SimpleNamespace(analysis=importlib.import_module("analysis"))
+
+
+@pytest.mark.parametrize(
+    ("t", "degrees", "share"),
+    [(0.0, 5, 0.5), (1.0, 1, 0.75), (-1.0, 1, 0.25), (2.364624, 7, 0.975), (1.894579, 7, 0.95), (-3.499483, 7, 0.005)],
+)
+def test_students_distribution_by_the_tables(study: SimpleNamespace, t: float, degrees: int, share: float) -> None:
+    assert study.analysis.t_share(t, degrees) == pytest.approx(share, abs=2e-6)
+
+
+def test_paired_differences_by_hand(study: SimpleNamespace) -> None:
+    arm = {(0, 0): 0.5, (1, 1): 0.7, (2, 2): 0.9, (0, 3): 1.0}
+    other = {(0, 0): 0.4, (1, 1): 0.5, (2, 2): 0.6}
+    found = study.analysis.difference(arm, other)  # gaps 0.1, 0.2, 0.3: mean 0.2, error 0.1 / sqrt(3), t = sqrt(12)
+    assert (found.pairs, found.estimate.value) == (3, pytest.approx(0.2))
+    # with two degrees of freedom P(|T| > t) = 1 - t / sqrt(2 + t^2)
+    assert found.p_value == pytest.approx(1 - math.sqrt(12 / 14), abs=1e-6)
+    assert study.analysis.difference(other, arm).estimate.value == pytest.approx(-0.2)
+    assert math.isnan(study.analysis.difference(arm, {(0, 0): 0.0}).p_value)
+
+
+def test_equivalence_needs_both_sides(study: SimpleNamespace) -> None:
+    def gaps(*values: float) -> tuple[dict[tuple[int, int], float], dict[tuple[int, int], float]]:
+        return {(0, i): v for i, v in enumerate(values)}, {(0, i): 0.0 for i in range(len(values))}
+
+    near, far = gaps(0.001, -0.001, 0.002, -0.002), gaps(0.029, 0.031, 0.03, 0.05)
+    assert study.analysis.equivalence(*near) < 0.001
+    assert study.analysis.equivalence(*far) > 0.5
+    wide = gaps(0.1, -0.1, 0.1, -0.1)  # no difference on average, and no evidence of none
+    assert study.analysis.equivalence(*wide) > 0.2
+    # gaps 0.00 and 0.02: mean 0.01, error 0.01; t = (0.01 - 0.03) / 0.01 = -2 with one degree of freedom
+    assert study.analysis.equivalence(*gaps(0.0, 0.02)) == pytest.approx(0.5 - math.atan(2) / math.pi, abs=1e-6)
+
+
+def test_the_frontier_is_read_where_a_run_first_reaches_the_accuracy(study: SimpleNamespace) -> None:
+    runs = {
+        (0, 0): [(0.1, 0.3), (0.2, 0.25), (0.4, 0.15), (0.3, 0.10)],
+        (1, 1): [(0.1, 0.3), (0.15, 0.2)],
+        (2, 2): [(0.35, 0.4), (0.5, 0.1)],
+    }
+    found = study.analysis.at_accuracy(runs, 0.3)
+    assert found.figures == {(0, 0): pytest.approx(0.2), (2, 2): 0.4}
+    other = {(0, 0): [(0.1, 0.3), (0.25, 0.2)], (1, 1): [(0.1, 0.3), (0.22, 0.2)], (2, 2): [(0.1, 0.0), (0.9, 0.2)]}
+    assert study.analysis.matched_accuracy({"a": runs, "b": other}) == pytest.approx(0.25)
+
+
+def test_the_linear_probability_model_against_dummy_variables(study: SimpleNamespace) -> None:
+    rng = np.random.default_rng(0)
+    rows = [(p, s, a) for p in range(12) for s in range(4) for a in (0, 1)]
+    problem, seed, arm = (np.array(column) for column in zip(*rows, strict=True))
+    run = 2 * seed + arm
+    outcome = rng.normal(size=12)[problem] + 0.3 * arm + rng.normal(size=8)[run] * 0.1 + rng.normal(size=96) * 0.05
+    found = study.analysis.linear_probability(outcome, arm, problem, seed, run)
+    dummies = [arm.astype(float), *(problem == p for p in range(12)), *(seed == s for s in range(1, 4))]
+    design = np.stack([np.asarray(one, float) for one in dummies], axis=1)
+    solution, *_ = np.linalg.lstsq(design, outcome, rcond=None)
+    assert found.value == pytest.approx(solution[0], abs=1e-9)
+    residuals = outcome - design @ solution
+    bread = np.linalg.inv(design.T @ design)
+    scores = np.stack([design[run == r].T @ residuals[run == r] for r in range(8)])
+    covariance = bread @ (scores.T @ scores) @ bread * 8 / 7
+    assert found.error == pytest.approx(math.sqrt(covariance[0, 0]), rel=1e-6)
+    assert 0 < found.p_value < 0.05
+
+
+def test_holm_is_taken_over_the_comparisons_of_one_outcome(study: SimpleNamespace) -> None:
+    def one(p: float) -> object:
+        return study.analysis.Difference(8, study.analysis.Estimate(0.0, 0.0, 0.0), p)
+
+    found = study.analysis.corrected({("a",): one(0.01), ("b",): one(0.04), ("c",): one(math.nan)})
+    assert found == {("a",): pytest.approx(0.02), ("b",): pytest.approx(0.04)}
