@@ -109,12 +109,8 @@ class TRLEngine:
         """
         Args:
             trainer: Covey's `GRPOTrainer` with `use_vllm=True`.
-
-        Raises:
-            EngineError: the server cannot say which tokens could be sampled by the trainer's settings.
         """
         self._trainer = trainer
-        self._candidates(sampling_of(trainer)[0])
 
     @property
     def version(self) -> int | None:
@@ -136,7 +132,7 @@ class TRLEngine:
         rows = [list(ids) for ids in prompts]
         names = ("max_completion_length", "temperature", "top_p", "top_k", "min_p", "repetition_penalty")
         settings = {name: getattr(sampling, name) for name in names}
-        if most := self._candidates(sampling):
+        if most := candidates(sampling, vocab_size(self._trainer)):
             settings |= {"top_k": most, "logprobs": most}
         with replaced(engine, **settings):
             _, completions, logps, tokens = engine.generate(
@@ -156,15 +152,13 @@ class TRLEngine:
                 found.append(replace(one, logps=sampled_logps(ids, token_ids, values)))
         return found
 
-    def _candidates(self, sampling: SamplingSettings) -> int:
-        """How many tokens can be sampled in each place, if their set is to be returned, else 0.
+    def check(self, sampling: SamplingSettings) -> None:
+        """Check that the engine can return what these settings ask for.
 
         Raises:
-            EngineError: the server does not return so many log-probs.
+            EngineError: it does not return so many log-probs.
         """
-        most = candidates(sampling, vocab_size(self._trainer))
-        self._trainer.vllm_generation.check_logprobs(most)
-        return most
+        self._trainer.vllm_generation.check_logprobs(candidates(sampling, vocab_size(self._trainer)))
 
     def _group_size(self, rows: list[list[int]]) -> int:
         """The largest size of groups of equal prompts that all prompts, of all processes, fall into."""
