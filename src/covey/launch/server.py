@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from covey.config import Config, TrainingConfig
 from covey.config.vllm import LARGE_SHARE, LOCAL_HOSTS, colocated_share, leaves_place_open
+from covey.config.vllm_lora import served_rank
 from covey.model.loading import resolve_model
 from covey.model.starter import STARTERS
 
@@ -115,6 +116,9 @@ def server_command(
         words["--revision"] = model.revision
     if training.vllm_model_impl != "vllm":
         words["--model-impl"] = training.vllm_model_impl
+    rank, _ = served_rank(config)
+    if rank:
+        words["--max-lora-rank"] = rank
     flags = [text for name, value in words.items() for text in (name, str(value))]
     if model.trust_remote_code:
         flags.append("--trust-remote-code")

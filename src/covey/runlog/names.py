@@ -2,8 +2,9 @@
 
 A metric's name is a group and a name: `train/…` for what TRL logs at a step (under TRL's own name), `eval/…` for the
 held-out problems, `eval_<set>/…` for other evaluation sets, `time/…` for seconds and throughput, `grader/…` for shares
-of grading outcomes, `environment/…` for episodes with tools or an environment, `memory/…` for bytes. Only times (also
-`environment/seconds`) and memory may differ between two runs of one config and seed.
+of grading outcomes, `environment/…` for episodes with tools or an environment, `sampling/…` for the sampler against the
+trainer, `staleness/…` for the age of completions, `memory/…` for bytes. Only times (also `environment/seconds`) and
+memory may differ between two runs of one config and seed.
 """
 
 from __future__ import annotations
@@ -169,7 +170,7 @@ COLUMN_IDS = "completion_ids"
 GRADER_ERRORS = "grader/errors"
 """Completions without a reward because a function failed, of all functions; with a name after it, of that one."""
 
-_OURS = re.compile(r"(train|eval|eval_\w+|time|memory|grader|environment)/")
+_OURS = re.compile(r"(train|eval|eval_\w+|time|memory|grader|environment|staleness)/|sampling/(logp_gap|ratio/)")
 _COMPONENT = re.compile(r"train/rewards/(.+)/mean")
 _EVALUATED = re.compile(r"eval(?:_(\w+))?/(?:accuracy|reward)")
 _PROFILED = "profiling/Time taken: "

@@ -30,9 +30,9 @@ from covey.model.reasoning_vocab import ReasoningVocabulary, TokenMap
 from covey.model.reasoning_vocab.token_bytes import TokenBytes
 from covey.rollout import SamplingSettings, sample
 from covey.rollout.thinking import ThinkingMask
+from covey.training.scoring.sampled import ScoredRows
 from covey.training.scoring.shared_scoring import SharedScoring
-from covey.training.scoring.thinking import states_of
-from covey.training.trl.masked_head import mask_head
+from covey.training.trl.restricted_head import RestrictedHead, give_bias
 
 BASE, V, T = 40, 75, 0.7
 SIZES: dict[str, Any] = {
@@ -69,13 +69,12 @@ def make_vocabulary(start: str) -> ReasoningVocabulary:
     return ReasoningVocabulary(token_map, TokenBytes(tuple(texts), frozenset({0, 2})))
 
 
-def make(name: str, vocabulary: ReasoningVocabulary) -> Any:
+def make(name: str) -> Any:
     torch.manual_seed(0)
     model = MODELS[name]()
     if getattr(model.lm_head, "bias", None) is not None:
         torch.nn.init.normal_(model.lm_head.bias)
     add_fused_lm_head(model, temperature=T, outputs=("log_probs", "entropy"))
-    mask_head(model, vocabulary)
     return model.train()
 
 
@@ -115,12 +114,18 @@ def by_definition(model: Any, vocabulary: ReasoningVocabulary, rows: Any) -> tup
     return chosen[:, -width:] * counted, entropy[:, -width - 1 : -1] * counted
 
 
-def plain(model: Any, rows: Any) -> Any:
+def plain(model: Any, rows: Any, vocabulary: ReasoningVocabulary | None) -> Any:
     trainer = SimpleNamespace(accelerator=SimpleNamespace(autocast=nullcontext))
     method = TRLGRPOTrainer._get_per_token_logps_and_entropies
     while hasattr(method, "__wrapped__"):
         method = method.__wrapped__
-    return method(trainer, model, *rows, compute_entropy=True)
+    with RestrictedHead(vocabulary).over(ScoredRows(*rows), len(rows[0])):
+        return method(trainer, model, *rows, compute_entropy=True)
+
+
+def shared(model: Any, rows: Any, vocabulary: ReasoningVocabulary, **more: Any) -> Any:
+    head = RestrictedHead(vocabulary)
+    return SharedScoring().score(model, *rows, restricted=lambda size: head.over(ScoredRows(*rows), size), **more)
 
 
 def gradients(model: torch.nn.Module, logps: torch.Tensor, entropies: torch.Tensor) -> list[torch.Tensor]:
@@ -134,13 +139,12 @@ def gradients(model: torch.nn.Module, logps: torch.Tensor, entropies: torch.Tens
 @pytest.mark.parametrize("name", MODELS)
 def test_scores_and_gradients_are_those_of_masked_logits(name: str, start: str) -> None:
     vocabulary = make_vocabulary(start)
-    model, rows = make(name, vocabulary), make_rows()
+    model, rows = make(name), make_rows()
     expected = by_definition(model, vocabulary, rows)
     right = gradients(model, *expected)
-    scoring = SharedScoring(thinks=states_of(vocabulary))
-    shared = scoring.score(model, *rows, rows_per_forward=3, compute_entropy=True)
-    assert (shared is None) == name.startswith("gemma2")  # its attention is not one that shares prompts
-    for found in (plain(model, rows), shared):
+    packed = shared(model, rows, vocabulary, rows_per_forward=3, compute_entropy=True)
+    assert (packed is None) == name.startswith("gemma2")  # its attention is not one that shares prompts
+    for found in (plain(model, rows, vocabulary), packed):
         if found is None:
             continue
         counted = rows[1][:, -rows[2] :]
@@ -154,7 +158,7 @@ def test_scores_and_gradients_are_those_of_masked_logits(name: str, start: str) 
 
 def test_outside_of_thinking_scores_are_those_of_the_model_before_expansion() -> None:
     vocabulary = make_vocabulary("same_text")
-    model = make("llama, untied", vocabulary)
+    model = make("llama, untied")
     ids, mask, width = make_rows()
     ids = ids.clone()
     ids[ids == START] = 5
@@ -163,7 +167,8 @@ def test_outside_of_thinking_scores_are_those_of_the_model_before_expansion() ->
     base.load_state_dict(model.state_dict(), strict=True)
     base.resize_token_embeddings(BASE, mean_resizing=False)
     add_fused_lm_head(base, temperature=T, outputs=("log_probs", "entropy"))
-    found, expected = plain(model, (ids, mask, width)), plain(base, (ids, mask, width))
+    rows = ids, mask, width
+    found, expected = plain(model, rows, vocabulary), plain(base, rows, None)
     counted = mask[:, -width:].bool()
     assert torch.equal(found[0][counted], expected[0][counted])
     assert torch.equal(found[1][counted], expected[1][counted])
@@ -173,23 +178,23 @@ def test_rows_trained_by_adapters_are_scored_with_their_current_values() -> None
     vocabulary = make_vocabulary("copy")
     rows = make_rows()
     for name, tables in (("qwen3, tied", ["embed_tokens"]), ("llama, untied", ["embed_tokens", "lm_head"])):
-        base = make(name, vocabulary)
+        base = make(name)
         with torch.no_grad():
-            initial = plain(base, rows)[0]
+            initial = plain(base, rows, vocabulary)[0]
         trained = {table: list(range(BASE + 5, V)) for table in tables}
         model: Any = get_peft_model(base, LoraConfig(r=2, target_modules="all-linear", trainable_token_indices=trained))
-        mask_head(base, vocabulary)
+        give_bias(base)
         with torch.no_grad():
             for parameter in (p for n, p in model.named_parameters() if "trainable_tokens_delta" in n):
                 parameter.add_(torch.randn(parameter.shape, generator=torch.Generator().manual_seed(4)) * 0.3)
             expected, _ = by_definition(model, vocabulary, rows)
-            found = plain(model, rows)[0] * rows[1][:, -rows[2] :]
-            shared = SharedScoring(thinks=states_of(vocabulary)).score(model, *rows)
+            found = plain(model, rows, vocabulary)[0] * rows[1][:, -rows[2] :]
+            packed = shared(model, rows, vocabulary)
             with model.disable_adapter():
-                reference = plain(model, rows)[0]
-        assert shared is not None
+                reference = plain(model, rows, vocabulary)[0]
+        assert packed is not None
         torch.testing.assert_close(found.double(), expected, rtol=0, atol=2e-5)
-        torch.testing.assert_close(shared[0].double(), expected, rtol=0, atol=2e-5)
+        torch.testing.assert_close(packed[0].double(), expected, rtol=0, atol=2e-5)
         torch.testing.assert_close(reference, initial)
         assert float((found - initial * rows[1][:, -rows[2] :]).abs().max()) > 0.1
 
@@ -199,7 +204,7 @@ def test_rows_trained_by_adapters_are_scored_with_their_current_values() -> None
 def test_sampled_tokens_have_the_same_log_probs_in_scoring(name: str, start: str) -> None:
     """On policy the ratio is 1: the sampler's log-probabilities are those of the scoring, at every token."""
     vocabulary = make_vocabulary(start)
-    model = make(name, vocabulary).eval()
+    model = make(name).eval()
     prompts = [[7, 9, 8]] * 6 + [[6, 5, 9, START]] * 6
     mask = ThinkingMask(vocabulary, temperature=T)
     found = sample(
@@ -223,8 +228,9 @@ def test_sampled_tokens_have_the_same_log_probs_in_scoring(name: str, start: str
     drawn = torch.tensor([(f.logps or []) + [0.0] * (width - len(f.ids)) for f in found])
     assert int((ids >= BASE).sum()) > 10
     with torch.no_grad():
-        scores = SharedScoring(thinks=states_of(vocabulary)).score(model, ids, seen, width)
-        others = plain(model, (ids, seen, width))[0] * seen[:, -width:]
+        rows = ids, seen, width
+        scores = shared(model, rows, vocabulary)
+        others = plain(model, rows, vocabulary)[0] * seen[:, -width:]
     assert scores is not None
     torch.testing.assert_close(scores[0], drawn, rtol=0, atol=2e-5)
     torch.testing.assert_close(others, drawn, rtol=0, atol=2e-5)

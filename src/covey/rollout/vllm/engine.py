@@ -132,10 +132,28 @@ def load_into(llm: Any, named: NamedWeights) -> None:
     llm.reset_prefix_cache()
 
 
-def prompt_logps(llm: Any, rows: Sequence[Sequence[int]]) -> list[list[float]]:
+def adapter_request(name: str, number: int, folder: Path) -> Any:
+    """vLLM's request for an adapter.
+
+    Args:
+        name: of the adapter; vLLM tells cached prefixes apart by it.
+        number: of the adapter, from 1, no other's.
+        folder: with its weights and config.
+    """
+    from vllm.lora.request import LoRARequest
+
+    return LoRARequest(name, number, str(folder))
+
+
+def prompt_logps(llm: Any, rows: Sequence[Sequence[int]], adapter: Any = None) -> list[list[float]]:
     """Log-probabilities of each row's tokens after the first, by the engine's model.
 
     Sampling settings (temperature, masks) have no effect, and no random number is drawn.
+
+    Args:
+        llm: the engine.
+        rows: token ids.
+        adapter: from `adapter_request`; None for the model without one.
     """
     from vllm import SamplingParams
 
@@ -143,6 +161,7 @@ def prompt_logps(llm: Any, rows: Sequence[Sequence[int]]) -> list[list[float]]:
         [{"prompt_token_ids": list(row)} for row in rows],
         SamplingParams(temperature=0.0, max_tokens=1, prompt_logprobs=0, detokenize=False),
         use_tqdm=False,
+        lora_request=adapter,
     )
     return [
         [at[token].logprob for token, at in zip(row[1:], output.prompt_logprobs[1:], strict=True)]

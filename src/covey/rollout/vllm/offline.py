@@ -13,13 +13,14 @@ from transformers import AutoConfig, PreTrainedTokenizerBase
 from covey.errors import EngineError
 from covey.rollout.engine import Capabilities, Completion, NamedWeights, SamplingSettings
 from covey.rollout.vllm.engine import cpu_options, engine_errors, installed, start
+from covey.rollout.vllm.support import candidates, sampled_logps, support_of
 from covey.rollout.vllm.worker import WORKER, write_folder
 
 
 class VLLMEngine:
     """A vLLM engine with one model. A reasoning vocabulary next to its weights is masked as in training."""
 
-    capabilities = Capabilities(logprobs=True, seeded=True, reasoning_vocab=True)
+    capabilities = Capabilities(logprobs=True, seeded=True, reasoning_vocab=True, support=True)
 
     def __init__(
         self,
@@ -60,6 +61,7 @@ class VLLMEngine:
             "dtype": dtype,
             "worker_extension_cls": WORKER,
             "logprobs_mode": "processed_logprobs",
+            "max_logprobs": -1,
         }
         if current_platform.is_cpu():
             config = AutoConfig.from_pretrained(model_name, revision=revision, trust_remote_code=trust_remote_code)
@@ -85,16 +87,17 @@ class VLLMEngine:
         """
         from vllm import SamplingParams
 
+        most = candidates(sampling, self._llm.llm_engine.model_config.get_vocab_size())
         settings = [
             SamplingParams(
                 temperature=sampling.temperature,
                 top_p=sampling.top_p,
-                top_k=sampling.top_k,
+                top_k=most or sampling.top_k,
                 min_p=sampling.min_p,
                 repetition_penalty=sampling.repetition_penalty,
                 stop_token_ids=list(sampling.stop_token_ids),
                 max_tokens=sampling.max_completion_length,
-                logprobs=0 if sampling.logprobs else None,
+                logprobs=most if sampling.logprobs or most else None,
                 seed=None if seed is None else (seed + place) % 2**63,
                 detokenize=False,
             )
@@ -103,7 +106,7 @@ class VLLMEngine:
         with torch.random.fork_rng(enabled=seed is not None), engine_errors("vLLM does not take these prompts"):
             inputs = [{"prompt_token_ids": list(ids)} for ids in prompts]
             outputs = self._llm.generate(inputs, settings, use_tqdm=False)
-        return [_completion(output.outputs[0]) for output in outputs]
+        return [_completion(output.outputs[0], support=most > 0) for output in outputs]
 
     def sync(self, weights: NamedWeights, version: int) -> None:
         """See `InferenceEngine`: through a temporary folder, since vLLM may run in processes of its own.
@@ -124,9 +127,13 @@ class VLLMEngine:
         self._llm = None
 
 
-def _completion(output: Any) -> Completion:
-    ids = list(output.token_ids)
-    logps = None
-    if output.logprobs is not None:
-        logps = [float(at[token].logprob) for token, at in zip(ids, output.logprobs, strict=True)]
-    return Completion(ids, output.finish_reason == "length", logps)
+def _completion(output: Any, *, support: bool) -> Completion:
+    ids, truncated = list(output.token_ids), output.finish_reason == "length"
+    if output.logprobs is None:
+        return Completion(ids, truncated)
+    tokens = [list(at) for at in output.logprobs]
+    values = [[one.logprob for one in at.values()] for at in output.logprobs]
+    if not support:
+        return Completion(ids, truncated, sampled_logps(ids, tokens, values))
+    logps, kept = support_of(ids, tokens, values)
+    return Completion(ids, truncated, logps, support=kept)

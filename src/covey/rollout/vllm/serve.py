@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from covey.config.secrets import ENGINE_KEY
+from covey.config.vllm_lora import RANKS, lora_options
 from covey.errors import CoveyError, EngineError
 from covey.rollout.vllm.engine import cpu_options, installed, thinking_processors
 from covey.rollout.vllm.worker import WORKER
@@ -103,6 +104,12 @@ def parser() -> argparse.ArgumentParser:
         default="auto",
         help="dtype of weights and computation; auto is float32 on a CPU, vLLM's choice on a GPU",
     )
+    made.add_argument(
+        "--max-lora-rank",
+        type=int,
+        help="serve LoRA adapters of up to this rank, which a trainer then sends alone (training.vllm_lora_sync)",
+    )
+    made.add_argument("--enable-lora", action="store_true", help="the same, of up to rank 16")
     made.add_argument("--log-file", type=Path, help="write the server's output into this file")
     return made
 
@@ -135,6 +142,8 @@ def command(
     made += ["--middleware", "covey.rollout.vllm.serve.Instance"]
     for mask in thinking_processors(args.model):
         made += ["--logits-processors", mask]
+    if args.enable_lora or args.max_lora_rank is not None:
+        made += _lora_arguments(args, more)
     if on_cpu:  # compilation takes minutes there, and does not make small models faster
         made += ["--enforce-eager", "--worker-extension-cls", WORKER]
     else:
@@ -144,22 +153,59 @@ def command(
     return [*made, *more]
 
 
+def _lora_arguments(args: argparse.Namespace, more: Sequence[str]) -> list[str]:
+    """The arguments for adapters: on all linear layers but the output layer, whose adapters vLLM leaves out of the
+    log-probs of prompts; on a CPU it fails with them.
+
+    Raises:
+        EngineError: the model cannot be loaded.
+    """
+    options = lora_options(args.max_lora_rank or 16)
+    made = ["--enable-lora", "--max-lora-rank", str(options["max_lora_rank"])]
+    if "--max-loras" not in more:
+        made += ["--max-loras", str(options["max_loras"])]
+    if "--lora-target-modules" not in more:
+        made += ["--lora-target-modules", *_linear_layers(args.model, more)]
+    return made
+
+
+def _linear_layers(model: str, more: Sequence[str]) -> list[str]:
+    """The last parts of the names of a model's linear layers, without the output layer's."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    with torch.device("meta"):
+        made = AutoModelForCausalLM.from_config(_config(model, more), trust_remote_code="--trust-remote-code" in more)
+    head = made.get_output_embeddings()
+    linear = [(name, module) for name, module in made.named_modules() if isinstance(module, torch.nn.Linear)]
+    return sorted({name.rpartition(".")[2] for name, module in linear if module is not head})
+
+
+def _config(model: str, more: Sequence[str]) -> Any:
+    """transformers' config of the model.
+
+    Raises:
+        EngineError: it cannot be loaded.
+    """
+    from transformers import AutoConfig
+
+    revision = more[more.index("--revision") + 1] if "--revision" in more else "main"
+    try:
+        return AutoConfig.from_pretrained(model, revision=revision, trust_remote_code="--trust-remote-code" in more)
+    except (OSError, ValueError) as error:
+        raise EngineError(f"--model {model} cannot be loaded: {' '.join(str(error).split())}") from error
+
+
 def cpu_cache(args: argparse.Namespace, more: Sequence[str]) -> list[str]:
     """The size of the KV cache of a server on the CPU: room for its sequences, not a share of the machine's memory.
 
     Raises:
         EngineError: the model cannot be loaded, or vLLM does not support it on a CPU.
     """
-    from transformers import AutoConfig
-
     if any(text.startswith(("--kv-cache-memory-bytes", "--kv_cache_memory_bytes")) for text in more):
         return []
-    try:
-        config = AutoConfig.from_pretrained(args.model, trust_remote_code="--trust-remote-code" in more)
-    except (OSError, ValueError) as error:
-        raise EngineError(f"--model {args.model} cannot be loaded: {' '.join(str(error).split())}") from error
     sizes = cpu_options(
-        config,
+        _config(args.model, more),
         max_model_len=args.max_model_len,
         max_num_seqs=_CPU_SEQUENCES,
         gpu_memory_utilization=args.gpu_memory_utilization,
@@ -183,6 +229,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         **os.environ,
         "VLLM_SERVER_DEV_MODE": "1",  # enables the endpoints for weights
         INSTANCE_VARIABLE: uuid.uuid4().hex,
+        "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1",  # has an effect with --enable-lora only
     }
     try:
         made = command(args, [*more, *(cpu_cache(args, more) if on_cpu else ())], on_cpu=on_cpu, **_distribution())
@@ -205,6 +252,8 @@ def _check(args: argparse.Namespace) -> None:
         )
     if args.tensor_parallel_size < 1:
         raise EngineError(f"--tensor-parallel-size {args.tensor_parallel_size} must be 1 or more.")
+    if args.max_lora_rank is not None and not 1 <= args.max_lora_rank <= RANKS[-1]:
+        raise EngineError(f"--max-lora-rank {args.max_lora_rank} must be from 1 to {RANKS[-1]}, vLLM's highest.")
     if not _is_loopback(args.host) and not os.environ.get(ENGINE_KEY):
         raise EngineError(
             f"--host {args.host} lets every machine in the network load weights and call methods of the server: set "

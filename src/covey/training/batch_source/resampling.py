@@ -58,6 +58,8 @@ class Sample:
     """What reward functions logged about this completion, by column."""
     episode: Episode | None = None
     """With tools or an environment, without these."""
+    support: Tensor | None = None
+    """The tokens that could be sampled in each place, `[T, C]`; None where that is not known, or all could."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +124,7 @@ def make_round(
     extra: Mapping[str, Sequence[Any]],
     reported: Mapping[str, Sequence[float]],
     episodes: Sequence[Episode] = (),
+    supports: Sequence[Tensor | None] = (),
 ) -> SamplingRound:
     """The round of these rows, from their completions and rewards.
 
@@ -142,6 +145,7 @@ def make_round(
             None if logps is None else list(logps[index]),
             {column: values[index] for column, values in extra.items()},
             episodes[index].detached() if episodes else None,
+            supports[index] if supports else None,
         )
         for index, row in enumerate(rows)
     ]

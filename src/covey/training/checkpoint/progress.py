@@ -46,6 +46,8 @@ class TrainingProgress:
     """What the objective recorded of the completions in the log."""
     objective_state: Any = None
     """The state of an objective that has one."""
+    sampler_gap: Mapping[str, float] = field(default_factory=dict)
+    """The newest gap between sampler and trainer by metric, which is logged until the next generation."""
 
 
 def save_progress(checkpoint: Path, process_index: int, progress: TrainingProgress) -> None:

@@ -33,6 +33,7 @@ COMPLETION_KEYS = (
     "old_per_token_logps",
     "ref_per_token_logps",
     "sampling_per_token_logps",
+    "support",
     "importance_sampling_ratio",
 )
 SEQUENCE_KEYS = ("token_type_ids", "mm_token_type_ids")

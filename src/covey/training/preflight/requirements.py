@@ -12,6 +12,7 @@ from covey import rewards
 from covey.config import Config
 from covey.config.groups.mesh import Mesh
 from covey.config.vllm import notes_on_sharing
+from covey.config.vllm_lora import served_rank
 from covey.errors import ConfigError, RunDirectoryError
 from covey.evaluation.benchmarks import check_benchmarks
 from covey.evaluation.grading import check_columns_for
@@ -45,11 +46,28 @@ def check_supported(config: Config) -> list[str]:
 
         engine_class(config.rollout.own_engine, "rollout.engine")
     notes = notes_on_sharing(config)
-    if config.training.use_vllm and config.model.lora.active:
-        notes.append(
-            "vLLM gets the adapters merged into the weights after each step, and they are unmerged here: TRL does so."
-        )
+    if config.training.use_vllm:
+        notes += _on_adapters(config)
     return notes
+
+
+def _on_adapters(config: Config) -> list[str]:
+    """A note on what vLLM gets of adapters.
+
+    Raises:
+        ConfigError: it is to get them alone, and cannot.
+    """
+    rank, reason = served_rank(config)
+    if config.training.vllm_lora_sync == "adapter" and reason is not None:
+        raise ConfigError(
+            f"training.vllm_lora_sync=adapter, but vLLM cannot get adapters alone: {reason}. With auto or merge it "
+            "gets whole weights with the adapters merged."
+        )
+    if not config.model.lora.active:
+        return []
+    if rank:
+        return ["vLLM gets the adapters alone after each step, where it takes them (training.vllm_lora_sync)."]
+    return [f"vLLM gets whole weights with the adapters merged after each step: {reason}."]
 
 
 def check_engine() -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -26,9 +26,6 @@ from covey.model.group_attention import LAYOUT, NO_MASK, GroupLayout, PackedGrou
 from covey.model.norms import use_own_norms
 
 logger = logging.getLogger(__name__)
-
-STATES = "covey_thinks"
-"""The argument of a model's forward that says whether each scored position is inside of thinking."""
 
 
 @dataclass(frozen=True)
@@ -109,17 +106,12 @@ class SharedScoring:
     each hidden state that leaves the backbone.
     """
 
-    def __init__(
-        self, *, on: bool = True, thinks: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None = None
-    ) -> None:
+    def __init__(self, *, on: bool = True) -> None:
         """
         Args:
             on: whether to share prompts at all.
-            thinks: under a reasoning vocabulary, maps ids and mask `[B, S]` to whether the token after each one is
-                inside of thinking.
         """
         self._on = on
-        self._thinks = thinks
         self._reasons: WeakKeyDictionary[torch.nn.Module, str | None] = WeakKeyDictionary()
 
     def score(
@@ -132,6 +124,7 @@ class SharedScoring:
         rows_per_forward: int | None = None,
         group_size: int = 1,
         compute_entropy: bool = False,
+        restricted: Callable[[int], AbstractContextManager[None]] = lambda _: nullcontext(),
         **more: Any,
     ) -> tuple[torch.Tensor, torch.Tensor | None, None] | None:
         """Log-probs of the completion tokens, with gradients if they are enabled.
@@ -144,6 +137,7 @@ class SharedScoring:
             rows_per_forward: None takes all rows. Every process must pass the same number.
             group_size: rows of a group; `rows_per_forward` is rounded up to a multiple of it.
             compute_entropy: whether to return the entropies of the next-token distributions too.
+            restricted: context manager around the forwards, of the rows of each one: how the head normalises.
             more: further arguments of the plain path, which has to be used if any of them is set.
 
         Returns:
@@ -156,27 +150,16 @@ class SharedScoring:
         parts = [slice(start, start + rows) for start in range(0, len(input_ids_BS), rows)]
         packs = [pack(input_ids_BS[part], mask_BS[part], length_T) for part in parts]
         outputs = []
-        for part, packed in zip(parts, packs, strict=True):
-            if packed is None:
-                self._falls_back("a row has no prompt, or its padding is not where it is expected")
-                return None
-            ids = input_ids_BS[part]
-            states = (
-                {} if self._thinks is None else {STATES: self._inside_thinking(ids, mask_BS[part], length_T, packed)}
-            )
-            outputs.append(self._forward(model, ids, packed, length_T, compute_entropy, states))
-            if self._falls_back(self._unsupported_reason(model)):
-                return None
+        with restricted(rows):
+            for part, packed in zip(parts, packs, strict=True):
+                if packed is None:
+                    self._falls_back("a row has no prompt, or its padding is not where it is expected")
+                    return None
+                outputs.append(self._forward(model, input_ids_BS[part], packed, length_T, compute_entropy))
+                if self._falls_back(self._unsupported_reason(model)):
+                    return None
         logps_BT, *entropies_BT = (torch.cat(parts) for parts in zip(*outputs, strict=True))
         return logps_BT, entropies_BT[0] if compute_entropy else None, None
-
-    def _inside_thinking(
-        self, input_ids_BS: torch.Tensor, mask_BS: torch.Tensor, length_T: int, packed: PackedRows
-    ) -> torch.Tensor:
-        """Whether each completion token is sampled inside of thinking, `[1, M]`."""
-        assert self._thinks is not None
-        after_BS = self._thinks(input_ids_BS, mask_BS)
-        return after_BS[:, -length_T - 1 : -1].flatten()[packed.target_index][None]
 
     def supports(self, model: torch.nn.Module) -> bool:
         """Whether rows of this model are packed, as far as known before the next forward pass."""
@@ -207,7 +190,6 @@ class SharedScoring:
         packed: PackedRows,
         length_T: int,
         compute_entropy: bool,
-        more: dict[str, torch.Tensor],
     ) -> tuple[torch.Tensor, ...]:
         unwrapped = _causal_model(model)
         assert not isinstance(unwrapped, str)
@@ -220,7 +202,6 @@ class SharedScoring:
                 shift_labels=targets_M[None],
                 fused_lm_head=True,
                 **{LAYOUT: packed.layout},
-                **more,
             )
         layers = unwrapped.config.num_hidden_layers
         if packed.layout.problem is not None:

@@ -31,7 +31,7 @@ class ReasoningSupport:
         model: the policy, adapters or not.
         reference: the reference model, if it is a separate one.
         args: the trainer's.
-        mask_head: makes a model's fused head score by a vocabulary.
+        prepare: makes a model's fused head ready to score by a vocabulary.
 
     Raises:
         ConfigError: the settings cannot be combined with a reasoning vocabulary.
@@ -44,7 +44,7 @@ class ReasoningSupport:
         model: Any,
         reference: Any,
         args: Any,
-        mask_head: Callable[[Any, ReasoningVocabulary], None],
+        prepare: Callable[[Any], None],
     ) -> None:
         self.vocabulary = vocabulary or vocabulary_of(model)
         self._model, self._temperature = model, float(args.temperature)
@@ -58,17 +58,12 @@ class ReasoningSupport:
         for one in (model, reference):
             if one is not None:
                 attach(one, self.vocabulary)
-                mask_head(base_model(one), self.vocabulary)
+                prepare(base_model(one))
         if hasattr(model, "peft_config") and not _rows_are_trained(model):
             logger.warning(
                 "The adapters do not train the embeddings of the reasoning tokens, so these stay copies. "
                 "Pass LoraConfig trainable_token_indices (covey.model.adapters.trainable_rows) to train their rows too."
             )
-
-    @property
-    def thinks(self) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None:
-        """See `SharedScoring`."""
-        return states_of(self.vocabulary)
 
     def generating(self) -> AbstractContextManager[None]:
         """Context manager: the policy's own `generate` uses the vocabulary's mask."""
@@ -103,10 +98,3 @@ class ReasoningSupport:
 def _rows_are_trained(model: Any) -> bool:
     head = model.get_base_model().get_input_embeddings()
     return any(parameter.requires_grad for parameter in head.parameters())
-
-
-def states_of(vocabulary: ReasoningVocabulary | None) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None:
-    """Maps ids and mask `[B, S]` to whether the token after each one is inside of thinking; None without vocabulary."""
-    if vocabulary is None:
-        return None
-    return lambda ids_BS, mask_BS: vocabulary.inside(vocabulary.states(ids_BS, mask_BS))

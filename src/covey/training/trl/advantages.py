@@ -5,15 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from trl.models.utils import disable_gradient_checkpointing
 
 from covey.training.advantages.objective_step import ScoredRewards, compute_advantages, loss_mask
-
-FORWARD_KEYS = (
-    *("pixel_values", "image_grid_thw", "num_images", "pixel_attention_mask", "spatial_shapes", "num_tiles"),
-    *("image_sizes", "token_type_ids", "mm_token_type_ids", "image_position_ids"),
-)
-"""What TRL's scoring pass takes besides tokens, all for images."""
 
 
 def scored(trainer: Any, rewards_BF: torch.Tensor) -> ScoredRewards:
@@ -62,13 +55,5 @@ def _policy_logps(trainer: Any, batch: dict[str, Any]) -> torch.Tensor | None:
     kept: torch.Tensor | None = batch.get("old_per_token_logps")
     if kept is not None or "policy" not in trainer._needs:
         return kept
-    with torch.no_grad(), disable_gradient_checkpointing(trainer.model, trainer.args.gradient_checkpointing_kwargs):
-        logps_BT, _, _ = trainer._get_per_token_logps_and_entropies(
-            trainer.model,
-            torch.cat([batch["prompt_ids"], batch["completion_ids"]], dim=1),
-            torch.cat([batch["prompt_mask"], batch["completion_mask"]], dim=1),
-            batch["completion_ids"].size(1),
-            batch_size=trainer.args.per_device_train_batch_size,
-            **{key: batch[key] for key in FORWARD_KEYS if key in batch},
-        )
-    return torch.as_tensor(logps_BT)
+    logps_BT: torch.Tensor = trainer.sampling.score_batch(batch)
+    return logps_BT

@@ -1,15 +1,17 @@
 """vLLM as TRL trains with it, on CPUs too, with a check that it holds the trained weights.
 
-`EngineGeneration` replaces TRL's `VLLMGeneration`. On GPUs, TRL sends the weights; added are the check after each sync
-(see `engine_sync`), a server that may be replaced by another during the run, and what TRL does not pass to vLLM: the
-dtype and the run's seed.
+`EngineGeneration` replaces TRL's `VLLMGeneration`. On GPUs, TRL sends the weights; added are adapters that are sent
+alone (see `engine_lora`), the check after each sync (see `engine_sync`), a server that may be replaced by another
+during the run, and what TRL does not pass to vLLM: the dtype and the run's seed.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
+from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
@@ -19,20 +21,28 @@ from trl.generation import vllm_generation
 from trl.generation.vllm_generation import VLLMGeneration
 from trl.trainer import grpo_trainer
 
+from covey.config.vllm import LOCAL_HOSTS
+from covey.config.vllm_lora import lora_options
 from covey.errors import EngineError
 from covey.rollout.vllm import engine as vllm_engine
 from covey.runlog import names
 from covey.training.distributed.sharding import environment_kept
 from covey.training.replaced import replaced
-from covey.training.trl.engine_sync import Gap, WeightSyncCheck, probe_rows, trainer_logps
+from covey.training.trl.engine_lora import PolicyAdapter, chosen_adapter, send_whole, target_names
+from covey.training.trl.engine_sync import Gap, Rows, WeightSyncCheck, probe_rows, trainer_logps
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+Logps = list[list[float]]
 
 _GAP = names.ENGINE_GAP.removeprefix("train/")  # as the trainer logs it
 _TRIES = 5
 """How often a generation or sync is tried with a new server before the run ends."""
+_SLEEPS = "in sleep mode vLLM drops its base weights (training.vllm_enable_sleep_mode)"
+_SPREAD, _WIDEST, _CHANGE = 0.02, 8.0, 4.0
+"""Standard deviation of random adapters, doubled up to the second until they change log-probs by so many times the
+tolerance."""
 _LAUNCHERS = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 """Environment variables of a distributed launch. TRL sets them for a single process too, to start vLLM; if they stayed,
 this program's next run and its children would wait for other processes."""
@@ -46,11 +56,18 @@ class EngineGeneration(VLLMGeneration):
     step_now: Callable[[], int] = staticmethod(lambda: 0)
     """Returns the step, for messages; may be set."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, lora_sync: str = "auto", shared_folder: Path | None = None, **kwargs: Any) -> None:
         """As TRL's.
+
+        Args:
+            args: TRL's.
+            lora_sync: `training.vllm_lora_sync`.
+            shared_folder: a folder that other machines may see, for adapters on the way to a server there.
+            kwargs: TRL's.
 
         Raises:
             EngineError: the server does not answer, or vLLM does not take the model.
+            ConfigError: it does not take the adapter alone, with `lora_sync="adapter"`.
         """
         if not vllm_engine.installed():
             raise EngineError(
@@ -60,10 +77,19 @@ class EngineGeneration(VLLMGeneration):
         self._sync_check: WeightSyncCheck | None = None
         self._gaps: list[Gap] = []
         self._syncs = 0
+        self._lora_sync, self._shared_folder = lora_sync, shared_folder
+        self._adapter: PolicyAdapter | None = None
+        self._is_proven = False
+        self._rows: Rows | None = None
+        self._request: Any = None  # of the engine in this process, for the adapter that it holds
         from covey.training.trl.engine_client import EngineClient
 
         with replaced(vllm_generation, LLM=self._start, VLLMClient=EngineClient), environment_kept(*_LAUNCHERS):
             super().__init__(*args, **kwargs)
+        if self.mode == "server":
+            self._adapter = self._chosen_adapter(
+                lambda rank: self._broadcast_from_main(lambda: self.vllm_client.adapter_refusal(rank))
+            )
 
     @property
     def _on_cpu(self) -> bool:
@@ -87,7 +113,17 @@ class EngineGeneration(VLLMGeneration):
                     "it to false."
                 )
             kwargs |= vllm_engine.cpu_options(self.model.config, **kwargs)
-        return vllm_engine.start(**kwargs)
+        self._adapter = self._chosen_adapter(lambda _: _SLEEPS if self.enable_sleep_mode else None)
+        if self._adapter is not None:
+            kwargs |= lora_options(self._adapter.rank) | {"lora_target_modules": target_names(self.model)}
+        return vllm_engine.start(**kwargs, max_logprobs=-1)
+
+    def _chosen_adapter(self, engine_refusal: Callable[[int], str | None]) -> PolicyAdapter | None:
+        """The adapter that syncs send alone, see `chosen_adapter`; None if they send whole weights."""
+        folder = None
+        if self.mode == "server" and self._broadcast_from_main(lambda: str(self.vllm_client.host)) not in LOCAL_HOSTS:
+            folder = self._shared_folder
+        return chosen_adapter(self.model, self._dist, self._lora_sync, engine_refusal, folder)
 
     def sync_weights(self) -> None:
         """Send the current weights to the engine, and check that it has them.
@@ -98,10 +134,12 @@ class EngineGeneration(VLLMGeneration):
         for _ in range(_TRIES):
             if self.mode == "server" and self.accelerator.is_main_process:
                 self.vllm_client.reconnect()
-            if self.mode == "colocate" and self._on_cpu:
-                vllm_engine.load_into(self.llm, self._named_copies())
+            if self._adapter is not None and not self._is_proven:
+                self._prove_adapter(self._adapter)
+            if self._adapter is not None:
+                self._send_adapter(self._adapter)
             else:
-                super().sync_weights()
+                self._send_weights()
             lost = self._lost()
             if lost is None:
                 self._check_sync()
@@ -112,6 +150,61 @@ class EngineGeneration(VLLMGeneration):
             logger.warning("The vLLM server was lost during a weight sync: %s. The sync is retried.", lost)
         raise EngineError(f"The weights could not be sent to a vLLM server in {_TRIES} tries: {lost}.")
 
+    def _send_weights(self) -> None:
+        if self.mode == "colocate" and self._on_cpu:
+            vllm_engine.load_into(self.llm, self._named_copies())
+        else:
+            super().sync_weights()
+
+    def _send_adapter(self, adapter: PolicyAdapter) -> None:
+        tensors = adapter.tensors()
+        if wrong := self._anywhere(lambda: self._load_adapter(*adapter.write(tensors, self.step_now()))):
+            raise EngineError(wrong)
+
+    def _load_adapter(self, name: str, folder: Path) -> None:
+        """Have this process's engine use the adapter in a folder from now on."""
+        if self.mode == "server":
+            self.vllm_client.load_adapter(name, folder)
+            return
+        before, engine = self._request, self.llm.llm_engine
+        request = vllm_engine.adapter_request(name, 1 if before is None else before.lora_int_id + 1, folder)
+        with vllm_engine.engine_errors("vLLM does not take the adapter"):
+            engine.add_lora(request)
+        self._request = request
+        if before is not None:
+            engine.remove_lora(before.lora_int_id)
+
+    def _prove_adapter(self, adapter: PolicyAdapter) -> None:
+        """Before the first sync: does vLLM compute with the adapter what the trainer computes?
+
+        It leaves out layers that it does not know without a word, and a new adapter changes nothing, so this is seen
+        with random weights. Base weights other than the trainer's, such as those of the run before on the same server,
+        are replaced once.
+
+        Raises:
+            ConfigError: it does not, with `vllm_lora_sync=adapter`; otherwise syncs send whole weights from now on.
+        """
+        check = self._new_check()
+        with self.model.disable_adapter():
+            base = self._own_logps()
+        if self._anywhere(lambda: self._difference(check, base, base=True)):
+            logger.info("vLLM's base weights are not the trainer's: they are sent once.")
+            with replaced(self.model, merge_adapter=lambda: None, unmerge_adapter=lambda: None):
+                self._send_weights()
+        spread, moved = _SPREAD, 0.0
+        while moved < _CHANGE * check.tolerance and spread < _WIDEST:
+            with adapter.random(spread):
+                own, tensors = self._own_logps(), adapter.tensors()
+            moved, spread = self._broadcast_from_main(lambda: check.compare(own, base).mean), 2 * spread  # noqa: B023
+        wrong = self._anywhere(lambda: self._load_adapter(*adapter.write(tensors, self.step_now())))
+        wrong = wrong or self._anywhere(lambda: self._difference(check, own))
+        if wrong:
+            self._adapter = self._request = None
+            if self.mode == "server" and self._has_engine:
+                self.vllm_client.drop_adapters()
+            send_whole(self._lora_sync, f"{wrong}; random weights of the adapter change the trainer's by {moved:.3g}")
+        self._is_proven = self.mode != "server" or self._broadcast_from_main(lambda: self.vllm_client.lost is None)
+
     def generate(self, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         """As TRL's. Completions of a server without the current weights are discarded and generated again.
 
@@ -119,7 +212,8 @@ class EngineGeneration(VLLMGeneration):
             EngineError: no server generated them, or vLLM does not accept the prompts.
         """
         for _ in range(_TRIES):
-            with vllm_engine.engine_errors("vLLM does not take these prompts (training.vllm_max_model_length)"):
+            errors = vllm_engine.engine_errors("vLLM does not take these prompts (training.vllm_max_model_length)")
+            with errors, self._through_adapter():
                 output: tuple[Any, ...] = super().generate(*args, **kwargs)
             lost = self._lost()
             if lost is None:
@@ -127,6 +221,28 @@ class EngineGeneration(VLLMGeneration):
             logger.warning("The vLLM server was lost during generation: %s. Retried after a weight sync.", lost)
             self.sync_weights()
         raise EngineError(f"No vLLM server generated these completions in {_TRIES} tries: {lost}.")
+
+    def _through_adapter(self) -> AbstractContextManager[None]:
+        """Context manager: the engine of this process generates with the adapter that it holds."""
+        if self._request is None:
+            return nullcontext()
+        return replaced(self.llm, generate=partial(self.llm.generate, lora_request=self._request))
+
+    def check_logprobs(self, number: int) -> None:
+        """Check that the engine returns the log-probs of so many tokens in each place.
+
+        Raises:
+            EngineError: the server does not.
+        """
+        if self.mode == "server" and number:
+            most = self._broadcast_from_main(lambda: self.vllm_client.max_logprobs)
+            if 0 <= most < number:
+                raise EngineError(
+                    f"The vLLM server returns the log-probs of {most} tokens at most (--max-logprobs), and ratios over "
+                    f"the tokens that could be sampled need {number} (training.top_k, else rollout.support_top_k): "
+                    "start it with `python -m covey.rollout.vllm.serve`, lower that number, or set "
+                    "rollout.support=full for ratios over the full vocabulary, as TRL computes them."
+                )
 
     def take_metrics(self) -> dict[str, float]:
         """Metrics of the syncs since the last call, by name."""
@@ -165,6 +281,32 @@ class EngineGeneration(VLLMGeneration):
         for name, weights in self._iter_named_params():
             yield name, weights.detach().clone() if merged else weights
 
+    @property
+    def _has_engine(self) -> bool:
+        return self.mode == "colocate" or bool(self.accelerator.is_main_process)
+
+    def _anywhere(self, ask: Callable[[], str | None]) -> str | None:
+        """Call `ask` in the processes with an engine; the first text that it returns or raises in any of them."""
+        try:
+            found: list[str | None] = [ask() if self._has_engine else None]
+        except EngineError as error:  # the others wait in a collective
+            found = [str(error)]
+        if self.accelerator.num_processes > 1:
+            found = gather_object(found)
+        return next(filter(None, found), None)
+
+    def _new_check(self) -> WeightSyncCheck:
+        if self._rows is None:
+            tokenizer = getattr(self.processing_class, "tokenizer", self.processing_class)
+            self._rows = probe_rows(tokenizer, max_length=min(32, self._broadcast_from_main(self._max_model_len) - 1))
+        return WeightSyncCheck(self.sync_tolerance, {self.dtype, self._engine_type() if self._has_engine else ""})
+
+    def _own_logps(self) -> list[list[float]]:
+        """The trainer's log-probs of the probe, in every process: parameters may be sharded."""
+        assert self._rows is not None
+        with self.accelerator.autocast():
+            return trainer_logps(self.model, self._rows)
+
     def _check_sync(self) -> None:
         if self.mode == "colocate" and self.enable_sleep_mode:
             # TRL has woken the weights only. It wakes the cache once more before it generates, which vLLM skips.
@@ -173,39 +315,34 @@ class EngineGeneration(VLLMGeneration):
             if not self._syncs:
                 logger.warning("Under FSDP 1, vLLM's weights are not compared with the trainer's.")
             return
-        has_engine = self.mode == "colocate" or self.accelerator.is_main_process
         if self._sync_check is None:
-            tokenizer = getattr(self.processing_class, "tokenizer", self.processing_class)
-            self._rows = probe_rows(tokenizer, max_length=min(32, self._broadcast_from_main(self._max_model_len) - 1))
-            self._sync_check = WeightSyncCheck(
-                self.sync_tolerance, {self.dtype, self._engine_type() if has_engine else ""}
-            )
-        with self.accelerator.autocast():
-            own = trainer_logps(self.model, self._rows)  # on every process: parameters may be sharded
-        errors: list[str | None] = [self._sync_error(own) if has_engine else None]
-        if self.accelerator.num_processes > 1:
-            errors = gather_object(errors)
-        for text in filter(None, errors):
-            raise EngineError(text)
+            self._sync_check = self._new_check()
+        own = self._own_logps()
+        if wrong := self._anywhere(lambda: self._sync_error(own)):
+            raise EngineError(wrong)
 
-    def _sync_error(self, own: list[list[float]]) -> str | None:
-        """The error of this process's engine as text: the others wait for it in a collective."""
+    def _sync_error(self, own: Logps) -> str | None:
+        """The error of this process's engine."""
         assert self._sync_check is not None
-        try:
-            engine = self._engine_logps(self._rows)
-            if engine is None:  # the server was lost: nothing to compare
-                return None
-            gap = self._sync_check.compare(own, engine)
-        except EngineError as error:
-            return str(error)
+        engine = self._engine_logps()
+        if engine is None:  # the server was lost: nothing to compare
+            return None
+        gap = self._sync_check.compare(own, engine)
         self._gaps.append(gap)
         wrong = self._sync_check.error(gap, self.step_now())
         return None if wrong is None else str(wrong)
 
-    def _engine_logps(self, rows: list[list[int]]) -> list[list[float]] | None:
+    def _difference(self, check: WeightSyncCheck, own: Logps, *, base: bool = False) -> str | None:
+        """How far the engine's log-probs are from the trainer's, if that is too far; `base` leaves the adapter out."""
+        engine = self._engine_logps(base=base)
+        gap = 0.0 if engine is None else check.compare(own, engine).mean
+        return None if gap <= check.tolerance else f"its log-probs differ from the trainer's by {gap:.3g} on average"
+
+    def _engine_logps(self, *, base: bool = False) -> Logps | None:
+        assert self._rows is not None
         if self.mode == "colocate":
-            return vllm_engine.prompt_logps(self.llm, rows)
-        found: list[list[float]] | None = self.vllm_client.prompt_logps(rows)
+            return vllm_engine.prompt_logps(self.llm, self._rows, None if base else self._request)
+        found: Logps | None = self.vllm_client.prompt_logps(self._rows, base=base)
         return found
 
     def _engine_type(self) -> str:
@@ -233,9 +370,19 @@ class _SyncMetrics(TrainerCallback):
 
 
 @contextmanager
-def patched_engine(trainer: Any) -> Iterator[None]:
-    """Context manager: TRL's constructor makes an `EngineGeneration` for this trainer, if it uses vLLM."""
-    with replaced(grpo_trainer, VLLMGeneration=EngineGeneration):
+def patched_engine(trainer: Any, lora_sync: str) -> Iterator[None]:
+    """Context manager: TRL's constructor makes an `EngineGeneration` for this trainer, if it uses vLLM.
+
+    Args:
+        trainer: Covey's `GRPOTrainer`, which is being constructed.
+        lora_sync: `training.vllm_lora_sync`.
+    """
+
+    def make(*args: Any, **kwargs: Any) -> EngineGeneration:
+        folder = Path(trainer.args.output_dir) / "vllm_adapters"
+        return EngineGeneration(*args, **kwargs, lora_sync=lora_sync, shared_folder=folder)
+
+    with replaced(grpo_trainer, VLLMGeneration=make):
         yield
     if trainer.use_vllm:
         trainer.vllm_generation.step_now = lambda: trainer.state.global_step

@@ -5,7 +5,9 @@ from __future__ import annotations
 import logging
 import os
 import tempfile
+from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +40,8 @@ class EngineClient(VLLMClient):
         """
         self._timeout = connection_timeout
         self._synced: str | None = None
+        self._requests = Counter[str]()
+        self._held: list[str] = []
         try:
             super().__init__(*args, connection_timeout=connection_timeout, **kwargs)
         except requests.ConnectionError as error:  # which TRL raises by its plain name
@@ -48,6 +52,7 @@ class EngineClient(VLLMClient):
                 "its address."
             ) from error
         self.session.hooks["response"].append(self._record_instance)
+        self._base: str = self.model
 
     def check_server(self, *args: Any, **kwargs: Any) -> None:
         """As TRL's; the first request, from which on the API key is sent."""
@@ -71,6 +76,8 @@ class EngineClient(VLLMClient):
         config = self.get_server_info()
         self.dtype = str(config["model_config"]["dtype"]).removeprefix("torch.")
         self.max_model_len = int(config["model_config"]["max_model_len"])
+        self.max_logprobs = int(config["model_config"]["max_logprobs"])
+        self._lora, self._replicas = config["lora_config"], int(config["parallel_config"]["data_parallel_size"])
         if self._device.type == "cpu":
             if config["parallel_config"].get("worker_extension_cls") != WORKER:
                 raise EngineError(
@@ -106,6 +113,7 @@ class EngineClient(VLLMClient):
             logger.warning("A new vLLM server answers at %s: weights are sent again.", self.base_url)
             self.close_communicator()
             self.init_communicator(self._device)
+            self.model, self._held = self._base, []
 
     def take_lost(self) -> str | None:
         """Return and clear `lost`."""
@@ -135,6 +143,59 @@ class EngineClient(VLLMClient):
                 "a server on a CPU must run on the trainer's machine and see its temporary folder."
             )
 
+    def adapter_refusal(self, rank: int) -> str | None:
+        """Why the server does not take an adapter of this rank alone; None if it does."""
+        again = f"start it with `python -m covey.rollout.vllm.serve --model MODEL --max-lora-rank {rank}`"
+        if self._lora is None:
+            return f"the server at {self.base_url} was started without adapters: {again}"
+        if self._lora["max_lora_rank"] < rank:
+            return f"the server at {self.base_url} takes ranks up to {self._lora['max_lora_rank']}: {again}"
+        if self._replicas > 1:
+            return f"only one of the {self._replicas} replicas of the server at {self.base_url} would get it"
+        if self._device.type == "cpu" and self._lora["target_modules"] is None:
+            return f"on a CPU, vLLM fails with adapters on the output layer (--lora-target-modules): {again}"
+        return None
+
+    def load_adapter(self, name: str, folder: Path) -> None:
+        """Have the server use an adapter from now on, and drop those that no request uses any more.
+
+        A server that is lost sets `lost`.
+
+        Args:
+            name: of the adapter.
+            folder: with its weights and config, which the server must be able to read.
+
+        Raises:
+            EngineError: it does not take it.
+        """
+        try:
+            self._call("load_lora_adapter", {"lora_name": name, "lora_path": str(folder)})
+            self._held.append(name)
+            self.model, self._synced = name, self.instance
+            for old in [one for one in self._held if one != name and not self._requests[one]]:
+                self._call("unload_lora_adapter", {"lora_name": old})
+                self._held.remove(old)
+        except requests.RequestException as error:
+            self.lost = f"it did not take the adapter ({type(error).__name__})"
+
+    def drop_adapters(self) -> None:
+        """Use the model without an adapter from now on."""
+        for name in self._held:
+            with suppress(requests.RequestException):
+                self._call("unload_lora_adapter", {"lora_name": name})
+        self.model, self._held = self._base, []
+
+    def _call(self, method: str, payload: dict[str, str]) -> None:
+        """Call one of the server's methods for adapters: once, since it answers 500 to an adapter that is refused."""
+        answer = requests.post(f"{self.base_url}/v1/{method}", json=payload, headers=dict(self.session.headers))
+        self._record_instance(answer)
+        if answer.status_code != 200:
+            raise EngineError(
+                f"The vLLM server at {self.base_url} does not take the adapter ({answer.status_code}, {method}): "
+                f"{' '.join(answer.text.split())[:500]}. It must be able to read the trainer's folder "
+                f"{payload.get('lora_path', '')}"
+            )
+
     def reset_prefix_cache(self) -> None:
         """Drop the KV cache of the old weights; a lost server has none."""
         if self.lost is None:
@@ -147,23 +208,34 @@ class EngineClient(VLLMClient):
 
     def generate(self, prompts: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """As TRL's; empty, with `lost` set, if the server is lost or a server answered that was not synced."""
+        name = self.model
+        self._requests[name] += 1
         try:
             output: dict[str, Any] = super().generate(prompts, *args, **kwargs)
         except requests.RequestException as error:
             self.lost = f"it did not answer ({type(error).__name__})"
+        except EngineError:  # another server does not know the adapter
+            if self.instance == self._synced:
+                raise
         else:
             if self.instance == self._synced:
                 return output
-            self.lost = "the completions came from another server, which does not have the weights"
+        finally:
+            self._requests[name] -= 1
+        self.lost = self.lost or "the completions came from another server, which does not have the weights"
         return {"prompt_ids": [], "completion_ids": [], "logprobs": None, "logprob_token_ids": None}
 
-    def prompt_logps(self, rows: Sequence[Sequence[int]]) -> list[list[float]] | None:
+    def prompt_logps(self, rows: Sequence[Sequence[int]], *, base: bool = False) -> list[list[float]] | None:
         """Log-probabilities of each row's tokens after its first one, by the server's model.
 
         None, with `lost` set, if the server is lost or a server answered that was not synced.
+
+        Args:
+            rows: token ids.
+            base: leave out the adapter that the server holds; it need not be synced.
         """
         payload = {
-            "model": self.model,
+            "model": self._base if base else self.model,
             "prompt": [list(row) for row in rows],
             "max_tokens": 1,
             "temperature": 0.0,
@@ -174,7 +246,7 @@ class EngineClient(VLLMClient):
         except requests.RequestException as error:
             self.lost = f"it did not answer the probe ({type(error).__name__})"
             return None
-        if self.instance != self._synced:
+        if not base and self.instance != self._synced:
             self.lost = "the probe was answered by another server, which does not have the weights"
             return None
         return [

@@ -25,6 +25,7 @@ from covey.rollout.generate import engine_failures
 from covey.rollout.local.compatibility import options_of, unsupported_option
 from covey.rollout.local.engine import AnyHasWork
 from covey.rollout.registry import check_engine, check_reasoning
+from covey.rollout.vllm.support import candidates, sampled_logps, support_of
 from covey.training.replaced import replaced
 from covey.training.trl.engine import EngineGeneration
 
@@ -102,7 +103,7 @@ class PolicyEngine(LocalEngine):
 class TRLEngine:
     """TRL's vLLM, colocated or on a server. TRL sends the weights, which it reads from the policy itself."""
 
-    capabilities = Capabilities(logprobs=True, reasoning_vocab=True, collective=True)
+    capabilities = Capabilities(logprobs=True, reasoning_vocab=True, collective=True, support=True)
 
     def __init__(self, trainer: Any) -> None:
         """
@@ -130,18 +131,34 @@ class TRLEngine:
         engine: EngineGeneration = self._trainer.vllm_generation
         rows = [list(ids) for ids in prompts]
         names = ("max_completion_length", "temperature", "top_p", "top_k", "min_p", "repetition_penalty")
-        with replaced(engine, **{name: getattr(sampling, name) for name in names}):
-            _, completions, logps, _ = engine.generate(
+        settings = {name: getattr(sampling, name) for name in names}
+        if most := candidates(sampling, vocab_size(self._trainer)):
+            settings |= {"top_k": most, "logprobs": most}
+        with replaced(engine, **settings):
+            _, completions, logps, tokens = engine.generate(
                 prompts=rows,
                 images=None,
                 num_generations=self._group_size(rows) if engine.mode == "server" else 1,
                 profiler=profiling_context(self._trainer, "vLLM.generate"),
             )
         ends = {*self._trainer.eos_token_ids, *sampling.stop_token_ids}
-        return [
-            Completion(list(ids), not ids or ids[-1] not in ends, [_number(at[0]) for at in values])
-            for ids, values in zip(completions, logps, strict=True)
-        ]
+        found = list[Completion]()
+        for ids, token_ids, values in zip(completions, tokens, logps, strict=True):
+            one = Completion(list(ids), not ids or ids[-1] not in ends)
+            if most:
+                own, support = support_of(ids, token_ids, values)
+                found.append(replace(one, logps=own, support=support))
+            else:
+                found.append(replace(one, logps=sampled_logps(ids, token_ids, values)))
+        return found
+
+    def check(self, sampling: SamplingSettings) -> None:
+        """Check that the engine can return what these settings ask for.
+
+        Raises:
+            EngineError: it does not return so many log-probs.
+        """
+        self._trainer.vllm_generation.check_logprobs(candidates(sampling, vocab_size(self._trainer)))
 
     def _group_size(self, rows: list[list[int]]) -> int:
         """The largest size of groups of equal prompts that all prompts, of all processes, fall into."""
@@ -157,11 +174,6 @@ class TRLEngine:
 
     def close(self) -> None:
         """TRL's engine ends with the process."""
-
-
-def _number(logp: float | None) -> float:
-    """TRL's None is a log-probability that vLLM could not compute."""
-    return math.nan if logp is None else logp
 
 
 def engine_for(trainer: Any, own: InferenceEngine | None) -> InferenceEngine:
@@ -215,30 +227,34 @@ def generate_turn(
         ConfigError: the user's engine cannot sample by the settings.
         EngineError: the engine fails, or the prompts are not text only and it is the user's.
     """
-    engine = trainer.engine
+    engine, scoring = trainer.engine, trainer.sampling
+    turn: Turn
     if not text_only:
         if isinstance(engine, TRLEngine | PolicyEngine):
             return None
         raise EngineError(f"The engine {type(engine).__name__} takes tokens, and these prompts hold images as well.")
-    sampling, refusal = sampling_of(trainer)
+    asked, refusal = sampling_of(trainer)
+    sampling = scoring.settings(asked)
     if isinstance(engine, PolicyEngine):
-        if not engine.shared_prefill or trainer.use_transformers_continuous_batching:
+        found = None
+        if engine.shared_prefill and not trainer.use_transformers_continuous_batching:
+            with profiling_context(trainer, "transformers.generate"):
+                found = engine.sample_or_none(prompt_ids, sampling, refusal, max_lengths)
+        if found is None:
+            scoring.sampled_by_trl(asked)
             return None
-        with profiling_context(trainer, "transformers.generate"):
-            found = engine.sample_or_none(prompt_ids, sampling, refusal, max_lengths)
-        return None if found is None else ([one.ids for one in found], None)
+        turn = scoring.sampled(found, sampling)
+        return turn
     if refusal is not None:
         raise ConfigError(f"{refusal}, and {type(engine).__name__} generates the completions: leave it out.")
     sync_engine(trainer)
-    can = engine.capabilities
     # from the trainer's random numbers, which a checkpoint holds
-    seed = int(torch.randint(2**31, ())) if can.seeded else None
+    seed = int(torch.randint(2**31, ())) if engine.capabilities.seeded else None
     with nullcontext() if isinstance(engine, TRLEngine) else profiling_context(trainer, "engine.generate"):
-        wanted = can.logprobs and trainer.off_policy_mask_threshold is not None
-        settings, rows = replace(sampling, logprobs=wanted), vocab_size(trainer)
-        found = complete(engine, prompt_ids, settings, seed=seed, vocab_size=rows, max_lengths=max_lengths)
-    logps = [one.logps for one in found if one.logps is not None]
-    return [one.ids for one in found], logps if len(logps) == len(found) else None
+        rows = vocab_size(trainer)
+        found = complete(engine, prompt_ids, sampling, seed=seed, vocab_size=rows, max_lengths=max_lengths)
+    turn = scoring.sampled(found, sampling)
+    return turn
 
 
 def sync_engine(trainer: Any) -> None:

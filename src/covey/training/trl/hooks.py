@@ -35,6 +35,7 @@ class TrainerHooks(TrainerCallback):
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         trainer = self._trainer
+        trainer.sampling.repeat()
         trainer.checkpoints.check()
         waits = control.should_log or control.should_save or control.should_evaluate or control.should_training_stop
         if waits or trainer.accelerator.device.type == "cpu":

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from accelerate.utils import gather_object
@@ -63,6 +64,7 @@ def resampled_batch(
     seen_before = trainer.state.num_input_tokens_seen
     filled = resampler.fill(rows, lambda drawn: _generate(trainer, drawn, score))
     seen, trainer.state.num_input_tokens_seen = trainer.state.num_input_tokens_seen, seen_before
+    trainer.sampling.newest = replace(trainer.sampling.newest, supports=[sample.support for sample in filled.samples])
     trainer._rewards_BF = filled.rewards
     trainer._pending_extra_logs.update(filled.extra)
     trainer._pending_metrics.update(filled.reported)
@@ -132,4 +134,5 @@ def _generate(trainer: Any, rows: list[dict[str, Any]], score: Callable[[list[di
     rewards = scored(trainer, rewards_BF)
     signal_P = has_signal(rewards if trainer._objective is None else rewards.only(counts_B), counts_B)
     logged = {"extra": extra, "reported": reported}
-    return make_round(rows, ids, logps, rewards_BF, signal_P, **logged, episodes=trainer._episodes.newest)
+    episodes, supports = trainer._episodes.newest, trainer.sampling.newest.supports
+    return make_round(rows, ids, logps, rewards_BF, signal_P, **logged, episodes=episodes, supports=supports)

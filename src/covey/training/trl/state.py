@@ -26,6 +26,7 @@ def progress_of(trainer: Any) -> TrainingProgress:
         prompt_cursor=trainer._resampler.cursor if trainer._resampler is not None else None,
         objective_columns=trainer._objective_columns,
         objective_state=state_of(trainer._objective),
+        sampler_gap=trainer.sampling.last_gap,
     )
 
 
@@ -42,4 +43,5 @@ def restore_progress(trainer: Any, progress: TrainingProgress) -> None:
     extend_log(trainer._logs, progress.completion_log)
     trainer._objective_columns = dict(progress.objective_columns)
     restore_state(trainer._objective, progress.objective_state)
+    trainer.sampling.last_gap = dict(progress.sampler_gap)
     replay_permutations(trainer._train_sampler, progress.passes_done)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Coroutine, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from covey.environments.episodes import Episode, as_conversation, begin_resets, 
 from covey.environments.proxies import control_of
 from covey.runlog import names
 from covey.training.replaced import replaced
+from covey.training.scoring.sampled import joined
 
 
 class TrainerEpisodes:
@@ -32,6 +34,8 @@ class TrainerEpisodes:
         """Those of the batch that was generated last; empty without tools and environments."""
         self.turn_limits: list[int] | None = None
         """How many tokens each row of the next turn may add; None for `max_completion_length`."""
+        self._supports: list[list[torch.Tensor]] = []
+        """Of each of the newest episodes, the supports of its turns, `[T, C]`."""
 
     @property
     def used(self) -> bool:
@@ -101,6 +105,7 @@ class TrainerEpisodes:
         trainer = self._trainer
         environments = trainer.environments or [None] * len(prompts)
         self.newest = []
+        self._supports = [[one] for one in self._turn_supports([len(ids) for ids in completion_ids])]
         for index, environment in enumerate(environments):
             tools = {**trainer._async_tool_dicts[index], **trainer._sync_tool_dicts[index]}
             episode = Episode.of(prompts[index], list(prompt_ids[index]), tools, environment)
@@ -119,7 +124,17 @@ class TrainerEpisodes:
                 run_async=self._run_async,
                 largest=self._largest,
             )
+        supports = [joined(turns, one.mask) for turns, one in zip(self._supports, self.newest, strict=True)]
+        trainer.sampling.newest = replace(trainer.sampling.newest, supports=supports)
         return loop_result(self.newest)
+
+    def _turn_supports(self, lengths: Sequence[int]) -> list[torch.Tensor]:
+        """The supports of the turns that were just generated, cut to these lengths; without columns where unknown."""
+        supports = self._trainer.sampling.newest.supports or [None] * len(lengths)
+        return [
+            torch.empty(length, 0, dtype=torch.int32) if one is None else one[:length]
+            for one, length in zip(supports, lengths, strict=False)  # there may be rows to fill up the turn
+        ]
 
     def single_turns(
         self, prompts: list[Any], prompt_ids: list[list[int]], completion_ids: list[list[int]], completions: list[Any]
@@ -204,6 +219,10 @@ class TrainerEpisodes:
         with replaced(self, turn_limits=[*limits, *[1] * more]):
             filler = [[trainer._tokenizer.eos_token_id]] * more
             ids, logps = trainer._generate_single_turn(rows + filler, None, {}, num_generations=1)
+        going_on = [turns for turns, one in zip(self._supports, self.newest, strict=True) if one.ended is None]
+        lengths = [min(len(turn), limit) for turn, limit in zip(ids, limits, strict=False)]
+        for turns, support in zip(going_on, self._turn_supports(lengths), strict=False):
+            turns.append(support)
         return ids[:count], None if logps is None else logps[:count]
 
     def _largest(self, count: int) -> int:

@@ -44,12 +44,13 @@ from covey.training.preflight.dataset_checks import check_prompts
 from covey.training.replaced import replaced
 from covey.training.scoring.shared_scoring import SharedScoring
 from covey.training.scoring.thinking import ReasoningSupport
-from covey.training.trl.advantages import FORWARD_KEYS, apply_objective
+from covey.training.trl.advantages import apply_objective
 from covey.training.trl.engine import patched_engine
 from covey.training.trl.generation import engine_for, generate_turn, mixed_precision
 from covey.training.trl.hooks import TrainerHooks
-from covey.training.trl.masked_head import mask_head
 from covey.training.trl.resampled_batch import make_resampler, resampled_batch
+from covey.training.trl.restricted_head import give_bias
+from covey.training.trl.sampled_scoring import FORWARD_KEYS, SampledScoring
 from covey.training.trl.state import progress_of, restore_progress
 from covey.training.trl.tool_loop import TrainerEpisodes
 
@@ -71,6 +72,8 @@ class GRPOTrainer(TRLGRPOTrainer):
     """Current weight of the KL divergence."""
     recorder: CompletionRecorder | None = None
     """Logs columns about every completion, if set."""
+    asynchronous = False
+    """Whether completions are generated while the policy learns, and so with older weights."""
     _buffered_inputs: list[dict[str, Any]] | None
 
     def __init__(
@@ -83,6 +86,10 @@ class GRPOTrainer(TRLGRPOTrainer):
         speed: SpeedConfig | None = None,
         engine: InferenceEngine | None = None,
         vocabulary: ReasoningVocabulary | None = None,
+        support: str = "kept",
+        support_top_k: int = 256,
+        sampler_gap: bool = False,
+        vllm_lora_sync: str = "auto",
         **kwargs: Any,
     ) -> None:
         """TRL's arguments, and Covey's; by default, training is TRL's.
@@ -98,6 +105,12 @@ class GRPOTrainer(TRLGRPOTrainer):
             speed: which repeated work is done only once; None turns all of it on. The numbers stay the same.
             engine: generates the completions; None takes TRL's vLLM with `use_vllm=True`, else the policy itself.
             vocabulary: the model's reasoning vocabulary; None reads the one stored next to the weights, if any.
+            support: see `rollout.support`: over which tokens log-probs are normalised where top-k, top-p or min-p cut
+                some off. `full` is TRL's way, for which a `repetition_penalty` does not count either.
+            support_top_k: see `rollout.support_top_k`.
+            sampler_gap: see `logging.sampler_gap`.
+            vllm_lora_sync: what vLLM gets of a model with adapters after each step: `adapter`, `merge` (whole weights),
+                or `auto`, the adapter where vLLM takes it.
             kwargs: TRL's arguments by keyword.
 
         Raises:
@@ -108,7 +121,7 @@ class GRPOTrainer(TRLGRPOTrainer):
         if objective is not None:
             check_objective(objective)
         check_prompts(TRLGRPOTrainer, *args, **kwargs)
-        with patched_engine(self):
+        with patched_engine(self, vllm_lora_sync):
             super().__init__(*args, **kwargs)
         self._speed = speed if speed is not None else SpeedConfig()
         run = {"num_generations": self.num_generations, "max_completion_length": self.max_completion_length}
@@ -119,10 +132,12 @@ class GRPOTrainer(TRLGRPOTrainer):
         self._loss_logps_BT: torch.Tensor | None = None
         self._keeps_loss_logps = False
         self._restored: TrainingProgress | None = None
-        self._reasoning = ReasoningSupport(vocabulary, self.model, self.ref_model, self.args, mask_head)
+        self._reasoning = ReasoningSupport(vocabulary, self.model, self.ref_model, self.args, give_bias)
+        self.sampling = SampledScoring(self, support=support, support_top_k=support_top_k, measures=sampler_gap)
         self.engine = engine_for(self, engine)
+        self.sampling.check()
         self._episodes = TrainerEpisodes(self)
-        self._scoring = SharedScoring(on=self._speed.shared_scoring, thinks=self._reasoning.thinks)
+        self._scoring = SharedScoring(on=self._speed.shared_scoring)
         self._batching = batching_for(self._speed, self.args, self.model, router_loss=self.aux_loss_enabled)
         self._resampler = make_resampler(self, resample_groups) if resample_groups else None
         self._early_rewards = EarlyRewards(self.reward_funcs)
@@ -134,6 +149,11 @@ class GRPOTrainer(TRLGRPOTrainer):
     def _generate_every(self) -> int:
         """Micro-batches per generation batch, over all its iterations."""
         return int(self.args.steps_per_generation * self.num_iterations)
+
+    @property
+    def corrects_sampling(self) -> bool:
+        """Whether the loss has TRL's importance ratio, as with vLLM: see `SampledScoring.corrects`."""
+        return self.sampling.corrects
 
     @property
     def _needs(self) -> frozenset[str]:
@@ -204,7 +224,7 @@ class GRPOTrainer(TRLGRPOTrainer):
     def _generate(self, prompts: list[Any]) -> Any:
         self.check_finite()
         turns = conversation(self.engine) if self.tools else nullcontext()
-        with turns, replaced(grpo_trainer, parse_response=parse):
+        with turns, self.sampling.generating(), replaced(grpo_trainer, parse_response=parse):
             output = super()._generate(prompts)
         prompt_ids, ids, _, completions, _, extra_fields, *_ = output
         if self.rollout_func is None:
@@ -247,12 +267,14 @@ class GRPOTrainer(TRLGRPOTrainer):
     # -- replaces TRL's `_generate_and_score_completions`: in training, the objective computes the advantages, also
     #    those in TRL's log.
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
-        if self._resampler is not None and self.model.training:
-            output = resampled_batch(self, self._resampler, len(inputs), super()._generate_and_score_completions)
-        else:
-            inputs = self._episodes.begin(inputs)
-            with self._early_rewards.batch_of(inputs):
-                output = dict(super()._generate_and_score_completions(inputs))
+        with self.sampling.correcting():
+            if self._resampler is not None and self.model.training:
+                output = resampled_batch(self, self._resampler, len(inputs), super()._generate_and_score_completions)
+            else:
+                inputs = self._episodes.begin(inputs)
+                with self._early_rewards.batch_of(inputs):
+                    output = dict(super()._generate_and_score_completions(inputs))
+        self.sampling.finish(output)
         self._reasoning.measure(output, self._metrics, self.accelerator.reduce)
         rewards_BF, self._rewards_BF = self._rewards_BF, None
         if self._objective is None or rewards_BF is None or not self.model.training:
@@ -260,16 +282,13 @@ class GRPOTrainer(TRLGRPOTrainer):
         self._objective_columns = apply_objective(self, output, rewards_BF)
         return output
 
-    # -- replaces TRL's `_get_per_token_logps_and_entropies`: computes a group's prompt once, where supported; keeps the
-    #    log-probs of the loss for the KL.
-    def _get_per_token_logps_and_entropies(self, *args: Any, batch_size: Any = None, **more: Any) -> tuple[Any, ...]:
-        with self.accelerator.autocast():
-            scores = self._scoring.score(*args, rows_per_forward=batch_size, group_size=self.num_generations, **more)
-        if scores is None:
-            scores = super()._get_per_token_logps_and_entropies(*args, batch_size=batch_size, **more)
+    # -- replaces TRL's `_get_per_token_logps_and_entropies`: computes a group's prompt once, where supported, over the
+    #    tokens that could be sampled; keeps the log-probs of the loss for the KL.
+    def _get_per_token_logps_and_entropies(self, *args: Any, **more: Any) -> tuple[Any, ...]:
+        scores = self.sampling.score(super()._get_per_token_logps_and_entropies, *args, **more)
         if self._keeps_loss_logps:
             self._loss_logps_BT = scores[0].detach()
-        return tuple(scores)
+        return scores
 
     # -- replaces TRL's `_prepare_inputs`: in training, splits the generation batch into micro-batches of whole groups,
     #    without needless padding and without zero-gradient rows.
@@ -308,6 +327,10 @@ class GRPOTrainer(TRLGRPOTrainer):
     # -- TRL's `_compute_loss` of a chunk: under an objective that uses the reference itself, the loss has no KL term
     #    and Covey logs the KL; a controller or a limit needs the KL of the whole step.
     def _chunk_loss(self, model: torch.nn.Module, inputs: dict[str, Any]) -> torch.Tensor:
+        with self.sampling.correcting(), self.sampling.batch(inputs):
+            return self._loss_with_kl(model, inputs)
+
+    def _loss_with_kl(self, model: torch.nn.Module, inputs: dict[str, Any]) -> torch.Tensor:
         own_kl_term = "reference" not in self._needs
         if not self._measures_kl:
             return torch.as_tensor(super()._compute_loss(model, inputs))
