@@ -27,7 +27,7 @@ _NextCall = tuple[int, list[tuple[Group, Row]], Call | None]
 
 _WAKE = 1.0
 """Seconds after which a waiting thread looks for signals."""
-_CLOSE = 10.0
+_CLOSE = 5.0
 """Seconds that an engine gets to leave a call, before it is closed under it."""
 
 
@@ -248,8 +248,9 @@ class Rollouts:
 
     def _drop_snapshots(self) -> None:
         needed = {self._newest, self._writing} | (self._pool.versions if self.policy.fixed else set())
-        if self.replay is not None:
-            needed |= {call.version for call in self.replay.calls[self._calls :]}
+        if self.replay is not None and self._calls < len(self.replay.calls):
+            oldest = self.replay.calls[self._calls].version  # versions of calls never fall
+            needed |= {version for version in self._snapshots if version >= oldest}
         kept = {id(one) for version, one in self._snapshots.items() if version in needed}
         for version in [version for version in self._snapshots if version not in needed]:
             snapshot = self._snapshots.pop(version)

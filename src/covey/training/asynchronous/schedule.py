@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -24,8 +25,10 @@ from pathlib import Path
 from typing import Any
 
 from covey.errors import ConfigError
-from covey.runlog.files import guard_disk
+from covey.runlog.files import guard_disk, write_atomically
 from covey.training.asynchronous.pool import Group, Place
+
+logger = logging.getLogger(__name__)
 
 FORMAT = 1
 _SHOWN = 4
@@ -58,11 +61,14 @@ class ScheduleWriter:
         path.parent.mkdir(parents=True, exist_ok=True)
         source = path if copy is None else copy
         kept = source.read_bytes()[:keep] if keep and source.is_file() else b""
+        if len(kept) < keep:
+            logger.warning("%s lacks what was recorded before the checkpoint: it cannot be replayed.", source)
+            kept = b""
         self._path = path
         self._calls = sum(line.startswith(b'{"call"') for line in kept.splitlines())
+        write_atomically(path, kept)
         with guard_disk(path.name, path.parent):
-            self._file = path.open("wb")
-            self._file.write(kept)
+            self._file = path.open("ab")
         if not kept:
             self._add({"format": FORMAT, "settings": dict(settings)})
 

@@ -134,6 +134,7 @@ class AsynchronousRounds:
             names.STALENESS_MEAN: sum(stale) / len(stale),
             names.STALENESS_MAX: float(max(oldest)),
         }
+        self._log_staleness()
         trainer._log_completion_extra(names.COLUMN_VERSION, [row.versions[0][0] for _, row in rows])
         if self._settings.partial == "continue":
             trainer._log_completion_extra(names.COLUMN_VERSIONS, [[list(p) for p in row.versions] for _, row in rows])
@@ -152,13 +153,16 @@ class AsynchronousRounds:
             return dict(score(inputs))
 
     def end_step(self) -> None:
-        """Log the staleness of the completions of this step."""
+        """Log the time of the engine, and the staleness of completions that were generated for an earlier step."""
         metrics = self._trainer._metrics["train"]
         if self._rollouts is not None:
             metrics[names.ROLLOUT_TIME].append(self._rollouts.seconds_writing - self._seconds)
             self._seconds = self._rollouts.seconds_writing
-        if not self._staleness:
-            return
+        if self._staleness and not metrics[names.STALENESS_MAX]:  # a step without a round of its own
+            self._log_staleness()
+
+    def _log_staleness(self) -> None:
+        metrics = self._trainer._metrics["train"]
         metrics[names.STALENESS_MEAN].append(self._staleness[names.STALENESS_MEAN])
         metrics[names.STALENESS_MAX][:] = [max([*metrics[names.STALENESS_MAX], self._staleness[names.STALENESS_MAX]])]
 
@@ -187,6 +191,7 @@ class AsynchronousRounds:
 
     @property
     def _rows(self) -> int:
+        """Completions of a round."""
         return int(self._trainer.args.generation_batch_size)
 
     @property
@@ -218,11 +223,13 @@ class AsynchronousRounds:
         self._threads, self._seconds = torch.get_num_threads(), 0.0
         shutil.rmtree(self._folder, ignore_errors=True)
         replay = None if self._settings.schedule is None else Schedule.read(self._settings.schedule)
+        queues = trainer.use_vllm and self._settings.partial == "continue"
         engine = self._engine or (self._server() if trainer.use_vllm else self._process())
         self._rollouts = Rollouts(
             engine,
             self._sampling,
-            Policy(self._settings.staleness, prompts, *self._ways, rows_at_once=self._rows),
+            # a server has a queue of its own, and unfinished completions do not hold up the next call
+            Policy(self._settings.staleness, prompts, *self._ways, rows_at_once=None if queues else self._rows),
             group_size=trainer.num_generations,
             seed=int(trainer.args.seed),
             replay=replay,
