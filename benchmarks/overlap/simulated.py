@@ -20,13 +20,13 @@ TOKEN = 7
 class Lengths:
     """Tokens of completions: log-normal, with stragglers."""
 
-    median: float = 120.0
+    median: float = 40.0
     sigma: float = 0.7
     """Standard deviation of the logarithm."""
     stragglers: float = 0.02
     """Share of completions that are `factor` times as long."""
     factor: float = 5.0
-    most: int = 1000
+    most: int = 333
 
     def of(self, seed: int) -> int:
         """The length of the completion with this seed."""

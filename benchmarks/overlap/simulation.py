@@ -5,17 +5,16 @@ from __future__ import annotations
 import random
 import statistics
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from typing import Any
-
-from overlap.ideal import continued, finished, makespan
-from overlap.simulated import Lengths, SimulatedEngine
 
 from covey.rollout.engine import SamplingSettings
 from covey.training.asynchronous.plan import seeds_of
 from covey.training.asynchronous.pool import Policy
 from covey.training.asynchronous.rollouts import Rollouts
+from overlap.ideal import continued, finished, makespan
+from overlap.simulated import Lengths, SimulatedEngine
 
 PROMPT, GROUP = 16, 8
 """Tokens of a prompt, and completions of it."""
@@ -30,12 +29,12 @@ class Case:
     name: str
     ratio: float
     """Seconds of generation to seconds of learning, on average."""
-    lengths: Lengths = Lengths()
+    lengths: Lengths = field(default_factory=Lengths)
     prompts: int = 8
     """Of a round."""
     slots: int = 32
     rounds: int = 24
-    token_seconds: float = 5e-4
+    token_seconds: float = 1.5e-3
     sync_seconds: float = 0.005
     seed: int = 0
 
@@ -144,14 +143,13 @@ CASES = (
     Case("balanced", 1.0),
     Case("generation takes twice as long", 2.0),
     Case("learning takes twice as long", 0.5),
-    Case("no stragglers, equal lengths", 1.0, Lengths(median=300.0, sigma=0.0, stragglers=0.0)),
+    Case("equal lengths", 1.0, Lengths(median=100.0, sigma=0.0, stragglers=0.0), prompts=16, rounds=16),
 )
 SETTINGS = ((0, "finish"), *((staleness, partial) for staleness in (1, 2, 4) for partial in ("finish", "continue")))
 
 
-def simulate_all(say: Callable[[str], None]) -> list[Outcome]:
+def simulate_all(say: Callable[[str], None]) -> Iterator[Outcome]:
     """Run every case with every setting."""
-    found = []
     for case in CASES:
         for staleness, partial in SETTINGS:
             one = simulate(case, staleness, partial)
@@ -159,5 +157,4 @@ def simulate_all(say: Callable[[str], None]) -> list[Outcome]:
                 f"{case.name}, N={staleness}, {partial}: {one.seconds:.1f} s, ideal {one.ideal:.1f} s "
                 f"({one.efficiency:.1%})"
             )
-            found.append(one)
-    return found
+            yield one

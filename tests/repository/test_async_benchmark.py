@@ -80,3 +80,23 @@ def test_the_engine_writes_in_slots_and_goes_on_where_it_was_interrupted() -> No
     rest = [[*ids, *one.ids] for ids, one in zip(prompts, parts, strict=True)]
     again = engine.generate(rest, SamplingSettings(100), seed=seeds)
     assert [one.length + two.length for one, two in zip(parts, again, strict=True)] == wanted
+
+
+def test_the_interval_of_three_seeds() -> None:
+    """1, 2 and 3: standard deviation 1, t of two degrees of freedom 4.303."""
+    from overlap.real import interval
+
+    mean, half = interval([1.0, 2.0, 3.0])
+    assert (mean, half) == (2.0, pytest.approx(4.303 / 3**0.5))
+
+
+def test_the_scheduler_keeps_a_small_timetable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Through `Rollouts`, with every completion learned in the round that is due for it, and none older than N."""
+    from overlap.simulation import Case, Lengths, simulate
+
+    case = Case("small", 1.0, Lengths(median=20.0, most=60), prompts=2, slots=8, rounds=5, token_seconds=1e-4)
+    for staleness, partial in ((0, "finish"), (1, "finish"), (2, "finish"), (2, "continue")):
+        found = simulate(case, staleness, partial)
+        assert found.seconds >= found.ideal  # nothing is faster than the ideal
+        assert found.oldest <= staleness
+        assert 0 <= found.mean_staleness <= staleness

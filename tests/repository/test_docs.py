@@ -110,7 +110,7 @@ def test_files_and_packages_on_the_pages_exist(page: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", ["getting_started", "training", "models"])
+@pytest.mark.parametrize("page", ["getting_started", "training", "models", "asynchronous"])
 def test_marked_commands_run(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     texts = list(blocks(ROOT / "docs" / f"{page}.md", "bash", marked=True))

@@ -1,6 +1,7 @@
-"""A real Slurm of one machine, run as plain processes out of one folder: munged, slurmctld and slurmd.
+"""A real Slurm on this machine, run as plain processes out of one folder: munged, slurmctld, and a slurmd per node.
 
-No cgroups and no accounting; jobs run as the user who starts it, which must be root. Debian: `slurm-wlm` and `munge`.
+Several nodes have addresses of their own on the loopback interface, by which they are named. No cgroups and no
+accounting; jobs run as the user who starts it, which must be root. Debian: `slurm-wlm` and `munge`.
 """
 
 from __future__ import annotations
@@ -24,18 +25,17 @@ ClusterName=test
 SlurmctldHost={host}(127.0.0.1)
 SlurmUser={user}
 SlurmdUser={user}
-SlurmctldPort={ports[0]}
-SlurmdPort={ports[1]}
+SlurmctldPort={port}
 AuthType=auth/munge
 CredType=cred/munge
 # A job that goes back into the queue waits until its credential is over: two minutes, unless set here.
 AuthInfo=socket={folder}/munge.socket,cred_expire=5
 StateSaveLocation={folder}/state
-SlurmdSpoolDir={folder}/spool
+SlurmdSpoolDir={folder}/spool-%n
 SlurmctldPidFile={folder}/slurmctld.pid
-SlurmdPidFile={folder}/slurmd.pid
+SlurmdPidFile={folder}/slurmd-%n.pid
 SlurmctldLogFile={folder}/slurmctld.log
-SlurmdLogFile={folder}/slurmd.log
+SlurmdLogFile={folder}/slurmd-%n.log
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
 MpiDefault=none
@@ -50,9 +50,9 @@ ReturnToService=2
 KillWait=60
 InactiveLimit=0
 MinJobAge=600
-NodeName={host} NodeAddr=127.0.0.1 CPUs={cpus} RealMemory=1000 State=UNKNOWN
-PartitionName=main Nodes={host} Default=YES MaxTime=INFINITE OverSubscribe=YES State=UP
+PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE OverSubscribe=YES State=UP
 """
+_NODE = "NodeName={name} NodeHostname={host} NodeAddr={address} Port={port} CPUs={cpus} RealMemory=1000 State=UNKNOWN\n"
 
 
 def missing() -> str | None:
@@ -101,7 +101,7 @@ class Cluster:
 
     def logs(self) -> str:
         """The last lines of the daemons' logs."""
-        found = [self.folder / name for name in ("munged.log", "slurmctld.log", "slurmd.log")]
+        found = [self.folder / "munged.log", self.folder / "slurmctld.log", *self.folder.glob("slurmd-*.log")]
         return "".join(
             f"\n--- {file.name}\n" + "\n".join(file.read_text(errors="replace").splitlines()[-15:])
             for file in found
@@ -110,12 +110,17 @@ class Cluster:
 
 
 @contextmanager
-def running(folder: Path) -> Iterator[Cluster]:
+def running(folder: Path, nodes: int = 1) -> Iterator[Cluster]:
     """Context manager: a running Slurm, which leaves nothing behind."""
-    for name in ("state", "spool"):
-        (folder / name).mkdir(parents=True)
     host = socket.gethostname().partition(".")[0]
-    conf = _CONF.format(folder=folder, host=host, user=getpass.getuser(), ports=_free_ports(2), cpus=os.cpu_count())
+    names = [f"127.0.0.{number + 2}" for number in range(nodes)] if nodes > 1 else [host]
+    for name in ("state", *(f"spool-{name}" for name in names)):
+        (folder / name).mkdir(parents=True)
+    control, *ports = _free_ports(1 + nodes)
+    conf = _CONF.format(folder=folder, host=host, user=getpass.getuser(), port=control)
+    for name, port in zip(names, ports, strict=True):
+        address = name if nodes > 1 else "127.0.0.1"
+        conf += _NODE.format(name=name, host=host, address=address, port=port, cpus=os.cpu_count())
     (folder / "slurm.conf").write_text(conf, encoding="utf-8")
     (folder / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\nIgnoreSystemd=yes\n", encoding="utf-8")
     key = folder / "munge.key"
@@ -129,11 +134,11 @@ def running(folder: Path) -> Iterator[Cluster]:
     ]
     started: list[subprocess.Popen[bytes]] = []
     try:
-        for command in (munged, ["slurmctld", "-D", "-c"], ["slurmd", "-D", "-c"]):
+        for command in (munged, ["slurmctld", "-D", "-c"], *(["slurmd", "-D", "-c", "-N", name] for name in names)):
             started.append(_start(command, cluster))
             if command is munged:
                 cluster.wait_for((folder / "munge.socket").exists, 10, lambda: "munged does not come up")
-        cluster.wait_for(lambda: _is_idle(cluster), _SECONDS, lambda: "the node does not come up")
+        cluster.wait_for(lambda: _idle(cluster) == nodes, _SECONDS, lambda: "the nodes do not come up")
         yield cluster
     finally:
         if len(started) > 1:
@@ -149,17 +154,17 @@ def running(folder: Path) -> Iterator[Cluster]:
                 process.wait()
 
 
-def _is_idle(cluster: Cluster) -> bool:
+def _idle(cluster: Cluster) -> int:
     done = subprocess.run(
         ["scontrol", "--oneliner", "show", "node"], env=cluster.environment, capture_output=True, text=True, check=False
     )
-    return "State=IDLE " in done.stdout
+    return done.stdout.count("State=IDLE ")
 
 
 def _start(command: Sequence[str], cluster: Cluster) -> subprocess.Popen[bytes]:
     program = _which(command[0])
     assert program is not None
-    log = (cluster.folder / f"{command[0]}.out").open("wb")
+    log = (cluster.folder / f"{command[0]}.out").open("ab")
     with log:
         return subprocess.Popen(
             [program, *command[1:]], env=cluster.environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log

@@ -59,7 +59,7 @@ def assert_same_run(found: Path, expected: Path) -> None:
 
     Also checks that the run trained: otherwise the equality would mean nothing.
     """
-    rows, others = (_without_times(run) for run in (found, expected))
+    rows, others = (without_times(run) for run in (found, expected))
     assert rows == others
     assert [row["step"] for row in rows] == list(range(STEPS + 1))
     assert len({row["train/objective/beta"] for row in rows[1:]}) == STEPS
@@ -75,7 +75,8 @@ def assert_same_run(found: Path, expected: Path) -> None:
     assert all(torch.equal(ours["moments"][key], moment) for key, moment in theirs["moments"].items())
 
 
-def _without_times(run: Path) -> list[dict[str, Any]]:
+def without_times(run: Path) -> list[dict[str, Any]]:
+    """The rows of a run's metrics, but for times and memory."""
     rows = read_metrics(run / "metrics.jsonl")
     return [{name: value for name, value in row.items() if not name.startswith(("time/", "memory/"))} for row in rows]
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from covey.cli.config_arguments import make_console
 from covey.errors import ConfigError
+from covey.launch.machine import this_machine
 from covey.runlog.files import write_atomically
+from covey.runlog.overlap import Round
 
 
 def run_checks(*, quick: bool, file: str | None) -> int:
@@ -66,8 +69,21 @@ def _print(console: Any, found: dict[str, Any]) -> None:
         seconds = (f"{value:.3f}" for value in (one["seconds"], *one["parts"].values()))
         table.add_row(one["name"], f"{one['prompt']} + {one['completion']}", *seconds, *shown)
     console.print(table)
-    for text in errors:
+    for text in [*errors, *_staleness(found["speed"])]:
         console.print(text, markup=False, highlight=False)
+
+
+def _staleness(speed: list[dict[str, Any]]) -> Iterator[str]:
+    """Advice on training.staleness from the seconds of Covey's own steps."""
+    from covey.training.staleness_advice import Hardware, advised
+
+    machine = this_machine()
+    for one in speed:
+        if one["name"] == "covey" and "error" not in one:
+            generation = one["parts"]["generation"]
+            rounds = [Round(generation, one["seconds"] - generation)]
+            best, why = advised(rounds, Hardware(len(machine.gpus), machine.cpus).shared())
+            yield f"{one['prompt']} + {one['completion']} tokens: training.staleness={best}: {why}."
 
 
 def _short(number: float | None) -> str:

@@ -15,11 +15,13 @@ from covey.config import Config, TrainingConfig
 from covey.config.groups.mesh import Mesh, check_mesh
 from covey.errors import CoveyError
 from covey.runlog.directory import RunDirectory
+from covey.runlog.overlap import measured_rounds
 from covey.training.checkpoint.resume import plan_resume
 from covey.training.distributed.sharding import ACCELERATE, environment_kept
 from covey.training.examination import Examination
 from covey.training.library_logs import logging_to
 from covey.training.preflight.findings import Mark, PreflightFinding
+from covey.training.staleness_advice import Hardware, advise
 
 _TRIAL_STEPS = 3
 _UNNAMED = "<run_name>"
@@ -29,6 +31,7 @@ def examine(
     config: Config,
     *,
     processes: int = 1,
+    hardware: Hardware | None = None,
     show_prompt: Callable[[str], None] = lambda text: None,
     naming_places: Callable[[], AbstractContextManager[None]] = nullcontext,
     progress: Callable[[str], None] = lambda text: None,
@@ -38,12 +41,15 @@ def examine(
     Args:
         config: the run to check.
         processes: its training processes.
+        hardware: of this machine, for advice on `training.staleness`; None gives none.
         show_prompt: called once with a rendered prompt.
         naming_places: see `Examination`.
         progress: see `Examination`.
     """
     run = RunDirectory(Path(config.output_dir) / (config.run_name or _UNNAMED))
     yield from _examine_mesh(config, processes)
+    if hardware is not None and (found := advise(config, hardware)) is not None:
+        yield found
     if config.run_name is not None:
         yield from _examine_run(config, run)
     examination = Examination(
@@ -84,8 +90,14 @@ def _examine_run(config: Config, run: RunDirectory) -> Iterator[PreflightFinding
     yield from (PreflightFinding(Mark.NOTE, "run directory", note) for note in plan.notes)
 
 
-def try_steps(config: Config, console: Any) -> PreflightFinding:
-    """Run three steps into a temporary folder, and time them."""
+def try_steps(config: Config, console: Any, hardware: Hardware) -> Iterator[PreflightFinding]:
+    """Run three steps into a temporary folder, and time them; yields findings.
+
+    Args:
+        config: the run.
+        console: a rich console.
+        hardware: of this machine.
+    """
     from covey.runlog import names
     from covey.runlog.metrics import read_metrics
     from covey.training.run import run_training
@@ -104,8 +116,10 @@ def try_steps(config: Config, console: Any) -> PreflightFinding:
         try:
             result = run_training(trial, "trial", console)
         except CoveyError as error:
-            return PreflightFinding(Mark.WRONG, "three steps", str(error))
-        times = [row[names.STEP_TIME] for row in read_metrics(result.run.metrics) if names.STEP_TIME in row]
+            yield PreflightFinding(Mark.WRONG, "three steps", str(error))
+            return
+        rows = [row for row in read_metrics(result.run.metrics) if names.STEP_TIME in row]
+    times = [row[names.STEP_TIME] for row in rows]
     later = times[1:] or times  # the first step also warms up
     seconds = sum(later) / len(later)
     summary = f"{seconds:.2f} s a step (the first took {times[0]:.2f} s)"
@@ -113,4 +127,6 @@ def try_steps(config: Config, console: Any) -> PreflightFinding:
         summary += (
             f"; {config.training.max_steps} steps would take about {seconds * config.training.max_steps / 60:.0f} min"
         )
-    return PreflightFinding(Mark.FINE, "three steps", summary)
+    yield PreflightFinding(Mark.FINE, "three steps", summary)
+    if (rounds := measured_rounds(rows)) and (found := advise(config, hardware, rounds)) is not None:
+        yield found

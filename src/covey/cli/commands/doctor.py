@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from covey.cli import config_arguments
 from covey.config.secrets import redact
 from covey.errors import ConfigError
-from covey.launch.machine import keep_one_gpu
+from covey.launch.machine import keep_one_gpu, this_machine
 
 if TYPE_CHECKING:
     from covey.training.preflight.findings import PreflightFinding
@@ -54,14 +54,18 @@ def run(arguments: argparse.Namespace) -> int:
     console = config_arguments.make_console()
     from covey.training.doctor import examine, try_steps
     from covey.training.preflight.findings import Mark, PreflightFinding, worst
+    from covey.training.staleness_advice import CHECK, Hardware
 
     prompts: list[str] = []
+    machine = this_machine()
+    hardware = Hardware(len(machine.gpus), machine.cpus)
     one_gpu = keep_one_gpu() if arguments.trial else None
     findings = [PreflightFinding(Mark.NOTE, "config", note) for note in (*composed.notes, *filter(None, [one_gpu]))]
     with console.status("Looking …") as status:
         for finding in examine(
             composed.config,
             processes=processes,
+            hardware=hardware,
             show_prompt=prompts.append,
             naming_places=composed.naming_places,
             progress=status.update,
@@ -74,7 +78,9 @@ def run(arguments: argparse.Namespace) -> int:
                 print(f"covey: {redact(str(finding.refusal()))}", file=sys.stderr)
         return 1 if worst(findings) is Mark.WRONG else 0
     if arguments.trial and worst(findings) is not Mark.WRONG:
-        findings.append(try_steps(composed.config, console))
+        measured = list(try_steps(composed.config, console, hardware))
+        replaced = {CHECK} & {finding.check for finding in measured}
+        findings = [*(one for one in findings if one.check not in replaced), *measured]
     _print(console, findings, prompts)
     return 1 if worst(findings) is Mark.WRONG else 0
 
