@@ -122,7 +122,6 @@ class PolicyAdapter:
             folder.mkdir(parents=True, exist_ok=True)
         self._written: list[Path] = []
         self._place = Path(tempfile.mkdtemp(prefix="covey-adapters-", dir=folder))
-        self._place.chmod(0o755)  # another user may run the server
         weakref.finalize(self, shutil.rmtree, self._place, ignore_errors=True)
 
     @property
