@@ -99,8 +99,7 @@ class _Decoding:
             support_BC = candidates.support() if self._sampling.support else None
             if support_BC is not None:
                 self._supports.add(range(len(ids_BS)), [place] * len(ids_BS), support_BC)
-                if place % FLUSH_EVERY == FLUSH_EVERY - 1:
-                    self._supports.flush()
+                self._supports.flush(FLUSH_EVERY)
                 scores_BV = candidates.spread(scores_BV)
             if self._keys_B2 is not None:
                 sampled = candidates.draw(row_uniform(self._keys_B2, self._lengths_B + place))
