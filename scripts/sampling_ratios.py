@@ -27,6 +27,7 @@ os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
 import torch
 from datasets import Dataset
 from peft import LoraConfig
+from transformers import PrinterCallback
 
 from covey import GRPOConfig, GRPOTrainer
 from covey.model.reasoning_vocab.expansion import expand
@@ -91,6 +92,7 @@ def ratios(model: str, engine: str, support: str, settings: dict[str, float], *,
         for name, weights in trainer.model.named_parameters():
             if "lora_B" in name:
                 weights.data.copy_(0.05 * torch.randn(weights.shape, generator=draw))
+        trainer.remove_callback(PrinterCallback)
         trainer.train()
     return found[0]
 

@@ -143,7 +143,7 @@ CASES = (
     Case("balanced", 1.0),
     Case("generation takes twice as long", 2.0),
     Case("learning takes twice as long", 0.5),
-    Case("no stragglers, equal lengths", 1.0, Lengths(median=100.0, sigma=0.0, stragglers=0.0)),
+    Case("equal lengths", 1.0, Lengths(median=100.0, sigma=0.0, stragglers=0.0), prompts=16, rounds=16),
 )
 SETTINGS = ((0, "finish"), *((staleness, partial) for staleness in (1, 2, 4) for partial in ("finish", "continue")))
 

@@ -12,7 +12,7 @@ from covey.config import load
 from covey.errors import ConfigError, CoveyError
 from covey.launch.machine import Machine
 from covey.launch.slurm import check_starter_job, job_id, job_options, render, was_requeued
-from plans import config
+from plans import SERVE, config, plan
 
 
 def test_the_job_script_has_the_options_of_the_config() -> None:
@@ -55,6 +55,23 @@ def test_several_nodes_run_one_launcher_each() -> None:
     found = job_options(config(*words), "r", 8)
     assert {"--nodes=4", "--gres=gpu:h100:8", "--time=72:00:00", "--exclusive", "--signal=USR1@300"} <= set(found)
     assert "--gres" not in " ".join(job_options(config(), "r", 0))
+
+
+def test_a_node_that_samples_and_two_that_learn() -> None:
+    """The script starts a launcher on each of three nodes; the last one serves, and 16 GPUs learn."""
+    words = (*SERVE, "launch.nodes=3", "training.staleness=1")
+    script = render(config(*words), "r", 8, ["covey", "launch"], Path("/home"))
+    assert "#SBATCH --nodes=3\n" in script
+    assert "#SBATCH --gres=gpu:8\n" in script
+    assert "exec srun --ntasks-per-node=1 --cpus-per-task=64 --kill-on-bad-exit=1 covey launch\n" in script
+    made = plan(8, *words)
+    assert [(process.name, process.node, len(process.gpus)) for process in made.processes] == [
+        ("server", 2, 1),
+        ("trainer", 0, 8),
+        ("trainer", 1, 8),
+    ]
+    assert made.num_processes == 16
+    assert made.notes == ("7 GPUs of the serving node stay idle: raise training.vllm_tensor_parallel_size.",)
 
 
 def test_a_time_limit_is_checked_and_read_from_a_file(tmp_path: Path) -> None:

@@ -87,6 +87,16 @@ def test_on_several_nodes_the_last_one_samples() -> None:
     assert suggested(Measured(Path(), [Round(8.0, 3.0)], own, True), made, settings, own) == Split(4, 16)
 
 
+def test_a_run_with_a_rollout_process_had_one_gpu_for_it(tmp_path: Path) -> None:
+    """Its 8 s on one GPU and 2 s on seven are those of this plan; a server of four would bring 3.5 s."""
+    run = make_run(tmp_path / "run", 8.0, 2.0, 7, staleness=1)
+    text = as_table(plan(8, "training.staleness=1"), config("training.staleness=1"), run, 16)
+    assert rows(text)[:2] == [["1", "7", "0", "10", "1.00", "80%", "20%"], ["1", "7", "1", "8", "1.25", "100%", "25%"]]
+    assert ["4", "4", "1", "3.5", "2.86", "57%", "100%", "suggested"] in rows(text)
+    assert "learns; its rollout process samples on 7" in text
+    assert "training.use_vllm=true training.vllm_mode=server training.vllm_tensor_parallel_size=4" in text
+
+
 def test_a_server_of_somebody_else_keeps_its_gpus() -> None:
     words = (*SERVE, "training.vllm_server_base_url=http://far:8000")
     made, settings = plan(8, *words), config(*words)

@@ -1,5 +1,5 @@
-"""One of the processes started by `test_two_process_resume.py`: an adaptive β, an adapter, reused batches, a
-built-in objective or one that has a state.
+"""One of the processes started by `test_two_process_resume.py`: an adaptive β, an adapter, reused batches with
+supports, and a built-in objective or one that has a state.
 
 Arguments: the model's folder, the run's folder, the checkpoint to resume from (or -), the objective (maxent, xdr or
 own).
@@ -32,6 +32,7 @@ if __name__ == "__main__":
         more={
             "objective": RunningBaseline() if objective == "own" else OBJECTIVES[objective],
             "kl_controller": AdaptiveKL(target=1e-3, horizon=50),
+            "sampler_gap": True,
             "peft_config": LoraConfig(r=4, target_modules=["q_proj", "v_proj"], task_type="CAUSAL_LM"),
         },
         loss_type="grpo",
@@ -42,6 +43,8 @@ if __name__ == "__main__":
         steps_per_generation=2,
         gradient_accumulation_steps=1,
         lr_scheduler_type="constant",
+        top_p=0.9,
+        repetition_penalty=1.1,
     )
     trainer.train(resume_from_checkpoint=None if checkpoint == "-" else checkpoint)
     if trainer.accelerator.is_main_process:

@@ -220,6 +220,8 @@ def _split_of(run: RunDirectory) -> Split | None:
     ):  # of an older version, or damaged
         return None
     values = {name: training.get(name, field.default) for name, field in snapshot.fields().items()}
+    if not values["use_vllm"] and values["staleness"]:
+        return Split(1, processes)
     if not values["use_vllm"] or values["vllm_mode"] != "server":
         return Split(processes, processes, shared=True)
     return Split(int(values["vllm_tensor_parallel_size"]), processes)

@@ -68,7 +68,8 @@ def measured_rounds(rows: Iterable[Mapping[str, Any]]) -> list[Round]:
 
 
 def _sum(row: Mapping[str, Any], stages: Iterable[str]) -> float:
-    return sum(float(row.get(stage) or 0.0) for stage in stages)
+    found = [row.get(stage) for stage in stages]
+    return sum(float(value) for value in found if isinstance(value, int | float))
 
 
 def expected(rounds: Sequence[Round], staleness: int) -> Expected:
