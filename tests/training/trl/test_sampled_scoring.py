@@ -31,6 +31,8 @@ CASES: dict[str, Case] = {
     "top_p": ({"top_p": 0.7}, {"support_top_k": 20}),
     "penalty": (PENALISED, {}),
     "plain path": (CUT | PENALISED, {"speed": PLAIN}),
+    "by transformers": (CUT | PENALISED, {"speed": SpeedConfig(shared_prefill=False)}),
+    "an option of transformers": (CUT | {"generation_kwargs": {"no_repeat_ngram_size": 2}}, {}),
     "adapters and a reference": (CUT | {"beta": 0.1}, {"peft_config": LoraConfig(r=2, target_modules="all-linear")}),
     "iterations": (CUT | {"num_iterations": 2, "steps_per_generation": 2}, {}),
     "chunks": (CUT, {"speed": SpeedConfig(max_tokens=60)}),
@@ -128,12 +130,16 @@ def test_without_truncation_nothing_is_in_the_batch(tiny_model: str, tmp_path: P
     assert not [name for name in rows_of(trainer)[0] if name.startswith("sampling/")]
 
 
-def test_trls_own_sampling_is_scored_as_trl_does(
+def test_a_generate_of_the_models_own_is_scored_as_trl_does(
     tiny_model: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
+    trainer: Any = build_trainer(
+        Watched, tiny_model, tmp_path, prompts=4, more={"sampler_gap": True}, max_steps=2, **CUT
+    )
+    generate = trainer.model.generate
+    trainer.model.generate = lambda *args, **options: generate(*args, **options)
     with caplog.at_level(logging.WARNING, "covey"):
-        speed = SpeedConfig(shared_prefill=False, shared_scoring=False, trim=False, skip_zero=False)
-        trainer = trained(tiny_model, tmp_path, **CUT, more={"speed": speed})
+        trainer.train()
     assert "support" not in trainer.batches[0]
     assert caplog.text.count("rollout.support=kept does not apply") == 1
     assert caplog.text.count("logging.sampler_gap has nothing to measure") == 1

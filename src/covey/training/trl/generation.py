@@ -22,7 +22,7 @@ from covey.model.device import casting_once
 from covey.rollout import Capabilities, Completion, InferenceEngine, LocalEngine, SamplingSettings, complete
 from covey.rollout.engine import NamedWeights
 from covey.rollout.generate import engine_failures
-from covey.rollout.local.compatibility import options_of, unsupported_option
+from covey.rollout.local.compatibility import options_of, other_options, samples_by_generate, unsupported_option
 from covey.rollout.local.engine import AnyHasWork
 from covey.rollout.registry import check_engine, check_reasoning
 from covey.rollout.vllm.support import candidates, sampled_logps, support_of
@@ -69,14 +69,23 @@ class PolicyEngine(LocalEngine):
     ) -> list[Completion] | None:
         """As `generate`, with random numbers of the trainer; None, with a line in the log, where TRL's way is needed.
 
+        Where `sample` does not apply, transformers' `generate` returns log-probabilities and supports if the settings
+        ask for them; TRL's way returns none.
+
         Args:
             prompts: see `generate`.
             sampling: see `generate`.
             refusal: a reason not to use Covey's sampling, if there is one already.
             max_lengths: see `LocalEngine.generate`.
         """
+        config = self._trainer.generation_config
         with self._in_use() as model, torch.no_grad():
-            return self._sample(model, prompts, sampling, refusal, max_lengths)
+            found = self._sample(model, prompts, sampling, refusal, max_lengths) if self.shared_prefill else None
+            asked = sampling.logprobs or sampling.support or sampling.repetition_penalty != 1.0
+            limited = config.max_new_tokens is not None
+            if found is None and asked and limited and samples_by_generate(model, config):
+                found = self._by_transformers(model, prompts, sampling, max_lengths, **other_options(config))
+            return found
 
     @contextmanager
     def _in_use(self) -> Iterator[Any]:
@@ -237,7 +246,7 @@ def generate_turn(
     sampling = scoring.settings(asked)
     if isinstance(engine, PolicyEngine):
         found = None
-        if engine.shared_prefill and not trainer.use_transformers_continuous_batching:
+        if not trainer.use_transformers_continuous_batching:
             with profiling_context(trainer, "transformers.generate"):
                 found = engine.sample_or_none(prompt_ids, sampling, refusal, max_lengths)
         if found is None:
