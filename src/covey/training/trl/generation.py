@@ -141,7 +141,8 @@ class TRLEngine:
         rows = [list(ids) for ids in prompts]
         names = ("max_completion_length", "temperature", "top_p", "top_k", "min_p", "repetition_penalty")
         settings = {name: getattr(sampling, name) for name in names}
-        if most := candidates(sampling, vocab_size(self._trainer)):
+        most = candidates(sampling, vocab_size(self._trainer)) if sampling.support else 0
+        if most:
             settings |= {"top_k": most, "logprobs": most}
         with replaced(engine, **settings):
             _, completions, logps, tokens = engine.generate(
