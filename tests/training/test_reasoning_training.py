@@ -119,7 +119,7 @@ def test_what_cannot_be_combined_with_a_vocabulary(wide: str, tmp_path: Path) ->
 def test_a_model_without_a_vocabulary_trains_as_usual(tmp_path: Path) -> None:
     trainer = build(str(STARTER_PATH), tmp_path, SpeedConfig())
     assert trainer._reasoning.vocabulary is None
-    assert trainer._scoring._thinks is None
+    assert trainer.sampling._head._vocabulary is None
     assert trainer.model.forward.__qualname__.startswith(type(trainer.model).__name__)
 
 

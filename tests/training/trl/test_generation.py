@@ -174,8 +174,10 @@ class ScriptedVLLM:
 
     def __init__(self, mode: str) -> None:
         self.mode, self.asked, self.syncs = mode, list[tuple[Any, ...]](), 0
+        self.generation_kwargs = {"top_k": 3, "logprobs": 9, "logit_bias": {5: 1.0}}
 
     def generate(self, prompts: list[list[int]], images: None, num_generations: int, profiler: Any) -> Any:
+        assert self.generation_kwargs == {"logit_bias": {5: 1.0}}, "the settings hold what they know of them"
         self.asked.append((num_generations, self.temperature, self.top_k, self.max_completion_length))
         ids = [[prompt[0]] * 2 for prompt in prompts]
         return prompts, ids, [[[-0.5], [None]] for _ in prompts], [[[token] for token in one] for one in ids]

@@ -7,14 +7,19 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import Qwen2ForCausalLM
 
+from chat_templates import make_tokenizer
+from covey import GRPOTrainer
 from covey.config import SpeedConfig
 from covey.objective import AdaptiveKL, MaxEnt
+from covey.rollout import Capabilities, Completion, SamplingSettings
 from tool_trainers import (
     COUNTING,
     SCRIPTS,
     TOOLS,
     Counter,
+    Scripted,
     ScriptedCovey,
     ScriptedTRL,
     asked,
@@ -294,3 +299,67 @@ def test_a_call_that_is_nested_too_deep_to_parse_is_text(tmp_path: Path) -> None
     trainer.train()
     assert [len(one) for one in trainer.latest_completions["completion"]] == [1, 1, 3, 1]
     assert "[[[" in trainer.latest_completions["completion"][0][0]["content"]
+
+
+class TwoTokens(Scripted):
+    """An engine that writes the scripts' turns, and says that in each place the next token of the vocabulary could have
+    been sampled too."""
+
+    capabilities = Capabilities(logprobs=True, support=True)
+    version: int | None = None
+
+    def __init__(self, tokenizer: Any) -> None:
+        self.processing_class = tokenizer
+
+    def generate(self, prompts: Any, sampling: SamplingSettings, *, seed: int | None = None) -> list[Completion]:
+        assert sampling.support
+        assert sampling.logprobs
+        found = []
+        for place, prompt in enumerate(prompts):
+            ids = self.reply(list(prompt), place)[: sampling.max_completion_length]
+            pairs = torch.tensor([[token + 1, token] for token in ids], dtype=torch.int32)
+            found.append(Completion(ids, truncated=False, logps=[-0.5] * len(ids), support=pairs))
+        return found
+
+    def sync(self, weights: Any, version: int) -> None:
+        self.version = version
+
+    def close(self) -> None:
+        pass
+
+
+class KeepsBatch(GRPOTrainer):
+    batch: dict[str, Any]
+
+    def _generate_and_score_completions(self, inputs: Any) -> dict[str, Any]:
+        self.batch = super()._generate_and_score_completions(inputs)
+        return self.batch
+
+
+def test_results_of_tools_have_no_support(tmp_path: Path) -> None:
+    """Turns are scored over what could be sampled, results not at all, and turns that are cut off to their limit."""
+    engine = TwoTokens(make_tokenizer("qwen3"))
+    settings = {"top_k": 2, "vllm_importance_sampling_mode": "token_truncate", "max_completion_length": 150}
+    scripts = asked("one,answer,two,endless")
+    trainer = tool_trainer(KeepsBatch, tmp_path, scripts, more={"engine": engine}, **settings)
+    trainer.train()
+    before = Qwen2ForCausalLM.from_pretrained(tmp_path / "model")
+    batch = trainer.batch
+    ids, mask, sampled = batch["completion_ids"], batch["completion_mask"].bool(), batch["tool_mask"].bool()
+    sampled &= mask
+    assert int((mask & ~sampled).sum()) > 0
+    assert (batch["support"][~sampled] == -1).all()
+    assert torch.equal(batch["support"][sampled], torch.stack([ids[sampled] + 1, ids[sampled]], 1).int())
+    tokens = torch.cat([batch["prompt_ids"], ids], 1)
+    read = torch.cat([batch["prompt_mask"], batch["completion_mask"]], 1)
+    with torch.no_grad():
+        places = (read.cumsum(1) - 1).clamp(min=0)
+        logits = before(input_ids=tokens, attention_mask=read, position_ids=places).logits
+        logits = logits[:, -ids.shape[1] - 1 : -1].double()
+    pairs = logits.gather(2, torch.stack([ids, (ids + 1).clamp(max=logits.shape[2] - 1)], 2))
+    expected = pairs.log_softmax(-1)[..., 0]
+    torch.testing.assert_close(batch["old_per_token_logps"][sampled].double(), expected[sampled], rtol=0, atol=1e-5)
+    ratio = (expected + 0.5).exp().clamp(max=3.0)
+    torch.testing.assert_close(batch["importance_sampling_ratio"][sampled].double(), ratio[sampled], rtol=1e-4, atol=0)
+    row = next(row for row in trainer.state.log_history if "loss" in row)
+    assert row["sampling/logp_gap"] == pytest.approx(float((expected + 0.5).abs()[sampled].mean()), rel=1e-4)

@@ -308,6 +308,17 @@ def test_the_head_computes_by_one_function_that_can_be_replaced() -> None:
     assert "running_max+torch.log(sum_exp)" in source  # over all rows of the weight that is passed, and no others
 
 
+def test_the_correction_for_vllm_is_in_scoring_and_loss_by_one_condition() -> None:
+    """Covey sets `use_vllm` around both for other samplers, and takes it back within `_generate`."""
+    condition = "self.use_vllm and self.vllm_importance_sampling_correction"
+    scoring = inspect.getsource(TRLGRPOTrainer._generate_and_score_completions)
+    loss = inspect.getsource(TRLGRPOTrainer._compute_loss)
+    assert scoring.count("use_vllm") == scoring.count(condition) == 4
+    assert loss.count("use_vllm") == loss.count(condition) == 1
+    assert 'output["sampling_per_token_logps"] = sampling_per_token_logps' in scoring
+    assert "use_vllm" not in inspect.getsource(TRLGRPOTrainer._calculate_rewards)
+
+
 def test_sampling_takes_token_ids_and_returns_token_ids_up_to_the_end() -> None:
     source = inspect.getsource(TRLGRPOTrainer._generate_single_turn)
     regular = "".join(source[source.index("# Regular generation path") :].split())

@@ -1,13 +1,15 @@
-"""The advantages of TRL's generation batch, by Covey's objective."""
+"""The advantages of TRL's generation batch, by Covey's objective, and the KL of a step that a controller reads."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from covey.runlog import names
 from covey.training.advantages.objective_step import ScoredRewards, compute_advantages, loss_mask
+from covey.training.replaced import replaced
 
 
 def scored(trainer: Any, rewards_BF: torch.Tensor) -> ScoredRewards:
@@ -65,3 +67,39 @@ def _policy_logps(trainer: Any, batch: dict[str, Any]) -> torch.Tensor | None:
         return kept
     logps_BT: torch.Tensor = trainer.sampling.score_batch(batch)
     return logps_BT
+
+
+def loss_with_kl(trainer: Any, inputs: dict[str, Any], compute: Callable[[], Any]) -> torch.Tensor:
+    """TRL's loss of a chunk; a controller or a limit needs the KL of the whole step.
+
+    Under an objective that uses the reference itself, it has no KL term and Covey logs the KL.
+
+    Args:
+        trainer: Covey's `GRPOTrainer`.
+        inputs: the chunk.
+        compute: TRL's `_compute_loss` of it.
+    """
+    if not _measures_kl(trainer):
+        return torch.as_tensor(compute())
+    beta = trainer.beta if "reference" not in trainer._needs else 0.0
+    with replaced(trainer, beta=beta, _keeps_loss_logps=True):
+        loss = torch.as_tensor(compute())
+    logps_BT, trainer._loss_logps_BT = trainer._loss_logps_BT, None
+    trainer._kl_monitor.add(logps_BT, inputs["ref_per_token_logps"], loss_mask(inputs))
+    return loss
+
+
+def end_kl_step(trainer: Any) -> None:
+    """After the last micro-batch of a step: log its KL and update β."""
+    if not (_measures_kl(trainer) and trainer.accelerator.sync_gradients):
+        return
+    beta, metrics = trainer.beta, trainer._metrics["train"]
+    kl, trainer.beta = trainer._kl_monitor.end_step(beta, lambda t: trainer.accelerator.reduce(t, reduction="sum"))
+    metrics["objective/beta"].append(beta)
+    if kl is not None and "reference" in trainer._needs:
+        metrics["kl"].append(kl)
+
+
+def _measures_kl(trainer: Any) -> bool:
+    used = "reference" in trainer._needs or trainer._kl_monitor.acts
+    return bool(trainer.model.training and trainer.beta != 0 and used)

@@ -194,11 +194,13 @@ class EngineGeneration(VLLMGeneration):
             logger.info("vLLM's base weights are not the trainer's: they are sent once.")
             with replaced(self.model, merge_adapter=lambda: None, unmerge_adapter=lambda: None):
                 self._send_weights()
-        spread, moved = _SPREAD, 0.0
-        while moved < max(_CHANGE, _TIMES * check.tolerance) and spread < _WIDEST:
+        spread, is_seen = _SPREAD, False
+        while not is_seen and spread < _WIDEST:
             with adapter.random(spread):
                 own, tensors = self._own_logps(), adapter.tensors()
-            moved, spread = self._broadcast_from_main(lambda: check.compare(own, base).mean), 2 * spread  # noqa: B023
+            moved, spread = check.compare(own, base).mean, 2 * spread
+            enough = max(_CHANGE, _TIMES * check.tolerance)  # the others may not know the server's dtype
+            is_seen = self._broadcast_from_main(lambda: moved >= enough)  # noqa: B023
         wrong = self._anywhere(lambda: self._load_adapter(*adapter.write(tensors, self.step_now())))
         wrong = wrong or self._anywhere(lambda: self._difference(check, own))
         if wrong:

@@ -101,6 +101,11 @@ def send_whole(wanted: str, reason: str) -> None:
     log_once(logger, "vLLM gets whole weights with the adapter merged, not the adapter alone: %s.", reason)
 
 
+def _own_name(name: str) -> str:
+    """A parameter's name without the wrappers of checkpointing and compilation."""
+    return name.replace("_checkpoint_wrapped_module.", "").replace("_orig_mod.", "")
+
+
 def target_names(model: Any) -> list[str]:
     """The last parts of the names of the layers that have adapters, such as `q_proj`."""
     return sorted({name.rpartition(".")[2] for name in model.targeted_module_names})
@@ -133,7 +138,7 @@ class PolicyAdapter:
         """Its weights by their names in a saved adapter, whole; every process must take part."""
         marker = f".{self._adapter}."
         whole = {
-            name: weights.full_tensor() if isinstance(weights, DTensor) else weights
+            _own_name(name): weights.full_tensor() if isinstance(weights, DTensor) else weights
             for name, weights in self._model.named_parameters()
             if ".lora_" in name and marker in name
         }

@@ -32,6 +32,9 @@ from covey.training.trl.engine import EngineGeneration
 DEFAULT_TOP_K = 50
 """Of transformers' `generate`, where neither the settings nor the model set it."""
 
+_VLLM_NAMES = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+"""Settings that vLLM's requests have by the same names."""
+
 Turn = tuple[list[list[int]], list[list[float]] | None]
 """Token ids and log-probabilities of completions, as TRL's `_generate_single_turn` returns them."""
 
@@ -130,7 +133,7 @@ class TRLEngine:
     def generate(
         self, prompts: Sequence[Sequence[int]], sampling: SamplingSettings, *, seed: int | None = None
     ) -> list[Completion]:
-        """See `InferenceEngine`. Log-probabilities are always there; TRL's `generation_kwargs` override the settings.
+        """See `InferenceEngine`. Log-probabilities are always there; TRL's `generation_kwargs` come on top.
 
         Args:
             prompts: on a server, equally many in every process.
@@ -139,8 +142,10 @@ class TRLEngine:
         """
         engine: EngineGeneration = self._trainer.vllm_generation
         rows = [list(ids) for ids in prompts]
-        names = ("max_completion_length", "temperature", "top_p", "top_k", "min_p", "repetition_penalty")
-        settings = {name: getattr(sampling, name) for name in names}
+        names = ("max_completion_length", *_VLLM_NAMES)
+        settings: dict[str, Any] = {name: getattr(sampling, name) for name in names}
+        more = {name: value for name, value in engine.generation_kwargs.items() if name not in (*names, "logprobs")}
+        settings["generation_kwargs"] = more
         most = candidates(sampling, vocab_size(self._trainer)) if sampling.support else 0
         if most:
             settings |= {"top_k": most, "logprobs": most}
@@ -330,7 +335,8 @@ def sampling_of(trainer: Any) -> tuple[SamplingSettings, str | None]:
             repetition_penalty=trainer.repetition_penalty,
             stop_token_ids=ends,
         )
-        return settings, None
+        given = trainer.args.generation_kwargs or {}  # of which vLLM takes these in place of the settings
+        return replace(settings, **{name: given[name] for name in _VLLM_NAMES if given.get(name) is not None}), None
     options = options_of(trainer.model, trainer.generation_config)
     refusal = unsupported_option(options)
     if "max_new_tokens" not in options:

@@ -18,6 +18,7 @@ class TrainerHooks(TrainerCallback):
     ) -> None:
         trainer = self._trainer
         trainer._finite.check_start(trainer.model, str(trainer.model.config._name_or_path))
+        trainer._scoring.supports(trainer.model)  # prepares its layers: a resumed run must sample as this one goes on
         trainer.checkpoints.newest = None
         restored, trainer._restored = trainer._restored, None
         if trainer._resampler is not None:

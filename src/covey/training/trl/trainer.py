@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,6 @@ from covey.objective.interface import check_objective, needs_of
 from covey.rollout import InferenceEngine, conversation
 from covey.runlog import names
 from covey.training.advantages.kl_control import KLMonitor
-from covey.training.advantages.objective_step import loss_mask
 from covey.training.advantages.state import in_use
 from covey.training.asynchronous.settings import Asynchronous
 from covey.training.batch_source.early_rewards import EarlyRewards
@@ -46,7 +46,7 @@ from covey.training.preflight.dataset_checks import check_prompts
 from covey.training.replaced import replaced
 from covey.training.scoring.shared_scoring import SharedScoring
 from covey.training.scoring.thinking import ReasoningSupport
-from covey.training.trl.advantages import apply_objective
+from covey.training.trl.advantages import apply_objective, end_kl_step, loss_with_kl
 from covey.training.trl.asynchronous import AsynchronousRounds
 from covey.training.trl.engine import patched_engine
 from covey.training.trl.generation import engine_for, generate_turn, mixed_precision
@@ -325,44 +325,13 @@ class GRPOTrainer(TRLGRPOTrainer):
             )
         if self.model.training:
             self._finite.record("loss", loss)
-        self._end_kl_step()
+        end_kl_step(self)
         return loss
 
-    # -- TRL's `_compute_loss` of a chunk: under an objective that uses the reference itself, the loss has no KL term
-    #    and Covey logs the KL; a controller or a limit needs the KL of the whole step.
+    # -- TRL's `_compute_loss` of a chunk.
     def _chunk_loss(self, model: torch.nn.Module, inputs: dict[str, Any]) -> torch.Tensor:
         with self.sampling.correcting(), self.sampling.batch(inputs):
-            return self._loss_with_kl(model, inputs)
-
-    def _loss_with_kl(self, model: torch.nn.Module, inputs: dict[str, Any]) -> torch.Tensor:
-        own_kl_term = "reference" not in self._needs
-        if not self._measures_kl:
-            return torch.as_tensor(super()._compute_loss(model, inputs))
-        beta = self.beta
-        self._keeps_loss_logps = True
-        try:
-            self.beta = beta if own_kl_term else 0.0
-            loss = torch.as_tensor(super()._compute_loss(model, inputs))
-        finally:
-            self.beta = beta
-            self._keeps_loss_logps = False
-        logps_BT, self._loss_logps_BT = self._loss_logps_BT, None
-        assert logps_BT is not None
-        self._kl_monitor.add(logps_BT, inputs["ref_per_token_logps"], loss_mask(inputs))
-        return loss
-
-    @property
-    def _measures_kl(self) -> bool:
-        return self.model.training and self.beta != 0 and ("reference" in self._needs or self._kl_monitor.acts)
-
-    def _end_kl_step(self) -> None:
-        if not (self._measures_kl and self.accelerator.sync_gradients):
-            return
-        beta, metrics = self.beta, self._metrics["train"]
-        kl, self.beta = self._kl_monitor.end_step(beta, lambda t: self.accelerator.reduce(t, reduction="sum"))
-        metrics["objective/beta"].append(beta)
-        if kl is not None and "reference" in self._needs:
-            metrics["kl"].append(kl)
+            return loss_with_kl(self, inputs, partial(super()._compute_loss, model, inputs))
 
     # -- replaces TRL's `_get_train_sampler`: keeps the sampler, to restore an epoch's permutation after a resume.
     def _get_train_sampler(self, dataset: Dataset | None = None) -> Sampler[int]:
