@@ -12,7 +12,9 @@ from covey.rollout.process.engine import ProcessEngine
 
 if __name__ == "__main__":
     model = AutoModelForCausalLM.from_pretrained(sys.argv[1])
-    engine = ProcessEngine(model, AutoTokenizer.from_pretrained(sys.argv[1]))
+    engine = ProcessEngine(
+        model, AutoTokenizer.from_pretrained(sys.argv[1]), folder=Path(sys.argv[2]).parent / "rollout"
+    )
     engine.sync(model.named_parameters(), 0)
     assert engine.pid is not None
     sign = Path(sys.argv[2])
