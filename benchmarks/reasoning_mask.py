@@ -14,6 +14,7 @@ import platform
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +26,9 @@ from covey.model.reasoning_vocab import ReasoningVocabulary, TokenMap
 from covey.model.reasoning_vocab.token_bytes import TokenBytes
 from covey.rollout import SamplingSettings, sample
 from covey.rollout.thinking import ThinkingMask
+from covey.training.scoring.sampled import ScoredRows
 from covey.training.scoring.shared_scoring import SharedScoring
-from covey.training.scoring.thinking import states_of
-from covey.training.trl.masked_head import mask_head
+from covey.training.trl.restricted_head import RestrictedHead
 
 OPEN, CLOSE, END = 3, 4, 2
 
@@ -45,17 +46,13 @@ def main() -> None:
         masks = [ThinkingMask(vocabulary)] if masked else []
         sample(model, prompts, SamplingSettings(arguments.tokens), logits_processors=masks)
 
-    plain_forward = model.forward
-    mask_head(model, vocabulary)
-    masked_forward = model.forward
-
     def score(masked: bool) -> None:
-        model.forward = masked_forward if masked else plain_forward
-        scores = SharedScoring(thinks=states_of(vocabulary) if masked else None).score(model, *rows)
+        head = RestrictedHead(vocabulary if masked else None)
+        restricted = partial(head.over, ScoredRows(*rows))
+        scores = SharedScoring().score(model, *rows, restricted=restricted)
         assert scores is not None
         scores[0].sum().backward()
         model.zero_grad()
-        model.forward = plain_forward
 
     seconds = {name: alternate(work, arguments.rounds) for name, work in (("sampling", draw), ("scoring", score))}
     text = page(arguments, seconds)

@@ -24,6 +24,16 @@ from plans import SERVE, by_name, config, options, plan
 AXES = ("dp_replicate", "dp_shard", "tp")
 
 
+def test_a_server_is_started_for_the_adapters_that_it_is_sent() -> None:
+    def rank(*words: str) -> str | None:
+        return options(by_name(plan(2, *SERVE, *words))["server"].command).get("--max-lora-rank")
+
+    assert rank("model.lora.rank=12") == "12"
+    assert rank() is None
+    assert rank("model.lora.rank=12", "training.vllm_lora_sync=merge") is None
+    assert rank("model.lora.rank=12", "model.lora.use_dora=true") is None
+
+
 @pytest.mark.parametrize(
     ("gpus", "words", "training", "serving", "processes"),
     [

@@ -51,6 +51,8 @@ def _config(**kl: Any) -> dict[str, Any]:
     return {"objective": {"kl": kl}, "training": {"max_completion_length": 96}}
 
 
+GAP, (TYPES, CUT_OFF, STALE) = names.SAMPLING_GAP, names.SAMPLING_GAP_PARTS
+OUTSIDE = f"{names.SAMPLING_RATIO}outside"
 RIGHT, LOST = names.grader_name("right"), names.grader_name("timed_out")
 SPEAKS: list[tuple[Rule, Evidence, str, str, str]] = [
     # McNemar: 2 / 2^6 for 6 and 0, 2 * (1 + 14) / 2^14 for 13 and 1, 2 * (1 + 5) / 2^5 for 4 and 1.
@@ -127,6 +129,27 @@ SPEAKS: list[tuple[Rule, Evidence, str, str, str]] = [
         "note",  # a clean win
         "0.5 → 0.05 nats",
         "fell to 10% of its start",
+    ),
+    (
+        rules.sampler_apart,
+        _given({GAP: lambda s: 0.1, TYPES: lambda s: 0.1, OUTSIDE: lambda s: 0.125}),
+        "warn",
+        "0.1 nats per token",
+        "12.5% of the ratios are out of bounds",
+    ),
+    (
+        rules.sampler_apart,
+        _given({GAP: lambda s: 0.5, TYPES: lambda s: 0.001, STALE: lambda s: 0.49}),
+        "warn",
+        "0.49 nats per token",
+        "Lower training.staleness",
+    ),
+    (
+        rules.sampler_apart,
+        _given({GAP: lambda s: 0.11, TYPES: lambda s: 0.01, CUT_OFF: lambda s: 0.1}),
+        "warn",
+        "0.1 nats per token",
+        "a token's ratio is 0.905 where it should be 1. Set rollout.support=kept",
     ),
     (rules.grader_lost, _given({LOST: lambda s: 0.02}), "warn", "2.0% of gradings", "2.0% of gradings timed out"),
     (rules.grader_lost, _given({LOST: lambda s: 0.002}), "note", "0.2% of gradings", "0.0% crashed"),
@@ -222,6 +245,10 @@ SILENT: list[tuple[Rule, Evidence]] = [
     (rules.truncation, _given({names.CLIPPED_RATIO: lambda s: 0.9 if s < 30 else 0.01}, _config())),
     (rules.entropy_collapse, _given({names.ENTROPY: lambda s: 0.5 - 0.006 * s})),
     (rules.entropy_collapse, _given({names.ENTROPY: lambda s: 0.05 if s < 25 else 0.5})),  # it rose
+    (rules.sampler_apart, _given({GAP: lambda s: 0.02, TYPES: lambda s: 0.001, STALE: lambda s: 0.019})),
+    (rules.sampler_apart, _given({GAP: lambda s: 1e-6, TYPES: lambda s: 1e-6, CUT_OFF: lambda s: 0.2})),  # one support
+    (rules.sampler_apart, _given({GAP: lambda s: 1.0 if s < 30 else 0.001, TYPES: lambda s: 1.0 if s < 30 else 0.001})),
+    (rules.sampler_apart, _given()),
     (rules.grader_lost, _given({LOST: lambda s: 0.0})),
     (rules.gold_unreadable, _given()),
 ]

@@ -1,5 +1,5 @@
-"""One of the processes started by `test_two_process_resume.py`: an adaptive β, an adapter, reused batches, and MaxEnt
-or an objective that has a state.
+"""One of the processes started by `test_two_process_resume.py`: an adaptive β, an adapter, reused batches with
+supports, and MaxEnt or an objective that has a state.
 
 Arguments: the model's folder, the run's folder, the checkpoint to resume from (or -), the objective (maxent or own).
 """
@@ -29,6 +29,7 @@ if __name__ == "__main__":
         more={
             "objective": MaxEnt() if objective == "maxent" else RunningBaseline(),
             "kl_controller": AdaptiveKL(target=1e-3, horizon=50),
+            "sampler_gap": True,
             "peft_config": LoraConfig(r=4, target_modules=["q_proj", "v_proj"], task_type="CAUSAL_LM"),
         },
         loss_type="grpo",
@@ -39,6 +40,8 @@ if __name__ == "__main__":
         steps_per_generation=2,
         gradient_accumulation_steps=1,
         lr_scheduler_type="constant",
+        top_p=0.9,
+        repetition_penalty=1.1,
     )
     trainer.train(resume_from_checkpoint=None if checkpoint == "-" else checkpoint)
     if trainer.accelerator.is_main_process:

@@ -56,8 +56,10 @@ SETTINGS = (
     *("objective.kl.controller=adaptive", "objective.kl.kl_target=0.001", "objective.kl.kl_horizon=50"),
     *("training.loss_type=grpo", "training.beta=0.05"),
     *("objective.resample_groups=4", "training.gradient_accumulation_steps=2", "training.scale_rewards=none"),
+    *("training.top_p=0.9", "logging.sampler_gap=true"),
 )
-"""A reference, a β that moves, and groups without signal that are replaced; every speed key is at its default."""
+"""A reference, a β that moves, groups without signal that are replaced, and supports; every speed key is at its
+default."""
 SHARDED = "model.mesh_shape=[[2],[fsdp]]"
 
 RUNS: tuple[tuple[str, tuple[str, ...]], ...] = (

@@ -17,6 +17,12 @@ STEPS = 7  # six prompts, two a generation batch: the run goes through several p
 ACCUMULATED: dict[str, Any] = {"gradient_accumulation_steps": 2}
 REUSED: dict[str, Any] = {"num_iterations": 2, "steps_per_generation": 2, "gradient_accumulation_steps": 1}
 SPARSE_LOGS: dict[str, Any] = {"gradient_accumulation_steps": 2, "logging_steps": 3, "beta": 0.05}
+TRUNCATED: dict[str, Any] = {
+    **REUSED,
+    **{"top_k": 5, "top_p": 0.8, "temperature": 0.7, "repetition_penalty": 1.2},
+    "more": {"sampler_gap": True},
+}
+"""Micro-batches that are still to be trained on hold the sampler's support and penalty."""
 
 
 class StopAfter(TrainerCallback):

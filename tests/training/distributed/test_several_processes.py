@@ -126,6 +126,7 @@ def test_a_stopped_run_resumes_exactly(done: Done, name: str) -> None:
     assert not torch.equal(expected["random 0"], expected["random 1"])
     assert sum(row["train/resampling/groups_replaced"] for row in rows(straight)[1:]) > 0
     assert len({row["train/objective/beta"] for row in rows(straight)[1:]}) == STEPS
+    assert all(row["sampling/logp_gap"] < 1e-5 < row["sampling/logp_gap/truncation"] for row in rows(straight)[1:])
 
 
 def test_a_signal_to_one_process_stops_both_with_a_checkpoint(done: Done) -> None:

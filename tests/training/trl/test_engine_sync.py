@@ -169,7 +169,7 @@ def test_the_check_wakes_the_cache_of_a_sleeping_engine(monkeypatch: pytest.Monk
         "_rows": [[1, 2, 3]],
         "_sync_check": WeightSyncCheck(1e9, {"float32"}),
     }
-    monkeypatch.setattr(vllm_engine, "prompt_logps", lambda llm, rows: llm.prompt_logps(rows))
+    monkeypatch.setattr(vllm_engine, "prompt_logps", lambda llm, rows, adapter: llm.prompt_logps(rows))
     llm.wake_up(["weights"])  # as TRL does before it sends them
     generation._check_sync()
     assert generation.take_metrics()

@@ -178,7 +178,7 @@ class ScriptedVLLM:
     def generate(self, prompts: list[list[int]], images: None, num_generations: int, profiler: Any) -> Any:
         self.asked.append((num_generations, self.temperature, self.top_k, self.max_completion_length))
         ids = [[prompt[0]] * 2 for prompt in prompts]
-        return prompts, ids, [[[-0.5], [None]] for _ in prompts], None
+        return prompts, ids, [[[-0.5], [None]] for _ in prompts], [[[token] for token in one] for one in ids]
 
     def sync_weights(self) -> None:
         self.syncs += 1

@@ -14,6 +14,7 @@ from transformers import Gemma3ForCausalLM, Gemma3TextConfig
 from trl import GRPOTrainer as TRLGRPOTrainer
 from trl.trainer.utils import add_fused_lm_head
 
+from covey.errors import TrainingError
 from covey.training.scoring.sampled import ScoredRows
 from covey.training.scoring.shared_scoring import SharedScoring
 from covey.training.trl import restricted_head
@@ -216,9 +217,8 @@ def test_measuring_gives_the_log_probs_over_all_tokens() -> None:
 
 def test_rows_divided_within_a_process_are_refused() -> None:
     rows = make_rows()
-    with (
-        RestrictedHead(None).over(ScoredRows(*rows, make_support(rows)), len(rows[0])),
-        pytest.raises(Exception, match="Start one process per GPU"),
-    ):
+    with RestrictedHead(None).over(ScoredRows(*rows, make_support(rows)), len(rows[0])):
         function: Any = restricted_head._TRL._ChunkedLogProbFunction
-        function.apply(torch.zeros(5, 4), torch.zeros(V, 4), None, torch.zeros(5), 1.0, 8, None, 1.0, ("log_probs",))
+        values = torch.zeros(5, 4), torch.zeros(V, 4), None, torch.zeros(5), 1.0, 8, None, 1.0, ("log_probs",)
+        with pytest.raises(TrainingError, match="Start one process per GPU"):
+            function.apply(*values)

@@ -77,6 +77,7 @@ def _sections(rows: Sequence[Row], config: Mapping[str, Any]) -> Sections:
         ),
         ("Tools and environment", _episodes(rows)),
         ("Policy update", [*_divergence(rows, config), _clipped(rows), *_optimiser(rows)]),
+        ("Sampler and trainer", _sampler(rows)),
         ("Objective", [*_maxent(rows), *_more_of_objective(rows)]),
         ("Reasoning vocabulary", vocabulary_panels(rows)),
         ("Speed and memory", [_stages(rows), _throughput(rows), _memory(rows)]),
@@ -233,6 +234,28 @@ def _clipped(rows: Sequence[Row]) -> Panel:
     return Panel(
         "clip", "Clipped tokens", _lines(rows, *named), "percent", "Probability ratio outside the clipping range."
     )
+
+
+def _sampler(rows: Sequence[Row]) -> list[Panel]:
+    parts = [(part.rpartition("/")[2].replace("_", " "), part) for part in names.SAMPLING_GAP_PARTS]
+    ratios = [(end, f"{names.SAMPLING_RATIO}{end}") for end in ("mean", "min", "max")]
+    outside = f"{names.SAMPLING_RATIO}outside"
+    return [
+        Panel(
+            "sampler_gap",
+            "Sampler's log-probs against the trainer's",
+            _lines(rows, ("difference", names.SAMPLING_GAP), *parts),
+            note="Mean absolute difference per token in nats. With one support, truncation is no part of it.",
+        ),
+        Panel(
+            "sampler_ratio",
+            "Ratio of the trainer's probability to the sampler's",
+            _lines(rows, *ratios),
+            note="Per token, before clipping or masking.",
+            from_zero=False,
+        ),
+        Panel("sampler_outside", "Corrected ratios", _lines(rows, ("outside", outside)), "percent", "Out of bounds."),
+    ]
 
 
 def _optimiser(rows: Sequence[Row]) -> list[Panel]:

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 import torch
 from transformers import GenerationConfig, GenerationMixin, LogitsProcessorList, StoppingCriteria, StoppingCriteriaList
-from transformers.generation.configuration_utils import GenerationMode
 from transformers.integrations import is_deepspeed_zero3_enabled, is_fsdp_managed_module
 
 from covey.errors import EngineError, TrainingError
 from covey.model.base import base_model
 from covey.model.device import on_device
 from covey.rollout.engine import Completion, SamplingSettings
+from covey.rollout.local.compatibility import TOKEN_BY_TOKEN
 from covey.rollout.local.supports import FLUSH_EVERY, Supports
 from covey.rollout.local.token_sampling import NOT_FINITE, Candidates, LogitsProcessor, in_order, row_keys, row_uniform
 
@@ -29,8 +30,20 @@ def by_transformers(
     logits_processors: Sequence[LogitsProcessor],
     row_seeds: Sequence[int] | None,
     interrupted: Callable[[], bool] | None,
+    options: Mapping[str, Any] = MappingProxyType({}),
 ) -> list[Completion]:
-    """One completion per prompt; see `sample` for the arguments, of which this has all that make sense here.
+    """One completion per prompt; see `sample` for most arguments, of which this has those that make sense here.
+
+    Args:
+        model: see `sample`.
+        prompts: see `sample`.
+        sampling: see `sample`.
+        eos_token_ids: see `sample`.
+        pad_token_id: see `sample`.
+        logits_processors: see `sample`.
+        row_seeds: see `sample`.
+        interrupted: see `sample`.
+        options: further ones of `generate`, which the settings do not know.
 
     Raises:
         EngineError: log-probabilities or seeds of rows are asked for, and the model generates in a way of its own.
@@ -50,7 +63,7 @@ def by_transformers(
     if sampling.logprobs or row_seeds is not None or (sampling.support and sampling.truncates):
         keys_B2 = None if row_seeds is None else on_device(row_keys(row_seeds), device)
         own = inputs["custom_generate"] = _Decoding(sampling, on_device(list(map(len, prompts)), device), keys_B2)
-    config = _generation_config(sampling, eos, pad_token_id)
+    config = _generation_config(sampling, eos, pad_token_id, options)
     output_BS = model.generate(**inputs, generation_config=config, logits_processor=list(logits_processors))
     output_BT = output_BS[:, longest:]
     completions = [_until_end(ids, sampling.max_completion_length, eos) for ids in output_BT.tolist()]
@@ -79,7 +92,7 @@ class _Decoding:
     ) -> Any:
         """See the argument `custom_generate` of transformers' `generate`."""
         mode = generation_config.get_generation_mode()
-        if mode not in (GenerationMode.GREEDY_SEARCH, GenerationMode.SAMPLE):
+        if mode not in TOKEN_BY_TOKEN:
             raise EngineError(
                 f"The model's generation config asks for {mode.value.replace('_', ' ')}, whose tokens have no "
                 "log-probabilities and no random numbers of their own: remove it from generation_config.json."
@@ -99,8 +112,7 @@ class _Decoding:
             support_BC = candidates.support() if self._sampling.support else None
             if support_BC is not None:
                 self._supports.add(range(len(ids_BS)), [place] * len(ids_BS), support_BC)
-                if place % FLUSH_EVERY == FLUSH_EVERY - 1:
-                    self._supports.flush()
+                self._supports.flush(FLUSH_EVERY)
                 scores_BV = candidates.spread(scores_BV)
             if self._keys_B2 is not None:
                 sampled = candidates.draw(row_uniform(self._keys_B2, self._lengths_B + place))
@@ -153,7 +165,9 @@ class _Interruption(StoppingCriteria):
         return torch.full((len(input_ids),), self._interrupted(), dtype=torch.bool, device=input_ids.device)
 
 
-def _generation_config(sampling: SamplingSettings, eos: list[int], pad: int) -> GenerationConfig:
+def _generation_config(
+    sampling: SamplingSettings, eos: list[int], pad: int, more: Mapping[str, Any]
+) -> GenerationConfig:
     options: dict[str, Any] = {"do_sample": False}
     if sampling.temperature > 0:
         options = {name: getattr(sampling, name) for name in ("temperature", "top_p", "min_p")}
@@ -165,6 +179,7 @@ def _generation_config(sampling: SamplingSettings, eos: list[int], pad: int) -> 
         repetition_penalty=sampling.repetition_penalty,
         disable_compile=True,
         **options,
+        **more,
     )
 
 

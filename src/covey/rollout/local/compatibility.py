@@ -10,6 +10,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 from transformers import GenerationConfig, GenerationMixin, PreTrainedModel
+from transformers.generation.configuration_utils import GenerationMode
 from transformers.integrations import is_fsdp_managed_module
 
 from covey.log_once import log_once
@@ -47,6 +48,9 @@ SUPPORTED = frozenset(
     }
 )
 
+TOKEN_BY_TOKEN = (GenerationMode.GREEDY_SEARCH, GenerationMode.SAMPLE)
+"""Modes of `generate` in which a token has a log-probability."""
+
 GENERATE: Any = GenerationMixin.generate
 _PLAIN_GENERATE = inspect.unwrap(GENERATE)
 """transformers' own, whatever takes its place later."""
@@ -71,6 +75,19 @@ def options_of(model: Any, config: GenerationConfig | None = None) -> dict[str, 
         values = {} if one is None else one.to_dict()
         found |= {name: value for name, value in values.items() if value is not None}
     return found
+
+
+def other_options(config: GenerationConfig) -> dict[str, Any]:
+    """The options that are set in a config, have an effect, and are none of `SamplingSettings`."""
+    without = SUPPORTED | WITHOUT_EFFECT
+    return {name: value for name, value in config.to_dict().items() if value is not None and name not in without}
+
+
+def samples_by_generate(model: Any, config: GenerationConfig) -> bool:
+    """Whether `model.generate(generation_config=config)` is transformers' own, and samples one token after another,
+    without beams and the like."""
+    mode = GenerationConfig(**options_of(model, config)).get_generation_mode()
+    return mode in TOKEN_BY_TOKEN and not _has_own_generate(model, base_model(model))
 
 
 def unsupported_option(options: Mapping[str, Any]) -> str | None:

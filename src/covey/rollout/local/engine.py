@@ -221,10 +221,12 @@ class LocalEngine:
         sampling: SamplingSettings,
         max_lengths: Sequence[int] | None,
         *,
-        row_seeds: Sequence[int] | None,
-        interrupted: Callable[[], bool] | None,
-        on_ended: OnEnded | None,
+        row_seeds: Sequence[int] | None = None,
+        interrupted: Callable[[], bool] | None = None,
+        on_ended: OnEnded | None = None,
+        **options: Any,
     ) -> list[Completion]:
+        """By `by_transformers`, with further options of `generate`."""
         self._matches(model, prompts, begun=row_seeds is not None)
         (eos, pad), done = self._ends(model), list[Completion]()
         for batch in self._batches(prompts):
@@ -237,6 +239,7 @@ class LocalEngine:
                 logits_processors=self._masks(model, sampling),
                 row_seeds=None if row_seeds is None else row_seeds[batch],
                 interrupted=interrupted,
+                options=options,
             )
             if max_lengths is not None:
                 found = list(map(cut, found, max_lengths[batch]))

@@ -343,7 +343,7 @@ class _Run:
     def _remove_ended(self, *, others: bool = False) -> None:
         """Remove the rows that have ended, or all."""
         *ended, invalid = torch.cat([self.ended_b, self.invalid[None]]).tolist()  # one wait for the device
-        self.written.supports.flush()
+        self.written.supports.flush(FLUSH_EVERY)
         if invalid:
             raise TrainingError(NOT_FINITE)
         full = [others or self.lengths[row] == self.limits[row] for row in self.rows]

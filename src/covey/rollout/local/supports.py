@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 FLUSH_EVERY = 16
-"""On a GPU, steps after which supports are moved to main memory: that waits for the device."""
+"""Steps after which supports are moved to main memory, for which the host waits for a GPU."""
 
 MOST_WAITING = 2**24
 """Most tokens of supports on the device, which are moved earlier when there are more."""
@@ -37,9 +37,9 @@ class Supports:
         if self._size > MOST_WAITING:
             self.flush()
 
-    def flush(self) -> None:
-        """Move what has been added to main memory, less the columns that no row needs. Waits for the device."""
-        if not self._waiting:
+    def flush(self, steps: int = 1) -> None:
+        """Move what has been added in at least so many steps to main memory, less the columns that no row needs."""
+        if len(self._waiting) < steps:
             return
         rows = [row for some, _, _ in self._waiting for row in some]
         places = [place for _, some, _ in self._waiting for place in some]

@@ -113,6 +113,7 @@ class _Served:
         self._channel = channel
         self._engine: LocalEngine
         self._missing: set[str]
+        """Weights that the last sync has not brought."""
 
     def handle(self, message: Any) -> None:
         """Handle one message; what it raises is sent."""
@@ -141,7 +142,7 @@ class _Served:
         self._channel.send([messages.READY, 0, {name: getattr(can, name) for name in type(can).__slots__}])
 
     def _sync(self, message: messages.Sync) -> None:
-        missing = self._missing
+        missing = self._missing = {name for name, _ in self._engine.model.named_parameters()}
 
         def named() -> Iterator[tuple[str, torch.Tensor]]:
             for name, weights in read_folder(Path(message.folder)):
@@ -149,6 +150,11 @@ class _Served:
                 missing.discard(name)
 
         self._engine.sync(named(), message.version)
+        if missing:
+            raise EngineError(
+                f"The weights of version {message.version} in {message.folder} lack {len(missing)} of the model's, "
+                f"{min(missing)} for one: a sync brings all of them."
+            )
         self._channel.send([messages.DONE, message.call])
 
     def _write(self, message: messages.Generate) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import random
 import shutil
 import tempfile
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -35,6 +37,7 @@ from covey.rollout.process.messages import (
 from covey.rollout.process.model_copy import ModelCopy
 from covey.rollout.process.started import EndedError, StartedProcess, Starter
 from covey.rollout.weight_folder import write_folder
+from covey.workers.channel import BadMessageError
 
 logger = logging.getLogger(__name__)
 
@@ -95,8 +98,7 @@ class ProcessEngine:
         self.threads = threads or default_threads()
         self._draw = random.Random(seed)
         self._lock = threading.RLock()
-        self._own_folder = None if folder else tempfile.TemporaryDirectory(prefix="covey-rollout-")
-        self._folder = folder or Path(str(self._own_folder and self._own_folder.name))
+        self._folder = folder or Path(tempfile.mkdtemp(prefix="covey-rollout-"))
         self._folder.mkdir(parents=True, exist_ok=True)
         given = {"batch_size": batch_size, "shared_prefill": shared_prefill, "autocast": autocast, **options}
         start = Start(
@@ -108,7 +110,10 @@ class ProcessEngine:
             {"tokenizer": tokenizer, **given},
         )
         self._starter = Starter(start, self._folder / "output.log", self.threads)
-        self._process: StartedProcess | None = self._starter.start()
+        self._end = weakref.finalize(self, _end, self._starter, None if folder else self._folder)
+        self._process: StartedProcess | None = None
+        with contextlib.suppress(EndedError):  # which the first call finds again
+            self._process = self._starter.start()
         self._capabilities: Capabilities | None = None
         self._synced: tuple[Path, int] | None = None
         self._calls = 0
@@ -212,33 +217,33 @@ class ProcessEngine:
     def close(self) -> None:
         """End the process; a call that waits for it raises an `EngineError`."""
         self._closed = True
-        self._starter.close()
-        if self._own_folder is not None:
-            self._own_folder.cleanup()
+        self._end()
 
     def _repeated(self, when: str, ask: Callable[[StartedProcess], T]) -> T:
         """Ask the process; where it dies, start another one and ask that."""
         with self._lock:
-            for attempt in range(1, _TRIES + 1):
-                if self._closed:
-                    raise EngineError("The rollout engine was closed.")
+            for left in reversed(range(_TRIES)):
                 try:
-                    process = self._running()
-                    return ask(process)
+                    if not self._closed:
+                        return ask(self._running())
+                except BadMessageError as error:
+                    self._starter.stop()
+                    self._process = None
+                    raise EngineError(f"The rollout process sent {error}.") from None
                 except EndedError as ended:
                     self._process = None
-                    if self._closed:
-                        raise EngineError("The rollout engine was closed.") from None
-                    if attempt == _TRIES:
-                        full = " Was the memory full?" if "SIGKILL" in ended.how else ""
-                        raise EngineError(
-                            f"The rollout process {ended.how} {when}, {_TRIES} times in a row.{full} {ended.output}"
-                        ) from None
-                    logger.warning(
-                        "The rollout process %s %s: another one is started, and what was lost is done again. %s",
-                        *(ended.how, when, ended.output),
-                    )
-        raise AssertionError
+                    if not self._closed:
+                        self._report(ended, when, left)
+        raise EngineError("The rollout engine was closed.")
+
+    def _report(self, ended: EndedError, when: str, left: int) -> None:
+        """Log the end of a process; raise it if no try is left."""
+        if left:
+            what = "another one is started, and what was lost is done again"
+            logger.warning("The rollout process %s %s: %s. %s", ended.how, when, what, ended.output)
+            return
+        full = " Was the memory full?" if "SIGKILL" in ended.how else ""
+        raise EngineError(f"The rollout process {ended.how} {when}, {_TRIES} times in a row.{full} {ended.output}")
 
     def _running(self) -> StartedProcess:
         """The process, ready, with the weights of the last sync."""
@@ -298,7 +303,10 @@ class ProcessEngine:
             EndedError: it died, or sends nonsense.
         """
         while True:
-            (kind, of, *body), data = process.receive()
+            message, data = process.receive()
+            if not isinstance(message, list) or len(message) < 2:
+                raise BadMessageError("something that is not a message")
+            kind, of, *body = message
             if kind == LOG:
                 level, name, text = body
                 logging.getLogger(str(name)).log(int(level), "%s", text)
@@ -306,6 +314,11 @@ class ProcessEngine:
                 raise _error(*map(str, body))
             elif of == call:
                 return str(kind), body, data
+
+
+def _end(starter: Starter, folder: Path | None) -> None:
+    if starter.close() and folder is not None:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _error(name: str, text: str) -> CoveyError:

@@ -30,7 +30,7 @@ class ModelCopy:
     dtype: torch.dtype
     """Of most weights."""
     dtypes: dict[str, torch.dtype]
-    """Of the others, by their names in a checkpoint."""
+    """Of its weights, by their names in a checkpoint, tied ones once; of sharded ones some may be missing."""
     buffers: dict[str, torch.Tensor]
     """By name: what a checkpoint holds or the config gives, but training does not change."""
     vocabulary: tuple[TokenMap, TokenBytes] | None
@@ -51,7 +51,7 @@ class ModelCopy:
                 "The rollout process cannot take a quantised model: its weights cannot be sent with adapters merged. "
                 "Load the model without quantisation (model.load_in_4bit=false model.load_in_8bit=false)."
             )
-        dtypes = {name.replace(".base_layer", ""): one.dtype for name, one in base.named_parameters()}
+        dtypes = {_checkpoint_name(name): one.dtype for name, one in base.named_parameters()}
         kinds = [kind for kind in dtypes.values() if kind.is_floating_point]
         dtype = max(dict.fromkeys(kinds), key=kinds.count)
         vocabulary = vocabulary_of(model)
@@ -61,8 +61,8 @@ class ModelCopy:
             deepcopy(base.generation_config),
             tokenizer,
             dtype,
-            {name: one for name, one in dtypes.items() if one != dtype},
-            {name.replace(".base_layer", ""): one.detach().cpu() for name, one in base.named_buffers()},
+            dtypes,
+            {_checkpoint_name(name): one.detach().cpu() for name, one in base.named_buffers()},
             None if vocabulary is None else (vocabulary.map, vocabulary.token_bytes),
         )
 
@@ -71,6 +71,7 @@ class ModelCopy:
         with no_init_weights(), device:
             model = self.kind._from_config(self.config, dtype=self.dtype)
         model.tie_weights()
+        self._untie(model)
         model.generation_config = self.generation_config
         for name, weight in model.named_parameters():
             weight.data = weight.data.to(self.dtypes.get(name, self.dtype))
@@ -80,6 +81,19 @@ class ModelCopy:
         if self.vocabulary is not None:
             attach(model, ReasoningVocabulary(*self.vocabulary))
         return model.to(device).eval()
+
+    def _untie(self, model: PreTrainedModel) -> None:
+        """Separate weights that the config ties and that are not tied in the trainer's model, as with trained heads."""
+        tied = dict(model.named_parameters(remove_duplicate=False)).keys() - dict(model.named_parameters()).keys()
+        for name in tied & self.dtypes.keys():
+            parent, _, attribute = name.rpartition(".")
+            shared = model.get_parameter(name)
+            setattr(model.get_submodule(parent), attribute, torch.nn.Parameter(torch.empty_like(shared)))
+
+
+def _checkpoint_name(name: str) -> str:
+    """The name of a parameter or buffer of a model with adapters in a checkpoint of the model itself."""
+    return name.replace(".base_layer", "").replace(".modules_to_save.default", "")
 
 
 def _importable(kind: type[Any]) -> type[Any]:

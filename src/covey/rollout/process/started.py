@@ -17,7 +17,7 @@ from typing import Any
 from covey.config.sampling_gpu import SAMPLING_GPU
 from covey.errors import EngineError, one_line
 from covey.rollout.process.messages import Interrupt, Start
-from covey.workers.channel import BadMessageError, pickled, receive_with_bytes, send, send_pickled
+from covey.workers.channel import pickled, receive_with_bytes, send, send_pickled
 from covey.workers.fork_server import child_environment, how_it_ended
 
 _SHOWN = 1000
@@ -36,7 +36,7 @@ class EndedError(Exception):
 
     Attributes:
         how: in words, which follow its name.
-        output: the end of what it printed, as a sentence.
+        output: the end of what it printed, as a sentence; may be empty.
     """
 
     def __init__(self, how: str, output: str) -> None:
@@ -108,11 +108,12 @@ class StartedProcess:
         """Wait for a message.
 
         Raises:
-            EndedError: it has died, or sent something else.
+            EndedError: it has died.
+            BadMessageError: it has sent something else.
         """
         try:
             found = receive_with_bytes(self._channel)
-        except (OSError, BadMessageError):
+        except OSError:
             found = None
         if found is None:
             raise self._ended()
@@ -163,7 +164,7 @@ class Starter:
         """Start a process.
 
         Raises:
-            EndedError: this is closed.
+            EndedError: this is closed, or the system cannot start one.
         """
         with self._lock:
             try:
@@ -171,13 +172,20 @@ class Starter:
                 self._thread.submit(self._newest.begin, self._start)
             except RuntimeError:  # after close, or when the interpreter ends
                 raise EndedError("was closed", "") from None
+            except OSError as error:  # too many processes, or no memory
+                raise EndedError(f"could not be started ({error.strerror})", "") from None
             return self._newest
 
-    def close(self) -> None:
-        """End the newest process; no other is started. In a fork of the trainer nothing is done."""
+    def close(self) -> bool:
+        """End the newest process; no other is started. In a fork of the trainer nothing is done, and it is false."""
         if os.getpid() != self._pid:
-            return
+            return False
         with self._lock:
-            if self._newest is not None:
-                self._newest.kill()
+            self.stop()
             self._thread.shutdown()
+        return True
+
+    def stop(self) -> None:
+        """End the newest process."""
+        if self._newest is not None:
+            self._newest.kill()

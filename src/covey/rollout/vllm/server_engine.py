@@ -92,7 +92,8 @@ class ServerEngine:
         self._draw = random.Random(seed)
         self._concurrency = concurrency
         self._session = requests.Session()
-        self._session.mount("http", HTTPAdapter(pool_maxsize=concurrency))
+        for scheme in ("http://", "https://"):
+            self._session.mount(scheme, HTTPAdapter(pool_maxsize=concurrency))
         self._folder: Path | None = None
         self._own_folder: tempfile.TemporaryDirectory[str] | None = None
         self._instance = client.instance
@@ -148,18 +149,20 @@ class ServerEngine:
             lost = self._ask({row: one for row, one in enumerate(payloads) if row not in found}, most, ended, stops)
             if self._closed:
                 raise EngineError("The engine was closed.")
-            if lost is None:
-                return [found[row] for row in range(len(prompts))]
+            if lost is None or stops():
+                return [found.get(row, _UNBEGUN) for row in range(len(prompts))]
         raise EngineError(f"No vLLM server generated these completions in {_TRIES} tries: {lost}.")
 
     def sync(self, weights: NamedWeights, version: int) -> None:
         """See `InferenceEngine`. The weights stay in a folder until the next sync, for a server that is restarted."""
-        own = tempfile.TemporaryDirectory(prefix="covey-weights-")
-        write_folder(Path(own.name), weights)
-        self.sync_folder(Path(own.name), version)
-        last, self._own_folder = self._own_folder, own
-        if last is not None:
-            last.cleanup()
+        dropped = new = tempfile.TemporaryDirectory(prefix="covey-weights-")
+        try:
+            write_folder(Path(new.name), weights)
+            self.sync_folder(Path(new.name), version)
+            dropped, self._own_folder = self._own_folder or dropped, new
+        finally:
+            if dropped is not self._own_folder:
+                dropped.cleanup()
 
     def sync_folder(self, folder: Path, version: int) -> None:
         """As `sync`, with weights that `covey.rollout.weight_folder.write_folder` has written.

@@ -26,10 +26,9 @@ def candidates(sampling: SamplingSettings, vocab_size: int) -> int:
         sampling: the settings.
         vocab_size: of the engine's model.
     """
-    cuts = sampling.top_k > 0 or sampling.top_p < 1 or sampling.min_p > 0
-    if not sampling.support or not cuts or sampling.temperature == 0:
+    if not (sampling.support and sampling.truncates):
         return 0
-    return min(sampling.top_k or sampling.support_top_k, vocab_size)
+    return min(sampling.most_kept or vocab_size, vocab_size)
 
 
 def sampled_logps(

@@ -38,9 +38,13 @@ class _Request:
     output: Sequence[int]
     """Its tokens so far; vLLM appends to the list."""
     temperature: float
+    penalty: float
+    """Its repetition penalty."""
+    seen: set[int]
+    """The tokens of its prompt, and those of its completion that `state` includes."""
     state: int
     read: int = 0
-    """The number of tokens that `state` includes."""
+    """The number of its tokens that `state` includes."""
 
 
 class ThinkingMask(LogitsProcessor):
@@ -79,7 +83,8 @@ class ThinkingMask(LogitsProcessor):
             given = params.extra_args or {}
             if given.get(SWITCH, True):
                 state = self._begin(prompt or [], given.get(FROM, "prompt"))
-                self._requests[place] = _Request(output, float(params.temperature), state)
+                penalty = float(params.repetition_penalty)
+                self._requests[place] = _Request(output, float(params.temperature), penalty, set(prompt or ()), state)
         for origin, target, how in batch_update.moved:
             moved, other = self._requests.pop(origin, None), self._requests.pop(target, None)
             if moved is not None:
@@ -88,7 +93,8 @@ class ThinkingMask(LogitsProcessor):
                 self._requests[origin] = other
 
     def apply(self, logits: torch.Tensor) -> torch.Tensor:
-        """Mask the logits `[b, V]` of tokens that are not allowed, in place. vLLM divides by the temperature later."""
+        """Mask the logits `[b, V]` of tokens that are not allowed, in place. vLLM applies the repetition penalty and
+        divides by the temperature later; everywhere else the penalty comes first."""
         if self.vocabulary is None or not self._requests:
             return logits
         rows = [(place, request) for place, request in self._requests.items() if place < len(logits)]
@@ -101,7 +107,14 @@ class ThinkingMask(LogitsProcessor):
             states = torch.tensor([state for _, state in same], device=logits.device)
             bias = self.vocabulary.bias_on(logits.device, temperature).to(logits.dtype)
             added = bias[self.vocabulary.inside(states).long(), :width]
+            penalised = [
+                (place, *_penalised_later(logits[place], added_V, self._requests[place]))
+                for place, added_V in zip(places.tolist(), added, strict=True)
+                if self._requests[place].penalty != 1.0
+            ]
             logits[places, :width] += added
+            for place, seen, values in penalised:
+                logits[place, seen] = values
         return logits
 
     def _begin(self, prompt: Sequence[int], how: str) -> int:
@@ -114,7 +127,19 @@ class ThinkingMask(LogitsProcessor):
         assert self.vocabulary is not None
         fresh = [token for token in request.output[request.read :] if token >= 0]  # -1: not yet known
         request.state = _follow(self.vocabulary.transitions, request.state, fresh)
+        request.seen.update(fresh)
         request.read += len(fresh)
+
+
+def _penalised_later(
+    logits_V: torch.Tensor, added_V: torch.Tensor, request: _Request
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The tokens that a request's penalty will change, and logits for them that it turns into those with the bias added
+    after it."""
+    seen = torch.tensor([token for token in request.seen if token < len(added_V)], device=logits_V.device)
+    own, penalty = logits_V[seen], request.penalty
+    wanted = torch.where(own < 0, own * penalty, own / penalty) + added_V[seen]
+    return seen, torch.where(wanted < 0, wanted / penalty, wanted * penalty)
 
 
 def _follow(transitions: np.ndarray[Any, Any], state: int, tokens: Sequence[int]) -> int:

@@ -15,6 +15,7 @@ from covey.model.device import has_bfloat16
 from covey.rollout.engine import SamplingSettings
 from covey.rollout.local.compatibility import unsupported_reason
 from covey.rollout.local.sampling import sample
+from covey.rollout.local.token_sampling import row_keys, row_uniform
 from covey.runlog import names
 from covey.training.device_check.models import Rows, Size, make_model, make_rows
 from covey.training.scoring.shared_scoring import SharedScoring
@@ -132,6 +133,11 @@ def sampling_checks(size: Size, prompt: int, completion: int, device: torch.devi
     same = [ids == theirs[place // 4] for place, ids in enumerate(own)]
     share = 1 - sum(same) / len(same)
     yield Check("sampling, greedy, float32", share == 0, share, 0.0, "completions unlike generate's, share", switch)
+    keys_B2, places_B = row_keys(range(10_000)), torch.arange(10_000)
+    on_host, there = row_uniform(keys_B2, places_B), row_uniform(keys_B2.to(device), places_B.to(device)).cpu()
+    share = float((on_host != there).double().mean())
+    what = "random numbers unlike the CPU's, share"
+    yield Check("sampling, seeds of rows", share == 0, share, 0.0, what, "training.staleness=0")
     for kind, precision in (("float32", nullcontext), *([("bfloat16", _bfloat16)] if _half(device) else [])):
         with precision():
             found = sample(model, prompts, SamplingSettings(completion, logprobs=True), eos_token_ids=(1,))

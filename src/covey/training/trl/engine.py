@@ -40,9 +40,10 @@ _GAP = names.ENGINE_GAP.removeprefix("train/")  # as the trainer logs it
 _TRIES = 5
 """How often a generation or sync is tried with a new server before the run ends."""
 _SLEEPS = "in sleep mode vLLM drops its base weights (training.vllm_enable_sleep_mode)"
-_SPREAD, _WIDEST, _CHANGE = 0.02, 8.0, 4.0
-"""Standard deviation of random adapters, doubled up to the second until they change log-probs by so many times the
-tolerance."""
+_SPREAD, _WIDEST = 0.02, 8.0
+"""Standard deviation of a random adapter, which is doubled up to the second until its change is seen beyond doubt."""
+_CHANGE, _TIMES = 0.5, 4.0
+"""That is so many nats per token, and so many times the tolerance."""
 _LAUNCHERS = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 """Environment variables of a distributed launch. TRL sets them for a single process too, to start vLLM; if they stayed,
 this program's next run and its children would wait for other processes."""
@@ -55,6 +56,11 @@ class EngineGeneration(VLLMGeneration):
     """`launch.sync_tolerance`; may be set until the first sync."""
     step_now: Callable[[], int] = staticmethod(lambda: 0)
     """Returns the step, for messages; may be set."""
+    _adapter: PolicyAdapter | None = None
+    _is_proven = False
+    _request: Any = None
+    """For the adapter that the engine of this process holds."""
+    _rows: Rows | None = None
 
     def __init__(self, *args: Any, lora_sync: str = "auto", shared_folder: Path | None = None, **kwargs: Any) -> None:
         """As TRL's.
@@ -78,10 +84,6 @@ class EngineGeneration(VLLMGeneration):
         self._gaps: list[Gap] = []
         self._syncs = 0
         self._lora_sync, self._shared_folder = lora_sync, shared_folder
-        self._adapter: PolicyAdapter | None = None
-        self._is_proven = False
-        self._rows: Rows | None = None
-        self._request: Any = None  # of the engine in this process, for the adapter that it holds
         from covey.training.trl.engine_client import EngineClient
 
         with replaced(vllm_generation, LLM=self._start, VLLMClient=EngineClient), environment_kept(*_LAUNCHERS):
@@ -121,8 +123,9 @@ class EngineGeneration(VLLMGeneration):
     def _chosen_adapter(self, engine_refusal: Callable[[int], str | None]) -> PolicyAdapter | None:
         """The adapter that syncs send alone, see `chosen_adapter`; None if they send whole weights."""
         folder = None
-        if self.mode == "server" and self._broadcast_from_main(lambda: str(self.vllm_client.host)) not in LOCAL_HOSTS:
-            folder = self._shared_folder
+        if self.mode == "server" and is_peft_model(self.model):
+            host = self._broadcast_from_main(lambda: str(self.vllm_client.host))
+            folder = None if host in LOCAL_HOSTS else self._shared_folder
         return chosen_adapter(self.model, self._dist, self._lora_sync, engine_refusal, folder)
 
     def sync_weights(self) -> None:
@@ -192,7 +195,7 @@ class EngineGeneration(VLLMGeneration):
             with replaced(self.model, merge_adapter=lambda: None, unmerge_adapter=lambda: None):
                 self._send_weights()
         spread, moved = _SPREAD, 0.0
-        while moved < _CHANGE * check.tolerance and spread < _WIDEST:
+        while moved < max(_CHANGE, _TIMES * check.tolerance) and spread < _WIDEST:
             with adapter.random(spread):
                 own, tensors = self._own_logps(), adapter.tensors()
             moved, spread = self._broadcast_from_main(lambda: check.compare(own, base).mean), 2 * spread  # noqa: B023

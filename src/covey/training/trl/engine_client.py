@@ -159,6 +159,8 @@ class EngineClient(VLLMClient):
         self._synced = self.instance
 
     def _load_folder(self, folder: Path, tensors: int) -> None:
+        if not tensors:
+            raise EngineError(f"There are no weights in {folder}: was it removed?")
         answer = self._post(f"{self.base_url}/collective_rpc", json={"method": "load_folder", "args": [str(folder)]})
         if any(result != {"tensors": tensors} for result in answer["results"]):
             raise EngineError(

@@ -6,6 +6,7 @@ import logging
 import shutil
 import tempfile
 import uuid
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -120,7 +121,8 @@ class PolicyAdapter:
         if folder is not None:
             folder.mkdir(parents=True, exist_ok=True)
         self._written: list[Path] = []
-        self._place = tempfile.TemporaryDirectory(prefix="covey-adapters-", dir=folder, ignore_cleanup_errors=True)
+        self._place = Path(tempfile.mkdtemp(prefix="covey-adapters-", dir=folder))
+        weakref.finalize(self, shutil.rmtree, self._place, ignore_errors=True)
 
     @property
     def rank(self) -> int:
@@ -150,9 +152,8 @@ class PolicyAdapter:
             folder, which lasts until the second next call.
         """
         name = f"covey-v{version}-{uuid.uuid4().hex[:8]}"
-        folder = Path(self._place.name) / name
+        folder = self._place / name
         folder.mkdir()
-        Path(self._place.name).chmod(0o755)  # another user may run the server
         save_file(tensors, folder / "adapter_model.safetensors")
         self._config.save_pretrained(folder)
         self._written.append(folder)

@@ -22,7 +22,7 @@ from covey.model.device import casting_once
 from covey.rollout import Capabilities, Completion, InferenceEngine, LocalEngine, SamplingSettings, complete
 from covey.rollout.engine import NamedWeights
 from covey.rollout.generate import engine_failures
-from covey.rollout.local.compatibility import options_of, unsupported_option
+from covey.rollout.local.compatibility import options_of, other_options, samples_by_generate, unsupported_option
 from covey.rollout.local.engine import AnyHasWork
 from covey.rollout.registry import check_engine, check_reasoning
 from covey.rollout.vllm.support import candidates, sampled_logps, support_of
@@ -69,14 +69,23 @@ class PolicyEngine(LocalEngine):
     ) -> list[Completion] | None:
         """As `generate`, with random numbers of the trainer; None, with a line in the log, where TRL's way is needed.
 
+        Where `sample` does not apply, transformers' `generate` returns log-probabilities and supports if the settings
+        ask for them; TRL's way returns none.
+
         Args:
             prompts: see `generate`.
             sampling: see `generate`.
             refusal: a reason not to use Covey's sampling, if there is one already.
             max_lengths: see `LocalEngine.generate`.
         """
+        config = self._trainer.generation_config
         with self._in_use() as model, torch.no_grad():
-            return self._sample(model, prompts, sampling, refusal, max_lengths)
+            found = self._sample(model, prompts, sampling, refusal, max_lengths) if self.shared_prefill else None
+            asked = sampling.logprobs or sampling.support or sampling.repetition_penalty != 1.0
+            limited = config.max_new_tokens is not None
+            if found is None and asked and limited and samples_by_generate(model, config):
+                found = self._by_transformers(model, prompts, sampling, max_lengths, **other_options(config))
+            return found
 
     @contextmanager
     def _in_use(self) -> Iterator[Any]:
@@ -109,12 +118,8 @@ class TRLEngine:
         """
         Args:
             trainer: Covey's `GRPOTrainer` with `use_vllm=True`.
-
-        Raises:
-            EngineError: the server cannot say which tokens could be sampled by the trainer's settings.
         """
         self._trainer = trainer
-        self._candidates(sampling_of(trainer)[0])
 
     @property
     def version(self) -> int | None:
@@ -136,7 +141,8 @@ class TRLEngine:
         rows = [list(ids) for ids in prompts]
         names = ("max_completion_length", "temperature", "top_p", "top_k", "min_p", "repetition_penalty")
         settings = {name: getattr(sampling, name) for name in names}
-        if most := self._candidates(sampling):
+        most = candidates(sampling, vocab_size(self._trainer)) if sampling.support else 0
+        if most:
             settings |= {"top_k": most, "logprobs": most}
         with replaced(engine, **settings):
             _, completions, logps, tokens = engine.generate(
@@ -156,15 +162,13 @@ class TRLEngine:
                 found.append(replace(one, logps=sampled_logps(ids, token_ids, values)))
         return found
 
-    def _candidates(self, sampling: SamplingSettings) -> int:
-        """How many tokens can be sampled in each place, if their set is to be returned, else 0.
+    def check(self, sampling: SamplingSettings) -> None:
+        """Check that the engine can return what these settings ask for.
 
         Raises:
-            EngineError: the server does not return so many log-probs.
+            EngineError: it does not return so many log-probs.
         """
-        most = candidates(sampling, vocab_size(self._trainer))
-        self._trainer.vllm_generation.check_logprobs(most)
-        return most
+        self._trainer.vllm_generation.check_logprobs(candidates(sampling, vocab_size(self._trainer)))
 
     def _group_size(self, rows: list[list[int]]) -> int:
         """The largest size of groups of equal prompts that all prompts, of all processes, fall into."""
@@ -244,7 +248,7 @@ def generate_turn(
     sampling = scoring.settings(asked)
     if isinstance(engine, PolicyEngine):
         found = None
-        if engine.shared_prefill and not trainer.use_transformers_continuous_batching:
+        if not trainer.use_transformers_continuous_batching:
             with profiling_context(trainer, "transformers.generate"):
                 found = engine.sample_or_none(prompt_ids, sampling, refusal, max_lengths)
         if found is None:

@@ -19,7 +19,7 @@ from covey.training.advantages.objective_step import loss_mask
 from covey.training.replaced import replaced
 from covey.training.scoring.gap import Correction, ScoredSample, measure_gap
 from covey.training.scoring.sampled import SUPPORT, Sampled, ScoredRows, padded
-from covey.training.trl.generation import PolicyEngine, TRLEngine
+from covey.training.trl.generation import PolicyEngine, TRLEngine, sampling_of
 from covey.training.trl.restricted_head import RestrictedHead
 
 logger = logging.getLogger(__name__)
@@ -63,8 +63,11 @@ class SampledScoring:
 
         Raises:
             ConfigError: the loss cannot be corrected for the engine.
+            EngineError: vLLM cannot say which tokens could be sampled.
         """
-        mode = self._trainer.vllm_importance_sampling_mode
+        engine, mode = self._trainer.engine, self._trainer.vllm_importance_sampling_mode
+        if isinstance(engine, TRLEngine):
+            engine.check(self.settings(sampling_of(self._trainer)[0]))
         if self._trainer.loss_type == "vespo" and self.corrects and not mode.startswith("token"):
             raise ConfigError(
                 f"loss_type=vespo needs the ratio of each token to the sampler's: set vllm_importance_sampling_mode to "

@@ -221,7 +221,7 @@ class TrainerEpisodes:
             ids, logps = trainer._generate_single_turn(rows + filler, None, {}, num_generations=1)
         going_on = [turns for turns, one in zip(self._supports, self.newest, strict=True) if one.ended is None]
         lengths = [min(len(turn), limit) for turn, limit in zip(ids, limits, strict=False)]
-        for turns, support in zip(going_on, self._turn_supports(lengths), strict=True):
+        for turns, support in zip(going_on, self._turn_supports(lengths), strict=False):
             turns.append(support)
         return ids[:count], None if logps is None else logps[:count]
 
