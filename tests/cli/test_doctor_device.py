@@ -10,6 +10,7 @@ import pytest
 
 from covey.cli.device_check import run_checks
 from covey.cli.main import main
+from covey.launch.machine import Machine
 from covey.training.device_check import run as device_check
 
 
@@ -47,6 +48,32 @@ def test_a_failed_check_names_its_switch(
     assert "scoring, groups of 8 is wrong on this device (no kernel): train with speed.shared_scoring=false" in out
     assert "out of memory" in out
     assert json.loads(file.read_text())["checks"][0]["error"] is None
+
+
+@pytest.mark.parametrize(
+    ("gpus", "said"),
+    [
+        (
+            0,
+            "training.staleness=0: 50% of a round is generation, 50% learning; side by side they would be at most 2.00",
+        ),
+        (1, "both need the one GPU of this machine"),
+        (4, "training.staleness=1: 50% of a round is generation, 50% learning; side by side, each on hardware of its"),
+    ],
+)
+def test_staleness_is_advised_by_the_times_of_a_step(
+    gpus: int, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Two of four seconds generate."""
+    parts = {"generation": 2.0, "scoring": 1.5, "backward": 0.5}
+    steps = [{"name": name, "prompt": 9, "completion": 7, "seconds": 4.0, "parts": parts} for name in ("covey", "trl")]
+    found = {"device": {"kind": "cpu", "packages": {}}, "checks": [], "speed": steps}
+    monkeypatch.setattr(device_check, "check_device", lambda **_: found)
+    monkeypatch.setattr("covey.cli.device_check.this_machine", lambda: Machine.of(gpus, 2))
+    assert run_checks(quick=True, file=None) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert said in out
+    assert out.count("9 + 7 tokens: training.staleness=") == 1  # of Covey's own steps
 
 
 @pytest.mark.parametrize(

@@ -81,7 +81,7 @@ def test_one_node_samples_and_two_train(tmp_path: Path, tmp_path_factory: pytest
         cluster.wait_for(ended, SECONDS, output)
         state = cluster.state(job)
         assert (state["JobState"], state["NumNodes"], state["Restarts"]) == ("COMPLETED", "3", "0"), output()
-    text = output()
+    text = (tmp_path / "logs" / "r" / "launcher.log").read_text()
     assert text.count("vLLM server started at http://127.0.0.4:") == 2, text
     rows = [row for row in read_metrics(tmp_path / "r" / "metrics.jsonl") if "train/loss" in row]
     assert [row["step"] for row in rows] == list(range(1, STEPS + 1))
