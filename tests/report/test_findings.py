@@ -128,6 +128,13 @@ SPEAKS: list[tuple[Rule, Evidence, str, str, str]] = [
         "0.5 → 0.05 nats",
         "fell to 10% of its start",
     ),
+    (
+        rules.near_argmax,
+        _given({names.LOG_ODDS: lambda s: 8.0}, {"objective": {"name": "xdr", "xdr_tau": 0.05}}),
+        "note",
+        "log-odds 8",
+        "xdr_tau=0.2 would make that e^2",
+    ),
     (rules.grader_lost, _given({LOST: lambda s: 0.02}), "warn", "2.0% of gradings", "2.0% of gradings timed out"),
     (rules.grader_lost, _given({LOST: lambda s: 0.002}), "note", "0.2% of gradings", "0.0% crashed"),
     (
@@ -222,6 +229,9 @@ SILENT: list[tuple[Rule, Evidence]] = [
     (rules.truncation, _given({names.CLIPPED_RATIO: lambda s: 0.9 if s < 30 else 0.01}, _config())),
     (rules.entropy_collapse, _given({names.ENTROPY: lambda s: 0.5 - 0.006 * s})),
     (rules.entropy_collapse, _given({names.ENTROPY: lambda s: 0.05 if s < 25 else 0.5})),  # it rose
+    (rules.near_argmax, _given({names.LOG_ODDS: lambda s: 3.9}, {"objective": {"name": "xdr", "xdr_tau": 0.1}})),
+    (rules.near_argmax, _given({names.LOG_ODDS: lambda s: 8.0}, {"objective": {"name": "maxent"}})),
+    (rules.near_argmax, _given(config={"objective": {"name": "xdr", "xdr_tau": 0.0}})),
     (rules.grader_lost, _given({LOST: lambda s: 0.0})),
     (rules.gold_unreadable, _given()),
 ]
