@@ -44,6 +44,15 @@ def judged(prompts, completions, answer, **kwargs):
 
 def raises(completions, **kwargs):
     raise ValueError("not today")
+
+def moded(completions, log_extra, **kwargs):
+    texts = [c[-1]["content"] for c in completions]
+    log_extra("mode", [text.lower() if len(text) == 2 else None for text in texts])
+    return [float(len(text) == 2) for text in texts]
+
+def badly(completions, log_extra, **kwargs):
+    log_extra("mode", [7] * len(completions))
+    return [1.0] * len(completions)
 """
 CONVERSATION = [{"role": "user", "content": "How many?"}]
 FIRST, SECOND = "ab", "<think>x</think><answer>7</answer>"
@@ -208,7 +217,7 @@ def test_mistakes_are_one_clear_paragraph(own: Path) -> None:
     only_own = f"rewards.funcs=['{own}:letters']"
     for words, message in {
         ("evaluation.grader=exact_mach",): r"evaluation\.grader: there is no grader called exact_mach\. Did you mean "
-        r"exact_match\? Covey has exact_match, accuracy, countdown, check_answer, check_numbers, reasoning_gym, code; ",
+        r"exact_match\? Covey has exact_match, accuracy, countdown, graph_coloring, check_answer, check_numbers, reasoning_gym, code; ",
         ("evaluation.grader=format",): "there is no grader called format",
         (f"evaluation.grader='{own}:leters'",): r"evaluation\.grader: .*own\.py has no leters; it has letters",
         ("evaluation.grader=none.py:f",): r"evaluation\.grader: none\.py:f names the file .* which does not exist",
@@ -255,3 +264,50 @@ def test_evaluations_of_an_older_version_have_no_rewards() -> None:
     rows = [{**old, "extracted": "7"}, {**old, "problem": 1, "extracted": "7", "reward": 1.0, "rewards": {"f": 1.0}}]
     assert not any(name.startswith("reward") for name in compute_metrics(rows))
     assert compute_metrics(rows)["accuracy"].value == 1.0
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("rewarded", [False, True])
+def test_own_graders_name_modes(own: Path, workers: int, rewarded: bool) -> None:
+    """Whether the grader is a reward of the run too, which is called once, or not."""
+    funcs = f"rewards.funcs=['{own}:moded']" if rewarded else "rewards.funcs=[format]"
+    settings = config(f"rewards.workers={workers}", funcs, f"evaluation.grader='{own}:moded'")
+    rows = [{"prompt": CONVERSATION, "num_modes": 4}] * 4
+    found = graded(settings, rows, ["Ab", "aB", "cd", "long"])
+    assert [(one.outcome, one.mode, one.num_modes) for one in found] == [
+        *((Outcome.RIGHT, mode, 4) for mode in ("ab", "ab", "cd")),
+        (Outcome.WRONG, None, 4),
+    ]
+    assert "mode" not in found[3].record()
+
+
+def test_modes_that_are_no_texts_are_left_out(own: Path, caplog: pytest.LogCaptureFixture) -> None:
+    settings = config("rewards.funcs=[format]", f"evaluation.grader='{own}:badly'")
+    (found,) = graded(settings, [{"prompt": CONVERSATION}], ["ab"])
+    assert (found.outcome, found.mode) == (Outcome.RIGHT, None)
+    assert "the mode of an answer is a text or None" in caplog.text
+
+
+def test_the_graders_of_tasks_name_modes_of_right_answers() -> None:
+    row = {"prompt": CONVERSATION, "answer": '{"numbers": [1, 2, 3], "target": 6}'}
+    settings = config("dataset=countdown")
+    texts = [f"<answer>{text}</answer>" for text in ("3+2+1", "(1)+(2+3)", "3*2*1", "3-2-1", "6")]
+    found = graded(settings, [row] * 5, texts)
+    assert [one.mode for one in found] == ["1+2+3", "1+2+3", "1*2*3", None, None]
+    assert [one.extracted for one in found[:4]] == ["1+2+3", "1+2+3", "1*2*3", "3-1-2"]  # one vote for each
+    result = summarise(found, (1, 4), "countdown").metrics()
+    assert result["coverage@4"] == pytest.approx((1 + 4 / 5) / 3)  # 1+2+3 is in all subsets of 4 of 5, 1*2*3 in 4 of 5
+    assert result["coverage@4_low"] < result["coverage@4"] <= result["coverage@4_high"]
+    assert result["chance/pass@1"] == pytest.approx(32 / 192)
+
+
+def test_tasks_bring_their_grader_and_reward() -> None:
+    for task in ("countdown", "graph_coloring"):
+        assert config(f"dataset={task}").rewards.funcs == (task, "format")
+        assert grader_name(config(f"dataset={task}")) == task
+        assert grader_name(config(f"dataset={task}", "rewards.funcs=[mine.py:judge]")) == task
+        assert grader_name(config(f"dataset={task}", "rewards.funcs=[accuracy]")) == "accuracy"
+    several = config("dataset=graph_coloring", "evaluation.best_by=coverage@8")
+    assert check_evaluation(several) == []
+    with pytest.raises(ConfigError, match="coverage@8 is no metric"):
+        check_evaluation(config("dataset=countdown", "evaluation.best_by=coverage@8"))

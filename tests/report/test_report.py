@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from covey.cli.main import main
+from covey.report.answer_modes import modes_rows
 from covey.report.charts.curves import draw_curves, main_panels
 from covey.report.charts.curves_html import draw, values
 from covey.report.charts.panels import make_sections
@@ -438,3 +439,30 @@ def test_the_page_of_a_reasoning_vocabulary_shows_its_tokens(run: Path) -> None:
         ["<code>&#34;&lt;b&gt;\\n&#34;</code>", "1", "513", "1"],
     ]
     assert "&lt;answer&gt;" in cells[0][7]
+
+
+def test_several_right_answers_have_a_table_and_curves(tmp_path: Path) -> None:
+    root = make_run(tmp_path / "modes", steps=4)
+    rows = [json.loads(line) for line in (root / "metrics.jsonl").read_text().splitlines()]
+    for at, row in enumerate(rows):
+        if "eval/accuracy" in row:
+            values = {
+                "coverage@8": 0.125 * (at + 1),
+                "coverage@2": 0.01,
+                "distinct@8": 1.5,
+                "distinct_if_solved@8": 2.0,
+            }
+            ends = {"coverage@8_low": 0.1, "coverage@8_high": 0.9}
+            chance = {"chance/coverage@8": 0.0625, "chance/distinct@8": 0.25}
+            row |= {f"eval/{name}": value for name, value in (values | ends | chance).items()}
+    (root / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    record = load_run(root)
+    first, *_ = modes_rows(record.rows)
+    assert (first.figure, first.first, first.chance) == ("coverage@8", "12.5% [10.0 to 90.0]", "6.2%")
+    panels = {panel.key: panel for panel in dict(make_sections(record.rows, record.config))["Learning"]}
+    assert panels["coverage"].target == 0.0625
+    assert panels["coverage"].series[0].low
+    assert panels["distinct"].title == "Different right answers (distinct@8)"
+    page = render_report(record, Packed("", 0, 0))
+    assert "Several right answers" in page
+    assert "12.5% [10.0 to 90.0]" in page

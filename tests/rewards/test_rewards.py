@@ -31,7 +31,8 @@ PROMPTS = ["What is 1 + 1?"] * len(COMPLETIONS)
 NAMES = (
     *("accuracy", "exact_match", "format", "tag_count", "think_format", "reasoning_steps", "cosine_scaled"),
     *("repetition_penalty", "len", "soft_overlong", "match_format_exactly", "match_format_approximately"),
-    *("check_answer", "check_numbers", "countdown", "reasoning_gym", "code", "binary_code", "code_format"),
+    *("check_answer", "check_numbers", "countdown", "graph_coloring", "reasoning_gym", "code", "binary_code"),
+    "code_format",
 )
 OF_OTHER_COLUMNS = ("reasoning_gym", "code", "binary_code")
 """They read no gold answers; tested apart."""
@@ -138,7 +139,7 @@ GRADERS = ["accuracy", "exact_match", "cosine_scaled", "check_answer", "check_nu
 
 def test_graders_grade_sample_by_sample_as_they_do_in_a_batch() -> None:
     found = [name for name in NAMES if rewards.find(name, RewardSettings()).sample]
-    assert sorted(found) == sorted([*GRADERS, "reasoning_gym", "code"])
+    assert sorted(found) == sorted([*GRADERS, "graph_coloring", "reasoning_gym", "code"])
     task = '{"numbers": [1, 1], "target": 2}'
     for name in GRADERS:
         reward = rewards.find(name, RewardSettings())

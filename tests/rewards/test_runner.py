@@ -461,3 +461,16 @@ def test_a_function_without_any_reward_is_named_once_beside_others(
     (text,) = [text for text in caplog.messages if "gave no completion of this batch a reward" in text]
     assert text.startswith("The reward none ")
     assert shown == [f"WARNING: {text}"]
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_modes_of_right_answers_are_a_column(workers: int) -> None:
+    """In training; of the built-in graders that know them, and only of right answers."""
+    columns: dict[str, list[Any]] = {}
+    with RewardRunner(["countdown", "format"], workers=workers) as runner:
+        texts = [f"<answer>{text}</answer>" for text in ("1+2", "2+(1)", "1-2", "none")]
+        gold = ['{"numbers": [1, 2], "target": 3}'] * 4
+        more = {"log_extra": columns.__setitem__, "log_metric": lambda *entry: None}
+        for function in runner.functions:
+            function(prompts=["?"] * 4, completions=texts, answer=gold, **more)
+    assert columns["mode"] == ["1+2", "1+2", None, None]

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 
 from covey.errors import CoveyError, RunDirectoryError
 from covey.evaluation.metrics import credit
+from covey.evaluation.modes import values_at_k
 from covey.evaluation.paired import Comparison, compare, holm
 from covey.evaluation.stored import evaluations_of, read_stored
 from covey.runlog import names
@@ -43,6 +45,9 @@ _COLUMNS: dict[str, Callable[[Mapping[str, Any]], Any]] = {
     names.LENGTH: lambda item: item["length"],
 }
 """A completion's score for a metric; of others (`truncated`, …) the field of that name."""
+
+
+_OF_MODES = (names.DISTINCT, names.COVERAGE)
 
 
 class NotComparableError(RunDirectoryError):
@@ -188,17 +193,55 @@ def measured_differently(one: Mapping[str, Any], two: Mapping[str, Any], metric:
 
 
 def scores(evaluation: StoredEvaluation, metric: str = names.ACCURACY) -> list[list[float]]:
-    """For each problem, the score of each of its completions that has one: for the accuracy 0 or 1.
+    """For each problem, the score of each of its completions that has one: for the accuracy 0 or 1. Of a figure of
+    several completions, such as `coverage@8`, the problem's own value, none where it is undefined.
 
     Raises:
-        RunDirectoryError: the evaluation is damaged.
+        RunDirectoryError: the evaluation is damaged, or has no such figure.
     """
-    score, field = _column(metric), "outcome" if metric == names.ACCURACY else metric
-    found: dict[int, list[float]] = {}
+    problems = _by_problem(evaluation, metric)
+    if "@" in metric:
+        return _of_several(evaluation, problems, metric)
+    score = _column(metric)
+    values = [[score(item) for item in problem] for problem in problems]
+    return [[float(value) for value in problem if value is not None] for problem in values]
+
+
+def figures_of_several(evaluations: Sequence[StoredEvaluation]) -> list[str]:
+    """distinct@k and coverage@k of the largest k above 1, where all evaluations have them."""
+    common = [name for name in evaluations[0].summary if all(name in one.summary for one in evaluations)]
+    ks = {kind: [int(name.partition("@")[2]) for name in common if name.startswith(f"{kind}@")] for kind in _OF_MODES}
+    return [f"{kind}@{max(found)}" for kind, found in ks.items() if found and max(found) > 1]
+
+
+def check_metric(evaluations: Sequence[StoredEvaluation], metric: str) -> None:
+    """Check that evaluations can be compared by a metric that the user names.
+
+    Raises:
+        RunDirectoryError: they cannot; the message lists those that they can be compared by.
+    """
+    kinds = ("pass@", *(f"{kind}@" for kind in _OF_MODES), f"{names.MEAN_REWARD}/")
+    known = [name for name in evaluations[0].summary if name in (*_COLUMNS, names.TRUNCATED) or name.startswith(kinds)]
+    shared = [name for name in known if all(name in one.summary for one in evaluations)]
+    if metric not in shared:
+        raise RunDirectoryError(
+            f"--metric {metric} is not a figure by which these evaluations can be compared; those are "
+            f"{', '.join(shared)}."
+        )
+
+
+def _by_problem(evaluation: StoredEvaluation, metric: str) -> list[list[Mapping[str, Any]]]:
+    """The completions of each problem, checked for what the metric reads."""
+    several = "@" in metric
+    score, field = _column(names.ACCURACY if several else metric), "outcome" if several else metric
+    field = "outcome" if metric == names.ACCURACY else field
+    found: dict[int, list[Mapping[str, Any]]] = {}
     for number, item in enumerate(evaluation.completions(), start=1):
         try:
             value = score(item)
-            found.setdefault(int(item["problem"]), []).extend([] if value is None else [float(value)])
+            if value is not None:
+                float(value)
+            found.setdefault(int(item["problem"]), []).append(item)
         except (KeyError, TypeError, ValueError):
             raise RunDirectoryError(
                 f"Completion {number} of {evaluation.folder} has no problem or no {field}, so the evaluation is "
@@ -211,6 +254,18 @@ def scores(evaluation: StoredEvaluation, metric: str = names.ACCURACY) -> list[l
             "the evaluation is damaged. Delete it and evaluate again."
         )
     return [found[problem] for problem in sorted(found)]
+
+
+def _of_several(
+    evaluation: StoredEvaluation, problems: Sequence[Sequence[Mapping[str, Any]]], metric: str
+) -> list[list[float]]:
+    values = values_at_k(problems, metric, evaluation.settings.get("grader"))
+    if values is None:
+        raise RunDirectoryError(
+            f"{evaluation.folder} has no {metric}: the figures of several completions are pass@k, and where the "
+            "grader knows different right answers distinct@k and coverage@k, with k up to the completions of a problem."
+        )
+    return [[] if math.isnan(value) else [value] for value in values]
 
 
 def _paired(name: str, first: Path, other: Path, metric: str | None = None) -> PairedResult:

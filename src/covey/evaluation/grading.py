@@ -11,6 +11,7 @@ from covey.answers import Outcome, Tags, grade_exact
 from covey.errors import ConfigError, RewardError
 from covey.evaluation.completions.graded import HeldOutGrade, weighted_reward
 from covey.evaluation.completions.played import Played, played_of
+from covey.evaluation.passk import powers_up_to
 from covey.rewards.arguments import columns_of
 from covey.rewards.custom import check_columns, find_custom
 from covey.rewards.registry import IMPLIED_GRADERS, MODE_GRADERS, canonical_grader, canonical_name, load, reads_answer
@@ -105,6 +106,9 @@ def check_evaluation(config: Config, rewarding: Sequence[str] = ()) -> list[str]
     functions = [*(function.__name__ for function in _rewards(config)), *rewarding]
     known = [names.MEAN_REWARD, *(f"{names.MEAN_REWARD}/{name}" for name in functions)]
     known += [names.FORMAT, names.LENGTH, names.TRUNCATED, *(accuracy if decided else ())]
+    if grader in MODE_GRADERS and settings.num_samples > 1:
+        ks = settings.k or powers_up_to(settings.num_samples)
+        known += [f"{kind}@{k}" for kind in (names.DISTINCT, names.DISTINCT_IF_SOLVED, names.COVERAGE) for k in ks]
     if config.environment.used:
         known += [names.TURNS, names.CALLS, names.FAILURES, names.SECONDS, *(f"{names.EPISODE}{e}" for e in names.ENDS)]
     best_by = settings.best_by

@@ -7,7 +7,7 @@ from typing import Any
 
 from covey.answers import Outcome
 from covey.evaluation.estimators import Estimate, mean, mean_estimate, share_estimate
-from covey.evaluation.modes import mode_metrics, problem_modes
+from covey.evaluation.modes import by_mode, mode_metrics
 from covey.evaluation.passk import majority_at_k, pass_at_k, powers_up_to
 from covey.runlog import names
 
@@ -66,8 +66,8 @@ def modes_at(
         grader: see there.
     """
     chosen = _chosen(min(map(len, problems), default=0), ks)
-    found = problem_modes(problems, grader) if chosen else None
-    return {} if found is None else mode_metrics(found, chosen)
+    found, named = by_mode(problems, grader) if chosen else ([], False)
+    return mode_metrics(found, chosen) if named else {}
 
 
 def credit(outcome: str | None, score: float | None) -> float:

@@ -52,8 +52,8 @@ class ProblemModes:
         return pass_at_k(self.samples, self.right, k)
 
 
-def problem_modes(problems: Iterable[Sequence[Mapping[str, Any]]], grader: str | None) -> list[ProblemModes] | None:
-    """The completions of each problem by mode; None where no modes are known.
+def by_mode(problems: Iterable[Sequence[Mapping[str, Any]]], grader: str | None) -> tuple[list[ProblemModes], bool]:
+    """The completions of each problem by mode, and whether their grader names modes.
 
     Args:
         problems: for each problem its completions, as they are stored.
@@ -69,8 +69,26 @@ def problem_modes(problems: Iterable[Sequence[Mapping[str, Any]]], grader: str |
         modes = items[0].get(names.NUM_MODES) if every is None else len(every)
         chances = None if every is None else tuple(every.values())
         found.append(ProblemModes(tuple(counts.values()), len(right), len(items), modes, chances))
-    named = any(problem.counts for problem in found)
-    return found if known or named else None
+    return found, known is not None or any(problem.counts for problem in found)
+
+
+def values_at_k(problems: Sequence[Sequence[Mapping[str, Any]]], metric: str, grader: str | None) -> list[float] | None:
+    """The value of each problem in a figure such as `pass@8`, `distinct@8` or `coverage@8`; NaN where it is undefined.
+
+    Args:
+        problems: see `by_mode`.
+        metric: the figure's name.
+        grader: see `by_mode`.
+
+    Returns:
+        None where there is no such figure, or k is above the completions of a problem.
+    """
+    kind, _, text = metric.partition("@")
+    value = {"pass": ProblemModes.passed, names.DISTINCT: ProblemModes.distinct, names.COVERAGE: ProblemModes.coverage}
+    if kind not in value or not text.isdecimal() or not 1 <= int(text) <= min(map(len, problems), default=0):
+        return None
+    found, named = by_mode(problems, grader)
+    return [value[kind](problem, int(text)) for problem in found] if named or kind == "pass" else None
 
 
 def mode_metrics(problems: Sequence[ProblemModes], ks: Iterable[int]) -> dict[str, Estimate]:

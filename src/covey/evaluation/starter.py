@@ -3,27 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from datasets import Dataset
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from covey import data
 from covey.answers import Outcome
-from covey.config import load
+from covey.config import Config, load
 from covey.data.sources.arithmetic import Difficulty, take
-from covey.evaluation.completions.graded import GradedCompletion
+from covey.evaluation.completions.graded import GradedCompletion, HeldOutGrade
 from covey.evaluation.completions.players import Players, running
 from covey.evaluation.completions.playing import Playing
 from covey.evaluation.estimators import Estimate, accuracy_estimate, mean
 from covey.evaluation.figures import ends_text, value_text
+from covey.evaluation.metrics import compute_metrics
 from covey.evaluation.run import EvaluationResult, evaluate
 from covey.model.starter.calling import CALL_STYLE_SHARES
 from covey.model.starter.coldstart import AGENT_DIFFICULTY, DIFFICULTY, ColdStart
 from covey.model.starter.styles import STYLE_SHARES
+from covey.rewards import RewardSettings, find
 from covey.rollout import LocalEngine, SamplingSettings
+from covey.runlog import names
 
 _PROBLEMS = 1000
+_TASK_PROBLEMS, _TASK_SAMPLES = 128, 8
 _SAMPLING = SamplingSettings(max_completion_length=96)
 _TASK = Difficulty()
 _HARD = Difficulty(min_digits=DIFFICULTY.max_digits + 1, max_digits=DIFFICULTY.max_digits + 1)
@@ -204,6 +209,91 @@ def measure_starter(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, 
         hard=_accuracy(hard.completions),
         length=task.completion_length,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class TaskFigures:
+    """The figures of a start for a task with several right answers, on held-out problems, sampled at temperature 1."""
+
+    config: Config
+    words: Sequence[str]
+    """The keys of its dataset that differ from the task's defaults."""
+    estimates: Mapping[str, Estimate]
+
+    def table(self) -> Any:
+        """A rich table of the figures, beside those of random answers."""
+        from rich.table import Table
+
+        table = Table(f"held-out {self.config.dataset.task}, sampled at temperature 1", *_HEADINGS)
+        for row in self._rows():
+            table.add_row(*row)
+        return table
+
+    def card(self, settings: ColdStart, parameters: int) -> str:
+        """The model card, in the hub's format."""
+        task, words = self.config.dataset.task, " ".join(["", *self.words])
+        rows = "\n".join(f"| {' | '.join(row)} |" for row in self._rows())
+        return f"""{_FRONT_MATTER.replace("arithmetic", str(task))}
+# Covey starter for {task}
+
+A Qwen3 with {parameters:,} parameters (float32), from which reinforcement on the task `{task}` can start: it is right
+much more often than random answers are, and much less often than not, with different answers to one problem. It has
+learned from right answers to training problems, one to each problem, drawn at random. No held-out problem was shown.
+
+## Figures
+
+{_TASK_PROBLEMS} held-out problems, {_TASK_SAMPLES} completions each, sampled at temperature 1.
+
+| | {" | ".join(_HEADINGS)} |
+|---|---|---|---|
+{rows}
+
+## Making it again
+
+`covey starter FOLDER --task {task} --seed {settings.seed}{words}`: {_recipe(settings)}
+It is the same on machines whose PyTorch computes alike.
+"""
+
+    def _rows(self) -> list[tuple[str, str, str, str]]:
+        kinds = ("pass", names.DISTINCT, names.DISTINCT_IF_SOLVED, names.COVERAGE)
+        found = []
+        for name in ("accuracy", *(f"{kind}@{_TASK_SAMPLES}" for kind in kinds)):
+            chance = self.estimates.get(names.CHANCE + ("pass@1" if name == "accuracy" else name))
+            random = "" if chance is None else value_text(chance.value, name)
+            found.append(
+                (name, value_text(self.estimates[name].value, name), ends_text(self.estimates[name], name), random)
+            )
+        return found
+
+
+_HEADINGS = ("value", "95% interval", "random answers")
+
+
+def measure_task(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, config: Config, words: Sequence[str], *, seed: int
+) -> TaskFigures:
+    """Sample eight completions for each of 128 held-out problems of a task with several right answers.
+
+    Args:
+        config: has the task as its `dataset`.
+        words: the keys that `config` was made with, for the model card.
+        seed: of the problems and the completions.
+    """
+    grader = str(config.dataset.task)
+    sample = find(grader, RewardSettings()).sample
+    assert sample is not None
+
+    def grade(texts: Sequence[str], rows: Sequence[Mapping[str, Any]], _: Sequence[Any]) -> list[HeldOutGrade]:
+        graded = [sample(text, row) for text, row in zip(texts, rows, strict=True)]
+        return [HeldOutGrade(one.outcome, mode=one.mode) for one in graded]
+
+    held_out = replace(config.dataset, train_size=1, test_size=_TASK_PROBLEMS, hard_size=0, single_size=0)
+    rows = data.load(held_out, seed).evaluation["test"]
+    engine = LocalEngine(model, tokenizer)
+    more: dict[str, Any] = {"num_samples": _TASK_SAMPLES, "batch_size": 256, "seed": seed, "grade": grade}
+    found = evaluate(engine, tokenizer, rows, _SAMPLING, **more).completions
+    ks = (1, _TASK_SAMPLES)
+    return TaskFigures(config, words, compute_metrics([item.record() for item in found], seed, ks, grader))
 
 
 def measure_agent(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, *, seed: int) -> AgentFigures:

@@ -9,10 +9,10 @@ from typing import Any
 from covey.evaluation.comparison import metric_of
 from covey.evaluation.estimators import Estimate
 from covey.evaluation.figures import estimate_text
-from covey.runlog import RunDirectory
+from covey.runlog import RunDirectory, names
 from covey.runlog.evaluations import StoredEvaluation, list_evaluations
 
-_MORE = ("pass@", "maj@")
+_MORE = ("pass@", "maj@", f"{names.DISTINCT}@", f"{names.COVERAGE}@")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +30,8 @@ class EvaluationRow:
     """Completions per problem."""
     grader: str | None
     figures: Mapping[str, Estimate]
-    """First the accuracy, or without a grader the mean reward; then pass@k and maj@k of the largest k, if there are
-    several completions."""
+    """First the accuracy, or without a grader the mean reward; then pass@k, maj@k, distinct@k and coverage@k of the
+    largest k, if there are several completions."""
     folder: str
     """Its name within the run's folder `evaluation`."""
 
@@ -89,7 +89,7 @@ def _row(stored: StoredEvaluation) -> EvaluationRow:
 
 
 def _of_largest_k(summary: Mapping[str, Any]) -> list[str]:
-    """The pass@k and the maj@k of the largest k above 1."""
+    """The pass@k and its like of the largest k above 1."""
     found = []
     for kind in _MORE:
         ks = [int(name.removeprefix(kind)) for name in summary if name.startswith(kind)]

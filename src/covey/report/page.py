@@ -15,6 +15,7 @@ from jinja2 import Environment, FunctionLoader, StrictUndefined
 
 from covey.errors import ConfigError
 from covey.evaluation import figures
+from covey.report.answer_modes import modes_rows
 from covey.report.charts.curves_html import colour, draw, geometry, values
 from covey.report.charts.panels import Sections, make_sections
 from covey.report.charts.series import Panel, drawn, format_value, full_note
@@ -86,6 +87,7 @@ def render_report(record: RunRecord, packed: Packed) -> str:
         key_settings=key_settings(record),
         findings=findings(Evidence.of(record, changed)),
         evaluations=evaluation_rows(record.run),
+        modes=modes_rows(record.rows),
         sections=shown,
         config=yaml.safe_dump(record.config, sort_keys=False, allow_unicode=True) if record.config else "",
         packed=packed,

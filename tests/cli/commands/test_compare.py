@@ -119,3 +119,42 @@ def test_compare_rejects_different_sampling_and_system_prompts(
     )
     assert main(["compare", str(a), str(b)]) == 1
     assert "the system prompt (none and “Be brief.”) differ." in capsys.readouterr().err
+
+
+def with_modes(folder: Path, found: list[list[str | None]]) -> Path:
+    """An evaluation of countdown problems with the answers 1+2+3, 1*2*3 and 2*3/1, by the modes of the completions."""
+    make_evaluation(folder, "0" * len(found))
+    answer = json.dumps({"numbers": [1, 2, 3], "target": 6})
+    rows = [
+        {"problem": problem, "answer": answer, "outcome": "wrong" if mode is None else "right", "mode": mode}
+        for problem, modes in enumerate(found)
+        for mode in modes
+    ]
+    (folder / "completions.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    settings = json.loads((folder / "settings.json").read_text()) | {"grader": "countdown", "num_samples": 4}
+    (folder / "settings.json").write_text(json.dumps(settings))
+    names = ("accuracy", "pass@2", "pass@4", "distinct@2", "distinct@4", "coverage@4", "chance/coverage@4", "maj@4")
+    metrics = {name: {"value": 0.5} for name in names}
+    (folder / "summary.json").write_text(json.dumps({"format": 1, "metrics": metrics}))
+    return folder
+
+
+def test_the_figures_of_several_right_answers_are_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    one, two = "1+2+3", "1*2*3"
+    a = with_modes(tmp_path / "a", [[one, one, None, None], [None] * 4, [one] * 4, [None] * 4])
+    b = with_modes(tmp_path / "b", [[one, two, None, None], [None] * 4, [one, one, two, two], [one, None, None, None]])
+    assert main(["compare", str(a), str(b)]) == 0
+    out = capsys.readouterr().out
+    assert "distinct@4: 0.50, 1.25" in out  # (1 + 0 + 1 + 0) / 4 and (2 + 0 + 2 + 1) / 4
+    assert "B - A: +0.75 (95% interval" in out
+    assert "coverage@4: 16.7%, 41.7%" in out
+    assert "B - A: +25.0 points" in out
+    assert main(["compare", str(a), str(b), "--metric", "distinct@2"]) == 0
+    out = capsys.readouterr().out
+    # A: 1 - C(2,2)/C(4,2) and 1; B: 2 (1 - C(3,2)/C(4,2)), 2 (1 - C(2,2)/C(4,2)) and 1 - C(3,2)/C(4,2)
+    assert f"A  {a}: {(5 / 6 + 1) / 4:.2f}" in out
+    assert f"B  {b}: {(2 * 0.5 + 2 * 5 / 6 + 0.5) / 4:.2f}" in out
+    assert main(["compare", str(a), str(b), "--metric", "maj@4"]) == 1
+    assert (
+        "compared; those are accuracy, pass@2, pass@4, distinct@2, distinct@4, coverage@4." in capsys.readouterr().err
+    )

@@ -12,8 +12,9 @@ from itertools import islice, permutations
 import pytest
 
 from covey import data
+from covey.answers.tasks.countdown import modes
 from covey.config import DatasetConfig, DifficultyConfig
-from covey.data.sources.countdown import CountdownDifficulty, CountdownProblem, problems, take
+from covey.data.sources.countdown import OPERATORS, CountdownDifficulty, CountdownProblem, problems, take
 from covey.errors import DataError
 
 DIFFICULTIES = (
@@ -136,6 +137,34 @@ def test_the_error_of_an_impossible_difficulty_names_its_key() -> None:
         data.load(DatasetConfig(task="countdown", difficulty=DifficultyConfig(max_digits=7)), seed=0)
     with pytest.raises(DataError, match=r"^dataset\.difficulty: operators=.* is not a list of arithmetic operators"):
         data.load(DatasetConfig(task="arithmetic", difficulty=DifficultyConfig(operators=("/",))), seed=0)
+
+
+def test_problems_with_a_bounded_number_of_answers() -> None:
+    config = DatasetConfig(
+        task="countdown",
+        train_size=60,
+        test_size=20,
+        single_size=10,
+        difficulty=DifficultyConfig(
+            min_digits=1, max_digits=1, min_operands=3, max_operands=4, operators=OPERATORS, min_modes=2, max_modes=16
+        ),
+    )
+    loaded = data.load(config, seed=0)
+    for rows, least, most in (
+        (loaded.train, 2, 16),
+        (loaded.evaluation["test"], 2, 16),
+        (loaded.evaluation["single"], 1, 1),
+    ):
+        counts = [len(modes(answer) or ()) for answer in rows["answer"]]
+        assert min(counts) >= least
+        assert max(counts) <= most
+    assert len(loaded.evaluation["single"]) == 10
+
+
+def test_answers_are_counted_for_at_most_five_numbers() -> None:
+    CountdownDifficulty(max_operands=6)
+    with pytest.raises(DataError, match="set max_operands=5 or fewer, not 6"):
+        CountdownDifficulty(max_operands=6, min_modes=2)
 
 
 def test_a_file_of_problems_replaces_drawn_ones(shared_data: object) -> None:

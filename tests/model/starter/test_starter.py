@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,9 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen3ForCausalLM
 
+from covey import data
 from covey.cli.main import main
+from covey.config import load
 from covey.data.sources.arithmetic import Difficulty, take
 from covey.evaluation.starter import measure_starter
 from covey.model.starter import STARTER_PATH
@@ -83,6 +86,42 @@ def test_the_command_makes_a_model_that_loads_and_is_the_same_each_time(
     assert "accuracy" in (tmp_path / "one" / "README.md").read_text()
     assert main(["starter", str(tmp_path / "one")]) == 2
     assert "--overwrite" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("task", ["graph_coloring", "countdown"])
+def test_a_start_for_a_task_is_the_same_each_time_and_brings_its_tuning(
+    task: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("covey.evaluation.starter._TASK_PROBLEMS", 2)
+    for name, seed in (("one", "0"), ("two", "0"), ("other", "1")):
+        words = ["dataset.difficulty.max_operands=3"] if task == "countdown" else []
+        assert main(["starter", str(tmp_path / name), *words, "--task", task, "--steps", "2", "--seed", seed]) == 0
+    one, two, other = (load_file(tmp_path / name / "model.safetensors") for name in ("one", "two", "other"))
+    assert all(torch.equal(one[key], two[key]) for key in one)
+    assert not all(torch.equal(one[key], other[key]) for key in one)
+    assert 0.3e6 <= sum(tensor.numel() for tensor in one.values()) <= 1.2e6
+    assert "coverage@8" in (tmp_path / "one" / "README.md").read_text()
+    assert f"covey train model.name={tmp_path / 'one'} dataset={task}" in capsys.readouterr().out.replace("\n", " ")
+    tuned, plain = load([f"model.name={tmp_path / 'one'}", f"dataset={task}"]), load([f"dataset={task}"])
+    assert tuned.training == plain.training
+    assert tuned.training.learning_rate == 2.5e-4
+    assert load(["model.name=some/model"]).training.learning_rate != 2.5e-4
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "one")
+    config = replace(load([f"dataset={task}"]).dataset, train_size=8, test_size=0, hard_size=0, single_size=0)
+    for row in data.load(config, seed=0).train:
+        ids = tokenizer.apply_chat_template(row["prompt"], tokenize=True, return_dict=True)["input_ids"]
+        assert len(ids) < 110  # what all prompts share is one token
+
+
+def test_a_start_for_a_task_takes_keys_of_its_dataset_only(capsys: pytest.CaptureFixture[str]) -> None:
+    for words, message in (
+        (["x", "--task", "graph_coloring", "training.beta=0"], "training.beta=0 is not possible here"),
+        (["x", "dataset.train_size=3"], "dataset.train_size=3 is not possible here"),
+        (["x", "--task", "countdown", "--agent"], "--agent is for arithmetic"),
+        (["x", "--task", "countdown", "dataset.difficulty.max_operands=1"], "max_operands"),
+    ):
+        assert main(["starter", *words]) == 2, words
+        assert message in capsys.readouterr().err
 
 
 @pytest.mark.slow

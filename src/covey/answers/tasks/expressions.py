@@ -172,7 +172,7 @@ def _product(sign: int, above: Iterable[Form], below: Iterable[Form]) -> Form:
     """The product of factors without signs that are no products."""
     parts = tuple(sorted(above, key=_order)), tuple(sorted(below, key=_order))
     text = "*".join(map(_factor, parts[0])) + "".join(f"/{_factor(one)}" for one in parts[1])
-    even = any(factor.even for factor in parts[0])
+    even = any(factor.even for factor in (*parts[0], *parts[1]))
     return Form(_PRODUCT, text, 1 if even else sign, parts, even)
 
 

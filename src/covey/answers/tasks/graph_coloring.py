@@ -42,6 +42,10 @@ class Graph:
         """The vertices that are asked for."""
         return "".join(name for name, color in zip(self.vertices, self.given, strict=True) if color is None)
 
+    def neighbours(self, name: str) -> list[str]:
+        """The vertices that edges join to this one, in order."""
+        return [edge.replace(name, "") for edge in self.edges if name in edge]
+
     @property
     def chance(self) -> float:
         """The probability of one right answer when each asked vertex gets a uniformly random colour."""

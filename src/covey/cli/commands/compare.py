@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from covey.cli import config_arguments
 from covey.errors import ConfigError
-from covey.runlog.names import ACCURACY
+from covey.runlog.names import ACCURACY, MEAN_REWARD
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -35,12 +35,15 @@ def add_parser(commands: Any) -> None:
     )
     parser.add_argument("evaluations", nargs="+", metavar="EVALUATION|RUN")
     parser.add_argument("--any-sampling", action="store_true", help="compare even if the sampling settings differ")
+    parser.add_argument(
+        "--metric", metavar="NAME", help="compare this figure, as in coverage@8, distinct@8, pass@8, reward or format"
+    )
     parser.add_argument("--list", dest="listed", type=int, default=5, metavar="N", help="changed problems shown (5)")
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from covey.evaluation.comparison import compare_evaluations, metric_of
+    from covey.evaluation.comparison import check_metric, compare_evaluations, figures_of_several, metric_of
     from covey.evaluation.figures import value_text
     from covey.evaluation.paired import holm
 
@@ -49,20 +52,38 @@ def run(arguments: argparse.Namespace) -> int:
         return _list(folders[0])
     found = _find(folders)
     first = found[0]
-    results = [compare_evaluations(first, other, any_sampling=arguments.any_sampling) for other in found[1:]]
-    metric = metric_of(first)
+    if arguments.metric is not None:
+        check_metric(found, arguments.metric)
+    how = {"any_sampling": arguments.any_sampling}
+    results = [compare_evaluations(first, other, metric=arguments.metric, **how) for other in found[1:]]
+    metric = arguments.metric or metric_of(first)
     console = config_arguments.make_console()
     letters = [_letter(place) for place in range(len(found))]
     values = [results[0].first, *(result.second for result in results)]
     for name, evaluation, value in zip(letters, found, values, strict=True):
         _print_line(console, f"{name}  {evaluation.folder}: {value_text(value, metric)}")
     grader = first.settings.get("grader")
-    _print_line(console, f"accuracy (grader: {grader})" if grader else "mean reward")
+    shown = {ACCURACY: f"accuracy (grader: {grader})", MEAN_REWARD: "mean reward"}.get(metric, metric)
+    _print_line(console, shown)
     if len(results) > 1:
         console.print(_table(letters[1:], results, holm([result.p_value for result in results]), metric))
     for name, result in zip(letters[1:], results, strict=True):
         _print(console, name, result, arguments.listed, metric, shown=len(results) > 1)
+    for figure in figures_of_several(found) if arguments.metric is None else ():
+        _print_figure(console, figure, [compare_evaluations(first, other, metric=figure, **how) for other in found[1:]])
     return 0
+
+
+def _print_figure(console: Any, figure: str, results: Sequence[Comparison]) -> None:
+    """Print how each evaluation differs from the first in a further figure."""
+    from covey.evaluation.figures import paired_text, value_text
+    from covey.evaluation.paired import holm
+
+    values = [results[0].first, *(result.second for result in results)]
+    _print_line(console, f"{figure}: {', '.join(value_text(value, figure) for value in values)}")
+    for place, (result, p_value) in enumerate(zip(results, holm([one.p_value for one in results]), strict=True), 1):
+        corrected = f" (corrected: {p_value:.3g})" if len(results) > 1 else ""
+        _print_line(console, f"  {_letter(place)} - A: {paired_text(result, figure)}{corrected}")
 
 
 def _list(folder: Path) -> int:

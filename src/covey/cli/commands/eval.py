@@ -104,18 +104,22 @@ def _print(console: Any, evaluation: StoredEvaluation) -> None:
 
     from covey.evaluation.estimators import Estimate
     from covey.evaluation.figures import ends_text, value_text
+    from covey.runlog import names
 
     problems, samples = evaluation.settings["data"]["problems"], evaluation.settings["num_samples"]
     title = f"{evaluation.settings['name']}: {problems:,} problem{'' if problems == 1 else 's'}, {samples} each"
-    table = Table(title, "value", "95% interval")
+    chances = {name: one["value"] for name, one in evaluation.summary.items() if name.startswith(names.CHANCE)}
+    table = Table(title, "value", "95% interval", *(["random answers"] if chances else []))
     grader = evaluation.settings.get("grader")
     accuracy = evaluation.summary.get("accuracy")  # one row for what is the same by other names
     same = {name for name in ("pass@1", f"avg@{samples}") if accuracy and evaluation.summary.get(name) == accuracy}
     for name, figure in evaluation.summary.items():
-        if name in same or (name.startswith(("grader/", "episode/")) and figure["value"] == 0):
+        if name in same or name in chances or (name.startswith(("grader/", "episode/")) and figure["value"] == 0):
             continue
         label = f"{' = '.join([name, *sorted(same)])} (grader: {grader})" if name == "accuracy" else name
         found = Estimate(**figure)
-        table.add_row(label, value_text(found.value, name), ends_text(found, name))
+        chance = chances.get(names.CHANCE + name)
+        more = [] if not chances else ["" if chance is None else value_text(chance, name)]
+        table.add_row(label, value_text(found.value, name), ends_text(found, name), *more)
     console.print(table)
     console.print(str(evaluation.folder), markup=False, highlight=False, soft_wrap=True)

@@ -47,8 +47,8 @@ class DifficultyConfig(Group):
     """Operators that problems are made with; `/` only in countdown."""
     allow_negative: bool = False
     """Whether an answer may be below zero."""
-    min_vertices: int = option(4, low=4, high=12)
-    """Fewest vertices of a graph, in graph_coloring."""
+    min_vertices: int = option(5, low=4, high=12)
+    """Fewest vertices of a graph, in graph_coloring; graphs of four leave more to chance than its problems may."""
     max_vertices: int = option(8, low=4, high=12)
     """Most vertices of a graph, in graph_coloring."""
     min_modes: int | None = option(None, low=1)

@@ -26,8 +26,8 @@ class EvaluationConfig(Group):
     benchmark_paths: dict[str, str] = field(default_factory=dict)
     """Local files of benchmarks by name, in place of the hub: `{gsm8k: data/gsm8k_test.jsonl}`."""
     grader: str | None = None
-    """What decides which held-out answers are right: `exact_match`, `accuracy`, `countdown`, `check_answer`,
-    `check_numbers`, or a function of your own with the signature of a reward, as `file.py:function` or
+    """What decides which held-out answers are right: `exact_match`, `accuracy`, `countdown`, `graph_coloring`,
+    `check_answer`, `check_numbers`, or a function of your own with the signature of a reward, as `file.py:function` or
     `package.module:function`. Null takes the one that the built-in rewards imply; with only other rewards there is no
     accuracy."""
     right_at: float | None = None
@@ -40,7 +40,7 @@ class EvaluationConfig(Group):
     num_samples: int = option(1, low=1, high=1_000_000)
     """Completions per problem."""
     k: tuple[int, ...] = option((), low=1)
-    """The k of pass@k and maj@k, as in `[1,8]`; none may exceed `num_samples`. Empty means 1, 2, 4, … up to
+    """The k of pass@k, maj@k, distinct@k and coverage@k, as in `[1,8]`; none may exceed `num_samples`. Empty means 1, 2, 4, … up to
     `num_samples`."""
     max_problems: int | None = option(None, low=1)
     """Evaluate on the first so many problems only."""

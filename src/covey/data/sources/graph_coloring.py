@@ -31,7 +31,7 @@ _MAX_DRAWS = 300  # per problem, on average; with more, drawing many problems wo
 class ColoringDifficulty:
     """The kind of problems. The fields are those of the config's `dataset.difficulty`."""
 
-    min_vertices: int = 4
+    min_vertices: int = 5
     max_vertices: int = 8
     min_modes: int = 2
     """Fewest right answers."""
@@ -61,10 +61,10 @@ class ColoringProblem:
     def text(self) -> str:
         """The question as the model reads it."""
         given = _listed((n, c) for n, c in zip(self.graph.vertices, self.graph.given, strict=True) if c is not None)
+        asked = "; ".join(f"{name}: {' '.join(self.graph.neighbours(name))}" for name in self.graph.hidden)
         return (
-            f"Color the vertices of a graph red, green or blue. No edge may join two of the same color. "
-            f"Edges: {' '.join(self.graph.edges)}. Given: {given}. Find: {' '.join(self.graph.hidden)}. "
-            "The answer is a list such as A=red B=green."
+            "Color each vertex of a graph red, green or blue, so that neighbors differ. "
+            f"Given: {given}. To color, with their neighbors: {asked}. The answer is a list such as A=red B=green."
         )
 
     @property
@@ -151,9 +151,13 @@ def _draw(difficulty: ColoringDifficulty, rng: random.Random) -> ColoringProblem
     count = rng.randint(difficulty.min_vertices, difficulty.max_vertices)
     names = _NAMES[:count]
     colors = dict(zip(names, (rng.choice(COLORS) for _ in names), strict=True))
-    density = rng.uniform(0.4, 0.9)
-    edges = tuple(a + b for a, b in combinations(names, 2) if colors[a] != colors[b] and rng.random() < density)
     hidden = set(rng.sample(names, rng.randint(3, count - 1)))
+    density = rng.uniform(0.4, 0.9)
+    edges = tuple(  # those between two given vertices would decide nothing
+        one + other
+        for one, other in combinations(names, 2)
+        if {one, other} & hidden and colors[one] != colors[other] and rng.random() < density
+    )
     graph = Graph(names, edges, tuple(None if name in hidden else colors[name] for name in names))
     if any(not any(name in edge for edge in edges) for name in names):
         return None

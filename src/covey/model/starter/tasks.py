@@ -43,8 +43,11 @@ def _walk(node: ast.expr, lines: list[str]) -> int:
 
 
 def coloring_answer(problem: ColoringProblem) -> str:
-    """The colours without a thought: `<think>\\n</think>\\n<answer>A=red B=green</answer>`."""
-    return f"<think>\n</think>\n<answer>{problem.solution}</answer>"
+    """A line for each hidden vertex, with its neighbours and its colour, then the colours:
+    `<think>\\nB A C B=green\\n…\\n</think>\\n<answer>B=green D=red</answer>`."""
+    graph = problem.graph
+    lines = [" ".join([pair[0], *graph.neighbours(pair[0]), pair]) for pair in problem.solution.split()]
+    return "<think>\n" + "\n".join(lines) + f"\n</think>\n<answer>{problem.solution}</answer>"
 
 
 ANSWERS: Mapping[str, Callable[[Any], str]] = MappingProxyType(

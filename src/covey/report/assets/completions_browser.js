@@ -249,7 +249,11 @@
     const head = element("div", "about");
     head.append(element("h3", "", `Step ${step}: a group of ${members.length}`));
     const right = members.filter((other) => outcome(other) === "right").length;
-    head.append(element("p", "", `${right} right` + (goldAnswer === null ? "" : ` · gold answer: ${readable(goldAnswer)}`)));
+    const modes = data.extra.mode ?? []; // which right answer a completion is
+    const named = [...new Set(members.map((other) => modes[other] ?? null))].filter((mode) => mode !== null);
+    if (named.length) members.sort((one, other) => (modes[one] == null) - (modes[other] == null) || named.indexOf(modes[one]) - named.indexOf(modes[other]));
+    const different = named.length ? `, ${named.length} different answer${named.length > 1 ? "s" : ""}` : "";
+    head.append(element("p", "", `${right} right${different}` + (goldAnswer === null ? "" : ` · gold answer: ${readable(goldAnswer)}`)));
     const back = element("button", "back", "← list");
     back.type = "button";
     back.addEventListener("click", () => {
@@ -261,7 +265,16 @@
     shown.append(element("summary", "", "Prompt, as the model saw it"), element("pre", "", readable(prompt)));
     const inThinking = prompt.trimEnd().endsWith(`<${think}>`);
     const cards = element("div", "cards");
-    cards.append(...members.map((other) => card(other, most, inThinking)));
+    let above;
+    for (const other of members) {
+      const mode = modes[other] ?? null;
+      if (named.length && mode !== above) {
+        const alike = members.filter((one) => (modes[one] ?? null) === mode).length;
+        cards.append(element("h4", "mode", `${mode === null ? "other completions" : readable(mode)} (${alike})`));
+        above = mode;
+      }
+      cards.append(card(other, most, inThinking));
+    }
     detail.replaceChildren(back, head, shown, cards);
     detail.scrollTop = 0;
     if (asked) {

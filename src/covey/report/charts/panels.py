@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from covey.answers import Outcome
+from covey.report.answer_modes import largest_k
 from covey.report.charts.series import Panel, Point, Series
 from covey.report.load import grader_of
 from covey.runlog import names
@@ -120,7 +121,26 @@ def _held_out(rows: Sequence[Row], config: Mapping[str, Any]) -> list[Panel]:
         Panel("accuracy", title, accuracy, "percent", "Band: 95% interval, clustered by problem.", held_out=True),
         reward,
         *([parts] if len(functions) > 1 else []),
+        *_modes(rows),
     ]
+
+
+def _modes(rows: Sequence[Row]) -> list[Panel]:
+    """Right answers found, of the largest k, with what random answers reach."""
+    found = []
+    for kind, title, unit in (
+        (names.COVERAGE, "Share of the right answers found", "percent"),
+        (names.DISTINCT, "Different right answers", "number"),
+    ):
+        metric = largest_k(rows, names.TEST_SET, kind)
+        if metric is None:
+            continue
+        chance = [value for _, value in series(rows, names.eval_name(names.TEST_SET, names.CHANCE + metric))]
+        note = "Band: 95% interval over problems." + (" Dashed: random answers." if chance else "")
+        lines = _with_intervals(rows, metric)
+        target = chance[-1] if chance else None
+        found.append(Panel(kind, f"{title} ({metric})", lines, unit, note, held_out=True, target=target))
+    return found
 
 
 def _with_intervals(rows: Sequence[Row], metric: str) -> list[Series]:
