@@ -46,7 +46,7 @@ def apply_objective(trainer: Any, output: dict[str, Any], rewards_BF: torch.Tens
         beta=trainer.beta,
         gather=trainer.accelerator.gather,
         taken=(*trainer.reward_func_names, *trainer._logs["extra"]),
-        modes=modes and list(modes)[-len(rewards_BF) :],
+        modes=list(modes)[-len(rewards_BF) :] if modes else None,
     )
     for name, value in metrics.items():
         trainer._metrics["train"][name].append(value)
@@ -58,7 +58,7 @@ def apply_objective(trainer: Any, output: dict[str, Any], rewards_BF: torch.Tens
         for _ in range(min(len(advantages_B), len(log))):
             log.pop()
         log.extend(advantages_B.tolist())
-    return columns if modes is None else {names.MODE: [*modes], **columns}
+    return {names.MODE: [*modes], **columns} if modes else columns
 
 
 def _policy_logps(trainer: Any, batch: dict[str, Any]) -> torch.Tensor | None:
