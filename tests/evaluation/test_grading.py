@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -217,7 +217,8 @@ def test_mistakes_are_one_clear_paragraph(own: Path) -> None:
     only_own = f"rewards.funcs=['{own}:letters']"
     for words, message in {
         ("evaluation.grader=exact_mach",): r"evaluation\.grader: there is no grader called exact_mach\. Did you mean "
-        r"exact_match\? Covey has exact_match, accuracy, countdown, graph_coloring, check_answer, check_numbers, reasoning_gym, code; ",
+        r"exact_match\? Covey has exact_match, accuracy, countdown, graph_coloring, check_answer, check_numbers, "
+        r"reasoning_gym, code; ",
         ("evaluation.grader=format",): "there is no grader called format",
         (f"evaluation.grader='{own}:leters'",): r"evaluation\.grader: .*own\.py has no leters; it has letters",
         ("evaluation.grader=none.py:f",): r"evaluation\.grader: none\.py:f names the file .* which does not exist",
@@ -295,7 +296,7 @@ def test_the_graders_of_tasks_name_modes_of_right_answers() -> None:
     found = graded(settings, [row] * 5, texts)
     assert [one.mode for one in found] == ["1+2+3", "1+2+3", "1*2*3", None, None]
     assert [one.extracted for one in found[:4]] == ["1+2+3", "1+2+3", "1*2*3", "3-1-2"]  # one vote for each
-    result = summarise(found, (1, 4), "countdown").metrics()
+    result = summarise([replace(one, problem=0) for one in found], (1, 4), "countdown").metrics()
     assert result["coverage@4"] == pytest.approx((1 + 4 / 5) / 3)  # 1+2+3 is in all subsets of 4 of 5, 1*2*3 in 4 of 5
     assert result["coverage@4_low"] < result["coverage@4"] <= result["coverage@4_high"]
     assert result["chance/pass@1"] == pytest.approx(32 / 192)

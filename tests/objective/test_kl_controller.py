@@ -34,6 +34,22 @@ def test_adaptive_by_hand(kl: float, expected: float) -> None:
     assert controller.next_beta(0.04, kl, 64) == pytest.approx(expected, rel=1e-9)
 
 
+def test_a_kl_that_is_not_a_number_leaves_beta() -> None:
+    """Also where a step's tokens have one NaN, and for a controller of the user's own."""
+    controller = AdaptiveKL(target=0.1, horizon=1000, step_size=0.2)
+    assert controller.next_beta(0.04, math.nan, 64) == 0.04
+    assert controller.next_beta(0.04, math.inf, 64) == pytest.approx(0.04 * (1 + 0.2 * 64 / 1000))
+    monitor = KLMonitor(controller, None, 0.04)
+    logps, mask = torch.tensor([[-1.0, math.nan]]), torch.ones(1, 2)
+    monitor.add(logps, torch.tensor([[-1.5, -1.0]]), mask)
+    kl, beta = monitor.end_step(0.04, lambda totals: totals)
+    assert kl is not None
+    assert math.isnan(kl)
+    assert beta == 0.04
+    monitor.add(torch.tensor([[-1.0, -2.0]]), torch.tensor([[-1.0, -2.0]]), mask)
+    assert monitor.end_step(beta, lambda totals: totals) == (0.0, pytest.approx(0.04 * (1 - 0.2 / 1000)))
+
+
 def test_beta_stays_above_zero_and_recovers() -> None:
     controller = AdaptiveKL(target=0.1, horizon=10, step_size=0.5)
     assert controller.next_beta(0.04, 0.0, 64) == 1e-8  # a factor of 1 - 0.5·6.4 would be negative

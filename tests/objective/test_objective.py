@@ -165,6 +165,22 @@ def test_masked_completions_are_excluded_before_normalisation() -> None:
     assert maxent_weights(rewards, ref_logps, mask_PG=mask & False, **PLAIN).tolist() == [[0.0] * 5]
 
 
+@pytest.mark.parametrize("value", [math.inf, -math.inf])
+def test_an_infinite_reward_is_excluded(value: float) -> None:
+    rewards, ref_logps = random_group(5, size=5)
+    expected = maxent_weights(rewards[:, 1:], ref_logps[:, 1:], **PLAIN)
+    rewards[0, 0] = value
+    found = maxent_weights(rewards, ref_logps, **PLAIN)
+    assert found[0, 0] == 0
+    torch.testing.assert_close(found[:, 1:], expected)
+    given = case()
+    given["rewards_PG"][0, 1] = value
+    advantages, metrics = decide(MaxEnt(), given)
+    assert advantages[0, 1] == 0
+    assert torch.isfinite(advantages).all()
+    assert all(math.isfinite(one) for one in metrics.values())
+
+
 @pytest.mark.parametrize(
     ("wrong", "text"),
     [

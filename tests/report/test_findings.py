@@ -151,6 +151,13 @@ SPEAKS: list[tuple[Rule, Evidence, str, str, str]] = [
         "0.1 nats per token",
         "a token's ratio is 0.905 where it should be 1. Set rollout.support=kept",
     ),
+    (
+        rules.near_argmax,
+        _given({names.LOG_ODDS: lambda s: 8.0}, {"objective": {"name": "xdr", "xdr_tau": 0.05}}),
+        "note",
+        "log-odds 8",
+        "xdr_tau=0.2 would make that e^2",
+    ),
     (rules.grader_lost, _given({LOST: lambda s: 0.02}), "warn", "2.0% of gradings", "2.0% of gradings timed out"),
     (rules.grader_lost, _given({LOST: lambda s: 0.002}), "note", "0.2% of gradings", "0.0% crashed"),
     (
@@ -227,17 +234,29 @@ SPEAKS += [
         "larger batches",
     ),
 ]
-GAP = {"metric": "accuracy", "first": 0.5, "second": 0.6, "difference": 0.1, "p_value": 0.01, "text": "+10.0 points"}
+FOLD = {"metric": "accuracy", "first": 0.5, "second": 0.6, "difference": 0.1, "p_value": 0.01, "text": "+10.0 points"}
 SPEAKS += [
-    (rules.reasoning_tokens, _given(fold_gap={"test": GAP}), "good", "+10.0 points", "60.0% with the reasoning tokens"),
     (
         rules.reasoning_tokens,
-        _given(fold_gap={"test": {**GAP, "difference": -0.1, "first": 0.7, "text": "-10.0 points"}}),
+        _given(fold_gap={"test": FOLD}),
+        "good",
+        "+10.0 points",
+        "60.0% with the reasoning tokens",
+    ),
+    (
+        rules.reasoning_tokens,
+        _given(fold_gap={"test": {**FOLD, "difference": -0.1, "first": 0.7, "text": "-10.0 points"}}),
         "warn",
         "-10.0 points",
         "70.0% after folding them back",
     ),
-    (rules.reasoning_tokens, _given(fold_gap={"test": {**GAP, "p_value": 0.2}}), "note", "+10.0 points", "50.0% after"),
+    (
+        rules.reasoning_tokens,
+        _given(fold_gap={"test": {**FOLD, "p_value": 0.2}}),
+        "note",
+        "+10.0 points",
+        "50.0% after",
+    ),
 ]
 SILENT: list[tuple[Rule, Evidence]] = [
     (rules.held_out_change, _given()),
@@ -261,9 +280,12 @@ SILENT: list[tuple[Rule, Evidence]] = [
     (rules.sampler_apart, _given({GAP: lambda s: 1e-6, TYPES: lambda s: 1e-6, CUT_OFF: lambda s: 0.2})),  # one support
     (rules.sampler_apart, _given({GAP: lambda s: 1.0 if s < 30 else 0.001, TYPES: lambda s: 1.0 if s < 30 else 0.001})),
     (rules.sampler_apart, _given()),
+    (rules.near_argmax, _given({names.LOG_ODDS: lambda s: 3.9}, {"objective": {"name": "xdr", "xdr_tau": 0.1}})),
+    (rules.near_argmax, _given({names.LOG_ODDS: lambda s: 8.0}, {"objective": {"name": "maxent"}})),
+    (rules.near_argmax, _given(config={"objective": {"name": "xdr", "xdr_tau": 0.0}})),
     (rules.grader_lost, _given({LOST: lambda s: 0.0})),
     (rules.gold_unreadable, _given()),
-    (rules.reasoning_tokens, _given(fold_gap={"hard": GAP})),
+    (rules.reasoning_tokens, _given(fold_gap={"hard": FOLD})),
 ]
 
 

@@ -70,9 +70,9 @@ def passk_advantages(rewards_PG: Tensor, mask_PG: Tensor | None = None, *, k: in
     values_PG = precise(rewards_PG, kept_PG)
     out_PG = torch.zeros_like(values_PG)
     for values_G, kept_G, out_G in zip(values_PG, kept_PG, out_PG, strict=True):
-        ascending_N, order_N = (values_G[kept_G] - values_G[kept_G].max()).sort() if kept_G.any() else (None, None)
-        if ascending_N is None:
+        if not kept_G.any():
             continue
+        ascending_N, order_N = (values_G[kept_G] - values_G[kept_G].max()).sort()  # relative: equal ones are exactly 0
         n = len(ascending_N)
         own, other = (ascending_N.new_tensor(part) for part in _subset_shares(n, min(k, n)))
         later_N = (other * ascending_N).flip(0).cumsum(0).flip(0) - other * ascending_N

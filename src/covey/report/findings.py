@@ -171,6 +171,23 @@ def kl_passed_target(run: Evidence) -> Finding | None:
     )
 
 
+def near_argmax(run: Evidence) -> Finding | None:
+    """Under xDr.GRPO, right completions weigh more than e⁴ times wrong ones, so that only the best count."""
+    objective, points = run.config.get("objective") or {}, series(run.rows, names.LOG_ODDS)
+    if objective.get("name") != "xdr" or not objective.get("xdr_tau") or not points:
+        return None
+    late = points[-1][1] if len(points) < MIN_STEPS else ends(points)[1]
+    if late <= 4:
+        return None
+    return Finding(
+        "note",
+        "Only the best of a group counted",
+        f"log-odds {late:.3g}",
+        f"A right completion weighed e^{late:.3g} times a wrong one, nearly as with xdr_tau=0: the temperature is low "
+        f"for completions of this length. objective.xdr_tau={objective['xdr_tau'] * late / 2:.2g} would make that e^2.",
+    )
+
+
 def truncation(run: Evidence) -> Finding | None:
     """A tenth or more of the last completions were truncated at the length limit."""
     points = series(run.rows, names.CLIPPED_RATIO)
@@ -313,6 +330,7 @@ RULES: tuple[Rule, ...] = (
     no_signal,
     entropy_collapse,
     kl_passed_target,
+    near_argmax,
     truncation,
     sampler_apart,
     *EPISODE_RULES,

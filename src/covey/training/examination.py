@@ -238,8 +238,9 @@ class Examination:
             self.objective_arguments = found
             loss = f"training.loss_type={self.config.training.loss_type}"
             yield PreflightFinding(Mark.FINE, "objective", f"{self.config.objective.name} works with {loss}")
-            limit = self.config.training.max_completion_length
-            if warning := objectives.near_argmax(found["objective"], self.config.training.loss_type, limit):
+            training = self.config.training
+            limits = (training.loss_type, training.max_completion_length)
+            if warning := objectives.near_argmax(found["objective"], *limits, objectives.mean_length(self.run)):
                 yield PreflightFinding(Mark.WARNING, "objective", warning)
 
     def _model(self) -> Findings[None]:

@@ -269,7 +269,8 @@ def test_two_processes_have_the_gradient_of_one(tiny_model: str, tmp_path: Path)
         assert spread["beta"] == pytest.approx(alone.beta, rel=1e-6)
         assert spread["columns"].keys() == alone.objective_columns.keys()
         for column, values in alone.objective_columns.items():
-            assert spread["columns"][column] == pytest.approx(values, rel=1e-4), column
+            same_values = values if column == "mode" else pytest.approx(values, rel=1e-4)
+            assert spread["columns"][column] == same_values, column
         row = alone.state.log_history[0]
         # TRL's own `kl` is a mean over micro-batches of means over tokens, so only Covey's is the same.
         same = {"reward", *(("kl",) if objective in FITS else ())}

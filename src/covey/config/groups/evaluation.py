@@ -40,8 +40,8 @@ class EvaluationConfig(Group):
     num_samples: int = option(1, low=1, high=1_000_000)
     """Completions per problem."""
     k: tuple[int, ...] = option((), low=1)
-    """The k of pass@k, maj@k, distinct@k and coverage@k, as in `[1,8]`; none may exceed `num_samples`. Empty means 1, 2, 4, … up to
-    `num_samples`."""
+    """The k of pass@k, maj@k, distinct@k and coverage@k, as in `[1,8]`; none may exceed `num_samples`. Empty means 1,
+    2, 4, … up to `num_samples`."""
     max_problems: int | None = option(None, low=1)
     """Evaluate on the first so many problems only."""
     temperature: float = option(1.0, low=0)

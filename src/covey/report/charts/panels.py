@@ -301,9 +301,9 @@ def _maxent(rows: Sequence[Row]) -> list[Panel]:
 
 
 def _more_of_objective(rows: Sequence[Row]) -> list[Panel]:
-    """One panel for each other metric of the objective: a user's own has any."""
+    """One panel for each other metric of the objective that is not 0 throughout: a user's own has any."""
     shown = (names.BETA, names.TARGET_ENTROPY, names.EFFECTIVE_COMPLETIONS, names.WEIGHT_ON_CORRECT)
-    found = dict.fromkeys(name for row in rows for name in row if name.startswith(names.OBJECTIVE))
+    found = dict.fromkeys(name for row in rows for name in row if name.startswith(names.OBJECTIVE) and row[name])
     labels = {name: name.removeprefix(names.OBJECTIVE) for name in found if name not in shown}
     return [Panel(f"objective-{label}", label, _lines(rows, (label, name))) for name, label in labels.items()]
 

@@ -13,6 +13,9 @@ from covey.objective import XDR, AdaptiveKL, Objective, make
 from covey.objective.interface import adapted, check_objective, needs_of
 from covey.objective.own import load, make_own
 from covey.rewards.registry import IMPLIED_GRADERS, MODE_GRADERS, MODEL_PREFIX, canonical_name
+from covey.runlog import names
+from covey.runlog.directory import RunDirectory
+from covey.runlog.metrics import read_metrics
 
 _ARGMAX_FROM = 4
 
@@ -74,6 +77,14 @@ def near_argmax(objective: Any, loss_type: str, limit: int, mean_length: float |
         f"e^{share / tau:.3g} times a wrong one (an exponent above {_ARGMAX_FROM}), so only the best of a group count. "
         "τ is not portable between tasks and limits; this exponent, mean length / (limit · τ), is, and the metric "
         f"objective/log_odds shows it. xdr_tau={share / 2:.2g} would make it 2."
+    )
+
+
+def mean_length(run: RunDirectory) -> float | None:
+    """The mean length of the newest completions of a run that is there, in tokens."""
+    rows = read_metrics(run.metrics) if run.metrics.is_file() else []
+    return next(
+        (float(row[names.COMPLETION_LENGTH]) for row in reversed(rows) if row.get(names.COMPLETION_LENGTH)), None
     )
 
 

@@ -30,6 +30,8 @@ def apply_objective(trainer: Any, output: dict[str, Any], rewards_BF: torch.Tens
     Returns:
         The columns that the objective returned.
     """
+    # taken out of TRL's log, which would keep them beside a later batch whose rewards name none
+    modes = trainer._logs["extra"].pop(names.MODE, None) if "modes" in trainer._needs else None
     advantages_B, metrics, columns = compute_advantages(
         trainer._objective,
         scored(trainer, rewards_BF),
@@ -39,7 +41,7 @@ def apply_objective(trainer: Any, output: dict[str, Any], rewards_BF: torch.Tens
         beta=trainer.beta,
         gather=trainer.accelerator.gather,
         taken=(*trainer.reward_func_names, *trainer._logs["extra"]),
-        modes=_modes(trainer, len(rewards_BF)),
+        modes=list(modes)[-len(rewards_BF) :] if modes else None,
     )
     for name, value in metrics.items():
         trainer._metrics["train"][name].append(value)
@@ -51,13 +53,7 @@ def apply_objective(trainer: Any, output: dict[str, Any], rewards_BF: torch.Tens
         for _ in range(min(len(advantages_B), len(log))):
             log.pop()
         log.extend(advantages_B.tolist())
-    return columns
-
-
-def _modes(trainer: Any, count: int) -> list[str | None] | None:
-    """The answer modes that the rewards of this batch logged, over all processes; None if they logged none."""
-    logged = list(trainer._logs["extra"].get(names.MODE, ()))
-    return logged[-count:] if len(logged) >= count else None
+    return {names.MODE: [*modes], **columns} if modes else columns
 
 
 def _policy_logps(trainer: Any, batch: dict[str, Any]) -> torch.Tensor | None:

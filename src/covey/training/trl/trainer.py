@@ -30,7 +30,6 @@ from covey.model.reasoning_vocab import ReasoningVocabulary
 from covey.objective import KLController, Objective
 from covey.objective.interface import check_objective, needs_of
 from covey.rollout import InferenceEngine, conversation
-from covey.runlog import names
 from covey.training.advantages.kl_control import KLMonitor
 from covey.training.advantages.state import in_use
 from covey.training.asynchronous.settings import Asynchronous
@@ -268,7 +267,6 @@ class GRPOTrainer(TRLGRPOTrainer):
     # -- replaces TRL's `_generate_and_score_completions`: in training, the objective computes the advantages, also
     #    those in TRL's log.
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
-        self._logs["extra"].pop(names.MODE, None)  # of the batch before
         with self.sampling.correcting():
             if self._resampler is not None and self.model.training:
                 output = resampled_batch(self, self._resampler, len(inputs), super()._generate_and_score_completions)
