@@ -25,8 +25,8 @@ def add_parser(commands: Any) -> None:
     )
     parser.usage = "covey starter [options] [FOLDER] [dataset.KEY=VALUE …]"
     parser.epilog = (
-        "FOLDER is ./starter, ./starter_agent or ./starter_TASK by default. With --task, keys of its dataset make other "
-        "problems, as in `covey starter FOLDER --task countdown dataset.difficulty.max_digits=1`."
+        "FOLDER is ./starter, ./starter_agent or ./starter_TASK by default. With --task, keys of its dataset make "
+        "other problems, as in `covey starter FOLDER --task countdown dataset.difficulty.max_digits=1`."
     )
     parser.add_argument(
         "--task", choices=TASKS, default="arithmetic", help="the task that it starts to learn (default: arithmetic)"
