@@ -23,9 +23,10 @@ def add_parser(commands: Any) -> None:
             "answers, in ten minutes: `covey train model.name=FOLDER dataset=TASK` goes on from it."
         ),
     )
-    parser.add_argument("target", nargs="?", help="folder to write (default: ./starter, or ./starter_agent)")
-    parser.add_argument(
-        "overrides", nargs="*", metavar="dataset.KEY=VALUE", help="with --task: other problems, as for training"
+    parser.usage = "covey starter [options] [FOLDER] [dataset.KEY=VALUE …]"
+    parser.epilog = (
+        "FOLDER is ./starter, ./starter_agent or ./starter_TASK by default. With --task, keys of its dataset make "
+        "other problems, as in `covey starter FOLDER --task countdown dataset.difficulty.max_digits=1`."
     )
     parser.add_argument(
         "--task", choices=TASKS, default="arithmetic", help="the task that it starts to learn (default: arithmetic)"
@@ -34,23 +35,23 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--steps", type=int, help="optimiser steps, instead of the default")
     parser.add_argument("--seed", type=int, default=0, help="seed of weights and documents (default: 0)")
     parser.add_argument("--overwrite", action="store_true", help="replace an existing model")
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=run, words=())
 
 
 def run(arguments: argparse.Namespace) -> int:
     task = None if arguments.task == "arithmetic" else arguments.task
-    words = [*arguments.overrides]
-    if arguments.target is not None and "=" in arguments.target:
-        words, arguments.target = [arguments.target, *words], None
+    folders = [word for word in arguments.words if "=" not in word]
+    words = [word for word in arguments.words if "=" in word]
     if task is not None and arguments.agent:
         raise ConfigError(f"--agent is for arithmetic, not for --task {task}: leave one of the two out.")
-    if stray := [word for word in words if task is None or not word.startswith("dataset.")]:
+    keys = [word for word in words if task is None or not word.startswith("dataset.")]
+    if stray := [*(word for word in folders if word.startswith("-")), *folders[1:], *keys]:
         raise ConfigError(
-            f"{stray[0]} is not possible here: covey starter takes a folder, and with --task {' or '.join(TASKS[1:])} "
-            "keys of its dataset, such as dataset.difficulty.max_operands=3."
+            f"{stray[0]} is not possible here: covey starter takes one folder, its options (see --help), and with "
+            f"--task {' or '.join(TASKS[1:])} keys of that dataset, such as dataset.difficulty.max_operands=3."
         )
     name = "starter_agent" if arguments.agent else f"starter_{task}" if task else "starter"
-    target = Path(arguments.target or name)
+    target = Path(folders[0] if folders else name)
     if target.exists() and (not target.is_dir() or any(target.iterdir())) and not arguments.overwrite:
         raise ConfigError(f"{target} exists already. Give another folder, or --overwrite to replace it.")
     if arguments.steps is not None and arguments.steps < 1:
@@ -85,10 +86,10 @@ def run(arguments: argparse.Namespace) -> int:
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
-        task = progress.add_task("", total=settings.steps, loss=float("nan"))
+        bar = progress.add_task("", total=settings.steps, loss=float("nan"))
 
         def show(step: int, loss: float) -> None:
-            progress.update(task, completed=step, loss=loss)
+            progress.update(bar, completed=step, loss=loss)
             if progress.disable and (step % max(1, settings.steps // 20) == 0 or step == settings.steps):
                 console.print(f"cold start: step {step}/{settings.steps}, loss {loss:.3f}", highlight=False)
 

@@ -43,11 +43,11 @@ def _walk(node: ast.expr, lines: list[str]) -> int:
 
 
 def coloring_answer(problem: ColoringProblem) -> str:
-    """A line for each hidden vertex, with its neighbours and its colour, then the colours:
-    `<think>\\nB A C B=green\\n…\\n</think>\\n<answer>B=green D=red</answer>`."""
+    """Each hidden vertex with its neighbours, as the question lists them, and its colour; then the colours:
+    `<think>\\nB: A C B=green; D: C D=red\\n</think>\\n<answer>B=green D=red</answer>`."""
     graph = problem.graph
-    lines = [" ".join([pair[0], *graph.neighbours(pair[0]), pair]) for pair in problem.solution.split()]
-    return "<think>\n" + "\n".join(lines) + f"\n</think>\n<answer>{problem.solution}</answer>"
+    steps = [f"{pair[0]}: {' '.join(graph.neighbours(pair[0]))} {pair}" for pair in problem.solution.split()]
+    return f"<think>\n{'; '.join(steps)}\n</think>\n<answer>{problem.solution}</answer>"
 
 
 ANSWERS: Mapping[str, Callable[[Any], str]] = MappingProxyType(
