@@ -69,7 +69,8 @@ def test_adapters_arrive_merged(tied_model: str, tmp_path: Path) -> None:
     from peft import LoraConfig
 
     adapters = LoraConfig(r=4, lora_alpha=32, target_modules="all-linear", lora_dropout=0.2)
-    trainer = colocated(tied_model, tmp_path, more={"peft_config": adapters}, learning_rate=0.05)
+    more = {"peft_config": adapters, "vllm_lora_sync": "merge"}
+    trainer = colocated(tied_model, tmp_path, more=more, learning_rate=0.05)
     engine = trainer.vllm_generation
     trainer.train()
     engine.sync_weights()

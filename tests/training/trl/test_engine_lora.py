@@ -32,6 +32,7 @@ from covey.training.trl.engine import EngineGeneration
 from covey.training.trl.engine_client import EngineClient
 from covey.training.trl.engine_lora import PolicyAdapter, chosen_adapter, model_refusal, target_names
 from covey.training.trl.engine_sync import trainer_logps
+from forked import run_two
 
 ROWS = [[5, 6, 7, 8], [9, 4, 11]]
 
@@ -342,3 +343,9 @@ def test_what_a_server_was_started_with_decides(client: Any, lora: Any, replicas
     assert (found is None) == (reason is None)
     if reason is not None:
         assert re.search(reason, found)
+
+
+@pytest.mark.slow
+def test_a_sharded_adapter_is_sent_whole(tmp_path: Path) -> None:
+    run_two("sharded_adapters.py", str(tmp_path), folder=tmp_path)
+    assert [(tmp_path / rank).read_text() for rank in ("0", "1")] == ["same", "same"]
