@@ -61,10 +61,11 @@ def test_a_schedule_of_another_run_is_refused(
     straight: Path, tiny_model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     schedule = f"training.schedule={straight}/schedule.jsonl"
-    for more, named in (
+    cases = (
         (("training.staleness=1",), "training.staleness was 2 and is 1 here"),
         (("training.learning_rate=0.02",), "training.learning_rate was 0.01 and is 0.02 here"),
         (("dataset.train_size=13",), "rows of data was 12 and is 13 here"),
-    ):
-        assert main(words(tiny_model, tmp_path, "other", *STALE, schedule, *more)) == 2
+    )
+    for number, (more, named) in enumerate(cases):
+        assert main(words(tiny_model, tmp_path, f"other-{number}", *STALE, schedule, *more)) == 2
         assert named in " ".join(capsys.readouterr().err.split())
