@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from covey.errors import CoveyError, RunDirectoryError
+from covey.evaluation.completions.modes import values_at_k
 from covey.evaluation.metrics import credit
-from covey.evaluation.modes import values_at_k
 from covey.evaluation.paired import Comparison, compare, holm
 from covey.evaluation.stored import evaluations_of, read_stored
 from covey.runlog import names

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from covey.answers import Outcome
+from covey.evaluation.completions.modes import by_mode, mode_metrics
 from covey.evaluation.estimators import Estimate, mean, mean_estimate, share_estimate
-from covey.evaluation.modes import by_mode, mode_metrics
 from covey.evaluation.passk import majority_at_k, pass_at_k, powers_up_to
 from covey.runlog import names
 

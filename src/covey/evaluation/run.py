@@ -55,7 +55,7 @@ class EvaluationResult:
     episodes: Mapping[str, float] = field(default_factory=dict)
     """Means and shares over episodes with tools or an environment; empty without."""
     modes: Mapping[str, Estimate] = field(default_factory=dict)
-    """The figures of several right answers, see `evaluation.modes`; empty where none are known."""
+    """The figures of several right answers, see `evaluation.completions.modes`; empty where none are known."""
 
     def metrics(self) -> dict[str, float]:
         """The metrics by name."""

@@ -70,8 +70,8 @@ AGENT = ColdStart(steps=1200, batch_size=64, learning_rate=1e-3, warmup_steps=30
 """The defaults of the agent."""
 TASK_STARTS: Mapping[str, ColdStart] = MappingProxyType(
     {
-        "countdown": ColdStart(steps=2500, batch_size=48, learning_rate=3e-3, warmup_steps=100),
-        "graph_coloring": ColdStart(steps=2000, batch_size=48, learning_rate=3e-3, warmup_steps=100),
+        "countdown": ColdStart(steps=2200, batch_size=48, learning_rate=3e-3, warmup_steps=100),
+        "graph_coloring": ColdStart(steps=2000, batch_size=32, learning_rate=3e-3, warmup_steps=100),
     }
 )
 """The defaults of the starts for these tasks."""
