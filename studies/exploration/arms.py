@@ -100,4 +100,4 @@ def training(run: Run, start: Path, output: Path, share: float) -> list[str]:
     if run.arm.tilt is not None:
         own.append(f"objective.xdr_tau={tau(run.arm.tilt, share):g}")
     where = [f"output_dir={output}", f"run_name={run.name}", f"model.name={start}", f"seed={run.seed}"]
-    return ["train", str(HERE / f"{run.task}.yaml"), *PROBLEMS[run.task], *own, *where, "resume=auto"]
+    return ["train", str(HERE / f"{run.task}.yaml"), *PROBLEMS[run.task], *own, *where, "overwrite=true"]
