@@ -7,6 +7,17 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 TASKS = ("countdown", "graph_coloring")
+PROBLEMS = {
+    "countdown": (
+        "dataset.difficulty.min_operands=4",
+        "dataset.difficulty.max_operands=4",
+        "dataset.difficulty.max_digits=1",
+        "dataset.difficulty.min_modes=2",
+        "dataset.difficulty.max_modes=16",
+    ),
+    "graph_coloring": (),
+}
+"""Where a task's problems differ from its defaults: the same for starts, runs and measurements."""
 STARTS = (0, 1, 2)
 STEPS, EVERY = 60, 10
 CHECKPOINTS = tuple(range(EVERY, STEPS + 1, EVERY))
@@ -89,4 +100,4 @@ def training(run: Run, start: Path, output: Path, share: float) -> list[str]:
     if run.arm.tilt is not None:
         own.append(f"objective.xdr_tau={tau(run.arm.tilt, share):g}")
     where = [f"output_dir={output}", f"run_name={run.name}", f"model.name={start}", f"seed={run.seed}"]
-    return ["train", str(HERE / f"{run.task}.yaml"), *own, *where, "resume=auto"]
+    return ["train", str(HERE / f"{run.task}.yaml"), *PROBLEMS[run.task], *own, *where, "overwrite=true"]

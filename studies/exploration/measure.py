@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections import Counter
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from arms import HERE, Run
+from arms import HERE, PROBLEMS, Run
 
-from covey.answers import Outcome
 from covey.config import Flag, compose
+from covey.evaluation.completions.modes import by_mode
 from covey.evaluation.target import Target
 from covey.runlog import write_atomically
 
-SAMPLES, PROBLEMS, SEED = 16, 256, 20_000
+SAMPLES, HELD_OUT, SEED = 16, 256, 20_000
 
 
 def measured(output: Path, run: Run, step: int, temperature: float = 1.0) -> Path:
@@ -37,21 +35,22 @@ def measure(task: str, model: Path, file: Path, temperature: float = 1.0) -> Non
     settings = {
         "model.name": str(model),
         "seed": str(SEED),  # the problems and the completions' random numbers, the same for every model
-        "dataset.test_size": str(PROBLEMS),
+        "dataset.test_size": str(HELD_OUT),
         "evaluation.temperature": f"{temperature:g}",
         "evaluation.top_p": "1",
         "evaluation.top_k": "0",
         "evaluation.num_samples": str(SAMPLES if temperature else 1),
     }
+    settings |= dict(word.split("=", 1) for word in PROBLEMS[task])
     config = compose([Flag(key, (value,)) for key, value in settings.items()], HERE / f"{task}.yaml").config
     with tempfile.TemporaryDirectory(prefix="covey-study-") as folder:
         stored = run_evaluations(config, Target(str(model), str(model)), {}, Path(folder) / "found", lambda *_: None)
         main = next(one for one in stored if one.settings["name"] == "test")
-        completions = main.completions()
+        completions = list(main.completions())
         longest = config.training.max_completion_length
         found = {
             "length_share": sum(item["length"] for item in completions) / len(completions) / longest,
-            "problems": [_counts(items) for items in _by_problem(completions)],
+            "problems": _counts(completions, task),
         }
     file.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(file, json.dumps(found) + "\n")
@@ -59,14 +58,9 @@ def measure(task: str, model: Path, file: Path, temperature: float = 1.0) -> Non
     print(f"{file.stem}: {right / of:.1%} right", flush=True)
 
 
-def _by_problem(completions: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+def _counts(completions: list[dict[str, Any]], grader: str) -> list[tuple[int, int, int, list[int]]]:
     by_problem: dict[int, list[dict[str, Any]]] = {}
     for item in completions:
         by_problem.setdefault(item["problem"], []).append(item)
-    return [by_problem[problem] for problem in sorted(by_problem)]
-
-
-def _counts(items: list[dict[str, Any]]) -> tuple[int, int, int, list[int]]:
-    right: list[Mapping[str, Any]] = [item for item in items if item["outcome"] == Outcome.RIGHT.value]
-    modes = Counter(item["mode"] for item in right)
-    return len(right), len(items), int(items[0]["num_modes"]), sorted(modes.values(), reverse=True)
+    found, _ = by_mode([by_problem[problem] for problem in sorted(by_problem)], grader)
+    return [(one.right, one.samples, int(one.modes or 0), sorted(one.counts, reverse=True)) for one in found]

@@ -23,6 +23,7 @@ def draw_frontier(tasks: Mapping[str, Paths], file: Path) -> None:
             axis.plot(*mean[-1], color=f"C{colour}", marker="o")
         axis.set(title=task, xlabel="mean@8, % right", ylabel="coverage@8, % of the right answers")
         axis.grid(alpha=0.3)
-        axis.legend(fontsize="small")
+        if arms:
+            axis.legend(fontsize="small")
     figure.savefig(file, dpi=110)
     plt.close(figure)

@@ -17,7 +17,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from arms import CHECKPOINTS, HERE, STARTS, STEPS, TASKS, Run, runs, training
+from arms import CHECKPOINTS, HERE, PROBLEMS, STARTS, STEPS, TASKS, Run, runs, training
 from measure import measure, measured
 from results import write
 
@@ -80,7 +80,7 @@ def make_starts(output: Path) -> None:
             folder = start_of(output, task, start)
             if not (folder / "config.json").is_file():
                 folder.parent.mkdir(parents=True, exist_ok=True)
-                covey("starter", str(folder), "--task", task, "--seed", str(start))
+                covey("starter", str(folder), "--task", task, "--seed", str(start), *PROBLEMS[task])
             measure(task, folder, output / "measured" / f"start-{task}-{start}.json")
 
 

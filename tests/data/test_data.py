@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from covey import data
+from covey.answers.tasks.graph_coloring import modes
 from covey.config import DatasetConfig, DifficultyConfig
 from covey.config import load as load_config
 from covey.errors import DataError
@@ -391,6 +392,13 @@ def test_an_answer_with_numbers_and_target_becomes_json_text(tmp_path: Path) -> 
     rows = [{"question": "q", "answer": {"target": 98, "numbers": [44, 19, 35]}}] * 2
     row = load_file(write_jsonl(tmp_path / "x.jsonl", rows)).train[0]
     assert json.loads(row["answer"]) == {"numbers": [44, 19, 35], "target": 98}
+
+
+def test_an_answer_that_is_a_graph_becomes_json_text(tmp_path: Path) -> None:
+    graphs = [{"vertices": "AB", "edges": ["AB"], "given": {name: "red"}} for name in "ABBA"]
+    rows = [{"question": "q", "answer": graph} for graph in graphs]
+    loaded = load_file(write_jsonl(tmp_path / "x.jsonl", rows)).train
+    assert {len(modes(row["answer"]) or ()) for row in loaded} == {2}
 
 
 def test_the_error_suggests_the_nearest_column(tmp_path: Path) -> None:

@@ -12,10 +12,13 @@ from typing import Any
 
 import pytest
 
-from covey.answers import Tags
+from covey import data
+from covey.answers import Outcome, Tags
+from covey.answers.tasks import MODES
 from covey.cli.main import main
 from covey.config import load
 from covey.model.loading import load_tokenizer
+from covey.rewards import RewardSettings, find
 from covey.training.doctor import examine
 from covey.training.preflight.checks import check_tokens
 from covey.training.preflight.findings import Mark, PreflightFinding, worst
@@ -94,3 +97,14 @@ def test_the_gold_completion_is_in_the_runs_own_tags() -> None:
     row: dict[str, Any] = {"answer": "7", "solution": "3 + 4"}
     assert gold_completion(row, Tags("reasoning", "final"), "accuracy").endswith("<final>7</final>")
     assert gold_completion(row, Tags(), "countdown").endswith("<answer>3 + 4</answer>")
+
+
+@pytest.mark.parametrize("grader", sorted(MODES))
+def test_the_gold_completion_of_a_task_is_one_of_its_right_answers(grader: str) -> None:
+    """Its answer is the task itself: with a solution that is given, else with the first of all right answers."""
+    sample = find(grader, RewardSettings()).sample
+    assert sample is not None
+    dataset = load([f"dataset={grader}", *SMALL, "dataset.train_size=4"]).dataset
+    for row in data.load(dataset, 0).train:
+        for own in (row, {"answer": row["answer"]}):
+            assert sample(gold_completion(own, Tags(), grader), own).outcome is Outcome.RIGHT

@@ -212,7 +212,8 @@ def _answers(
 def answer_text(value: Any) -> str | None:
     """A raw answer as text; None if it is not an answer.
 
-    `27.0` becomes `27`, and an object with `numbers` and `target` (a countdown problem) JSON text with these two.
+    `27.0` becomes `27`, and an object with `numbers` and `target` (a countdown problem) JSON text with these two; so
+    does one with `vertices`, `edges` and `given` (graph_coloring).
     """
     if isinstance(value, bool | int | str):
         return str(value)
@@ -220,6 +221,8 @@ def answer_text(value: Any) -> str | None:
         return str(int(value)) if value.is_integer() else str(value)
     if isinstance(value, Mapping) and value.get("numbers") and value.get("target") is not None:
         return json.dumps({"numbers": value["numbers"], "target": value["target"]})
+    if isinstance(value, Mapping) and value.get("vertices") and isinstance(value.get("given"), Mapping):
+        return json.dumps({key: value.get(key) for key in ("vertices", "edges", "given")})
     return None
 
 

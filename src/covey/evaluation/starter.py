@@ -30,6 +30,7 @@ from covey.runlog import names
 _PROBLEMS = 1000
 _TASK_PROBLEMS, _TASK_SAMPLES = 128, 8
 _SAMPLING = SamplingSettings(max_completion_length=96)
+_TASK_SAMPLING = SamplingSettings(max_completion_length=128)  # the longest documents of these tasks have about 100
 _TASK = Difficulty()
 _HARD = Difficulty(min_digits=DIFFICULTY.max_digits + 1, max_digits=DIFFICULTY.max_digits + 1)
 
@@ -291,7 +292,7 @@ def measure_task(
     rows = data.load(held_out, seed).evaluation["test"]
     engine = LocalEngine(model, tokenizer)
     more: dict[str, Any] = {"num_samples": _TASK_SAMPLES, "batch_size": 256, "seed": seed, "grade": grade}
-    found = evaluate(engine, tokenizer, rows, _SAMPLING, **more).completions
+    found = evaluate(engine, tokenizer, rows, _TASK_SAMPLING, **more).completions
     ks = (1, _TASK_SAMPLES)
     return TaskFigures(config, words, compute_metrics([item.record() for item in found], seed, ks, grader))
 

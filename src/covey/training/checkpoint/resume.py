@@ -73,6 +73,8 @@ def plan_resume(config: Config, run: RunDirectory, *, verify: bool = True) -> Re
         problem = what_is_wrong(path, verify=verify)
         if problem is None:
             notes += [f"{text}, so it is skipped." for text in skipped]
+            if config.training.save_only_model:
+                notes.append("training.save_only_model=true: checkpoints lack the optimizer, which starts anew.")
             return ResumePlan(path, step, (*notes, f"Resuming from {path.name} of {run.root}."))
         skipped.append(f"{path.name} {problem}")
     if any(is_marked(path) for _, path in run.checkpoints()):

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from covey.answers import Outcome, Tags
+from covey.answers.tasks import MODES
 from covey.config import Config
 from covey.evaluation.grading import grader_name
 from covey.rewards import RewardSettings, find
@@ -79,8 +80,8 @@ def _unreadable_finding(
 
 
 def gold_completion(row: Any, tags: Tags, grader: str) -> str:
-    """A completion in the expected format that gives the row's own answer."""
+    """A completion in the expected format that gives the row's own answer, or one of the right ones."""
     answer = row["answer"]
-    if grader == "countdown" and row.get("solution"):  # its answer is the task; the solution is a completion
-        answer = row["solution"]
+    if grader in MODES:  # its answer is the task: a solution is a completion
+        answer = row.get("solution") or next(iter(MODES[grader](answer) or ()), answer)
     return f"<{tags.think}>\nAs given.\n</{tags.think}>\n<{tags.answer}>{answer}</{tags.answer}>"
