@@ -188,6 +188,18 @@ def test_only_the_rows_of_kept_tokens_are_multiplied() -> None:
     assert max(sizes) <= used
 
 
+def test_very_low_logits_count_above_what_is_no_candidate() -> None:
+    """As at a temperature near 0, of a model whose logits are all negative."""
+    model = make("llama")
+    rows = make_rows()
+    support = make_support(rows)
+    plain = scored(model, rows, support, 1.0, packed=False)[0]
+    model.get_output_embeddings().bias = torch.nn.Parameter(torch.full((V,), -1e5))
+    shifted = scored(model, rows, support, 1.0, packed=False)[0]
+    has = (support >= 0).any(-1) & rows[1][:, -rows[2] :].bool()
+    torch.testing.assert_close(shifted[has], plain[has], rtol=0, atol=0.05)
+
+
 def test_rows_without_any_scored_token_give_a_differentiable_zero() -> None:
     ids, mask, length = make_rows()
     mask = mask.clone()

@@ -33,6 +33,7 @@ CASES: dict[str, Case] = {
     "plain path": (CUT | PENALISED, {"speed": PLAIN}),
     "by transformers": (CUT | PENALISED, {"speed": SpeedConfig(shared_prefill=False)}),
     "an option of transformers": (CUT | {"generation_kwargs": {"no_repeat_ngram_size": 2}}, {}),
+    "temperature by an option": ({"generation_kwargs": {"temperature": 0.5}}, {}),
     "adapters and a reference": (CUT | {"beta": 0.1}, {"peft_config": LoraConfig(r=2, target_modules="all-linear")}),
     "iterations": (CUT | {"num_iterations": 2, "steps_per_generation": 2}, {}),
     "chunks": (CUT, {"speed": SpeedConfig(max_tokens=60)}),
@@ -94,6 +95,25 @@ def test_at_unchanged_weights_ratios_are_one(name: str, tiny_model: str, tmp_pat
             assert (support[~mask] == -1).all()
     if name == "top_p":
         assert max(batch["support"].shape[2] for batch in trainer.batches) <= 20
+
+
+def test_a_top_k_of_the_whole_vocabulary_is_none(tiny_model: str, tmp_path: Path) -> None:
+    none, large = (trained(tiny_model, tmp_path / str(k), top_k=k, max_steps=1) for k in (0, 10**6))
+    assert "support" not in large.batches[0]
+    assert none.latest_completions["completion"] == large.latest_completions["completion"]
+    assert rows_of(none)[0]["sampling/logp_gap"] == rows_of(large)[0]["sampling/logp_gap"]
+
+
+def test_what_other_options_cut_off_is_truncation(
+    tiny_model: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        trainer = trained(tiny_model, tmp_path, generation_kwargs={"typical_p": 0.8}, max_steps=1)
+    (row,) = rows_of(trainer)
+    assert row["sampling/logp_gap/truncation"] == pytest.approx(row["sampling/logp_gap"], rel=1e-3)
+    assert row["sampling/logp_gap"] > 0.1
+    assert row["sampling/logp_gap/number_type"] < 1e-5
+    assert "typical_p=0.8" in caplog.text
 
 
 def test_the_switch_keeps_trls_scores(tiny_model: str, tmp_path: Path) -> None:
@@ -173,7 +193,7 @@ def test_an_own_engine_is_corrected_as_vllm_is(tiny_model: str, tmp_path: Path) 
     rows, batches = {}, {}
     for shift in (0.0, math.log(2), math.log(7)):
         trainer = shifted(tiny_model, tmp_path / f"{shift:.1f}", shift, **CUT)
-        assert trainer.corrects_sampling
+        assert trainer.sampling.corrects
         assert not trainer.use_vllm
         (rows[shift],), batches[shift] = rows_of(trainer), trainer.batches[0]
     for shift, ratio in ((0.0, 1), (math.log(2), 2), (math.log(7), 3)):
@@ -189,7 +209,7 @@ def test_an_own_engine_is_corrected_as_vllm_is(tiny_model: str, tmp_path: Path) 
 
 def test_the_correction_can_be_turned_off(tiny_model: str, tmp_path: Path) -> None:
     trainer = shifted(tiny_model, tmp_path, 1.0, vllm_importance_sampling_correction=False)
-    assert not trainer.corrects_sampling
+    assert not trainer.sampling.corrects
     assert "importance_sampling_ratio" not in trainer.batches[0]
 
 

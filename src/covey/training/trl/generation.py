@@ -259,7 +259,7 @@ def generate_turn(
         if found is None:
             scoring.sampled_by_trl(asked)
             return None
-        turn = scoring.sampled(found, sampling)
+        turn = scoring.sampled(found, sampling, refusal)
         return turn
     if refusal is not None:
         raise ConfigError(f"{refusal}, and {type(engine).__name__} generates the completions: leave it out.")
@@ -323,7 +323,15 @@ def named_weights(trainer: Any) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def sampling_of(trainer: Any) -> tuple[SamplingSettings, str | None]:
-    """The settings of a trainer's completions, and why Covey's sampling does not support them, if it does not."""
+    """The settings of a trainer's completions, and why Covey's sampling does not support them, if it does not.
+
+    A top-k of the whole vocabulary is none: its supports would hold every token.
+    """
+    settings, refusal = _all_sampling_of(trainer)
+    return (replace(settings, top_k=0) if settings.top_k >= vocab_size(trainer) else settings), refusal
+
+
+def _all_sampling_of(trainer: Any) -> tuple[SamplingSettings, str | None]:
     ends = tuple(trainer.eos_token_ids)
     if trainer.use_vllm:
         settings = SamplingSettings(

@@ -258,7 +258,7 @@ class RestrictedLogProb:
             if table_2V is not None:
                 logits_mC = logits_mC + table_2V[here.thinks.long()[:, None], ids_mC]
             logits_mC = logits_mC / head.temperature
-            kept_mC = logits_mC[:, 1:].masked_fill(absent_MC[part], NEVER)
+            kept_mC = logits_mC[:, 1:].masked_fill(absent_MC[part], torch.finfo(torch.float32).min)
             total_m1 = kept_mC.logsumexp(1, keepdim=True)
             logps_mC = kept_mC - total_m1
             return (logits_mC[:, :1] - total_m1).squeeze(1), _entropy(logps_mC)

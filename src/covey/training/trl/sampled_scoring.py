@@ -6,9 +6,11 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
+from inspect import signature
 from typing import Any
 
 import torch
+from trl import GRPOTrainer
 from trl.models.utils import disable_gradient_checkpointing
 
 from covey.errors import ConfigError, EngineError
@@ -29,6 +31,22 @@ FORWARD_KEYS = (
     *("image_sizes", "token_type_ids", "mm_token_type_ids", "image_position_ids"),
 )
 """What TRL's scoring pass takes besides tokens, all for images."""
+
+
+def scoring_temperature(support: str, *args: Any, **kwargs: Any) -> AbstractContextManager[None]:
+    """Context manager around TRL's constructor: it scores at the temperature that `generation_kwargs` samples at.
+
+    Args:
+        support: see `SampledScoring`; with `full`, TRL scores at `temperature`.
+        args: the constructor's arguments.
+        kwargs: its keyword arguments.
+    """
+    config = signature(GRPOTrainer).bind_partial(*args, **kwargs).arguments.get("args")
+    given: Mapping[str, Any] = getattr(config, "generation_kwargs", None) or {}
+    temperature = given.get("temperature") if given.get("do_sample", True) else None
+    if support == "full" or not temperature:
+        return nullcontext()
+    return replaced(config, temperature=temperature)
 
 
 class SampledScoring:
@@ -104,9 +122,14 @@ class SampledScoring:
         return replace(sampling, logprobs=can.logprobs and (uses or self.corrects or self._measures))
 
     def sampled(
-        self, found: Sequence[Completion], sampling: SamplingSettings
+        self, found: Sequence[Completion], sampling: SamplingSettings, option: str | None = None
     ) -> tuple[list[list[int]], list[list[float]] | None]:
         """Record how these completions were sampled.
+
+        Args:
+            found: the completions.
+            sampling: their settings.
+            option: says which further option of `generate` they were sampled with, if any; it may cut tokens off.
 
         Returns:
             Their tokens and log-probs, as TRL's `_generate_single_turn` returns them.
@@ -116,9 +139,9 @@ class SampledScoring:
         """
         supports = [one.support for one in found] if self._keeps else []
         known = any(one is not None for one in supports)
-        cut_off = sampling.truncates and not known and bool(found)
+        cut_off = bool(sampling.truncates or option) and not known and bool(found)
         if cut_off and self._keeps:
-            self._scores_over_all("gives no support")
+            self._scores_over_all(option or "gives no support")
         penalty = sampling.repetition_penalty if self._keeps else 1.0
         self.newest = Sampled(supports if known else (), penalty, cut_off)
         logps = [one.logps for one in found if one.logps is not None]

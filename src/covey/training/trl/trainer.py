@@ -52,7 +52,7 @@ from covey.training.trl.generation import engine_for, generate_turn, mixed_preci
 from covey.training.trl.hooks import TrainerHooks
 from covey.training.trl.resampled_batch import make_resampler, resampled_batch
 from covey.training.trl.restricted_head import give_bias
-from covey.training.trl.sampled_scoring import FORWARD_KEYS, SampledScoring
+from covey.training.trl.sampled_scoring import FORWARD_KEYS, SampledScoring, scoring_temperature
 from covey.training.trl.state import progress_of, restore_progress
 from covey.training.trl.tool_loop import TrainerEpisodes
 
@@ -123,7 +123,7 @@ class GRPOTrainer(TRLGRPOTrainer):
         if objective is not None:
             check_objective(objective)
         check_prompts(TRLGRPOTrainer, *args, **kwargs)
-        with patched_engine(self, vllm_lora_sync):
+        with patched_engine(self, vllm_lora_sync), scoring_temperature(support, *args, **kwargs):
             super().__init__(*args, **kwargs)
         self._speed = speed if speed is not None else SpeedConfig()
         run = {"num_generations": self.num_generations, "max_completion_length": self.max_completion_length}
