@@ -12,7 +12,7 @@ from arms import HERE, PROBLEMS, Run
 from covey.config import Flag, compose
 from covey.evaluation.completions.modes import by_mode
 from covey.evaluation.target import Target
-from covey.runlog import write_atomically
+from covey.runlog import names, write_atomically
 
 SAMPLES, HELD_OUT, SEED = 16, 256, 20_000
 
@@ -25,7 +25,8 @@ def measured(output: Path, run: Run, step: int, temperature: float = 1.0) -> Pat
 def measure(task: str, model: Path, file: Path, temperature: float = 1.0) -> None:
     """Evaluate a checkpoint on the held-out problems, unless that was done.
 
-    Writes `length_share`, the mean length of its completions as a share of the longest, and for each problem
+    Writes `length_share`, the mean length of its completions as a share of the longest, `chance`, the figures of random
+    well-formed answers by name, and for each problem
     `(right completions, completions, modes of the problem, right completions of each mode that was found)`.
     """
     if file.is_file():
@@ -36,6 +37,7 @@ def measure(task: str, model: Path, file: Path, temperature: float = 1.0) -> Non
         "model.name": str(model),
         "seed": str(SEED),  # the problems and the completions' random numbers, the same for every model
         "dataset.test_size": str(HELD_OUT),
+        "dataset.single_size": "0",
         "evaluation.temperature": f"{temperature:g}",
         "evaluation.top_p": "1",
         "evaluation.top_k": "0",
@@ -51,6 +53,7 @@ def measure(task: str, model: Path, file: Path, temperature: float = 1.0) -> Non
         found = {
             "length_share": sum(item["length"] for item in completions) / len(completions) / longest,
             "problems": _counts(completions, task),
+            "chance": {name: one["value"] for name, one in main.summary.items() if name.startswith(names.CHANCE)},
         }
     file.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(file, json.dumps(found) + "\n")

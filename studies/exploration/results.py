@@ -62,6 +62,18 @@ def read_starts(output: Path) -> dict[tuple[str, int], Counts]:
     }
 
 
+def read_chance(output: Path) -> dict[str, dict[str, float]]:
+    """What random well-formed answers reach, by task and outcome, as measured with the first start."""
+    found = {}
+    for task in TASKS:
+        file = output / "measured" / f"start-{task}-{STARTS[0]}.json"
+        if file.is_file():
+            chance = json.loads(file.read_text(encoding="utf-8"))["chance"]
+            own = {outcome: "pass@1" if outcome == "mean@8" else outcome for outcome in OUTCOMES}
+            found[task] = {outcome: chance[f"chance/{name}"] for outcome, name in own.items()}
+    return found
+
+
 def write(output: Path, preregistration: str, folder: Path) -> None:
     """Write `results.parquet`, `results.md` and `frontier.png`.
 
@@ -76,7 +88,7 @@ def write(output: Path, preregistration: str, folder: Path) -> None:
     write_data(found, starts, preregistration, folder / "results.parquet")
     by_run = {key: figures(problems) for key, problems in found.items()}
     first = {key: figures(problems) for key, problems in starts.items()}
-    write_atomically(folder / "results.md", page(found, by_run, first, preregistration))
+    write_atomically(folder / "results.md", page(found, by_run, first, read_chance(output), preregistration))
     draw_frontier({task: trajectories(by_run, first, task) for task in TASKS}, folder / "frontier.png")
     print(f"Written: results.parquet, results.md and frontier.png in {folder}")
 
@@ -144,6 +156,7 @@ def page(
     found: Mapping[Key, Counts],
     by_run: Mapping[Key, Mapping[str, float]],
     first: Mapping[tuple[str, int], Mapping[str, float]],
+    chances: Mapping[str, Mapping[str, float]],
     preregistration: str,
 ) -> str:
     """The text of `results.md`."""
@@ -156,7 +169,7 @@ def page(
     if not whole:
         parts.append("The study is not complete, so nothing is tested yet.")
     for task in TASKS:
-        parts += [f"## {task}", _levels(by_run, first, task)]
+        parts += [f"## {task}", _levels(by_run, first, chances.get(task, {}), task)]
     if whole:
         parts += [text for outcome in OUTCOMES for text in _tests(by_run, outcome)]
         parts += [text for task in TASKS for text in _matched(by_run, first, task)]
@@ -165,10 +178,14 @@ def page(
 
 
 def _levels(
-    by_run: Mapping[Key, Mapping[str, float]], first: Mapping[tuple[str, int], Mapping[str, float]], task: str
+    by_run: Mapping[Key, Mapping[str, float]],
+    first: Mapping[tuple[str, int], Mapping[str, float]],
+    chance: Mapping[str, float],
+    task: str,
 ) -> str:
     starts = [one for (its, _), one in first.items() if its == task]
-    rows = [["start", str(len(starts)), *(_shown(t_estimate([one[o] for one in starts]), o) for o in OUTCOMES), ""]]
+    rows = [["random answers", "", *(_shown(t_estimate([chance[o]]), o) for o in OUTCOMES), ""]] if chance else []
+    rows += [["start", str(len(starts)), *(_shown(t_estimate([one[o] for one in starts]), o) for o in OUTCOMES), ""]]
     for arm in ARMS:
         values = {outcome: list(of_arm(by_run, task, arm.name, outcome).values()) for outcome in OUTCOMES}
         greedy = [one["mean@8"] for key, one in by_run.items() if (*key[:2], *key[3:]) == (task, arm.name, STEPS, 0.0)]
