@@ -237,8 +237,8 @@ class TaskFigures:
         return f"""{_FRONT_MATTER.replace("arithmetic", str(task))}
 # Covey starter for {task}
 
-A Qwen3 with {parameters:,} parameters (float32), from which reinforcement on the task `{task}` can start. It has learned
-from right answers to training problems, one to each problem, drawn at random. No held-out problem was shown.
+A Qwen3 with {parameters:,} parameters (float32), from which reinforcement on the task `{task}` can start. It has
+learned from right answers to training problems, one to each problem, drawn at random. No held-out problem was shown.
 
 ## Figures
 
