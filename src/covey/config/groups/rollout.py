@@ -33,7 +33,7 @@ class RolloutConfig(Group):
     support: str = option("kept", choices=("kept", "full"))
     """Over which tokens log-probs are normalised when top-k, top-p or min-p cut the vocabulary: those that could be
     sampled, so that ratios are 1 at unchanged weights, or the full vocabulary, as TRL does."""
-    support_top_k: int = option(256, low=1)
+    support_top_k: int = option(64, low=1)
     """Most tokens that can be sampled in one place when top-p or min-p cut the vocabulary and `training.top_k` does
     not; only with `support=kept`."""
 

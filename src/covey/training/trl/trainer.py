@@ -89,7 +89,7 @@ class GRPOTrainer(TRLGRPOTrainer):
         vocabulary: ReasoningVocabulary | None = None,
         vllm_lora_sync: str = "auto",
         support: str = "kept",
-        support_top_k: int = 256,
+        support_top_k: int = 64,
         sampler_gap: bool = False,
         **kwargs: Any,
     ) -> None:
