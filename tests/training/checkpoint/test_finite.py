@@ -115,6 +115,7 @@ def test_the_host_waits_for_the_device_only_where_it_does_anyway() -> None:
         accelerator=SimpleNamespace(device=torch.device("cuda")),
         check_finite=lambda: checked.append(state.global_step),
         _kl_monitor=SimpleNamespace(exceeded=False),
+        sampling=SimpleNamespace(repeat=lambda: None),
     )
     args, state = TrainingArguments(use_cpu=True, report_to="none"), TrainerState()
     for step, flags in enumerate([{}, {"should_log": True}, {"should_save": True}, {}, {"should_training_stop": True}]):

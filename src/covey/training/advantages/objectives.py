@@ -8,7 +8,7 @@ import math
 from typing import Any
 
 from covey.config import Config
-from covey.errors import ConfigError
+from covey.errors import ConfigError, RunDirectoryError
 from covey.objective import XDR, AdaptiveKL, Objective, make
 from covey.objective.interface import adapted, check_objective, needs_of
 from covey.objective.own import load, make_own
@@ -82,7 +82,10 @@ def near_argmax(objective: Any, loss_type: str, limit: int, mean_length: float |
 
 def mean_length(run: RunDirectory) -> float | None:
     """The mean length of the newest completions of a run that is there, in tokens."""
-    rows = read_metrics(run.metrics) if run.metrics.is_file() else []
+    try:
+        rows = read_metrics(run.metrics)
+    except RunDirectoryError:  # none, or damaged: a resume restores it
+        return None
     return next(
         (float(row[names.COMPLETION_LENGTH]) for row in reversed(rows) if row.get(names.COMPLETION_LENGTH)), None
     )
