@@ -116,6 +116,7 @@ def test_the_host_waits_for_the_device_only_where_it_does_anyway() -> None:
         check_finite=lambda: checked.append(state.global_step),
         _kl_monitor=SimpleNamespace(exceeded=False),
         sampling=SimpleNamespace(repeat=lambda: None),
+        asynchronous=None,
     )
     args, state = TrainingArguments(use_cpu=True, report_to="none"), TrainerState()
     for step, flags in enumerate([{}, {"should_log": True}, {"should_save": True}, {}, {"should_training_stop": True}]):

@@ -25,6 +25,7 @@ _COLUMNS = frozenset(
         *("step", "prompt", "completion", "answer", "advantage", "rendered_prompt", "group", "outcome", "length"),
         *("truncated", "maxent_weight", "xdr_weight", "unique_weight", "completion_ids"),
         *("turns", "tool_calls", "tool_failures", "episode", "environment_seconds"),
+        *("weight_version", "weight_versions"),
     }
 )
 
