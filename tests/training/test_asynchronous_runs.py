@@ -50,6 +50,18 @@ def test_a_stopped_run_equals_one_that_never_stopped(
     assert found.calls[:3] == expected.calls[:3]
 
 
+def test_a_run_that_took_turns_goes_on_ahead_and_back(tiny_model: str, tmp_path: Path) -> None:
+    """From within a round, and in a folder in which a killed process has left its weights."""
+    for stop, staleness, resume in ((1, 0, "auto"), (2, 2, "true")):
+        more = (f"stop_after_steps={stop}", f"training.staleness={staleness}", f"resume={resume}")
+        train(tiny_model, tmp_path, "run", *more)
+        (tmp_path / "run" / "rollouts").mkdir()
+    folder = train(tiny_model, tmp_path, "run", "training.staleness=0", "resume=true")
+    assert not (folder / "rollouts").exists()
+    rows = [row for row in read_metrics(folder / "metrics.jsonl") if row["step"]]
+    assert [row.get("staleness/max") for row in rows] == [None, 0, 0, None, None]
+
+
 @pytest.mark.parametrize("way", WAYS)
 def test_a_schedule_is_replayed_bit_for_bit(tiny_model: str, tmp_path: Path, way: str) -> None:
     recorded = train(tiny_model, tmp_path, "recorded", *WAYS[way])

@@ -62,6 +62,8 @@ class RunDirectory:
     completions = Inside("completions")
     schedule = Inside("schedule.jsonl")
     """What an asynchronous run wrote when, and by which weights."""
+    rollouts = Inside("rollouts")
+    """While an asynchronous run trains: the weights that completions are being written by."""
     final_model = Inside("final_model")
     best_model = Inside("best_model")
     """A link to the checkpoint with the best held-out accuracy."""
@@ -291,7 +293,7 @@ class RunDirectory:
         if self.final_model.is_dir():  # atomic: half of it must not be taken for a model
             shutil.rmtree(part, ignore_errors=True)
             self.final_model.rename(part)
-        folders = (self.completions, part, self.evaluation)
+        folders = (self.completions, part, self.evaluation, self.rollouts)
         files = (self.environment, self.metrics, self.schedule, self.report, self.curves, self.log, self.summary)
         for path in (*checkpoints, *folders):
             if path.exists():

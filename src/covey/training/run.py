@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import resource
+import shutil
 import sys
 import tempfile
 import time
@@ -378,6 +379,7 @@ def _open_run_directory(config: Config, run: RunDirectory, plan: ResumePlan) -> 
         folder.mkdir(parents=True, exist_ok=True)
     for leftover in run.root.glob("*/.*.tmp"):  # of a killed process
         leftover.unlink()
+    shutil.rmtree(run.rollouts, ignore_errors=True)  # likewise
     run.write_environment(code_hashes(config.own_code))
 
 

@@ -54,6 +54,13 @@ def test_a_file_that_is_no_schedule_of_this_run_is_refused(tmp_path: Path, text:
     assert named in str(raised.value)
 
 
+def test_a_run_does_not_replay_the_file_that_it_writes(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="choose another run_name"):
+        check_asynchronous(
+            config_of(f"output_dir={tmp_path}", "run_name=a", f"training.schedule={tmp_path}/a/../a/schedule.jsonl")
+        )
+
+
 def test_the_settings_are_those_of_the_config() -> None:
     assert Asynchronous.of(load(["training.staleness=0"])) is None
     words = ("training.async_order=arrival", "training.async_partial=continue", "training.schedule=a.jsonl")

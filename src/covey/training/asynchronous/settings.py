@@ -9,6 +9,7 @@ from typing import Self
 
 from covey.config import Config
 from covey.errors import ConfigError
+from covey.runlog.directory import RunDirectory
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +62,7 @@ def check_asynchronous(config: Config) -> list[str]:
     if training.schedule is not None:
         from covey.training.asynchronous.schedule import Schedule
 
+        _refuse_own_schedule(config, Path(training.schedule).expanduser())
         Schedule.read(Path(training.schedule).expanduser()).check(
             {
                 "training.staleness": training.staleness,
@@ -70,6 +72,17 @@ def check_asynchronous(config: Config) -> list[str]:
             }
         )
     return []
+
+
+def _refuse_own_schedule(config: Config, schedule: Path) -> None:
+    """Raise a `ConfigError` if the run would write over the schedule that it replays."""
+    if config.run_name is not None and RunDirectory(Path(config.output_dir) / config.run_name).schedule.resolve() == (
+        schedule.resolve()
+    ):
+        raise ConfigError(
+            f"training.schedule={schedule} is the file that this run writes its own schedule to: choose another "
+            "run_name for the replay."
+        )
 
 
 def _conflicts(config: Config) -> Iterator[str]:

@@ -39,9 +39,6 @@ from covey.training.trl.generation import mixed_precision, named_weights, sampli
 
 logger = logging.getLogger(__name__)
 
-_FOLDER = "rollouts"
-"""In the run directory: the weights that completions are being written by."""
-
 T = TypeVar("T")
 
 Score = Callable[[list[dict[str, Any]]], Any]
@@ -183,7 +180,7 @@ class AsynchronousRounds:
 
     @property
     def _folder(self) -> Path:
-        return Path(self._trainer.args.output_dir) / _FOLDER
+        return RunDirectory(Path(self._trainer.args.output_dir)).rollouts
 
     @property
     def _ways(self) -> tuple[str, str]:
@@ -201,9 +198,10 @@ class AsynchronousRounds:
 
     def _usable(self, state: dict[str, Any] | None) -> dict[str, Any] | None:
         """What a checkpoint holds, if it was written for these settings."""
+        taken_turns = {names.STALENESS_MEAN: 0.0, names.STALENESS_MAX: 0.0}  # or nothing was generated yet
+        self._staleness = dict((state or {}).get("staleness") or taken_turns)
         if state is None or "rollouts" not in state:
             return None
-        self._staleness = dict(state["staleness"])
         if state["made_for"] == self._made_for:
             return state
         logger.warning(

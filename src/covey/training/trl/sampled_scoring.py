@@ -170,9 +170,14 @@ class SampledScoring:
         log_once(logger, text, type(self._trainer.engine).__name__, why)
 
     # -- scoring
-    def correcting(self) -> AbstractContextManager[None]:
-        """Context manager around TRL's scoring and loss: they have the importance ratio that they have with vLLM."""
-        return replaced(self._trainer, use_vllm=True) if self.corrects else nullcontext()
+    def correcting(self, batch: Mapping[str, Any] | None = None) -> AbstractContextManager[None]:
+        """Context manager around TRL's scoring and loss: they have the importance ratio that they have with vLLM.
+
+        Args:
+            batch: of the loss; one that a checkpoint of a run without correction holds has no ratios.
+        """
+        scored = batch is None or "importance_sampling_ratio" in batch
+        return replaced(self._trainer, use_vllm=True) if self.corrects and scored else nullcontext()
 
     def generating(self) -> AbstractContextManager[None]:
         """Context manager around a generation within `correcting`: TRL uses vLLM only if the run does."""

@@ -328,7 +328,7 @@ class GRPOTrainer(TRLGRPOTrainer):
 
     # -- TRL's `_compute_loss` of a chunk.
     def _chunk_loss(self, model: torch.nn.Module, inputs: dict[str, Any]) -> torch.Tensor:
-        with self.sampling.correcting(), self.sampling.batch(inputs):
+        with self.sampling.correcting(inputs), self.sampling.batch(inputs):
             return loss_with_kl(self, inputs, partial(super()._compute_loss, model, inputs))
 
     # -- replaces TRL's `_get_train_sampler`: keeps the sampler, to restore an epoch's permutation after a resume.
