@@ -84,7 +84,7 @@ def mean_length(run: RunDirectory) -> float | None:
     """The mean length of the newest completions of a run that is there, in tokens."""
     try:
         rows = read_metrics(run.metrics)
-    except RunDirectoryError:  # none, or damaged: a resume restores it
+    except (RunDirectoryError, OSError):  # none, or damaged: a resume restores it
         return None
     return next(
         (float(row[names.COMPLETION_LENGTH]) for row in reversed(rows) if row.get(names.COMPLETION_LENGTH)), None

@@ -23,7 +23,6 @@ from covey.config.sampling_gpu import SAMPLING_GPU
 from covey.errors import ConfigError, CoveyError, DataError, EngineError
 from covey.rollout import InferenceEngine
 from covey.rollout.process.engine import ProcessEngine
-from covey.rollout.vllm.server_engine import ServerEngine
 from covey.runlog import names
 from covey.runlog.directory import RunDirectory
 from covey.training.asynchronous.plan import RoundPlan, rounds_in
@@ -239,8 +238,10 @@ class AsynchronousRounds:
         order = {"shuffle": sampler.shuffle, "seed": sampler.seed}
         self._plan = RoundPlan(len(self._data), prompts, first=self._rollouts.next_round, **order)
 
-    def _server(self) -> ServerEngine:
+    def _server(self) -> InferenceEngine:
         """The vLLM server that TRL's client is connected to."""
+        from covey.rollout.vllm.server_engine import ServerEngine  # its requests come with vLLM
+
         trainer = self._trainer
         client = trainer.vllm_generation.vllm_client
         return ServerEngine(client, vocab_size=vocab_size(trainer), seed=int(trainer.args.seed))
