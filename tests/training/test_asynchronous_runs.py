@@ -9,7 +9,7 @@ import pytest
 from covey.cli.main import main
 from covey.runlog.metrics import read_metrics
 from covey.training.asynchronous.schedule import Schedule
-from same_run import assert_same_run, words
+from same_run import assert_same_run, without_times, words
 
 pytestmark = pytest.mark.slow
 
@@ -48,6 +48,16 @@ def test_a_stopped_run_equals_one_that_never_stopped(
     found, expected = (Schedule.read(run / "schedule.jsonl") for run in (tmp_path / "run", straight))
     assert (found.rounds, found.digests) == (expected.rounds, expected.digests)
     assert found.calls[:3] == expected.calls[:3]
+
+
+def test_a_stopped_run_with_adapters_equals_one_that_never_stopped(tiny_model: str, tmp_path: Path) -> None:
+    """Each sync merges the adapters, which must not change the weights below them."""
+    whole = train(tiny_model, tmp_path, "whole", "model.lora.rank=4")
+    train(tiny_model, tmp_path, "run", "model.lora.rank=4", "stop_after_steps=4")
+    resumed = train(tiny_model, tmp_path, "run", "model.lora.rank=4")
+    assert without_times(resumed) == without_times(whole)
+    adapters = [run / "final_model" / "adapter_model.safetensors" for run in (resumed, whole)]
+    assert adapters[0].read_bytes() == adapters[1].read_bytes()
 
 
 def test_a_run_that_took_turns_goes_on_ahead_and_back(tiny_model: str, tmp_path: Path) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,8 +14,10 @@ from covey.errors import ModelError
 from covey.model.weight_files import check_file
 
 if TYPE_CHECKING:
+    import torch
     from peft import LoraConfig as PeftLoraConfig
     from peft import PeftModel
+    from torch import nn
     from transformers import BitsAndBytesConfig, PreTrainedModel
 
     from covey.config import LoraConfig, ModelConfig
@@ -127,6 +131,38 @@ def merge(model: PeftModel) -> PreTrainedModel:
     except ValueError as error:
         raise ModelError(f"The adapters cannot be merged: {' '.join(str(error).split())}") from error
     return merged
+
+
+@contextmanager
+def unmerged_exactly(model: nn.Module) -> Iterator[None]:
+    """Context manager: adapters may be merged and unmerged, and the frozen weights below them are as before afterwards.
+
+    peft subtracts what it has added, which changes their last bits each time. The copies are in the CPU's memory.
+    """
+    if not hasattr(model, "peft_config"):
+        yield
+        return
+    from peft.tuners.tuners_utils import BaseTunerLayer
+
+    layers = [layer.get_base_layer() for layer in model.modules() if isinstance(layer, BaseTunerLayer)]
+    owned = [(one, name, weights) for base in layers for one in base.modules() for name, weights in _frozen(one)]
+    kept = [(one, name, weights, _local(weights).to("cpu", copy=True)) for one, name, weights in owned]
+    try:
+        yield
+    finally:
+        for one, name, weights, before in kept:
+            _local(weights).copy_(before)
+            one._parameters[name] = weights  # merging replaces quantised ones
+
+
+def _frozen(module: nn.Module) -> list[tuple[str, nn.Parameter]]:
+    return [(name, one) for name, one in module.named_parameters(recurse=False) if not one.requires_grad]
+
+
+def _local(weights: torch.Tensor) -> torch.Tensor:
+    """The data of this process, also of a sharded tensor (`DTensor`)."""
+    data = weights.detach()
+    return data.to_local() if hasattr(data, "to_local") else data
 
 
 def device_kind() -> str:

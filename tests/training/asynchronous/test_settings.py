@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -68,3 +69,11 @@ def test_the_settings_are_those_of_the_config() -> None:
     assert check_asynchronous(config_of("training.async_order=arrival")) == []
     (note,) = check_asynchronous(load(["training.async_order=arrival"]))
     assert "no effect" in note
+
+
+@pytest.mark.parametrize(
+    ("given", "named"), [((0,), "staleness=0"), ((-1,), "staleness=-1"), ((1, "any"), "order=any")]
+)
+def test_values_that_no_config_has_checked_are_refused(given: tuple[Any, ...], named: str) -> None:
+    with pytest.raises(ConfigError, match=named):
+        Asynchronous(*given)

@@ -25,6 +25,23 @@ class Asynchronous:
     schedule: Path | None = None
     """The recorded schedule to replay."""
 
+    def __post_init__(self) -> None:
+        """Check values that no config has checked.
+
+        Raises:
+            ConfigError: one is not possible.
+        """
+        if self.staleness < 1:
+            raise ConfigError(
+                f"staleness={self.staleness} is not possible: it must be at least 1; asynchronous=None takes turns."
+            )
+        for name, given, possible in (
+            ("order", self.order, ("sampler", "arrival")),
+            ("partial", self.partial, ("finish", "continue")),
+        ):
+            if given not in possible:
+                raise ConfigError(f"{name}={given} is not possible: it must be {' or '.join(possible)}.")
+
     @classmethod
     def of(cls, config: Config) -> Self | None:
         """What the config asks for; None where generation and learning take turns."""

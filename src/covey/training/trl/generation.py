@@ -17,6 +17,7 @@ from trl.extras.profiling import profiling_context
 from trl.models.utils import unwrap_model_for_generation
 
 from covey.errors import ConfigError, EngineError
+from covey.model.adapters import unmerged_exactly
 from covey.model.base import base_model, evaluating
 from covey.model.device import casting_once
 from covey.rollout import Capabilities, Completion, InferenceEngine, LocalEngine, SamplingSettings, complete
@@ -319,7 +320,8 @@ def named_weights(trainer: Any) -> Iterator[tuple[str, torch.Tensor]]:
     source = object.__new__(EngineGeneration)  # only how it names and gathers weights: no vLLM is started
     source.model, source.accelerator = trainer.model, trainer.accelerator
     source._dist = DistributedBackend(trainer.accelerator)
-    return source._iter_named_params()
+    with unmerged_exactly(trainer.model):
+        yield from source._iter_named_params()
 
 
 def sampling_of(trainer: Any) -> tuple[SamplingSettings, str | None]:
