@@ -289,7 +289,7 @@ def test_closing_ends_a_call_and_the_process(tiny_model: str) -> None:
 def test_signals_of_the_terminal_are_the_trainers(tiny_model: str) -> None:
     """The process is in a session of its own, and outlives the thread that asked first."""
     model, tokenizer = loaded(tiny_model)
-    engine = ProcessEngine(model, tokenizer)
+    engine = ProcessEngine(model, tokenizer, threads=torch.get_num_threads())
     thread = threading.Thread(target=engine.sync, args=(list(model.named_parameters()), 0))
     thread.start()
     thread.join(SECONDS)
@@ -349,6 +349,7 @@ def test_a_model_by_name(tiny_model: str) -> None:
     """As `rollout.engine` makes engines."""
     model, tokenizer = loaded(tiny_model)
     options = {"dtype": None, "batch_size": 3, "revision": None, "trust_remote_code": False}
+    options["threads"] = torch.get_num_threads()  # with another number, sums are rounded in another order
     name = "covey.rollout.process.engine:ProcessEngine"
     engine = make_engine(name, "rollout.engine", model_name=tiny_model, tokenizer=tokenizer, **options)
     own = LocalEngine(model, tokenizer, batch_size=3)
