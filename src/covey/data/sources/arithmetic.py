@@ -11,11 +11,10 @@ import hashlib
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import islice
 from typing import Literal
 
 from covey.data.sources.difficulty import check_bounds
-from covey.errors import DataError
+from covey.data.sources.drawing import drawn, enough
 
 Split = Literal["train", "test"]
 
@@ -24,7 +23,6 @@ HELD_OUT_SHARE = 1 / 8
 """Share of all problems that the hash puts into the held-out split."""
 
 _MAX_MISSES = 10_000  # draws in a row without a new problem before the problem space counts as exhausted
-_MAX_DRAWS = 300  # per problem, on average; with more, drawing many problems would take hours
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,22 +103,11 @@ def problems(difficulty: Difficulty, split: Split, seed: int, *, unique: bool = 
         unique: never yield a problem twice (evaluation sets); the iterator ends when it finds no more.
     """
     rng = random.Random(f"covey-arithmetic-{split}-{seed}")
-    seen: set[str] = set()
-    misses, draws, made = 0, 0, 0
-    while misses < _MAX_MISSES and draws < _MAX_MISSES + _MAX_DRAWS * made:
-        problem = _draw(difficulty, rng)
-        misses += 1
-        draws += 1
-        if problem.split != split or (problem.answer < 0 and not difficulty.allow_negative):
-            continue
-        if unique:
-            key = problem.canonical
-            if key in seen:
-                continue
-            seen.add(key)
-        misses = 0
-        made += 1
-        yield problem
+
+    def fits(problem: Problem) -> bool:
+        return difficulty.allow_negative or problem.answer >= 0
+
+    return drawn(lambda: _draw(difficulty, rng), split, unique=unique, max_misses=_MAX_MISSES, fits=fits)
 
 
 def take(difficulty: Difficulty, split: Split, seed: int, count: int, *, unique: bool = False) -> list[Problem]:
@@ -129,15 +116,12 @@ def take(difficulty: Difficulty, split: Split, seed: int, count: int, *, unique:
     Raises:
         DataError: when this difficulty does not have that many different problems, or they are too rare to find.
     """
-    found = list(islice(problems(difficulty, split, seed, unique=unique), count))
-    if len(found) < count:
-        raise DataError(
-            f"arithmetic with {difficulty.min_digits} to {difficulty.max_digits} digits, {difficulty.min_operands} to "
-            f"{difficulty.max_operands} operands and operators {' '.join(difficulty.operators)} gives only "
-            f"{len(found)} different {split} problems, but {count} were requested. Ask for fewer, or raise the "
-            "difficulty (max_digits, max_operands, operators)."
-        )
-    return found
+    task = (
+        f"arithmetic with {difficulty.min_digits} to {difficulty.max_digits} digits, {difficulty.min_operands} to "
+        f"{difficulty.max_operands} operands and operators {' '.join(difficulty.operators)}"
+    )
+    cure = "Ask for fewer, or raise the difficulty (max_digits, max_operands, operators)."
+    return enough(problems(difficulty, split, seed, unique=unique), count, split, task, cure)
 
 
 def _draw(difficulty: Difficulty, rng: random.Random) -> Problem:

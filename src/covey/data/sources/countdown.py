@@ -11,17 +11,17 @@ import json
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import islice
+from functools import partial
 
 from covey.answers.tasks.countdown import MOST_NUMBERS, count_modes
 from covey.data.sources.arithmetic import Split, split_of
 from covey.data.sources.difficulty import check_bounds, check_modes
+from covey.data.sources.drawing import drawn, enough
 from covey.errors import DataError
 
 OPERATORS = ("+", "-", "*", "/")
 
 _MAX_MISSES = 20_000  # draws in a row without a new problem before the problem space counts as exhausted
-_MAX_DRAWS = 300  # per problem, on average; with more, drawing many problems would take hours
 _BINDING = {"+": 1, "-": 1, "*": 2, "/": 2}
 _NUMBER_BINDING = 3
 
@@ -125,21 +125,8 @@ def problems(
         unique: never yield a problem twice (evaluation sets).
     """
     rng = random.Random(f"covey-countdown-{split}-{seed}")
-    seen: set[str] = set()
-    misses, draws, made = 0, 0, 0
-    while misses < _MAX_MISSES and draws < _MAX_MISSES + _MAX_DRAWS * made:
-        misses += 1
-        draws += 1
-        problem = _draw(difficulty, rng)
-        if problem is None or problem.split != split or (unique and problem.canonical in seen):
-            continue
-        if not difficulty.fits(problem):
-            continue
-        if unique:
-            seen.add(problem.canonical)
-        misses = 0
-        made += 1
-        yield problem
+    draw = partial(_draw, difficulty, rng)
+    return drawn(draw, split, unique=unique, max_misses=_MAX_MISSES, fits=difficulty.fits)
 
 
 def take(
@@ -150,16 +137,12 @@ def take(
     Raises:
         DataError: when this difficulty does not have that many different problems, or they are too rare to find.
     """
-    found = list(islice(problems(difficulty, split, seed, unique=unique), count))
-    if len(found) < count:
-        raise DataError(
-            f"countdown with {difficulty.min_operands} to {difficulty.max_operands} numbers of "
-            f"{difficulty.min_digits} to {difficulty.max_digits} digits and operators "
-            f"{' '.join(difficulty.operators)}{difficulty.modes_text} gives only {len(found)} different {split} "
-            f"problems, but {count} were requested. Ask for fewer, or raise the difficulty (max_digits, max_operands, "
-            "operators)."
-        )
-    return found
+    task = (
+        f"countdown with {difficulty.min_operands} to {difficulty.max_operands} numbers of {difficulty.min_digits} to "
+        f"{difficulty.max_digits} digits and operators {' '.join(difficulty.operators)}{difficulty.modes_text}"
+    )
+    cure = "Ask for fewer, or raise the difficulty (max_digits, max_operands, operators)."
+    return enough(problems(difficulty, split, seed, unique=unique), count, split, task, cure)
 
 
 @dataclass(frozen=True, slots=True)

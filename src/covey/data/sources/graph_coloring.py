@@ -12,11 +12,12 @@ import json
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import combinations, islice
+from itertools import combinations
 
 from covey.answers.tasks.graph_coloring import COLORS, MOST_VERTICES, Graph, colorings
 from covey.data.sources.arithmetic import Split, split_of
 from covey.data.sources.difficulty import check_modes
+from covey.data.sources.drawing import drawn, enough
 from covey.errors import DataError
 
 MOST_CHANCE = 0.05
@@ -24,7 +25,6 @@ MOST_CHANCE = 0.05
 
 _NAMES = "ABCDEFGHIJKL"
 _MAX_MISSES = 20_000  # draws in a row without a new problem before the problem space counts as exhausted
-_MAX_DRAWS = 300  # per problem, on average; with more, drawing many problems would take hours
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,22 +110,7 @@ def problems(
         unique: never yield a problem twice, nor isomorphic ones (evaluation sets).
     """
     rng = random.Random(f"covey-graph-coloring-{split}-{seed}")
-    seen: set[str] = set()
-    misses, draws, made = 0, 0, 0
-    while misses < _MAX_MISSES and draws < _MAX_MISSES + _MAX_DRAWS * made:
-        misses += 1
-        draws += 1
-        problem = _draw(difficulty, rng)
-        if problem is None:
-            continue
-        canonical = problem.canonical
-        if split_of(canonical) != split or (unique and canonical in seen):
-            continue
-        if unique:
-            seen.add(canonical)
-        misses = 0
-        made += 1
-        yield problem
+    return drawn(lambda: _draw(difficulty, rng), split, unique=unique, max_misses=_MAX_MISSES)
 
 
 def take(
@@ -136,14 +121,12 @@ def take(
     Raises:
         DataError: when this difficulty does not have that many different problems, or they are too rare to find.
     """
-    found = list(islice(problems(difficulty, split, seed, unique=unique), count))
-    if len(found) < count:
-        raise DataError(
-            f"graph_coloring with {difficulty.min_vertices} to {difficulty.max_vertices} vertices and "
-            f"{difficulty.min_modes} to {difficulty.max_modes} right answers gives only {len(found)} different {split} "
-            f"problems, but {count} were requested. Ask for fewer, or raise max_vertices."
-        )
-    return found
+    task = (
+        f"graph_coloring with {difficulty.min_vertices} to {difficulty.max_vertices} vertices and "
+        f"{difficulty.min_modes} to {difficulty.max_modes} right answers"
+    )
+    cure = "Ask for fewer, or raise max_vertices."
+    return enough(problems(difficulty, split, seed, unique=unique), count, split, task, cure)
 
 
 def _draw(difficulty: ColoringDifficulty, rng: random.Random) -> ColoringProblem | None:
