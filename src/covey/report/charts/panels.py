@@ -300,12 +300,25 @@ def _maxent(rows: Sequence[Row]) -> list[Panel]:
     ]
 
 
+_OF_OBJECTIVES = {
+    names.INCORRECT_MASS: ("Weight on wrong completions", "percent"),
+    names.LENGTH_TILT: ("Mean length under the weights, relative to the plain one, less 1", "percent"),
+    names.LOG_ODDS: ("Log-odds of a right completion to a wrong one", "number"),
+    names.EXCLUDED: ("Excluded completions", "number"),
+}
+"""Titles and units of the metrics that every objective has."""
+
+
 def _more_of_objective(rows: Sequence[Row]) -> list[Panel]:
     """One panel for each other metric of the objective that is not 0 throughout: a user's own has any."""
     shown = (names.BETA, names.TARGET_ENTROPY, names.EFFECTIVE_COMPLETIONS, names.WEIGHT_ON_CORRECT)
     found = dict.fromkeys(name for row in rows for name in row if name.startswith(names.OBJECTIVE) and row[name])
     labels = {name: name.removeprefix(names.OBJECTIVE) for name in found if name not in shown}
-    return [Panel(f"objective-{label}", label, _lines(rows, (label, name))) for name, label in labels.items()]
+    return [
+        Panel(f"objective-{label}", title, _lines(rows, (label, name)), unit)
+        for name, label in labels.items()
+        for title, unit in [_OF_OBJECTIVES.get(name, (label, "number"))]
+    ]
 
 
 def vocabulary_panels(rows: Sequence[Row]) -> list[Panel]:
