@@ -91,19 +91,17 @@ def _timed(output: Path, words: Sequence[str], way: Way, repeat: int) -> dict[st
     }
 
 
-def train(run: RunDirectory, threads: int | None, *words: str) -> None:
+def train(run: RunDirectory, threads: int, *words: str) -> None:
     """Run `covey train` in a process of its own.
 
     Args:
         run: its run directory.
-        threads: of both sides together; None for PyTorch's own number.
+        threads: of both sides together.
         words: overrides.
     """
     environment = dict(os.environ)
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
-        environment.pop(name, None)
-        if threads is not None:
-            environment[name] = str(threads)
+        environment[name] = str(threads)
     command = [sys.executable, "-m", "covey", "train", f"output_dir={run.root.parent}", f"run_name={run.root.name}"]
     run.root.parent.mkdir(parents=True, exist_ok=True)
     with run.root.with_name(f"{run.root.name}.txt").open("w") as log:
@@ -115,12 +113,13 @@ def train(run: RunDirectory, threads: int | None, *words: str) -> None:
 def learn_all(
     output: Path, stalenesses: Sequence[int], seeds: Sequence[int], say: Say, keep: Callable[[], None]
 ) -> None:
-    """The first run with every staleness and seed; finished ones are kept, unfinished ones resumed."""
+    """The first run with every staleness and seed, one thread to each side; finished ones are kept, unfinished ones
+    resumed."""
     for seed in seeds:
         for staleness in stalenesses:
             run = curve(output, staleness, seed)
             if not run.summary.is_file():
-                train(run, None, f"seed={seed}", f"training.staleness={staleness}", "resume=auto")
+                train(run, 2 if staleness else 1, f"seed={seed}", f"training.staleness={staleness}", "resume=auto")
             accuracies = accuracy(run)
             say(f"N={staleness}, seed {seed}: {accuracies[max(accuracies)]:.1%}")
             keep()
