@@ -13,13 +13,17 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen3ForCausalLM
 
 from covey import data
+from covey.answers.tasks.graph_coloring import Graph
 from covey.cli.main import main
 from covey.config import load
 from covey.data.sources.arithmetic import Difficulty, take
+from covey.data.sources.countdown import CountdownProblem
+from covey.data.sources.graph_coloring import ColoringProblem
 from covey.evaluation.starter import measure_starter
 from covey.model.starter import STARTER_PATH
 from covey.model.starter.coldstart import make_tokenizer
 from covey.model.starter.styles import careful
+from covey.model.starter.tasks import coloring_answer, countdown_answer
 
 TAGGED = "<think>\n1+2=3\n</think>\n<answer>3</answer>"
 
@@ -86,6 +90,18 @@ def test_the_command_makes_a_model_that_loads_and_is_the_same_each_time(
     assert "accuracy" in (tmp_path / "one" / "README.md").read_text()
     assert main(["starter", str(tmp_path / "one")]) == 2
     assert "--overwrite" in capsys.readouterr().err
+
+
+def test_the_answers_that_a_start_learns_by_hand() -> None:
+    """A hidden vertex, each of its neighbours with its colour so far, then its own."""
+    graph = Graph("ABCD", ("AB", "AC", "BC", "CD"), ("red", None, None, None))
+    problem = ColoringProblem(graph, "B=green C=blue D=red", 4)
+    assert coloring_answer(problem) == (
+        "<think>\nB: A=red C=? B=green\nC: A=red B=green D=? C=blue\nD: C=blue D=red\n</think>\n"
+        "<answer>B=green C=blue D=red</answer>"
+    )
+    task = CountdownProblem((3, 8, 5), 19, "3 * 8 - 5", ("+", "-", "*", "/"))
+    assert countdown_answer(task) == "<think>\n3*8=24\n24-5=19\n</think>\n<answer>3*8-5</answer>"
 
 
 @pytest.mark.parametrize("task", ["graph_coloring", "countdown"])

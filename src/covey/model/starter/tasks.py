@@ -12,6 +12,7 @@ from itertools import islice, takewhile
 from types import MappingProxyType
 from typing import Any
 
+from covey.answers.tasks.graph_coloring import COLORS
 from covey.config import DatasetConfig
 from covey.data.prompts import conversation
 from covey.data.sources.builtin import task_problems
@@ -43,17 +44,25 @@ def _walk(node: ast.expr, lines: list[str]) -> int:
 
 
 def coloring_answer(problem: ColoringProblem) -> str:
-    """Each hidden vertex with its neighbours, as the question lists them, and its colour; then the colours:
-    `<think>\\nB: A C B=green; D: C D=red\\n</think>\\n<answer>B=green D=red</answer>`."""
-    graph = problem.graph
-    steps = [f"{pair[0]}: {' '.join(graph.neighbours(pair[0]))} {pair}" for pair in problem.solution.split()]
-    return f"<think>\n{'; '.join(steps)}\n</think>\n<answer>{problem.solution}</answer>"
+    """Each hidden vertex with its neighbours, as the question lists them, their colours so far, and its own; then the
+    colours: `<think>\\nB: A=red C=? B=green\\nD: C=? D=red\\n</think>\\n<answer>B=green D=red</answer>`."""
+    graph, lines = problem.graph, list[str]()
+    known = {name: color or "?" for name, color in zip(graph.vertices, graph.given, strict=True)}
+    for pair in problem.solution.split():
+        name, _, color = pair.partition("=")
+        seen = " ".join(f"{other}={known[other]}" for other in graph.neighbours(name))
+        lines.append(f"{name}: {seen} {pair}")
+        known[name] = color
+    return "<think>\n" + "\n".join(lines) + f"\n</think>\n<answer>{problem.solution}</answer>"
 
 
 ANSWERS: Mapping[str, Callable[[Any], str]] = MappingProxyType(
     {"countdown": countdown_answer, "graph_coloring": coloring_answer}
 )
 """The tasks that a start can be made for, besides arithmetic, each with how it answers."""
+_TOKENS: Mapping[str, Sequence[str]] = MappingProxyType({"graph_coloring": [f"={color}" for color in (*COLORS, "?")]})
+"""Texts of a task that are one token: a vertex is followed by its colour, which attention to the token after an earlier
+occurrence finds (an induction head)."""
 
 
 def task_documents(dataset: DatasetConfig, seed: int) -> Iterator[Document]:
@@ -63,12 +72,13 @@ def task_documents(dataset: DatasetConfig, seed: int) -> Iterator[Document]:
         yield Document(conversation(problem.text, dataset), answer(problem), style="right")
 
 
-def fixed_texts(dataset: DatasetConfig, seed: int) -> list[str]:
-    """The texts that all prompts of a task share: the system prompt, and the question's beginning and end."""
+def own_tokens(dataset: DatasetConfig, seed: int) -> list[str]:
+    """The texts of a task that are one token each: what all its prompts share (the system prompt, and the question's
+    beginning and end), and `_TOKENS`."""
     texts = [problem.text for problem in islice(task_problems(dataset, "train", seed), 200)]
     begin = _common_start(texts).rpartition(" ")[0]
     end = _common_start([text[::-1] for text in texts])[::-1]
-    return [text for text in (dataset.system_prompt, begin, end) if text]
+    return [text for text in (dataset.system_prompt, begin, end, *_TOKENS.get(str(dataset.task), ())) if text]
 
 
 def _common_start(texts: Sequence[str]) -> str:
