@@ -68,7 +68,16 @@ def values(panel: Panel) -> dict[str, Any]:
             entry["low"] = [_short(value) for _, value in _thinned(one.low)]
             entry["high"] = [_short(value) for _, value in _thinned(one.high)]
         shown.append(entry)
-    return {"key": panel.key, "unit": panel.unit, "series": shown}
+    return {
+        "key": panel.key,
+        "title": panel.title,
+        "note": panel.note,
+        "unit": panel.unit,
+        "stacked": panel.stacked,
+        "from_zero": panel.from_zero,
+        "target": panel.target,
+        "series": shown,
+    }
 
 
 def geometry(first: int, last: int) -> dict[str, Any]:
