@@ -14,9 +14,10 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from covey.errors import ConfigError, CoveyError
+from covey.report.charts.chart_data import chart_data
+from covey.report.charts.panels import make_sections
 from covey.runlog.tags import Tags, write_tags
 from covey.view.baseline import Baseline
-from covey.view.curves import curves
 from covey.view.discovery import signature
 from covey.view.entries import damage_reported
 from covey.view.events import Changes
@@ -102,7 +103,8 @@ class _View:
         if version == request.query_params.get("after"):
             return Response(status_code=304)
         with damage_reported(identity):
-            return Json({"version": version, **curves(self._store.record(identity))})
+            record = self._store.record(identity)
+            return Json({"version": version, **chart_data(make_sections(record.rows, record.config), [record.rows])})
 
     async def events(self, request: Request) -> Response:
         return StreamingResponse(self._changes.stream(), media_type="text/event-stream")

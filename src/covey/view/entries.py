@@ -6,22 +6,21 @@ import contextlib
 import json
 import logging
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 from covey.errors import CoveyError, RunDirectoryError, one_line
 from covey.evaluation.comparison import metric_of
+from covey.report.charts.chart_data import axes
 from covey.report.headline import how_it_ended
 from covey.report.load import RunRecord, data_of, model_of, read_run
 from covey.report.summary import evaluations, figure_of
 from covey.runlog import names
 from covey.runlog.directory import RunDirectory
 from covey.runlog.evaluations import is_evaluation, read_evaluation, training_file
-from covey.runlog.metrics import Row, series
 from covey.runlog.tags import Tags, read_tags
 
 TRAINING, PREPARING, FINISHED, STOPPED, FAILED = "training", "preparing", "finished", "stopped", "failed"
@@ -109,28 +108,13 @@ def entry_of(folder: Path, identity: str) -> Entry:
     return Entry(**own, **found)
 
 
-def seconds_of(rows: Sequence[Row]) -> list[float]:
-    """For each row, the seconds of all steps and evaluations so far."""
-    times = (_number(row.get(names.STEP_TIME)) + _number(row.get(names.EVALUATION_TIME)) for row in rows)
-    return list(accumulate(times))
-
-
-def tokens_of(rows: Sequence[Row]) -> list[float]:
-    """For each row, the tokens of training so far."""
-    return list(accumulate((_number(row.get(names.TOKENS)) for row in rows), max))
-
-
 def _text(value: Any) -> str | None:
     return None if value in (None, "") else str(value)
 
 
-def _number(value: Any) -> float:
-    return float(value) if isinstance(value, int | float) and math.isfinite(value) else 0.0
-
-
 def _run(record: RunRecord) -> dict[str, Any]:
     status, message = _status(record)
-    config = record.config
+    config, spent = record.config, axes(record.rows)
     return {
         "status": status,
         "message": message,
@@ -139,8 +123,8 @@ def _run(record: RunRecord) -> dict[str, Any]:
         "objective": _text((config.get("objective") or {}).get("name")),
         "step": record.step,
         "max_steps": record.max_steps,
-        "tokens": int(tokens_of(record.rows)[-1]) or None if record.rows else None,
-        "seconds": round(seconds_of(record.rows)[-1], 1) if record.rows else None,
+        "tokens": int(spent["tokens"][-1]) if spent["tokens"] else None,
+        "seconds": spent["seconds"][-1] if spent["seconds"] else None,
         "started": _started(record),
         **_held_out(record),
     }
