@@ -30,6 +30,7 @@ TRAINING, PREPARING, STOPPED, EVALUATING = "training", "preparing", "stopped", "
 DAMAGED = (CoveyError, ArithmeticError, AttributeError, LookupError, OSError, RecursionError, TypeError, ValueError)
 """What reading the files of a run can raise: any program may have written them."""
 
+
 @contextlib.contextmanager
 def damage_reported(run: object) -> Iterator[None]:
     """Turn every error of reading the files of a run into a RunDirectoryError.
@@ -42,7 +43,9 @@ def damage_reported(run: object) -> Iterator[None]:
     except CoveyError:
         raise
     except DAMAGED as error:
-        raise RunDirectoryError(f"A file of the run {run} cannot be read ({one_line(error)}): it was cut short or changed.") from error
+        raise RunDirectoryError(
+            f"A file of the run {run} cannot be read ({one_line(error)}): it was cut short or changed."
+        ) from error
 
 
 logger = logging.getLogger(__name__)
