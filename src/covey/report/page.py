@@ -92,7 +92,7 @@ def render_report(record: RunRecord, packed: Packed) -> str:
         config=yaml.safe_dump(record.config, sort_keys=False, allow_unicode=True) if record.config else "",
         packed=packed,
         data=as_json({"panels": data, "geometry": geometry(*step_range)}),
-        scripts=("panels.js", "completions_browser.js") if packed.text else ("panels.js",),
+        scripts=("panels.js", "completion_card.js", "completions.js") if packed.text else ("panels.js",),
     )
 
 
@@ -131,7 +131,8 @@ def render(template: str, *, scripts: Sequence[str], **values: Any) -> str:
     environment.filters["quoted"] = lambda text: json.dumps(text, ensure_ascii=False)  # autoescaped like the rest
     figure = environment.get_template("panel.html")
     environment.globals.update(figures=figures, figure_name=figure_name)
-    environment.globals.update(style=_asset("report.css"), drawn=lambda panel: figure.render(panel=panel).strip())
+    environment.globals.update(style=_asset("report.css") + _asset("completions.css"))
+    environment.globals.update(drawn=lambda panel: figure.render(panel=panel).strip())
     # The hashes include the newlines of the template.
     code = [f"\n{_asset(name)}" for name in ("theme.js", *scripts)]
     digests = (base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in code)
