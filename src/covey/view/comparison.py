@@ -14,6 +14,7 @@ from starlette.routing import Route
 from covey.errors import ConfigError, CoveyError
 from covey.evaluation.comparison import PairedResult, compare_files, correct, newest_evaluations, newest_in_common
 from covey.evaluation.completions.answers import by_problem
+from covey.evaluation.paired import Comparison
 from covey.evaluation.stored import read_stored
 from covey.report.compare import differences
 from covey.report.completions.rows import evaluated_group
@@ -59,27 +60,25 @@ def pairs(first: Path, other: Path) -> list[_Pair]:
     return [(name, both[0], both[1])]
 
 
-def problems_of(pair: _Pair, result: PairedResult, show: str) -> list[dict[str, Any]]:
-    """The problems of two evaluations, with what both answered.
+def problems_of(pair: _Pair, found: Comparison, show: str, page: slice) -> tuple[int, list[dict[str, Any]]]:
+    """The number of the problems that are wanted, and a page of them with what both answered.
 
     Args:
         pair: the evaluations.
-        result: their comparison.
+        found: their comparison.
         show: one of `SHOW`; empty for all problems.
+        page: which of them.
     """
-    if result.found is None:
-        return []
     ones, others = (by_problem(read_stored(path).completions()) for path in pair[1:])
-    gained, lost = result.found.gained, result.found.lost
-    changes = dict.fromkeys(gained, "gained") | dict.fromkeys(lost, "lost")
-    places = {"": range(len(ones)), "changed": sorted(changes), "gained": gained, "lost": lost}[show]
-    found = []
-    for place in places:
+    changes = dict.fromkeys(found.gained, "gained") | dict.fromkeys(found.lost, "lost")
+    places = {"": range(len(ones)), "changed": sorted(changes), "gained": found.gained, "lost": found.lost}[show]
+    shown = []
+    for place in places[page]:
         sides = [evaluated_group(side[place], None, None) for side in (ones, others)]
         about = {"problem": sides[0].get("problem"), "change": changes.get(place)}
         about |= {"question": sides[0]["question"], "gold": sides[0].get("answer")}
-        found.append(about | dict(zip("ab", (side["completions"] for side in sides), strict=True)))
-    return found
+        shown.append(about | {"a": sides[0]["completions"], "b": sides[1]["completions"]})
+    return len(places), shown
 
 
 class _View:
@@ -110,9 +109,8 @@ class _View:
             pair, result = tested
             if result.found is None:
                 return Json(answer | {"refused": result.reason})
-            listed = problems_of(pair, result, show)
-            page = {"set": pair[0], "total": len(listed), "problems": listed[offset : offset + limit]}
-        return Json(answer | page)
+            total, problems = problems_of(pair, result.found, show, slice(offset, offset + limit))
+        return Json(answer | {"set": pair[0], "total": total, "problems": problems})
 
     def _results(self, first: Path, other: Path) -> list[tuple[_Pair, PairedResult]]:
         def compared() -> list[tuple[_Pair, PairedResult]]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 

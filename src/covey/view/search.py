@@ -249,7 +249,14 @@ class SourceIndex:
         words = {name: values[place] for name, values in self._words.items() if values[place] is not None}
         question, text = file.questions[file.group[at]], self._texts(number).written.excerpt(at, wanted)
         truncated = {"truncated": True} if self._truncated[place] == 1 else {}
-        return {"row": row_name(file.step[at], file.places[at]), **shown, **words, **truncated, "question": question, "text": text}
+        return {
+            "row": row_name(file.step[at], file.places[at]),
+            **shown,
+            **words,
+            **truncated,
+            "question": question,
+            "text": text,
+        }
 
     def _facets(self) -> dict[str, list[str]]:
         """Which outcomes and ends there are, and which figures: what can be filtered and sorted by."""
