@@ -7,7 +7,7 @@
   covey.pages.search = async (root, parameters) => {
     document.title = "Search · Covey";
     const field = element("input", { type: "search", value: parameters.get("q") ?? "", placeholder: "Words in prompts, completions and answers", "aria-label": "Search" });
-    const found = element("ol", { class: "hits" });
+    const found = element("div");
     const count = element("output", { class: "count" });
     let asked = 0;
     // The words around a hit, with the hit marked; text stays text.
@@ -17,9 +17,12 @@
       const start = Math.max(0, at - 90);
       return [start ? "…" : "", text.slice(start, at), element("mark", {}, text.slice(at, at + q.length)), text.slice(at + q.length, at + q.length + 150)];
     };
-    const hit = (one, q) => element("li", {}, element("a", { href: link("run", { id: one.id, tab: "completions", source: one.source, row: one.row, q }) },
-      element("span", { class: "where" }, [one.id === "." ? one.run ?? "this run" : one.id, one.title ?? one.source, one.step === null || one.step === undefined ? "" : `step ${one.step}`].filter(Boolean).join(" · ")),
-      element("span", { class: "excerpt" }, excerpt(one.excerpt ?? one.text ?? one.question ?? "", q))));
+    const hit = (source, row, q) => element("li", {}, element("a", { href: link("run", { id: source.id, tab: "completions", source: source.source, row: row.row, q }) },
+      element("span", { class: "where" }, [row.step === undefined ? "" : `step ${row.step}`, row.outcome?.replaceAll("_", " "), row.question].filter(Boolean).join(" · ")),
+      element("span", { class: "excerpt" }, excerpt(row.text, q))));
+    const group = (source, q) => element("section", {}, element("h2", {}, source.id === "." ? "This run" : source.id, element("span", { class: "faint" }, ` ${source.title}`)),
+      element("ol", { class: "hits" }, source.rows.map((row) => hit(source, row, q))),
+      source.total > source.rows.length ? element("p", {}, element("a", { href: link("run", { id: source.id, tab: "completions", source: source.source, q }) }, `All ${source.total.toLocaleString("en")} in this run`)) : null);
     const search = async () => {
       const q = field.value.trim();
       asked += 1;
@@ -34,7 +37,8 @@
         const result = await get("/api/search", { q });
         if (now !== asked) return;
         count.textContent = `${result.total.toLocaleString("en")} found`;
-        found.replaceChildren(...result.rows.map((one) => hit(one, q)));
+        const damaged = result.damaged?.length ? [element("p", { class: "problem" }, result.damaged.join("\n"))] : [];
+        found.replaceChildren(...damaged, ...result.found.map((source) => group(source, q)));
       } catch (error) {
         count.textContent = error.message;
       }
