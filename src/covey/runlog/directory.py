@@ -300,6 +300,26 @@ class RunDirectory:
         for path in (*files, *logs, *(() if keep_config else (self.config,))):
             path.unlink(missing_ok=True)
 
+    def delete(self) -> list[str]:
+        """Delete the run or evaluation here, and the folder if nothing else lies in it.
+
+        Returns:
+            The names of other files, which stay.
+
+        Raises:
+            RunDirectoryError: a process is writing here, or files may not be deleted.
+        """
+        with self.guard("the deletion"), self.lock("the deletion"):
+            self.clear()
+            for path in (self.tags, *self.root.glob("settings.json"), *self.root.glob("completions.jsonl")):
+                path.unlink(missing_ok=True)
+            for path in self.root.glob(".*.tmp"):
+                path.unlink()
+        left = sorted(path.name for path in self.root.iterdir())
+        if not left:
+            self.root.rmdir()
+        return left
+
     def _is_left_over(self, path: Path) -> bool:
         first = self.checkpoint(0)
         half = path.name.startswith(".") and path.name.endswith(".tmp")

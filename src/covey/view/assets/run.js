@@ -1,0 +1,137 @@
+"use strict";
+// One run, live: what its report shows, its charts, and every completion.
+(() => {
+  const { element } = covey;
+  const { badge, get, link, load, progress, section, table, tagsOf } = covey.parts;
+  const LEVELS = { warn: "Warning:", note: "Note:", good: "Good:" };
+
+  const gain = (change) => {
+    const kind = ["same", "up", "down"].at(change.verdict);
+    const shown = element("div", { class: "gain" }, element("p", { class: "what" }, change.what),
+      element("p", { class: "figures" }, element("span", { class: "before" }, change.before), " ", element("span", { class: "arrow" }, "→"), " ",
+        element("strong", {}, change.after), " ", element("span", { class: `change ${kind}` }, change.difference.replace("-", "−"))));
+    if (change.percent) {
+      const [before, after] = change.percent;
+      const text = `95% intervals: before ${before.low.toFixed(1)} to ${before.high.toFixed(1)}, after ${after.low.toFixed(1)} to ${after.high.toFixed(1)} percent`;
+      const parts = [["before", before], ["after", after]].flatMap(([name, one]) => {
+        const [span, dot] = [element("i", { class: `span ${name}` }), element("i", { class: `dot ${name}` })];
+        Object.assign(span.style, { left: `${one.low}%`, width: `${one.high - one.low}%` });
+        dot.style.left = `${one.value}%`;
+        return [span, dot];
+      });
+      shown.append(element("div", { class: "dumbbell", role: "img", "aria-label": text }, parts));
+    }
+    const chance = change.tested && !change.verdict ? ": chance is not ruled out" : "";
+    shown.append(element("p", { class: "small" }, `${change.texts[0]} at step ${change.steps[0]}, ${change.texts[1]} at step ${change.steps[1]}; ${change.test}${chance}.`));
+    return shown;
+  };
+  const finding = (one) => element("li", { class: one.level, "data-rule": one.rule },
+    element("span", { class: "unseen" }, LEVELS[one.level] ?? ""), element("b", {}, one.title),
+    element("p", {}, element("span", { class: "figure" }, one.figure), ` ${one.text} `, element("span", { class: "rule-name" }, one.rule)));
+  const facts = (settings) => element("dl", { class: "facts" }, settings.map(([name, value]) => element("div", {}, element("dt", {}, name), element("dd", {}, value))));
+  const evaluations = (rows) => section("Evaluations", table(["set", "value [95% interval]", "weights", "problems", "sampling"],
+    rows.map((row) => [row.set, row.text, row.weights, row.problems.toLocaleString("en") + (row.samples > 1 ? ` × ${row.samples}` : ""), row.sampling]), { caption: "Evaluations" }));
+  const modes = (rows) => section("Several right answers",
+    element("p", { class: "small" }, "Of held-out problems, with 95% intervals over problems. Random answers are well-formed, and uniformly random."),
+    table(["set", "figure", `step ${rows[0].steps[0]}`, `step ${rows[0].steps[1]}`, "random answers"],
+      rows.map((row) => [row.set_name, `${row.figure}: ${row.meaning}`, row.first, row.last, row.chance]), { caption: "Several right answers" }));
+
+  covey.pages.run = async (root, parameters) => {
+    const id = parameters.get("id") ?? ".";
+    let tab = parameters.get("tab") ?? "";
+    let version = "";
+    let stored = parameters;
+    const first = await get("/api/run", { id });
+    const isRun = first.entry.kind !== "evaluation";
+    document.title = `${first.entry.name} · Covey`;
+
+    const top = element("div", { class: "run-top" });
+    const [summary, more] = [element("div"), element("div")];
+    const charts = element("section", { class: "charts", "aria-label": "Curves" });
+    const board = covey.charts.board(charts);
+    const viewer = element("div", { id: "completions-browser", "aria-busy": "true" });
+    const config = element("section", { id: "config" }, element("pre", { tabindex: 0, "aria-label": "Config" }));
+    const panes = new Map([["overview", element("div", {}, summary, charts, more)], ["completions", element("section", { "aria-label": "Completions" }, viewer)], ["config", config]]);
+    const titles = { overview: "Overview", completions: "Completions", config: "Config" };
+    const tabs = element("div", { class: "tabs", role: "tablist", "aria-label": "Parts of the run" });
+    let browser = null;
+
+    const drawTop = ({ entry, title, ended }) => top.replaceChildren(
+      element("p", { class: "run" }, badge(entry.status), element("a", { href: link("") }, "Runs"), ` / ${entry.id === "." ? entry.name : entry.id} `, ["training", "preparing"].includes(entry.status) ? progress(entry) : null),
+      element("h1", {}, title || entry.name), element("p", { class: "ended" }, ended ?? ""),
+      element("p", { class: "tags" }, tagsOf(entry), entry.note ? element("span", { class: "note" }, entry.note) : null));
+    const drawSummary = (found) => {
+      const parts = [];
+      if (found.changes?.length) parts.push(element("section", { class: "gains", "aria-label": "Before and after" }, found.changes.map(gain)));
+      if (found.settings?.length) parts.push(facts(found.settings));
+      if (found.findings?.length) parts.push(section("Findings", element("ul", { class: "findings" }, found.findings.map(finding))));
+      summary.replaceChildren(...parts);
+      more.replaceChildren(...(found.evaluations?.length ? [evaluations(found.evaluations)] : []), ...(found.modes?.length ? [modes(found.modes)] : []));
+    };
+    let configText = null;
+    const drawRun = (found) => {
+      drawTop(found);
+      drawSummary(found);
+      if (found.config !== configText) config.firstChild.textContent = configText = found.config ?? "";
+    };
+    const drawCurves = async () => {
+      if (!isRun) return;
+      const found = await get("/api/curves", { id, after: version });
+      if (!found || found.version === version) return;
+      version = found.version;
+      board.show(found);
+    };
+
+    const show = (name) => {
+      tab = panes.has(name) ? name : isRun ? "overview" : "completions";
+      panes.forEach((pane, key) => { pane.hidden = key !== tab; });
+      for (const button of tabs.children) {
+        const on = button.dataset.tab === tab;
+        button.setAttribute("aria-selected", String(on));
+        button.tabIndex = on ? 0 : -1;
+      }
+      if (tab === "completions" && !browser) {
+        browser = covey.completions.show(viewer, covey.completions.remote(get, id), {
+          source: stored.get("source"), row: stored.get("row"), q: stored.get("q"),
+          chosen: (source, row) => history.replaceState(null, "", link("run", { id, tab, source, row })),
+        });
+      }
+    };
+    const choose = (name) => {
+      show(name);
+      history.replaceState(null, "", link("run", { id, tab: name }));
+      if (name === "completions") stored = new URLSearchParams();
+    };
+    tabs.append(...[...panes.keys()].filter((name) => isRun || name !== "overview").map((name) => element("button", {
+      type: "button", role: "tab", id: `tab-${name}`, "data-tab": name, "aria-controls": `pane-${name}`, onclick: () => choose(name),
+      onkeydown: (event) => {
+        const by = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+        if (!by) return;
+        const all = [...tabs.children];
+        const next = all[(all.indexOf(event.target) + by + all.length) % all.length];
+        next.focus();
+        choose(next.dataset.tab);
+      },
+    }, titles[name])));
+    panes.forEach((pane, name) => {
+      pane.id = pane.id || `pane-${name}`;
+      pane.setAttribute("role", "tabpanel");
+      pane.setAttribute("aria-labelledby", `tab-${name}`);
+      tabs.querySelector(`[data-tab="${name}"]`)?.setAttribute("aria-controls", pane.id);
+    });
+    drawRun(first);
+    root.replaceChildren(top, tabs, ...panes.values());
+    show(tab);
+    await load(charts, drawCurves(), () => {}).catch(() => {});
+
+    return {
+      changed: async (ids) => {
+        if (ids && !ids.includes(id)) return;
+        drawRun(await get("/api/run", { id }));
+        await drawCurves();
+        await browser?.refresh();
+      },
+      keys: Object.fromEntries([...tabs.children].map((button, at) => [String(at + 1), () => { button.focus(); choose(button.dataset.tab); }])),
+    };
+  };
+})();
