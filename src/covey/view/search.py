@@ -51,6 +51,11 @@ class Query:
     offset: int = 0
     limit: int = PAGE
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether everything is wanted, in the order of the files."""
+        return self == Query(offset=self.offset, limit=self.limit)
+
     @classmethod
     def of(cls, given: Mapping[str, str]) -> Query:
         """From the parameters of an address; others are ignored.
@@ -101,7 +106,7 @@ class FileTexts:
 
     def excerpt(self, place: int, wanted: str) -> str:
         """Some letters of a completion, around this text where it is far from the beginning."""
-        text = self.written[place].as_py()
+        text: str = self.written[place].as_py()
         at = text.lower().find(wanted.lower())
         first = at - EXCERPT // 3 if at > EXCERPT // 2 else 0
         return ("…" if first else "") + text[first : first + EXCERPT]
@@ -116,7 +121,7 @@ def _containing(texts: Sequence[pa.LargeStringArray], wanted: str) -> np.ndarray
     found = pa.chunked_array(texts, pa.large_string())
     if wanted.isascii():  # then a search of bytes is enough, and several times as fast
         found = found.cast(pa.large_binary())
-    return pc.match_substring(found, writable(wanted), ignore_case=True).to_numpy()
+    return np.asarray(pc.match_substring(found, writable(wanted), ignore_case=True))
 
 
 class FileColumns:
@@ -170,6 +175,8 @@ class SourceIndex:
 
     def find(self, query: Query) -> tuple[int, list[dict[str, Any]]]:
         """The number of the completions that are wanted, and one page of them as short rows."""
+        if not len(self):
+            return 0, []
         kept = self._filtered(query)
         if query.q:
             self._keep_containing(kept, query.q)
@@ -209,7 +216,7 @@ class SourceIndex:
         if query.episode.startswith("="):
             kept &= ended == query.episode[1:]
         elif query.episode == "unanswered":
-            kept &= (ended != "answered") & np.not_equal(ended, None).astype(bool)
+            kept &= (ended != "answered") & (ended != None)  # noqa: E711 - of each
         elif query.episode:
             kept &= {"called": called, "uncalled": ~called, "failed": self._numbers["failures"] > 0}[query.episode]
         return kept

@@ -86,7 +86,7 @@ def training_group(rows: Sequence[CompletionRow], rewards: RewardColumns, most: 
         each = {name: _number(row[name]) for name in rewards.names if name in row}
         extra = {name: value for name, value in row.items() if name not in _KNOWN and name not in each}
         weight = next((row[name] for name in names.COLUMN_WEIGHTS if name in row), None)
-        figures = {"reward": rewards.total(row), "advantage": _number(row.get(names.COLUMN_ADVANTAGE))}
+        figures: Shown = {"reward": rewards.total(row), "advantage": _number(row.get(names.COLUMN_ADVANTAGE))}
         figures |= {"weight": _number(weight), "outcome": _outcome(row)}
         shown["completions"].append(_completion(row, each, extra, figures, most))
     return shown
