@@ -1,4 +1,4 @@
-"""A headless Chromium for tests of pages: no network, the installed driver, and its console log."""
+"""A headless Chromium for tests of pages: no network but this machine, the installed driver, and its console log."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def browser(width: int = 1280, height: int = 900, *, dark: bool = False) -> Iter
     options.binary_location = next(path for path in map(shutil.which, BROWSERS) if path)
     for argument in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu", "--no-first-run"):
         options.add_argument(argument)
-    options.add_argument("--host-resolver-rules=MAP * ~NOTFOUND")
+    options.add_argument("--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1")
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
     driver = webdriver.Chrome(options=options, service=Service(executable_path=str(shutil.which("chromedriver"))))
     try:

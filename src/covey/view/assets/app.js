@@ -91,6 +91,7 @@
     event.preventDefault();
     act();
   });
+  if (location.search) history.replaceState(null, "", location.pathname + location.hash); // the token has become a cookie
   addEventListener("hashchange", open);
   open();
 })();

@@ -78,6 +78,7 @@ covey.parts = (() => {
   };
   const progress = (entry) => {
     const of = entry.max_steps ? ` / ${entry.max_steps.toLocaleString("en")}` : "";
+    if (!entry.step && !entry.max_steps) return null;
     const shown = [`${(entry.step ?? 0).toLocaleString("en")}${of}`];
     if (entry.max_steps && ["training", "preparing"].includes(entry.status)) {
       shown.push(element("progress", { max: entry.max_steps, value: entry.step ?? 0, "aria-label": "steps" }));
