@@ -18,6 +18,7 @@ from covey.report.charts.chart_data import chart_data
 from covey.report.charts.panels import make_sections
 from covey.report.compare import overlaid
 from covey.runlog.tags import Tags, write_tags
+from covey.view import comparison, completions
 from covey.view.baseline import Baseline
 from covey.view.discovery import signature
 from covey.view.entries import damage_reported
@@ -56,6 +57,8 @@ def make_app(root: Path, token: str, cookie: str, ending: Callable[[], bool] = l
             Route("/api/curves", view.curves),
             Route("/api/events", view.events),
             Route("/api/tags", view.tags, methods=["POST"]),
+            *completions.routes(store),
+            *comparison.routes(store),
         ],
         middleware=[Middleware(Guard, token=token, cookie=cookie)],
         exception_handlers={CoveyError: _explain, FileNotFoundError: _gone},

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Container, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Container, Mapping
+from dataclasses import dataclass
+from functools import lru_cache, partial
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -42,7 +43,8 @@ class Source:
     title: str
     files: Mapping[int | None, Path]
     """By step; None where there is none."""
-    rewards: RewardColumns = field(default_factory=RewardColumns)
+    rewards: Callable[[], RewardColumns] = RewardColumns
+    """Of training: reading them takes the metrics of the whole run, so that is done only when a file is read."""
 
     @property
     def steps(self) -> list[int]:
@@ -67,7 +69,7 @@ class Source:
             for rows in in_groups(read_completions(file)):
                 places = [*range(place, place := place + len(rows))]
                 if only is None or any(one in only for one in places):
-                    found.append((places, training_group(rows, self.rewards, most)))
+                    found.append((places, training_group(rows, self.rewards(), most)))
             return found
         placed = enumerate(read_evaluated(file))
         problems = [[*items] for _, items in groupby(placed, key=lambda one: one[1].get("problem"))]
@@ -97,7 +99,7 @@ def sources_of(root: Path) -> list[Source]:
     run = RunDirectory(root)
     found = []
     if files := completion_files(run.completions):
-        rewards = RewardColumns.of(_config(run), _rewarding(run))
+        rewards = partial(_rewards, root, _state(run.config), _state(run.metrics))
         found.append(Source(TRAINING, TRAINING, "training", dict(files), rewards))
     sets: dict[str, dict[int | None, Path]] = {}
     for name, step, file in training_files(root):
@@ -126,9 +128,20 @@ def _config(run: RunDirectory) -> dict[str, Any]:
         return {}
 
 
-def _rewarding(run: RunDirectory) -> list[str]:
+@lru_cache(maxsize=16)
+def _rewards(root: Path, *states: tuple[int, int]) -> RewardColumns:
+    """The reward functions of a run whose config and metrics are in these states."""
+    run = RunDirectory(root)
     try:
-        return reward_names(read_metrics(run.metrics))
+        return RewardColumns.of(_config(run), reward_names(read_metrics(run.metrics)))
     except CoveyError as error:
         logger.warning("%s", error)
-        return []
+        return RewardColumns()
+
+
+def _state(file: Path) -> tuple[int, int]:
+    try:
+        found = file.stat()
+    except OSError:
+        return 0, 0
+    return found.st_mtime_ns, found.st_size
