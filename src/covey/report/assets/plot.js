@@ -192,7 +192,9 @@ covey.plot = (() => {
         inside.append(shape("path", { class: "area", "data-series": place(one), d: area, fill: one.colour }));
         return;
       }
-      if (one.low) {
+      if (one.low && one.xs.length === 1) { // a band needs two points
+        inside.append(shape("line", { class: "whisker", "data-series": place(one), x1: x(one.xs[0]), x2: x(one.xs[0]), y1: y(one.low[0]), y2: y(one.high[0]), stroke: one.colour }));
+      } else if (one.low) {
         const band = `${line(points(one, one.high), x, y)}L${line(points(one, one.low).reverse(), x, y).slice(1)}Z`;
         inside.append(shape("path", { class: "band", "data-series": place(one), d: band, fill: one.colour }));
       }

@@ -11,7 +11,7 @@ covey.parts = (() => {
   const query = (parameters) => {
     const found = new URLSearchParams();
     for (const [name, value] of Object.entries(parameters)) {
-      for (const one of [value].flat()) if (one !== null && one !== undefined && one !== "") found.append(name, one);
+      for (const one of [value].flat()) if (one !== null && one !== undefined) found.append(name, one);
     }
     return found.toString();
   };

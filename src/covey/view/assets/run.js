@@ -27,7 +27,7 @@
   };
   const finding = (one) => element("li", { class: one.level, "data-rule": one.rule },
     element("span", { class: "unseen" }, LEVELS[one.level] ?? ""), element("b", {}, one.title),
-    element("p", {}, element("span", { class: "figure" }, one.figure), ` ${one.text} `, element("span", { class: "rule-name" }, one.rule)));
+    element("p", {}, element("span", { class: "figure" }, one.figure), `${one.text} `, element("span", { class: "rule-name" }, one.rule)));
   const facts = (settings) => element("dl", { class: "facts" }, settings.map(([name, value]) => element("div", {}, element("dt", {}, name), element("dd", {}, value))));
   const evaluations = (rows) => section("Evaluations", table(["set", "value [95% interval]", "weights", "problems", "sampling"],
     rows.map((row) => [row.set, row.text, row.weights, row.problems.toLocaleString("en") + (row.samples > 1 ? ` × ${row.samples}` : ""), row.sampling]), { caption: "Evaluations" }));
@@ -58,7 +58,7 @@
 
     const drawTop = ({ entry, title, ended }) => top.replaceChildren(
       element("p", { class: "run" }, badge(entry.status), element("a", { href: link("") }, "Runs"), ` / ${entry.id === "." ? entry.name : entry.id} `, ["training", "preparing"].includes(entry.status) ? progress(entry) : null),
-      element("h1", {}, title || entry.name), element("p", { class: "ended" }, ended ?? ""),
+      element("h1", {}, title || entry.name), element("p", { class: "ended" }, entry.status === "training" ? "It is training: what is shown here follows." : ended ?? entry.message ?? ""),
       element("p", { class: "tags" }, tagsOf(entry), entry.note ? element("span", { class: "note" }, entry.note) : null));
     const drawSummary = (found) => {
       const parts = [];
