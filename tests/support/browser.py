@@ -52,7 +52,12 @@ def resize(driver: Any, width: int = 1280, height: int = 900, *, dark: bool = Fa
 
 def open_page(driver: Any, page: Path) -> None:
     """Open a page and wait until its completions are decompressed."""
+    open_address(driver, page.resolve().as_uri())
+
+
+def open_address(driver: Any, address: str) -> None:
+    """Open an address and wait until nothing on the page is being loaded."""
     from selenium.webdriver.support.ui import WebDriverWait
 
-    driver.get(page.resolve().as_uri())
-    WebDriverWait(driver, 60).until(lambda d: not d.find_elements("css selector", "[aria-busy]"))
+    driver.get(address)
+    WebDriverWait(driver, 60).until(lambda d: not d.find_elements("css selector", "[aria-busy]:not([hidden] *)"))

@@ -3,7 +3,7 @@
 // same problems.
 (() => {
   const { element } = covey;
-  const { badge, difference, figure, get, interval, link, load, section, table, time, tokens } = covey.parts;
+  const { badge, difference, figure, get, interval, link, load, section, table, tabs, time, tokens } = covey.parts;
   const PAGE = 10;
   const colour = (number) => {
     const mark = element("i");
@@ -71,7 +71,7 @@
     });
     which.addEventListener("change", offerSets);
     for (const field of [which, sets, kind]) field.addEventListener("change", () => { offset = 0; list(); });
-    const answers = section("The same problems", element("div", { class: "filters" }, which, sets, kind, counted), problems, element("p", { class: "pager" }, previous, next));
+    const answers = element("section", {}, element("div", { class: "filters" }, which, sets, kind, counted), problems, element("p", { class: "pager" }, previous, next));
 
     // --- curves ----------------------------------------------------------------------------------------------------------------
     const charts = element("section", { class: "charts", "aria-label": "Curves" });
@@ -83,9 +83,13 @@
       version = found.version;
       board.show(found);
     };
-    root.append(element("p", { class: "run" }, element("a", { href: link("") }, "Runs"), " / comparison"), element("h1", {}, `${ids.length} runs compared`), runs, paired, answers, config, charts);
+    const panes = { Overview: element("div", {}, runs, paired, config), Curves: element("div", {}, charts), Problems: answers };
+    const parts = tabs("Parts of the comparison", panes, parameters.get("tab"), (title, byHand) => {
+      if (byHand) history.replaceState(null, "", link("compare", { id: ids, tab: title.toLowerCase() }));
+    });
+    root.append(element("p", { class: "run" }, element("a", { href: link("") }, "Runs"), " / comparison"), element("h1", {}, `${ids.length} runs compared`), parts.element, ...Object.values(panes));
     list();
     await load(charts, drawCurves(), () => {});
-    return { changed: async (changed) => { if (!changed || changed.some((id) => ids.includes(id))) await drawCurves(); } };
+    return { changed: async (changed) => { if (!changed || changed.some((id) => ids.includes(id))) await drawCurves(); }, keys: parts.keys };
   };
 })();
