@@ -16,9 +16,7 @@ import pytest
 from covey.cli.main import main
 from covey.report.answer_modes import modes_rows
 from covey.report.charts.curves import draw_curves, main_panels
-from covey.report.charts.curves_html import draw, values
 from covey.report.charts.panels import make_sections
-from covey.report.charts.series import Panel, Series
 from covey.report.compare import differences, labels_of
 from covey.report.completions.completions_browser import Packed, in_groups, pack_completions, table
 from covey.report.headline import how_it_ended, key_settings
@@ -73,7 +71,7 @@ def test_the_page_describes_the_run(page: str) -> None:
 def test_names_from_the_config_are_escaped(page: str) -> None:
     assert "<script>window.pwned" not in page
     assert "&lt;script&gt;window.pwned = 3" in page
-    assert len(re.findall(r"<script[ >]", page)) == len(re.findall(r"</script>", page)) == 5
+    assert len(re.findall(r"<script[ >]", page)) == len(re.findall(r"</script>", page)) == 7
 
 
 def test_every_group_of_curves_has_its_panels(run: Path) -> None:
@@ -125,26 +123,6 @@ def test_a_huge_result_is_cut_in_the_page(tmp_path: Path) -> None:
     (result,) = content["episodes"]["messages"][1][1]
     assert result == "x" * 20_000 + "… (80,000 more letters in the run's folder completions)"
     assert len(content["text"][1]) < 20_100
-
-
-def test_a_drawing_has_the_colours_of_the_page() -> None:
-    panel = Panel(
-        "p", "<b>", [Series("a", [(1, 0.5), (2, 0.75)], 1, low=[(1, 0.4), (2, 0.6)], high=[(1, 0.6), (2, 0.9)])]
-    )
-    svg = draw(panel, 1, 2)
-    assert svg.startswith("<svg viewBox=")
-    assert "var(--c1)" in svg
-    assert not re.search(r"#0[cf]0", svg)
-    assert {'id="p-s0"', 'id="p-s0-band"'} <= set(re.findall(r'id="p-[^"]*"', svg))
-    (shown,) = values(panel)["series"]
-    assert shown == {
-        "label": "a",
-        "colour": "var(--c1)",
-        "steps": [1, 2],
-        "values": [0.5, 0.75],
-        "low": [0.4, 0.6],
-        "high": [0.6, 0.9],
-    }
 
 
 def test_completions_come_with_all_their_columns(run: Path) -> None:

@@ -15,6 +15,7 @@ from covey.errors import ConfigError, RunDirectoryError
 from covey.evaluation.grading import ENVIRONMENT, grader_of_rewards
 from covey.rewards.registry import canonical_name
 from covey.runlog import RunDirectory, names, read_metrics
+from covey.runlog.ending import has_failed
 from covey.runlog.metrics import Row
 
 logger = logging.getLogger(__name__)
@@ -122,6 +123,7 @@ def load_run(root: Path) -> RunRecord:
     if not root.exists():
         raise ConfigError(f"{root} does not exist. Name a run directory: output_dir/run_name, such as out/my-run.")
     if not run.metrics.is_file():
+        _refuse_failed(run)
         if run.config.is_file():
             raise ConfigError(
                 f"{root} holds a run that has not begun to train: there is no {run.metrics.name} yet. Make the report "
@@ -133,6 +135,7 @@ def load_run(root: Path) -> RunRecord:
         )
     record = read_run(root)
     if not record.rows:
+        _refuse_failed(run)
         raise ConfigError(f"{run.metrics} holds no rows yet. Make the report once the first step is done.")
     return record
 
@@ -157,6 +160,13 @@ def read_run(root: Path) -> RunRecord:
         rows,
         read_mapping(run.summary),
     )
+
+
+def _refuse_failed(run: RunDirectory) -> None:
+    """Say of a run without metrics that it failed, not that its first step is still to come."""
+    if has_failed(run):
+        message = read_mapping(run.summary).get("message")
+        raise ConfigError(f"{run.root} holds a run that failed before its first metrics: {message}")
 
 
 def read_mapping(path: Path) -> dict[str, Any]:

@@ -80,6 +80,7 @@ def render_report(record: RunRecord, packed: Packed) -> str:
         title=record.title,
         name=record.name,
         ended=how_it_ended(record),
+        traceback=record.summary.get("traceback"),
         changes=changed,
         key_settings=key_settings(record),
         findings=findings(Evidence.of(record, changed)),

@@ -20,15 +20,16 @@ from covey.report.load import RunRecord, data_of, model_of, read_run
 from covey.report.summary import evaluations, figure_of
 from covey.runlog import names
 from covey.runlog.directory import RunDirectory
+from covey.runlog.ending import FAILED, FINISHED
 from covey.runlog.evaluations import is_evaluation, read_evaluation, training_file
 from covey.runlog.tags import Tags, read_tags
 
-TRAINING, PREPARING, FINISHED, STOPPED, FAILED = "training", "preparing", "finished", "stopped", "failed"
-EVALUATING = "evaluating"
-"""Statuses: a run is any but the last; an evaluation is evaluating, finished or stopped."""
+TRAINING, PREPARING, STOPPED, EVALUATING = "training", "preparing", "stopped", "evaluating"
+"""Statuses, besides finished and failed. An evaluation is evaluating, finished or stopped."""
 
 DAMAGED = (CoveyError, ArithmeticError, AttributeError, LookupError, OSError, RecursionError, TypeError, ValueError)
 """What reading the files of a run can raise: any program may have written them."""
+
 
 @contextlib.contextmanager
 def damage_reported(run: object) -> Iterator[None]:
@@ -42,7 +43,9 @@ def damage_reported(run: object) -> Iterator[None]:
     except CoveyError:
         raise
     except DAMAGED as error:
-        raise RunDirectoryError(f"A file of the run {run} cannot be read ({one_line(error)}): it was cut short or changed.") from error
+        raise RunDirectoryError(
+            f"A file of the run {run} cannot be read ({one_line(error)}): it was cut short or changed."
+        ) from error
 
 
 logger = logging.getLogger(__name__)
@@ -131,10 +134,10 @@ def _run(record: RunRecord) -> dict[str, Any]:
 
 
 def _status(record: RunRecord) -> tuple[str, str | None]:
-    status, sentence = how_it_ended(record)
+    status, _ = how_it_ended(record)
     if status == "running":
         return (TRAINING if record.rows else PREPARING), None
-    return status, sentence if status == FAILED else None
+    return status, _text(record.summary.get("message")) if status == FAILED else None
 
 
 def _held_out(record: RunRecord) -> dict[str, Any]:

@@ -22,6 +22,7 @@ def run_page(record: RunRecord) -> dict[str, Any]:
     return {
         "title": record.title,
         "ended": how_it_ended(record)[1],
+        "traceback": record.summary.get("traceback"),
         "changes": [_change(one) for one in changed],
         "findings": [asdict(one) for one in findings(Evidence.of(record, changed))],
         "settings": [list(pair) for pair in key_settings(record)],

@@ -57,8 +57,9 @@ def run(arguments: argparse.Namespace) -> int:
     _check_options(arguments, action if acts else None)
     if not acts:
         if named:
+            verbs = "|".join(_ACTIONS)
             raise ConfigError(
-                f"covey runs lists one folder, and got {len(named) + 1}. With a run: covey runs {'|'.join(_ACTIONS)} RUN."
+                f"covey runs lists one folder, and got {len(named) + 1}. With a run: covey runs {verbs} RUN."
             )
         return _list(RunStore(Path(action or arguments.folder)), arguments)
     if not named:

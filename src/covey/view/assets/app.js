@@ -22,7 +22,7 @@
     for (const link of document.querySelectorAll("nav a")) link.toggleAttribute("aria-current", link.hash === `#/${name}`);
     document.querySelectorAll("dialog[open]").forEach((dialog) => dialog.close());
     main.setAttribute("aria-busy", "true");
-    const root = element("div", { class: `page ${name || "runs"}` });
+    const root = element("div", { class: "page" });
     try {
       const drawn = await draw(root, parameters);
       if (now !== visit) return; // another page was asked for meanwhile
@@ -91,6 +91,7 @@
     event.preventDefault();
     act();
   });
+  if (location.search) history.replaceState(null, "", location.pathname + location.hash); // the token has become a cookie
   addEventListener("hashchange", open);
   open();
 })();

@@ -11,7 +11,7 @@ covey.parts = (() => {
   const query = (parameters) => {
     const found = new URLSearchParams();
     for (const [name, value] of Object.entries(parameters)) {
-      for (const one of [value].flat()) if (one !== null && one !== undefined && one !== "") found.append(name, one);
+      for (const one of [value].flat()) if (one !== null && one !== undefined) found.append(name, one);
     }
     return found.toString();
   };
@@ -78,6 +78,7 @@ covey.parts = (() => {
   };
   const progress = (entry) => {
     const of = entry.max_steps ? ` / ${entry.max_steps.toLocaleString("en")}` : "";
+    if (!entry.step && !entry.max_steps) return null;
     const shown = [`${(entry.step ?? 0).toLocaleString("en")}${of}`];
     if (entry.max_steps && ["training", "preparing"].includes(entry.status)) {
       shown.push(element("progress", { max: entry.max_steps, value: entry.step ?? 0, "aria-label": "steps" }));
@@ -92,11 +93,38 @@ covey.parts = (() => {
     element("table", {}, element("thead", {}, element("tr", {}, heads.map((head) => element("th", { scope: "col" }, head)))),
       element("tbody", {}, rows.map((cells) => element("tr", {}, cells.map((cell) => element("td", {}, cell ?? NONE)))))));
   const section = (title, ...children) => element("section", {}, element("h2", {}, title), ...children);
+  // Panes of which one is shown: `panes` maps titles to elements; `chosen(title, byHand)` follows the choice.
+  const tabs = (label, panes, wanted, chosen) => {
+    const names = Object.keys(panes);
+    const key = (title) => title.toLowerCase().replaceAll(" ", "-");
+    const show = (title, byHand) => {
+      names.forEach((name, at) => {
+        panes[name].hidden = name !== title;
+        list.children[at].setAttribute("aria-selected", String(name === title));
+        list.children[at].tabIndex = name === title ? 0 : -1;
+        if (byHand && name === title) list.children[at].focus();
+      });
+      chosen(title, byHand);
+    };
+    const list = element("div", { class: "tabs", role: "tablist", "aria-label": label }, names.map((name, at) => element("button", {
+      type: "button", role: "tab", id: `tab-${key(name)}`, "aria-controls": panes[name].id ||= `pane-${key(name)}`, onclick: () => show(name, true),
+      onkeydown: (event) => {
+        const by = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+        if (by) show(names[(at + by + names.length) % names.length], true);
+      },
+    }, name)));
+    names.forEach((name) => {
+      panes[name].setAttribute("role", "tabpanel");
+      panes[name].setAttribute("aria-labelledby", `tab-${key(name)}`);
+    });
+    show(names.find((name) => key(name) === wanted) ?? names[0], false);
+    return { element: list, keys: Object.fromEntries(names.map((name, at) => [String(at + 1), () => show(name, true)])) };
+  };
   const announce = (text) => {
     const status = document.getElementById("connection");
     status.textContent = text;
     status.hidden = !text;
   };
 
-  return { NONE, ago, announce, badge, difference, figure, get, interval, intervalBar, isShare, link, load, post, progress, query, section, table, tagsOf, time, tokens };
+  return { NONE, ago, announce, badge, difference, figure, get, interval, intervalBar, isShare, link, load, post, progress, query, section, table, tabs, tagsOf, time, tokens };
 })();

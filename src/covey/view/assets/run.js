@@ -2,7 +2,7 @@
 // One run, live: what its report shows, its charts, and every completion.
 (() => {
   const { element } = covey;
-  const { badge, get, link, load, progress, section, table, tagsOf } = covey.parts;
+  const { badge, get, link, load, progress, section, table, tabs, tagsOf } = covey.parts;
   const LEVELS = { warn: "Warning:", note: "Note:", good: "Good:" };
 
   const gain = (change) => {
@@ -27,7 +27,7 @@
   };
   const finding = (one) => element("li", { class: one.level, "data-rule": one.rule },
     element("span", { class: "unseen" }, LEVELS[one.level] ?? ""), element("b", {}, one.title),
-    element("p", {}, element("span", { class: "figure" }, one.figure), ` ${one.text} `, element("span", { class: "rule-name" }, one.rule)));
+    element("p", {}, element("span", { class: "figure" }, one.figure), `${one.text} `, element("span", { class: "rule-name" }, one.rule)));
   const facts = (settings) => element("dl", { class: "facts" }, settings.map(([name, value]) => element("div", {}, element("dt", {}, name), element("dd", {}, value))));
   const evaluations = (rows) => section("Evaluations", table(["set", "value [95% interval]", "weights", "problems", "sampling"],
     rows.map((row) => [row.set, row.text, row.weights, row.problems.toLocaleString("en") + (row.samples > 1 ? ` × ${row.samples}` : ""), row.sampling]), { caption: "Evaluations" }));
@@ -38,9 +38,7 @@
 
   covey.pages.run = async (root, parameters) => {
     const id = parameters.get("id") ?? ".";
-    let tab = parameters.get("tab") ?? "";
     let version = "";
-    let stored = parameters;
     const first = await get("/api/run", { id });
     const isRun = first.entry.kind !== "evaluation";
     document.title = `${first.entry.name} · Covey`;
@@ -51,14 +49,13 @@
     const board = covey.charts.board(charts);
     const viewer = element("div", { id: "completions-browser", "aria-busy": "true" });
     const config = element("section", { id: "config" }, element("pre", { tabindex: 0, "aria-label": "Config" }));
-    const panes = new Map([["overview", element("div", {}, summary, charts, more)], ["completions", element("section", { "aria-label": "Completions" }, viewer)], ["config", config]]);
-    const titles = { overview: "Overview", completions: "Completions", config: "Config" };
-    const tabs = element("div", { class: "tabs", role: "tablist", "aria-label": "Parts of the run" });
+    const panes = { Overview: element("div", {}, summary, charts, more), Completions: element("section", {}, viewer), Config: config };
+    if (!isRun) delete panes.Overview;
     let browser = null;
 
     const drawTop = ({ entry, title, ended }) => top.replaceChildren(
       element("p", { class: "run" }, badge(entry.status), element("a", { href: link("") }, "Runs"), ` / ${entry.id === "." ? entry.name : entry.id} `, ["training", "preparing"].includes(entry.status) ? progress(entry) : null),
-      element("h1", {}, title || entry.name), element("p", { class: "ended" }, ended ?? ""),
+      element("h1", {}, title || entry.name), element("p", { class: "ended" }, entry.status === "training" ? "It is training: what is shown here follows." : ended ?? entry.message ?? ""),
       element("p", { class: "tags" }, tagsOf(entry), entry.note ? element("span", { class: "note" }, entry.note) : null));
     const drawSummary = (found) => {
       const parts = [];
@@ -82,47 +79,18 @@
       board.show(found);
     };
 
-    const show = (name) => {
-      tab = panes.has(name) ? name : isRun ? "overview" : "completions";
-      panes.forEach((pane, key) => { pane.hidden = key !== tab; });
-      for (const button of tabs.children) {
-        const on = button.dataset.tab === tab;
-        button.setAttribute("aria-selected", String(on));
-        button.tabIndex = on ? 0 : -1;
-      }
-      if (tab === "completions" && !browser) {
-        browser = covey.completions.show(viewer, covey.completions.remote(get, id), {
-          source: stored.get("source"), row: stored.get("row"), q: stored.get("q"),
-          chosen: (source, row) => history.replaceState(null, "", link("run", { id, tab, source, row })),
-        });
-      }
-    };
-    const choose = (name) => {
-      show(name);
-      history.replaceState(null, "", link("run", { id, tab: name }));
-      if (name === "completions") stored = new URLSearchParams();
-    };
-    tabs.append(...[...panes.keys()].filter((name) => isRun || name !== "overview").map((name) => element("button", {
-      type: "button", role: "tab", id: `tab-${name}`, "data-tab": name, "aria-controls": `pane-${name}`, onclick: () => choose(name),
-      onkeydown: (event) => {
-        const by = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
-        if (!by) return;
-        const all = [...tabs.children];
-        const next = all[(all.indexOf(event.target) + by + all.length) % all.length];
-        next.focus();
-        choose(next.dataset.tab);
-      },
-    }, titles[name])));
-    panes.forEach((pane, name) => {
-      pane.id = pane.id || `pane-${name}`;
-      pane.setAttribute("role", "tabpanel");
-      pane.setAttribute("aria-labelledby", `tab-${name}`);
-      tabs.querySelector(`[data-tab="${name}"]`)?.setAttribute("aria-controls", pane.id);
-    });
     drawRun(first);
-    root.replaceChildren(top, tabs, ...panes.values());
-    show(tab);
-    await load(charts, drawCurves(), () => {}).catch(() => {});
+    const parts = tabs("Parts of the run", panes, parameters.get("tab"), (title, byHand) => {
+      const tab = title.toLowerCase();
+      if (byHand) history.replaceState(null, "", link("run", { id, tab }));
+      if (tab !== "completions" || browser) return;
+      browser = covey.completions.show(viewer, covey.completions.remote(get, id), {
+        source: parameters.get("source"), row: parameters.get("row"), q: parameters.get("q"),
+        chosen: (source, row) => history.replaceState(null, "", link("run", { id, tab, source, row })),
+      });
+    });
+    root.replaceChildren(top, parts.element, ...Object.values(panes));
+    await load(charts, drawCurves(), () => {});
 
     return {
       changed: async (ids) => {
@@ -131,7 +99,7 @@
         await drawCurves();
         await browser?.refresh();
       },
-      keys: Object.fromEntries([...tabs.children].map((button, at) => [String(at + 1), () => { button.focus(); choose(button.dataset.tab); }])),
+      keys: parts.keys,
     };
   };
 })();

@@ -23,7 +23,7 @@
     { key: "best", title: "Best", down: true, of: (entry) => entry.best?.value, cell: (entry) => (entry.best ? element("span", {}, figure(entry.best.value, entry.metric), element("span", { class: "where" }, `step ${entry.best.step}`)) : NONE) },
     { key: "tokens", title: "Tokens", down: true, of: (entry) => entry.tokens, cell: (entry) => tokens(entry.tokens) },
     { key: "seconds", title: "Time", down: true, of: (entry) => entry.seconds, cell: (entry) => time(entry.seconds) },
-    { key: "started", title: "Started", down: true, of: (entry) => Date.parse(entry.started) || null, cell: (entry) => (entry.started ? element("time", { datetime: entry.started, title: new Date(entry.started).toLocaleString() }, ago(entry.started)) : NONE) },
+    { key: "started", title: "Started", down: true, of: (entry) => Date.parse(entry.started) || (entry.status === "preparing" ? Infinity : null), cell: (entry) => (entry.started ? element("time", { datetime: entry.started, title: new Date(entry.started).toLocaleString() }, ago(entry.started)) : NONE) },
   ];
 
   covey.pages.runs = async (root, parameters) => {

@@ -27,7 +27,7 @@
       const q = field.value.trim();
       asked += 1;
       const now = asked;
-      history.replaceState(null, "", link("search", { q }));
+      history.replaceState(null, "", link("search", { q: q || null }));
       if (q.length < 2) {
         found.replaceChildren();
         count.textContent = "";
