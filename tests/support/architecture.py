@@ -74,6 +74,7 @@ MANY_MODULES = {"cli/commands"}
 
 NOT_MIRRORED = {
     "support": "helpers of the tests",
+    "browser": "a walk through `covey view` while a run trains",
     "foreign": "recipes of other projects, as data",
     "real_vllm": "needs an environment of its own",
     "claimed_gpu": "whole steps on a device that must be claimed before torch is imported",

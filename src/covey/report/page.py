@@ -89,7 +89,7 @@ def render_report(record: RunRecord, packed: Packed) -> str:
         config=yaml.safe_dump(record.config, sort_keys=False, allow_unicode=True) if record.config else "",
         packed=packed,
         data=as_json(chart_data(sections, [record.rows])),
-        scripts=CHART_SCRIPTS + (("completions_browser.js",) if packed.text else ()),
+        scripts=CHART_SCRIPTS + (("completion_card.js", "completions.js") if packed.text else ()),
     )
 
 
@@ -106,7 +106,7 @@ def render(template: str, *, scripts: Sequence[str], **values: Any) -> str:
     )
     environment.filters["quoted"] = lambda text: json.dumps(text, ensure_ascii=False)  # autoescaped like the rest
     environment.globals.update(figures=figures, figure_name=figure_name)
-    environment.globals.update(style=_asset("report.css"))
+    environment.globals.update(style=_asset("report.css") + _asset("completions.css"))
     # The hashes include the newlines of the template.
     code = [f"\n{_asset(name)}" for name in ("page.js", *scripts)]
     digests = (base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in code)

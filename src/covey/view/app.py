@@ -16,7 +16,9 @@ from starlette.routing import Route
 from covey.errors import ConfigError, CoveyError
 from covey.report.charts.chart_data import chart_data
 from covey.report.charts.panels import make_sections
+from covey.report.compare import overlaid
 from covey.runlog.tags import Tags, write_tags
+from covey.view import comparison, completions
 from covey.view.baseline import Baseline
 from covey.view.discovery import signature
 from covey.view.entries import damage_reported
@@ -55,6 +57,8 @@ def make_app(root: Path, token: str, cookie: str, ending: Callable[[], bool] = l
             Route("/api/curves", view.curves),
             Route("/api/events", view.events),
             Route("/api/tags", view.tags, methods=["POST"]),
+            *completions.routes(store),
+            *comparison.routes(store),
         ],
         middleware=[Middleware(Guard, token=token, cookie=cookie)],
         exception_handlers={CoveyError: _explain, FileNotFoundError: _gone},
@@ -98,13 +102,23 @@ class _View:
         return Json({"entry": entry.as_json(), **page})
 
     def curves(self, request: Request) -> Response:
-        identity = wanted(request, "id")
-        version = str(hash(signature(self._store.path(identity))))  # before the files are read: they may grow meanwhile
+        identities = request.query_params.getlist("id") or [wanted(request, "id")]
+        # Before the files are read: they may grow meanwhile.
+        version = str(hash(tuple(signature(self._store.path(one)) for one in identities)))
         if version == request.query_params.get("after"):
             return Response(status_code=304)
-        with damage_reported(identity):
-            record = self._store.record(identity)
-            return Json({"version": version, **chart_data(make_sections(record.rows, record.config), [record.rows])})
+        records = []
+        for identity in identities:
+            with damage_reported(identity):
+                records.append(self._store.record(identity))
+        names = [record.name for record in records]
+        labels = names if len(set(names)) == len(names) else identities
+        with damage_reported(", ".join(identities)):
+            if len(records) > 1:
+                sections = overlaid(records, labels)
+            else:
+                sections = make_sections(records[0].rows, records[0].config)
+            return Json({"version": version, **chart_data(sections, [record.rows for record in records])})
 
     async def events(self, request: Request) -> Response:
         return StreamingResponse(self._changes.stream(), media_type="text/event-stream")

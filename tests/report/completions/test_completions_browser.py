@@ -241,9 +241,10 @@ def test_everything_is_reached_by_keyboard(driver: Any) -> None:
     assert theme.get_attribute("aria-label") == "Switch to light"
     large = tab_to(".enlarge")
     large.send_keys(Keys.ENTER)
-    assert driver.execute_script("return document.querySelector('nav').closest('[inert]') !== null")
-    large.send_keys(Keys.ESCAPE)
-    assert not driver.find_elements("css selector", "[inert], .large")
+    assert driver.execute_script("return document.querySelector('dialog.large').matches(':modal')")
+    focused.active_element.send_keys(Keys.ESCAPE)
+    assert not driver.find_elements("css selector", "dialog[open]")
+    assert focused.active_element == large
     plot = tab_to(".plot")
     assert plot.get_attribute("aria-label").startswith("Held-out accuracy")
     plot.send_keys(Keys.HOME)
@@ -330,27 +331,6 @@ def test_both_themes_and_two_widths(shared_browser: Any, page: Path, width: int,
         shared_browser.execute_script("document.querySelector('.back').click()")
         assert shared_browser.find_element("css selector", ".list").is_displayed()
     assert _console(shared_browser) == []
-
-
-def test_hover_shows_the_values_of_one_step_in_all_panels(driver: Any) -> None:
-    driver.execute_script(
-        "const p = document.querySelector('[data-panel=reward] .plot'); p.scrollIntoView({block: 'center'});"
-    )
-    _waited(driver)
-    driver.execute_script(
-        "const p = document.querySelector('[data-panel=reward] .plot'); const b = p.getBoundingClientRect();"
-        "p.dispatchEvent(new PointerEvent('pointermove', {clientX: b.left + b.width * 0.5475, clientY: b.top + 9}))"
-    )
-    labels = "[data-panel=reward] .at, [data-panel=components] .at"
-    heads = {element.text for element in driver.find_elements("css selector", labels)}
-    assert heads == {"step 15"}  # the middle of the axes, from 0 to 30
-    assert "[" in driver.find_element("css selector", "[data-panel=accuracy] .legend b").text  # with the interval
-    button = driver.find_element("css selector", "[data-panel=components] .legend button")
-    drawn = driver.find_element("css selector", "#components-s0")
-    assert drawn.is_displayed()
-    driver.execute_script("arguments[0].click()", button)
-    assert not drawn.is_displayed()
-    assert _console(driver) == []
 
 
 def test_a_comparison_renders(shared_browser: Any, page: Path, tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ covey.plot = (() => {
     if (whole) by = Math.max(1, by === 2.5 ? 5 : by);
     if (times && least <= 86400 && least > 1) by = TIMES.find((step) => step >= least);
     const found = [];
-    for (let at = Math.ceil(low / by - 1e-9); at * by <= high + by * 1e-9; at += 1) found.push(at * by);
+    for (let at = Math.ceil(low / by - 1e-9); at * by <= high + by * 1e-9; at += 1) found.push(at * by + 0); // no −0
     return { by, values: found };
   };
   const digits = (by) => {
@@ -164,7 +164,7 @@ covey.plot = (() => {
     const y = (value) => box.bottom - ((value - low) / (high - low)) * (box.bottom - box.top);
     const inside = shape("svg", { x: box.left - 3, y: box.top - 3, width: Math.max(0, box.right - box.left + 6), height: box.bottom - box.top + 6, overflow: "hidden", viewBox: `${box.left - 3} ${box.top - 3} ${Math.max(1, box.right - box.left + 6)} ${box.bottom - box.top + 6}` });
     const made = [];
-    const upward = ticks(low, high, Math.max(2, Math.min(6, (box.bottom - box.top) / 42)));
+    const upward = ticks(low, high, Math.max(2, Math.min(6, (box.bottom - box.top) / 34)));
     for (const value of upward.values) {
       made.push(shape("line", { class: "grid", x1: box.left, x2: box.right, y1: y(value), y2: y(value) }));
       made.push(shape("text", { class: "tick y", x: box.left - 7, y: y(value) + 4 }, tickText(value, upward.by, panel.unit)));
@@ -192,7 +192,9 @@ covey.plot = (() => {
         inside.append(shape("path", { class: "area", "data-series": place(one), d: area, fill: one.colour }));
         return;
       }
-      if (one.low) {
+      if (one.low && one.xs.length === 1) { // a band needs two points
+        inside.append(shape("line", { class: "whisker", "data-series": place(one), x1: x(one.xs[0]), x2: x(one.xs[0]), y1: y(one.low[0]), y2: y(one.high[0]), stroke: one.colour }));
+      } else if (one.low) {
         const band = `${line(points(one, one.high), x, y)}L${line(points(one, one.low).reverse(), x, y).slice(1)}Z`;
         inside.append(shape("path", { class: "band", "data-series": place(one), d: band, fill: one.colour }));
       }

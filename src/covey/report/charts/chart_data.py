@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from itertools import accumulate
 from statistics import fmean
 from typing import Any
 
@@ -49,19 +51,18 @@ def axes(rows: Sequence[Row]) -> dict[str, list[float]]:
 
     An axis is empty if the run did not log it.
     """
-    seconds, tokens, spent = [], [], 0.0
-    for row in rows:
-        spent += sum(row.get(name) or 0.0 for name in (names.STEP_TIME, names.EVALUATION_TIME))
-        seconds.append(round(spent, 2))
-        seen = row.get(names.TOKENS)
-        tokens.append(float(seen) if isinstance(seen, int | float) else (tokens[-1] if tokens else 0.0))
     stride = max(1, -(-len(rows) // MOST_POINTS))
     kept = sorted({*range(0, len(rows), stride), *([len(rows) - 1] if rows else [])})
-    measured = {"seconds": seconds, "tokens": tokens}
-    found: dict[str, list[float]] = {"step": [rows[at][names.STEP] for at in kept]}
-    return found | {
-        name: [values[at] for at in kept] if values and values[-1] else [] for name, values in measured.items()
-    }
+    times = (_number(row.get(names.STEP_TIME)) + _number(row.get(names.EVALUATION_TIME)) for row in rows)
+    tokens = accumulate((_number(row.get(names.TOKENS)) for row in rows), max)
+    measured = {"seconds": list(accumulate(times)), "tokens": list(tokens)}
+    found = {name: [round(values[at], 2) for at in kept] if any(values) else [] for name, values in measured.items()}
+    return {"step": [rows[at][names.STEP] for at in kept], **found}
+
+
+def _number(value: Any) -> float:
+    """A logged value; 0 for what is none."""
+    return float(value) if isinstance(value, int | float) and math.isfinite(value) else 0.0
 
 
 def _series(one: Series) -> dict[str, Any]:

@@ -153,8 +153,8 @@ def _style(axes: Axes, panel: Panel, first: int, last: int) -> None:
 def _line(axes: Axes, one: Series, panel: Panel) -> None:
     ink, steps, numbers = _colour(one), [step for step, _ in one.points], [value for _, value in one.points]
     if one.low and len(one.low) == len(one.high):
-        ends = ([value for _, value in end] for end in (one.low, one.high))
-        axes.fill_between([step for step, _ in one.low], *ends, color=ink, alpha=0.16, linewidth=0)
+        low, high = ([value for _, value in end] for end in (one.low, one.high))
+        axes.fill_between([step for step, _ in one.low], low, high, color=ink, alpha=0.16, linewidth=0)
     bold = drawn(one, panel)
     if bold != numbers:
         axes.plot(steps, numbers, color=ink, linewidth=0.8, alpha=0.3)
