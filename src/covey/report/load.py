@@ -11,6 +11,7 @@ from typing import Any
 
 import yaml
 
+from covey.config.yaml_limits import FAST_LOADER, check_yaml
 from covey.errors import ConfigError, RunDirectoryError
 from covey.evaluation.grading import ENVIRONMENT, grader_of_rewards
 from covey.rewards.registry import canonical_name
@@ -180,7 +181,7 @@ def read_mapping(path: Path) -> dict[str, Any]:
     content = None
     try:
         text = path.read_text(encoding="utf-8")
-        content = json.loads(text) if path.suffix == ".json" else _yaml(text)
+        content = json.loads(text) if path.suffix == ".json" else _yaml(text, path)
         problem = "it should hold a mapping of keys to values"
     except (ValueError, yaml.YAMLError) as error:
         problem = " ".join(str(error).split())
@@ -193,10 +194,10 @@ def read_mapping(path: Path) -> dict[str, Any]:
     return {}
 
 
-def _yaml(text: str) -> Any:
-    """By libyaml where it is there, ten times as fast: a folder may hold hundreds of runs. It reads no surrogates."""
+def _yaml(text: str, path: Path) -> Any:
+    check_yaml(text, path)
     try:
-        return yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+        return yaml.load(text, Loader=FAST_LOADER)  # a folder may hold hundreds of runs
     except yaml.YAMLError:
         return yaml.safe_load(text)
 
