@@ -98,12 +98,12 @@ def slowly(files: list[tuple[int | None, list[tuple[list[int], Shown]]]], query:
     return [row for row, _ in found]
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_every_filter_and_order_agrees_with_a_plain_loop(seed: int) -> None:
-    files, draw = made(150, seed), random.Random(seed)  # more files than are searched together
+    files, draw = made(70, seed), random.Random(seed)  # more files than are searched together
     index = index_of(files)
     asked = 0
-    for _ in range(150):
+    for _ in range(60):
         query = Query(
             q=draw.choice(
                 ["", "", "ANSWER", "42", "école", "b)*C", "Question 1", "n", "\n", "\x00", "far", "gold", "zzz"]
@@ -120,7 +120,7 @@ def test_every_filter_and_order_agrees_with_a_plain_loop(seed: int) -> None:
         expected = slowly(files, query)
         assert (total, [row["row"] for row in rows]) == (len(expected), expected), query
         asked += bool(expected)
-    assert asked > 50
+    assert asked > 20
 
 
 def test_pages_are_parts_of_the_whole() -> None:
