@@ -142,6 +142,7 @@ def _build(checked: Examination, plan: ResumePlan, console: Any, processes: Proc
         with (
             processes.all_or_none(),
             logging_to(early_log),
+            showing_warnings(lambda text: _print_notes(console, [text])),
             console.status("Building the trainer …"),
             expanded(config, run, plan, (checked.source, checked.tokenizer), processes) as (source, tokenizer),
         ):
