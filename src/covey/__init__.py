@@ -1,7 +1,7 @@
 """Covey: group-relative policy optimisation of language models on answers that can be checked.
 
-`GRPOTrainer` and `GRPOConfig` are drop-in replacements for TRL's; `covey.train`, `covey.evaluate`,
-`covey.compare` and `covey.generate` do what the commands do. Importing `covey` is light: what needs PyTorch is loaded on first use.
+`GRPOTrainer` and `GRPOConfig` are drop-in replacements for TRL's; `covey.train`, `covey.evaluate`, `covey.compare` and
+`covey.generate` do what the commands do. Importing `covey` is light: what needs PyTorch is loaded on first use.
 """
 
 from __future__ import annotations

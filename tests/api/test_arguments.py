@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterator
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -37,13 +36,12 @@ class Colour(Enum):
 
 
 @pytest.fixture(autouse=True)
-def _forget(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _forget(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importing, "_given", {})
-    yield
 
 
 def _funcs(rewards: Any) -> tuple[str, ...]:
-    return compose(Words("covey.train").rewards(rewards)).config.rewards.funcs
+    return compose(Words("covey.train").parts(rewards, None, None)).config.rewards.funcs
 
 
 def _called(name: str) -> list[float]:
@@ -65,13 +63,17 @@ def test_a_mapping_names_functions_and_equal_names_are_told_apart() -> None:
     names = _funcs({"half": first, "quarter": second})
     assert names == (f"{__name__}:half", f"{__name__}:quarter")
     assert [_called(name) for name in names] == [[0.5], [0.25]]
-    environments = compose(Words("covey.train").of({"environment.factory": {"a": first, "b": second}})).config.environment
+    environments = compose(
+        Words("covey.train").of({"environment.factory": {"a": first, "b": second}})
+    ).config.environment
     assert isinstance(environments.factory, dict)
     assert [_called(name) for name in environments.factory.values()] == [[0.5], [0.25]]
 
 
 def test_an_object_may_stand_in_any_key_that_takes_a_name() -> None:
-    words = Words("covey.train").of({"rewards.funcs": [right], "evaluation.grader": right, "training": {"max_steps": 3}})
+    words = Words("covey.train").of(
+        {"rewards.funcs": [right], "evaluation.grader": right, "training": {"max_steps": 3}}
+    )
     config = compose(words).config
     assert config.rewards.funcs == (f"{__name__}:right",)
     assert config.evaluation.grader == f"{__name__}:right"

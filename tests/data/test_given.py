@@ -44,10 +44,9 @@ def test_every_kind_of_rows_becomes_the_same_file(tmp_path: Path, data: Any) -> 
 
 
 def test_held_out_rows_have_a_file_of_their_own(tmp_path: Path) -> None:
-    for data in (
-        {"train": ROWS[:1], "test": ROWS[1:]},
-        datasets.DatasetDict({"train": datasets.Dataset.from_list(ROWS[:1]), "test": datasets.Dataset.from_list(ROWS[1:])}),
-    ):
+    splits = {"train": ROWS[:1], "test": ROWS[1:]}
+    loaded = datasets.DatasetDict({name: datasets.Dataset.from_list(rows) for name, rows in splits.items()})
+    for data in (splits, loaded):
         found = write_rows(data, tmp_path)
         assert _read(found["dataset.path"]) == ROWS[:1]
         assert _read(found["dataset.test_path"]) == ROWS[1:]
@@ -71,7 +70,10 @@ def test_values_of_other_libraries_become_plain_and_missing_ones_null(tmp_path: 
         ({"prompt": "a"}, r"^data is a mapping, but not one of columns"),
         ({"train": ROWS, "validation": ROWS}, r"^data has the part 'validation' besides train.*held-out ones test\.$"),
         ({"train": ROWS, "test": [3]}, r"^data\['test'\]\[0\] is of type int"),
-        ([*ROWS, {"prompt": "a", "day": datetime.date(2026, 1, 2)}], r"^data\[2\] cannot be written as JSON \(column 'day': it is of type date\)"),
+        (
+            [*ROWS, {"prompt": "a", "day": datetime.date(2026, 1, 2)}],
+            r"^data\[2\] cannot be written as JSON \(column 'day': it is of type date\)",
+        ),
         ([{"prompt": "half \ud83d"}], r"^data\[0\] cannot be written as JSON \(column 'prompt': .*surrogates"),
     ],
 )

@@ -47,7 +47,10 @@ def _stored(folder: Path, right: list[bool], name: str = "test") -> Evaluation:
         "sampling": {"temperature": 0.0},
     }
     share = sum(right) / len(right)
-    figures = {"accuracy": {"value": share, "low": 0.0, "high": 1.0}, "truncated": {"value": 0.0, "low": 0.0, "high": 0.1}}
+    figures = {
+        "accuracy": {"value": share, "low": 0.0, "high": 1.0},
+        "truncated": {"value": 0.0, "low": 0.0, "high": 0.1},
+    }
     folder.mkdir(parents=True)
     rows = [{"problem": at, "sample": 0, "outcome": "right" if one else "wrong"} for at, one in enumerate(right)]
     (folder / "completions.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -77,6 +80,8 @@ def test_evaluations_and_their_comparison_are_tables(tmp_path: Path) -> None:
     for text in ("accuracy (grader: exact_match)", "+75.0", "0.0312", ">6<", ">0<", "on 8 problems"):
         assert text in html, text
     assert "Holm" not in html
+    assert repr(compared).splitlines()[1].startswith(f"{tmp_path.name}/b: 75.0%, +75.0 points (95% interval")
+    assert repr(other) == f"<{tmp_path.name}/b: accuracy (grader: exact_match) 75.0% [0.0 to 100.0]>"
     several = covey.compare(first, other, _stored(tmp_path / "c", [True] * 8))
     assert "Holm" in several._repr_html_()
     assert several.corrected == pytest.approx([2 / 2**6, 2 * 2 / 2**8])

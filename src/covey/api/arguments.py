@@ -24,6 +24,13 @@ groups) to values, `{"model": "starter", "training.max_steps": 50}`."""
 Part = str | Callable[..., Any]
 """A function or class of one's own, or the name of one."""
 
+Parts = Part | Sequence[Part] | Mapping[str, Part]
+
+ROWS = "_data"
+"""The folder in `output_dir` for rows that were given as objects."""
+
+_OF_OWN_DATA = ("dataset=none", "dataset.test_size=256")
+"""The words for data that is no built-in task; the one that follows names it."""
 _DATA_FILES = (".jsonl", ".json", ".csv", ".parquet")
 _OF_TRL = {
     "train_dataset": "data=rows, with held-out rows data={'train': …, 'test': …}",
@@ -93,8 +100,30 @@ class Words:
             return "[" + ",".join(self.value(inner, key) for inner in value) + "]"
         return _quoted(self._text(value, key))
 
-    def rewards(self, rewards: Part | Sequence[Part] | Mapping[str, Part]) -> list[str]:
-        """The words for reward functions."""
+    def parts(
+        self, rewards: Parts | None, environments: Part | Mapping[str, Any] | None, tools: Sequence[Part] | None
+    ) -> list[str]:
+        """The words for rewards, environments and tools, where they are given."""
+        words = [] if rewards is None else self._rewards(rewards)
+        words += [] if environments is None else self.of({"environment.factory": environments})
+        if isinstance(tools, str) or callable(tools):
+            tools = [tools]
+        return words + ([] if tools is None else self.of({"environment.tools": tools}))
+
+    def sources(self, model: str | Path | None, data: Any, config_dirs: Sequence[str | Path]) -> list[str]:
+        """The words for the model and the data, where they are given; rows are to take the place of their path."""
+        words = [] if data is None else self._data(data, Roots.of(config_dirs).options("dataset"))
+        if model is None:
+            return words
+        if not isinstance(model, str | os.PathLike):
+            raise ArgumentError(
+                f"{self._function}: model is of type {type(model).__name__}: give its name on the hub, or its folder."
+            )
+        name = os.fspath(model)
+        option = name in Roots.of(config_dirs).options("model")
+        return [*words, f"{'model' if option else 'model.name'}={_quoted(name)}"]
+
+    def _rewards(self, rewards: Parts) -> list[str]:
         if isinstance(rewards, str) or callable(rewards):
             rewards = [rewards]
         if isinstance(rewards, Mapping):
@@ -112,28 +141,20 @@ class Words:
                 )
         return [f"rewards.funcs={self.value(list(rewards), 'rewards')}"]
 
-    def model(self, model: str | Path, config_dirs: Sequence[str | Path]) -> list[str]:
-        """The words for a model: an option of the group, else a folder or a model on the hub."""
-        if not isinstance(model, str | os.PathLike):
-            raise ArgumentError(
-                f"{self._function}: model is of type {type(model).__name__}: give its name on the hub, or its folder."
-            )
-        name = os.fspath(model)
-        option = name in Roots.of(config_dirs).options("model")
-        return [f"{'model' if option else 'model.name'}={_quoted(name)}"]
-
-    def data(self, data: str | Path, config_dirs: Sequence[str | Path]) -> list[str]:
-        """The words for data that has a name: an option of the group, a file or folder, or a dataset on the hub."""
+    def _data(self, data: Any, options: Sequence[str]) -> list[str]:
+        """An option of the group, a file or folder, or a dataset on the hub; a path that is replaced for rows."""
+        if is_rows(data):
+            return [*_OF_OWN_DATA, f"dataset.path={ROWS}"]
         name = os.fspath(data)
-        if name in Roots.of(config_dirs).options("dataset"):
+        if name in options:
             return [f"dataset={_quoted(name)}"]
         local = Path(name).suffix in _DATA_FILES or Path(name).expanduser().exists() or "://" in name
         if not local and isinstance(data, str) and "/" not in name:
             raise ConfigError(
-                f"{self._function}: data={name!r} is neither a file nor one of {', '.join(Roots.of(config_dirs).options('dataset'))}. "
-                "Give rows, a file, a dataset on the hub as 'owner/name', or one of these."
+                f"{self._function}: data={name!r} is neither a file nor one of {', '.join(options)}. Give rows, a "
+                "file, a dataset on the hub as 'owner/name', or one of these."
             )
-        return [*ROWS_OF_ONES_OWN, f"dataset.{'path' if local else 'id'}={_quoted(name)}"]
+        return [*_OF_OWN_DATA, f"dataset.{'path' if local else 'id'}={_quoted(name)}"]
 
     def _text(self, value: Any, key: str) -> str:
         if isinstance(value, Enum):
@@ -152,7 +173,9 @@ class Words:
 
     def _name(self, thing: Callable[..., Any]) -> str:
         """The name under which a config has this object; another for each of two that would have the same."""
-        thing = thing if hasattr(thing, "__name__") else _named(thing, name_of(thing).rpartition(".")[2].rpartition(":")[2])
+        thing = (
+            thing if hasattr(thing, "__name__") else _named(thing, name_of(thing).rpartition(".")[2].rpartition(":")[2])
+        )
         name = first = name_of(thing)
         while self._given.setdefault(name, thing) is not thing:
             name = f"{first}-{len(self._given)}"
@@ -160,8 +183,9 @@ class Words:
         return name
 
 
-ROWS_OF_ONES_OWN = ("dataset=none", "dataset.test_size=256")
-"""The words for data that is no built-in task; what follows them names it."""
+def is_rows(data: Any) -> bool:
+    """Whether data was given as rows, and not by a name."""
+    return data is not None and not isinstance(data, str | os.PathLike)
 
 
 def _named(thing: Callable[..., Any], name: str) -> Callable[..., Any]:

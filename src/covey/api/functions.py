@@ -8,11 +8,11 @@ from __future__ import annotations
 import dataclasses
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
-from covey.api.arguments import ROWS_OF_ONES_OWN, ArgumentError, Overrides, Part, Words
+from covey.api.arguments import ROWS, ArgumentError, Overrides, Part, Parts, Words, is_rows
 from covey.config import Config, Flag, compose
 from covey.launch.machine import keep_one_gpu
 
@@ -25,9 +25,6 @@ if TYPE_CHECKING:
     from covey.runlog.evaluations import StoredEvaluation
     from covey.training.run import RunResult
 
-_ROWS = "_data"
-"""The folder in `output_dir` for rows that were given as objects."""
-
 
 def train(
     recipe: str | Path | Overrides | None = None,
@@ -35,7 +32,7 @@ def train(
     *,
     model: str | Path | None = None,
     data: Any = None,
-    rewards: Part | Sequence[Part] | Mapping[str, Part] | None = None,
+    rewards: Parts | None = None,
     environment_factory: Part | Mapping[str, Any] | None = None,
     tools: Sequence[Part] | None = None,
     objective: Objective | type[Objective] | None = None,
@@ -73,19 +70,12 @@ def train(
         CoveyError: what is wrong with the input or the machine, in one paragraph.
     """
     words = Words("covey.train")
+    first = words.sources(model, data, config_dirs)
     if recipe is not None and not isinstance(recipe, str | os.PathLike):
-        chosen = words.of(recipe, "recipe")
+        first += words.of(recipe, "recipe")
         recipe = None
-    else:
-        chosen = []
-    chosen += [*words.of(overrides), *words.of(keys)]
-    rows = data is not None and not isinstance(data, str | os.PathLike)
-    first = [*ROWS_OF_ONES_OWN, f"dataset.path={_ROWS}"] if rows else [] if data is None else words.data(data, config_dirs)
-    first += [] if model is None else words.model(model, config_dirs)
-    last = [] if rewards is None else words.rewards(rewards)
-    last += [] if environment_factory is None else words.of({"environment.factory": environment_factory})
-    last += [] if tools is None else words.of({"environment.tools": tools})
-    settings, notes = None, list[str]()
+    chosen = [*first, *words.of(overrides), *words.of(keys)]
+    last, settings, notes = words.parts(rewards, environment_factory, tools), None, list[str]()
     if objective is not None:
         from covey.objective.own import record
 
@@ -93,11 +83,11 @@ def train(
         notes += [f"covey.train(objective=…) takes the place of {word}" for word in named]
         found, settings = record(objective)
         last += words.of(found)
-    composed = compose([*first, *chosen, *last], recipe, config_dirs)
+    composed = compose([*chosen, *last], recipe, config_dirs)
     config = composed.config
     if settings is not None:
         config = dataclasses.replace(config, objective=dataclasses.replace(config.objective, settings=settings))
-    if rows:
+    if is_rows(data):
         config = _with_rows(config, data)
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     console = _console(console, show)
@@ -205,7 +195,7 @@ def compare(
 
 
 @overload
-def generate(
+def generate(  # type: ignore[overload-overlap]  # a text is a sequence of texts, but not meant as one
     model: str | Path | RunResult,
     prompts: str,
     *,
@@ -312,8 +302,8 @@ def _with_rows(config: Config, data: Any) -> Config:
     """The config with rows that were given as objects as its data, in files."""
     from covey.data.given import write_rows
 
-    files = write_rows(data, Path(config.output_dir) / _ROWS)
-    own = {key.removeprefix("dataset."): file for key, file in files.items()}
+    files = write_rows(data, Path(config.output_dir) / ROWS)
+    own: dict[str, Any] = {key.removeprefix("dataset."): file for key, file in files.items()}
     return dataclasses.replace(config, dataset=dataclasses.replace(config.dataset, **own))
 
 

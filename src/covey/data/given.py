@@ -36,9 +36,12 @@ def write_rows(data: Any, folder: Path) -> dict[str, str]:
     splits = dict(data) if isinstance(data, Mapping) and "train" in data else {"train": data}
     if unknown := [name for name in splits if name not in _KEYS]:
         raise DataError(
-            f"data has the part {unknown[0]!r} besides train: the rows to train on are called train, held-out ones test."
+            f"data has the part {unknown[0]!r} besides train: the rows to train on are called train, held-out ones "
+            "test."
         )
-    texts = {name: _lines(rows, "data" if splits.keys() == {"train"} else f"data[{name!r}]") for name, rows in splits.items()}
+    texts = {
+        name: _lines(rows, "data" if splits.keys() == {"train"} else f"data[{name!r}]") for name, rows in splits.items()
+    }
     found = {}
     for name, text in texts.items():
         file = folder / f"rows-{hashlib.sha256(text).hexdigest()[:12]}.jsonl"
@@ -54,7 +57,9 @@ def _lines(data: Any, what: str) -> bytes:
     lines = []
     for number, row in enumerate(_rows(data, what)):
         if not isinstance(row, Mapping):
-            raise DataError(f"{what}[{number}] is of type {type(row).__name__}, and a row maps columns to values: {_WANTED}.")
+            raise DataError(
+                f"{what}[{number}] is of type {type(row).__name__}, and a row maps columns to values: {_WANTED}."
+            )
         try:
             lines.append(json.dumps(dict(row), ensure_ascii=False, default=_plain).encode() + b"\n")
         except (TypeError, ValueError, RecursionError) as error:
@@ -78,7 +83,8 @@ def _rows(data: Any, what: str) -> Iterable[Any]:
         return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
     if not _is_column(data):
         raise DataError(f"{what} is of type {type(data).__name__}: {_WANTED}.")
-    return iter(data)
+    rows: Iterable[Any] = data
+    return rows
 
 
 def _is_column(values: Any) -> bool:

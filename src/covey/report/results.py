@@ -15,7 +15,16 @@ from covey.evaluation.compared import Compared
 from covey.evaluation.comparison import metric_of
 from covey.evaluation.completions.transcript import message_text
 from covey.evaluation.estimators import Estimate
-from covey.evaluation.figures import change_ends_text, change_text, ends_text, is_share, p_text, value_text
+from covey.evaluation.figures import (
+    change_ends_text,
+    change_text,
+    ends_text,
+    estimate_text,
+    is_share,
+    p_text,
+    paired_text,
+    value_text,
+)
 from covey.report.evaluations import evaluation_rows
 from covey.report.headline import how_it_ended
 from covey.report.load import load_run
@@ -82,6 +91,11 @@ class Evaluation(StoredEvaluation):
 
     __slots__ = ()
 
+    def __repr__(self) -> str:
+        name = metric_of(self)
+        figure = estimate_text(Estimate(**self.summary[name]), name)
+        return f"<{_place(self)}: {figure_name(name, self.settings.get('grader'))} {figure}>"
+
     def _repr_html_(self) -> str:
         return Evaluations([self])._repr_html_()
 
@@ -93,13 +107,15 @@ class Evaluations(list[Evaluation]):
         rows = [row for one in self for row in _figures(one)]
         headings = ("evaluation", "problems", "samples", "figure", "value", "95% interval")
         below = [str(one.folder) for one in self]
-        return render_result(_counted(len(self), "evaluation"), [ResultTable(headings, rows, (1, 2, 4, 5))], below=below)
+        return render_result(
+            _counted(len(self), "evaluation"), [ResultTable(headings, rows, (1, 2, 4, 5))], below=below
+        )
 
 
 def _figures(one: StoredEvaluation) -> list[tuple[str, ...]]:
     """The rows of one evaluation: its main figure, and its shares of completions that are not 0."""
     counts = f"{one.settings['data']['problems']:,}", str(one.settings["num_samples"])
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for name, figure in one.summary.items():
         main = name == metric_of(one)
         if main or (figure["value"] and not name.startswith((names.CHANCE, "avg@", "grader/", "episode/"))):
@@ -113,6 +129,16 @@ class Comparisons(Compared):
     """A comparison that a notebook shows as a table."""
 
     __slots__ = ()
+
+    def __repr__(self) -> str:
+        figure, first = figure_name(self.metric, self.grader), self.evaluations[0]
+        lines = [f"{_place(first)}: {figure} {value_text(self.values[0], self.metric)}"]
+        for one, found in zip(self.evaluations[1:], self.results, strict=True):
+            problems = _counted(found.problems, "problem")
+            lines.append(
+                f"{_place(one)}: {value_text(found.second, self.metric)}, {paired_text(found, self.metric)}, on {problems}"
+            )
+        return "\n".join(lines)
 
     def _repr_html_(self) -> str:
         metric, several = self.metric, len(self.results) > 1
