@@ -134,10 +134,8 @@ class Comparisons(Compared):
         figure, first = figure_name(self.metric, self.grader), self.evaluations[0]
         lines = [f"{_place(first)}: {figure} {value_text(self.values[0], self.metric)}"]
         for one, found in zip(self.evaluations[1:], self.results, strict=True):
-            problems = _counted(found.problems, "problem")
-            lines.append(
-                f"{_place(one)}: {value_text(found.second, self.metric)}, {paired_text(found, self.metric)}, on {problems}"
-            )
+            value, problems = value_text(found.second, self.metric), _counted(found.problems, "problem")
+            lines.append(f"{_place(one)}: {value}, {paired_text(found, self.metric)}, on {problems}")
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
@@ -156,8 +154,9 @@ class Comparisons(Compared):
 
 
 def _place(one: StoredEvaluation) -> str:
-    """The run and the evaluation, without the folders above."""
-    return "/".join(part for part in one.folder.parts[-3:] if part != "evaluation")
+    """Its name after that of its run, or of its folder, without the folders above."""
+    parts = one.folder.absolute().parts
+    return f"{parts[-3] if parts[-2] == 'evaluation' else parts[-2]}/{parts[-1]}"
 
 
 class GeneratedText(str):
