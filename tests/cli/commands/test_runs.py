@@ -18,7 +18,6 @@ from covey.runlog.tags import Tags, write_tags
 from covey.view.app import make_app
 from made_run import make_run, write_evaluation
 
-
 CONFIG = """\
 model: {name: starter}
 dataset: {task: arithmetic}
