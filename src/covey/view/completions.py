@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import re
 import threading
+from bisect import bisect_left, bisect_right
 from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +21,7 @@ from covey.report.completions.rows import Shown
 from covey.report.completions.sources import Source, sources_of, tags_of
 from covey.runlog.evaluations import COMPLETIONS
 from covey.view.cache import Cache
-from covey.view.entries import DAMAGED
+from covey.view.entries import DAMAGED, damage_reported
 from covey.view.http import Json, wanted
 from covey.view.search import FileColumns, FileTexts, Query, SourceIndex, row_name, whole
 from covey.view.store import RunStore
@@ -31,6 +35,8 @@ _ROW = re.compile(r"(\d{0,15}):(\d{1,15})")
 
 _State = tuple[int, int]
 """A file's time and size."""
+_File = tuple[int | None, Path, _State]
+"""A file of completions with its step."""
 
 
 def routes(store: RunStore) -> list[Route]:
@@ -53,28 +59,60 @@ class CompletionStore:
         self._indexes: Cache[SourceIndex] = Cache(32)
         self._texts: OrderedDict[Path, FileTexts] = OrderedDict()
         self._bytes = 0
+        self._indexed: dict[object, Sequence[_File]] = {}
+        self._ahead = set[object]()
         self._most_bytes = most_bytes
         self._reading = threading.RLock()
 
     def count(self, source: Source) -> int:
         """The completions of a source; of a damaged file none."""
-        return sum(
-            self._counts.get(file, state, lambda step=step: _count(source, step))  # type: ignore[misc]
-            for step, file, state in _states(source)
-        )
+        return sum(self._count(source, *one) for one in _states(source))
 
-    def index(self, source: Source) -> tuple[SourceIndex, list[str]]:
-        """The index of a source, and what is wrong with files that cannot be read."""
-        files = _states(source)
+    def find(self, source: Source, query: Query) -> dict[str, Any]:
+        """A page of completions: `total`, `rows`, of `count`; `facets`, see `SourceIndex`; and what is `damaged`.
+
+        A plain page in the order of the files takes only its own files. While the others are being read it is
+        `partial`: the facets are those of the page.
+        """
+        files, offset = _states(source), query.offset
+        if not query.is_plain or self._indexed.get(_key(source, files)) == files:
+            return self._find(source, files, query)
+        counts = [self._count(source, *one) for one in files]
+        ends = [*accumulate(counts)]
+        first, last = bisect_right(ends, offset), bisect_left(ends, offset + query.limit) + 1
+        before = ends[first - 1] if first else 0
+        page = self._find(source, files[first:last], replace(query, offset=offset - before))
+        with self._reading:
+            if _key(source, files) not in self._ahead:
+                self._ahead.add(_key(source, files))
+                threading.Thread(target=self._read_ahead, args=(source, files), daemon=True).start()
+        return page | {"total": sum(counts), "count": sum(counts), "partial": True}
+
+    def _find(self, source: Source, files: Sequence[_File], query: Query) -> dict[str, Any]:
+        index, damaged = self.index(source, files)
+        total, rows = index.find(query)
+        return {"total": total, "count": len(index), "rows": rows, "facets": index.facets, "damaged": damaged}
+
+    def _read_ahead(self, source: Source, files: Sequence[_File]) -> None:
+        try:
+            self.index(source, files)
+            self._indexed[_key(source, files)] = files
+        finally:
+            self._ahead.discard(_key(source, files))
+
+    def index(self, source: Source, files: Sequence[_File]) -> tuple[SourceIndex, list[str]]:
+        """The index of files of a source, and what is wrong with those that cannot be read."""
         found = [self._file(source, *one) for one in files]
         read = [(one, columns) for one, columns in zip(files, found, strict=True) if not isinstance(columns, str)]
 
         def make() -> SourceIndex:
             return SourceIndex([columns for _, columns in read], lambda number: self._text(source, *read[number][0]))
 
-        key = (source.name, *(file for _, file, _ in files[:1]))
-        index = self._indexes.get(key, [one for one, _ in read], make)
+        index = self._indexes.get((_key(source, files), len(read)), [one for one, _ in read], make)
         return index, [columns for columns in found if isinstance(columns, str)]
+
+    def _count(self, source: Source, step: int | None, file: Path, state: _State) -> int:
+        return self._counts.get(file, state, lambda: _count(source, step))
 
     def _file(self, source: Source, step: int | None, file: Path, state: _State) -> FileColumns | str:
         with self._reading:
@@ -150,14 +188,12 @@ class _View:
 
     def completions(self, request: Request) -> Response:
         query = Query.of(request.query_params)
-        source = self._source(request)
-        index, damaged = self._store.index(source)
-        total, rows = index.find(query)
-        answer = {"total": total, "count": len(index), "rows": rows, "facets": index.facets, "damaged": damaged}
-        return Json(answer)
+        with damage_reported(wanted(request, "id")):
+            return Json(self._store.find(self._source(request), query))
 
     def completion(self, request: Request) -> Response:
-        return Json(group_of(self._source(request), wanted(request, "row")))
+        with damage_reported(wanted(request, "id")):
+            return Json(group_of(self._source(request), wanted(request, "row")))
 
     def search(self, request: Request) -> Response:
         q, limit = wanted(request, "q"), whole(request.query_params, "limit")
@@ -167,11 +203,10 @@ class _View:
         found, damaged = [], list[str]()
         for identity in request.query_params.getlist("id") or self._runs.scan():
             for source in sources_of(self._runs.path(identity)):
-                index, problems = self._store.index(source)
-                damaged += problems
-                total, rows = index.find(query)
-                if total:
-                    found.append({"id": identity, **_named(source), "total": total, "rows": rows})
+                page = self._store.find(source, query)
+                damaged += page["damaged"]
+                if page["total"]:
+                    found.append({"id": identity, **_named(source), "total": page["total"], "rows": page["rows"]})
         return Json({"total": sum(one["total"] for one in found), "found": found, "damaged": damaged})
 
     def _source(self, request: Request) -> Source:
@@ -185,7 +220,7 @@ def _named(source: Source) -> dict[str, str]:
     return {"source": source.name, "kind": source.kind, "title": source.title}
 
 
-def _states(source: Source) -> list[tuple[int | None, Path, _State]]:
+def _states(source: Source) -> list[_File]:
     """The files of a source that are there, with their times and sizes."""
     found = []
     for step, path in source.files.items():
@@ -195,6 +230,10 @@ def _states(source: Source) -> list[tuple[int | None, Path, _State]]:
             continue
         found.append((step, path, (stat.st_mtime_ns, stat.st_size)))
     return found
+
+
+def _key(source: Source, files: Sequence[_File]) -> object:
+    return source.name, *(file for _, file, _ in files[:1])
 
 
 def _count(source: Source, step: int | None) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,14 +10,17 @@ from itertools import accumulate
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from covey.errors import ConfigError
 from covey.report.completions.rows import Shown
+from covey.runlog.files import writable
 
 EXCERPT = 160
 """Letters of a question or a completion in a list."""
-MOST_ROWS = 500
-"""Of one answer."""
+PAGE, MOST_ROWS = 100, 500
+"""Rows of one answer, unless asked for more or fewer, and at most."""
 
 _NUMBERS = ("reward", "advantage", "weight", "length", "calls", "failures", "seconds", "problem")
 _TEXTS = ("outcome", "ended")
@@ -26,6 +28,7 @@ _FACETS = ("reward", "advantage", "weight", "length", "calls", "seconds")
 ORDERS = ("step", *(f"{name}-{way}" for name in _FACETS for way in ("down", "up")))
 _EPISODES = ("called", "uncalled", "failed", "unanswered")
 NOT_RIGHT = "not right"
+_BATCH = 64  # files whose texts are searched together
 
 Placed = tuple[Sequence[int], Shown]
 """A group, and the places of its completions in their file."""
@@ -46,7 +49,12 @@ class Query:
     truncated: bool = False
     sort: str = "step"
     offset: int = 0
-    limit: int = 100
+    limit: int = PAGE
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether everything is wanted, in the order of the files."""
+        return self == Query(offset=self.offset, limit=self.limit)
 
     @classmethod
     def of(cls, given: Mapping[str, str]) -> Query:
@@ -69,7 +77,7 @@ class Query:
             truncated=given.get("truncated", "") not in ("", "0", "false"),
             sort=sort,
             offset=whole(given, "offset") or 0,
-            limit=min(MOST_ROWS, whole(given, "limit") or cls.limit),
+            limit=min(MOST_ROWS, whole(given, "limit") or PAGE),
         )
 
 
@@ -87,73 +95,33 @@ def whole(given: Mapping[str, str], name: str) -> int | None:
     return int(text)
 
 
-class Texts:
-    """Many texts in one buffer, searched in upper or lower case: the search of bytes is faster than any loop over them.
-
-    Lower case has as many bytes as the text, so that places in both are the same; letters for which that does not
-    hold (İ) keep their case.
-    """
-
-    def __init__(self, texts: Iterable[str]) -> None:
-        plain = [text.encode("utf-8", "surrogatepass") for text in texts]
-        self._plain = b"".join(plain)
-        self._lower = b"".join(map(_lower, plain))
-        self._starts = array("q", accumulate(map(len, plain), initial=0))
-
-    @property
-    def bytes(self) -> int:
-        return len(self._plain) + len(self._lower) + 8 * len(self._starts)
-
-    def containing(self, wanted: str) -> list[int]:
-        """The numbers of the texts that contain this one, in any case."""
-        sought = _lower(wanted.encode("utf-8", "surrogatepass"))
-        search, starts, size = self._lower.find, self._starts, len(sought)
-        found, number, at = [], 0, 0
-        while (at := search(sought, at)) >= 0:
-            number = bisect_right(starts, at, number) - 1
-            if at + size <= starts[number + 1]:
-                found.append(number)
-                at = starts[number + 1]
-            else:  # the end of one text and the beginning of the next
-                at += 1
-        return found
-
-    def excerpt(self, number: int, wanted: str) -> str:
-        """Some letters of a text, around this one where it is far from the beginning."""
-        begin, end = self._starts[number], self._starts[number + 1]
-        sought = _lower(wanted.encode("utf-8", "surrogatepass"))
-        at = self._lower.find(sought, begin, end) - begin
-        first = at - EXCERPT // 3 if at > EXCERPT // 2 else 0
-        cut = self._plain[begin + first : min(end, begin + first + 4 * EXCERPT)].decode("utf-8", "ignore")
-        return ("…" if first else "") + cut[:EXCERPT]
-
-
-def _lower(text: bytes) -> bytes:
-    if text.isascii():
-        return text.lower()
-    letters = text.decode("utf-8", "surrogatepass")
-    lower = letters.lower().encode("utf-8", "surrogatepass")
-    if len(lower) == len(text):
-        return lower
-    plain = [letter.encode("utf-8", "surrogatepass") for letter in letters]
-    low = [letter.lower().encode("utf-8", "surrogatepass") for letter in letters]
-    return b"".join(two if len(one) == len(two) else one for one, two in zip(plain, low, strict=True))
-
-
 class FileTexts:
     """The texts of the completions in one file."""
 
     def __init__(self, groups: Sequence[Placed], state: object = None) -> None:
         self.state = state  # of the file
-        self.written = Texts(one["text"] for _, group in groups for one in group["completions"])
-        self.asked = Texts(f"{group['prompt']}\n{group.get('answer', '')}" for _, group in groups)
-        self.bytes = self.written.bytes + self.asked.bytes
+        self.written = _strings(one["text"] for _, group in groups for one in group["completions"])
+        self.asked = _strings(f"{group['prompt']}\n{group.get('answer', '')}" for _, group in groups)
+        self.bytes = self.written.nbytes + self.asked.nbytes
 
-    def containing(self, wanted: str, group: np.ndarray) -> np.ndarray:
-        """Which rows have this text: they, or the prompt or gold answer of their group."""
-        found = np.isin(group, self.asked.containing(wanted))
-        found[self.written.containing(wanted)] = True
-        return found
+    def excerpt(self, place: int, wanted: str) -> str:
+        """Some letters of a completion, around this text where it is far from the beginning."""
+        text: str = self.written[place].as_py()
+        at = text.lower().find(wanted.lower())
+        first = at - EXCERPT // 3 if at > EXCERPT // 2 else 0
+        return ("…" if first else "") + text[first : first + EXCERPT]
+
+
+def _strings(texts: Iterable[str]) -> pa.LargeStringArray:
+    return pa.array(map(writable, texts), pa.large_string())
+
+
+def _containing(texts: Sequence[pa.LargeStringArray], wanted: str) -> np.ndarray:
+    """Which texts contain this one, in upper or lower case."""
+    found = pa.chunked_array(texts, pa.large_string())
+    if wanted.isascii():  # then a search of bytes is enough, and several times as fast
+        found = found.cast(pa.large_binary())
+    return np.asarray(pc.match_substring(found, writable(wanted), ignore_case=True))
 
 
 class FileColumns:
@@ -207,11 +175,11 @@ class SourceIndex:
 
     def find(self, query: Query) -> tuple[int, list[dict[str, Any]]]:
         """The number of the completions that are wanted, and one page of them as short rows."""
+        if not len(self):
+            return 0, []
         kept = self._filtered(query)
         if query.q:
-            for number, (first, last) in enumerate(zip([0, *self._ends], self._ends, strict=False)):
-                if kept[first:last].any():
-                    kept[first:last] &= self._texts(number).containing(query.q, self._files[number].group)
+            self._keep_containing(kept, query.q)
         places = np.flatnonzero(kept)
         name, _, way = query.sort.rpartition("-")
         page = slice(query.offset, query.offset + query.limit)
@@ -219,6 +187,18 @@ class SourceIndex:
             values = self._numbers[name][places]
             places = places[np.argsort(-values if way == "down" else values, kind="stable")]
         return len(places), [self._short(int(place), query.q) for place in places[page]]
+
+    def _keep_containing(self, kept: np.ndarray, wanted: str) -> None:
+        bounds = list(zip([0, *self._ends], self._ends, strict=False))
+        numbers = [number for number, (first, last) in enumerate(bounds) if kept[first:last].any()]
+        for batch in (numbers[at : at + _BATCH] for at in range(0, len(numbers), _BATCH)):
+            texts = [self._texts(number) for number in batch]
+            written = _containing([one.written for one in texts], wanted)
+            asked = _containing([one.asked for one in texts], wanted)
+            for number, one in zip(batch, texts, strict=True):
+                first, last = bounds[number]
+                kept[first:last] &= written[: last - first] | asked[: len(one.asked)][self._files[number].group]
+                written, asked = written[last - first :], asked[len(one.asked) :]
 
     def _filtered(self, query: Query) -> np.ndarray:
         kept = np.ones(len(self), dtype=bool)
@@ -236,7 +216,7 @@ class SourceIndex:
         if query.episode.startswith("="):
             kept &= ended == query.episode[1:]
         elif query.episode == "unanswered":
-            kept &= (ended != "answered") & np.not_equal(ended, None).astype(bool)
+            kept &= (ended != "answered") & (ended != None)  # noqa: E711 - of each
         elif query.episode:
             kept &= {"called": called, "uncalled": ~called, "failed": self._numbers["failures"] > 0}[query.episode]
         return kept
@@ -247,7 +227,7 @@ class SourceIndex:
         figures = {name: float(values[place]) for name, values in (("step", self._step), *self._numbers.items())}
         shown = {name: int(value) if value.is_integer() else value for name, value in figures.items() if value == value}
         words = {name: values[place] for name, values in self._words.items() if values[place] is not None}
-        question, text = file.questions[file.group[at]], self._texts(number).written.excerpt(at, wanted)
+        question, text = file.questions[file.group[at]], self._texts(number).excerpt(at, wanted)
         truncated = {"truncated": True} if self._truncated[place] == 1 else {}
         return {
             "row": row_name(file.step[at], file.places[at]),

@@ -294,6 +294,7 @@
       else if (!keep && at < 0 && !row) await choose(0, false);
       else if (!detail.hasChildNodes() && chosen !== null) await open(chosen, false);
       row = null;
+      if (found.partial) setTimeout(() => { if (now === asked) filter({ keep: true }).catch(failed); }, 2000); // what to filter by is not all known
     };
     const refresh = async ({ begin = false } = {}) => {
       sources = await provider.sources();

@@ -25,7 +25,7 @@ _GRADED_BY = ("accuracy", "exact_match", "countdown")
 """Rewards that decide right or wrong for completions without an outcome."""
 _VERSIONS = {names.COLUMN_VERSION, names.COLUMN_VERSIONS}
 _KNOWN = {names.STEP} | {value for name, value in vars(names).items() if name.startswith("COLUMN_")} - _VERSIONS
-_EXTRA_OF_EVALUATIONS = ("extracted", "well_formed", names.SCORE, names.MODE, names.NUM_MODES)
+_EXTRA_OF_EVALUATIONS = ("extracted", names.SCORE, names.MODE, names.NUM_MODES)
 
 CompletionRow = Mapping[str, Any]
 Shown = dict[str, Any]
@@ -86,7 +86,7 @@ def training_group(rows: Sequence[CompletionRow], rewards: RewardColumns, most: 
         each = {name: _number(row[name]) for name in rewards.names if name in row}
         extra = {name: value for name, value in row.items() if name not in _KNOWN and name not in each}
         weight = next((row[name] for name in names.COLUMN_WEIGHTS if name in row), None)
-        figures = {"reward": rewards.total(row), "advantage": _number(row.get(names.COLUMN_ADVANTAGE))}
+        figures: Shown = {"reward": rewards.total(row), "advantage": _number(row.get(names.COLUMN_ADVANTAGE))}
         figures |= {"weight": _number(weight), "outcome": _outcome(row)}
         shown["completions"].append(_completion(row, each, extra, figures, most))
     return shown
@@ -106,6 +106,7 @@ def evaluated_group(items: Sequence[CompletionRow], step: int | None, most: int 
     for item, row in zip(items, rows, strict=True):
         each = {name: _number(value) for name, value in (item.get("rewards") or {}).items()}
         extra = {name: item.get(name) for name in _EXTRA_OF_EVALUATIONS}
+        extra |= {"well_formed": False} if item.get("well_formed") is False else {}
         figures = {"reward": _number(item.get("reward")), "outcome": item.get("outcome")}
         shown["completions"].append(_completion(row, each, extra, figures, most))
     return shown
