@@ -1,4 +1,4 @@
-"""The charts in a real browser: what they show is what Python computes from the same rows, and all of it can be reached."""
+"""The charts in a real browser: they show what Python computes from the same rows, and all of it can be reached."""
 
 from __future__ import annotations
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
     from covey.evaluation.estimators import Estimate
     from covey.evaluation.paired import Comparison
     from covey.evaluation.planning import Plan
+    from covey.runlog.evaluations import StoredEvaluation
 
 
 def add_parser(commands: Any) -> None:
