@@ -234,7 +234,8 @@ def evaluated_set(name: str) -> str | None:
 
 def held_out_sets(rows: Iterable[Mapping[str, object]]) -> list[str]:
     """The evaluation sets in these rows, the main one first."""
-    found = dict.fromkeys(name for row in rows for metric in row if (name := evaluated_set(metric)))
+    metrics = dict.fromkeys(metric for row in rows for metric in row)
+    found = dict.fromkeys(name for metric in metrics if (name := evaluated_set(metric)))
     return sorted(found, key=lambda name: name != TEST_SET)
 
 

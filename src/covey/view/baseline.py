@@ -32,6 +32,7 @@ class Baseline:
     def __init__(self, store: RunStore) -> None:
         self._store = store
         self._found: Cache[PairedResult] = Cache(10_000)
+        self._read: Cache[StoredEvaluation] = Cache(1_000)  # without the completions
 
     def differences(self, baseline: str, entries: Sequence[Entry]) -> dict[str, dict[str, Any]]:
         """The difference of each entry with a held-out figure from the baseline, by id.
@@ -48,45 +49,42 @@ class Baseline:
         return {one.id: _as_json(result) for one, result in zip(others, results, strict=True)}
 
     def _compared(self, first: Entry, other: Entry) -> PairedResult:
-        paths = self._store.path(first.id), self._store.path(other.id)
-        state = [signature(path) for path in paths]
-        return self._found.get((paths, other.metric), state, lambda: compare_newest(first, other, *paths))
+        if first.metric != other.metric:
+            figures = [f"“{figure_name(entry.metric)}”" if entry.metric else "none" for entry in (first, other)]
+            return PairedResult("", reason=f"the figures differ ({figures[0]} and {figures[1]})")
+        one, two = self._store.path(first.id), self._store.path(other.id)
+        state = signature(one), signature(two)
+        return self._found.get((one, two), state, lambda: self._compare(one, two, other.metric))
 
+    def _compare(self, one: Path, two: Path, metric: str | None) -> PairedResult:
+        try:
+            with damage_reported(two):
+                evaluations = self._newest(one, two), self._newest(two, one)
+                found = compare_evaluations(*evaluations, metric=metric)
+        except NotComparableError as error:
+            return PairedResult("", reason=error.reason)
+        except CoveyError as error:
+            return PairedResult("", reason=str(error))
+        name = str(evaluations[0].settings["name"])
+        if not found.problems:
+            return PairedResult(name, reason="no problem has a score in both")
+        return PairedResult(name, found=found)
 
-def compare_newest(first: Entry, other: Entry, one: Path, two: Path) -> PairedResult:
-    """The paired comparison of the newest evaluations of two runs, on the figure that both are judged by.
-
-    Args:
-        one: the folder of the first.
-        two: the folder of the other.
-    """
-    if first.metric != other.metric:
-        figures = [f"“{figure_name(entry.metric)}”" if entry.metric else "none" for entry in (first, other)]
-        return PairedResult("", reason=f"the figures differ ({figures[0]} and {figures[1]})")
-    try:
-        with damage_reported(two):
-            evaluations = [_newest(one, two), _newest(two, one)]
-            found = compare_evaluations(*evaluations, metric=other.metric)
-    except NotComparableError as error:
-        return PairedResult("", reason=error.reason)
-    except CoveyError as error:
-        return PairedResult("", reason=str(error))
-    name = str(evaluations[0].settings["name"])
-    if not found.problems:
-        return PairedResult(name, reason="no problem has a score in both")
-    return PairedResult(name, found=found)
+    def _newest(self, folder: Path, other: Path) -> StoredEvaluation:
+        return self._read.get(
+            (folder, is_evaluation(other) and other), signature(folder), lambda: _newest(folder, other)
+        )
 
 
 def _newest(folder: Path, other: Path) -> StoredEvaluation:
-    """The evaluation of a folder: of a run the newest of training on the main held-out set, or, beside an evaluation,
-    that on the same set."""
+    """The evaluation of a folder that is compared: of a run the newest of training on the main held-out set, or, beside
+    an evaluation of its own, that on the same set."""
     if is_evaluation(folder):
         return read_stored(folder)
     if is_evaluation(other):
         return newest_in_common([folder], str(read_stored(other).settings["name"]))[0]
-    of_training = {
-        name: file for (training, name), file in newest_evaluations(folder, skip_damaged=True).items() if training
-    }
+    found = newest_evaluations(folder, skip_damaged=True)
+    of_training = {name: file for (training, name), file in found.items() if training}
     if not of_training:
         return newest_in_common([folder], None)[0]
     return read_stored(of_training.get(names.TEST_SET) or next(iter(of_training.values())))

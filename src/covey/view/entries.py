@@ -96,7 +96,7 @@ class Entry:
 
 def entry_of(folder: Path, identity: str) -> Entry:
     """The entry of a run or evaluation; of one that cannot be read, with the reason as its message."""
-    own = {"id": identity, "name": folder.absolute().name, "path": str(folder)}
+    own: dict[str, Any] = {"id": identity, "name": folder.absolute().name, "path": str(folder)}
     try:
         noted = read_tags(folder)
     except CoveyError as error:
