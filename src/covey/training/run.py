@@ -36,7 +36,7 @@ from covey.training.distributed.sharding import ACCELERATE, asks_for_fsdp, check
 from covey.training.examination import Examination
 from covey.training.failure import recording_failure
 from covey.training.library_logs import logging_to, showing_warnings
-from covey.training.preflight.findings import print_findings
+from covey.training.preflight.findings import log_ignored, print_findings
 from covey.training.preflight.requirements import check_disk_space
 from covey.training.preflight.trackers import guard_trackers, log_benchmarks, log_to_trackers, tracker_environment
 from covey.training.trl.step_timer import StepTimer
@@ -71,6 +71,11 @@ class RunResult:
     peak_memory_bytes: int = 0
     main: bool = True
     """Whether this is the main process."""
+
+    def _repr_html_(self) -> str:
+        from covey.report.results import run_html
+
+        return run_html(self.run)
 
 
 def run_training(config: Config, run_name: str, console: Any, objective: Given = None) -> RunResult:
@@ -128,10 +133,7 @@ def _begin(
             stack.callback(checked.close)
             findings, ignored = checked.must_pass()
         print_findings(console, findings)
-        for finding in ignored:
-            note = f"{time.strftime('%Y-%m-%d %H:%M:%S')} ignore_checks=[{finding.key}]: {redact(finding.text)}\n"
-            with early_log.open("a", encoding="utf-8") as log:
-                log.write(note)
+        log_ignored(early_log, ignored)
         return _build(checked, plan, console, processes, early_log)
 
 
@@ -142,6 +144,7 @@ def _build(checked: Examination, plan: ResumePlan, console: Any, processes: Proc
         with (
             processes.all_or_none(),
             logging_to(early_log),
+            showing_warnings(lambda text: _print_notes(console, [text])),
             console.status("Building the trainer …"),
             expanded(config, run, plan, (checked.source, checked.tokenizer), processes) as (source, tokenizer),
         ):
@@ -181,9 +184,8 @@ def _build(checked: Examination, plan: ResumePlan, console: Any, processes: Proc
             result = _train(job, console)
             if result.main and result.finished:  # still under the lock: the next process finds a finished run
                 processes.leave()
-                write_summary(
-                    run, before_and_after(run), result.training_seconds, result.peak_memory_bytes, result.reason
-                )
+                used = result.training_seconds, result.peak_memory_bytes
+                write_summary(run, before_and_after(run), *used, result.reason)
             return result
 
 

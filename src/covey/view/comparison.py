@@ -20,7 +20,7 @@ from covey.report.compare import differences
 from covey.report.completions.rows import evaluated_group
 from covey.report.load import read_mapping
 from covey.runlog import RunDirectory, names
-from covey.runlog.evaluations import SETTINGS, is_evaluation
+from covey.runlog.evaluations import SETTINGS, is_evaluation, read_completions
 from covey.view.cache import Cache
 from covey.view.discovery import signature
 from covey.view.entries import damage_reported
@@ -69,7 +69,7 @@ def problems_of(pair: _Pair, found: Comparison, show: str, page: slice) -> tuple
         show: one of `SHOW`; empty for all problems.
         page: which of them.
     """
-    ones, others = (by_problem(read_stored(path).completions()) for path in pair[1:])
+    ones, others = (by_problem(read_completions(path)) for path in pair[1:])
     changes = dict.fromkeys(found.gained, "gained") | dict.fromkeys(found.lost, "lost")
     places = {"": range(len(ones)), "changed": sorted(changes), "gained": found.gained, "lost": found.lost}[show]
     shown = []

@@ -28,6 +28,8 @@ from covey.view.store import RunStore
 
 MOST_BYTES = 1 << 30
 """Of texts that are kept in memory for the next search; others are read again."""
+AHEAD = "completions ahead"
+"""The name of threads that read what has not been asked for yet."""
 MOST_FOUND = 5
 """Completions of one source in a search over all runs."""
 
@@ -85,7 +87,7 @@ class CompletionStore:
         with self._reading:
             if _key(source, files) not in self._ahead:
                 self._ahead.add(_key(source, files))
-                threading.Thread(target=self._read_ahead, args=(source, files), daemon=True).start()
+                threading.Thread(target=self._read_ahead, args=(source, files), name=AHEAD, daemon=True).start()
         return page | {"total": sum(counts), "count": sum(counts), "partial": True}
 
     def _find(self, source: Source, files: Sequence[_File], query: Query) -> dict[str, Any]:

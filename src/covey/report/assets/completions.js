@@ -85,6 +85,7 @@
   };
   const show = (root, provider, { source = null, row = null, q = "", chosen: told = () => {} } = {}) => {
     const form = element("form", "filters");
+    form.hidden = true; // until it is known what there is to filter by
     for (const [name, value] of [["role", "search"], ["aria-label", "Filters"], ["autocomplete", "off"]]) form.setAttribute(name, value);
     const fields = {
       source: control("select", "source", "Which completions"),
@@ -117,6 +118,7 @@
     split.append(list, detail);
     const notes = element("p", "small notes"); // files that cannot be read
     notes.setAttribute("role", "status");
+    notes.textContent = "Reading the completions …";
     root.replaceChildren(form, notes, split);
 
     let sources = [];
@@ -205,6 +207,7 @@
       if (wanted) {
         const walk = document.createTreeWalker(split, NodeFilter.SHOW_TEXT);
         while (walk.nextNode()) {
+          if (!walk.currentNode.parentElement.closest(".body, .call, .question, .text, pre")) continue;
           const text = walk.currentNode.data.toLowerCase();
           for (let at = text.indexOf(wanted); at >= 0 && ranges.length < 2000; at = text.indexOf(wanted, at + wanted.length)) {
             if (at + wanted.length > walk.currentNode.length) break;
@@ -231,9 +234,9 @@
       const members = [...group.completions];
       const most = Math.max(0, ...members.map((one) => Math.abs(one.advantage ?? 0)));
       const head = element("div", "about");
-      const where = [group.problem == null ? "" : `Problem ${group.problem}`, group.step == null ? "" : `Step ${group.step}`];
+      const where = [group.problem == null ? "" : `Problem ${group.problem}`, group.step == null ? "" : group.problem == null ? `Step ${group.step}` : String(group.step)];
       const size = of.kind === "training" ? `a group of ${members.length}` : some(members.length, "completion");
-      head.append(element("h3", "", `${where.filter(Boolean).join(", ")}: ${size}`));
+      head.append(element("h3", "", `${where.filter(Boolean).join(", step ")}: ${size}`));
       const modeOf = (one) => one.extra?.mode ?? null; // which right answer a completion is
       const named = [...new Set(members.map(modeOf))].filter((mode) => mode !== null);
       if (named.length) members.sort((one, other) => (modeOf(one) === null) - (modeOf(other) === null) || named.indexOf(modeOf(one)) - named.indexOf(modeOf(other)));
@@ -280,6 +283,7 @@
       const found = await provider.list(query(0));
       if (now !== asked) return;
       notes.textContent = (found.damaged ?? []).join(" ");
+      form.hidden = false;
       pages = new Map([[0, found.rows]]);
       total = found.total;
       offer(found.facets);
@@ -292,13 +296,13 @@
       draw();
       if (!total && !keep) detail.replaceChildren();
       else if (!keep && at < 0 && !row) await choose(0, false);
-      else if (!detail.hasChildNodes() && chosen !== null) await open(chosen, false);
+      else if (!detail.hasChildNodes() && chosen !== null) await open(chosen, row !== null);
       row = null;
       if (found.partial) setTimeout(() => { if (now === asked) filter({ keep: true }).catch(failed); }, 2000); // what to filter by is not all known
     };
     const refresh = async ({ begin = false } = {}) => {
       sources = await provider.sources();
-      options(fields.source, Object.fromEntries(sources.map((one) => [one.source, one.title])));
+      options(fields.source, Object.fromEntries(sources.map((one) => [one.source, one.title + (one.count == null ? "" : ` (${one.count.toLocaleString("en")})`)])));
       if (begin && sources.some((one) => one.source === source)) fields.source.value = source;
       source = null;
       fields.source.hidden = sources.length < 2;

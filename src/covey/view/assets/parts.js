@@ -92,6 +92,15 @@ covey.parts = (() => {
   const table = (heads, rows, attributes = {}) => element("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": attributes.caption },
     element("table", {}, element("thead", {}, element("tr", {}, heads.map((head) => element("th", { scope: "col" }, head)))),
       element("tbody", {}, rows.map((cells) => element("tr", {}, cells.map((cell) => element("td", {}, cell ?? NONE)))))));
+  // Gives an element these children, and keeps those that are the same already: what is being clicked or read stays.
+  const renew = (parent, ...children) => {
+    children.forEach((child, at) => {
+      const now = parent.childNodes[at];
+      if (!now) parent.append(child);
+      else if (!now.isEqualNode(child)) now.replaceWith(child);
+    });
+    while (parent.childNodes.length > children.length) parent.lastChild.remove();
+  };
   const section = (title, ...children) => element("section", {}, element("h2", {}, title), ...children);
   // Panes of which one is shown: `panes` maps titles to elements; `chosen(title, byHand)` follows the choice.
   const tabs = (label, panes, wanted, chosen) => {
@@ -126,5 +135,5 @@ covey.parts = (() => {
     status.hidden = !text;
   };
 
-  return { NONE, ago, announce, badge, difference, figure, get, interval, intervalBar, isShare, link, load, post, progress, query, section, table, tabs, tagsOf, time, tokens };
+  return { NONE, ago, announce, badge, difference, figure, get, interval, intervalBar, isShare, link, load, post, progress, query, renew, section, table, tabs, tagsOf, time, tokens };
 })();

@@ -2,7 +2,7 @@
 // One run, live: what its report shows, its charts, and every completion.
 (() => {
   const { element } = covey;
-  const { badge, get, link, load, progress, section, table, tabs, tagsOf } = covey.parts;
+  const { badge, get, link, load, progress, renew, section, table, tabs, tagsOf } = covey.parts;
   const LEVELS = { warn: "Warning:", note: "Note:", good: "Good:" };
 
   const gain = (change) => {
@@ -53,17 +53,20 @@
     if (!isRun) delete panes.Overview;
     let browser = null;
 
-    const drawTop = ({ entry, title, ended }) => top.replaceChildren(
-      element("p", { class: "run" }, badge(entry.status), element("a", { href: link("") }, "Runs"), ` / ${entry.id === "." ? entry.name : entry.id} `, ["training", "preparing"].includes(entry.status) ? progress(entry) : null),
-      element("h1", {}, title || entry.name), element("p", { class: "ended" }, entry.status === "training" ? "It is training: what is shown here follows." : ended ?? entry.message ?? ""),
-      element("p", { class: "tags" }, tagsOf(entry), entry.note ? element("span", { class: "note" }, entry.note) : null));
+    const drawTop = ({ entry, title, ended }) => {
+      const training = ["training", "preparing"].includes(entry.status);
+      renew(top, element("p", { class: "run" }, badge(entry.status), element("a", { href: link("") }, "Runs"), ` / ${entry.id === "." ? entry.name : entry.id}`),
+        element("h1", {}, title || entry.name),
+        element("p", { class: "ended" }, training ? progress(entry) : null, training ? " What is shown here follows the run." : entry.message ?? ended ?? ""),
+        element("p", { class: "tags" }, tagsOf(entry), entry.note ? element("span", { class: "note" }, entry.note) : null));
+    };
     const drawSummary = (found) => {
       const parts = [];
       if (found.changes?.length) parts.push(element("section", { class: "gains", "aria-label": "Before and after" }, found.changes.map(gain)));
       if (found.settings?.length) parts.push(facts(found.settings));
       if (found.findings?.length) parts.push(section("Findings", element("ul", { class: "findings" }, found.findings.map(finding))));
-      summary.replaceChildren(...parts);
-      more.replaceChildren(...(found.evaluations?.length ? [evaluations(found.evaluations)] : []), ...(found.modes?.length ? [modes(found.modes)] : []));
+      renew(summary, ...parts);
+      renew(more, ...(found.evaluations?.length ? [evaluations(found.evaluations)] : []), ...(found.modes?.length ? [modes(found.modes)] : []));
     };
     let configText = null;
     const drawRun = (found) => {

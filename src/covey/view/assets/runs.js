@@ -2,7 +2,7 @@
 // The leaderboard: every run of the folder, sorted, filtered, and against a baseline; tags and notes are edited here.
 (() => {
   const { element } = covey;
-  const { NONE, ago, badge, difference, figure, get, interval, intervalBar, isShare, link, post, progress, query, tagsOf, time, tokens } = covey.parts;
+  const { NONE, ago, badge, difference, figure, get, interval, intervalBar, isShare, link, post, progress, renew, tagsOf, time, tokens } = covey.parts;
 
   // Columns: what they are called, what they sort by, and how they show an entry.
   const where = (entry) => (entry.id === "." || entry.id === entry.name ? null : element("span", { class: "where" }, entry.id));
@@ -50,7 +50,7 @@
     const filters = element("form", { class: "filters", role: "search", "aria-label": "Filter runs", autocomplete: "off", onsubmit: (event) => event.preventDefault() },
       search, ...Object.values(fields), element("label", {}, "baseline ", baselineField), picked, count);
     const offer = (field, options, value) => {
-      field.replaceChildren(...options.map(([name, text]) => element("option", { value: name }, text)));
+      renew(field, ...options.map(([name, text]) => element("option", { value: name }, text)));
       field.value = options.some(([name]) => name === value) ? value : "";
       field.hidden = options.length < 3;
     };
@@ -62,6 +62,7 @@
       offer(baselineField, [["", "none"], ...entries.filter((entry) => entry.value !== null).map((entry) => [entry.id, entry.id === "." ? entry.name : entry.id])], state.baseline);
       baselineField.closest("label").hidden = baselineField.hidden;
     };
+    const byId = (id) => entries.find((entry) => entry.id === id);
     const matches = (entry) => {
       const text = [entry.name, entry.id, entry.model, entry.data, entry.objective, entry.status, entry.note, ...entry.tags].join("\n").toLowerCase();
       return state.q.toLowerCase().split(/\s+/).every((word) => text.includes(word))
@@ -86,34 +87,39 @@
     const listed = element("table", { class: "runs" }, element("caption", { class: "unseen" }, "Runs"), element("thead", {}, head), body);
     const empty = element("p", { class: "empty", hidden: true });
     const columns = () => COLUMNS.filter((column) => !column.baseline || state.baseline);
+    const sortedBy = (column) => {
+      if (state.sort.replace("-", "") !== column.key) return (column.down ? "-" : "") + column.key;
+      return state.sort.startsWith("-") ? column.key : `-${column.key}`;
+    };
     const drawHead = () => {
       const by = state.sort.replace("-", "");
-      const focused = head.contains(document.activeElement) ? document.activeElement.dataset.sort : null;
-      head.replaceChildren(element("th", { scope: "col" }, element("span", { class: "unseen" }, "Selected")), ...columns().map((column) => {
+      renew(head, element("th", { scope: "col" }, element("span", { class: "unseen" }, "Selected")), ...columns().map((column) => {
         const order = column.key !== by ? "none" : state.sort.startsWith("-") ? "descending" : "ascending";
-        const next = column.key === by ? (order === "ascending" ? "-" : "") : column.down ? "-" : "";
         return element("th", { scope: "col", "aria-sort": order, class: column.key },
-          element("button", { type: "button", "data-sort": column.key, onclick: () => set("sort", next + column.key) },
+          element("button", { type: "button", "data-sort": column.key, onclick: () => { set("sort", sortedBy(column)); head.querySelector(`[data-sort="${column.key}"]`).focus(); } },
             column.title, element("span", { "aria-hidden": "true" }, { ascending: " ↑", descending: " ↓", none: "" }[order])));
       }), element("th", { scope: "col" }, element("span", { class: "unseen" }, "Tags and note")));
-      if (focused) head.querySelector(`[data-sort="${focused}"]`)?.focus();
     };
     const row = (entry) => {
       const box = element("input", { type: "checkbox", "aria-label": `Select ${entry.name}`, onchange: () => { choose(entry.id, box.checked); } });
-      box.checked = selected.has(entry.id);
       const first = element("td", { class: "name" }, element("a", { href: link("run", { id: entry.id }) }, entry.name), where(entry),
         element("span", { class: "tags" }, tagsOf(entry), entry.note ? element("span", { class: "note" }, entry.note) : null));
       const cells = columns().slice(1).map((column) => element("td", { class: column.key, "data-title": column.title }, column.cell(entry, state.baseline)));
-      const edit = element("button", { type: "button", class: "edit", "aria-label": `Tags and note of ${entry.name}`, title: "Tags and note (t)", onclick: () => editTags(entry) }, "✎");
-      return element("tr", { "data-id": entry.id, class: selected.has(entry.id) ? "chosen" : "" }, element("td", { class: "pick" }, box), first, ...cells, element("td", { class: "actions" }, edit));
+      const edit = element("button", { type: "button", class: "edit", "aria-label": `Tags and note of ${entry.name}`, title: "Tags and note (t)", onclick: () => editTags(byId(entry.id)) }, "✎");
+      return [element("td", { class: "pick" }, box), first, ...cells, element("td", { class: "actions" }, edit)];
     };
     const draw = () => {
       shown = sorted(entries.filter(matches));
       drawHead();
       const rows = shown.map((entry) => {
-        const from = JSON.stringify([entry, state.baseline, selected.has(entry.id)]);
-        if (made.get(entry.id)?.from !== from) made.set(entry.id, { from, row: row(entry) });
-        return made.get(entry.id).row;
+        const from = JSON.stringify([entry, state.baseline]);
+        const there = made.get(entry.id) ?? { row: element("tr", { "data-id": entry.id }) };
+        if (there.from !== from) renew(there.row, ...row(entry));
+        there.from = from;
+        there.row.classList.toggle("chosen", selected.has(entry.id));
+        there.row.querySelector("input").checked = selected.has(entry.id);
+        made.set(entry.id, there);
+        return there.row;
       });
       if (rows.length !== body.children.length || rows.some((one, at) => one !== body.children[at])) {
         const active = document.activeElement;
@@ -121,7 +127,8 @@
         body.replaceChildren(...rows);
         if (place) made.get(place[0])?.row.querySelectorAll("a, input, button")[place[1]]?.focus({ preventScroll: true });
       }
-      count.textContent = shown.length === entries.length ? `${entries.length.toLocaleString("en")} runs` : `${shown.length.toLocaleString("en")} of ${entries.length.toLocaleString("en")} runs`;
+      const of = shown.length === entries.length ? "" : `${shown.length.toLocaleString("en")} of `;
+      count.textContent = `${of}${entries.length.toLocaleString("en")} run${entries.length === 1 ? "" : "s"}`;
       picked.hidden = !selected.size;
       compareButton.textContent = selected.size < 2 ? "Select another to compare" : `Compare ${selected.size}`;
       compareButton.disabled = selected.size < 2;
@@ -176,7 +183,7 @@
       const at = rows.indexOf(onRow());
       rows[Math.min(rows.length - 1, Math.max(0, at < 0 ? 0 : at + by))]?.querySelector("a").focus();
     };
-    const entryHere = () => entries.find((entry) => entry.id === onRow()?.dataset.id);
+    const entryHere = () => byId(onRow()?.dataset.id);
     const keys = {
       j: () => step(1), k: () => step(-1), "/": () => search.focus(), c: compare,
       x: () => { const entry = entryHere(); if (entry) choose(entry.id, !selected.has(entry.id)); },
