@@ -31,9 +31,7 @@ def how_it_ended(record: RunRecord) -> tuple[str, str]:
 
 def _resumes(record: RunRecord) -> str:
     newest = record.run.newest_checkpoint()
-    return (
-        f"The same command resumes from {newest.name}." if newest else "Without a checkpoint, it can only start again."
-    )
+    return f"The same command resumes from {newest.name}." if newest else "There is no checkpoint to resume from."
 
 
 def key_settings(record: RunRecord) -> list[tuple[str, str]]:
