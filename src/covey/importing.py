@@ -44,22 +44,29 @@ def import_object(name: str, key: str, error: type[CoveyError]) -> Any:
     raise error(f"{key}: {name}: {source} has no {attribute or 'name after the colon'}; it has {shown}.")
 
 
-def code_hashes(names: Iterable[str]) -> dict[str, str]:
-    """The SHA-256 of the file of each of these objects, by name; names of Covey's own parts have none.
-
-    A name that leads to no file is left out.
-    """
+def code_files(names: Iterable[str]) -> dict[str, Path]:
+    """The file of each of these objects, by name; names of Covey's own parts, or that lead to no file, are left out."""
     found = {}
     for name in names:
         source, colon, _ = name.rpartition(":")
         file: str | None = source
         if colon and not source.endswith(".py"):
+            _make_importable(Path.cwd())
             spec = None
             with contextlib.suppress(ImportError, ValueError):
                 spec = importlib.util.find_spec(source)
             file = spec.origin if spec is not None else None
         if colon and file is not None and (path := Path(file).expanduser()).is_file():
-            found[name] = hashlib.sha256(path.read_bytes()).hexdigest()
+            found[name] = path
+    return found
+
+
+def code_hashes(names: Iterable[str]) -> dict[str, str]:
+    """The SHA-256 of these files, by name; one that cannot be read is left out."""
+    found = {}
+    for name, file in code_files(names).items():
+        with contextlib.suppress(OSError):
+            found[name] = hashlib.sha256(file.read_bytes()).hexdigest()
     return found
 
 

@@ -102,7 +102,7 @@ def test_a_missing_run_is_not_searched_on_the_hub(here: Path, capsys: pytest.Cap
     (here / "out" / "first").mkdir(parents=True)
     (here / "out" / "first" / "config.yaml").touch()
     assert main(["eval", "out/frist"]) == 1
-    assert "There is no run out/frist. out has 1, first among them." in capsys.readouterr().err
+    assert "There is no run out/frist. Did you mean out/first?" in capsys.readouterr().err
 
 
 def test_cfg_job_prints_what_covey_config_prints(here: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -343,7 +343,9 @@ class Examination:
         yield from self._attempt("settings", lambda: check_router(config, model))
         yield from check_memory(config, model, longest)
         if self.is_main:
-            yield from check_answers(config, self.loaded)
+            self.progress("Trying the rewards …")
+            encode = lambda text: self.tokenizer(text, add_special_tokens=False).input_ids  # noqa: E731
+            yield from check_answers(config, self.loaded, encode, self.output)
 
     def _attempt(self, check: str, call: Callable[[], T]) -> Findings[T | None]:
         """The result of what the run needs; if it raises, None and a finding that nothing overrides."""

@@ -19,7 +19,6 @@ from covey.answers import Tags
 from covey.config import Config, to_yaml
 from covey.config.secrets import redact
 from covey.evaluation.grading import SEED_OFFSET, HeldOutGrader, grader_name
-from covey.importing import code_hashes
 from covey.model.reasoning_vocab.token_map import MAP_FILE
 from covey.report.live import LiveReport
 from covey.report.summary import before_and_after, write_summary
@@ -27,6 +26,7 @@ from covey.rewards.runner import RewardRunner
 from covey.runlog.checkpoint import unmark
 from covey.runlog.directory import RunDirectory
 from covey.runlog.files import write_atomically
+from covey.runlog.own_code import record_environment
 from covey.runlog.rotation import bounded
 from covey.training.batch_source.recording import CompletionRecorder
 from covey.training.build import build_trainer, save_final_model
@@ -270,6 +270,7 @@ def _add_callbacks(job: _Job, writer: MetricsWriter, display: Display) -> None:
     """Add the callbacks that evaluate, and write metrics and completions to the run directory and the display."""
     from covey.model.reasoning_vocab.vocabulary import vocabulary_of
     from covey.training.callbacks.evaluation import EvaluationCallback
+    from covey.training.callbacks.own_code import OwnCodeCallback
     from covey.training.callbacks.reasoning_rate import ReasoningRate
     from covey.training.callbacks.run_log import RunLogCallback
     from covey.training.checkpoint.best import broadcast_from_main, fire_on_evaluate, link_best
@@ -313,6 +314,8 @@ def _add_callbacks(job: _Job, writer: MetricsWriter, display: Display) -> None:
     )
     trainer.add_callback(log)
     trainer.checkpoints.before_marker.append(log.keep_records)
+    if config.own_code:
+        trainer.add_callback(OwnCodeCallback(config.own_code, run.code, display.note))
 
 
 def _evaluate(job: _Job) -> Mapping[str, EvaluationResult]:
@@ -380,7 +383,7 @@ def _open_run_directory(config: Config, run: RunDirectory, plan: ResumePlan) -> 
     for leftover in run.root.glob("*/.*.tmp"):  # of a killed process
         leftover.unlink()
     shutil.rmtree(run.rollouts, ignore_errors=True)  # likewise
-    run.write_environment(code_hashes(config.own_code))
+    record_environment(run, config.own_code)
 
 
 def _print_notes(console: Any, notes: Iterable[str]) -> None:

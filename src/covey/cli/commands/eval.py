@@ -60,10 +60,8 @@ def run(arguments: argparse.Namespace) -> int:
     composed = dataclasses.replace(request, recipe=recipe, overrides=(*request.overrides, source)).compose()
     config = composed.config
     paths = _paths(arguments.path)
-    from covey.evaluation.benchmarks import check_benchmarks
-
-    check_benchmarks(config.evaluation.benchmarks, "evaluation.benchmarks")
-    check_benchmarks(paths, "--path")
+    benchmarks = config_arguments.benchmark_paths(config, paths)
+    config_arguments.check_paths(benchmarks or config_arguments.data_paths(config))
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     config_arguments.print_notes(composed)
     console = config_arguments.make_console()
