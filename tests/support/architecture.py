@@ -32,7 +32,7 @@ LAYERS = {
     "environments": 5,
     "evaluation": 6,
     "report": 7,
-    "view": 7,
+    "view": 8,
     "training": 8,
     "launch": 8,
     "cli": 9,

@@ -46,7 +46,8 @@ from covey.model.reward_model import reward_models
 from covey.rewards.runner import RewardRunner
 from covey.rollout import InferenceEngine, LocalEngine, SamplingSettings
 from covey.rollout.registry import make_engine
-from covey.runlog.directory import RunDirectory, describe_environment
+from covey.runlog.directory import RunDirectory
+from covey.runlog.environment import describe_environment
 from covey.runlog.evaluations import (
     StoredEvaluation,
     append_completions,

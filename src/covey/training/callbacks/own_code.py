@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +21,10 @@ class OwnCodeCallback(TrainerCallback):
     Args:
         names: the parts, `Config.own_code`.
         kept_in: the folder with the copies of the start, for the message.
-        note: shows the user a line, in addition to the log.
     """
 
-    def __init__(self, names: Sequence[str], kept_in: Path, note: Callable[[str], None]) -> None:
-        self._names, self._kept_in, self._note = names, kept_in, note
+    def __init__(self, names: Sequence[str], kept_in: Path) -> None:
+        self._names, self._kept_in = names, kept_in
         self._known = code_hashes(names)
 
     def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
@@ -34,12 +33,7 @@ class OwnCodeCallback(TrainerCallback):
         now = code_hashes(self._names)
         found = edited(self._known, now)
         self._known |= now
-        if not found:
-            return
-        text = (
-            f"The file of {', '.join(found)} was edited by step {state.global_step}. What is loaded stays as it was; "
-            "worker processes that start from now on, and a resume, import the new version, so rewards may change "
-            f"within the run. {self._kept_in} has the version of the start."
-        )
-        logger.warning("%s", text)
-        self._note(f"WARNING: {text}")
+        if found:
+            text = "The file of %s was edited by step %d. What is loaded stays as it was; worker processes that start "
+            text += "from now on, and a resume, import the new version. %s has the version of the start."
+            logger.warning(text, ", ".join(found), state.global_step, self._kept_in)
