@@ -26,7 +26,7 @@ _WORDS = (
     (r"expected ',' or '\}', but got", "a mapping that began with {{ is not closed, or a comma is missing in it"),
     (r"(?:unexpected end of stream|end of stream while scanning)", "a text in quotes is not closed"),
     (r"unknown escape character '(.)'", r"\{} means nothing in double quotes: use single quotes, or \\"),
-    (r"expected the node content, but found", "a value is missing, or a text that begins with such a sign needs quotes"),
+    (r"expected the node content, but found", "a value is missing, or a text that begins with a sign needs quotes"),
     (r"undefined alias '?([^\s']+)'?", "*{} refers to an anchor (&{}) that is not there: put a text with * in quotes"),
     (r"duplicate key (.+)", "found duplicate key {}, with another value than above"),
     (r"but found another document", "`---` begins a second document: a config is one"),

@@ -48,7 +48,6 @@ def load(
     answer_for: str | None = "the run",
     environment: EnvironmentConfig | None = None,
     benchmark: str | None = None,
-) -> LoadedData| None = None,
 ) -> LoadedData:
     """Load the data of a config; the same for the same files, config and seed.
 

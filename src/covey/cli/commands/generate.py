@@ -20,10 +20,10 @@ def add_parser(commands: Any) -> None:
         "generate",
         help="generate completions of a prompt or a file of prompts",
         description=(
-            "Complete one prompt, or every prompt of a file: one that training reads (jsonl, json, csv, parquet), or any "
-            "other text with one prompt per line. For a file the output is JSON Lines: prompt and completion. The model of "
-            "a run with tools or an environment calls them: the rows then hold the messages too, and the environment "
-            "gets the other columns of the file."
+            "Complete one prompt, or every prompt of a file: one that training reads (jsonl, json, csv, parquet), or "
+            "any other text with one prompt per line. For a file the output is JSON Lines: prompt and completion. The "
+            "model of a run with tools or an environment calls them: the rows then hold the messages too, and the "
+            "environment gets the other columns of the file."
         ),
     )
     parser.add_argument("model", metavar="MODEL", help="a model, a run directory or a checkpoint")

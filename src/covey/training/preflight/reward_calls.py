@@ -49,7 +49,8 @@ def try_calls(
         encode: gives the token ids of a completion.
     """
     generations = config.training.num_generations
-    rows, texts = ([one for one in each for _ in range(generations)] for each in (rows, texts))
+    rows = [row for row in rows for _ in range(generations)]
+    texts = [text for text in texts for _ in range(generations)]
     prompts = [row["prompt"] for row in rows]
     replies = [
         text if isinstance(prompt, str) else [{"role": "assistant", "content": text}]
