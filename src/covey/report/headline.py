@@ -39,7 +39,9 @@ def training_time(record: RunRecord) -> str | None:
 
 def _resumes(record: RunRecord) -> str:
     newest = record.run.newest_checkpoint()
-    return f"The same command resumes from {newest.name}." if newest else "Without a checkpoint, it can only start again."
+    return (
+        f"The same command resumes from {newest.name}." if newest else "Without a checkpoint, it can only start again."
+    )
 
 
 def key_settings(record: RunRecord) -> list[tuple[str, str]]:

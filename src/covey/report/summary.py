@@ -155,9 +155,11 @@ def best_row(record: RunRecord) -> Row | None:
 
 def before_and_after(run: RunDirectory) -> list[Change]:
     """The changes of a run; another one to the best checkpoint if that is better than the first and not the last."""
-    if not read_metrics(run.metrics):
-        return []
-    record = load_run(run.root)
+    return rows_of(load_run(run.root)) if read_metrics(run.metrics) else []
+
+
+def rows_of(record: RunRecord) -> list[Change]:
+    """See `before_and_after`."""
     table = changes(record)
     best = best_row(record)
     if table and best is not None and best[names.STEP] != table[0].steps[1]:
@@ -210,7 +212,8 @@ def summary_line(step: int, seconds: float, peak_memory_bytes: int, reason: str 
     minutes, rest = divmod(round(seconds), 60)
     memory = peak_memory_bytes / 1e9
     why = f"Finished, as {reason}: " if reason else ""
-    return f"{why}{step} steps, {minutes} min {rest:02d} s of training here, {memory:.1f} GB peak memory."
+    steps = f"{step} step{'s' * (step != 1)}"
+    return f"{why}{steps}, {minutes} min {rest:02d} s of training here, {memory:.1f} GB peak memory."
 
 
 def _numbers(metric: str, found: Estimate) -> dict[str, float | None]:

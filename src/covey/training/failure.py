@@ -28,7 +28,7 @@ def recording_failure(run: RunDirectory, processes: Processes, console: Any) -> 
         raise
     except BaseException as error:
         if processes.is_first_to_fail(error):
-            logger.error("The run failed.", exc_info=True)  # noqa: TRY400 (an exception of any kind)
+            logger.error("The run failed.", exc_info=True)
             with contextlib.suppress(OSError, CoveyError):  # such as a full disk, of which the error itself tells
                 write_failure(run, error)
             if processes.count == 1:  # others end soon, and a launcher then ends this one before its message

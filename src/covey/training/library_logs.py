@@ -37,7 +37,7 @@ def logging_to(file: Path) -> Iterator[None]:
 
 @contextmanager
 def showing_warnings(show: Callable[[str], None]) -> Iterator[None]:
-    """Context manager: Covey's own warnings are shown to the user as well, their first lines, those that repeat only once."""
+    """Context manager: Covey's own warnings are shown to the user as well, by their first lines."""
     handler = _Shown(show)
     logger = logging.getLogger("covey")
     logger.addHandler(handler)

@@ -397,4 +397,3 @@ def _open_run_directory(config: Config, run: RunDirectory, plan: ResumePlan) -> 
 def _print_notes(console: Any, notes: Iterable[str]) -> None:
     for note in notes:
         console.print(f"· {redact(note)}", markup=False, highlight=False)
-

@@ -20,7 +20,8 @@ from covey.evaluation.estimators import Estimate
 from covey.evaluation.paired import compare
 from covey.report.summary import Change
 from covey.runlog import names
-from covey.training.display.live_display import Display, before_after_table, print_summary
+from covey.training.display.final import before_after_table, print_summary
+from covey.training.display.live_display import Display
 from covey.training.display.terminal_text import duration, fit, readable, sparkline
 
 NASTY = {

@@ -57,7 +57,16 @@ def listed(message: Answer) -> list[Any]:
         case SampleDone(ticket, (value, outcome, cause, refused, mode), more, seconds):
             return ["sample", ticket, value, outcome and outcome.value, cause, refused, mode, more, seconds]
         case CallDone(ticket, called):
-            return ["call", ticket, called.values, called.bad, called.failure, called.logged, called.unlogged, called.trace]
+            return [
+                "call",
+                ticket,
+                called.values,
+                called.bad,
+                called.failure,
+                called.logged,
+                called.unlogged,
+                called.trace,
+            ]
     return ["begun"]
 
 

@@ -57,11 +57,11 @@ class StopCallback(TrainerCallback):
             callbacks: all of the trainer's.
         """
         if self.signal is not None and self.stopped:
-            return f"{signal.Signals(self.signal).name} asked for it"
+            return f"the signal {signal.Signals(self.signal).name}"
         if self.stopped:
-            return f"stop_after_steps={self._stop_after_steps} steps are done"
+            return f"stop_after_steps={self._stop_after_steps}"
         if state.global_step >= state.max_steps:
-            return f"all {state.global_step} steps are done"
+            return "all steps are done"
         early = [callback.reason for callback in callbacks if isinstance(callback, EarlyStopping) and callback.reason]
         return early[0] if early else f"a callback ended it at step {state.global_step} of {state.max_steps}"
 
