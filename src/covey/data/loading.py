@@ -17,6 +17,7 @@ from covey.data.sources.builtin import task_sets
 from covey.data.sources.episodes import episode_sets
 from covey.data.sources.sources import read_rows
 from covey.data.table import SourceRows, Table
+from covey.runlog.names import set_label
 
 if TYPE_CHECKING:
     import datasets
@@ -146,7 +147,7 @@ def _repeats(train: Prepared, held_out: Prepared, name: str) -> Iterator[str]:
     i = repeats[0]
     question = held_out.questions[i]
     yield (
-        f"{len(repeats)} of the {len(held_out)} held-out problems ({name}) are also in the training rows, "
+        f"{len(repeats)} of the {len(held_out)} {set_label(name)} problems are also in the training rows, "
         f"ignoring white space and case: the model may memorise them. For example {beginning(question)} "
         f"(held out: {held_out.place(i)}; training: {train.place(first[_folded(question)])})"
     )

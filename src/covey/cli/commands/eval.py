@@ -105,7 +105,8 @@ def _print(console: Any, evaluation: StoredEvaluation) -> None:
     from covey.runlog import names
 
     problems, samples = evaluation.settings["data"]["problems"], evaluation.settings["num_samples"]
-    title = f"{evaluation.settings['name']}: {problems:,} problem{'' if problems == 1 else 's'}, {samples} each"
+    name = names.set_label(evaluation.settings["name"])
+    title = f"{name}: {problems:,} problem{'' if problems == 1 else 's'}, {samples} each"
     chances = {name: one["value"] for name, one in evaluation.summary.items() if name.startswith(names.CHANCE)}
     table = Table(title, "value", "95% interval", *(["random answers"] if chances else []))
     grader = evaluation.settings.get("grader")
