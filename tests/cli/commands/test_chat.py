@@ -38,7 +38,7 @@ def test_generate_and_chat(
     assert capsys.readouterr().out == alone * 2
     (tmp_path / "in.jsonl").write_text('{"text": "1 + 1"}\n')
     assert main(["generate", tiny_model, str(tmp_path / "in.jsonl")]) == 1
-    assert "Line 1 of" in capsys.readouterr().err
+    assert "in.jsonl has no column that looks like the prompt" in capsys.readouterr().err
 
 
 def test_invalid_sampling_settings_are_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from transformers import TrainerState
-
 from covey.config import Config
 from covey.evaluation.grading import grader_name
 from covey.rewards import RewardSettings, find
@@ -48,6 +46,8 @@ def try_calls(
         runner: whose workers call them.
         encode: gives the token ids of a completion.
     """
+    from transformers import TrainerState
+
     generations = config.training.num_generations
     rows = [row for row in rows for _ in range(generations)]
     texts = [text for text in texts for _ in range(generations)]
