@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-from covey.importing import code_files, code_hashes
+from covey.importing import code_hashes, code_of
 from covey.runlog.directory import RunDirectory
 from covey.runlog.own_code import edited, record_environment
 
@@ -14,7 +14,7 @@ def test_copies_hashes_and_edits(tmp_path: Path) -> None:
     file, run = tmp_path / "mine.py", RunDirectory(tmp_path / "run")
     file.write_text("def one(**kwargs): ...\ndef two(**kwargs): ...\n")
     names = [f"{file}:one", f"{file}:two", "covey.errors:CoveyError", "model:a/b", "exact_match", "/nowhere.py:f"]
-    assert code_files(names).keys() == {*names[:3]}
+    assert code_of(names).keys() == {*names[:3]}
     record_environment(run, names)
     known = run.code_hashes()
     first = hashlib.sha256(file.read_bytes()).hexdigest()

@@ -87,21 +87,17 @@ def _next(result: RunResult, config: Config) -> list[Command]:
     """Three commands to go on with."""
     run = result.run
     name = str(run.root)
-    view = _command("view", str(run.root.parent)), "every run and completion, in the browser"
+    view = "see every run", _command("view", str(run.root.parent))
     if not result.finished:
-        again = _resume(config, run), "resume it"
-        return [
-            again,
-            view,
-            (_command("eval", name, "--checkpoint", str(result.step)), "evaluate what it has learnt so far"),
-        ]
+        newest = _command("eval", name, "--checkpoint", str(result.step))
+        return [("resume", _resume(config, run)), view, ("evaluate it so far", newest)]
     other = _comparable(run)
     third = (
-        (_command("eval", name, "evaluation=greedy"), "evaluate its model, without sampling")
+        ("evaluate, greedily", _command("eval", name, "evaluation=greedy"))
         if other is None
-        else (_command("compare", str(other.root), name), "problem by problem with the run before")
+        else ("compare with the run before", _command("compare", str(other.root), name))
     )
-    return [view, (_command("chat", name), "talk to its model"), third]
+    return [view, ("talk to the model", _command("chat", name)), third]
 
 
 def _command(*words: str) -> str:

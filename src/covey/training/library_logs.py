@@ -57,6 +57,8 @@ class _Shown(logging.Handler):
         self._kinds: dict[object, set[str]] = {}
 
     def emit(self, record: logging.LogRecord) -> None:
+        if not getattr(record, "shown", True):
+            return
         text = redact(record.getMessage().partition("\n")[0])
         shown = self._kinds.setdefault(text if record.msg == "%s" else (record.name, record.msg), set())
         if len(shown) < self.MOST and (alike := re.sub(r"\d+", "0", text)) not in shown:

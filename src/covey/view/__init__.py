@@ -1,1 +1,1 @@
-"""`covey view`: every run of a folder in the browser, also while it trains; and the list of runs that `covey runs` shows."""
+"""`covey view`: the runs of a folder in the browser, also while they train; and the list that `covey runs` prints."""

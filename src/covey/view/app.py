@@ -130,4 +130,4 @@ def _explain(request: Request, error: Exception) -> Response:
 
 
 def _gone(request: Request, error: Exception) -> Response:
-    return Json({"error": f"{error.filename or error} is not there any more."}, 404)
+    return Json({"error": f"{getattr(error, 'filename', None) or error} is not there."}, 404)

@@ -84,7 +84,9 @@ def _newest(folder: Path, other: Path) -> StoredEvaluation:
         return read_stored(folder)
     if is_evaluation(other):
         return newest_in_common([folder], str(read_stored(other).settings["name"]))[0]
-    of_training = {name: file for (training, name), file in newest_evaluations(folder, skip_damaged=True).items() if training}
+    of_training = {
+        name: file for (training, name), file in newest_evaluations(folder, skip_damaged=True).items() if training
+    }
     if not of_training:
         return newest_in_common([folder], None)[0]
     return read_stored(of_training.get(names.TEST_SET) or next(iter(of_training.values())))

@@ -74,7 +74,7 @@ def _walk(folder: Path, depth: int) -> Iterator[Path]:
 def _folders(folder: Path) -> list[os.DirEntry[str]]:
     try:
         with os.scandir(folder) as entries:
-            found = [entry for entry in entries if not entry.name.startswith(".") and os.path.isdir(entry)]
+            found = [entry for entry in entries if not entry.name.startswith(".") and Path(entry).is_dir()]
     except OSError:  # deleted meanwhile, or not ours to read
         return []
     return sorted(found, key=lambda entry: entry.name)

@@ -30,6 +30,7 @@ TRAINING, PREPARING, STOPPED, EVALUATING = "training", "preparing", "stopped", "
 DAMAGED = (CoveyError, ArithmeticError, AttributeError, LookupError, OSError, RecursionError, TypeError, ValueError)
 """What reading the files of a run can raise: any program may have written them."""
 
+
 @contextlib.contextmanager
 def damage_reported(run: object) -> Iterator[None]:
     """Turn every error of reading the files of a run into a RunDirectoryError.
@@ -42,7 +43,9 @@ def damage_reported(run: object) -> Iterator[None]:
     except CoveyError:
         raise
     except DAMAGED as error:
-        raise RunDirectoryError(f"A file of the run {run} cannot be read ({one_line(error)}): it was cut short or changed.") from error
+        raise RunDirectoryError(
+            f"A file of the run {run} cannot be read ({one_line(error)}): it was cut short or changed."
+        ) from error
 
 
 logger = logging.getLogger(__name__)
@@ -93,7 +96,7 @@ class Entry:
 
 def entry_of(folder: Path, identity: str) -> Entry:
     """The entry of a run or evaluation; of one that cannot be read, with the reason as its message."""
-    own = {"id": identity, "name": folder.absolute().name, "path": str(folder)}
+    own: dict[str, Any] = {"id": identity, "name": folder.absolute().name, "path": str(folder)}
     try:
         noted = read_tags(folder)
     except CoveyError as error:

@@ -57,8 +57,9 @@ def run(arguments: argparse.Namespace) -> int:
     _check_options(arguments, action if acts else None)
     if not acts:
         if named:
+            verbs = "|".join(_ACTIONS)
             raise ConfigError(
-                f"covey runs lists one folder, and got {len(named) + 1}. With a run: covey runs {'|'.join(_ACTIONS)} RUN."
+                f"covey runs lists one folder, and got {len(named) + 1}. With a run: covey runs {verbs} RUN."
             )
         return _list(RunStore(Path(action or arguments.folder)), arguments)
     if not named:
@@ -115,11 +116,11 @@ def _list(store: RunStore, arguments: argparse.Namespace) -> int:
 
 
 def _print_table(console: Any, entries: Sequence[Entry], differences: Mapping[str, Mapping[str, Any]] | None) -> None:
-    from rich.box import SIMPLE
+    from rich.box import SIMPLE_HEAD
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=SIMPLE, pad_edge=False)
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
     rows = [_cells(entry, None if differences is None else differences.get(entry.id, {})) for entry in entries]
     filled = [name for name in rows[0] if any(row[name] for row in rows)]
     shown = [name for name in filled if console.width >= _WIDE or name not in _ONLY_WIDE]
@@ -167,10 +168,10 @@ def _difference(found: Mapping[str, Any], metric: str | None) -> str:
 
     if found.get("value") is None or not metric:
         return f"not compared: {found['refused']}" if "refused" in found else ""
-    ends = [float("nan") if found[end] is None else found[end] for end in ("low", "high")]
+    low, high = (float("nan") if found[end] is None else found[end] for end in ("low", "high"))
     p_value = found.get("corrected", found["p"])
     return (
-        f"{change_text(found['value'], metric)} [{change_ends_text(*ends, metric)}]"
+        f"{change_text(found['value'], metric)} [{change_ends_text(low, high, metric)}]"
         f", {'corrected ' * ('corrected' in found)}p = {p_text(p_value)}"
     )
 

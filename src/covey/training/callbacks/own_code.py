@@ -9,7 +9,7 @@ from typing import Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from covey.importing import code_hashes
+from covey.importing import code_hashes, is_given
 from covey.runlog.own_code import edited
 
 logger = logging.getLogger(__name__)
@@ -24,8 +24,9 @@ class OwnCodeCallback(TrainerCallback):
     """
 
     def __init__(self, names: Sequence[str], kept_in: Path) -> None:
-        self._names, self._kept_in = names, kept_in
-        self._known = code_hashes(names)
+        self._names = [name for name in names if not is_given(name)]  # an object goes to the workers as it is
+        self._kept_in = kept_in
+        self._known = code_hashes(self._names)
 
     def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         if not state.is_world_process_zero:

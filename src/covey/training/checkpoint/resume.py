@@ -206,7 +206,7 @@ def _edited_code(config: Config, run: RunDirectory) -> list[str]:
     if not found:
         return []
     return [
-        f"WARNING: the file of {', '.join(found)} was edited since this run was started: it goes on with the new "
+        f"WARNING: the code of {', '.join(found)} was changed since this run was started: it goes on with the new "
         f"version. {run.code} has the one before."
     ]
 

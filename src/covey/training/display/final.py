@@ -15,7 +15,7 @@ from covey.report.summary import Change
 from covey.training.display.terminal_text import encodable, readable
 
 Command = tuple[str, str]
-"""A command, and what it is for."""
+"""What a command is for, and the command."""
 
 
 def before_after_table(rows: Sequence[Change]) -> Table:
@@ -63,21 +63,20 @@ def print_summary(console: Console, table: Table | None, paths: Sequence[tuple[s
     """Print the final table, if any, and the paths of all results, one unbroken line each."""
     if table is not None:
         console.print(table)
-    _print_columns(console, [(label, str(path)) for label, path in paths], ("dim", ""))
+    _print_columns(console, [(label, str(path)) for label, path in paths])
 
 
 def print_commands(console: Console, commands: Sequence[Command]) -> None:
     """Print commands to go on with, one unbroken line each."""
     if commands:
-        console.print(Text("\n  next"))
-        _print_columns(console, commands, ("bold", "dim"))
+        console.print()
+        _print_columns(console, commands)
 
 
-def _print_columns(console: Console, rows: Sequence[tuple[str, str]], styles: tuple[str, str]) -> None:
-    width = max((len(first) for first, _ in rows), default=0)
-    for first, second in rows:
-        line = Text.assemble((f"  {first:<{width}}  ", styles[0]), (second, styles[1]))
-        console.print(line, soft_wrap=True)
+def _print_columns(console: Console, rows: Sequence[tuple[str, str]]) -> None:
+    width = max((len(label) for label, _ in rows), default=0)
+    for label, text in rows:
+        console.print(Text.assemble((f"  {label:<{width}}  ", "dim"), text), soft_wrap=True)
 
 
 _CHANGED = {1: "green", 0: "", -1: "red"}

@@ -21,7 +21,7 @@ from rich.text import Text
 
 from covey.runlog import RunDirectory, names
 from covey.training.display.panel import Figure, PanelContent, ShownCompletion, draw, readable_sample, sample_line
-from covey.training.display.terminal_live import TerminalLive
+from covey.training.display.redrawing import live
 from covey.training.display.terminal_text import duration, encodable, fit, readable
 
 DETAILED_STEPS = 20
@@ -102,9 +102,7 @@ class Display:
         self._pending: tuple[int, dict[str, Any]] = (start_step, {})
         self._lock = threading.RLock()  # the panel is redrawn by another thread
         self._drawn = (0, 0)  # the width of the panel, and the most lines that it has had
-        self._live = (
-            TerminalLive(self, console=self._console, refresh_per_second=4) if _can_redraw(self._console) else None
-        )
+        self._live = live(self, self._console)
 
     def __enter__(self) -> Display:
         self._began = self._ticked = self._clock()
@@ -289,11 +287,6 @@ class Display:
             self._log_path.open("ab", buffering=0) as file,  # unbuffered: a note may come from a signal handler
         ):
             file.write(line.encode(errors="replace"))
-
-
-def _can_redraw(console: Console) -> bool:
-    """Whether this terminal supports cursor movements and the panel's characters."""
-    return console.is_interactive and console.file.isatty() and console.encoding.lower().startswith("utf")
 
 
 def _speed(per_second: float) -> str:

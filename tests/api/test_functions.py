@@ -15,7 +15,8 @@ import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 import covey
-from covey.api import _words, evaluate, train
+from covey.api import evaluate, train
+from covey.api.arguments import Words
 from covey.cli.main import main
 from covey.config import compose
 from covey.errors import ConfigError
@@ -66,19 +67,20 @@ def test_what_the_package_exports() -> None:
     ],
 )
 def test_values_survive_the_override_grammar(value: Any) -> None:
-    (word,) = _words({"key": value})
+    (word,) = Words("covey.train").of({"key": value})
     read = OverridesParser.create().parse_override(word).value()
     plain = [getattr(item, "text", item) for item in read] if isinstance(read, list) else getattr(read, "text", read)
     assert plain == value
 
 
 def test_groups_and_keys_in_one_mapping() -> None:
-    words = _words({"objective": "maxent", "objective.maxent_tau": 0.7, "run_name": "007"})
-    config = compose(words).config
+    words = Words("covey.train").of
+    chosen = words({"objective": "maxent", "objective.maxent_tau": 0.7, "run_name": "007"})
+    config = compose(chosen).config
     assert (config.objective.name, config.objective.maxent_tau, config.run_name) == ("maxent", 0.7, "007")
-    assert _words(["seed=1"]) == ["seed=1"]
+    assert words(["seed=1"]) == ["seed=1"]
     with pytest.raises(TypeError, match="is a string"):
-        _words("seed=1")
+        words("seed=1")
     with pytest.raises(ConfigError, match=r"training\.max_steps"):
         train(overrides={"training.max_step": 3})
 
@@ -88,7 +90,8 @@ def test_train_and_evaluate_do_what_the_commands_do(tmp_path: Path, capsys: pyte
     result = train(overrides={**settings, "run_name": "called"})
     assert capsys.readouterr().out == ""
     assert (result.finished, result.trained, result.step) == (True, True, 2)
-    assert main(["train", *_words({**settings, "run_name": "typed"})]) == 0
+    words = Words("covey.train").of
+    assert main(["train", *words({**settings, "run_name": "typed"})]) == 0
 
     def rows(name: str) -> list[dict[str, Any]]:
         found = read_metrics(tmp_path / name / "metrics.jsonl")
