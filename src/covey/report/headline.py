@@ -39,9 +39,7 @@ def training_time(record: RunRecord) -> str | None:
 
 def _resumes(record: RunRecord) -> str:
     newest = record.run.newest_checkpoint()
-    return (
-        f"The same command resumes from {newest.name}." if newest else "Without a checkpoint, it can only start again."
-    )
+    return f"The same command resumes from {newest.name}." if newest else "There is no checkpoint to resume from."
 
 
 def key_settings(record: RunRecord) -> list[tuple[str, str]]:

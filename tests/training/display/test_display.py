@@ -207,7 +207,7 @@ def test_plain_lines_join_the_metrics_of_a_step(make: MakeDisplay, clock: _Clock
         display.status("evaluating on held-out problems")
         _run_three_steps(display, clock)
         display.status("evaluating on held-out problems")
-        display.note("SIGTERM: [stopping]")
+        display.warn("Odd: [it]")
     lines = out.getvalue().splitlines()
     assert lines[:3] == [
         "starter on [b]",
@@ -219,12 +219,12 @@ def test_plain_lines_join_the_metrics_of_a_step(make: MakeDisplay, clock: _Clock
     assert lines[6] == (
         "step 3/4  reward 0.51  accuracy 42.2% (+12.1)  length 31.4  kl 0.0123  58 completions/s  left 0:03"
     )
-    assert lines[-1] == "· SIGTERM: [stopping]"
+    assert lines[-1] == "! Odd: [it]"
     assert lines.count("evaluating on held-out problems") == 1
     assert "\x1b" not in out.getvalue()
     log = (tmp_path / "log").read_text(encoding="utf-8")
     assert log.count("evaluating on held-out problems") == 2
-    for part in ("step 2/4  reward 0.50", "accuracy 42.2% (+12.1)", "SIGTERM: [stopping]", "✗ 漢字"):
+    for part in ("step 2/4  reward 0.50", "accuracy 42.2% (+12.1)", "✗ 漢字"):
         assert part in log
 
 

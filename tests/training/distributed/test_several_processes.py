@@ -199,3 +199,6 @@ def test_a_failure_in_one_process_is_one_paragraph(done: Done) -> None:
     assert not any(line.startswith("[rank") for line in lines)
     assert done.err.count("Traceback") == 1  # the launcher's own
     assert not (done.folder / "failing" / "final_model").exists()
+    summary = json.loads((done.folder / "failing" / "summary.json").read_text())  # by the process that failed first
+    assert (summary["status"], summary["error"]) == ("failed", "RewardError")
+    assert "no more of this" in summary["traceback"]

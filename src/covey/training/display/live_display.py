@@ -170,14 +170,8 @@ class Display:
         for sample in self._samples:
             self._log("  " + fit(sample_line(sample), 2000))
 
-    def note(self, text: str) -> None:
-        """Print a permanent line, above the panel if there is one."""
-        text = readable(text)
-        self._log(text)
-        self._print(f"· {text}")
-
     def warn(self, text: str) -> None:
-        """Print a warning that the log has already; as `note`."""
+        """Print a warning, which the log has already, above the panel if there is one."""
         self._print(f"! {readable(text)}", "yellow")
 
     def status(self, text: str) -> None:
@@ -284,7 +278,7 @@ class Display:
         line = f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}\n"
         with (
             RunDirectory(self._log_path.parent).guard(self._log_path.name),
-            self._log_path.open("ab", buffering=0) as file,  # unbuffered: a note may come from a signal handler
+            self._log_path.open("ab", buffering=0) as file,  # unbuffered: a status may come from a signal handler
         ):
             file.write(line.encode(errors="replace"))
 
