@@ -1,7 +1,7 @@
 """The exception tree. Every message is one paragraph: what is wrong, where, and what would be right.
 
 The command line prints a `CoveyError` without a traceback and exits with `exit_code`; anything else is a bug and keeps
-its traceback.
+its traceback. The rule for exit codes is in docs/configuration.md.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ import importlib.machinery
 import importlib.util
 import inspect
 import pickle
+import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -120,28 +121,35 @@ def _is_found(module: str) -> bool:
         return False
 
 
-def code_hashes(names: Iterable[str]) -> dict[str, str]:
-    """The SHA-256 of the file of each of these objects, by name, or of the code of one that was given as it is; names
-    of Covey's own parts have none.
-
-    A name that leads to neither is left out.
-    """
+def code_of(names: Iterable[str]) -> dict[str, tuple[str, bytes]]:
+    """The code of each of these objects, as the name and content of a file: its own file, or the source of an object
+    that was given. Names of Covey's own parts, and those that lead to no code, are left out."""
     found = {}
     for name in names:
-        if name in _given:
-            with contextlib.suppress(OSError, TypeError):  # typed at a prompt that keeps no code
-                found[name] = hashlib.sha256(inspect.getsource(_given[name]).encode()).hexdigest()
-            continue
-        source, colon, _ = name.rpartition(":")
-        file: str | None = source
-        if colon and not source.endswith(".py"):
-            spec = None
-            with contextlib.suppress(ImportError, ValueError):
-                spec = importlib.util.find_spec(source)
-            file = spec.origin if spec is not None else None
-        if colon and file is not None and (path := Path(file).expanduser()).is_file():
-            found[name] = hashlib.sha256(path.read_bytes()).hexdigest()
+        with contextlib.suppress(OSError, TypeError):  # typed at a prompt that keeps no code; a file that is gone
+            if name in _given:
+                found[name] = f"{re.split('[.:]', name)[-1].strip('<>')}.py", inspect.getsource(_given[name]).encode()
+            elif (file := _file_of(name)) is not None:
+                found[name] = file.name, file.read_bytes()
     return found
+
+
+def code_hashes(names: Iterable[str]) -> dict[str, str]:
+    """The SHA-256 of this code, by name."""
+    return {name: hashlib.sha256(content).hexdigest() for name, (_, content) in code_of(names).items()}
+
+
+def _file_of(name: str) -> Path | None:
+    source, colon, _ = name.rpartition(":")
+    file: str | None = source
+    if colon and not source.endswith(".py"):
+        spec = None
+        _make_importable(Path.cwd())
+        with contextlib.suppress(ImportError, ValueError):
+            spec = importlib.util.find_spec(source)
+        file = spec.origin if spec is not None else None
+    path = Path(file).expanduser() if colon and file is not None else None
+    return path if path is not None and path.is_file() else None
 
 
 def _shown(attribute: str, names: list[str]) -> str:

@@ -102,7 +102,7 @@ def test_a_missing_run_is_not_searched_on_the_hub(here: Path, capsys: pytest.Cap
     (here / "out" / "first").mkdir(parents=True)
     (here / "out" / "first" / "config.yaml").touch()
     assert main(["eval", "out/frist"]) == 1
-    assert "There is no run out/frist. out has 1, first among them." in capsys.readouterr().err
+    assert "There is no run out/frist. Did you mean out/first?" in capsys.readouterr().err
 
 
 def test_cfg_job_prints_what_covey_config_prints(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -285,3 +285,34 @@ def test_single_process_commands_run_on_rank_0_only(
     out, err = capsys.readouterr()
     assert "beta" in out
     assert err.count("works in one process: the other ends at once") == 1
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (0, "config seed=1"),
+        (1, "train dataset.path=nowhere.jsonl"),
+        (1, "train rewards.funcs=[acuracy]"),
+        (1, "eval out/nowhere"),
+        (1, "eval Qwen/Qwen3-0.6B dataset=gsm8k dataset.path=nowhere.jsonl"),
+        (1, "eval Qwen/Qwen3-0.6B benchmarks=[gsm8k] --path gsm8k=nowhere.jsonl"),
+        (1, "report out/nowhere"),
+        (1, "generate starter nowhere.jsonl"),
+        (2, "trian"),
+        (2, "train sed=1"),
+        (2, "train seed=-1"),
+        (2, "train first.yaml second.yaml"),
+        (2, "eval"),
+        (2, "eval Qwen/Qwen3-0.6B benchmarks=[gsm9k]"),
+        (2, "generate starter"),
+        (2, "generate starter --prompt="),
+    ],
+)
+def test_exit_codes_have_one_rule(code: int, words: str, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """2: the command line or the config is wrong; 1: what it names cannot be used (docs/configuration.md)."""
+    (here / "out" / "first").mkdir(parents=True)
+    (here / "out" / "first" / "config.yaml").touch()
+    assert main(words.split()) == code
+    error = capsys.readouterr().err
+    assert not code or error.startswith("covey: ")
+    assert "Traceback" not in error

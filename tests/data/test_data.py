@@ -113,7 +113,7 @@ def test_a_test_file_is_shuffled_and_repeats_are_noted(tmp_path: Path) -> None:
     assert sorted(levels) == list(range(8, 20))
     assert levels != sorted(levels)
     assert loaded.notes == [
-        "2 of the 12 held-out problems (test) are also in the training rows, ignoring white space and case: the "
+        "2 of the 12 held-out problems are also in the training rows, ignoring white space and case: the "
         'model may memorise them. For example "What is 9 + 9?" (held out: line 2; training: line 10)'
     ]
     assert "are the same" in error_of(train, test_path=str(train))
@@ -126,7 +126,7 @@ def test_repeats_are_found_despite_white_space_case_and_format(tmp_path: Path) -
     asked = [{"role": "system", "content": "Reason."}, {"role": "user", "content": "what is 1 + 1? "}]
     test = write_jsonl(tmp_path / "b.jsonl", [{"prompt": asked, "answer": 2}])
     note = load_file(train, test_path=str(test)).notes[-1]
-    assert note.startswith("1 of the 1 held-out problems (test) are also in the training rows")
+    assert note.startswith("1 of the 1 held-out problems are also in the training rows")
     assert "(held out: line 1; training: line 1)" in note
 
 

@@ -50,7 +50,7 @@ def test_overlong_rows_are_dropped_and_counted() -> None:
     for rows, before in ((kept.train, loaded.train), (kept.evaluation["test"], loaded.evaluation["test"])):
         assert rows.to_list() == [row for row in before.to_list() if row["level"] != 1]
     why = "because they are longer than 10 tokens (dataset.max_prompt_length)"
-    train, test = f"1 of 3 training prompts are dropped, {why}", f"1 of 3 held-out (test) prompts are dropped, {why}"
+    train, test = f"1 of 3 training prompts are dropped, {why}", f"1 of 3 held-out prompts are dropped, {why}"
     assert kept.notes == ["first", train, test]
     same = data.filter_by_length(loaded, length, cut_left, config(max_prompt_length=11))
     assert (same.train.to_list(), same.notes) == (loaded.train.to_list(), ["first"])

@@ -243,10 +243,12 @@ def test_columns_of_every_held_out_set_are_checked(own: Path) -> None:
     assert check_columns_for(settings, {"test": ["prompt", "kind", "answer"]}) == {}
     ungraded = config(f"rewards.funcs=['{own}:logs']")
     with pytest.raises(
-        RewardError, match=r"rewards\.funcs: .*:logs needs kind, but the held-out set validation has no"
+        RewardError, match=r"rewards\.funcs: .*:logs needs kind, but the set of held-out \(validation\) rows has no"
     ):
         check_columns_for(ungraded, {"test": ["prompt", "kind", "answer"], "validation": ["prompt", "answer"]})
-    with pytest.raises(RewardError, match=r"evaluation\.grader: .*:judged needs answer, but the held-out set test has"):
+    with pytest.raises(
+        RewardError, match=r"evaluation\.grader: .*:judged needs answer, but the set of held-out rows has"
+    ):
         check_columns_for(settings, {"test": ["prompt", "kind"]})
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from covey.errors import ConfigError
+from covey.errors import RunDirectoryError
 from covey.report.headline import how_it_ended
 from covey.report.load import load_run
 from covey.runlog import RunDirectory, names
@@ -49,11 +49,11 @@ def test_why_a_finished_run_ended(run: RunDirectory) -> None:
 def test_a_run_that_failed_before_its_first_step_says_so(tmp_path: Path) -> None:
     run = RunDirectory(tmp_path)
     run.config.write_text("{}")
-    with pytest.raises(ConfigError, match="has not begun to train"):
+    with pytest.raises(RunDirectoryError, match="has not begun to train"):
         load_run(tmp_path)
     write_failure(run, ValueError("no disk"))
-    with pytest.raises(ConfigError, match="failed before its first metrics: ValueError: no disk"):
+    with pytest.raises(RunDirectoryError, match="failed before its first metrics: ValueError: no disk"):
         load_run(tmp_path)
     run.metrics.write_text("")
-    with pytest.raises(ConfigError, match="failed before its first metrics"):
+    with pytest.raises(RunDirectoryError, match="failed before its first metrics"):
         load_run(tmp_path)

@@ -246,7 +246,7 @@ def _broken(tmp_path: Path, what: str) -> Path:
 def test_a_bad_directory_is_reported_in_one_paragraph(
     what: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["report", str(_broken(tmp_path, what))]) == 2
+    assert main(["report", str(_broken(tmp_path, what))]) == 1
     error = capsys.readouterr().err
     assert message in error
     assert error.count("\n") == 1

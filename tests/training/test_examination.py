@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from checked_runs import refused, words
 from covey.cli.main import main
 from covey.config import load
 from covey.training.doctor import examine
@@ -24,31 +25,6 @@ from covey.training.preflight.findings import Mark
 
 Change = Callable[[Path], Any]
 LFS = "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 12\n"
-
-
-def words(folder: Path, *overrides: str) -> list[str]:
-    return [
-        *("model=starter", f"output_dir={folder / 'out'}", "run_name=run", "training.max_steps=1"),
-        *("dataset.train_size=16", "dataset.test_size=6", "dataset.hard_size=0", "evaluation.every_steps=0"),
-        *("training.per_device_train_batch_size=8", "training.gradient_accumulation_steps=1"),
-        *("training.num_generations=4", "training.max_completion_length=8", *overrides),
-    ]
-
-
-def refused(folder: Path, capsys: pytest.CaptureFixture[str], *overrides: str) -> str:
-    """Training's message, which is one of doctor's too, and the first of them."""
-    capsys.readouterr()
-    code = main(["train", *words(folder, *overrides)])
-    error = capsys.readouterr().err
-    assert code in (1, 2), error
-    assert not (folder / "out").exists()
-    lines = error.splitlines()
-    assert lines[0].startswith("covey: ")
-    assert len(lines) == 1
-    assert main(["doctor", "--quiet", *words(folder, *overrides)]) == 1
-    assert capsys.readouterr().err.splitlines()[0] == lines[0]
-    assert not (folder / "out").exists()
-    return lines[0]
 
 
 def rewrite(name: str, **changes: Any) -> Change:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from covey.errors import ConfigError
+from covey.errors import RunDirectoryError
 from covey.runlog import RunDirectory
 from covey.runlog.tags import Tags, write_tags
 from covey.view.discovery import DEPTH, find_runs, signature
@@ -119,5 +119,5 @@ def test_only_what_the_list_shows_has_an_id(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["missing", "file"])
 def test_a_folder_that_cannot_be_searched(name: str, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigError, match=r"(does not exist|is a file): name a run, or the folder"):
+    with pytest.raises(RunDirectoryError, match=r"(does not exist|is a file): name a run, or the folder"):
         RunStore(tmp_path / name)

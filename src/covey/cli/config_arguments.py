@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from covey.config import Composed, Config
@@ -176,8 +177,6 @@ def check_names(config: Config) -> None:
     Raises:
         CoveyError: no such built-in reward or grader, data file, or model folder; a tracker that is not installed.
     """
-    from covey.data.sources.files import find_path
-    from covey.data.sources.kaggle import PREFIX
     from covey.model.loading import check_name
     from covey.rewards.registry import canonical_grader, canonical_name
     from covey.training.preflight.trackers import trackers
@@ -188,19 +187,59 @@ def check_names(config: Config) -> None:
             canonical_name(name)
     if config.evaluation.grader is not None and ":" not in config.evaluation.grader:
         canonical_grader(config.evaluation.grader)
+    check_paths(data_paths(config) | benchmark_paths(config))
+    try:
+        check_name(config.model.name)
+    except OSError as error:  # no permission for a folder
+        raise ConfigError(f"model.name={config.model.name} cannot be read: {error.strerror}.") from None
+
+
+def data_paths(config: Config) -> dict[str, str | None]:
+    """The local files and folders of the data, by their keys."""
     paths: dict[str, str | None] = {"dataset.path": config.dataset.path, "dataset.test_path": config.dataset.test_path}
     for number, source in enumerate(config.dataset.mixture.sources):
         paths[f"dataset.mixture.datasets[{number}].path"] = source.path
-    key, place = "model.name", config.model.name
-    try:
-        for key, path in paths.items():
+    return paths
+
+
+def benchmark_paths(config: Config, more: Mapping[str, str] = MappingProxyType({})) -> dict[str, str | None]:
+    """The local files and folders of the benchmarks that are evaluated, by their keys.
+
+    Args:
+        config: names the benchmarks, and paths.
+        more: further paths, by the names of benchmarks.
+
+    Raises:
+        ConfigError: there is no such benchmark.
+    """
+    from covey.evaluation.benchmarks import check_benchmarks, named
+
+    settings = config.evaluation
+    check_benchmarks(settings.benchmarks, "evaluation.benchmarks")
+    check_benchmarks(settings.benchmark_paths, "evaluation.benchmark_paths")
+    check_benchmarks(more, "--path")
+    paths = {named(name): path for name, path in {**settings.benchmark_paths, **more}.items()}
+    return {f"evaluation.benchmark_paths.{one}": paths.get(one) for one in map(named, settings.benchmarks)}
+
+
+def check_paths(paths: Mapping[str, str | None]) -> None:
+    """Check that local files and folders exist.
+
+    Args:
+        paths: by their keys; None for one that is not given.
+
+    Raises:
+        CoveyError: one does not exist, or may not be read.
+    """
+    from covey.data.sources.files import find_path
+    from covey.data.sources.kaggle import PREFIX
+
+    for key, path in paths.items():
+        try:
             if path is not None and not path.startswith(PREFIX):
-                place = path
                 find_path(path, key)
-        key, place = "model.name", config.model.name
-        check_name(place)
-    except OSError as error:  # no permission for a folder
-        raise ConfigError(f"{key}={place} cannot be read: {error.strerror}.") from None
+        except OSError as error:  # no permission for a folder
+            raise ConfigError(f"{key}={path} cannot be read: {error.strerror}.") from None
 
 
 def check_run(config: Config) -> None:

@@ -21,7 +21,10 @@ from covey.config.values import BadKeyError, show
 EARLY_STOPPING = "early_stopping"
 """The built-in callback."""
 
-CHECKS = ("stop_tokens", "vocabulary", "lengths", "answers", "gold_answers", "environment", "memory", "all")
+CHECKS = (
+    *("stop_tokens", "vocabulary", "lengths", "answers", "gold_answers", "reward_calls", "environment", "memory"),
+    "all",
+)
 """The checks before a run that judge it, so that it could be started all the same."""
 
 _LONGEST_RUN_NAME = 200

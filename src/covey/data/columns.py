@@ -90,8 +90,9 @@ def find_columns(table: Table, dataset: DatasetConfig, needs: RowNeeds) -> Colum
     answer_for = needs.answer_for
     prompt = None
     if needs.prompts or dataset.prompt_column is not None or table.has(_PROMPT):
-        prompt = _find(table, dataset.prompt_column, PROMPT_NAMES if needs.prompts else (_PROMPT,), "prompt")
-    usual = _usual(table, ANSWER_NAMES)
+        usual_prompts = PROMPT_NAMES if needs.prompts else (_PROMPT,)
+        prompt = _find(table, dataset.prompt_column, usual_prompts, "prompt", needs)
+    usual = usual_column(table, ANSWER_NAMES)
     optional = dataset.answer_column is None and answer_for is None
     if needs.exact and optional:
         return Columns(prompt, None)
@@ -99,8 +100,7 @@ def find_columns(table: Table, dataset: DatasetConfig, needs: RowNeeds) -> Colum
         return Columns(prompt, None, replies=True)
     if optional and (usual is None or usual in table.mixed):
         return Columns(prompt, None)
-    needed_by = f", which {answer_for} needs" if answer_for and dataset.answer_column is None else ""
-    return Columns(prompt, _find(table, dataset.answer_column, ANSWER_NAMES, "answer", needed_by))
+    return Columns(prompt, _find(table, dataset.answer_column, ANSWER_NAMES, "answer", needs))
 
 
 def prepare(
@@ -127,7 +127,8 @@ def prepare(
     _check_environments(table, needs.environments)
     prompts, questions = _prompts(table, columns, dataset, notes, needs)
     required = needs.answer_for is not None or dataset.answer_column is not None
-    answers = _answers(table, columns, extractor_name or dataset.answer_extractor, notes, required=required)
+    extract_by = extractor_name or dataset.answer_extractor
+    answers = _answers(table, columns, extract_by, notes, needs, required=required)
     if columns.replies and answers is not None:
         notes.append(f"{table.name}: the answer is the assistant's reply that ends '{columns.prompt}'")
     data, kept_json = _assemble(table, prompts, answers, notes, needs)
@@ -155,7 +156,7 @@ def _prompts(
     if len(found) < len(prompts):
         bad = [i for i, prompt in enumerate(prompts) if prompt is None]
         raise DataError(
-            f"{len(bad)} of {len(table)} rows of {table.name} have no prompt in column '{columns.prompt}' "
+            f"{table.count(len(bad))} have no prompt in column '{columns.prompt}' "
             f"({_shown(table, bad, values)}). A prompt is text, or a list of "
             '{"role": …, "content": …} messages with text in them.'
         )
@@ -178,14 +179,14 @@ def _check_environments(table: Table, names: Sequence[str]) -> None:
     if bad:
         near = difflib.get_close_matches(str(values[bad[0]]), names, n=1)
         raise DataError(
-            f"{len(bad)} of {len(table)} rows of {table.name} choose no environment that there is, in column "
+            f"{table.count(len(bad))} choose no environment that there is, in column "
             f"'{_ENVIRONMENT}' ({_shown(table, bad, values)}). environment.factory has {', '.join(names)}."
             + (f" Did you mean {near[0]}?" if near else "")
         )
 
 
 def _answers(
-    table: Table, columns: Columns, extractor_name: str, notes: list[str], *, required: bool
+    table: Table, columns: Columns, extractor_name: str, notes: list[str], needs: RowNeeds, *, required: bool
 ) -> list[str | None] | None:
     """The answer of every row; None if they have none, and none is required."""
     if columns.answer is None and not columns.replies:
@@ -198,11 +199,12 @@ def _answers(
     if not bad:
         return answers
     where = f"column '{columns.answer}'" if columns.answer else f"the reply that ends column '{columns.prompt}'"
-    problem = f"{len(bad)} of {len(table)} rows of {table.name} have no answer that can be read from {where}"
+    problem = f"{table.count(len(bad))} have no answer that can be read from {where}"
     if required:
+        others = "" if needs.benchmark else ", or choose another dataset.answer_column or dataset.answer_extractor"
         raise DataError(
             f"{problem} ({_shown(table, bad, values)}). {_extractor_wants(extractor_name)} "
-            "Fix or remove these rows, or choose another dataset.answer_column or dataset.answer_extractor."
+            f"Fix or remove these rows{others}."
         )
     if columns.answer:
         notes.append(f"{problem}; no reward or grader needs one, so the column stays as it is")
@@ -238,23 +240,25 @@ def _extractor_wants(name: str) -> str:
     return _EXTRACTOR_WANTS.get(name) or f"dataset.answer_extractor={name} takes what that pattern finds."
 
 
-def _usual(table: Table, names: Sequence[str]) -> str | None:
-    """The first of the usual names that the table has, in the table's own case."""
+def usual_column(table: Table, names: Sequence[str]) -> str | None:
+    """The first of these names that the table has as a column, in the table's own case."""
     there = {column.lower(): column for column in reversed([*table.columns, *table.inner_columns])}
     return next((there[name] for name in names if name in there), None)
 
 
-def _find(table: Table, named: str | None, usual: Sequence[str], what: str, needed_by: str = "") -> str:
+def _find(table: Table, named: str | None, usual: Sequence[str], what: str, needs: RowNeeds) -> str:
     key = f"dataset.{what}_column"
-    column = named or _usual(table, usual)
+    column = named or usual_column(table, usual)
     if column is None:
+        needed_by = f", which {needs.answer_for} needs" if what == "answer" and needs.answer_for else ""
         raise DataError(
             f"{table.name} has no column that looks like the {what} (one of {', '.join(usual)}){needed_by}; it has "
             f"{', '.join(table.columns)}. Set {key}=NAME.{_nearest(table, usual)}"
         )
     if not table.has(column):
+        by = f"{key} names" if needs.benchmark is None else f"holds the {what} in {needs.benchmark} as on the hub"
         raise DataError(
-            f"{table.name} has no column '{column}', which {key} names; it has {', '.join(table.columns)}."
+            f"{table.name} has no column '{column}', which {by}; it has {', '.join(table.columns)}."
             f"{_nearest(table, [column])}"
         )
     if column in table.mixed:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from covey.data.loading import LoadedData
 from covey.data.prompts import Conversation, prompt_type
 from covey.errors import DataError
+from covey.runlog.names import set_label
 
 if TYPE_CHECKING:
     import datasets
@@ -66,7 +67,7 @@ def _filter(
         cut = _cut({i: (prompts[i], lengths[i]) for i in overlong}, limit, length, truncate)
         rows = _with_prompts(rows, [cut.get(i, prompt) for i, prompt in enumerate(prompts)])
     dropped = set(overlong) - cut.keys()
-    what = "training" if name == "train" else f"held-out ({name})"
+    what = "training" if name == "train" else set_label(name)
     if len(dropped) == len(prompts):
         raise DataError(
             f"All {len(prompts)} {what} prompts are longer than dataset.max_prompt_length={limit} tokens, with the "

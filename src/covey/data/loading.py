@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from covey.config.groups.environment import EnvironmentConfig
 from covey.data.columns import Prepared, beginning, find_columns, prepare
 from covey.data.holdout import shuffled, split_validation, subsample, test_rows
 from covey.data.mixture import blend
@@ -16,12 +17,12 @@ from covey.data.sources.builtin import task_sets
 from covey.data.sources.episodes import episode_sets
 from covey.data.sources.sources import read_rows
 from covey.data.table import SourceRows, Table
+from covey.runlog.names import set_label
 
 if TYPE_CHECKING:
     import datasets
 
     from covey.config import DatasetConfig
-    from covey.config.groups.environment import EnvironmentConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +48,7 @@ def load(
     *,
     answer_for: str | None = "the run",
     environment: EnvironmentConfig | None = None,
+    benchmark: str | None = None,
 ) -> LoadedData:
     """Load the data of a config; the same for the same files, config and seed.
 
@@ -60,6 +62,7 @@ def load(
         answer_for: what needs gold answers (a reward, say), for messages; None: the rows may lack them.
         environment: the config group `environment`: with a factory, prompts may be missing, columns keep the types that
             they have in a file, and without a source there are rows of seeds.
+        benchmark: the benchmark that this is, for messages; None for the data of a run.
 
     Returns:
         Training rows, held-out sets, and notes.
@@ -68,7 +71,7 @@ def load(
         DataError: the data cannot be found, read, or used.
     """
     notes: list[str] = []
-    needs = RowNeeds(answer_for) if environment is None else RowNeeds(answer_for, environment)
+    needs = RowNeeds(answer_for, environment or EnvironmentConfig(), benchmark)
     if dataset.mixture.datasets:
         train, evaluation = blend(dataset, seed, notes, needs)
     elif dataset.path or dataset.id:
@@ -95,7 +98,7 @@ def _decode(batch: dict[str, list[Any]], names: Collection[str]) -> dict[str, li
 
 
 def _read(dataset: DatasetConfig, seed: int, notes: list[str], needs: RowNeeds) -> tuple[Prepared, dict[str, Prepared]]:
-    source = read_rows(dataset, notes, exact=needs.exact)
+    source = read_rows(dataset, notes, needs)
     find_columns(source.train, dataset, needs)  # checked first: wrong columns are the likelier mistake
     train, test = _hold_out_test(source, dataset, seed, notes)
     stay, chosen = split_validation(len(train), dataset, seed, train.name)
@@ -144,7 +147,7 @@ def _repeats(train: Prepared, held_out: Prepared, name: str) -> Iterator[str]:
     i = repeats[0]
     question = held_out.questions[i]
     yield (
-        f"{len(repeats)} of the {len(held_out)} held-out problems ({name}) are also in the training rows, "
+        f"{len(repeats)} of the {len(held_out)} {set_label(name)} problems are also in the training rows, "
         f"ignoring white space and case: the model may memorise them. For example {beginning(question)} "
         f"(held out: {held_out.place(i)}; training: {train.place(first[_folded(question)])})"
     )

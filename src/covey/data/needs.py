@@ -14,6 +14,13 @@ class RowNeeds:
     answer_for: str | None = "the run"
     """What needs gold answers (a reward, say), for messages; None: the rows may lack them."""
     environment: EnvironmentConfig = field(default_factory=EnvironmentConfig)
+    benchmark: str | None = None
+    """The benchmark that the rows are; None: the data of the run."""
+
+    @property
+    def path_key(self) -> str:
+        """The config key that names a local file of the rows."""
+        return f"evaluation.benchmark_paths.{self.benchmark}" if self.benchmark else "dataset.path"
 
     @property
     def prompts(self) -> bool:

@@ -91,6 +91,12 @@ class Table:
             row -= len(origin.numbers)
         raise IndexError(index)
 
+    def count(self, some: int) -> str:
+        """`3 of 40 rows of FILE`, for messages; it also gives how many the file has where not all are in the table."""
+        there = sum(len(origin.numbers) for origin in self.origins)
+        of = f"rows of {self.name}" if there == len(self) else f"rows taken from {self.name} ({there} rows)"
+        return f"{some} of {len(self)} {of}"
+
     def select(self, indices: Sequence[int]) -> Table:
         """The rows at `indices`, in that order."""
         rows = [i if self.rows is None else self.rows[i] for i in indices]

@@ -159,7 +159,7 @@ def check_columns_for(
     needed = undecided or str(config.evaluation.best_by).startswith(names.MEAN_REWARD)
     also = ["environments"] if config.environment.factory is not None else []
     for name, of_rows in sets.items():
-        columns, rows = [*of_rows, *also], f"the held-out set {name}"
+        columns, rows = [*of_rows, *also], f"the set of {names.set_label(name)} rows"
         if grader is not None and ":" in grader:
             check_columns(find_custom(grader, _GRADER).batch, grader, columns, key=_GRADER, rows=rows)
         try:

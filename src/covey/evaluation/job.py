@@ -166,7 +166,8 @@ def load_benchmark(name: str, config: Config, paths: Mapping[str, str] | None = 
         DataError: it cannot be loaded.
     """
     files = {named(key): path for key, path in {**config.evaluation.benchmark_paths, **(paths or {})}.items()}
-    rows = data.load(benchmark(name, files.get(named(name)), config.dataset), config.seed).train
+    chosen = benchmark(name, files.get(named(name)), config.dataset)
+    rows = data.load(chosen, config.seed, benchmark=named(name)).train
     return rows.select(range(min(config.evaluation.max_problems or len(rows), len(rows))))
 
 

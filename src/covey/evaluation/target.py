@@ -11,6 +11,9 @@ from covey.errors import ModelError, RunDirectoryError
 from covey.runlog.checkpoint import is_complete
 from covey.runlog.directory import RunDirectory
 
+_LISTED = 8
+"""Runs that a message names."""
+
 
 @dataclass(frozen=True, slots=True)
 class Target:
@@ -72,8 +75,13 @@ def _refuse_missing_run(name: str, folder: Path) -> None:
     runs = sorted(path.parent.name for path in folder.absolute().parent.glob("*/config.yaml"))
     if len(folder.parts) == 1 or folder.exists() or not runs:
         return
-    near = difflib.get_close_matches(folder.name, runs, n=3, cutoff=0.3) or runs[:3]
-    raise RunDirectoryError(f"There is no run {name}. {folder.parent} has {len(runs)}, {', '.join(near)} among them.")
+    near = difflib.get_close_matches(folder.name, runs, n=3, cutoff=0.5)
+    if near:
+        guess = f"Did you mean {' or '.join(str(folder.parent / run) for run in near)}?"
+    else:
+        more = f" and {len(runs) - _LISTED} more" if len(runs) > _LISTED else ""
+        guess = f"The runs in {folder.parent} are {', '.join(runs[:_LISTED])}{more}."
+    raise RunDirectoryError(f"There is no run {name}. {guess}")
 
 
 def _checkpoint(name: str, run: RunDirectory, which: str) -> Target:

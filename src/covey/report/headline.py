@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from covey.evaluation.figures import value_text
+from covey.report.charts.chart_data import axes
 from covey.report.charts.series import format_value
 from covey.report.load import RunRecord, environment_text, short_name
 from covey.report.summary import best_row, figure_name, figure_of
@@ -23,10 +24,17 @@ def how_it_ended(record: RunRecord) -> tuple[str, str]:
     if record.run.is_locked():
         return "running", f"At step {record.step}{of} when this page was written."
     if record.summary or record.run.final_model.is_dir() or (record.max_steps and record.step >= record.max_steps):
-        seconds, reason = record.summary.get("training_seconds"), record.summary.get("reason")
-        took = f" in {_duration(seconds)}" if isinstance(seconds, int | float) else ""
+        took, reason = training_time(record), record.summary.get("reason")
+        took = f" in {took}" if took else ""
         return FINISHED, f"Finished after {record.step} steps{took}{f': {reason}' if reason else ''}."
     return "stopped", f"Stopped after step {record.step}{of}. {_resumes(record)}"
+
+
+def training_time(record: RunRecord) -> str | None:
+    """The time of all steps and evaluations, over all starts of the run; of the last start if that is all there is."""
+    spent = axes(record.rows)["seconds"]
+    seconds = spent[-1] if spent else record.summary.get("training_seconds")
+    return _duration(seconds) if isinstance(seconds, int | float) else None
 
 
 def _resumes(record: RunRecord) -> str:
@@ -43,7 +51,6 @@ def key_settings(record: RunRecord) -> list[tuple[str, str]]:
     if weights and len(weights) == len(functions):
         functions = [f"{name} × {weight:g}" for name, weight in zip(functions, weights, strict=True)]
     packages = record.environment.get("packages") or {}
-    seconds = sum(value for _, value in series(record.rows, names.STEP_TIME))
     memory = [max((v for _, v in series(record.rows, key)), default=0.0) for key in _MEMORY]
     listed = {
         "objective": objective.get("name"),
@@ -57,7 +64,7 @@ def key_settings(record: RunRecord) -> list[tuple[str, str]]:
         "grader": record.grader if record.metric == names.ACCURACY else None,
         "best checkpoint": _best(record),
         "seed": config.get("seed"),
-        "total step time": _duration(seconds) if seconds else None,
+        "training time": training_time(record),
         "peak memory": " + ".join(format_value(value, "bytes") for value in memory if value) or None,
         "Covey, TRL, PyTorch": ", ".join(str(packages.get(name) or "–") for name in ("covey", "trl", "torch"))
         if packages

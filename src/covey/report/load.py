@@ -118,26 +118,28 @@ def load_run(root: Path) -> RunRecord:
     """Read a run directory.
 
     Raises:
-        ConfigError: it is not a run directory, has no metrics yet, is damaged, or was written by a newer version.
+        RunDirectoryError: it is not a run directory, has no metrics yet, is damaged, or was written by a newer version.
     """
     run = RunDirectory(root)
     if not root.exists():
-        raise ConfigError(f"{root} does not exist. Name a run directory: output_dir/run_name, such as out/my-run.")
+        raise RunDirectoryError(
+            f"{root} does not exist. Name a run directory: output_dir/run_name, such as out/my-run."
+        )
     if not run.metrics.is_file():
         _refuse_failed(run)
         if run.config.is_file():
-            raise ConfigError(
+            raise RunDirectoryError(
                 f"{root} holds a run that has not begun to train: there is no {run.metrics.name} yet. Make the report "
                 "once the first step is done."
             )
-        raise ConfigError(
+        raise RunDirectoryError(
             f"{root} is not a run directory: it has neither config.yaml nor metrics.jsonl. Name the folder that a run "
             "was written to: output_dir/run_name, such as out/my-run."
         )
     record = read_run(root)
     if not record.rows:
         _refuse_failed(run)
-        raise ConfigError(f"{run.metrics} holds no rows yet. Make the report once the first step is done.")
+        raise RunDirectoryError(f"{run.metrics} holds no rows yet. Make the report once the first step is done.")
     return record
 
 
@@ -145,14 +147,11 @@ def read_run(root: Path) -> RunRecord:
     """Read a run directory whose run may not have begun to train: then it has no rows.
 
     Raises:
-        ConfigError: it is damaged, or was written by a newer version.
+        RunDirectoryError: it is damaged, or was written by a newer version.
     """
     run = RunDirectory(root)
-    try:
-        run.refuse_newer()
-        rows = read_metrics(run.metrics) if run.metrics.is_file() else []
-    except RunDirectoryError as error:
-        raise ConfigError(str(error)) from error
+    run.refuse_newer()
+    rows = read_metrics(run.metrics) if run.metrics.is_file() else []
     return RunRecord(
         run,
         root.absolute().name,
@@ -167,14 +166,14 @@ def _refuse_failed(run: RunDirectory) -> None:
     """Say of a run without metrics that it failed, not that its first step is still to come."""
     if has_failed(run):
         message = read_mapping(run.summary).get("message")
-        raise ConfigError(f"{run.root} holds a run that failed before its first metrics: {message}")
+        raise RunDirectoryError(f"{run.root} holds a run that failed before its first metrics: {message}")
 
 
 def read_mapping(path: Path) -> dict[str, Any]:
     """A YAML or JSON file with a mapping; empty if it is missing, or, with a warning, if it is damaged.
 
     Raises:
-        ConfigError: the config is damaged.
+        RunDirectoryError: the config is damaged.
     """
     if not path.is_file():
         return {}
@@ -189,7 +188,7 @@ def read_mapping(path: Path) -> dict[str, Any]:
         return content
     complaint = f"{path} cannot be read ({problem}): it was cut short or changed. Restore it, or delete it."
     if path.suffix == ".yaml":
-        raise ConfigError(complaint)
+        raise RunDirectoryError(complaint)
     logger.warning("%s", complaint)
     return {}
 

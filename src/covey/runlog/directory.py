@@ -60,6 +60,8 @@ class RunDirectory:
     best_model = Inside("best_model")
     """A link to the checkpoint with the best held-out accuracy."""
     evaluation = Inside("evaluation")
+    code = Inside("code")
+    """Copies of the files of the user's own parts."""
     report = Inside("report.html")
     curves = Inside("curves.png")
     log = Inside("train.log")
@@ -291,7 +293,7 @@ class RunDirectory:
         if self.final_model.is_dir():  # atomic: half of it must not be taken for a model
             shutil.rmtree(part, ignore_errors=True)
             self.final_model.rename(part)
-        folders = (self.completions, part, self.evaluation, self.rollouts)
+        folders = (self.completions, part, self.evaluation, self.rollouts, self.code)
         files = (self.environment, self.metrics, self.schedule, self.report, self.curves, self.log, self.summary)
         for path in (*checkpoints, *folders):
             if path.exists():

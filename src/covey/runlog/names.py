@@ -136,6 +136,12 @@ TEST_SET = "test"
 """The main held-out set; its metrics are plain `eval/…`."""
 HARD_SET = "hard"
 """Held-out problems harder than the training problems."""
+_SET_LABELS = {
+    TEST_SET: "held-out",
+    HARD_SET: "harder set",
+    "validation": "held-out (validation)",
+    "single": "held-out (one answer)",
+}
 
 # Metrics of the two held-out sets of every arithmetic run.
 EVAL_ACCURACY = "eval/accuracy"
@@ -218,6 +224,11 @@ def weight_column(objective: str) -> str:
 def eval_name(set_name: str, metric: str) -> str:
     """The name of an evaluation metric: `eval/accuracy` for the set `test`, `eval_hard/accuracy` for `hard`."""
     return f"eval/{metric}" if set_name == TEST_SET else f"eval_{set_name}/{metric}"
+
+
+def set_label(set_name: str) -> str:
+    """What a held-out set is called wherever a user reads of it; any other name is returned as it is."""
+    return _SET_LABELS.get(set_name, set_name)
 
 
 def accuracy(row: Mapping[str, Any], set_name: str) -> tuple[Any, Any, Any]:

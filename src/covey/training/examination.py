@@ -32,6 +32,7 @@ from covey.model.loading import check_files, check_model, load_tokenizer, source
 from covey.model.prompts import cut_left, prompt_ids, prompt_lengths, render, thinking_prefix
 from covey.model.reward_model import RewardModel, load_all, reward_models
 from covey.rewards.runner import RewardRunner
+from covey.runlog import names
 from covey.runlog.directory import RunDirectory
 from covey.training.build import check_optimizer, grpo_config
 from covey.training.checkpoint.vocab_expansion import check_reasoning
@@ -210,8 +211,9 @@ class Examination:
         if (yield from self._attempt("data", self._load_data)) is None:
             return
         loaded = self.loaded
-        held_out = ", ".join(f"{name} {len(rows)}" for name, rows in loaded.evaluation.items()) or "none"
-        yield PreflightFinding(Mark.FINE, "data", f"{len(loaded.train)} training rows; held out: {held_out}")
+        sets = {"training": loaded.train, **{names.set_label(name): rows for name, rows in loaded.evaluation.items()}}
+        shown = ", ".join(f"{name} {len(rows)}" for name, rows in sets.items())
+        yield PreflightFinding(Mark.FINE, "data", f"rows: {shown}{'' if loaded.evaluation else '; none are held out'}")
         for note in (*loaded.notes, *self.unrewarded.values()):
             yield PreflightFinding(Mark.WARNING if note in loaded.warnings else Mark.NOTE, "data", note)
         yield columns_wanted(self.config, self.environments, loaded.train.column_names)
@@ -343,7 +345,9 @@ class Examination:
         yield from self._attempt("settings", lambda: check_router(config, model))
         yield from check_memory(config, model, longest)
         if self.is_main:
-            yield from check_answers(config, self.loaded)
+            self.progress("Trying the rewards …")
+            encode = lambda text: self.tokenizer(text, add_special_tokens=False).input_ids  # noqa: E731
+            yield from check_answers(config, self.loaded, encode, self.output)
 
     def _attempt(self, check: str, call: Callable[[], T]) -> Findings[T | None]:
         """The result of what the run needs; if it raises, None and a finding that nothing overrides."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import shutil
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -14,17 +13,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from covey.answers import Tags
-from covey.config import Config, to_yaml
+from covey.config import Config
 from covey.config.secrets import redact
 from covey.evaluation.grading import SEED_OFFSET, HeldOutGrader, grader_name
-from covey.importing import code_hashes
 from covey.model.reasoning_vocab.token_map import MAP_FILE
 from covey.report.live import LiveReport
 from covey.report.summary import before_and_after, write_summary
 from covey.rewards.runner import RewardRunner
-from covey.runlog.checkpoint import unmark
 from covey.runlog.directory import RunDirectory
-from covey.runlog.files import write_atomically
 from covey.runlog.rotation import bounded
 from covey.training.batch_source.recording import CompletionRecorder
 from covey.training.build import build_trainer, save_final_model
@@ -36,6 +32,7 @@ from covey.training.distributed.sharding import ACCELERATE, asks_for_fsdp, check
 from covey.training.examination import Examination
 from covey.training.failure import recording_failure
 from covey.training.library_logs import logging_to, showing_warnings
+from covey.training.open_run import open_run_directory
 from covey.training.preflight.findings import log_ignored, print_findings
 from covey.training.preflight.requirements import check_disk_space
 from covey.training.preflight.trackers import guard_trackers, log_benchmarks, log_to_trackers, tracker_environment
@@ -169,7 +166,7 @@ def _build(checked: Examination, plan: ResumePlan, console: Any, processes: Proc
                 check_disk_space(trainer, run, keeps_best=config.evaluation.keep_best)
         with processes.all_or_none():
             if processes.is_main:
-                _open_run_directory(config, run, plan)
+                open_run_directory(config, run, plan)
         own = run if processes.is_main else RunDirectory(early_log.parent)
         log = run.process_log(processes.index)
         with log.open("ab") as file:
@@ -281,6 +278,7 @@ def _add_callbacks(job: _Job, writer: MetricsWriter, display: Display) -> None:
     """Add the callbacks that evaluate, and write metrics and completions to the run directory and the display."""
     from covey.model.reasoning_vocab.vocabulary import vocabulary_of
     from covey.training.callbacks.evaluation import EvaluationCallback
+    from covey.training.callbacks.own_code import OwnCodeCallback
     from covey.training.callbacks.reasoning_rate import ReasoningRate
     from covey.training.callbacks.run_log import RunLogCallback
     from covey.training.checkpoint.best import broadcast_from_main, fire_on_evaluate, link_best
@@ -324,6 +322,7 @@ def _add_callbacks(job: _Job, writer: MetricsWriter, display: Display) -> None:
     )
     trainer.add_callback(log)
     trainer.checkpoints.before_marker.append(log.keep_records)
+    trainer.add_callback(OwnCodeCallback(config.own_code, run.code))
 
 
 def _evaluate(job: _Job) -> Mapping[str, EvaluationResult]:
@@ -372,26 +371,6 @@ def _locked(run: RunDirectory, processes: Processes) -> Iterator[None]:
             if processes.is_main:
                 stack.enter_context(run.lock())
         yield
-
-
-def _open_run_directory(config: Config, run: RunDirectory, plan: ResumePlan) -> None:
-    """Prepare the folder for the start of the run. A kill in between must not lose the run: the config is written
-    first, but after the marks of a finished run are removed."""
-    if plan.clear:
-        run.clear(keep_first=config.model.reasoning_vocab_size != 0, keep_config=True)
-    run.summary.unlink(missing_ok=True)
-    # Without the settings of this invocation only: run again, the file makes a complete new run.
-    stored = dataclasses.replace(config, run_name=None, resume="auto", overwrite=False, stop_after_steps=None)
-    write_atomically(run.config, to_yaml(stored))
-    for step, checkpoint in run.complete_checkpoints():
-        if step > plan.step:  # it was skipped: damaged in a way that file sizes do not show
-            unmark(checkpoint)
-    for folder in (run.completions, run.evaluation):
-        folder.mkdir(parents=True, exist_ok=True)
-    for leftover in run.root.glob("*/.*.tmp"):  # of a killed process
-        leftover.unlink()
-    shutil.rmtree(run.rollouts, ignore_errors=True)  # likewise
-    run.write_environment(code_hashes(config.own_code))
 
 
 def _print_notes(console: Any, notes: Iterable[str]) -> None:

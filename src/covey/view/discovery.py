@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from covey.errors import ConfigError
+from covey.errors import RunDirectoryError
 from covey.runlog.directory import RunDirectory
 from covey.runlog.evaluations import COMPLETIONS, SETTINGS, is_evaluation
 from covey.runlog.files import writable
@@ -28,11 +28,13 @@ def existing(folder: Path) -> Path:
     """The folder, if it can be searched for runs.
 
     Raises:
-        ConfigError: it does not exist, or is a file.
+        RunDirectoryError: it does not exist, or is a file.
     """
     if not folder.is_dir():
         problem = "is a file" if folder.exists() else "does not exist"
-        raise ConfigError(f"{folder} {problem}: name a run, or the folder that runs were written to (output_dir).")
+        raise RunDirectoryError(
+            f"{folder} {problem}: name a run, or the folder that runs were written to (output_dir)."
+        )
     return folder
 
 

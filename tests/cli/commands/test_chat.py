@@ -41,7 +41,7 @@ def test_generate_and_chat(
     assert "There is no command /nope." in captured.err
     (tmp_path / "in.jsonl").write_text('{"text": "1 + 1"}\n')
     assert main(["generate", tiny_model, str(tmp_path / "in.jsonl")]) == 1
-    assert "Line 1 of" in capsys.readouterr().err
+    assert "in.jsonl has no column that looks like the prompt" in capsys.readouterr().err
 
 
 def test_invalid_sampling_settings_are_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

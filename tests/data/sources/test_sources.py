@@ -168,6 +168,40 @@ def test_a_hub_that_cannot_be_reached() -> None:
     assert "\n" not in message
 
 
+def test_a_benchmark_is_told_by_its_own_key(tmp_path: Path) -> None:
+    """Its local file goes into `evaluation.benchmark_paths`: `dataset.path` would replace the training data."""
+    from covey.evaluation.benchmarks import benchmark
+
+    def told(path: str | None) -> str:
+        with pytest.raises(DataError) as caught:
+            data.load(benchmark("gsm8k", path, DatasetConfig()), seed=0, benchmark="gsm8k")
+        assert "dataset." not in str(caught.value)
+        return str(caught.value)
+
+    message = told(None)
+    assert message.startswith("The dataset openai/gsm8k config=main could not be loaded from the hub: ")
+    assert "evaluation.benchmark_paths.gsm8k=FILE" in message
+    assert told("/nowhere.jsonl").startswith("evaluation.benchmark_paths.gsm8k=/nowhere.jsonl: there is no such file")
+    renamed = write_jsonl(tmp_path / "renamed.jsonl", [{"q": "1 + 1?", "a": "2"}])
+    assert "has no column 'question', which holds the prompt in gsm8k as on the hub; it has q, a." in told(str(renamed))
+    unmarked = write_jsonl(tmp_path / "unmarked.jsonl", [{"question": "1 + 1?", "answer": "two"}])
+    with pytest.raises(DataError, match=r"Fix or remove these rows\.$"):
+        data.load(benchmark("gsm8k", str(unmarked), DatasetConfig()), seed=0, benchmark="gsm8k")
+
+
+def test_a_missing_file_of_a_relative_path_names_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "inside").mkdir()
+    write_jsonl(tmp_path / "rows.jsonl", QA)
+    monkeypatch.chdir(tmp_path / "inside")
+    assert f"there is no such file in {tmp_path}. Did you mean rows.jsonl?" in error_of(Path("../row.jsonl"))
+    assert f"there is no such file in {tmp_path / 'inside'}, which holds nothing." in error_of(Path("x.jsonl"))
+
+
+def test_rows_are_counted_by_those_that_are_read(tmp_path: Path) -> None:
+    path = write_jsonl(tmp_path / "rows.jsonl", [{"question": f"q{i}", "answer": None} for i in range(3)])
+    assert f"2 of 2 rows taken from {path} (3 rows) have no answer" in error_of(path)
+
+
 # Streaming
 
 

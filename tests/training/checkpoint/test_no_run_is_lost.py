@@ -28,7 +28,7 @@ from covey.config import Config, DatasetConfig
 from covey.errors import ConfigError, RunDirectoryError
 from covey.runlog import RunDirectory, drop_completions_after, write_atomically, write_completions
 from covey.runlog import directory as directory_module
-from covey.training import run as run_module
+from covey.training import open_run
 from covey.training.checkpoint import checkpoints as checkpoints_module
 from covey.training.checkpoint import resume as resume_module
 from covey.training.checkpoint.best import link_best, relink_best
@@ -92,7 +92,7 @@ def train(run: RunDirectory, limit: int | None, between: Callable[[], None] = la
             return start
         if start.checkpoint is not None:
             assert (start.checkpoint / "model.safetensors").read_bytes() == weights(start.step)
-        run_module._open_run_directory(CONFIG, run, start)
+        open_run.open_run_directory(CONFIG, run, start)
         writer, _ = open_metrics(run, start.step if start.checkpoint else None, start.checkpoint)
         drop_completions_after(run.completions, start.step)
         if start.step:
@@ -261,7 +261,7 @@ def spoil(file: Path, how: str, draw: random.Random) -> None:
 @pytest.fixture
 def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Disk]:
     """A fake disk, without threads, git or composing of configs."""
-    text = run_module.to_yaml(CONFIG)
+    text = open_run.to_yaml(CONFIG)
 
     def load(recipe: Path) -> Config:
         if not recipe.is_file() or recipe.read_text(encoding="utf-8", errors="replace") != text:
@@ -270,7 +270,7 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Disk]:
 
     monkeypatch.setattr(resume_module, "load", load)
     monkeypatch.setattr(directory_module, "describe_environment", dict)
-    monkeypatch.setattr(run_module, "to_yaml", lambda _: text)
+    monkeypatch.setattr(open_run, "to_yaml", lambda _: text)
     monkeypatch.setattr(checkpoints_module, "InBackground", FakeBackground)
     return Disk(monkeypatch)
 

@@ -12,6 +12,7 @@ from covey.config import Config, load, to_yaml
 from covey.errors import RunDirectoryError
 from covey.runlog.checkpoint import mark_complete
 from covey.runlog.directory import RunDirectory
+from covey.runlog.own_code import record_environment
 from covey.training.checkpoint.resume import plan_resume
 
 
@@ -124,3 +125,21 @@ def test_a_checkpoint_of_coveys_that_was_cut_short_is_not_another_programs() -> 
     assert plan("data/mine") == (run.checkpoint(1), 1)
     with pytest.raises(RunDirectoryError, match=r"checkpoint-2 is not a checkpoint to resume from: it is incomplete"):
         plan("data/mine", "resume=data/mine/checkpoint-2")
+
+
+def test_code_that_was_edited_is_reported(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("def reward(completions, **kwargs): ...\n")
+    words = ["rewards.funcs=[exact_match,mine.py:reward]"]
+    run = made_run("out/run", 4)
+    run.config.write_text(to_yaml(load(words)), encoding="utf-8")
+    record_environment(run, load(words).own_code)
+    config = load(words)
+    assert plan_resume(config, run).notes == ("Resuming from checkpoint-4 of out/run.",)
+    (tmp_path / "mine.py").write_text("def reward(completions, **kwargs): return 1\n")
+    for asked in (config, load([*words, f"resume={run.checkpoint(4)}"])):
+        first, second = plan_resume(asked, run).notes
+        assert first == (
+            "WARNING: the code of mine.py:reward was changed since this run was started: it goes on with the new "
+            "version. out/run/code has the one before."
+        )
+        assert second.startswith("Resuming from ")

@@ -62,10 +62,8 @@ def run(arguments: argparse.Namespace) -> int:
     composed = dataclasses.replace(request, recipe=recipe, overrides=(*request.overrides, source)).compose()
     config = composed.config
     paths = _paths(arguments.path)
-    from covey.evaluation.benchmarks import check_benchmarks
-
-    check_benchmarks(config.evaluation.benchmarks, "evaluation.benchmarks")
-    check_benchmarks(paths, "--path")
+    benchmarks = config_arguments.benchmark_paths(config, paths)
+    config_arguments.check_paths(benchmarks or config_arguments.data_paths(config))
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     config_arguments.print_notes(composed)
     console = config_arguments.make_console()
@@ -110,7 +108,8 @@ def _print(console: Any, evaluation: StoredEvaluation) -> None:
     from covey.runlog import names
 
     problems, samples = evaluation.settings["data"]["problems"], evaluation.settings["num_samples"]
-    title = f"{evaluation.settings['name']}: {problems:,} problem{'' if problems == 1 else 's'}, {samples} each"
+    name = names.set_label(evaluation.settings["name"])
+    title = f"{name}: {problems:,} problem{'' if problems == 1 else 's'}, {samples} each"
     chances = {name: one["value"] for name, one in evaluation.summary.items() if name.startswith(names.CHANCE)}
     table = Table(title, "value", "95% interval", *(["random answers"] if chances else []))
     grader = evaluation.settings.get("grader")

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from covey.errors import DataError, RunDirectoryError
+from covey.errors import ConfigError, RunDirectoryError
 from covey.runlog.files import guard_disk, write_atomically
 
 if TYPE_CHECKING:
@@ -20,14 +20,14 @@ def add_parser(commands: Any) -> None:
         "generate",
         help="generate completions of a prompt or a file of prompts",
         description=(
-            "Complete one prompt, or every prompt of a file: a jsonl file with prompt in every row (text or messages), "
-            "or a txt file with one per line. For a file the output is JSON Lines: prompt and completion. The model of "
-            "a run with tools or an environment calls them: the rows then hold the messages too, and the environment "
-            "gets the other columns of a jsonl file."
+            "Complete one prompt, or every prompt of a file: one that training reads (jsonl, json, csv, parquet), or "
+            "any other text with one prompt per line. For a file the output is JSON Lines: prompt and completion. The "
+            "model of a run with tools or an environment calls them: the rows then hold the messages too, and the "
+            "environment gets the other columns of the file."
         ),
     )
     parser.add_argument("model", metavar="MODEL", help="a model, a run directory or a checkpoint")
-    parser.add_argument("file", nargs="?", metavar="FILE", help="a jsonl or txt file of prompts")
+    parser.add_argument("file", nargs="?", metavar="FILE", help="a file of prompts")
     parser.add_argument("out", nargs="?", metavar="OUT", help="output file; stdout by default")
     parser.add_argument("--prompt", metavar="TEXT", help="one prompt, in place of a file")
     add_sampling(parser)
@@ -46,12 +46,12 @@ def add_sampling(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     if (arguments.file is None) == (arguments.prompt is None):
-        raise DataError("covey generate needs a file of prompts or --prompt TEXT, one of the two.")
+        raise ConfigError("covey generate needs a file of prompts or --prompt TEXT, one of the two.")
     if arguments.prompt is not None and not arguments.prompt.strip():
-        raise DataError("covey generate got an empty --prompt: write the question, as in --prompt '12 + 30'.")
+        raise ConfigError("covey generate got an empty --prompt: write the question, as in --prompt '12 + 30'.")
     if arguments.out is not None and Path(arguments.out).is_dir():
-        raise DataError(f"covey generate writes a file, and {arguments.out} is a folder: name a file in it.")
-    rows = [{"prompt": arguments.prompt}] if arguments.file is None else _read(Path(arguments.file))
+        raise ConfigError(f"covey generate writes a file, and {arguments.out} is a folder: name a file in it.")
+    rows = [{"prompt": arguments.prompt}] if arguments.file is None else _read(arguments.file, arguments.model)
     from rich.console import Console
 
     from covey.cli.show_messages import ShownMessages
@@ -96,31 +96,13 @@ def _write(out: Path, text: str) -> None:
         raise RunDirectoryError(f"{error} The completions are on the standard output.") from error
 
 
-def _read(path: Path) -> list[dict[str, Any]]:
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        hint = "" if Path(path).exists() else " A single prompt is given as --prompt TEXT."
-        raise DataError(f"The prompts in {path} cannot be read: {error}.{hint}") from None
-    if path.suffix != ".jsonl":
-        rows: list[dict[str, Any]] = [{"prompt": line} for line in lines if line.strip()]
-    else:
-        rows = [_parsed(path, number, line) for number, line in enumerate(lines, start=1) if line.strip()]
-    if not rows:
-        raise DataError(f"{path} holds no prompts.")
-    return rows
+def _read(file: str, model: str) -> list[dict[str, Any]]:
+    """The prompts of a file; of a run's model, their column may have the name that it has in the run's data."""
+    from covey.config import load
+    from covey.data.prompt_files import read_prompts
+    from covey.evaluation.target import find_target
 
-
-def _parsed(path: Path, number: int, line: str) -> dict[str, Any]:
-    try:
-        row = json.loads(line)
-        prompt = row["prompt"]
-    except (ValueError, KeyError, TypeError):
-        prompt = None
-    if isinstance(prompt, str) or (
-        isinstance(prompt, list)
-        and prompt
-        and all(isinstance(m, dict) and {"role", "content"} <= m.keys() for m in prompt)
-    ):
-        return dict(row)
-    raise DataError(f'Line {number} of {path} has no prompt: it must be an object such as {{"prompt": "2 + 2"}}.')
+    if not Path(file).expanduser().exists() and " " in file:
+        raise ConfigError(f"There is no file {file}. A single prompt is given as --prompt TEXT.")
+    run = find_target(model).run
+    return read_prompts(file, None if run is None else load(recipe=run).dataset.prompt_column)

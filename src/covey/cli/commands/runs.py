@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from covey.cli import config_arguments
-from covey.errors import ConfigError
+from covey.errors import ConfigError, RunDirectoryError
 
 if TYPE_CHECKING:
     from covey.view.entries import Entry
@@ -189,7 +189,7 @@ def _tail(folder: Path, lines: int, *, follow: bool) -> None:
 
     run = RunDirectory(folder)
     if not run.log.is_file() and not (follow and run.is_locked()):
-        raise ConfigError(f"{folder} has no {run.log.name}: it is not a run that has begun to train.")
+        raise RunDirectoryError(f"{folder} has no {run.log.name}: it is not a run that has begun to train.")
     place = 0
     if run.log.is_file():
         place = run.log.stat().st_size
@@ -229,7 +229,9 @@ def _remove(entry: Entry, *, ask: bool) -> None:
 
     folder, run = Path(entry.path), RunDirectory(Path(entry.path))
     if folder.is_symlink():
-        raise ConfigError(f"{folder} is a link to {folder.readlink()}: delete that run, or remove the link by hand.")
+        raise RunDirectoryError(
+            f"{folder} is a link to {folder.readlink()}: delete that run, or remove the link by hand."
+        )
     run.refuse_locked()
     if ask and not _agreed(f"Delete {folder} ({entry.status}, {_size(folder)})?"):
         print(f"{folder} stays.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,9 @@ from covey.errors import ConfigError
 
 if TYPE_CHECKING:
     from hydra.core.override_parser.types import Override
+
+_GRAMMAR = re.compile(r"^(mismatched|extraneous|missing|no viable|token recognition)")
+"""Messages of the parser about its grammar, which say nothing to a user."""
 
 
 def read_overrides(words: Iterable[str | Flag], roots: Roots) -> tuple[list[Choice], list[Written]]:
@@ -77,8 +81,9 @@ def _parse(text: str) -> Override:
         deep = True
     except (HydraException, ValueError) as error:  # a number with more digits than Python reads
         reason = str(error).splitlines()[0]
+        why = "" if _GRAMMAR.search(reason) else f" ({reason})"
         raise ConfigError(
-            f"The override `{_short(text)}` cannot be read ({reason}). Put a value with spaces, brackets, commas or = "
+            f"The override `{_short(text)}` cannot be read{why}. Put a value with spaces, brackets, commas or = "
             f"into quotes, and those into quotes of the shell: '{key}=\"...\"'; or write it as a flag, "
             f"--{key.lstrip('+')} VALUE."
         ) from None

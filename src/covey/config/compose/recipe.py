@@ -15,6 +15,7 @@ import yaml
 from covey.config.aliases.resolve import leaves
 from covey.config.keys import check_length
 from covey.config.settings import Written
+from covey.config.yaml_errors import yaml_problem
 from covey.config.yaml_limits import check_yaml
 from covey.errors import ConfigError
 
@@ -128,9 +129,9 @@ def read_yaml(path: Path) -> dict[str, Any]:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = f"{path}, line {mark.line + 1}, column {mark.column + 1}" if mark else str(path)
-        raise ConfigError(f"{where}: not valid YAML: {error.problem or error}.") from None
+        raise ConfigError(f"{where}: not valid YAML: {yaml_problem(error)}.") from None
     except yaml.YAMLError as error:
-        raise ConfigError(f"{path}: not valid YAML: {error}") from None
+        raise ConfigError(f"{path}: not valid YAML: {yaml_problem(error)}.") from None
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: not UTF-8 text (byte {error.start}); save it as UTF-8.") from None
     except OSError as error:

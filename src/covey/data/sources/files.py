@@ -103,12 +103,13 @@ def find_path(text: str, key: str) -> Path:
         return path
     if not path.parent.is_dir():
         raise DataError(f"{key}={text}: there is no such file, and its folder {path.parent} does not exist either.")
-    names = sorted(entry.name for entry in path.parent.iterdir() if not entry.name.startswith("."))
+    folder = path.parent if path.parent.name.strip(".") else path.parent.resolve()  # a name in place of . and ..
+    names = sorted(entry.name for entry in folder.iterdir() if not entry.name.startswith("."))
     near = difflib.get_close_matches(path.name, names, n=3, cutoff=0.5)
     if near:
-        raise DataError(f"{key}={text}: there is no such file in {path.parent}. Did you mean {' or '.join(near)}?")
+        raise DataError(f"{key}={text}: there is no such file in {folder}. Did you mean {' or '.join(near)}?")
     readable = [name for name in names if Path(name).suffix.lower() in _READERS] or names
-    raise DataError(f"{key}={text}: there is no such file in {path.parent}, which holds {_listing(readable)}.")
+    raise DataError(f"{key}={text}: there is no such file in {folder}, which holds {_listing(readable)}.")
 
 
 def scan_folder(folder: Path, key: str, *, train: str, test: str | None, config: str | None = None) -> Folder:
@@ -236,6 +237,8 @@ _READERS: dict[str, Callable[[Path, bool], FileRows]] = {
     ".csv": _read_csv,
     ".parquet": _read_parquet,
 }
+READABLE = tuple(_READERS)
+"""Suffixes of data files."""
 
 
 def _decode(data: bytes, path: Path, where: str) -> str:

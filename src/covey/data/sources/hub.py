@@ -7,6 +7,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from covey.data.holdout import rows_to_read
+from covey.data.needs import RowNeeds
 from covey.data.sources.splits import choose_split, train_and_test
 from covey.data.table import SourceRows, Table
 from covey.errors import DataError, one_line
@@ -25,7 +26,9 @@ class HubSet:
     config: str | None
     revision: str | None
     key: str
-    """The config group: `dataset` or `dataset.mixture.datasets[0]`."""
+    """The config key that names it; empty for a benchmark."""
+    path_key: str
+    """The config key of a local file in its place."""
     streaming: bool = False
 
     @property
@@ -56,23 +59,24 @@ class HubSet:
             raise self._error(error, None) from error
 
     def _error(self, error: Exception, split: str | None) -> DataError:
-        asked = [f"{self.key}.id={self.id}"]
+        asked = [f"{self.key}={self.id}" if self.key else self.id]
         asked += [f"{key}={value}" for key in ("config", "revision") if (value := getattr(self, key))]
         asked += [f"split={split}"] if split else []
         return DataError(
             f"The dataset {' '.join(asked)} could not be loaded from the hub: {one_line(error)} "
             f"({type(error).__name__}). Check the name and the connection; or read a local copy with "
-            f"{self.key}.path=FILE (.jsonl, .json, .csv, .parquet, or a folder of these)."
+            f"{self.path_key}=FILE (.jsonl, .json, .csv, .parquet, or a folder of these)."
         )
 
 
-def read_hub(dataset: DatasetConfig, notes: list[str]) -> SourceRows:
+def read_hub(dataset: DatasetConfig, notes: list[str], needs: RowNeeds) -> SourceRows:
     """The rows of `dataset.id`.
 
     Raises:
         DataError: the set or a split does not exist; or `streaming` is on without `max_train_samples`.
     """
-    hub = HubSet(str(dataset.id), dataset.config, dataset.revision, "dataset", dataset.streaming)
+    named = "" if needs.benchmark else "dataset.id"
+    hub = HubSet(str(dataset.id), dataset.config, dataset.revision, named, needs.path_key, dataset.streaming)
     splits = hub.load()
     if not dataset.streaming:
         return train_and_test(splits, dataset, hub.name, slicer=hub.load)
@@ -93,7 +97,8 @@ def read_hub(dataset: DatasetConfig, notes: list[str]) -> SourceRows:
 
 def read_hub_source(source: MixtureSource, key: str, dataset: DatasetConfig) -> Table:
     """The rows of one dataset of a mixture; of a streamed one the first `max_train_samples`."""
-    hub = HubSet(str(source.id), source.config, source.revision, key, dataset.streaming)
+    keys = f"{key}.id", f"{key}.path"
+    hub = HubSet(str(source.id), source.config, source.revision, *keys, dataset.streaming)
     splits = hub.load()
     if not dataset.streaming:
         return choose_split(splits, source.split, f"{key}.split", hub.name, slicer=hub.load)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from covey.data.needs import RowNeeds
 from covey.data.sources import kaggle
 from covey.data.sources.files import find_path, read_files, scan_folder
 from covey.data.sources.hub import read_hub, read_hub_source
@@ -17,23 +18,23 @@ if TYPE_CHECKING:
     from covey.config import DatasetConfig, MixtureSource
 
 
-def read_rows(dataset: DatasetConfig, notes: list[str], *, exact: bool = False) -> SourceRows:
+def read_rows(dataset: DatasetConfig, notes: list[str], needs: RowNeeds) -> SourceRows:
     """Read the rows of `dataset.path`, else of `dataset.id`; held-out ones from `dataset.test_path` if that is set.
 
     Args:
         dataset: which data and which splits of it.
         notes: messages for the user are appended to it.
-        exact: see `read_files`.
+        needs: which types the columns keep, and what names the rows, for messages.
 
     Raises:
         DataError: the data cannot be found or read.
     """
     if not dataset.path:
-        return read_hub(dataset, notes)
+        return read_hub(dataset, notes, needs)
     if dataset.streaming:
         notes.append("dataset.streaming has no effect on local files")
-    path = _locate(dataset.path, "dataset.path")
-    found = _local(path, dataset, notes, exact)
+    path = _locate(dataset.path, needs.path_key)
+    found = _local(path, dataset, notes, needs)
     if dataset.test_path is None:
         return found
     test_path = _locate(dataset.test_path, "dataset.test_path")
@@ -43,7 +44,7 @@ def read_rows(dataset: DatasetConfig, notes: list[str], *, exact: bool = False) 
             "training data. Leave test_path out: held-out problems are then taken from dataset.path."
         )
     split = dataset.test_split or "test"
-    key = "dataset.test_path"
+    key, exact = "dataset.test_path", needs.exact
     return SourceRows(found.train, _one_split(test_path, key, split, dataset.config, notes, strict=False, exact=exact))
 
 
@@ -69,26 +70,27 @@ def _locate(text: str, key: str) -> Path:
     return kaggle.download(text, key) if text.startswith(kaggle.PREFIX) else find_path(text, key)
 
 
-def _local(path: Path, dataset: DatasetConfig, notes: list[str], exact: bool) -> SourceRows:
+def _local(path: Path, dataset: DatasetConfig, notes: list[str], needs: RowNeeds) -> SourceRows:
+    key, exact = needs.path_key, needs.exact
     if not path.is_dir():
-        train, more = read_files([path], "dataset.path", exact=exact)
+        train, more = read_files([path], key, exact=exact)
         notes += more
-        return SourceRows(train, None, "dataset.path is one file")
+        return SourceRows(train, None, f"{key} is one file")
     if is_saved(path):
-        splits, named = load_saved(path, "dataset.path", dataset.train_split)
+        splits, named = load_saved(path, key, dataset.train_split)
         if named:
             return train_and_test(splits, dataset, str(path))
-        train = choose_split(splits, dataset.train_split, "dataset.path", str(path))
+        train = choose_split(splits, dataset.train_split, key, str(path))
         return SourceRows(train, None, f"{path} was saved without splits")
     apart = dataset.test_path is not None  # then test_split refers to that path
     test_split = "test" if apart else dataset.test_split
-    folder = scan_folder(path, "dataset.path", train=dataset.train_split, test=test_split, config=dataset.config)
+    folder = scan_folder(path, key, train=dataset.train_split, test=test_split, config=dataset.config)
     _note_unread(folder.left_out + (folder.test if apart else []), notes)
-    train, more = read_files(folder.train, "dataset.path", exact=exact)
+    train, more = read_files(folder.train, key, exact=exact)
     notes += more
     if apart or not folder.test:
         return SourceRows(train, None, f"no file in {path} is the test split by its name")
-    test, more = read_files(folder.test, "dataset.path", exact=exact)
+    test, more = read_files(folder.test, key, exact=exact)
     notes += more
     return SourceRows(train, test)
 

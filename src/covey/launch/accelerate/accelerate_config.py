@@ -11,8 +11,9 @@ import yaml
 from covey.config import Config
 from covey.config.groups.mesh import Mesh, check_axis
 from covey.config.values import show
+from covey.config.yaml_errors import yaml_problem
 from covey.config.yaml_limits import check_yaml
-from covey.errors import ConfigError
+from covey.errors import ConfigError, one_line
 
 KINDS = ("ddp", "fsdp2", "zero2", "zero3")
 _FOLDER = Path(__file__).parent
@@ -108,7 +109,8 @@ def _read(chosen: str) -> dict[str, Any]:
             f"({error.strerror}). Name one of these, or the path of an accelerate config."
         ) from None
     except (yaml.YAMLError, ValueError) as error:
-        raise ConfigError(f"launch.accelerate={chosen} is not YAML: {' '.join(str(error).split())}.") from None
+        problem = yaml_problem(error) if isinstance(error, yaml.YAMLError) else one_line(error)
+        raise ConfigError(f"launch.accelerate={chosen} is not YAML: {problem}.") from None
     if not isinstance(values, dict) or "distributed_type" not in values:
         raise ConfigError(
             f"launch.accelerate={chosen} is not an accelerate config: it has no key distributed_type. `accelerate "

@@ -12,6 +12,7 @@ from covey.report.charts.series import Panel, Point, Series
 from covey.report.load import grader_of
 from covey.runlog import names
 from covey.runlog.metrics import Row, series
+from covey.runlog.names import set_label as set_label
 
 Sections = list[tuple[str, list[Panel]]]
 """Headings with their panels."""
@@ -35,11 +36,6 @@ _OUTCOME_COLOURS = {
     Outcome.TIMED_OUT: 4,
     Outcome.CRASHED: 3,
 }
-
-
-def set_label(name: str) -> str:
-    """The display name of an evaluation set."""
-    return {names.TEST_SET: "held-out", names.HARD_SET: "harder set"}.get(name, name)
 
 
 def reward_names(rows: Sequence[Row]) -> list[str]:

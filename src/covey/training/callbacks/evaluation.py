@@ -103,9 +103,8 @@ class EvaluationCallback(TrainerCallback):
             write_atomically(training_file(self._run.root, held_out, state.global_step), records)
             if lost := result.lost():
                 shares = ", ".join(f"{share:.0%} {outcome.replace('_', ' ')}" for outcome, share in lost.items())
-                text = (
-                    f"Held-out completions of the set {held_out} could not be graded ({shares}): they count as wrong."
-                )
+                what = f"Completions of {names.set_label(held_out)} problems"
+                text = f"{what} could not be graded ({shares}): they count as wrong."
                 log_once(logger, text, key=f"lost {held_out}")
         self._writer.add(state.global_step, row)
         if self._log:

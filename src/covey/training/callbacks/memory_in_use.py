@@ -5,13 +5,13 @@ from __future__ import annotations
 import resource
 import sys
 
-import torch
-
 from covey.runlog import names
 
 
 def memory_in_use() -> dict[str, float]:
     """Peak bytes since the process started, by metric name; of the device only with CUDA."""
+    import torch
+
     used = {names.PROCESS_MEMORY: float(peak_memory())}
     if torch.cuda.is_available():
         used[names.DEVICE_MEMORY] = float(torch.cuda.max_memory_allocated())

@@ -8,9 +8,11 @@ from typing import Any
 
 from covey.config import Config, differences, load
 from covey.errors import ConfigError, RunDirectoryError
+from covey.importing import code_hashes
 from covey.runlog.checkpoint import CHECKPOINT_MARKER, changed_files, has_checksums, is_complete, is_marked
 from covey.runlog.directory import RunDirectory
 from covey.runlog.ending import has_failed
+from covey.runlog.own_code import edited
 
 _SHOWN_DIFFERENCES = 12
 
@@ -50,7 +52,7 @@ def plan_resume(config: Config, run: RunDirectory, *, verify: bool = True) -> Re
         _refuse_foreign(run)
         return ResumePlan(None, 0, clear=run.root.exists())
     if isinstance(resume, str) and resume != "auto":
-        return _from_named(Path(resume).expanduser(), run, verify)
+        return _from_named(config, Path(resume).expanduser(), run, verify)
     if run.is_empty():
         if resume is True:
             raise _no_checkpoint(run)
@@ -77,6 +79,7 @@ def plan_resume(config: Config, run: RunDirectory, *, verify: bool = True) -> Re
             notes += [f"{text}, so it is skipped." for text in skipped]
             if config.training.save_only_model:
                 notes.append("training.save_only_model=true: checkpoints lack the optimizer, which starts anew.")
+            notes += _edited_code(config, run)
             return ResumePlan(path, step, (*notes, f"Resuming from {path.name} of {run.root}."))
         skipped.append(f"{path.name} {problem}")
     if any(is_marked(path) for _, path in run.checkpoints()):
@@ -164,7 +167,7 @@ def _compared(config: Config, run: RunDirectory) -> tuple[list[tuple[str, Any, A
     return [], [f"{run.config} is damaged: {unreadable} The run resumes with the config of this command."]
 
 
-def _from_named(path: Path, run: RunDirectory, verify: bool) -> ResumePlan:
+def _from_named(config: Config, path: Path, run: RunDirectory, verify: bool) -> ResumePlan:
     if not path.is_dir():
         raise RunDirectoryError(
             f"resume={path} is not a folder. Give a checkpoint (…/checkpoint-100), or resume=auto for the newest of "
@@ -193,7 +196,19 @@ def _from_named(path: Path, run: RunDirectory, verify: bool) -> ResumePlan:
             f"{run.root} is not empty, so a run resumed from {path} cannot be written there. Choose another run_name, "
             "or leave resume out to go on from the newest checkpoint there."
         )
-    return ResumePlan(path, step, (f"Resuming from {path}.",))
+    notes = _edited_code(config, RunDirectory(path.parent))
+    return ResumePlan(path, step, (*notes, f"Resuming from {path}."))
+
+
+def _edited_code(config: Config, run: RunDirectory) -> list[str]:
+    """A note on the user's own parts whose file was edited since the run began or was last resumed."""
+    found = edited(run.code_hashes(), code_hashes(config.own_code))
+    if not found:
+        return []
+    return [
+        f"WARNING: the code of {', '.join(found)} was changed since this run was started: it goes on with the new "
+        f"version. {run.code} has the one before."
+    ]
 
 
 def _refuse_foreign(run: RunDirectory) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from covey.answers import Outcome, Tags
@@ -12,6 +14,7 @@ from covey.evaluation.grading import grader_name
 from covey.rewards import RewardSettings, find
 from covey.rewards.runner import RewardRunner
 from covey.training.preflight.findings import SAMPLE, Mark, PreflightFinding
+from covey.training.preflight.reward_calls import PROMPTS, own_functions, try_calls
 
 if TYPE_CHECKING:
     from covey.data import LoadedData
@@ -21,8 +24,18 @@ _UNLIKELY = "-9786.13451"  # answer
 _LISTED = 30  # rows that one finding names
 
 
-def check_answers(config: Config, loaded: LoadedData) -> Iterator[PreflightFinding]:
-    """Whether each gold answer, put into the expected format, is right by the rewards and the grader of the run."""
+def check_answers(
+    config: Config, loaded: LoadedData, encode: Callable[[str], Sequence[int]], output: Path | None = None
+) -> Iterator[PreflightFinding]:
+    """Whether each gold answer, put into the expected format, is right by the rewards and the grader of the run, and
+    whether the user's own can be called with it.
+
+    Args:
+        config: of the run.
+        loaded: its data.
+        encode: gives the token ids of a completion.
+        output: the file to append what rewards print to; None: standard error.
+    """
     settings = RewardSettings.of(config.rewards, config.training.max_completion_length)
     tags = Tags(config.rewards.think_tag, config.rewards.answer_tag)
     found = [find(name, settings) for name in config.rewards.funcs]
@@ -30,7 +43,13 @@ def check_answers(config: Config, loaded: LoadedData) -> Iterator[PreflightFindi
     grader = grader_name(config)
     graders |= {grader} if grader is not None and ":" not in grader else set()
     graders -= {"code"}  # its rows have tests, and no program that passes them
-    with RewardRunner.of(config.rewards, max_completion_length=config.training.max_completion_length) as runner:
+    without = replace(config.rewards, funcs=())  # graders and calls go to the workers by name
+    with RewardRunner.of(without, max_completion_length=config.training.max_completion_length) as runner:
+        if own_functions(config):
+            runner.pool.start(output)
+            few = list(loaded.train.select(range(min(PROMPTS, len(loaded.train)))))
+            texts = [gold_completion({"answer": "42", **row}, tags, str(grader)) for row in few]
+            yield from try_calls(config, few, texts, runner, encode)
         for name, rows in {"train": loaded.train, **loaded.evaluation}.items():
             sample = list(rows.select(range(min(SAMPLE, len(rows)))))
             for grader in sorted(graders):
