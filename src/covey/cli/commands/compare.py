@@ -15,10 +15,10 @@ from covey.runlog.names import ACCURACY, MEAN_REWARD
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from covey.evaluation.compared import Compared
     from covey.evaluation.estimators import Estimate
     from covey.evaluation.paired import Comparison
     from covey.evaluation.planning import Plan
+    from covey.report.results import Comparisons
 
 
 def add_parser(commands: Any) -> None:
@@ -42,9 +42,9 @@ def add_parser(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from covey.evaluation.compared import compare_all, find_evaluations
     from covey.evaluation.comparison import figures_of_several
     from covey.evaluation.figures import value_text
+    from covey.report.results import compare_all, find_evaluations
 
     folders = [Path(name) for name in arguments.evaluations]
     if len(folders) == 1:
@@ -67,7 +67,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _print_figure(console: Any, compared: Compared) -> None:
+def _print_figure(console: Any, compared: Comparisons) -> None:
     """Print how each evaluation differs from the first in a further figure."""
     from covey.evaluation.figures import paired_text, value_text
 
