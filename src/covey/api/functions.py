@@ -93,9 +93,8 @@ def train(
         config = _with_rows(config, data)
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     console = _console(console, show)
-    with _one_output(console):
-        for note in (*composed.notes, *notes, *filter(None, [keep_one_gpu()])):
-            console.print(f"· {note}", markup=False, highlight=False, soft_wrap=True)
+    if notes := [f"· {note}" for note in (*composed.notes, *notes, *filter(None, [keep_one_gpu()]))]:
+        console.print("\n".join(notes), markup=False, highlight=False, soft_wrap=True)
     with console.status("Loading PyTorch …"), _without_widgets():
         from covey.training.end_of_run import end_run
         from covey.training.run import run_training
