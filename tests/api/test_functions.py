@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 import covey
-from covey.api import evaluate, train
+from covey.api import compare, evaluate, generate, train
 from covey.api.arguments import Words
 from covey.cli.main import main
 from covey.config import compose
@@ -42,6 +43,7 @@ def test_what_the_package_exports() -> None:
     assert all(getattr(covey, name) is not None for name in covey.__all__)
     assert (covey.GRPOTrainer, covey.GRPOConfig) == (GRPOTrainer, GRPOConfig)
     assert (covey.train, covey.evaluate) == (train, evaluate)
+    assert (covey.compare, covey.generate) == (compare, generate)
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = covey.nothing
 
@@ -112,3 +114,76 @@ def test_train_and_evaluate_do_what_the_commands_do(tmp_path: Path, capsys: pyte
     assert evaluation.summary["accuracy"]["value"] > 0
     assert json.loads(typed.read_text())["metrics"]["accuracy"]["value"] == evaluation.summary["accuracy"]["value"]
     assert len(list(evaluation.completions())) == 32
+
+
+def test_functions_and_rows_of_ones_own_from_training_to_comparing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    calls: list[int] = []
+
+    def long(completions: Any, answer: Any, **columns: Any) -> list[float]:
+        calls.append(len(completions))
+        return [min(1.0, len(messages[-1]["content"]) / 100) for messages in completions]
+
+    rows = [{"prompt": f"What is {n} + 12?", "answer": str(n + 12)} for n in range(10, 30)]
+    given = {name: value for name, value in TINY.items() if not name.startswith("dataset.")}
+    data = {"train": rows[:16], "test": rows[16:]}
+    keys = {"output_dir": tmp_path, "run_name": "own"}
+    result = train(overrides=given, data=data, rewards=[long, "format"], show=True, **keys)
+    assert "step 2/2" in capsys.readouterr().out
+    assert result.finished
+    assert calls == [4, 8, 8, 4], "held-out problems, two steps, held-out problems"
+    config = compose(recipe=result.run.root).config
+    assert config.rewards.funcs == (f"{__name__}:{long.__qualname__}", "format")
+    assert [json.loads(line) for line in Path(config.dataset.path or "").read_text().splitlines()] == rows[:16]
+    assert {"eval/reward/long", "eval/reward/format"} <= read_metrics(result.run.metrics)[-1].keys()
+    assert train(overrides=given, data=data, rewards=[long, "format"], **keys).trained is False
+    assert "eval" in result._repr_html_() or "held-out reward" in result._repr_html_()
+
+    text = generate(result, "What is 12 + 30?", max_tokens=5)
+    assert isinstance(text, str)
+    assert (text.prompt, text.episode) == ("What is 12 + 30?", None)
+    several = generate(result, ["What is 12 + 30?", [{"role": "user", "content": "What is 12 + 30?"}]], max_tokens=5)
+    assert several == [text, text], "greedy, and the same conversation"
+    assert several[1].prompt == [{"role": "user", "content": "What is 12 + 30?"}]
+
+    ours, theirs = evaluate(result)[0], evaluate(result, checkpoint=2, out=tmp_path / "again")[0]
+    found = compare(ours, theirs)
+    assert (found.metric, found.results[0].difference, found.results[0].problems) == ("reward", 0.0, 4)
+    with pytest.raises(ConfigError, match="is given twice"):
+        compare(result, result)
+    assert main(["eval", str(result.run.root), f"output_dir={tmp_path}"]) == 0, "this process has the function"
+
+
+def test_a_class_of_ones_own_is_an_environment(tmp_path: Path) -> None:
+    class Doors:
+        """Hides a prize behind one of two doors."""
+
+        def reset(self, **row: Any) -> str:
+            self.opened = 0
+            return "Open door 2."
+
+        def open(self, door: int) -> str:
+            """Open a door.
+
+            Args:
+                door: Its number.
+            """
+            self.opened = door
+            return "done"
+
+        def get_reward(self) -> float:
+            return float(self.opened == 2)
+
+    settings = {**TINY, "dataset": "none", "dataset.train_size": 8, "dataset.test_size": 4, "output_dir": tmp_path}
+    settings.pop("dataset.hard_size")
+    result = train(overrides={**settings, "training.max_steps": 1, "run_name": "doors"}, environment_factory=Doors)
+    assert result.finished
+    assert compose(recipe=result.run.root).config.environment.factory == f"{__name__}:{Doors.__qualname__}"
+    assert "train/rewards/Doors/mean" in read_metrics(result.run.metrics)[-1]
+
+
+def test_training_in_another_thread_than_the_main_one(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(1) as thread:
+        settings = {**TINY, "output_dir": tmp_path, "run_name": "threaded", "training.max_steps": 1}
+        assert thread.submit(train, overrides=settings).result().finished

@@ -29,8 +29,8 @@ Parts = Part | Sequence[Part] | Mapping[str, Part]
 ROWS = "_data"
 """The folder in `output_dir` for rows that were given as objects."""
 
-_OF_OWN_DATA = ("dataset=none", "dataset.test_size=256")
-"""The words for data that is no built-in task; the one that follows names it."""
+_OF_OWN_DATA = ("dataset=none", "dataset.test_size=256", "dataset.task=null", "dataset.id=null")
+"""The words for data that is no built-in task, whatever a recipe names; the one that follows names it."""
 _DATA_FILES = (".jsonl", ".json", ".csv", ".parquet")
 _OF_TRL = {
     "train_dataset": "data=rows, with held-out rows data={'train': …, 'test': …}",

@@ -8,7 +8,9 @@ from __future__ import annotations
 import dataclasses
 import os
 import time
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
@@ -91,16 +93,17 @@ def train(
         config = _with_rows(config, data)
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     console = _console(console, show)
-    for note in (*composed.notes, *notes, *filter(None, [keep_one_gpu()])):
-        console.print(f"· {note}", markup=False, highlight=False, soft_wrap=True)
-    with console.status("Loading PyTorch …"):
+    if notes := [f"· {note}" for note in (*composed.notes, *notes, *filter(None, [keep_one_gpu()]))]:
+        console.print("\n".join(notes), markup=False, highlight=False, soft_wrap=True)
+    with console.status("Loading PyTorch …"), _without_widgets():
         from covey.training.end_of_run import end_run
         from covey.training.run import run_training
 
     label = "python" if recipe is None else Path(recipe).stem
     with composed.naming_places():
         result = run_training(config, f"{time.strftime('%Y%m%d-%H%M%S')}-{label}", console, objective)
-    end_run(result, config, console)
+    with _one_output(console):
+        end_run(result, config, console)
     return result
 
 
@@ -152,7 +155,7 @@ def evaluate(
     check_benchmarks(composed.config.evaluation.benchmarks, "evaluation.benchmarks")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     files = {name: str(path) for name, path in paths.items() if path is not None}
-    with _console(None, show if progress is None else False).status("Loading PyTorch …") as status:
+    with _console(None, show if progress is None else False).status("Loading PyTorch …") as status, _without_widgets():
         from covey.evaluation.job import run_evaluations
         from covey.report.results import Evaluation, Evaluations
 
@@ -184,14 +187,12 @@ def compare(
     Raises:
         CoveyError: they cannot be compared, or there are none.
     """
-    from covey.evaluation.compared import compare_all, find_evaluations
-    from covey.report.results import Comparisons
+    from covey.report.results import compare_all, find_evaluations
 
     if not others:
         raise ArgumentError("covey.compare needs two or more evaluations or runs: covey.compare('out/a', 'out/b').")
     folders = [Path(_path(one, "covey.compare")) for one in (first, *others)]
-    found = compare_all(find_evaluations(folders), metric, any_sampling=any_sampling)
-    return Comparisons(found.evaluations, found.metric, found.results)
+    return compare_all(find_evaluations(folders), metric, any_sampling=any_sampling)
 
 
 @overload
@@ -252,7 +253,7 @@ def generate(
     name = str(_path(model, "covey.generate"))
     rows = [{"prompt": prompts}] if isinstance(prompts, str) else _prompt_rows(prompts)
     console = _console(None, show)
-    with console.status("Loading the model …") as status:
+    with console.status("Loading the model …") as status, _without_widgets():
         from covey.evaluation.chat import ChatModel
         from covey.report.results import GeneratedText, GeneratedTexts
 
@@ -321,3 +322,16 @@ def _console(console: Console | None, show: bool | None) -> Console:
 
         return NotebookConsole()
     return there
+
+
+def _one_output(console: Console) -> AbstractContextManager[object]:
+    """Context manager: in a notebook, what is printed becomes one output of the cell."""
+    return console if console.is_jupyter else nullcontext()
+
+
+@contextmanager
+def _without_widgets() -> Iterator[None]:
+    """Context manager: libraries that are imported do not ask for widgets."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="IProgress not found")
+        yield

@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from covey.config.yaml_limits import FAST_LOADER, check_yaml
-from covey.errors import ConfigError, RunDirectoryError
+from covey.errors import RunDirectoryError
 from covey.evaluation.grading import ENVIRONMENT, grader_of_rewards
 from covey.rewards.registry import canonical_name
 from covey.runlog import RunDirectory, names, read_metrics

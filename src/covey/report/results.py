@@ -1,18 +1,19 @@
-"""Results as a notebook shows them: small tables of HTML, in which everything is escaped."""
+"""What the functions of Python return, and how a notebook shows it: small tables of HTML, with everything escaped."""
 
 from __future__ import annotations
 
 import base64
+from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jinja2 import Environment
 
-from covey.errors import CoveyError
-from covey.evaluation.compared import Compared
-from covey.evaluation.comparison import metric_of
+from covey.errors import ConfigError, CoveyError
+from covey.evaluation.comparison import check_metric, compare_evaluations, metric_of, newest_in_common
 from covey.evaluation.completions.transcript import message_text
 from covey.evaluation.estimators import Estimate
 from covey.evaluation.figures import (
@@ -25,13 +26,15 @@ from covey.evaluation.figures import (
     paired_text,
     value_text,
 )
+from covey.evaluation.paired import Comparison, holm
+from covey.evaluation.stored import read_stored
 from covey.report.evaluations import evaluation_rows
 from covey.report.headline import how_it_ended
 from covey.report.load import load_run
 from covey.report.summary import before_and_after, figure_name
 from covey.runlog import names
 from covey.runlog.directory import RunDirectory
-from covey.runlog.evaluations import StoredEvaluation
+from covey.runlog.evaluations import StoredEvaluation, is_evaluation
 
 if TYPE_CHECKING:
     from covey.environments.episodes import Episode
@@ -116,19 +119,43 @@ def _figures(one: StoredEvaluation) -> list[tuple[str, ...]]:
     """The rows of one evaluation: its main figure, and its shares of completions that are not 0."""
     counts = f"{one.settings['data']['problems']:,}", str(one.settings["num_samples"])
     rows: list[tuple[str, ...]] = []
+    main = metric_of(one)
     for name, figure in one.summary.items():
-        main = name == metric_of(one)
-        if main or (figure["value"] and not name.startswith((names.CHANCE, "avg@", "grader/", "episode/"))):
+        same = name != main and figure == one.summary.get(main)  # the mean reward of a single function, or pass@1
+        if name == main or (
+            not same and figure["value"] and not name.startswith((names.CHANCE, "grader/", "episode/"))
+        ):
             label = figure_name(name, one.settings.get("grader"))
             found = Estimate(**figure)
             rows.append((one.settings["name"], *counts, label, value_text(found.value, name), ends_text(found, name)))
     return rows
 
 
-class Comparisons(Compared):
-    """A comparison that a notebook shows as a table."""
+@dataclass(frozen=True, slots=True, repr=False)
+class Comparisons:
+    """Several evaluations on the same problems, each compared with the first of them."""
 
-    __slots__ = ()
+    evaluations: list[StoredEvaluation]
+    metric: str
+    """What is compared, by its name after `eval/`."""
+    results: list[Comparison]
+    """Each but the first evaluation against the first."""
+
+    @property
+    def corrected(self) -> list[float]:
+        """The p-values after Holm's correction for several comparisons."""
+        return holm([result.p_value for result in self.results])
+
+    @property
+    def values(self) -> list[float]:
+        """The figure of each evaluation."""
+        return [self.results[0].first, *(result.second for result in self.results)]
+
+    @property
+    def grader(self) -> str | None:
+        """What has graded the answers."""
+        grader: str | None = self.evaluations[0].settings.get("grader")
+        return grader
 
     def __repr__(self) -> str:
         figure, first = figure_name(self.metric, self.grader), self.evaluations[0]
@@ -151,6 +178,42 @@ class Comparisons(Compared):
             rows.append([_place(one), value_text(found.second, metric), *change, *p_values, *counts])
         note = f"Each against the first, on {_counted(self.results[0].problems, 'problem')}: a paired test."
         return render_result("Comparison", [ResultTable(headings, rows, range(1, len(headings)))], note=note)
+
+
+def compare_all(
+    evaluations: Sequence[StoredEvaluation], metric: str | None = None, *, any_sampling: bool = False
+) -> Comparisons:
+    """Compare two or more evaluations with the first of them.
+
+    Args:
+        evaluations: from `find_evaluations`.
+        metric: a figure that all of them have; None takes the accuracy, or without a grader the mean reward.
+        any_sampling: compare also where the sampling settings differ.
+
+    Raises:
+        RunDirectoryError: they cannot be compared, or not by this figure.
+    """
+    if metric is not None:
+        check_metric(evaluations, metric)
+    first, *others = evaluations
+    results = [compare_evaluations(first, other, metric=metric, any_sampling=any_sampling) for other in others]
+    return Comparisons([*evaluations], metric or metric_of(first), results)
+
+
+def find_evaluations(folders: Sequence[Path]) -> list[StoredEvaluation]:
+    """One evaluation per folder or file; of run directories the newest that all of them have.
+
+    Raises:
+        ConfigError: one is named twice.
+        RunDirectoryError: one holds no evaluation, or the runs have none in common.
+    """
+    if repeated := [str(folder) for folder, count in Counter(folders).items() if count > 1]:
+        raise ConfigError(f"{', '.join(repeated)} is given twice: a run is compared with another one.")
+    singles = {one: read_stored(one) for one in folders if one.suffix == ".jsonl" or is_evaluation(one)}
+    runs = [folder for folder in folders if folder not in singles]
+    wanted = next((one.settings.get("name") for one in singles.values()), None)
+    singles |= dict(zip(runs, newest_in_common(runs, wanted), strict=True))
+    return [singles[folder] for folder in folders]
 
 
 def _place(one: StoredEvaluation) -> str:

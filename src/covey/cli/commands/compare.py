@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from covey.cli import config_arguments
+from covey.cli.json_output import add_json, print_json
 from covey.errors import ConfigError
 from covey.runlog.names import ACCURACY, MEAN_REWARD
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from covey.evaluation.compared import Compared
     from covey.evaluation.estimators import Estimate
     from covey.evaluation.paired import Comparison
     from covey.evaluation.planning import Plan
+    from covey.report.results import Comparisons
     from covey.runlog.evaluations import StoredEvaluation
 
 
@@ -41,22 +43,28 @@ def add_parser(commands: Any) -> None:
     parser.add_argument(
         "--list", dest="listed", type=int, default=5, metavar="N", help="changed problems shown, with their answers (5)"
     )
+    add_json(parser)
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from covey.evaluation.compared import compare_all, find_evaluations
     from covey.evaluation.comparison import figures_of_several
     from covey.evaluation.figures import value_text
+    from covey.report.results import compare_all, find_evaluations
 
     folders = [Path(name) for name in arguments.evaluations]
     if len(folders) == 1:
-        return _list(folders[0])
+        return _list(folders[0], as_json=arguments.as_json)
     found = find_evaluations(folders)
     compared = compare_all(found, arguments.metric, any_sampling=arguments.any_sampling)
     results, metric = compared.results, compared.metric
-    console = config_arguments.make_console()
+    figures = figures_of_several(found) if arguments.metric is None else ()
+    further = [compare_all(found, figure, any_sampling=arguments.any_sampling) for figure in figures]
     letters = [_letter(place) for place in range(len(found))]
+    if arguments.as_json:
+        print_json(_as_json(dict(zip(letters, found, strict=True)), [compared, *further]))
+        return 0
+    console = config_arguments.make_console()
     for name, evaluation, value in zip(letters, found, compared.values, strict=True):
         _print_line(console, f"{name}  {evaluation.folder}: {value_text(value, metric)}")
     shown = {ACCURACY: f"accuracy (grader: {compared.grader})", MEAN_REWARD: "mean reward"}.get(metric, metric)
@@ -66,12 +74,26 @@ def run(arguments: argparse.Namespace) -> int:
     for name, other, result in zip(letters[1:], found[1:], results, strict=True):
         _print(console, name, result, arguments.listed, metric, shown=len(results) > 1)
         _print_answers(console, {"A": found[0], name: other}, result, arguments.listed)
-    for figure in figures_of_several(found) if arguments.metric is None else ():
-        _print_figure(console, compare_all(found, figure, any_sampling=arguments.any_sampling))
+    for one in further:
+        _print_figure(console, one)
     return 0
 
 
-def _print_figure(console: Any, compared: Compared) -> None:
+def _as_json(found: Mapping[str, StoredEvaluation], figures: Sequence[Comparisons]) -> dict[str, Any]:
+    """What is printed as tables and lines: the evaluations, and how each differs from the first in every figure."""
+    first, *others = found
+    differences = [
+        {"metric": one.metric, "of": name, "to": first, **dataclasses.asdict(result), "p_value_corrected": p_value}
+        for one in figures
+        for name, result, p_value in zip(others, one.results, one.corrected, strict=True)
+    ]
+    evaluations = [
+        {"letter": letter, "path": one.folder, "grader": one.settings.get("grader")} for letter, one in found.items()
+    ]
+    return {"evaluations": evaluations, "differences": differences}
+
+
+def _print_figure(console: Any, compared: Comparisons) -> None:
     """Print how each evaluation differs from the first in a further figure."""
     from covey.evaluation.figures import paired_text, value_text
 
@@ -82,7 +104,7 @@ def _print_figure(console: Any, compared: Compared) -> None:
         _print_line(console, f"  {_letter(place)} - A: {paired_text(result, figure)}{corrected}")
 
 
-def _list(folder: Path) -> int:
+def _list(folder: Path, *, as_json: bool) -> int:
     from rich.table import Table
 
     from covey.evaluation.comparison import metric_of
@@ -95,6 +117,9 @@ def _list(folder: Path) -> int:
         raise ConfigError(
             f"covey compare needs two or more evaluations or run directories, and {folder} holds no evaluation to list."
         )
+    if as_json:
+        print_json([{"path": one.folder, "settings": one.settings, "metrics": one.summary} for one in held])
+        return 0
     table = Table("evaluation", "problems", "samples", "figure", "value", "95% interval")
     for one in held:
         metric = metric_of(one)
