@@ -1,15 +1,18 @@
 """Make the picture of a report for the documentation: the top of a page, light and dark side by side.
 
-    python scripts/report_picture.py RUN [docs/images/report.png]
+    python scripts/report_picture.py [RUN] [docs/images/report.png]
 
-Needs Chromium with its chromedriver, and selenium.
+Without RUN the first run of docs/getting_started.md is trained for it. Needs Chromium with its chromedriver, and
+selenium.
 """
 
 from __future__ import annotations
 
 import base64
 import io
+import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 from PIL import Image
@@ -44,4 +47,11 @@ def main(run: Path, target: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]) if len(sys.argv) > 2 else ROOT / "docs" / "images" / "report.png")
+    picture = Path(sys.argv[2]) if len(sys.argv) > 2 else ROOT / "docs" / "images" / "report.png"
+    if len(sys.argv) > 1:
+        main(Path(sys.argv[1]), picture)
+    else:
+        with tempfile.TemporaryDirectory() as folder:
+            command = [sys.executable, "-m", "covey.cli.main", "train", "run_name=first"]
+            subprocess.run(command, cwd=folder, check=True)
+            main(Path(folder, "out", "first"), picture.absolute())

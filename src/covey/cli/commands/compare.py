@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from covey.cli import config_arguments
+from covey.cli.json_output import add_json, print_json
 from covey.errors import ConfigError
 from covey.runlog.names import ACCURACY, MEAN_REWARD
 
@@ -39,6 +41,7 @@ def add_parser(commands: Any) -> None:
         "--metric", metavar="NAME", help="compare this figure, as in coverage@8, distinct@8, pass@8, reward or format"
     )
     parser.add_argument("--list", dest="listed", type=int, default=5, metavar="N", help="changed problems shown (5)")
+    add_json(parser)
     parser.set_defaults(run=run)
 
 
@@ -49,16 +52,22 @@ def run(arguments: argparse.Namespace) -> int:
 
     folders = [Path(name) for name in arguments.evaluations]
     if len(folders) == 1:
-        return _list(folders[0])
+        return _list(folders[0], as_json=arguments.as_json)
     found = _find(folders)
     first = found[0]
     if arguments.metric is not None:
         check_metric(found, arguments.metric)
-    how = {"any_sampling": arguments.any_sampling}
-    results = [compare_evaluations(first, other, metric=arguments.metric, **how) for other in found[1:]]
     metric = arguments.metric or metric_of(first)
-    console = config_arguments.make_console()
+    further = figures_of_several(found) if arguments.metric is None else []
+    figures = {
+        name: [compare_evaluations(first, other, metric=name, any_sampling=arguments.any_sampling) for other in found[1:]]
+        for name in (metric, *further)
+    }
     letters = [_letter(place) for place in range(len(found))]
+    if arguments.as_json:
+        print_json(_as_json(dict(zip(letters, found, strict=True)), figures))
+        return 0
+    console, results = config_arguments.make_console(), figures[metric]
     values = [results[0].first, *(result.second for result in results)]
     for name, evaluation, value in zip(letters, found, values, strict=True):
         _print_line(console, f"{name}  {evaluation.folder}: {value_text(value, metric)}")
@@ -69,9 +78,26 @@ def run(arguments: argparse.Namespace) -> int:
         console.print(_table(letters[1:], results, holm([result.p_value for result in results]), metric))
     for name, result in zip(letters[1:], results, strict=True):
         _print(console, name, result, arguments.listed, metric, shown=len(results) > 1)
-    for figure in figures_of_several(found) if arguments.metric is None else ():
-        _print_figure(console, figure, [compare_evaluations(first, other, metric=figure, **how) for other in found[1:]])
+    for name in further:
+        _print_figure(console, name, figures[name])
     return 0
+
+
+def _as_json(found: Mapping[str, StoredEvaluation], figures: Mapping[str, Sequence[Comparison]]) -> dict[str, Any]:
+    """What is printed as tables and lines: the figures of each evaluation, and how each differs from the first."""
+    from covey.evaluation.paired import holm
+
+    first, *others = found
+    differences = []
+    for metric, results in figures.items():
+        corrected = holm([result.p_value for result in results])
+        for name, result, p_value in zip(others, results, corrected, strict=True):
+            values = dataclasses.asdict(result)
+            differences.append({"metric": metric, "of": name, "to": first, **values, "p_value_corrected": p_value})
+    evaluations = [
+        {"letter": letter, "path": one.folder, "grader": one.settings.get("grader")} for letter, one in found.items()
+    ]
+    return {"evaluations": evaluations, "differences": differences}
 
 
 def _print_figure(console: Any, figure: str, results: Sequence[Comparison]) -> None:
@@ -86,7 +112,7 @@ def _print_figure(console: Any, figure: str, results: Sequence[Comparison]) -> N
         _print_line(console, f"  {_letter(place)} - A: {paired_text(result, figure)}{corrected}")
 
 
-def _list(folder: Path) -> int:
+def _list(folder: Path, *, as_json: bool) -> int:
     from rich.table import Table
 
     from covey.evaluation.comparison import metric_of
@@ -99,6 +125,9 @@ def _list(folder: Path) -> int:
         raise ConfigError(
             f"covey compare needs two or more evaluations or run directories, and {folder} holds no evaluation to list."
         )
+    if as_json:
+        print_json([{"path": one.folder, "settings": one.settings, "metrics": one.summary} for one in held])
+        return 0
     table = Table("evaluation", "problems", "samples", "figure", "value", "95% interval")
     for one in held:
         metric = metric_of(one)
