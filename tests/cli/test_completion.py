@@ -6,6 +6,7 @@ import os
 import pty
 import select
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -39,9 +40,15 @@ def words(line: str) -> list[str]:
         ("covey train evaluation=gr", ["evaluation=greedy"]),
         ("covey train +experiment=quick", ["+experiment=quick_test"]),
         ("covey train --multirun evaluation=greedy,li", ["evaluation=greedy,liberal"]),
-        ("covey train speed.shared_prompt=", ["speed.shared_prompt=true", "speed.shared_prompt=false"]),
-        ("covey train 'dataset.mixture.weights=", ["dataset.mixture.weights=share", "dataset.mixture.weights=fraction"]),
-        ("covey train dataset.difficulty.operators=[+,", [f"dataset.difficulty.operators=[+,{sign}" for sign in "+-*/"]),
+        ("covey train speed.shared_prefill=", ["speed.shared_prefill=true", "speed.shared_prefill=false"]),
+        (
+            "covey train 'dataset.mixture.weights=",
+            ["dataset.mixture.weights=share", "dataset.mixture.weights=fraction"],
+        ),
+        (
+            "covey train dataset.difficulty.operators=[+,",
+            [f"dataset.difficulty.operators=[+,{sign}" for sign in "+-*/"],
+        ),
         ("covey config --doc rewards.code.mem", ["rewards.code.memory_mb"]),
         ("covey train dataset.path=", []),
         ("covey report ", []),
@@ -115,57 +122,57 @@ printf 'given:'; printf ' <%s>' "$@"; echo .
 """
 
 
-def typed(shell: str, line: str, folder: Path) -> str:
-    """What `covey` is given where this line is typed into a shell, with a tab for every `→`."""
-    arguments, setup = STARTS[shell]
-    (folder / "bin").mkdir()
-    (folder / "bin" / "covey").write_text(COVEY.format(python=sys.executable))
-    (folder / "bin" / "covey").chmod(0o755)
-    environ = {**os.environ, "PATH": f"{folder / 'bin'}:{os.environ['PATH']}", "HOME": str(folder), "TERM": "dumb"}
-    pid, terminal = pty.fork()
-    if pid == 0:
-        os.chdir(folder)
-        os.execvpe(shell, [shell, *arguments], environ)
-    try:
-        os.write(terminal, f"{setup}\n".encode())
-        read_until(terminal, "")
-        os.write(terminal, line.replace("→", "\t").encode() + b"\n")
-        shown = read_until(terminal, ">.")
-    finally:
-        os.close(terminal)
-        os.kill(pid, 9)
-        os.waitpid(pid, 0)
-    return shown.partition("given: ")[2].partition(">.")[0] + ">"
+LINES = {
+    "covey tra→seed=1": "<train> <seed=1>",
+    "covey train evaluation=gr→seed=1": "<train> <evaluation=greedy> <seed=1>",
+    "covey train dataset.diff→max_d→3": "<train> <dataset.difficulty.max_digits=3>",
+    "covey eval zo→first --checkp→best": "<eval> <zoo/first> <--checkpoint> <best>",
+    "covey train dataset.path=da→": "<train> <dataset.path=data.jsonl>",
+}
+"""What is typed, with a tab for every `→`, and what `covey` is given."""
 
 
-def read_until(terminal: int, end: str) -> str:
-    """What the terminal shows until this text; without one, until it has been silent for a while."""
-    shown = ""
-    until = time.monotonic() + 60
-    while time.monotonic() < until and not (end and end in shown):
-        if not select.select([terminal], [], [], 3)[0]:
-            if not end:
-                break
-            continue
-        shown += os.read(terminal, 4096).decode(errors="replace")
-    return shown
+class Terminal:
+    """A shell in a terminal of its own, with a `covey` that completes and otherwise prints its arguments."""
+
+    def __init__(self, shell: str, folder: Path) -> None:
+        arguments, setup = STARTS[shell]
+        (folder / "bin").mkdir()
+        (folder / "bin" / "covey").write_text(COVEY.format(python=sys.executable))
+        (folder / "bin" / "covey").chmod(0o755)
+        environ = {**os.environ, "PATH": f"{folder / 'bin'}:{os.environ['PATH']}", "HOME": str(folder), "TERM": "dumb"}
+        self._process, self._file = pty.fork()
+        if self._process == 0:
+            os.chdir(folder)
+            os.execvpe(shell, [shell, *arguments], environ)
+        self.type(f"{setup}; echo rea''dy\n", "ready")
+
+    def type(self, text: str, end: str) -> str:
+        """Type a text; returns what is shown until `end`."""
+        os.write(self._file, text.encode())
+        shown, until = "", time.monotonic() + 60
+        while end not in shown and time.monotonic() < until:
+            if select.select([self._file], [], [], 1)[0]:
+                shown += os.read(self._file, 4096).decode(errors="replace")
+        return shown
+
+    def close(self) -> None:
+        os.close(self._file)
+        os.kill(self._process, signal.SIGKILL)
+        os.waitpid(self._process, 0)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("shell", STARTS)
-@pytest.mark.parametrize(
-    ("line", "expected"),
-    [
-        ("covey tra→seed=1", "<train> <seed=1>"),
-        ("covey train evaluation=gr→seed=1", "<train> <evaluation=greedy> <seed=1>"),
-        ("covey train dataset.diff→max_d→3", "<train> <dataset.difficulty.max_digits=3>"),
-        ("covey eval mod→--checkp→best", "<eval> <model/> <--checkpoint> <best>"),
-        ("covey train dataset.path=da→", "<train> <dataset.path=data.jsonl>"),
-    ],
-)
-def test_a_shell_completes(shell: str, line: str, expected: str, tmp_path: Path) -> None:
+def test_a_shell_completes(shell: str, tmp_path: Path) -> None:
     if shutil.which(shell) is None:
         pytest.skip(f"{shell} is not installed")
     (tmp_path / "data.jsonl").touch()
-    (tmp_path / "model").mkdir()
-    assert typed(shell, line, tmp_path) == expected
+    (tmp_path / "zoo").mkdir()
+    terminal = Terminal(shell, tmp_path)
+    try:
+        for line, expected in LINES.items():
+            shown = terminal.type(line.replace("→", "\t") + "\n", ">.")
+            assert shown.partition("given: ")[2].partition(".\r")[0].removesuffix(".") == expected, line
+    finally:
+        terminal.close()

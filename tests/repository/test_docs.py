@@ -162,6 +162,36 @@ def test_the_reference_has_every_key(tmp_path: Path) -> None:
     assert document("model.lora.rank").default is None
 
 
+def test_the_reference_has_every_command() -> None:
+    from covey.cli.main import parsers
+
+    page = pages_script().commands_page()
+    sections = dict(re.findall(r"^## `covey ([\w-]+)`\n\n(.*?)(?=^## |\Z)", page, re.M | re.S))
+    assert list(sections) == list(parsers()[1])
+    for name, command in parsers()[1].items():
+        for action in command._actions:
+            if action.option_strings not in ([], ["-h", "--help"]) and action.help != "==SUPPRESS==":
+                assert action.option_strings[-1] in sections[name], f"{name} {action.option_strings[-1]}"
+    assert "--line" not in sections["completion"]  # for the scripts alone
+
+
+def test_words_with_brackets_are_quoted() -> None:
+    """zsh takes them for a pattern, and refuses the command if no file fits."""
+    for page in [*PAGES, *sorted((ROOT / "studies").glob("*/README.md")), *sorted((ROOT / "benchmarks").glob("*.md"))]:
+        lines = [line for kind in ("bash", "sh") for text in blocks(page, kind) for line in text.splitlines()]
+        lines += re.findall(r"`((?:covey |[\w.]+=)[^`\n]*)`", page.read_text(encoding="utf-8"))
+        for line in lines:
+            bare = re.sub(r"'[^']*'|\"[^\"]*\"|(?:^|\s)#.*|\[…\]", "", line)
+            assert not re.search(r"=[^\s=]*[\[*?{]", bare), f"{page.name}: {line}"
+
+
+def test_no_line_of_a_shell_block_is_cut_off() -> None:
+    """At 1400 pixels 88 letters fit beside the two side bars; a longer command wraps, but not one with a comment."""
+    for page in PAGES:
+        for line in (line for kind in ("bash", "sh") for text in blocks(page, kind) for line in text.splitlines()):
+            assert len(line) <= 88 or " # " not in line, f"{page.name}: {line}"
+
+
 def test_every_reward_has_its_section() -> None:
     from covey.rewards.registry import ALIASES, REGISTRY
 

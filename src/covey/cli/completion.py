@@ -64,7 +64,8 @@ def _of_parser(parser: argparse.ArgumentParser, words: Sequence[str], current: s
                 if word in action.choices:
                     yield from _of_parser(action.choices[word], words[place + 1 :], current)
                     return
-            yield from (Candidate(one.dest, one.help or "") for one in action._choices_actions)
+            if all(word.startswith("-") for word in words):
+                yield from (Candidate(one.dest, one.help or "") for one in action._choices_actions)
         elif action.choices and not any(word in action.choices for word in words):
             yield from (Candidate(str(choice)) for choice in action.choices)
     if current.startswith("-"):

@@ -128,7 +128,13 @@ def as_values(plan: LaunchPlan, config: Config, times: Path | None) -> dict[str,
     measured = None if times is None else Measured.of(times)
     comparable = measured is not None and bool(plan.gpus) == measured.on_gpus
     return {
-        **{"run": plan.run, "nodes": plan.nodes, "gpus_per_node": plan.gpus, "processes": processes, "notes": plan.notes},
+        **{
+            "run": plan.run,
+            "nodes": plan.nodes,
+            "gpus_per_node": plan.gpus,
+            "processes": processes,
+            "notes": plan.notes,
+        },
         "times": measured,
         "expected": _outlooks(plan, config, measured)[0] if measured is not None and comparable else [],
     }

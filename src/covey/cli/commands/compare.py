@@ -60,7 +60,9 @@ def run(arguments: argparse.Namespace) -> int:
     metric = arguments.metric or metric_of(first)
     further = figures_of_several(found) if arguments.metric is None else []
     figures = {
-        name: [compare_evaluations(first, other, metric=name, any_sampling=arguments.any_sampling) for other in found[1:]]
+        name: [
+            compare_evaluations(first, other, metric=name, any_sampling=arguments.any_sampling) for other in found[1:]
+        ]
         for name in (metric, *further)
     }
     letters = [_letter(place) for place in range(len(found))]

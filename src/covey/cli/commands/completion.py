@@ -50,7 +50,8 @@ function __covey_complete
     if set -q found[1]
         printf '%s\n' $found
     else
-        __fish_complete_path (commandline -ct)
+        set -l parts (string match -r '^(.*=|)(.*)$' -- (commandline -ct))
+        printf '%s\n' $parts[2](__fish_complete_path $parts[3])
     end
 end
 complete -c covey -f -a '(__covey_complete)'

@@ -53,7 +53,9 @@ def run(arguments: argparse.Namespace) -> int:
 
         return run_checks(quick=arguments.quick, file=arguments.json)
     if arguments.quick:
-        raise ConfigError("--quick and --json FILE go with --device, which checks this machine: `covey doctor --device`.")
+        raise ConfigError(
+            "--quick and --json FILE go with --device, which checks this machine: `covey doctor --device`."
+        )
     as_json = arguments.json is not None
     if arguments.json:  # without --device it takes no file: this is the recipe
         arguments.words.insert(0, arguments.json)
