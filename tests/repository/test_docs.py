@@ -131,7 +131,10 @@ def test_the_tutorial_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caps
     exec(compile(code, str(page), "exec"), {"__name__": "tutorial"})
     output = capsys.readouterr().out
     assert "learning_rate" in output  # the nearest key to the typo
-    assert "True 4" in output
+    assert "[1.0, 0.0, 0.0]\n[1.0, 1.0, 0.5]\n" in output  # as the comments beside them say
+    assert "True 30" in output
+    first, last = re.search(r"^0 None (\S+)$.*^30 \S+ (\S+)$", output, re.MULTILINE | re.DOTALL).groups()
+    assert float(last) > float(first) + 0.2  # what the page promises
     assert "pass@4" in output
 
 

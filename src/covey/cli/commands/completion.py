@@ -43,7 +43,7 @@ else
   compdef _covey covey
 fi
 """
-_FISH = r"""# Completion of covey in fish. Once: covey completion fish > ~/.config/fish/completions/covey.fish
+_FISH = r"""# Completion of covey in fish. In ~/.config/fish/config.fish: covey completion fish | source
 function __covey_complete
     set -l command (commandline -opc)[1]
     set -l found ($command completion fish --line (commandline -pc | string collect) 2>/dev/null)
