@@ -29,6 +29,7 @@ copybutton_prompt_text = r"(\$|>>>) "
 copybutton_prompt_is_regexp = True
 copybutton_exclude = ".linenos, .gp, .go, .cs"  # .cs: see _Shell
 html_math_renderer = "mathml"  # see setup
+smartquotes_action = "qe"  # quotes and dots, but -- stays: it begins an option
 exclude_patterns = ["_build", "requirements.txt"]
 myst_enable_extensions = ["dollarmath", "deflist", "colon_fence"]
 myst_heading_anchors = 4

@@ -33,9 +33,10 @@ OVERRIDES = """\
 the recipe and its overrides:
   RECIPE             a YAML file, or a run directory
   key=value          sets a key; `covey config --doc KEY` explains it
-  group=option       chooses an option of a config group: model=qwen3_0.6b dataset=gsm8k +experiment=quick_test
+  group=option       chooses an option of a config group: model=qwen3_0.6b dataset=gsm8k
+  +group=option      adds one that is not there by default: +experiment=quick_test
   --flag value       a key by its name in TRL or another tool: --num_generations 8
-They are read from left to right; the later one wins. Brackets, braces and blanks need quotes of the shell.
+They are read from left to right; the later one wins. Put words with brackets in quotes.
 """
 """The words that are no options, for `--help` and the reference of commands."""
 
