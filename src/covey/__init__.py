@@ -1,7 +1,7 @@
 """Covey: group-relative policy optimisation of language models on answers that can be checked.
 
-`GRPOTrainer` and `GRPOConfig` are drop-in replacements for TRL's; `covey.train` and `covey.evaluate` do what the
-commands do. Importing `covey` is light: what needs PyTorch is loaded on first use.
+`GRPOTrainer` and `GRPOConfig` are drop-in replacements for TRL's; `covey.train`, `covey.evaluate`, `covey.compare` and
+`covey.generate` do what the commands do. Importing `covey` is light: what needs PyTorch is loaded on first use.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from covey._version import __version__
 
 if TYPE_CHECKING:
-    from covey.api import evaluate, train
+    from covey.api import compare, evaluate, generate, train
     from covey.config import SpeedConfig
     from covey.errors import CoveyError
     from covey.objective import AdaptiveKL, MaxEnt
@@ -26,7 +26,9 @@ __all__ = [
     "MaxEnt",
     "SpeedConfig",
     "__version__",
+    "compare",
     "evaluate",
+    "generate",
     "train",
 ]
 
@@ -37,7 +39,9 @@ _MODULES = {
     "GRPOTrainer": "covey.training.trl.trainer",
     "MaxEnt": "covey.objective",
     "SpeedConfig": "covey.config",
+    "compare": "covey.api",
     "evaluate": "covey.api",
+    "generate": "covey.api",
     "train": "covey.api",
 }
 

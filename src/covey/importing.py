@@ -1,15 +1,18 @@
-"""Importing a user's object by name, `file.py:name` or `package.module:name`."""
+"""A user's object by name: `file.py:name` or `package.module:name`, imported, or given as it is by a Python program."""
 
 from __future__ import annotations
 
 import contextlib
 import difflib
+import functools
 import hashlib
 import importlib
+import importlib.machinery
 import importlib.util
 import inspect
+import pickle
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
@@ -32,25 +35,103 @@ def import_object(name: str, key: str, error: type[CoveyError]) -> Any:
     Raises:
         CoveyError: the file or module does not exist, fails to import, or has no such name.
     """
+    if name in _given:
+        return _given[name]
     source, _, attribute = name.rpartition(":")
+    if name in _received:
+        sent = _received[name]
+        if isinstance(sent, str):
+            raise error(f"{key}: {name} cannot be copied to another process: {sent}")
+        with user_errors(f"{key}: {name} cannot be copied to another process", error):
+            return _given.setdefault(name, pickle.loads(sent))
     try:
         module = _import_file(Path(source)) if source.endswith(".py") else _import_module(source)
     except _ImportFailed as problem:
         raise error(f"{key}: {name} {problem}") from problem.__cause__
     if hasattr(module, attribute):
         return getattr(module, attribute)
+    if source == "__main__" or "<" in attribute:
+        raise error(
+            f"{key}: {name} was given to covey.train as a Python object, which only that program has: put it into a "
+            "file and name it, as file.py:name."
+        )
     names = [k for k, v in vars(module).items() if getattr(v, "__module__", None) == module.__name__]
     shown = _shown(attribute, names)
     raise error(f"{key}: {name}: {source} has no {attribute or 'name after the colon'}; it has {shown}.")
 
 
-def code_hashes(names: Iterable[str]) -> dict[str, str]:
-    """The SHA-256 of the file of each of these objects, by name; names of Covey's own parts have none.
+def name_of(thing: Any) -> str:
+    """`module:qualified name` of a function or class, of another object that of its class; `file.py:name` if Covey
+    loaded it from a file."""
+    thing = thing.func if isinstance(thing, functools.partial) else thing
+    kind = thing if hasattr(thing, "__qualname__") else type(thing)
+    module = str(kind.__module__)
+    return f"{inspect.getfile(kind) if module.startswith(_LOADED) else module}:{kind.__qualname__}"
 
-    A name that leads to no file is left out.
+
+def give(name: str, thing: Any) -> None:
+    """Let a Python object take the place of a name in a config: `import_object` finds it while this process runs."""
+    _given[name] = thing
+
+
+def is_given(name: str) -> bool:
+    """Whether this name stands for an object that this program gave."""
+    return name in _given
+
+
+def given_by_value(names: Iterable[str]) -> dict[str, bytes | str]:
+    """Those of these objects that were given, for `receive` in another process; text says why one cannot go there.
+
+    Functions and classes of modules that can be imported there go by name, others as code.
+    """
+    return {name: _by_value(_given[name]) for name in names if name in _given}
+
+
+def receive(objects: Mapping[str, bytes | str]) -> None:
+    """Let these objects of another process be found by `import_object`, which raises what is wrong with them."""
+    _received.update(objects)
+
+
+_given: dict[str, Any] = {}
+_received: dict[str, bytes | str] = {}
+
+
+def _by_value(thing: Any) -> bytes | str:
+    import cloudpickle
+
+    module = sys.modules.get(getattr(thing, "__module__", None) or "")
+    by_value = module is not None and module.__name__ != "__main__" and not _is_found(module.__name__)
+    try:
+        if by_value:
+            cloudpickle.register_pickle_by_value(module)
+        return bytes(cloudpickle.dumps(thing))
+    except Exception as error:  # whatever an object of the user raises when it is pickled
+        return failure(error)
+    finally:
+        if by_value:
+            cloudpickle.unregister_pickle_by_value(module)
+
+
+def _is_found(module: str) -> bool:
+    """Whether another process with this search path finds a module."""
+    try:
+        return importlib.machinery.PathFinder.find_spec(module.partition(".")[0], sys.path) is not None
+    except (ImportError, ValueError):
+        return False
+
+
+def code_hashes(names: Iterable[str]) -> dict[str, str]:
+    """The SHA-256 of the file of each of these objects, by name, or of the code of one that was given as it is; names
+    of Covey's own parts have none.
+
+    A name that leads to neither is left out.
     """
     found = {}
     for name in names:
+        if name in _given:
+            with contextlib.suppress(OSError, TypeError):  # typed at a prompt that keeps no code
+                found[name] = hashlib.sha256(inspect.getsource(_given[name]).encode()).hexdigest()
+            continue
         source, colon, _ = name.rpartition(":")
         file: str | None = source
         if colon and not source.endswith(".py"):
@@ -70,6 +151,8 @@ def _shown(attribute: str, names: list[str]) -> str:
     return near + (f" among others ({len(names)} in all)" if most < len(names) else "") or "nothing of its own"
 
 
+_LOADED = "covey_user_"
+"""The names of modules that Covey loads from files begin with this."""
 _MOST_NAMES = 12
 """Names of a module that a message lists in full."""
 
@@ -84,7 +167,7 @@ def _import_file(file: Path) -> ModuleType:
         near = difflib.get_close_matches(path.name, (p.name for p in path.parent.glob("*.py")), n=1)
         guess = f" Did you mean {near[0]}?" if near else ""
         raise _ImportFailed(f"names the file {path}, which does not exist.{guess}")
-    key = f"covey_user_{path.stem}_{hashlib.blake2b(str(path).encode(), digest_size=4).hexdigest()}"
+    key = f"{_LOADED}{path.stem}_{hashlib.blake2b(str(path).encode(), digest_size=4).hexdigest()}"
     if key in sys.modules:  # two objects of one file
         return sys.modules[key]
     _make_importable(path.parent)

@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ import pytest
 from transformers.utils import get_json_schema
 
 import hostile_environments
+from covey import importing
 from covey.environments.contract import check_environment, tool_methods
 from covey.environments.proxies import ToolError
 from covey.environments.registry import EnvironmentSource
@@ -520,3 +522,61 @@ def test_a_system_without_processes_is_an_error_after_a_while(games: Path, monke
         assert environment.rules(page=1) == "page 1"
         with pytest.raises(ToolError):
             environment.rules(1, 2)
+
+
+def test_an_environment_given_as_a_class_runs_in_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importing, "_given", {})
+
+    class Counting:
+        """Counts up to a limit, which it finds in the function around it."""
+
+        def reset(self, **row: Any) -> str:
+            self.count = 0
+            return f"Count to {limit}."
+
+        def add(self, by: int) -> int:
+            """Add to the count.
+
+            Args:
+                by: How much.
+            """
+            self.count += by
+            return self.count
+
+        def get_reward(self) -> float:
+            return float(self.count == limit)
+
+    def double(number: int) -> int:
+        """Double a number.
+
+        Args:
+            number: The number.
+        """
+        return factor * number
+
+    limit, factor = 3, 2
+    importing.give("mine:Counting", Counting)
+    importing.give("mine:double", double)
+    with EnvironmentRunner({None: EnvironmentSource("mine:Counting")}, ["mine:double"]) as runner:
+        (environment,) = runner.instances([None])
+        assert environment.reset() == "Count to 3."
+        assert environment.add(by=3) == 3
+        assert environment.get_reward() == 1.0
+        (tool,) = runner.tools
+        assert tool(number=4) == 8
+        assert os.getpid() not in runner.pids
+
+
+def test_what_cannot_be_copied_to_a_process_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importing, "_given", {})
+    lock = threading.Lock()
+
+    def make() -> object:
+        return lock
+
+    importing.give("mine:make", make)
+    with (
+        EnvironmentRunner({None: EnvironmentSource("mine:make")}) as runner,
+        pytest.raises(EnvironmentSetupError, match=r"mine:make cannot be copied to another process: TypeError: .*lock"),
+    ):
+        runner.check()

@@ -6,6 +6,7 @@ pool's deadline ends a hang, and samples that wait for each other show what runs
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import signal
@@ -21,6 +22,7 @@ from typing import Any
 
 import pytest
 
+from covey import importing
 from covey.answers import Outcome
 from covey.errors import RewardError
 from covey.rewards.registry import Graded
@@ -474,3 +476,54 @@ def test_modes_of_right_answers_are_a_column(workers: int) -> None:
         for function in runner.functions:
             function(prompts=["?"] * 4, completions=texts, answer=gold, **more)
     assert columns["mode"] == ["1+2", "1+2", None, None]
+
+
+def test_functions_given_as_objects_run_here_with_all_checks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importing, "_given", {})
+    seen: list[tuple[int, int]] = []
+    logged: dict[str, Any] = {}
+
+    def length(completions: Any, level: Any, log_extra: Any, log_metric: Any, **columns: Any) -> list[float]:
+        seen.append((os.getpid(), len(completions)))
+        log_extra("shout", [text.upper() for text in completions])
+        log_metric("mean_level", sum(level) / len(level))
+        return [float(len(text)) for text in completions]
+
+    async def waits(completions: Any, **columns: Any) -> list[float]:
+        return [0.5 for _ in completions]
+
+    importing.give("mine:length", length)
+    importing.give("mine:waits", waits)
+    with RewardRunner(["mine:length", "mine:waits", "format"], workers=1) as runner:
+        columns = {
+            "level": [1, 3],
+            "trainer_state": SimpleNamespace(global_step=3),
+            "log_extra": lambda name, values: logged.update({name: values}),
+            "log_metric": lambda name, value: logged.update({name: value}),
+        }
+        completions = ["ab", "abc"]
+        runner.begin(["p", "q"], completions, columns)
+        assert seen == [], "they run once their results are asked for"
+        found = [function(["p", "q"], completions, **columns) for function in runner.functions]
+        assert found == [[2.0, 3.0], [0.5, 0.5], [0.0, 0.0]]
+        assert seen == [(os.getpid(), 2)]
+        assert logged["shout"] == ["AB", "ABC"]
+        assert logged["mean_level"] == 2.0
+        assert {"time/rewards/length", "time/rewards/waits"} <= logged.keys()
+        scored = runner.score(["p", "q"], completions, {"level": [1, 3]})
+        assert [one.value for one in scored["length"]] == [2.0, 3.0]
+        assert [one.value for one in runner.grade_batch("mine:length", ["p"], ["abcd"], {"level": [1]})] == [4.0]
+    importing.give("mine:length", lambda completions, **columns: [1.0])
+    with RewardRunner(["mine:length"]) as runner, pytest.raises(RewardError, match="1 rewards for 2 completions"):
+        runner.functions[0](["p", "q"], ["a", "b"])
+
+
+def test_a_coroutine_in_a_notebook_is_awaited_in_another_thread() -> None:
+    async def waits(completions: Any, **columns: Any) -> list[float]:
+        await asyncio.sleep(0)
+        return [0.5 for _ in completions]
+
+    async def cell() -> list[float | None]:
+        return run_reward.call(waits, {"prompts": ["p"], "completions": ["a"]}, 1).values
+
+    assert asyncio.run(cell()) == [0.5]

@@ -17,6 +17,7 @@ from covey.environments.workers.calls import Member, ToolCall, ToolError
 from covey.environments.workers.description import read_class, read_function
 from covey.environments.workers.supervisor import EnvironmentSupervisor
 from covey.errors import EnvironmentSetupError
+from covey.importing import given_by_value
 from covey.sandbox import log_isolation
 from covey.workers.channel import Start
 from covey.workers.owned import Owned
@@ -69,7 +70,8 @@ class EnvironmentRunner:
         self._load_timeout = load_timeout
         self._output: str | None = None
         memory = None if memory_mb is None else memory_mb << 20
-        self._arguments = (self._sources, self._tool_names, finders, memory)
+        given = given_by_value([*self._tool_names, *(source.name for source in self._sources.values())])
+        self._arguments = (self._sources, self._tool_names, finders, memory, given)
         closed = EnvironmentSetupError("The processes of the environments were closed: make a new runner.")
         self._supervisor = Owned(self._start_supervisor, closed)
         self._classes: dict[str | None, type[EnvironmentProxy]] = {}

@@ -17,7 +17,7 @@ from covey.config.groups.base import check_option
 from covey.config.groups.objective.settings import SETTINGS
 from covey.config.values import BadKeyError, check_choice, coerce, describe, show
 from covey.errors import ConfigError
-from covey.importing import import_object, user_errors
+from covey.importing import import_object, name_of, user_errors
 from covey.objective.interface import Objective, check_objective
 from covey.objective.plain import UnstorableError, plain_copy
 from covey.objective.registry import REGISTRY
@@ -91,7 +91,7 @@ def record(objective: Any) -> tuple[dict[str, Any], dict[str, Any] | None]:
         ConfigError: it is no objective.
     """
     if inspect.isclass(objective):
-        return {"objective.name": _name(objective)}, None
+        return {"objective.name": name_of(objective)}, None
     check_objective(objective)
     kind = type(objective)
     for name, settings in SETTINGS.items():
@@ -104,20 +104,13 @@ def record(objective: Any) -> tuple[dict[str, Any], dict[str, Any] | None]:
         found = {name: plain_copy(getattr(source, name)) for name in _parameters(own)}
     except (AttributeError, UnstorableError):
         found = {RECORDED: _ADDRESS.sub("", repr(objective))}
-    return {"objective.name": _name(kind)}, found
+    return {"objective.name": name_of(kind)}, found
 
 
 def _settings_of(kind: type) -> type:
     """The class that takes the settings: the dataclass `Settings` of this one, or itself."""
     nested = getattr(kind, "Settings", None)
     return nested if inspect.isclass(nested) and dataclasses.is_dataclass(nested) else kind
-
-
-def _name(kind: type) -> str:
-    """`module:Class`, or `file.py:Class` for a class that Covey loaded from a file."""
-    module = kind.__module__
-    source = inspect.getfile(kind) if module.startswith("covey_user_") else module
-    return f"{source}:{kind.__qualname__}"
 
 
 def _parameters(kind: Any) -> dict[str, inspect.Parameter]:

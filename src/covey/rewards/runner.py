@@ -9,12 +9,14 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from covey.answers import Outcome
 from covey.errors import RewardError
+from covey.importing import is_given
 from covey.rewards.arguments import arguments_for_call, portable, rows_for_grading
 from covey.rewards.findings import Findings, RewardProblem
 from covey.rewards.no_reward_check import NoRewardCheck
@@ -25,7 +27,7 @@ from covey.rewards.reward import Graded, Reward, RewardFunction, completion_text
 from covey.rewards.settings import RewardSettings
 from covey.rewards.workers.inline import InProcess
 from covey.rewards.workers.pool import NotPortableError, WorkerPool, accepted
-from covey.rewards.workers.run_reward import LOGS, CallResult, call
+from covey.rewards.workers.run_reward import LOGS, CallResult
 from covey.runlog import names
 from covey.sandbox import log_isolation
 
@@ -41,7 +43,8 @@ class RewardRunner:
 
     The first function that is called with a new batch submits the tasks of all named ones, which then run in parallel;
     each function waits for its own. `begin` submits a batch earlier still. Functions that need the grades of the same
-    grader share them.
+    grader share them. Reward models, and functions that the program gave as objects in place of names, run in this
+    process, once their results are asked for.
 
     Args:
         funcs: names, as `get_reward` takes them, and callables of TRL's signature.
@@ -71,16 +74,18 @@ class RewardRunner:
     ) -> None:
         self._settings = settings = settings or RewardSettings()
         self._rewards: dict[int, tuple[str, Reward]] = {}  # by position, with the name that workers find it by
-        self._models = dict(models or {})
+        models = models or {}
         self.functions: list[RewardFunction] = []
         """The functions for the trainer, in the order of `funcs`; metrics are named by their `__name__`."""
         for position, func in enumerate(funcs):
             if isinstance(func, str):
                 reward = find(func, settings)
+                reward = replace(reward, batch=models[func]) if func in models else reward
                 self._rewards[position] = (func if ":" in func else reward.name, reward)
                 self.functions.append(self._function(position, reward))
             else:
                 self.functions.append(func)
+        self._here = {name for name, _ in self._rewards.values() if name in models or is_given(name)}
         own = [getattr(function, "__name__", repr(function)) for function in self.functions]
         refuse_equal_names([f if isinstance(f, str) else n for f, n in zip(funcs, own, strict=True)], own)
         graders = {_grader(name, reward) for name, reward in self._rewards.values()} - {""}
@@ -94,10 +99,9 @@ class RewardRunner:
         """What the prompts end with for the model to continue, such as `<think>`: it is prepended to each completion,
         so that rewards see the whole answer."""
         self._lock = threading.Lock()
-        self.pool: WorkerPool | InProcess
-        if workers == 0:
-            self.pool = InProcess(dict(self._rewards.values()), partial(find, settings=settings))
-        else:
+        self._inline = InProcess(dict(self._rewards.values()), partial(find, settings=settings))
+        self.pool: WorkerPool | InProcess = self._inline
+        if workers != 0:
             self.pool = WorkerPool(
                 workers, settings, timeout, batch_timeout, memory_mb=memory_mb, preload=sorted(graders)
             )
@@ -220,12 +224,12 @@ class RewardRunner:
             RewardError: there is no such function; or it fails, and `on_error` is `stop`.
         """
         reward = find(name, self._settings)
-        given = {**columns, **dict.fromkeys(LOGS)}
+        given, pool = {**columns, **dict.fromkeys(LOGS)}, self._inline if is_given(name) else self.pool
         try:
-            call = self.pool.submit_call(name, arguments_for_call(reward, False, prompts, completions, given))
+            call = pool.submit_call(name, arguments_for_call(reward, False, prompts, completions, given))
         except NotPortableError:
             given = portable(given)
-            call = self.pool.submit_call(name, arguments_for_call(reward, False, prompts, completions, given))
+            call = pool.submit_call(name, arguments_for_call(reward, False, prompts, completions, given))
         (called,) = call.result()
         problems = call_problems(called)
         values, _ = self._findings.settle(name, called.values, problems, prompts, what="grader")
@@ -281,7 +285,7 @@ class RewardRunner:
         batch = PendingBatch(completions, self.prompt_prefix)
         completions = batch.completions
         for position, (name, reward) in self._rewards.items():
-            if not _grader(name, reward) and name not in self._models:  # calls first: they take longest
+            if not _grader(name, reward) and name not in self._here:  # calls first: they take longest
                 arguments = arguments_for_call(reward, ":" not in name, prompts, completions, columns)
                 batch.calls[position] = self.pool.submit_call(name, arguments)
                 batch.time(name, batch.calls[position])
@@ -329,12 +333,10 @@ class RewardRunner:
         """The values of one function, and its problems; passes on what it logged."""
         name, reward = self._rewards[position]
         grader = _grader(name, reward)
-        if name in self._models:
-            given = {"prompts": prompts, "completions": batch.completions}
-            start = time.monotonic()
-            called = call(self._models[name], given, len(prompts))
+        if name in self._here:
+            start, given = time.monotonic(), arguments_for_call(reward, False, prompts, batch.completions, columns)
+            batch.calls[position] = self._inline.submit_call(name, given)
             batch.seconds[name] = time.monotonic() - start
-            return called.values, call_problems(called)
         if not grader:
             (called,) = batch.calls[position].result()
             self._log(batch, reward.name, called, columns)
@@ -372,7 +374,8 @@ class RewardRunner:
                 columns[entry.function](name, entry.value)
 
     def _log_what_runs_here(self, funcs: Sequence[str | RewardFunction], workers: int | None) -> None:
-        here = [func.__name__ for func in funcs if not isinstance(func, str) and hasattr(func, "__name__")]
+        named = zip(funcs, self._names, strict=True)
+        here = [name for func, name in named if not isinstance(func, str) or is_given(func)]
         if here:
             _log.info(
                 "Rewards given as Python functions run in the process of the trainer, without deadlines: %s.",

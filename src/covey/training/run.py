@@ -70,6 +70,11 @@ class RunResult:
     main: bool = True
     """Whether this is the main process."""
 
+    def _repr_html_(self) -> str:
+        from covey.report.results import run_html
+
+        return run_html(self.run)
+
 
 def run_training(config: Config, run_name: str, console: Any, objective: Given = None) -> RunResult:
     """Train as `config` says, into `output_dir/run_name/`.

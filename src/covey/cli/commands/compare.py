@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import math
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
     from covey.evaluation.estimators import Estimate
     from covey.evaluation.paired import Comparison
     from covey.evaluation.planning import Plan
+    from covey.report.results import Comparisons
     from covey.runlog.evaluations import StoredEvaluation
 
 
@@ -46,70 +46,57 @@ def add_parser(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from covey.evaluation.comparison import check_metric, compare_evaluations, figures_of_several, metric_of
+    from covey.evaluation.comparison import figures_of_several
     from covey.evaluation.figures import value_text
-    from covey.evaluation.paired import holm
+    from covey.report.results import compare_all, find_evaluations
 
     folders = [Path(name) for name in arguments.evaluations]
     if len(folders) == 1:
         return _list(folders[0], as_json=arguments.as_json)
-    found = _find(folders)
-    first = found[0]
-    if arguments.metric is not None:
-        check_metric(found, arguments.metric)
-    metric = arguments.metric or metric_of(first)
-    further = figures_of_several(found) if arguments.metric is None else []
-    figures = {
-        name: [
-            compare_evaluations(first, other, metric=name, any_sampling=arguments.any_sampling) for other in found[1:]
-        ]
-        for name in (metric, *further)
-    }
+    found = find_evaluations(folders)
+    compared = compare_all(found, arguments.metric, any_sampling=arguments.any_sampling)
+    results, metric = compared.results, compared.metric
+    figures = figures_of_several(found) if arguments.metric is None else ()
+    further = [compare_all(found, figure, any_sampling=arguments.any_sampling) for figure in figures]
     letters = [_letter(place) for place in range(len(found))]
     if arguments.as_json:
-        print_json(_as_json(dict(zip(letters, found, strict=True)), figures))
+        print_json(_as_json(dict(zip(letters, found, strict=True)), [compared, *further]))
         return 0
-    console, results = config_arguments.make_console(), figures[metric]
-    values = [results[0].first, *(result.second for result in results)]
-    for name, evaluation, value in zip(letters, found, values, strict=True):
+    console = config_arguments.make_console()
+    for name, evaluation, value in zip(letters, found, compared.values, strict=True):
         _print_line(console, f"{name}  {evaluation.folder}: {value_text(value, metric)}")
-    grader = first.settings.get("grader")
-    shown = {ACCURACY: f"accuracy (grader: {grader})", MEAN_REWARD: "mean reward"}.get(metric, metric)
+    shown = {ACCURACY: f"accuracy (grader: {compared.grader})", MEAN_REWARD: "mean reward"}.get(metric, metric)
     _print_line(console, shown)
     if len(results) > 1:
-        console.print(_table(letters[1:], results, holm([result.p_value for result in results]), metric))
+        console.print(_table(letters[1:], results, compared.corrected, metric))
     for name, result in zip(letters[1:], results, strict=True):
         _print(console, name, result, arguments.listed, metric, shown=len(results) > 1)
-    for name in further:
-        _print_figure(console, name, figures[name])
+    for one in further:
+        _print_figure(console, one)
     return 0
 
 
-def _as_json(found: Mapping[str, StoredEvaluation], figures: Mapping[str, Sequence[Comparison]]) -> dict[str, Any]:
-    """What is printed as tables and lines: the figures of each evaluation, and how each differs from the first."""
-    from covey.evaluation.paired import holm
-
+def _as_json(found: Mapping[str, StoredEvaluation], figures: Sequence[Comparisons]) -> dict[str, Any]:
+    """What is printed as tables and lines: the evaluations, and how each differs from the first in every figure."""
     first, *others = found
-    differences = []
-    for metric, results in figures.items():
-        corrected = holm([result.p_value for result in results])
-        for name, result, p_value in zip(others, results, corrected, strict=True):
-            values = dataclasses.asdict(result)
-            differences.append({"metric": metric, "of": name, "to": first, **values, "p_value_corrected": p_value})
+    differences = [
+        {"metric": one.metric, "of": name, "to": first, **dataclasses.asdict(result), "p_value_corrected": p_value}
+        for one in figures
+        for name, result, p_value in zip(others, one.results, one.corrected, strict=True)
+    ]
     evaluations = [
         {"letter": letter, "path": one.folder, "grader": one.settings.get("grader")} for letter, one in found.items()
     ]
     return {"evaluations": evaluations, "differences": differences}
 
 
-def _print_figure(console: Any, figure: str, results: Sequence[Comparison]) -> None:
+def _print_figure(console: Any, compared: Comparisons) -> None:
     """Print how each evaluation differs from the first in a further figure."""
     from covey.evaluation.figures import paired_text, value_text
-    from covey.evaluation.paired import holm
 
-    values = [results[0].first, *(result.second for result in results)]
-    _print_line(console, f"{figure}: {', '.join(value_text(value, figure) for value in values)}")
-    for place, (result, p_value) in enumerate(zip(results, holm([one.p_value for one in results]), strict=True), 1):
+    figure, results = compared.metric, compared.results
+    _print_line(console, f"{figure}: {', '.join(value_text(value, figure) for value in compared.values)}")
+    for place, (result, p_value) in enumerate(zip(results, compared.corrected, strict=True), 1):
         corrected = f" (corrected: {p_value:.3g})" if len(results) > 1 else ""
         _print_line(console, f"  {_letter(place)} - A: {paired_text(result, figure)}{corrected}")
 
@@ -139,21 +126,6 @@ def _list(folder: Path, *, as_json: bool) -> int:
         table.add_row(one.folder.name, *counts, name, value_text(found.value, metric), ends_text(found, metric))
     config_arguments.make_console().print(table)
     return 0
-
-
-def _find(folders: list[Path]) -> list[StoredEvaluation]:
-    """One evaluation per folder or file; of run directories the newest that all of them have."""
-    from covey.evaluation.comparison import newest_in_common
-    from covey.evaluation.stored import read_stored
-    from covey.runlog.evaluations import is_evaluation
-
-    if repeated := [str(folder) for folder, count in Counter(folders).items() if count > 1]:
-        raise ConfigError(f"{', '.join(repeated)} is given twice: a run is compared with another one.")
-    singles = {one: read_stored(one) for one in folders if one.suffix == ".jsonl" or is_evaluation(one)}
-    runs = [folder for folder in folders if folder not in singles]
-    wanted = next((one.settings.get("name") for one in singles.values()), None)
-    singles |= dict(zip(runs, newest_in_common(runs, wanted), strict=True))
-    return [singles[folder] for folder in folders]
 
 
 def _letter(place: int) -> str:

@@ -9,6 +9,7 @@ import pickle
 import socket
 from collections.abc import Callable, Mapping
 from importlib import import_module
+from types import MappingProxyType
 from typing import Any
 
 from covey.environments.contract import EnvironmentLostError, reset_arguments
@@ -18,6 +19,7 @@ from covey.environments.workers.description import describe_class, describe_func
 from covey.environments.workers.messages import MAX_ANSWER, Answer, Done, Raised, Request
 from covey.environments.workers.seeding import seed_instance, seed_process, seed_shared
 from covey.errors import CoveyError
+from covey.importing import receive as receive_objects
 from covey.workers.channel import BadMessageError, receive, send_json
 from covey.workers.failures import describe, text_of
 from covey.workers.memory_limit import limit_memory
@@ -35,6 +37,7 @@ class EnvironmentWork:
         tools: names of standalone tools.
         finders: `module:function` that loads an environment's factory from its source, and one for a tool's name.
         memory: bytes that a process may take on top of what it has once the code is loaded.
+        given: environments and tools that are not imported by their names, see `covey.importing.given_by_value`.
     """
 
     def __init__(
@@ -43,7 +46,9 @@ class EnvironmentWork:
         tools: tuple[str, ...],
         finders: tuple[str, str],
         memory: int | None,
+        given: Mapping[str, bytes | str] = MappingProxyType({}),
     ) -> None:
+        receive_objects(given)
         self._sources = sources
         self._tools = tools
         self._finders = finders

@@ -11,6 +11,7 @@ import inspect
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -91,7 +92,7 @@ def call(function: Callable[..., Any], kwargs: Mapping[str, Any], count: int) ->
     try:
         returned = function(**{**kwargs, **recorders})
         if inspect.isawaitable(returned):
-            returned = asyncio.run(_result(returned))
+            returned = _awaited(returned)
     except (Exception, SystemExit) as error:  # the user's own code, which may raise anything
         return CallResult(failure=f"it raised {describe(error)}")
     checked = check(returned, count)
@@ -172,6 +173,16 @@ def _of_batch_size(logged: Iterable[LogEntry], count: int, unlogged: list[str]) 
     wrong = {name for name, length in lengths.items() if length != count}
     unlogged += [f"log_extra({name!r}) got {lengths[name]} values for {count} completions" for name in wrong]
     return [entry for entry in logged if entry.function != "log_extra" or entry.name not in wrong]
+
+
+def _awaited(awaitable: Any) -> Any:
+    """Its result. Where a loop runs in this thread already, as in a notebook, another thread waits for it."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(_result(awaitable))
+    with ThreadPoolExecutor(max_workers=1) as other:
+        return other.submit(asyncio.run, _result(awaitable)).result()
 
 
 async def _result(awaitable: Any) -> Any:

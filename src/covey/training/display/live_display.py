@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 from rich.box import SIMPLE_HEAD
 from rich.cells import cell_len, chop_cells
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
-from rich.live import Live
 from rich.panel import Panel
 from rich.progress_bar import ProgressBar
 from rich.spinner import Spinner
@@ -26,6 +25,7 @@ from rich.table import Table
 from rich.text import Text
 
 from covey.runlog import RunDirectory, names
+from covey.training.display.redrawing import live
 from covey.training.display.terminal_text import duration, fit, readable, sparkline
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ class Display:
         self._printed: set[str] = set()
         self._pending: tuple[int, dict[str, Any]] = (start_step, {})
         self._lock = threading.RLock()  # the panel is redrawn by another thread
-        self._live = Live(self, console=self._console, refresh_per_second=4) if _can_redraw(self._console) else None
+        self._live = live(self, self._console)
 
     def __enter__(self) -> Display:
         self._began = self._ticked = self._clock()
@@ -357,11 +357,6 @@ def print_summary(console: Console, table: Table | None, paths: Sequence[tuple[s
 
 _CHANGED = {1: "green", 0: "", -1: "red"}
 _MARKS = {True: ("✓", "green"), False: ("✗", "red"), None: ("·", "dim")}
-
-
-def _can_redraw(console: Console) -> bool:
-    """Whether this terminal supports cursor movements and the panel's characters."""
-    return console.is_interactive and console.file.isatty() and console.encoding.lower().startswith("utf")
 
 
 def _speed(per_second: float) -> str:

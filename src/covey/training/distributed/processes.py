@@ -249,7 +249,10 @@ def silent_console() -> Any:
 
 @contextmanager
 def signal_handler(numbers: Iterable[int], handler: Any) -> Iterator[None]:
-    """Context manager: these signals have another handler."""
+    """Context manager: these signals have another handler; in another thread than the main one, nothing changes."""
+    if threading.current_thread() is not threading.main_thread():  # where Python sets no handlers
+        yield
+        return
     before = {number: signal.signal(number, handler) for number in numbers}
     try:
         yield
