@@ -8,7 +8,12 @@ _logged: set[tuple[str, str]] = set()
 
 
 def log_once(
-    logger: logging.Logger, text: str, *args: object, key: str | None = None, level: int = logging.WARNING
+    logger: logging.Logger,
+    text: str,
+    *args: object,
+    key: str | None = None,
+    level: int = logging.WARNING,
+    shown: bool = True,
 ) -> bool:
     """Log a message, unless this run has logged it.
 
@@ -17,6 +22,7 @@ def log_once(
         text: with placeholders for `args`, as `Logger.warning` takes it.
         key: what makes two messages of a logger the same; None for their text.
         level: of the message.
+        shown: whether a run's display shows it too; False for what costs time, and changes no number.
 
     Returns:
         Whether it was logged now.
@@ -25,7 +31,7 @@ def log_once(
     if name in _logged:
         return False
     _logged.add(name)
-    logger.log(level, text, *args)
+    logger.log(level, text, *args, extra={"shown": shown})
     return True
 
 

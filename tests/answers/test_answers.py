@@ -161,7 +161,9 @@ def test_exact_grading_takes_other_tags_and_can_require_the_whole_format() -> No
     whole = "<reasoning>…</reasoning><result>7</result>"
     assert grade_exact(whole, "7", tags, strict=True) is Outcome.RIGHT
     assert grade_exact("so " + whole, "7", tags) is Outcome.RIGHT
-    assert grade_exact("so " + whole, "7", tags, strict=True) is Outcome.UNPARSABLE_PREDICTION
+    assert grade_exact("so " + whole, "7", tags, strict=True) is Outcome.WRONG_FORM
+    assert grade_exact("<answer>8</answer>", "7", strict=True) is Outcome.WRONG_FORM
+    assert grade_exact("so it is 7", "7", strict=True) is Outcome.UNPARSABLE_PREDICTION
     assert grade_exact(whole, "7", strict=False) is Outcome.UNPARSABLE_PREDICTION
     assert has_reasoning_format(whole, tags)
     assert not has_reasoning_format(whole)

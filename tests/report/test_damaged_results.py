@@ -100,7 +100,7 @@ def test_a_report_skips_damaged_completions_with_a_warning(
     assert main(["report", str(run)]) == 0
     assert "step-000002.parquet is not a complete Parquet file" in caplog.text
     packed = pack_completions(load_run(run))
-    assert packed.shown == 12  # of the 4 steps' 16
+    assert packed.shown == 12 + 3  # of the 4 steps' 16, and of an evaluation
 
 
 def test_a_report_skips_damaged_evaluations_with_a_warning(run: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import base64
-import gzip
 import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from covey.cli.main import main
 from covey.report.answer_modes import modes_rows
 from covey.report.charts.curves import draw_curves, main_panels
-from covey.report.charts.curves_html import draw, values
 from covey.report.charts.panels import make_sections
-from covey.report.charts.series import Panel, Series
 from covey.report.compare import differences, labels_of
-from covey.report.completions.completions_browser import Packed, in_groups, pack_completions, table
+from covey.report.completions.completions_browser import Packed
 from covey.report.headline import how_it_ended, key_settings
 from covey.report.live import LiveReport
 from covey.report.load import load_run
@@ -28,7 +23,7 @@ from covey.report.model_card import model_card
 from covey.report.page import as_json, render_report, write_report
 from covey.report.summary import before_and_after, changes, write_summary
 from covey.report.vocabulary import render_vocabulary
-from covey.runlog import MetricsWriter, RunDirectory, names, read_completions, write_completions
+from covey.runlog import MetricsWriter, RunDirectory, names
 from covey.runlog.checkpoint import mark_complete
 from made_run import CONFIG, make_run, write_evaluation
 
@@ -41,11 +36,6 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def page(run: Path) -> str:
     return write_report(run).read_text(encoding="utf-8")
-
-
-def _unpacked(packed: Packed) -> dict[str, Any]:
-    content: dict[str, Any] = json.loads(gzip.decompress(base64.b64decode(packed.text)))
-    return content
 
 
 def test_the_page_is_self_contained(page: str) -> None:
@@ -65,7 +55,7 @@ def test_the_page_describes_the_run(page: str) -> None:
         "Grader outcomes",
         "Effective completions",
         "Step time by stage",
-        "All 640 logged completions.",
+        "All 640 completions.",
     ):
         assert expected in page, expected
 
@@ -73,7 +63,7 @@ def test_the_page_describes_the_run(page: str) -> None:
 def test_names_from_the_config_are_escaped(page: str) -> None:
     assert "<script>window.pwned" not in page
     assert "&lt;script&gt;window.pwned = 3" in page
-    assert len(re.findall(r"<script[ >]", page)) == len(re.findall(r"</script>", page)) == 5
+    assert len(re.findall(r"<script[ >]", page)) == len(re.findall(r"</script>", page)) == 7
 
 
 def test_every_group_of_curves_has_its_panels(run: Path) -> None:
@@ -112,81 +102,6 @@ def test_a_run_with_tools_has_their_panels_and_settings(tmp_path: Path) -> None:
     plain = load_run(make_run(tmp_path / "plain", steps=2))
     assert "environment" not in dict(key_settings(plain))
     assert "It was trained with" not in model_card(plain)
-
-
-def test_a_huge_result_is_cut_in_the_page(tmp_path: Path) -> None:
-    root = make_run(tmp_path / "made", steps=1, tools=True)
-    (file,) = (root / "completions").glob("*.parquet")
-    rows = read_completions(file)
-    rows[1]["completion"][1]["content"] = "x" * 100_000
-    columns = {name: [row[name] for row in rows] for name in rows[0] if name != "step"}
-    write_completions(root / "completions", 1, columns)
-    content = table([read_completions(file)], load_run(root))
-    (result,) = content["episodes"]["messages"][1][1]
-    assert result == "x" * 20_000 + "… (80,000 more letters in the run's folder completions)"
-    assert len(content["text"][1]) < 20_100
-
-
-def test_a_drawing_has_the_colours_of_the_page() -> None:
-    panel = Panel(
-        "p", "<b>", [Series("a", [(1, 0.5), (2, 0.75)], 1, low=[(1, 0.4), (2, 0.6)], high=[(1, 0.6), (2, 0.9)])]
-    )
-    svg = draw(panel, 1, 2)
-    assert svg.startswith("<svg viewBox=")
-    assert "var(--c1)" in svg
-    assert not re.search(r"#0[cf]0", svg)
-    assert {'id="p-s0"', 'id="p-s0-band"'} <= set(re.findall(r'id="p-[^"]*"', svg))
-    (shown,) = values(panel)["series"]
-    assert shown == {
-        "label": "a",
-        "colour": "var(--c1)",
-        "steps": [1, 2],
-        "values": [0.5, 0.75],
-        "low": [0.4, 0.6],
-        "high": [0.6, 0.9],
-    }
-
-
-def test_completions_come_with_all_their_columns(run: Path) -> None:
-    record = load_run(run)
-    packed = pack_completions(record)
-    content = _unpacked(packed)
-    assert (packed.shown, packed.total, len(content["text"])) == (640, 640, 640)
-    assert content["group"][:17] == [0] * 8 + [1] * 8 + [2]
-    assert content["groups"][0]["step"] == 1
-    assert content["groups"][0]["prompt"].startswith("<|im_start|>user\nWhat is ")
-    assert content["rewardNames"] == ["exact_match", "format"]
-    for at in (0, 100):
-        assert content["reward"][at] == content["rewards"][0][at] + content["rewards"][1][at]
-    assert content["text"][0].startswith("<script>window.pwned = 1</script><think>")
-    assert set(content["outcomeNames"]) <= {"right", "wrong", "timed_out"}
-
-
-def test_a_sample_is_whole_groups_over_all_steps(run: Path) -> None:
-    record = load_run(run)
-    few = _unpacked(pack_completions(record, most=320))
-    assert len(few["text"]) == 320
-    assert [group["step"] for group in few["groups"]] == list(range(1, 41))
-    assert all(few["group"].count(number) == 8 for number in range(40))
-    small = pack_completions(record, most_bytes=8000)
-    assert len(small.text) <= 8000
-    assert 8 <= small.shown < 640
-    assert small.shown % 8 == 0
-    assert f"{small.shown} of 640 shown" in render_report(record, small)
-
-
-def _row(**values: Any) -> dict[str, Any]:
-    return {names.STEP: 1, names.COLUMN_PROMPT: "p", names.COLUMN_COMPLETION: "c"} | values
-
-
-def test_completions_of_older_runs_without_groups_and_outcomes(run: Path) -> None:
-    rows = [_row(exact_match=1.0), _row(exact_match=0.0), _row(prompt="q", exact_match=None, format=float("nan"))]
-    groups = in_groups(rows)
-    assert [len(group) for group in groups] == [2, 1]
-    content = table(groups, load_run(run))
-    assert content["outcome"] == [0, 1, None]
-    assert content["reward"] == [1.0, 0.0, None]
-    assert content["truncated"] == [None, None, None]
 
 
 def test_json_cannot_close_a_script_tag_or_break_the_file() -> None:

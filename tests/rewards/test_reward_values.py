@@ -30,6 +30,7 @@ def values(name: str, completions: list[str], *, settings: RewardSettings = DEFA
         (Outcome.RIGHT, 1.0),
         (Outcome.WRONG, 0.0),
         (Outcome.UNPARSABLE_PREDICTION, 0.0),
+        (Outcome.WRONG_FORM, 0.0),
         (Outcome.TIMED_OUT, 0.0),
         (Outcome.UNPARSABLE_GOLD, None),
         (Outcome.CRASHED, None),

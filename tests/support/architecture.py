@@ -32,7 +32,7 @@ LAYERS = {
     "environments": 5,
     "evaluation": 6,
     "report": 7,
-    "view": 7,
+    "view": 8,
     "training": 8,
     "launch": 8,
     "cli": 9,
@@ -74,6 +74,7 @@ MANY_MODULES = {"cli/commands"}
 
 NOT_MIRRORED = {
     "support": "helpers of the tests",
+    "browser": "a walk through `covey view` while a run trains",
     "foreign": "recipes of other projects, as data",
     "real_vllm": "needs an environment of its own",
     "claimed_gpu": "whole steps on a device that must be claimed before torch is imported",

@@ -1,4 +1,4 @@
-"""A headless Chromium for tests of pages: no network, the installed driver, and its console log."""
+"""A headless Chromium for tests of pages: no network but this machine, the installed driver, and its console log."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def browser(width: int = 1280, height: int = 900, *, dark: bool = False) -> Iter
     options.binary_location = next(path for path in map(shutil.which, BROWSERS) if path)
     for argument in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu", "--no-first-run"):
         options.add_argument(argument)
-    options.add_argument("--host-resolver-rules=MAP * ~NOTFOUND")
+    options.add_argument("--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1")
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
     driver = webdriver.Chrome(options=options, service=Service(executable_path=str(shutil.which("chromedriver"))))
     try:
@@ -52,7 +52,12 @@ def resize(driver: Any, width: int = 1280, height: int = 900, *, dark: bool = Fa
 
 def open_page(driver: Any, page: Path) -> None:
     """Open a page and wait until its completions are decompressed."""
+    open_address(driver, page.resolve().as_uri())
+
+
+def open_address(driver: Any, address: str) -> None:
+    """Open an address and wait until nothing on the page is being loaded."""
     from selenium.webdriver.support.ui import WebDriverWait
 
-    driver.get(page.resolve().as_uri())
-    WebDriverWait(driver, 60).until(lambda d: not d.find_elements("css selector", "[aria-busy]"))
+    driver.get(address)
+    WebDriverWait(driver, 60).until(lambda d: not d.find_elements("css selector", "[aria-busy]:not([hidden] *)"))

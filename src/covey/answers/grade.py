@@ -15,13 +15,13 @@ def grade_exact(completion: str, gold: str, tags: Tags = TAGS, strict: bool = Fa
     """Compare the last `<answer>…</answer>` of a completion with the gold answer, numbers in canonical form.
 
     Args:
-        strict: the whole completion must be `<think>…</think><answer>…</answer>`.
+        strict: the whole completion must be `<think>…</think><answer>…</answer>`; else it has the wrong form.
     """
-    if strict and not has_reasoning_format(completion, tags):
-        return Outcome.UNPARSABLE_PREDICTION
     predicted = extract_answer_tag(completion, tags.answer)
     if predicted is None:
         return Outcome.UNPARSABLE_PREDICTION
+    if strict and not has_reasoning_format(completion, tags):
+        return Outcome.WRONG_FORM
     return Outcome.RIGHT if canonical_number(predicted) == canonical_number(gold) else Outcome.WRONG
 
 

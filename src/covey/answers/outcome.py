@@ -6,12 +6,14 @@ from enum import StrEnum
 
 
 class Outcome(StrEnum):
-    """The outcome of grading one completion. The functions of this package return the first four."""
+    """The outcome of grading one completion. The functions of this package return the first five."""
 
     RIGHT = "right"
     WRONG = "wrong"
     UNPARSABLE_PREDICTION = "unparsable_prediction"
     """The completion states no answer, or none that can be read."""
+    WRONG_FORM = "wrong_form"
+    """The completion states an answer, but does not have the form that its grader asks for."""
     UNPARSABLE_GOLD = "unparsable_gold"
     """The data's answer cannot be read, and the prediction is not the same text: it is neither right nor wrong."""
     TIMED_OUT = "timed_out"

@@ -16,7 +16,7 @@ from covey.config.secrets import redact, redact_words
 from covey.errors import ConfigError, CoveyError, EndedElsewhereError
 
 _COMMANDS = (
-    *("train", "launch", "eval", "compare", "report", "vocab"),
+    *("train", "launch", "eval", "compare", "view", "runs", "report", "vocab"),
     *("generate", "chat", "export", "expand-vocab", "push", "config", "doctor", "starter", "completion"),
 )
 """In the order of `covey --help`; each is a module of `covey.cli.commands`."""
@@ -32,6 +32,8 @@ _EPILOGUE = """examples:
   covey train --multirun seed=1,2,3                 train once for each seed, and compare
   covey launch my_recipe.yaml --dry-run             what would be started on how many GPUs
   covey doctor my_recipe.yaml                       check a run before it starts
+  covey view                                        look at all runs in the browser, also while they train
+  covey runs                                        list them in the terminal
   covey report out/my-run                           make a page of a run
   covey eval out/my-run evaluation=greedy           evaluate its final model
   covey vocab out/my-run                            what its reasoning tokens have learnt

@@ -46,7 +46,6 @@ _COLUMNS: dict[str, Callable[[Mapping[str, Any]], Any]] = {
 }
 """A completion's score for a metric; of others (`truncated`, …) the field of that name."""
 
-
 _OF_MODES = (names.DISTINCT, names.COVERAGE)
 
 
@@ -117,7 +116,7 @@ def compare_runs(first: Path, other: Path) -> list[PairedResult]:
     """The newest evaluations that two runs have in common, the main held-out set first."""
     ones, others = (newest_evaluations(run, skip_damaged=True) for run in (first, other))
     keys = sorted(ones.keys() & others.keys(), key=lambda key: (key != (True, names.TEST_SET), not key[0], key[1]))
-    return [_paired(name, ones[of_training, name], others[of_training, name]) for of_training, name in keys]
+    return [compare_files(name, ones[of_training, name], others[of_training, name]) for of_training, name in keys]
 
 
 def compare_steps(run: Path, set_name: str, first: int, last: int, metric: str) -> PairedResult:
@@ -125,7 +124,7 @@ def compare_steps(run: Path, set_name: str, first: int, last: int, metric: str) 
     files = [training_file(run, set_name, step) for step in (first, last)]
     if missing := [step for step, file in zip((first, last), files, strict=True) if not file.is_file()]:
         return PairedResult(set_name, metric, reason=f"the completions of step {missing[0]} are not there")
-    return _paired(set_name, files[0], files[1], metric)
+    return compare_files(set_name, files[0], files[1], metric)
 
 
 def correct(results: Sequence[PairedResult]) -> list[PairedResult]:
@@ -268,7 +267,8 @@ def _of_several(
     return [[] if math.isnan(value) else [value] for value in values]
 
 
-def _paired(name: str, first: Path, other: Path, metric: str | None = None) -> PairedResult:
+def compare_files(name: str, first: Path, other: Path, metric: str | None = None) -> PairedResult:
+    """Two evaluations, each a file of training or a folder of `covey eval`, under this name."""
     try:
         ours, theirs = read_stored(first), read_stored(other)
         metric, grader = metric or metric_of(ours), ours.settings.get("grader")

@@ -46,11 +46,13 @@ from covey.model.reward_model import reward_models
 from covey.rewards.runner import RewardRunner
 from covey.rollout import InferenceEngine, LocalEngine, SamplingSettings
 from covey.rollout.registry import make_engine
-from covey.runlog.directory import RunDirectory, describe_environment
+from covey.runlog.directory import RunDirectory
+from covey.runlog.environment import describe_environment
 from covey.runlog.evaluations import (
     StoredEvaluation,
     append_completions,
     begin_evaluation,
+    extend_evaluation,
     finish_evaluation,
     read_evaluation,
     writing_evaluation,
@@ -85,6 +87,7 @@ def run_evaluations(
     model: Any = None,
     *,
     every_row: bool = False,
+    overwrite: bool = False,
 ) -> list[StoredEvaluation]:
     """Evaluate on the benchmarks that the config names, or else on the held-out sets of its data.
 
@@ -96,6 +99,8 @@ def run_evaluations(
         progress: see `Progress`.
         model: the target's model, if it is loaded already.
         every_row: evaluate on every row of the data in place of the held-out ones, as one set named `all`.
+        overwrite: replace results of other settings, which are else refused. Those on the first of the problems are
+            extended.
 
     Raises:
         CoveyError: the model, the data or the settings cannot be used, or the folder holds other results.
@@ -127,7 +132,7 @@ def run_evaluations(
                 folder = _folder(config, target, part.name, out, several=len(sets) > 1)
                 with players.for_set(part.name, part.rows.column_names, benchmark=part.benchmark) as on_set:
                     setup = _Setup(engine, name, tokenizer, runner, on_set)
-                    found.append(_evaluate_set(config, target, part, folder, setup, progress))
+                    found.append(_evaluate_set(config, target, part, folder, setup, progress, overwrite))
         return found
 
 
@@ -290,11 +295,11 @@ class _Setup:
 
 
 def _evaluate_set(
-    config: Config, target: Target, part: _Set, folder: Path, setup: _Setup, progress: Progress
+    config: Config, target: Target, part: _Set, folder: Path, setup: _Setup, progress: Progress, overwrite: bool
 ) -> StoredEvaluation:
     settings, tags = config.evaluation, Tags(config.rewards.think_tag, config.rewards.answer_tag)
     template = config.training.chat_template_kwargs
-    described = {
+    described: dict[str, Any] = {
         "name": part.name,
         "model": {"id": target.label, "fingerprint": weights_fingerprint(target, getattr(setup.engine, "model", None))},
         "data": describe_data(config, setup.players.environment, part.rows, setup.tokenizer),
@@ -308,9 +313,15 @@ def _evaluate_set(
         ),
         "environment": describe_environment(),
     }
+
+    def on_first(count: int) -> dict[str, Any]:
+        first = part.rows.select(range(count))
+        return described | {"data": describe_data(config, setup.players.environment, first, setup.tokenizer)}
+
+    total = len(part.rows) * settings.num_samples
     with writing_evaluation(folder):
-        before = _restored(folder, begin_evaluation(folder, described))
-        total = len(part.rows) * settings.num_samples
+        extend_evaluation(folder, described, on_first, lambda done: done // settings.batch_size * settings.batch_size)
+        before = _restored(folder, begin_evaluation(folder, described, overwrite=overwrite))
         store = _Store(folder, len(before), whole_batches(len(before), total, settings.batch_size))
         progress(part.name, store.reached, total)
         result = evaluate(

@@ -9,7 +9,7 @@ from covey.config.versions import VLLM_RANGE
 from covey.launch.machine import LaunchError, Machine
 from covey.launch.plan import LaunchPlan
 from covey.launch.ports import is_free
-from covey.runlog.directory import version_of
+from covey.runlog.environment import version_of
 
 
 def check_plan(config: Config, plan: LaunchPlan, machine: Machine, *, alone: bool) -> list[str]:

@@ -155,7 +155,7 @@ def is_right(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, flash:
                     for path in (flash, dense)
                 ]
         except RuntimeError as error:  # a PyTorch or a GPU without this kernel
-            log_once(logger, "Attention over shared prompts uses masks: %s", one_line(error))
+            log_once(logger, "Attention over shared prompts uses masks: %s", one_line(error), shown=False)
             _checked[kind] = False
             return False
         _checked[kind] = bool((errors[0] <= ALLOWED * errors[1] + 1e-3).all())
@@ -163,7 +163,7 @@ def is_right(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, flash:
             text = (
                 "Attention over shared prompts uses masks: PyTorch's flash kernel gives other numbers (%s against %s)."
             )
-            log_once(logger, text, errors[0].tolist(), errors[1].tolist())
+            log_once(logger, text, errors[0].tolist(), errors[1].tolist(), shown=False)
     return _checked[kind]
 
 

@@ -202,7 +202,7 @@ def _takes_flash(
     if reason is not None and query.device.type == "cpu":
         return False
     if reason is not None:
-        log_once(logger, "Attention over shared prompts uses masks: %s.", reason)
+        log_once(logger, "Attention over shared prompts uses masks: %s.", reason, shown=False)
         return False
     known = verdict(query, key)
     if known is not None:

@@ -9,14 +9,13 @@ from typing import Any
 
 from covey.errors import ConfigError
 from covey.evaluation.comparison import compare_runs, correct
-from covey.report.charts.curves_html import COLOURS, geometry
+from covey.report.charts.chart_data import COLOURS, chart_data
 from covey.report.charts.panels import Sections, make_sections, set_label
 from covey.report.charts.series import Panel, Series
 from covey.report.headline import how_it_ended, key_settings
 from covey.report.load import RunRecord, load_run
-from covey.report.page import as_json, draw_sections, refuse_folder, render, write_page
+from covey.report.page import CHART_SCRIPTS, as_json, refuse_folder, render, write_page
 from covey.report.summary import changes
-from covey.runlog import names
 
 MOST_RUNS = COLOURS
 _OWN = ("run_name", "output_dir", "resume", "overwrite", "stop_after_steps")
@@ -47,8 +46,6 @@ def write_comparison(roots: Sequence[Path], target: Path | None = None) -> Path:
 def render_comparison(records: Sequence[RunRecord]) -> str:
     """The page as HTML."""
     labels = labels_of(records)
-    step_range = min(int(record.rows[0][names.STEP]) for record in records), max(record.step for record in records)
-    shown, data = draw_sections(overlaid(records, labels), *step_range)
     runs = [
         {
             "label": label,
@@ -65,9 +62,8 @@ def render_comparison(records: Sequence[RunRecord]) -> str:
         runs=runs,
         paired=paired_rows(records, labels),
         differences=differences([record.config for record in records]),
-        sections=shown,
-        data=as_json({"panels": data, "geometry": geometry(*step_range)}),
-        scripts=("panels.js",),
+        data=as_json(chart_data(overlaid(records, labels), [record.rows for record in records])),
+        scripts=CHART_SCRIPTS,
     )
 
 
@@ -104,7 +100,7 @@ def overlaid(records: Sequence[RunRecord], labels: Sequence[str]) -> Sections:
                         )
                         name = f"{name} (grader: {graders[number] or 'unknown'})"
                     _, there = lines.setdefault((panel.key, one.label), (own, []))
-                    there.append(replace(one, label=name, colour=number))
+                    there.append(replace(one, label=name, colour=number, run=number))
         counts: dict[str, int] = {}
         for key, _ in lines:
             counts[key] = counts.get(key, 0) + 1

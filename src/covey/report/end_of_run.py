@@ -6,9 +6,14 @@ from collections.abc import Callable
 
 from covey.errors import CoveyError
 from covey.report.charts.curves import draw_curves
+from covey.report.evidence import Evidence, Finding
+from covey.report.findings import findings
+from covey.report.load import load_run
 from covey.report.model_card import write_model_card
 from covey.report.page import write_report
+from covey.report.summary import Change, rows_of
 from covey.runlog.directory import RunDirectory
+from covey.runlog.metrics import read_metrics
 
 
 def write_end_of_run(run: RunDirectory, *, finished: bool) -> list[str]:
@@ -34,3 +39,16 @@ def write_end_of_run(run: RunDirectory, *, finished: bool) -> list[str]:
         except CoveyError as error:
             problems.append(f"{what} was not written: {error}")
     return problems
+
+
+def conclusions(run: RunDirectory) -> tuple[list[Change], list[Finding]]:
+    """What a run changed, and what that means: the rows of the final table, and the findings.
+
+    Raises:
+        CoveyError: its files are damaged.
+    """
+    if not read_metrics(run.metrics):
+        return [], []
+    record = load_run(run.root)
+    rows = rows_of(record)
+    return rows, findings(Evidence.of(record, rows))

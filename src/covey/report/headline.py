@@ -10,19 +10,30 @@ from covey.report.charts.series import format_value
 from covey.report.load import RunRecord, environment_text, short_name
 from covey.report.summary import best_row, figure_name, figure_of
 from covey.runlog import names
+from covey.runlog.ending import FAILED, FINISHED
 from covey.runlog.metrics import series
 
 
 def how_it_ended(record: RunRecord) -> tuple[str, str]:
-    """The status (`finished`, `running` or `stopped`), and a sentence about it."""
+    """The status (`finished`, `running`, `failed` or `stopped`), and a sentence or two about it."""
     of = f" of {record.max_steps}" if record.max_steps else ""
+    if record.summary.get("status") == FAILED:
+        message = str(record.summary.get("message") or "").rstrip(".")
+        return FAILED, f"Failed after step {record.step}{of}: {message}. {_resumes(record)}"
     if record.run.is_locked():
         return "running", f"At step {record.step}{of} when this page was written."
     if record.summary or record.run.final_model.is_dir() or (record.max_steps and record.step >= record.max_steps):
-        seconds = record.summary.get("training_seconds")
+        seconds, reason = record.summary.get("training_seconds"), record.summary.get("reason")
         took = f" in {_duration(seconds)}" if isinstance(seconds, int | float) else ""
-        return "finished", f"Finished after {record.step} steps{took}."
-    return "stopped", f"Stopped after step {record.step}{of}; the same command resumes from its newest checkpoint."
+        return FINISHED, f"Finished after {record.step} steps{took}{f': {reason}' if reason else ''}."
+    return "stopped", f"Stopped after step {record.step}{of}. {_resumes(record)}"
+
+
+def _resumes(record: RunRecord) -> str:
+    newest = record.run.newest_checkpoint()
+    return (
+        f"The same command resumes from {newest.name}." if newest else "Without a checkpoint, it can only start again."
+    )
 
 
 def key_settings(record: RunRecord) -> list[tuple[str, str]]:

@@ -15,9 +15,13 @@ from covey.errors import ConfigError, RunDirectoryError
 from covey.evaluation.grading import ENVIRONMENT, grader_of_rewards
 from covey.rewards.registry import canonical_name
 from covey.runlog import RunDirectory, names, read_metrics
+from covey.runlog.ending import has_failed
 from covey.runlog.metrics import Row
 
 logger = logging.getLogger(__name__)
+
+_YAML = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+"""Ten times as fast where libyaml is there: a folder may hold hundreds of runs."""
 
 VOCABULARY_FILE = "vocabulary.json"
 """What `covey vocab` has found."""
@@ -83,10 +87,21 @@ def grader_of(config: Mapping[str, Any], rows: Sequence[Row]) -> str | None:
 
 def title_of(config: Mapping[str, Any]) -> str:
     """`MODEL on DATA`, from a config; empty if it names neither."""
-    model, dataset = config.get("model") or {}, config.get("dataset") or {}
+    return " on ".join(filter(None, (model_of(config), data_of(config))))
+
+
+def model_of(config: Mapping[str, Any]) -> str:
+    """The name of the model in a config; empty without one."""
+    return str((config.get("model") or {}).get("name") or "")
+
+
+def data_of(config: Mapping[str, Any]) -> str:
+    """What a config trains on: a file without its folders, a dataset, a built-in task, or environments."""
+    dataset = config.get("dataset") or {}
+    if (dataset.get("mixture") or {}).get("datasets"):
+        return "mixture"
     path = dataset.get("path")
-    data = Path(path).name if path else dataset.get("id") or dataset.get("task") or environment_text(config)
-    return " on ".join(str(part) for part in (model.get("name"), data) if part)
+    return str(Path(path).name if path else dataset.get("id") or dataset.get("task") or environment_text(config))
 
 
 def environment_text(config: Mapping[str, Any]) -> str:
@@ -111,6 +126,7 @@ def load_run(root: Path) -> RunRecord:
     if not root.exists():
         raise ConfigError(f"{root} does not exist. Name a run directory: output_dir/run_name, such as out/my-run.")
     if not run.metrics.is_file():
+        _refuse_failed(run)
         if run.config.is_file():
             raise ConfigError(
                 f"{root} holds a run that has not begun to train: there is no {run.metrics.name} yet. Make the report "
@@ -120,13 +136,25 @@ def load_run(root: Path) -> RunRecord:
             f"{root} is not a run directory: it has neither config.yaml nor metrics.jsonl. Name the folder that a run "
             "was written to: output_dir/run_name, such as out/my-run."
         )
+    record = read_run(root)
+    if not record.rows:
+        _refuse_failed(run)
+        raise ConfigError(f"{run.metrics} holds no rows yet. Make the report once the first step is done.")
+    return record
+
+
+def read_run(root: Path) -> RunRecord:
+    """Read a run directory whose run may not have begun to train: then it has no rows.
+
+    Raises:
+        ConfigError: it is damaged, or was written by a newer version.
+    """
+    run = RunDirectory(root)
     try:
         run.refuse_newer()
-        rows = read_metrics(run.metrics)
+        rows = read_metrics(run.metrics) if run.metrics.is_file() else []
     except RunDirectoryError as error:
         raise ConfigError(str(error)) from error
-    if not rows:
-        raise ConfigError(f"{run.metrics} holds no rows yet. Make the report once the first step is done.")
     return RunRecord(
         run,
         root.absolute().name,
@@ -135,6 +163,13 @@ def load_run(root: Path) -> RunRecord:
         rows,
         read_mapping(run.summary),
     )
+
+
+def _refuse_failed(run: RunDirectory) -> None:
+    """Say of a run without metrics that it failed, not that its first step is still to come."""
+    if has_failed(run):
+        message = read_mapping(run.summary).get("message")
+        raise ConfigError(f"{run.root} holds a run that failed before its first metrics: {message}")
 
 
 def read_mapping(path: Path) -> dict[str, Any]:
@@ -148,7 +183,7 @@ def read_mapping(path: Path) -> dict[str, Any]:
     content = None
     try:
         text = path.read_text(encoding="utf-8")
-        content = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
+        content = json.loads(text) if path.suffix == ".json" else yaml.load(text, Loader=_YAML)
         problem = "it should hold a mapping of keys to values"
     except (ValueError, yaml.YAMLError) as error:
         problem = " ".join(str(error).split())

@@ -16,9 +16,8 @@ from jinja2 import Environment, FunctionLoader, StrictUndefined
 from covey.errors import ConfigError
 from covey.evaluation import figures
 from covey.report.answer_modes import modes_rows
-from covey.report.charts.curves_html import colour, draw, geometry, values
-from covey.report.charts.panels import Sections, make_sections
-from covey.report.charts.series import Panel, drawn, format_value, full_note
+from covey.report.charts.chart_data import chart_data
+from covey.report.charts.panels import make_sections
 from covey.report.completions.completions_browser import Packed, pack_completions
 from covey.report.evaluations import evaluation_rows
 from covey.report.evidence import Evidence
@@ -26,9 +25,9 @@ from covey.report.findings import findings
 from covey.report.headline import how_it_ended, key_settings
 from covey.report.load import RunRecord, load_run
 from covey.report.summary import changes, figure_name
-from covey.runlog import guard_disk, names, write_atomically
+from covey.runlog import guard_disk, write_atomically
 
-Shown = list[tuple[str, list[dict[str, Any]]]]
+CHART_SCRIPTS = ("plot.js", "charts.js")
 
 
 def write_report(root: Path, target: Path | None = None) -> Path:
@@ -76,45 +75,22 @@ def refuse_folder(target: Path) -> None:
 def render_report(record: RunRecord, packed: Packed) -> str:
     """The page as HTML."""
     sections, changed = make_sections(record.rows, record.config), changes(record)
-    step_range = int(record.rows[0][names.STEP]), record.step
-    shown, data = draw_sections(sections, *step_range)
     return render(
         "report.html",
         title=record.title,
         name=record.name,
         ended=how_it_ended(record),
+        traceback=record.summary.get("traceback"),
         changes=changed,
         key_settings=key_settings(record),
         findings=findings(Evidence.of(record, changed)),
         evaluations=evaluation_rows(record.run),
         modes=modes_rows(record.rows),
-        sections=shown,
         config=yaml.safe_dump(record.config, sort_keys=False, allow_unicode=True) if record.config else "",
         packed=packed,
-        data=as_json({"panels": data, "geometry": geometry(*step_range)}),
-        scripts=("panels.js", "completions_browser.js") if packed.text else ("panels.js",),
+        data=as_json(chart_data(sections, [record.rows])),
+        scripts=CHART_SCRIPTS + (("completion_card.js", "completions.js") if packed.text else ()),
     )
-
-
-def draw_sections(sections: Sections, first: int, last: int) -> tuple[Shown, list[dict[str, Any]]]:
-    """Every panel as SVG, and the values that the page shows on hover."""
-    data: list[dict[str, Any]] = []
-    shown: Shown = []
-    for heading, panels in sections:
-        here = []
-        for panel in panels:
-            here.append(_panel(panel, draw(panel, first, last)) | {"first": first, "last": last})
-            data.append(values(panel))
-        shown.append((heading, here))
-    return shown, data
-
-
-def _panel(panel: Panel, svg: str) -> dict[str, Any]:
-    legend = [
-        {"label": one.label, "colour": colour(one), "last": format_value(drawn(one, panel)[-1], panel.unit)}
-        for one in panel.series
-    ]
-    return {"key": panel.key, "title": panel.title, "note": full_note(panel), "legend": legend, "svg": svg}
 
 
 def as_json(content: Mapping[str, Any] | Sequence[Any]) -> str:
@@ -129,11 +105,10 @@ def render(template: str, *, scripts: Sequence[str], **values: Any) -> str:
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, loader=FunctionLoader(_asset)
     )
     environment.filters["quoted"] = lambda text: json.dumps(text, ensure_ascii=False)  # autoescaped like the rest
-    figure = environment.get_template("panel.html")
     environment.globals.update(figures=figures, figure_name=figure_name)
-    environment.globals.update(style=_asset("report.css"), drawn=lambda panel: figure.render(panel=panel).strip())
+    environment.globals.update(style=_asset("report.css") + _asset("completions.css"))
     # The hashes include the newlines of the template.
-    code = [f"\n{_asset(name)}" for name in ("theme.js", *scripts)]
+    code = [f"\n{_asset(name)}" for name in ("page.js", *scripts)]
     digests = (base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in code)
     page = environment.get_template(template).render(
         scripts=code,

@@ -16,6 +16,7 @@ from covey.report.evaluations import evaluation_rows
 from covey.report.load import RunRecord, load_run
 from covey.runlog import names
 from covey.runlog.directory import RunDirectory
+from covey.runlog.ending import FINISHED
 from covey.runlog.files import write_atomically
 from covey.runlog.metrics import Row, read_metrics
 
@@ -154,9 +155,11 @@ def best_row(record: RunRecord) -> Row | None:
 
 def before_and_after(run: RunDirectory) -> list[Change]:
     """The changes of a run; another one to the best checkpoint if that is better than the first and not the last."""
-    if not read_metrics(run.metrics):
-        return []
-    record = load_run(run.root)
+    return rows_of(load_run(run.root)) if read_metrics(run.metrics) else []
+
+
+def rows_of(record: RunRecord) -> list[Change]:
+    """See `before_and_after`."""
     table = changes(record)
     best = best_row(record)
     if table and best is not None and best[names.STEP] != table[0].steps[1]:
@@ -165,10 +168,18 @@ def before_and_after(run: RunDirectory) -> list[Change]:
     return table
 
 
-def write_summary(run: RunDirectory, rows: Sequence[Change], seconds: float, peak_memory_bytes: int) -> None:
-    """Write `summary.json`: the same numbers for programs."""
+def write_summary(
+    run: RunDirectory, rows: Sequence[Change], seconds: float, peak_memory_bytes: int, reason: str = ""
+) -> None:
+    """Write `summary.json` of a finished run: the same numbers for programs.
+
+    Args:
+        reason: why training ended, as a phrase.
+    """
     best = run.best_checkpoint()
     summary: dict[str, Any] = {
+        "status": FINISHED,
+        "reason": reason,
         "training_seconds": round(seconds, 1),
         "peak_memory_bytes": peak_memory_bytes,
         "held_out": [
@@ -196,11 +207,13 @@ def write_summary(run: RunDirectory, rows: Sequence[Change], seconds: float, pea
     write_atomically(run.summary, json.dumps(summary, indent=2) + "\n")
 
 
-def summary_line(step: int, seconds: float, peak_memory_bytes: int) -> str:
-    """Steps, time and memory in one line."""
+def summary_line(step: int, seconds: float, peak_memory_bytes: int, reason: str = "") -> str:
+    """Why training ended, steps, time and memory in one line."""
     minutes, rest = divmod(round(seconds), 60)
     memory = peak_memory_bytes / 1e9
-    return f"{step} steps, {minutes} min {rest:02d} s of training here, {memory:.1f} GB peak memory."
+    why = f"Finished, as {reason}: " if reason else ""
+    steps = f"{step} step{'s' * (step != 1)}"
+    return f"{why}{steps}, {minutes} min {rest:02d} s of training here, {memory:.1f} GB peak memory."
 
 
 def _numbers(metric: str, found: Estimate) -> dict[str, float | None]:

@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from covey.evaluation.figures import value_text
-from covey.report.charts.curves_html import geometry
+from covey.report.charts.chart_data import chart_data
 from covey.report.charts.panels import set_label, vocabulary_panels
 from covey.report.load import VOCABULARY_FILE, RunRecord
-from covey.report.page import as_json, draw_sections, render
-from covey.runlog import names
+from covey.report.page import CHART_SCRIPTS, as_json, render
 from covey.runlog.files import guard_disk, write_atomically
 
 PAGE_FILE, TABLE_FILE = "vocabulary.html", "vocabulary.csv"
@@ -47,8 +46,7 @@ def write_vocabulary(record: RunRecord, found: Mapping[str, Any], folder: Path) 
 def render_vocabulary(record: RunRecord, found: Mapping[str, Any]) -> str:
     """The page as HTML."""
     panels = [panel for panel in vocabulary_panels(record.rows) if any(one.points for one in panel.series)]
-    step_range = int(record.rows[0][names.STEP]), record.step
-    shown, data = draw_sections([("Use over time", panels)], *step_range) if panels else ([], [])
+    sections = [("Use over time", panels)] if panels else []
     moved = by_movement(found["tokens"])
     return render(
         "vocabulary.html",
@@ -60,9 +58,9 @@ def render_vocabulary(record: RunRecord, found: Mapping[str, Any]) -> str:
         moved=moved[:SHOWN],
         spread=_histogram([movement(row) for row in moved]),
         examples=found["examples"],
-        sections=shown,
-        data=as_json({"panels": data, "geometry": geometry(*step_range)}),
-        scripts=("panels.js",),
+        sections=sections,
+        data=as_json(chart_data(sections, [record.rows])),
+        scripts=CHART_SCRIPTS,
     )
 
 

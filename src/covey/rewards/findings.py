@@ -26,6 +26,8 @@ class RewardProblem:
 
     row: int | None
     cause: str
+    trace: str = ""
+    """Where it was raised, in the lines of a traceback."""
 
 
 class Findings:
@@ -38,8 +40,6 @@ class Findings:
     def __init__(self, on_error: str) -> None:
         self._on_error = on_error
         self._unparsable: set[tuple[str, str]] = set()
-        self.notify: Callable[[str], None] | None = None
-        """Shows the user a line, in addition to the log."""
 
     def outcomes(
         self,
@@ -78,17 +78,19 @@ class Findings:
         first = problems[0]
         where = "" if first.row is None else f" on row {first.row} of the batch ({shown_prompt(prompts[first.row])})"
         if self._on_error == "stop":
-            raise RewardError(
+            error = RewardError(
                 f"The {what} {name} failed{where}: {first.cause}. Fix the function, or set rewards.on_error=skip to "
                 "leave such completions out and continue."
             )
+            if first.trace:
+                error.add_note(first.trace)  # for the log: a message is one paragraph
+            raise error
         counted = "errors" if what == "reward" else Outcome.CRASHED
         text = (
             f"The {what} {name} failed{where}: {first.cause}. It gives nothing for {failed} of {count} completions of "
             f"this batch (rewards.on_error=skip); from now on such failures are only counted, as grader/{counted}."
         )
-        if log_once(_log, "%s", text, key=f"failed {what} {name}") and self.notify is not None:
-            self.notify(f"WARNING: {text}")
+        log_once(_log, "%s", f"{text}\n{first.trace}".rstrip(), key=f"failed {what} {name}")
         if whole:
             return [None] * count, failed
         missing = {problem.row for problem in problems}
@@ -100,8 +102,7 @@ class Findings:
             f"The reward {name} gave no completion of this batch a reward (all are None). If that stays so, the model "
             "learns nothing from it: it, or the columns that it reads, may not fit the data."
         )
-        if log_once(_log, "%s", text, key=f"none {name}") and self.notify is not None:
-            self.notify(f"WARNING: {text}")
+        log_once(_log, "%s", text, key=f"none {name}")
 
     def log_name(self, entry: LogEntry, reward: str, taken: Collection[str], rewards: Collection[str]) -> str:
         """The name to log a reward's metric or column under: its own, unless that is taken.

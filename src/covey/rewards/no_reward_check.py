@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 
 from covey.errors import RewardError
 from covey.log_once import log_once
@@ -25,12 +24,11 @@ class NoRewardCheck:
         self._in_a_row = 0
         self._has_rewarded = False
 
-    def add(self, rewarded: bool, notify: Callable[[str], None] | None) -> None:
+    def add(self, rewarded: bool) -> None:
         """Count one batch.
 
         Args:
             rewarded: whether any function gave any completion a reward.
-            notify: shows the user a line, in addition to the log.
 
         Raises:
             RewardError: no batch since the start had a reward.
@@ -39,8 +37,7 @@ class NoRewardCheck:
         self._in_a_row = 0 if rewarded else self._in_a_row + 1
         if rewarded:
             return
-        if log_once(_log, _NOTHING) and notify is not None:
-            notify(f"WARNING: {_NOTHING}")
+        log_once(_log, _NOTHING)
         if not self._has_rewarded and self._in_a_row >= MAX_BATCHES:
             raise RewardError(
                 f"No reward function has given any completion a reward in {MAX_BATCHES} batches, so the model has "

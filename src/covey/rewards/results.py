@@ -43,7 +43,9 @@ def values_of(
 
 def call_problems(called: CallResult) -> list[RewardProblem]:
     """The rows without a valid value; or one problem if the call failed."""
-    return [RewardProblem(None, called.failure)] if called.failure else [RewardProblem(*bad) for bad in called.bad]
+    if called.failure:
+        return [RewardProblem(None, called.failure, called.trace)]
+    return [RewardProblem(*bad) for bad in called.bad]
 
 
 def grading_problems(results: Sequence[SampleResult]) -> list[RewardProblem]:

@@ -176,15 +176,6 @@ class RewardRunner:
         """
         return accepted(self.pool.submit_grading(name, completions, rows).result())
 
-    @property
-    def notify(self) -> Callable[[str], None] | None:
-        """Shows the user a line, in addition to the log; may be set."""
-        return self._findings.notify
-
-    @notify.setter
-    def notify(self, show: Callable[[str], None] | None) -> None:
-        self._findings.notify = show
-
     def score(
         self, prompts: Sequence[Any], completions: Sequence[Any], columns: Mapping[str, Any]
     ) -> dict[str, list[Graded]]:
@@ -315,7 +306,7 @@ class RewardRunner:
             for name in batch.silent if batch.rewarded else ():
                 self._findings.warn_no_reward(name)
             if self._no_reward_check is not None and values:
-                self._no_reward_check.add(batch.rewarded, self._findings.notify)
+                self._no_reward_check.add(batch.rewarded)
         return values
 
     def _log_metrics(self, batch: PendingBatch, log_metric: Callable[[str, float], None]) -> None:

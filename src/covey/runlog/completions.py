@@ -72,7 +72,7 @@ def read_completions(source: Path) -> list[dict[str, Any]]:
             "logging.completions_every_steps=0 writes none."
         )
     rows: list[dict[str, Any]] = []
-    for path in [path for _, path in _files(source)] if source.is_dir() else [source]:
+    for path in [path for _, path in completion_files(source)] if source.is_dir() else [source]:
         with _damage_reported(path):
             table = pq.read_table(pa.BufferReader(path.read_bytes()))
             coded = [field.name for field in table.schema if (field.metadata or {}).items() >= _JSON.items()]
@@ -108,12 +108,13 @@ def _damage_reported(path: Path) -> Iterator[None]:
 
 def drop_completions_after(directory: Path, step: int) -> None:
     """Delete the completions of later steps, which a run that resumes from `step` generates again."""
-    for later, path in _files(directory):
+    for later, path in completion_files(directory):
         if later > step:
             path.unlink()
 
 
-def _files(directory: Path) -> list[tuple[int, Path]]:
+def completion_files(directory: Path) -> list[tuple[int, Path]]:
+    """The files of a `completions` folder with their steps, in ascending order."""
     if not directory.is_dir():
         return []
     named = ((_FILE.fullmatch(path.name), path) for path in directory.iterdir())

@@ -8,29 +8,21 @@ import fcntl
 import json
 import logging
 import os
-import platform
-import shlex
 import shutil
-import subprocess
-import sys
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from covey.config.secrets import redact_words
 from covey.errors import CoveyError, RunDirectoryError
 from covey.runlog.checkpoint import CHECKPOINT_NAME, is_complete, unmark
+from covey.runlog.environment import RUN_FORMAT, describe_environment
 from covey.runlog.files import check_writable, guard_disk, write_atomically
 
-RUN_FORMAT = 1
-"""Bumped when older versions can no longer read a run directory correctly."""
-
-PACKAGES = ("covey", "torch", "transformers", "trl", "accelerate", "peft", "datasets")
-
 _WAIT = "Wait until that run is done, stop it, or choose another run_name."
+_PATIENCE = 0.1  # seconds: `is_locked` in another process holds the lock for a moment
 
 logger = logging.getLogger(__name__)
 
@@ -72,6 +64,8 @@ class RunDirectory:
     curves = Inside("curves.png")
     log = Inside("train.log")
     summary = Inside("summary.json")
+    tags = Inside("tags.json")
+    """The user's tags and note."""
     _lock = Inside(".lock")
 
     @staticmethod
@@ -155,11 +149,8 @@ class RunDirectory:
         """
         if not self.environment.is_file():
             return
-        try:
-            environment = json.loads(self.environment.read_bytes())
-        except ValueError:
-            environment = None
-        if not isinstance(environment, dict):
+        environment = self._read_environment()
+        if not environment:
             logger.warning("%s cannot be read: it was cut short or changed.", self.environment)
             return
         written = environment.get("format", RUN_FORMAT)
@@ -172,18 +163,25 @@ class RunDirectory:
 
     def code_hashes(self) -> dict[str, str]:
         """The hashes of the files of the user's own parts, by name, as `write_environment` got them."""
-        try:
-            code = json.loads(self.environment.read_bytes())["code"]
-        except (OSError, ValueError, KeyError, TypeError):  # of an older version, or damaged
-            return {}
+        code = self._read_environment().get("code")  # an older version wrote none
         return {str(name): str(value) for name, value in code.items()} if isinstance(code, dict) else {}
 
     def write_environment(self, code: Mapping[str, str] = MappingProxyType({})) -> None:
-        """Write the machine, package versions and command of the run, and the hashes of the user's own code."""
+        """Write the machine, package versions and command of the run, and the hashes of the user's own code. A resumed
+        run keeps the time of its first start."""
+        content = {**describe_environment(), "code": dict(code)}
+        if started := self._read_environment().get("started"):
+            content["started"] = started
         with self.guard(self.environment.name):
-            write_atomically(
-                self.environment, json.dumps({**describe_environment(), "code": dict(code)}, indent=2) + "\n"
-            )
+            write_atomically(self.environment, json.dumps(content, indent=2) + "\n")
+
+    def _read_environment(self) -> dict[str, Any]:
+        """Empty if it is missing or damaged."""
+        try:
+            content = json.loads(self.environment.read_bytes())
+        except (OSError, ValueError):
+            return {}
+        return content if isinstance(content, dict) else {}
 
     @contextlib.contextmanager
     def lock(
@@ -302,6 +300,26 @@ class RunDirectory:
         for path in (*files, *logs, *(() if keep_config else (self.config,))):
             path.unlink(missing_ok=True)
 
+    def delete(self) -> list[str]:
+        """Delete the run or evaluation here, and the folder if nothing else lies in it.
+
+        Returns:
+            The names of other files, which stay.
+
+        Raises:
+            RunDirectoryError: a process is writing here, or files may not be deleted.
+        """
+        with self.guard("the deletion"), self.lock("the deletion"):
+            self.clear()
+            for path in (self.tags, *self.root.glob("settings.json"), *self.root.glob("completions.jsonl")):
+                path.unlink(missing_ok=True)
+            for path in self.root.glob(".*.tmp"):
+                path.unlink()
+        left = sorted(path.name for path in self.root.iterdir())
+        if not left:
+            self.root.rmdir()
+        return left
+
     def _is_left_over(self, path: Path) -> bool:
         first = self.checkpoint(0)
         half = path.name.startswith(".") and path.name.endswith(".tmp")
@@ -311,6 +329,7 @@ class RunDirectory:
 
 
 def _take_lock(path: Path, instead: str) -> int:
+    until = time.monotonic() + _PATIENCE
     while True:
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
@@ -324,7 +343,9 @@ def _take_lock(path: Path, instead: str) -> int:
             os.close(descriptor)  # the previous holder has just deleted it: try a new file
         except BlockingIOError:
             os.close(descriptor)
-            raise _in_use(path.parent, instead) from None
+            if time.monotonic() >= until:
+                raise _in_use(path.parent, instead) from None
+            time.sleep(_PATIENCE / 10)
         except OSError as error:
             if error.errno not in (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS):
                 os.close(descriptor)
@@ -347,50 +368,3 @@ def _is_open_at(descriptor: int, path: Path) -> bool:
         return os.path.samestat(os.fstat(descriptor), path.stat())
     except FileNotFoundError:
         return False
-
-
-def describe_environment() -> dict[str, object]:
-    """Machine and software details that affect a run's numbers and speed; None if unknown."""
-    return {
-        "format": RUN_FORMAT,
-        "command": shlex.join(redact_words(sys.argv)),
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        "packages": {name: version_of(name) for name in PACKAGES},
-        "cpu_count": os.cpu_count(),
-        "memory_bytes": _memory_bytes(),
-        "processes": int(os.environ.get("WORLD_SIZE", "1")),
-        **_git_state(),
-    }
-
-
-def version_of(package: str) -> str | None:
-    """The version of a package; None if it is not installed."""
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
-
-
-def _memory_bytes() -> int | None:
-    try:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (ValueError, OSError):  # a system that does not know these names
-        return None
-
-
-def _git_state() -> dict[str, object]:
-    """Covey's own commit, when it runs from a git checkout, and whether files have been changed since."""
-    here = Path(__file__)
-
-    def git(*arguments: str) -> str | None:
-        try:
-            done = subprocess.run(["git", "-C", here.parent, *arguments], capture_output=True, text=True, timeout=10)
-        except (OSError, subprocess.TimeoutExpired):
-            return None
-        return done.stdout.strip() if done.returncode == 0 else None
-
-    if git("ls-files", "--error-unmatch", here.name) is None:  # an installed copy inside some other checkout
-        return {"git_commit": None, "git_modified": None}
-    changes = git("status", "--porcelain", "--untracked-files=no")
-    return {"git_commit": git("rev-parse", "HEAD"), "git_modified": None if changes is None else changes != ""}

@@ -11,7 +11,7 @@ import json
 import logging
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -151,34 +151,66 @@ def writing_evaluation(folder: Path) -> Iterator[None]:
         yield
 
 
-def begin_evaluation(folder: Path, settings: Mapping[str, Any]) -> list[dict[str, Any]]:
+def begin_evaluation(folder: Path, settings: Mapping[str, Any], *, overwrite: bool = False) -> list[dict[str, Any]]:
     """Start or resume an evaluation; returns its completions so far.
 
     An incomplete last line is removed.
 
+    Args:
+        folder: of the evaluation.
+        settings: what identifies it.
+        overwrite: delete one with other settings.
+
     Raises:
         RunDirectoryError: the folder holds an evaluation with other settings, or cannot be written.
     """
-    wanted = {"format": EVALUATION_FORMAT, **settings}
     with _guard(folder):
         if not is_evaluation(folder):
             if folder.exists() and any(not path.name.startswith(".") for path in folder.iterdir()):
                 raise RunDirectoryError(
                     f"{folder} holds files, but no evaluation ({SETTINGS} is missing). Give another folder with --out."
                 )
-            write_atomically(folder / SETTINGS, json.dumps(wanted, indent=2, ensure_ascii=False) + "\n")
+            _write_settings(folder, settings)
             (folder / COMPLETIONS).touch()
             return []
         there = read_evaluation(folder).settings
-        differ = _differences(there, {"episodes": None, **json.loads(_text(wanted))})
+        differ = _differences(there, _to_compare(settings))
+        if differ and overwrite:
+            _begin_again(folder, settings, [])
+            return []
         if differ:
             raise RunDirectoryError(
                 f"{folder} holds an evaluation with other settings ({'; '.join(differ)}). Give another folder with "
-                "--out, or delete that one."
+                "--out, or replace that evaluation with --overwrite."
             )
         found = list(read_completions(folder))
         write_atomically(folder / COMPLETIONS, "".join(map(json_line, found)))
         return found
+
+
+def extend_evaluation(
+    folder: Path, settings: Mapping[str, Any], on_first: Callable[[int], Mapping[str, Any]], kept: Callable[[int], int]
+) -> None:
+    """Make an evaluation on the first of these problems, if there is one, an unfinished one on all of them.
+
+    Args:
+        folder: of the evaluation; unchanged where it holds none, or one with other settings.
+        settings: of the evaluation on all problems.
+        on_first: from a number of problems, the settings of the same evaluation on the first ones only.
+        kept: from the number of completions so far, that of those to resume from.
+
+    Raises:
+        RunDirectoryError: it is damaged, or cannot be written.
+    """
+    if not is_evaluation(folder):
+        return
+    there = read_evaluation(folder).settings
+    count, wanted = (_problems(one) for one in (there, settings))
+    if not 0 < count < wanted or _differences(there, _to_compare(on_first(count))):
+        return
+    found = list(read_completions(folder))
+    with _guard(folder):
+        _begin_again(folder, settings, found[: kept(len(found))])
 
 
 def append_completions(folder: Path, completions: Sequence[Mapping[str, Any]]) -> None:
@@ -214,6 +246,27 @@ def read_completions(folder: Path) -> Iterator[dict[str, Any]]:
                 f"Line {number} of {path} is not a JSON object, so the evaluation is damaged. Delete {folder} and "
                 "evaluate again."
             ) from None
+
+
+def _begin_again(folder: Path, settings: Mapping[str, Any], kept: Sequence[Mapping[str, Any]]) -> None:
+    (folder / SUMMARY).unlink(missing_ok=True)  # if stopped in between, it is an unfinished one with the old settings
+    write_atomically(folder / COMPLETIONS, "".join(map(json_line, kept)))
+    _write_settings(folder, settings)
+
+
+def _write_settings(folder: Path, settings: Mapping[str, Any]) -> None:
+    wanted = {"format": EVALUATION_FORMAT, **settings}
+    write_atomically(folder / SETTINGS, json.dumps(wanted, indent=2, ensure_ascii=False) + "\n")
+
+
+def _to_compare(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings as they are read back."""
+    return {"format": EVALUATION_FORMAT, "episodes": None, **json.loads(_text(settings))}
+
+
+def _problems(settings: Mapping[str, Any]) -> int:
+    count = (settings.get("data") or {}).get("problems")
+    return count if isinstance(count, int) else 0
 
 
 def _differences(there: Mapping[str, Any], here: Mapping[str, Any], within: str = "") -> list[str]:

@@ -21,6 +21,8 @@ REWARD_STD = "train/reward_std"
 FRAC_REWARD_ZERO_STD = "train/frac_reward_zero_std"
 COMPLETION_LENGTH = "train/completions/mean_length"
 CLIPPED_RATIO = "train/completions/clipped_ratio"
+TOKENS = "train/num_tokens"
+"""Of prompts and completions, since the start of the run."""
 KL = "train/kl"
 LOSS = "train/loss"
 LEARNING_RATE = "train/learning_rate"
@@ -232,7 +234,8 @@ def evaluated_set(name: str) -> str | None:
 
 def held_out_sets(rows: Iterable[Mapping[str, object]]) -> list[str]:
     """The evaluation sets in these rows, the main one first."""
-    found = dict.fromkeys(name for row in rows for metric in row if (name := evaluated_set(metric)))
+    metrics = dict.fromkeys(metric for row in rows for metric in row)
+    found = dict.fromkeys(name for metric in metrics if (name := evaluated_set(metric)))
     return sorted(found, key=lambda name: name != TEST_SET)
 
 

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import shlex
+from pathlib import Path
 from typing import Any
 
 from covey.config import Config
 from covey.errors import CoveyError
-from covey.report.end_of_run import write_end_of_run
+from covey.report.end_of_run import conclusions, write_end_of_run
 from covey.report.evaluations import evaluation_rows
-from covey.report.summary import before_and_after, summary_line
-from covey.training.display.live_display import before_after_table, print_summary
+from covey.report.evidence import Finding
+from covey.report.load import read_mapping
+from covey.report.summary import Change, summary_line
+from covey.runlog.directory import RunDirectory
+from covey.runlog.ending import has_failed
+from covey.training.display.final import Command, before_after_table, print_commands, print_findings, print_summary
 from covey.training.publish.hub import push_finished
 from covey.training.run import RunResult
 
@@ -31,28 +37,93 @@ def end_run(result: RunResult, config: Config, console: Any) -> None:
     if result.trained or not run.report.exists():  # a run finished earlier is left as it is
         for problem in write_end_of_run(run, finished=result.finished):
             _print(console, f"· {problem}")
-    if not result.finished:
+    if result.finished:
+        _show_finished(result, console)
+        if result.trained:
+            push_finished(config, run, console)
+            line = summary_line(result.step, result.training_seconds, result.peak_memory_bytes, result.reason)
+            _print(console, line)
+    else:
         hint = "The same command resumes from it."
-        same = config.resume in ("auto", True) and not config.overwrite
-        if config.run_name is None or not same:  # it would take a new timestamp for its name, delete, or be refused
-            name = f"output_dir={config.output_dir} run_name={run.root.name}"
-            hint = f"To resume from it: covey train --config {run.config} {name}"
-        _print(console, f"Stopped after step {result.step}, with a checkpoint. {hint}")
+        if _needs_more_words(config):
+            hint = f"To resume from it: {_resume(config, run)}"
+        _print(console, f"Stopped after step {result.step}, with a checkpoint. {hint} Reason: {result.reason}.")
+    if not console.quiet:
+        print_commands(console, _next(result, config))
+
+
+def _show_finished(result: RunResult, console: Any) -> None:
+    if console.quiet:
         return
-    rows = []
+    run = result.run
+    rows: list[Change] = []
+    found: list[Finding] = []
     try:
-        rows = before_and_after(run)
+        rows, found = conclusions(run)
     except CoveyError as error:  # the model does not depend on it
         _print(console, f"· {error}")
+    if rows:
+        console.print(before_after_table(rows))
+    for row in evaluation_rows(run):
+        _print(console, f"  {row.set_name} ({row.state}, {row.problems} problems, {row.sampling}): {row.main_text}")
+    print_findings(console, found, rows)
     paths = [("report", run.report), ("curves", run.curves)] if run.report.exists() else []
     paths += [("model", run.final_model), ("metrics", run.metrics), ("completions", run.completions), ("log", run.log)]
-    after = evaluation_rows(run)
-    print_summary(console, before_after_table(rows) if rows else None, paths)
-    for row in after:
-        _print(console, f"  {row.set_name} ({row.state}, {row.problems} problems, {row.sampling}): {row.main_text}")
-    if result.trained:
-        push_finished(config, run, console)
-        console.print(summary_line(result.step, result.training_seconds, result.peak_memory_bytes), highlight=False)
+    console.print()
+    print_summary(console, None, paths)
+
+
+def _needs_more_words(config: Config) -> bool:
+    """Whether the same command would not resume: it would take a new timestamp for its name, delete, or be refused."""
+    return config.run_name is None or config.resume not in ("auto", True) or config.overwrite
+
+
+def _resume(config: Config, run: RunDirectory) -> str:
+    words = ["--config", str(run.config), f"output_dir={config.output_dir}", f"run_name={run.root.name}"]
+    return shlex.join(["covey", "train", *words])
+
+
+def _next(result: RunResult, config: Config) -> list[Command]:
+    """Three commands to go on with."""
+    run = result.run
+    name = str(run.root)
+    view = "see every run", _command("view", str(run.root.parent))
+    if not result.finished:
+        newest = _command("eval", name, "--checkpoint", str(result.step))
+        return [("resume", _resume(config, run)), view, ("evaluate it so far", newest)]
+    other = _comparable(run)
+    third = (
+        ("evaluate, greedily", _command("eval", name, "evaluation=greedy"))
+        if other is None
+        else ("compare with the run before", _command("compare", str(other.root), name))
+    )
+    return [view, ("talk to the model", _command("chat", name)), third]
+
+
+def _command(*words: str) -> str:
+    return shlex.join(["covey", *words])
+
+
+def _comparable(run: RunDirectory) -> RunDirectory | None:
+    """The newest other finished run in the same folder on the same data."""
+    try:
+        summaries = sorted(run.root.parent.glob("*/summary.json"), key=_changed_at, reverse=True)
+        mine = read_mapping(run.config).get("dataset")
+        others = [RunDirectory(summary.parent) for summary in summaries if summary.parent != run.root][:_LOOKED_AT]
+        same = (
+            other for other in others if not has_failed(other) and read_mapping(other.config).get("dataset") == mine
+        )
+        return next(same, None)
+    except (OSError, CoveyError):  # it is only an advice
+        return None
+
+
+def _changed_at(path: Path) -> float:
+    return path.stat().st_mtime
+
+
+_LOOKED_AT = 5
+"""Runs whose configs are read."""
 
 
 def _print(console: Any, text: str) -> None:

@@ -1,13 +1,14 @@
-"""What libraries log and warn of, sent to a file."""
+"""What libraries log and warn of, sent to a file; Covey's own warnings are shown too."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from covey.config.secrets import RedactingFormatter
+from covey.config.secrets import RedactingFormatter, redact
 
 
 @contextmanager
@@ -32,3 +33,34 @@ def logging_to(file: Path) -> Iterator[None]:
         for logger, (handlers, propagate) in zip(loggers, before, strict=True):
             logger.handlers, logger.propagate = handlers, propagate
         handler.close()
+
+
+@contextmanager
+def showing_warnings(show: Callable[[str], None]) -> Iterator[None]:
+    """Context manager: Covey's own warnings are shown to the user as well, by their first lines."""
+    handler = _Shown(show)
+    logger = logging.getLogger("covey")
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+
+
+class _Shown(logging.Handler):
+    MOST = 3
+    """Warnings of one kind that are shown: the same text but for what its placeholders hold."""
+
+    def __init__(self, show: Callable[[str], None]) -> None:
+        super().__init__(logging.WARNING)
+        self._show = show
+        self._kinds: dict[object, set[str]] = {}
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if not getattr(record, "shown", True):
+            return
+        text = redact(record.getMessage().partition("\n")[0])
+        shown = self._kinds.setdefault(text if record.msg == "%s" else (record.name, record.msg), set())
+        if len(shown) < self.MOST and (alike := re.sub(r"\d+", "0", text)) not in shown:
+            shown.add(alike)
+            self._show(text)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import resource
 import shutil
-import sys
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -30,13 +28,15 @@ from covey.runlog.files import write_atomically
 from covey.runlog.rotation import bounded
 from covey.training.batch_source.recording import CompletionRecorder
 from covey.training.build import build_trainer, save_final_model
+from covey.training.callbacks.memory_in_use import peak_memory
 from covey.training.checkpoint.resume import ResumePlan, plan_resume
 from covey.training.checkpoint.vocab_expansion import expanded
 from covey.training.distributed.processes import Processes, silent_console
 from covey.training.distributed.sharding import ACCELERATE, asks_for_fsdp, check_layout, environment_kept
 from covey.training.examination import Examination
-from covey.training.library_logs import logging_to
-from covey.training.preflight.findings import print_findings
+from covey.training.failure import recording_failure
+from covey.training.library_logs import logging_to, showing_warnings
+from covey.training.preflight.findings import log_ignored, print_findings
 from covey.training.preflight.requirements import check_disk_space
 from covey.training.preflight.trackers import guard_trackers, log_benchmarks, log_to_trackers, tracker_environment
 from covey.training.trl.step_timer import StepTimer
@@ -63,6 +63,8 @@ class RunResult:
     step: int
     trained: bool = True
     """Whether this invocation trained; False if the run was finished before."""
+    reason: str = ""
+    """Why training ended, as a phrase; empty if this invocation did not train."""
     signal: int | None = None
     """The signal that stopped it, if one did."""
     training_seconds: float = 0.0
@@ -131,10 +133,7 @@ def _begin(
             stack.callback(checked.close)
             findings, ignored = checked.must_pass()
         print_findings(console, findings)
-        for finding in ignored:
-            note = f"{time.strftime('%Y-%m-%d %H:%M:%S')} ignore_checks=[{finding.key}]: {redact(finding.text)}\n"
-            with early_log.open("a", encoding="utf-8") as log:
-                log.write(note)
+        log_ignored(early_log, ignored)
         return _build(checked, plan, console, processes, early_log)
 
 
@@ -145,6 +144,7 @@ def _build(checked: Examination, plan: ResumePlan, console: Any, processes: Proc
         with (
             processes.all_or_none(),
             logging_to(early_log),
+            showing_warnings(lambda text: _print_notes(console, [text])),
             console.status("Building the trainer …"),
             expanded(config, run, plan, (checked.source, checked.tokenizer), processes) as (source, tokenizer),
         ):
@@ -174,7 +174,7 @@ def _build(checked: Examination, plan: ResumePlan, console: Any, processes: Proc
         log = run.process_log(processes.index)
         with log.open("ab") as file:
             file.write(early_log.read_bytes())
-        with logging_to(log), bounded(log):
+        with logging_to(log), bounded(log), recording_failure(run, processes, console):
             runner.start(output=log)
             if checked.environments is not None:
                 checked.environments.start(output=log)
@@ -184,7 +184,8 @@ def _build(checked: Examination, plan: ResumePlan, console: Any, processes: Proc
             result = _train(job, console)
             if result.main and result.finished:  # still under the lock: the next process finds a finished run
                 processes.leave()
-                write_summary(run, before_and_after(run), result.training_seconds, result.peak_memory_bytes)
+                used = result.training_seconds, result.peak_memory_bytes
+                write_summary(run, before_and_after(run), *used, result.reason)
             return result
 
 
@@ -227,13 +228,17 @@ def _train(job: _Job, console: Any) -> RunResult:
     best_by = config.evaluation.best_by
     stop = StopCallback(config.stop_after_steps, job.processes)
     began = time.perf_counter()
-    with Display(title, total, start_step=plan.step, console=console, log_path=own.log, best_by=best_by) as display:
+    with (
+        Display(title, total, start_step=plan.step, console=console, log_path=own.log, best_by=best_by) as display,
+        showing_warnings(display.warn),
+    ):
+        if display.redraws:
+            trainer.num_completions_to_print = 0  # TRL prints a table through the panel, which shows some itself
         if plan.checkpoint and job.processes.is_main:
             drop_completions_after(run.completions, plan.step)
             display.load_history(read_metrics(run.metrics))
         _add_callbacks(job, writer, display)
-        job.rewards.notify = display.note
-        guard_trackers(trainer, display.note)
+        guard_trackers(trainer)
         trainer.add_callback(stop)
         with stop.catching_signals(display), job.timer.timing(trainer):
             try:
@@ -264,9 +269,10 @@ def _train(job: _Job, console: Any) -> RunResult:
         run=run,
         finished=not stop.stopped,
         step=max(trainer.state.global_step, plan.step),
+        reason=stop.reason(trainer.state, trainer.callback_handler.callbacks),
         signal=stop.signal if stop.stopped else None,
         training_seconds=time.perf_counter() - began,
-        peak_memory_bytes=_peak_memory(),
+        peak_memory_bytes=peak_memory(),
         main=job.processes.is_main,
     )
 
@@ -391,8 +397,3 @@ def _open_run_directory(config: Config, run: RunDirectory, plan: ResumePlan) -> 
 def _print_notes(console: Any, notes: Iterable[str]) -> None:
     for note in notes:
         console.print(f"· {redact(note)}", markup=False, highlight=False)
-
-
-def _peak_memory() -> int:
-    scale = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * scale

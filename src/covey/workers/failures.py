@@ -29,3 +29,13 @@ def describe(error: BaseException, memory_key: str) -> str:
     last = traceback.extract_tb(error.__traceback__)[-1:]
     where = f" ({Path(last[0].filename).name}, line {last[0].lineno})" if last else ""
     return f"{type(error).__name__}{': ' + text[:300] if text else ''}{where}"
+
+
+def trace_of(error: BaseException) -> str:
+    """The traceback of an exception from the user's code on, its innermost calls if it is long."""
+    own = error.__traceback__ and error.__traceback__.tb_next
+    lines = traceback.format_exception(type(error), error, own, limit=-_FRAMES)
+    return writable("".join(lines))[-_LETTERS:]
+
+
+_FRAMES, _LETTERS = 12, 4000

@@ -33,9 +33,12 @@ def test_generate_and_chat(
     assert [json.loads(line) for line in captured.out.splitlines()] == rows
     assert "other.jsonl" in captured.err
     assert "standard output" in captured.err
-    monkeypatch.setattr("sys.stdin", io.StringIO("1 + 1\n/new\n1 + 1\n"))
+    monkeypatch.setattr("sys.stdin", io.StringIO("1 + 1\n/new\n\n/help\n/nope\n1 + 1\n/exit\n1 + 1\n"))
     assert main(["chat", tiny_model, *short]) == 0
-    assert capsys.readouterr().out == alone * 2
+    captured = capsys.readouterr()
+    assert captured.out == alone * 2  # commands do not reach the model
+    assert captured.err.count("/new starts a new conversation") == 2
+    assert "There is no command /nope." in captured.err
     (tmp_path / "in.jsonl").write_text('{"text": "1 + 1"}\n')
     assert main(["generate", tiny_model, str(tmp_path / "in.jsonl")]) == 1
     assert "Line 1 of" in capsys.readouterr().err
@@ -51,3 +54,20 @@ def test_invalid_sampling_settings_are_reported(tmp_path: Path, capsys: pytest.C
     ):
         assert main(words) in (1, 2)
         assert says in capsys.readouterr().err
+
+
+def test_a_chat_in_a_terminal_says_what_it_is(
+    tiny_model: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def answer(prompt: str) -> str:
+        asked.append(prompt)
+        raise EOFError
+
+    monkeypatch.setattr("sys.stdin", io.StringIO())
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True)
+    monkeypatch.setattr("builtins.input", answer)
+    assert main(["chat", tiny_model]) == 0
+    assert f"{tiny_model}: write to it, line by line. /new starts" in capsys.readouterr().err
+    assert asked == ["> "]

@@ -10,6 +10,7 @@ import pytest
 
 from covey.cli.main import main
 from covey.errors import RunDirectoryError
+from covey.evaluation.completions.answers import answers_text
 from covey.runlog.evaluations import read_evaluation
 
 
@@ -42,6 +43,54 @@ def test_compare_reports_changes_and_the_sample_size_needed(tmp_path: Path, caps
         ("C - A", "+10.0", ["1", "1", "1", "0"]),
     ]
     assert "better in C: 1 (problem 9)" in out
+
+
+def test_changed_problems_are_shown_with_both_answers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def answered(folder: str, *answers: tuple[str, str | None, str]) -> Path:
+        """An evaluation of two problems with two completions each: outcome, stated answer and text."""
+        at = make_evaluation(tmp_path / folder, "11")
+        rows = [
+            {"problem": i // 2, "sample": i % 2, "outcome": outcome, "extracted": stated, "completion": text}
+            | {"prompt": f"What is {i // 2} + 1?\x1b[31m", "answer": str(i // 2 + 1)}
+            for i, (outcome, stated, text) in enumerate(answers)
+        ]
+        (at / "completions.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        return at
+
+    right = ("right", "1", "")
+    a = answered(
+        "a", ("wrong", "7", ""), ("unparsable_prediction", None, "I give\nup\x1b[0m"), *[("right", "2", "")] * 2
+    )
+    b = answered("b", right, right, ("wrong_form", "2", ""), ("right", "2", ""))
+    assert main(["compare", str(a), str(b)]) == 0
+    out = capsys.readouterr().out
+    assert "\x1b" not in out
+    shown = [line.strip() for line in out.partition("better in B")[2].splitlines()[1:]]
+    assert shown == [
+        "worse in B: 1 (problem 1)",
+        "problem 0: What is 0 + 1?[31m (gold answer: 1)",
+        "A  0 of 2 right: 7, I give up[0m",
+        "B  2 of 2 right: 1 (2)",
+        "problem 1: What is 1 + 1?[31m (gold answer: 2)",
+        "A  2 of 2 right: 2 (2)",
+        "B  1 of 2 right: 2 (2)",
+    ]
+    assert main(["compare", str(a), str(b), "--list", "0"]) == 0
+    assert "What is" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("item", "text"),
+    [
+        ({"outcome": "wrong_form", "extracted": "454"}, "wrong form: 454"),
+        ({"outcome": "unparsable_prediction", "completion": "a b"}, "unparsable prediction: a b"),
+        ({"outcome": "wrong", "completion": "x" * 300}, f"wrong: …{'x' * 200}"),
+        ({"reward": 0.25, "completion": "hello"}, "reward 0.25: hello"),
+        ({"completion": ""}, "nothing"),
+    ],
+)
+def test_one_answer_in_words(item: dict[str, Any], text: str) -> None:
+    assert answers_text([item]) == text
 
 
 def test_compare_rejects_incomparable_evaluations(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

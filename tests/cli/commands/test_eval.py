@@ -57,6 +57,45 @@ def test_a_stopped_evaluation_resumes_to_the_same_result(evaluate: Evaluate, tmp
     assert "num_samples: 2 there, 1 here; sampling.temperature: 1.0 there, 0.0 here" in output
 
 
+def test_an_evaluation_on_fewer_problems_is_extended(evaluate: Evaluate, tmp_path: Path) -> None:
+    """6 problems in batches of 4, two completions each: of the 6 completions of 3 problems, one batch is kept."""
+    samples = "evaluation.num_samples=2"
+    assert evaluate(tmp_path / "whole", samples)[0] == 0
+    assert evaluate(tmp_path / "out", samples, "evaluation.max_problems=3")[0] == 0
+    file = tmp_path / "out" / "completions.jsonl"
+    few = file.read_bytes()
+    assert len(few.splitlines()) == 6
+    assert evaluate(tmp_path / "out", samples)[0] == 0
+    assert file.read_bytes() == (tmp_path / "whole" / "completions.jsonl").read_bytes()
+    extended, whole = (read_evaluation(tmp_path / name) for name in ("out", "whole"))
+    assert extended.summary == whole.summary
+    assert extended.settings["data"] == whole.settings["data"]
+    code, output = evaluate(tmp_path / "out", samples, "evaluation.max_problems=3")
+    assert code == 1
+    assert "data.problems: 6 there, 3 here" in output
+    assert "--overwrite" in output
+    assert len(file.read_bytes().splitlines()) == 12
+    assert evaluate(tmp_path / "out", samples, "evaluation.max_problems=3", "--overwrite")[0] == 0
+    assert file.read_bytes() == few
+    written = file.stat().st_mtime_ns
+    code, output = evaluate(tmp_path / "out", samples, "seed=5")  # more problems, and other ones
+    assert code == 1
+    assert "other problems" in output
+    assert file.stat().st_mtime_ns == written
+
+
+def test_overwriting_replaces_other_settings_only(evaluate: Evaluate, tmp_path: Path) -> None:
+    assert evaluate(tmp_path / "out")[0] == 0
+    file = tmp_path / "out" / "completions.jsonl"
+    lines = file.read_text().splitlines(keepends=True)
+    file.write_text("".join(lines[:4]))
+    (tmp_path / "out" / "summary.json").unlink()
+    assert evaluate(tmp_path / "out", "--overwrite")[0] == 0  # resumes: the settings are the same
+    assert file.read_text() == "".join(lines)
+    assert evaluate(tmp_path / "out", "evaluation=greedy", "--overwrite")[0] == 0
+    assert read_evaluation(tmp_path / "out").settings["sampling"]["temperature"] == 0
+
+
 def test_k_is_chosen_and_changed_without_sampling_again(evaluate: Evaluate, tmp_path: Path) -> None:
     assert evaluate(tmp_path / "out", "evaluation.num_samples=4", "evaluation.k=[3,1]")[0] == 0
     first = read_evaluation(tmp_path / "out")

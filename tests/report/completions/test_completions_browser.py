@@ -77,10 +77,15 @@ def _waited(driver: Any) -> bool:
 
 
 def _content(page: Path) -> dict[str, Any]:
-    packed = re.search(r'id="completions">([^<]*)<', page.read_text())
+    packed = re.search(r'id="completions-data">([^<]*)<', page.read_text())
     assert packed is not None
     content: dict[str, Any] = json.loads(gzip.decompress(base64.b64decode(packed[1])))
     return content
+
+
+def _all(page: Path) -> list[dict[str, Any]]:
+    """Every completion in a page, in its order."""
+    return [one for group in _content(page)["groups"] for one in group["completions"]]
 
 
 def test_what_a_model_wrote_stays_text(driver: Any) -> None:
@@ -98,12 +103,12 @@ def test_what_a_model_wrote_stays_text(driver: Any) -> None:
 def test_lone_surrogates_and_all_that_json_can_hold(
     shared_browser: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from covey.report.completions import completions_browser as packing
+    from covey.report.completions import sources
 
     root = make_run(tmp_path / "made", steps=2)
-    real = packing.read_completions
+    real = sources.read_completions
     ugly = {"completion": "a\ud800b"}
-    monkeypatch.setattr(packing, "read_completions", lambda path: [row | ugly for row in real(path)])
+    monkeypatch.setattr(sources, "read_completions", lambda path: [row | ugly for row in real(path)])
     page = write_report(root)
     open_page(shared_browser, page)
     codes = "[...document.querySelector('.card .body').textContent].map((c) => c.codePointAt(0))"
@@ -112,9 +117,9 @@ def test_lone_surrogates_and_all_that_json_can_hold(
 
 
 def test_filters(driver: Any, page: Path) -> None:
-    content = _content(page)
-    total = len(content["text"])
-    right = sum(content["outcomeNames"][one] == "right" for one in content["outcome"])
+    every = _all(page)
+    total = len(every)
+    right = sum(one["outcome"] == "right" for one in every)
     assert _count(driver) == total == 480
     _set(driver, "outcome", "right")
     assert _count(driver) == right
@@ -122,7 +127,7 @@ def test_filters(driver: Any, page: Path) -> None:
     assert _count(driver) == total - right
     _set(driver, "outcome", "")
     _set(driver, "truncated", "on")
-    assert _count(driver) == sum(content["truncated"])
+    assert _count(driver) == sum(one["truncated"] for one in every)
     _set(driver, "truncated", "off")
     _set(driver, "step", "7")
     assert _count(driver) == 16
@@ -145,11 +150,11 @@ def test_enter_in_the_search_keeps_the_results(driver: Any) -> None:
 
 
 def test_sorting(driver: Any, page: Path) -> None:
-    content = _content(page)
+    every = _all(page)
     for order, best in (("advantage-down", max), ("advantage-up", min)):
         _set(driver, "sort", order)
-        first = int(driver.find_element("css selector", ".line").get_attribute("data-at"))
-        assert content["advantage"][first] == best(content["advantage"])
+        first = int(driver.find_element("css selector", ".line").get_attribute("data-row"))
+        assert every[first]["advantage"] == best(one["advantage"] for one in every)
 
 
 @pytest.fixture(scope="module")
@@ -195,7 +200,7 @@ def test_filters_of_episodes(shared_browser: Any, tool_page: Path) -> None:
         _set(shared_browser, "episode", kind)
         assert _count(shared_browser) == 12 * of_sixteen, kind
     _set(shared_browser, "episode", "")
-    _set(shared_browser, "sort", "calls")
+    _set(shared_browser, "sort", "calls-down")
     first = shared_browser.find_element("css selector", ".line")
     assert "3 calls" in first.text
     _set(shared_browser, "search", "division by zero")  # in a result
@@ -205,7 +210,7 @@ def test_filters_of_episodes(shared_browser: Any, tool_page: Path) -> None:
 
 def test_a_page_without_episodes_has_no_filter_for_them(driver: Any) -> None:
     assert not driver.find_element("css selector", "[name=episode]").is_displayed()
-    assert not driver.find_elements("css selector", "[name=sort] [value=calls], .turns")
+    assert not driver.find_elements("css selector", "[name=sort] [value=calls-down], .turns")
 
 
 def test_a_group_side_by_side(driver: Any, page: Path) -> None:
@@ -217,10 +222,11 @@ def test_a_group_side_by_side(driver: Any, page: Path) -> None:
     assert labels == ["reward", "exact match", "format", "advantage", "weight in target"]
     prompt = driver.find_element("css selector", ".prompt pre").get_attribute("textContent")
     assert prompt == _content(page)["groups"][0]["prompt"]
+    assert driver.find_element("css selector", ".line .question").text == _content(page)["groups"][0]["question"]
     answer = driver.find_element("css selector", ".card:nth-child(5) .body .answer:not(.tag)").text
-    assert f"<answer>{answer}</answer>" in _content(page)["text"][4]
+    assert f"<answer>{answer}</answer>" in _all(page)[4]["text"]
     thinking = driver.find_element("css selector", ".card:nth-child(5) .body .thinking:not(.tag)").text
-    assert f"<think>{thinking}</think>" in _content(page)["text"][4]
+    assert f"<think>{thinking}</think>" in _all(page)[4]["text"]
 
 
 def test_everything_is_reached_by_keyboard(driver: Any) -> None:
@@ -241,9 +247,10 @@ def test_everything_is_reached_by_keyboard(driver: Any) -> None:
     assert theme.get_attribute("aria-label") == "Switch to light"
     large = tab_to(".enlarge")
     large.send_keys(Keys.ENTER)
-    assert driver.execute_script("return document.querySelector('nav').closest('[inert]') !== null")
-    large.send_keys(Keys.ESCAPE)
-    assert not driver.find_elements("css selector", "[inert], .large")
+    assert driver.execute_script("return document.querySelector('dialog.large').matches(':modal')")
+    focused.active_element.send_keys(Keys.ESCAPE)
+    assert not driver.find_elements("css selector", "dialog[open]")
+    assert focused.active_element == large
     plot = tab_to(".plot")
     assert plot.get_attribute("aria-label").startswith("Held-out accuracy")
     plot.send_keys(Keys.HOME)
@@ -321,7 +328,7 @@ def test_both_themes_and_two_widths(shared_browser: Any, page: Path, width: int,
         return bool(_run(driver, paper) != seen)
 
     WebDriverWait(shared_browser, 10).until(is_kept)  # on a busy machine the browser stores the choice late
-    stroke = "getComputedStyle(document.getElementById('accuracy-s0').querySelector('path')).stroke"
+    stroke = "getComputedStyle(document.querySelector('.plot path.bold')).stroke"
     assert _run(shared_browser, stroke).startswith("rgb")  # the page's variable was understood
     if width < 600:
         shared_browser.execute_script("document.querySelector('.line').click()")
@@ -330,27 +337,6 @@ def test_both_themes_and_two_widths(shared_browser: Any, page: Path, width: int,
         shared_browser.execute_script("document.querySelector('.back').click()")
         assert shared_browser.find_element("css selector", ".list").is_displayed()
     assert _console(shared_browser) == []
-
-
-def test_hover_shows_the_values_of_one_step_in_all_panels(driver: Any) -> None:
-    driver.execute_script(
-        "const p = document.querySelector('[data-panel=reward] .plot'); p.scrollIntoView({block: 'center'});"
-    )
-    _waited(driver)
-    driver.execute_script(
-        "const p = document.querySelector('[data-panel=reward] .plot'); const b = p.getBoundingClientRect();"
-        "p.dispatchEvent(new PointerEvent('pointermove', {clientX: b.left + b.width * 0.5475, clientY: b.top + 9}))"
-    )
-    labels = "[data-panel=reward] .at, [data-panel=components] .at"
-    heads = {element.text for element in driver.find_elements("css selector", labels)}
-    assert heads == {"step 15"}  # the middle of the axes, from 0 to 30
-    assert "[" in driver.find_element("css selector", "[data-panel=accuracy] .legend b").text  # with the interval
-    button = driver.find_element("css selector", "[data-panel=components] .legend button")
-    drawn = driver.find_element("css selector", "#components-s0")
-    assert drawn.is_displayed()
-    driver.execute_script("arguments[0].click()", button)
-    assert not drawn.is_displayed()
-    assert _console(driver) == []
 
 
 def test_a_comparison_renders(shared_browser: Any, page: Path, tmp_path: Path) -> None:

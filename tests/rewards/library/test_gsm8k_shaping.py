@@ -105,6 +105,10 @@ def test_check_answer(answer: str, gold: str | None, value: float | None, outcom
 
 def test_check_answer_requires_the_format() -> None:
     assert get_reward("check_answer")(["p"] * 2, ["<answer>10</answer>", "10"], answer=["10"] * 2) == [0.0, 0.0]
+    sample = find("check_answer", DEFAULT).sample
+    assert sample
+    outcomes = [sample(text, {"answer": "10"}).outcome for text in ("<answer>10</answer>", "10")]
+    assert outcomes == [Outcome.WRONG_FORM, Outcome.UNPARSABLE_PREDICTION]
 
 
 @pytest.mark.parametrize(

@@ -74,6 +74,7 @@ def test_a_run_ends_early_and_is_finished(tiny_model: str, tmp_path: Path) -> No
     # A random model is never right: no evaluation beats the one before training, and the second one ends the run.
     straight = train(overrides={**settings, "run_name": "straight"})
     assert (straight.finished, straight.step) == (True, 2)
+    assert straight.reason == "2 evaluations brought no new best (callbacks=[early_stopping])"
     for name in ("final_model/README.md", "summary.json", "report.html"):
         assert (straight.run.root / name).exists(), name
     assert train(overrides={**settings, "run_name": "straight"}).trained is False

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import io
 import math
+import os
 import re
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,9 +20,11 @@ from rich.console import Console
 from covey.evaluation.comparison import PairedResult
 from covey.evaluation.estimators import Estimate
 from covey.evaluation.paired import compare
+from covey.report.evidence import Finding
 from covey.report.summary import Change
 from covey.runlog import names
-from covey.training.display.live_display import Display, before_after_table, print_summary
+from covey.training.display.final import before_after_table, print_findings, print_summary
+from covey.training.display.live_display import Display
 from covey.training.display.terminal_text import duration, fit, readable, sparkline
 
 NASTY = {
@@ -130,6 +134,65 @@ def test_the_panel_fits_every_terminal(make: MakeDisplay, clock: _Clock, width: 
     assert ("What is 2 + 2?" in text) == (height >= 16)
 
 
+def _columns(text: str, label: str) -> tuple[int, int]:
+    """Where a figure ends, and where its curve begins."""
+    (line,) = [line for line in text.splitlines() if line[2:].startswith(label)]
+    figure = re.search(r"[\d.]+%?", line)
+    curve = re.search("[▁-█]", line)
+    assert figure
+    assert curve
+    return figure.end(), curve.start()
+
+
+def test_nothing_moves_when_a_figure_gets_another_digit(make: MakeDisplay, clock: _Clock) -> None:
+    with make(_Terminal()) as display:
+        display.update(0, {names.EVAL_ACCURACY: 0.095})
+        display.update(1, _training(0.5, 9.5))
+        before = _panel(display)
+        display.update(2, {names.EVAL_ACCURACY: 1.0})
+        display.update(2, _training(-10.25, 1200.5))
+        after = _panel(display)
+    for label in ("held-out accuracy", "reward", "completion length"):
+        assert _columns(before, label) == _columns(after, label)
+
+
+def test_the_panel_does_not_shrink_with_a_short_completion(make: MakeDisplay, clock: _Clock) -> None:
+    with make(_Terminal()) as display:
+        _run_three_steps(display, clock)
+        lines = len(_panel(display).splitlines())
+        display.completions([NASTY])
+        assert len(_panel(display).splitlines()) == lines
+        display.status("evaluating")  # in the place of the hint, or of a blank line
+        assert len(_panel(display).splitlines()) == lines
+        display.finish()
+        assert len(_panel(display).splitlines()) < lines
+
+
+def test_a_wide_terminal_has_the_completions_beside_the_figures(make: MakeDisplay, clock: _Clock) -> None:
+    with make(_Terminal()) as display:
+        _run_three_steps(display, clock)
+        text = _panel(display, 160, 24)
+    (line,) = [line for line in text.splitlines() if "held-out accuracy" in line]
+    assert line.index("▁▁▁█") < line.index("completions")
+    (line,) = [line for line in text.splitlines() if "harder set" in line]
+    assert line.index("5.0%") < line.index("✓ What is 2 + 2?") < line.index("answer 4  reward 1.20")
+    assert "<answer>5</answer>" in text
+
+
+def test_the_panel_says_what_keys_do(make: MakeDisplay, clock: _Clock) -> None:
+    from covey.training.callbacks.stop import StopCallback
+
+    with make(_Terminal()) as display:
+        assert "Ctrl-C" not in _panel(display)
+        with StopCallback(None).catching_signals(display):
+            assert "Ctrl-C finishes the step, writes a checkpoint and stops" in _panel(display)
+            os.kill(os.getpid(), signal.SIGINT)
+            text = _panel(display, 140)
+            assert "SIGINT: finishing this step, then writing a checkpoint" in text
+            assert "Ctrl-C again stops at once" in text
+        assert "Ctrl-C" not in _panel(display)
+
+
 def test_the_panel_before_anything_is_known(make: MakeDisplay) -> None:
     with make(_Terminal()) as display:
         text = _panel(display)
@@ -224,6 +287,25 @@ def test_the_final_table_and_the_paths() -> None:
     assert "p = 0.0312, paired on 8 problems" in text
     assert f"model {Path('/a/' * 60)}" in lines
     assert "log /b/train.log" in lines
+
+
+def test_the_findings_are_said_in_words_and_each_test_once() -> None:
+    found = compare([[0.0]] * 8, [[1.0]] * 6 + [[0.0]] * 2)
+    row = Change(
+        "test", "accuracy", "g", (0, 9), Estimate(0.3, 0.2, 0.4), Estimate(0.9, 0.8, 1.0), PairedResult("", found=found)
+    )
+    findings = [
+        Finding("good", "Held-out accuracy rose", row.test_text, "From [b]30%[/b] to 90%."),
+        Finding("warn", "Truncated completions", "12% truncated", "long \x1b[2J " * 30),
+    ]
+    console = Console(file=io.StringIO(), width=80, record=True)
+    print_findings(console, findings, [row])
+    lines = console.export_text().splitlines()
+    assert lines[0].rstrip() == "  ✓ Held-out accuracy rose. From [b]30%[/b] to 90%."
+    assert lines[1].startswith("  ! Truncated completions (12% truncated). long [2J long")
+    assert all(line.startswith("    long") or line.startswith("    [2J") for line in lines[2:] if line.strip())
+    assert "p = " not in "".join(lines)
+    print_findings(Console(file=io.TextIOWrapper(io.BytesIO(), "ascii"), width=80), findings)  # does not end the run
 
 
 def test_text_for_the_terminal() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,8 @@ def add_parser(commands: Any) -> None:
         "chat",
         help="chat with a model",
         description=(
-            "Chat with a model, line by line. /new starts a new conversation, end of input (Ctrl-D) exits. The model "
+            "Chat with a model, line by line. /new starts a new conversation, /help lists the commands, end of "
+            "input (Ctrl-D) exits. The model "
             "of a run with tools or an environment calls them; calls and results are shown."
         ),
     )
@@ -35,21 +37,36 @@ def run(arguments: argparse.Namespace) -> int:
     shown = ShownMessages(console, texts=True)
     with ChatModel.of(arguments.model, arguments.system, *options, shown) as model:
         chat = Session(model, arguments.seed)
-        interactive, anew = sys.stdin.isatty(), True
+        interactive, command = sys.stdin.isatty(), "/new"
+        if interactive:
+            import readline  # noqa: F401 (`input` then has line editing and a history)
+
+            _say(f"{arguments.model}: write to it, line by line. {_HELP}")
         while True:
-            if anew and chat.begin():
+            if command == "/new" and chat.begin():
                 console.print(chat.observation, style="dim", markup=False, highlight=False, soft_wrap=True)
                 _print(console, chat, None)
-            anew = False
-            if interactive:
-                print("> ", end="", flush=True)
-            line = sys.stdin.readline()
-            if not line:
+            try:
+                line = (input("> ") if interactive else next(sys.stdin)).strip()
+            except (EOFError, StopIteration):
                 return 0
-            if line.strip() == "/new":
-                anew = True
-            elif line.strip():
-                _print(console, chat, line.strip())
+            command = line if _COMMAND.fullmatch(line) else ""
+            if command == "/exit":
+                return 0
+            if command and command != "/new":
+                _say(_HELP if command == "/help" else f"There is no command {command}. {_HELP}")
+            elif line and not command:
+                _print(console, chat, line)
+
+
+def _say(text: str) -> None:
+    """Print what is not part of the conversation."""
+    print(text, file=sys.stderr, flush=True)
+
+
+_COMMAND = re.compile(r"/[a-z]*")
+"""A line that goes to nobody else: a word after a slash, alone."""
+_HELP = "/new starts a new conversation, /help shows this, /exit or Ctrl-D ends."
 
 
 def _print(console: Any, chat: Session, text: str | None) -> None:

@@ -40,7 +40,9 @@ def add_parser(commands: Any) -> None:
     parser.add_argument(
         "--metric", metavar="NAME", help="compare this figure, as in coverage@8, distinct@8, pass@8, reward or format"
     )
-    parser.add_argument("--list", dest="listed", type=int, default=5, metavar="N", help="changed problems shown (5)")
+    parser.add_argument(
+        "--list", dest="listed", type=int, default=5, metavar="N", help="changed problems shown, with their answers (5)"
+    )
     add_json(parser)
     parser.set_defaults(run=run)
 
@@ -69,8 +71,9 @@ def run(arguments: argparse.Namespace) -> int:
     _print_line(console, shown)
     if len(results) > 1:
         console.print(_table(letters[1:], results, compared.corrected, metric))
-    for name, result in zip(letters[1:], results, strict=True):
+    for name, other, result in zip(letters[1:], found[1:], results, strict=True):
         _print(console, name, result, arguments.listed, metric, shown=len(results) > 1)
+        _print_answers(console, {"A": found[0], name: other}, result, arguments.listed)
     for one in further:
         _print_figure(console, one)
     return 0
@@ -158,12 +161,30 @@ def _print(console: Any, name: str, result: Comparison, listed: int, metric: str
 
     lines = [
         f"{name} - A on {result.problems} problems" + ("" if shown else f": {paired_text(result, metric)}"),
+        *_needed(result.plan, metric),
         f"better in {name}: {_some(result.gained, listed)}",
         f"worse in {name}: {_some(result.lost, listed)}",
-        *_needed(result.plan, metric),
     ]
     for line in lines:
         _print_line(console, line)
+
+
+def _print_answers(console: Any, sides: Mapping[str, StoredEvaluation], result: Comparison, listed: int) -> None:
+    """Print the questions of the problems that changed, and what each side answered."""
+    from covey.evaluation.completions.answers import answers_text, by_problem
+    from covey.training.display.terminal_text import fit, readable
+
+    width = min(console.width, 140)
+    changed = [*result.gained[:listed], *result.lost[:listed]]
+    answers = {name: by_problem(evaluation.completions()) for name, evaluation in sides.items()} if changed else {}
+    for place in changed:
+        first = answers["A"][place][0]
+        gold = "" if first.get("answer") is None else f" (gold answer: {fit(readable(str(first['answer'])), 40)})"
+        heading = f"  problem {place}: "
+        question = fit(readable(str(first.get("prompt") or "")), max(20, width - len(heading) - len(gold)))
+        _print_line(console, f"{heading}{question}{gold}")
+        for name, problems in answers.items():
+            _print_line(console, fit(f"    {name}  {readable(answers_text(problems[place]))}", width))
 
 
 def _needed(plan: Plan, metric: str) -> list[str]:

@@ -24,7 +24,8 @@ def add_parser(commands: Any) -> None:
         description=(
             "Sample answers to held-out problems (dataset=…) or benchmarks ('benchmarks=[gsm8k,math500]'; also aime24, "
             "amc23, minerva, olympiadbench), grade them, and report every figure with its 95% interval. A run brings "
-            "its own settings. evaluation=greedy, standard or liberal sets the sampling. A stopped evaluation resumes."
+            "its own settings. evaluation=greedy, standard or liberal sets the sampling. A stopped evaluation resumes; "
+            "one on fewer of the same problems (evaluation.max_problems) is extended."
         ),
     )
     config_arguments.add_arguments(parser)
@@ -39,6 +40,7 @@ def add_parser(commands: Any) -> None:
         help="evaluate on every row of dataset.path or dataset.id, not only on held-out ones",
     )
     parser.add_argument("--out", metavar="DIR", help="folder for the results, in place of the usual one")
+    parser.add_argument("--overwrite", action="store_true", help="replace an evaluation with other settings there")
     parser.add_argument(
         "--path",
         metavar="NAME=FILE",
@@ -83,7 +85,8 @@ def run(arguments: argparse.Namespace) -> int:
                 tasks[name] = bar.add_task(name, total=total)
             bar.update(tasks[name], completed=done)
 
-        found = run_evaluations(config, target, paths, out, show, every_row=arguments.every_row)
+        how = {"every_row": arguments.every_row, "overwrite": arguments.overwrite}
+        found = run_evaluations(config, target, paths, out, show, **how)
     if arguments.as_json:
         print_json([{"path": one.folder, "settings": one.settings, "metrics": one.summary} for one in found])
     for evaluation in found if not arguments.as_json else ():

@@ -16,20 +16,19 @@ import yaml
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
 
 from covey.errors import RunDirectoryError
 from covey.evaluation.figures import is_share
-from covey.report.charts.drawing import Palette, draw_panel
 from covey.report.charts.panels import make_panels
-from covey.report.charts.series import Panel, drawn, format_value, smoothing
+from covey.report.charts.series import Panel, Series, drawn, format_value, smoothing
 from covey.report.load import title_of
 from covey.runlog import RunDirectory, names, read_metrics, write_atomically
 from covey.runlog.metrics import Row
 
-_INK, _GREY = "#1f2933", "#6b7785"
+_INK, _GREY, _GRID = "#1f2933", "#6b7785", "#e3e8ed"
 _LINES = ("#0b7a75", "#d9730d", "#6d4fc2", "#2f6fb7", "#b8336a", "#8793a0", "#8a6d1d", "#3d8b3d")
 """Those of the pages in the light theme."""
-_PALETTE = Palette(_LINES, grid="#e3e8ed", text=_GREY, ink=_INK)
 
 
 def draw_curves(run_dir: Path, target: Path | None = None) -> Path:
@@ -102,8 +101,10 @@ def _draw(axes: Axes, panel: Panel, first: int, last: int) -> None:
         for side in ("top", "right", "left"):
             axes.spines[side].set_visible(False)
         return
-    draw_panel(axes, panel, first, last, _PALETTE)
-    axes.tick_params(labelbottom=True)
+    _style(axes, panel, first, last)
+    for one in reversed(panel.series):  # the first line lies on top
+        _line(axes, one, panel)
+    _limit(axes, panel)
     bottom, top = axes.get_ylim()
     named = len(panel.series) > 1
     gap = 0.13 if named else 0.06  # height of a label, as a fraction of the panel's height
@@ -118,12 +119,58 @@ def _draw(axes: Axes, panel: Panel, first: int, last: int) -> None:
             xytext=(6, 0),
             textcoords="offset points",
             va="center",
-            color=_PALETTE.of(one),
+            color=_colour(one),
             fontsize=10.5,
             fontweight="bold",
             linespacing=1.15,
             annotation_clip=False,
         )
+
+
+def _colour(one: Series) -> str:
+    return _LINES[one.colour % len(_LINES)]
+
+
+def _style(axes: Axes, panel: Panel, first: int, last: int) -> None:
+    for side in ("top", "right", "left"):
+        axes.spines[side].set_visible(False)
+    axes.spines["bottom"].set_color(_GRID)
+    axes.grid(axis="y", color=_GRID, linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.tick_params(colors=_GREY, length=0, pad=5)
+    margin = 0.012 * max(1, last - first)
+    axes.set_xlim(first - margin, last + margin)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=6, steps=[1, 2, 5, 10]))
+    axes.yaxis.set_major_locator(MaxNLocator(nbins=4, steps=[1, 2, 2.5, 5, 10]))
+    if panel.unit == "percent":
+        axes.yaxis.set_major_formatter(PercentFormatter(1.0))
+    else:
+        axes.yaxis.set_major_formatter(
+            FuncFormatter(lambda value, _: f"{value:,.4g}" if value < 1e4 else f"{value:.0e}")
+        )
+
+
+def _line(axes: Axes, one: Series, panel: Panel) -> None:
+    ink, steps, numbers = _colour(one), [step for step, _ in one.points], [value for _, value in one.points]
+    if one.low and len(one.low) == len(one.high):
+        low, high = ([value for _, value in end] for end in (one.low, one.high))
+        axes.fill_between([step for step, _ in one.low], low, high, color=ink, alpha=0.16, linewidth=0)
+    bold = drawn(one, panel)
+    if bold != numbers:
+        axes.plot(steps, numbers, color=ink, linewidth=0.8, alpha=0.3)
+    axes.plot(steps, bold, color=ink, linewidth=1.9, marker="o" if len(numbers) <= 25 else "", markersize=3.4)
+
+
+def _limit(axes: Axes, panel: Panel) -> None:
+    if panel.target is not None:
+        axes.axhline(panel.target, color=_INK, linewidth=1.1, linestyle=(0, (4, 3)), alpha=0.7)
+    low, high = axes.get_ylim()
+    if panel.from_zero and low <= high:
+        low = min(0.0, *(value for one in panel.series for _, value in one.points)) if panel.series else 0.0
+        high = max(high, 1e-9)
+    if panel.unit == "percent" and high > 0.6:
+        high = 1.0
+    axes.set_ylim(low, high)
 
 
 def spread(heights: Sequence[float], gap: float) -> list[float]:

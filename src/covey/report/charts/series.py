@@ -24,6 +24,8 @@ class Series:
     low: Sequence[Point] = ()
     high: Sequence[Point] = ()
     smooth: bool = True
+    run: int = 0
+    """Whose curve it is, where several runs are drawn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,13 +69,6 @@ def drawn(one: Series, panel: Panel) -> list[float]:
 def smoothing(panel: Panel) -> int:
     """The width in steps of the running means of a panel; 0 if it draws the values as they are."""
     return max((window(len(one.points)) for one in panel.series if one.smooth or panel.stacked), default=0)
-
-
-def full_note(panel: Panel) -> str:
-    """The panel's note, with the smoothing of its lines."""
-    width = smoothing(panel)
-    pale = "" if panel.stacked else ", pale: every step"
-    return " ".join(filter(None, [panel.note, f"Mean of {width} steps{pale}." if width else ""]))
 
 
 def format_value(value: float, unit: str) -> str:

@@ -15,6 +15,7 @@ VALUES: Mapping[Outcome, float | None] = MappingProxyType(
         Outcome.RIGHT: 1.0,
         Outcome.WRONG: 0.0,
         Outcome.UNPARSABLE_PREDICTION: 0.0,
+        Outcome.WRONG_FORM: 0.0,
         Outcome.TIMED_OUT: 0.0,  # else a model could learn to write what cannot be checked in time
         Outcome.UNPARSABLE_GOLD: None,
         Outcome.CRASHED: None,

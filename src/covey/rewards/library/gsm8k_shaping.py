@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from covey.answers import Outcome, Tags, canonical_number
+from covey.answers import Outcome, Tags, canonical_number, extract_answer_tag
 from covey.rewards.library.format import tag_marks
 from covey.rewards.reward import Graded, gold_text
 from covey.rewards.settings import RewardSettings
@@ -52,7 +52,8 @@ def check_answer(text: str, row: Mapping[str, Any], settings: RewardSettings) ->
     if gold is None:
         return Graded(None, Outcome.UNPARSABLE_GOLD)
     if guess is None:
-        return Graded(0.0, Outcome.UNPARSABLE_PREDICTION)
+        stated = extract_answer_tag(text, settings.tags.answer) is not None
+        return Graded(0.0, Outcome.WRONG_FORM if stated else Outcome.UNPARSABLE_PREDICTION)
     if guess.strip() == gold.strip():
         return Graded(3.0 if guess == gold else 1.5, Outcome.RIGHT)
     near, far = _number(guess), _number(gold)

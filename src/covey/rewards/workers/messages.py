@@ -57,7 +57,16 @@ def listed(message: Answer) -> list[Any]:
         case SampleDone(ticket, (value, outcome, cause, refused, mode), more, seconds):
             return ["sample", ticket, value, outcome and outcome.value, cause, refused, mode, more, seconds]
         case CallDone(ticket, called):
-            return ["call", ticket, called.values, called.bad, called.failure, called.logged, called.unlogged]
+            return [
+                "call",
+                ticket,
+                called.values,
+                called.bad,
+                called.failure,
+                called.logged,
+                called.unlogged,
+                called.trace,
+            ]
     return ["begun"]
 
 
@@ -75,13 +84,14 @@ def read_answer(message: Any) -> Answer:
                 found = None if outcome is None else Outcome(outcome)
                 result = SampleResult(_reward(value), found, cause, refused, _mode(mode))
                 return SampleDone(ticket, result, more, seconds)
-            case ["call", int(ticket), list(values), list(bad), str(failure), list(logged), list(unlogged)]:
+            case ["call", int(ticket), list(values), list(bad), str(failure), list(logged), list(unlogged), str(trace)]:
                 called = CallResult(
                     [_reward(value) for value in values],
                     [(int(row), str(why)) for row, why in bad],
                     failure,
                     [_entry(*entry) for entry in logged],
                     [str(text) for text in unlogged],
+                    trace,
                 )
                 return CallDone(ticket, called)
     except (ValueError, TypeError):

@@ -55,6 +55,7 @@ class CallResult:
         failure: why the whole call failed; empty if it did not.
         logged: what the function logged, in order, as plain data.
         unlogged: log calls that were rejected, each with the reason.
+        trace: where it failed, in the lines of a traceback; empty if nothing was raised.
     """
 
     values: list[float | None] = field(default_factory=list)
@@ -62,6 +63,7 @@ class CallResult:
     failure: str = ""
     logged: list[LogEntry] = field(default_factory=list)
     unlogged: list[str] = field(default_factory=list)
+    trace: str = ""
 
 
 def grade(sample: Callable[[str, Mapping[str, Any]], Any], text: str, row: Mapping[str, Any]) -> SampleResult:
@@ -94,7 +96,7 @@ def call(function: Callable[..., Any], kwargs: Mapping[str, Any], count: int) ->
         if inspect.isawaitable(returned):
             returned = _awaited(returned)
     except (Exception, SystemExit) as error:  # the user's own code, which may raise anything
-        return CallResult(failure=f"it raised {describe(error)}")
+        return CallResult(failure=f"it raised {describe(error)}", trace=failures.trace_of(error))
     checked = check(returned, count)
     if not checked.failure:
         checked.logged.extend(_of_batch_size(logged, count, unlogged))

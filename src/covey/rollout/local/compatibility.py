@@ -60,7 +60,12 @@ _REASONS: WeakKeyDictionary[torch.nn.Module, dict[str, str | None]] = WeakKeyDic
 
 def log_fallback(reason: str) -> None:
     """Log once that transformers' `generate` is used."""
-    log_once(logger, "speed.shared_prefill does not apply: %s. Completions come from transformers' generate.", reason)
+    log_once(
+        logger,
+        "speed.shared_prefill does not apply: %s. Completions come from transformers' generate.",
+        reason,
+        shown=False,
+    )
 
 
 def options_of(model: Any, config: GenerationConfig | None = None) -> dict[str, Any]:

@@ -99,6 +99,7 @@ class Conversation:
                 size / 2**30,
                 100 * KEPT_SHARE,
                 key="not kept",
+                shown=False,
             )
             self.release()
 

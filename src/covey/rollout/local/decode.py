@@ -172,7 +172,9 @@ class PlainDecoder:
 
 
 def _log_once(reason: str) -> None:
-    log_once(logger, "Completions are sampled through the model's modules, not from packed weights: %s.", reason)
+    log_once(
+        logger, "Completions are sampled through the model's modules, not from packed weights: %s.", reason, shown=False
+    )
 
 
 @torch.no_grad()

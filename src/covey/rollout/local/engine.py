@@ -272,7 +272,7 @@ class LocalEngine:
             return False
         reason = unsupported_turns(model)
         if reason is not None:
-            log_once(logger, "Every turn of a conversation is read from its start: %s.", reason)
+            log_once(logger, "Every turn of a conversation is read from its start: %s.", reason, shown=False)
         return reason is None
 
     def _keep(self, prompts: Sequence[Sequence[int]], done: Sequence[Completion], rows: list[TurnRow]) -> None:

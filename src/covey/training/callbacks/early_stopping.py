@@ -8,6 +8,7 @@ from typing import Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
+from covey.config.schema import EARLY_STOPPING
 from covey.training.checkpoint.best import evaluated
 
 logger = logging.getLogger(__name__)
@@ -38,14 +39,15 @@ class EarlyStopping(TrainerCallback):
     def __init__(self, patience: int, threshold: float) -> None:
         self._patience = patience
         self._threshold = threshold
+        self.reason = ""
+        """Why it ended the run, as a phrase; empty if it did not."""
 
     def on_evaluate(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> TrainerControl:
         since = evaluations_without_gain([value for _, value in evaluated(state)], self._threshold)
         if since >= self._patience and state.global_step:
-            logger.warning(
-                "Stopping early, after step %d: %d evaluations without a new best.", state.global_step, since
-            )
+            self.reason = f"{since} evaluations brought no new best (callbacks=[{EARLY_STOPPING}])"
+            logger.warning("Stopping early, after step %d: %s.", state.global_step, self.reason)
             control.should_training_stop = True
         return control

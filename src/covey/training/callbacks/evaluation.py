@@ -106,8 +106,7 @@ class EvaluationCallback(TrainerCallback):
                 text = (
                     f"Held-out completions of the set {held_out} could not be graded ({shares}): they count as wrong."
                 )
-                if log_once(logger, text, key=f"lost {held_out}"):
-                    self._display.note(f"WARNING: {text}")
+                log_once(logger, text, key=f"lost {held_out}")
         self._writer.add(state.global_step, row)
         if self._log:
             self._log(row)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
+from covey.training.callbacks.early_stopping import EarlyStopping
 from covey.training.display.live_display import Display
 from covey.training.distributed.processes import Processes, StopRequest, signal_handler
 
@@ -48,6 +49,22 @@ class StopCallback(TrainerCallback):
             control.should_save = True
             control.should_training_stop = True
 
+    def reason(self, state: TrainerState, callbacks: Iterable[object]) -> str:
+        """Why training ended, as a phrase.
+
+        Args:
+            state: the trainer's, at the end.
+            callbacks: all of the trainer's.
+        """
+        if self.signal is not None and self.stopped:
+            return f"the signal {signal.Signals(self.signal).name}"
+        if self.stopped:
+            return f"stop_after_steps={self._stop_after_steps}"
+        if state.global_step >= state.max_steps:
+            return "all steps are done"
+        early = [callback.reason for callback in callbacks if isinstance(callback, EarlyStopping) and callback.reason]
+        return early[0] if early else f"a callback ended it at step {state.global_step} of {state.max_steps}"
+
     @contextmanager
     def catching_signals(self, display: Display) -> Iterator[None]:
         """Context manager: the first Ctrl-C or SIGTERM requests a clean stop; a second Ctrl-C interrupts at once."""
@@ -56,8 +73,17 @@ class StopCallback(TrainerCallback):
             self._caught = number
             # A status, not a note: a handler that prints above the panel could interrupt a redraw.
             display.status(f"{signal.Signals(number).name}: finishing this step, then writing a checkpoint")
+            display.hint = _AGAIN
 
         with signal_handler(
             (signal.SIGINT, signal.SIGTERM), StopRequest(request_stop, alone=self._processes.count == 1)
         ):
-            yield
+            display.hint = _STOPS
+            try:
+                yield
+            finally:
+                display.hint = ""
+
+
+_STOPS = "Ctrl-C finishes the step, writes a checkpoint and stops"
+_AGAIN = "Ctrl-C again stops at once, without a checkpoint"

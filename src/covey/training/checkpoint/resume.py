@@ -10,6 +10,7 @@ from covey.config import Config, differences, load
 from covey.errors import ConfigError, RunDirectoryError
 from covey.runlog.checkpoint import CHECKPOINT_MARKER, changed_files, has_checksums, is_complete, is_marked
 from covey.runlog.directory import RunDirectory
+from covey.runlog.ending import has_failed
 
 _SHOWN_DIFFERENCES = 12
 
@@ -64,7 +65,8 @@ def plan_resume(config: Config, run: RunDirectory, *, verify: bool = True) -> Re
     if resume == "auto":
         _refuse_other_config(changed, run)
     complete = run.complete_checkpoints()
-    if not changed and run.final_model.is_dir() and (run.summary.is_file() or not complete):
+    ended = run.summary.is_file() and not has_failed(run)
+    if not changed and run.final_model.is_dir() and (ended or not complete):
         again = "overwrite=true trains it again; a larger training.max_steps with resume=true continues from its end."
         step, path = complete[-1] if complete else (0, None)
         return ResumePlan(path, step, (f"{run.root} is finished: nothing is left to do. {again}",), finished=True)

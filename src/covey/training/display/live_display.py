@@ -13,39 +13,22 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
+from typing import Any, NamedTuple
 
-from rich.box import SIMPLE_HEAD
-from rich.cells import cell_len, chop_cells
-from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.console import Console, ConsoleOptions, RenderResult
 from rich.panel import Panel
-from rich.progress_bar import ProgressBar
-from rich.spinner import Spinner
-from rich.table import Table
 from rich.text import Text
 
 from covey.runlog import RunDirectory, names
+from covey.training.display.panel import Figure, PanelContent, ShownCompletion, draw, readable_sample, sample_line
 from covey.training.display.redrawing import live
-from covey.training.display.terminal_text import duration, fit, readable, sparkline
-
-if TYPE_CHECKING:
-    from covey.report.summary import Change
+from covey.training.display.terminal_text import duration, encodable, fit, readable
 
 DETAILED_STEPS = 20
 """Up to this many steps, every step has a plain line; in longer runs every `LINE_EVERY`th."""
 LINE_EVERY = 10
 PACE_WINDOW = 20
 """The time left is estimated from the mean of this many newest steps."""
-
-
-class ShownCompletion(TypedDict):
-    """One completion to show. Unknown values are None."""
-
-    prompt: str
-    completion: str
-    answer: str | None
-    reward: float | None
-    right: bool | None
 
 
 class _Headline(NamedTuple):
@@ -77,6 +60,8 @@ class Display:
 
     shows_held_out = False
     """Whether the samples are of held-out problems (else of training); set by the caller of `completions`."""
+    hint = ""
+    """What keys do; set by who handles them."""
 
     def __init__(
         self,
@@ -116,6 +101,7 @@ class Display:
         self._printed: set[str] = set()
         self._pending: tuple[int, dict[str, Any]] = (start_step, {})
         self._lock = threading.RLock()  # the panel is redrawn by another thread
+        self._drawn = (0, 0)  # the width of the panel, and the most lines that it has had
         self._live = live(self, self._console)
 
     def __enter__(self) -> Display:
@@ -131,6 +117,11 @@ class Display:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.finish()
+
+    @property
+    def redraws(self) -> bool:
+        """Whether there is a panel, which redraws in place."""
+        return self._live is not None
 
     def load_history(self, rows: Iterable[Mapping[str, Any]]) -> None:
         """Add the rows of earlier metrics to the curves, for a resumed run; shows and logs nothing."""
@@ -169,21 +160,25 @@ class Display:
         if metrics and (evaluated or self._is_due(step)):
             self._print(self._line(step, metrics))
             if evaluated and self._samples:
-                self._print("  " + fit(_sample_line(self._samples[0]), 110))
+                self._print("  " + fit(sample_line(self._samples[0]), 110))
         self._pending = (step, {})
 
     def completions(self, samples: Sequence[Mapping[str, Any]]) -> None:
         """Show these completions, each as a `ShownCompletion`."""
         with self._lock:
-            self._samples = [_readable_sample(sample) for sample in samples]
+            self._samples = [readable_sample(sample) for sample in samples]
         for sample in self._samples:
-            self._log("  " + fit(_sample_line(sample), 2000))
+            self._log("  " + fit(sample_line(sample), 2000))
 
     def note(self, text: str) -> None:
         """Print a permanent line, above the panel if there is one."""
         text = readable(text)
         self._log(text)
         self._print(f"· {text}")
+
+    def warn(self, text: str) -> None:
+        """Print a warning that the log has already; as `note`."""
+        self._print(f"! {readable(text)}", "yellow")
 
     def status(self, text: str) -> None:
         """Show the current activity until the next update; an empty text clears it."""
@@ -199,7 +194,7 @@ class Display:
     def finish(self) -> None:
         """Draw the panel a last time and keep it on the screen. May be called again."""
         with self._lock:
-            self._status = ""
+            self._status, self._drawn = "", (0, 0)
         self._print_pending()
         if self._live and self._live.is_started:
             self._live.stop()
@@ -252,70 +247,38 @@ class Display:
         return max(0.0, pace * (self._max_steps - self._step) - (self._clock() - self._ticked))
 
     def _panel(self, width: int, height: int) -> Panel:
-        inner = width - 4  # borders and padding
-        parts: list[RenderableType] = [self._progress(), Text(), self._headline_table(inner)]
-        below = 1 if self._status else 0
-        used = 2 + 2 + 1 + sum(headline.metric in self._latest for headline in self._headlines()) + 1 + below
-        parts += self._sample_lines(inner, height - 1 - used)
-        if self._status:
-            parts.append(Spinner("dots", Text(fit(self._status, inner - 2), style="dim"), style="cyan"))
-        title = Text(fit(readable(self._title), inner - 4), style="bold")
-        return Panel(Group(*parts), title=title, title_align="left", border_style="dim", padding=(0, 1), width=width)
+        left = self._left() if self._pace and self._step < self._max_steps else None
+        content = PanelContent(
+            title=self._title,
+            step=self._step,
+            max_steps=self._max_steps,
+            elapsed=self._clock() - self._began,
+            left=left,
+            figures=self._figures(),
+            samples=self._samples,
+            samples_heading=self._samples_heading(),
+            status=self._status,
+            hint=self.hint,
+        )
+        before = self._drawn[1] if self._drawn[0] == width else 0
+        panel, lines = draw(content, width, height, least=before)
+        self._drawn = width, lines
+        return panel
 
-    def _progress(self) -> RenderableType:
-        share = min(1.0, self._step / self._max_steps)
-        times = f"elapsed {duration(self._clock() - self._began)}"
-        if self._pace and self._step < self._max_steps:
-            times += f"   left {duration(self._left())}"
-        line = Table.grid(expand=True)
-        line.add_column(ratio=1, no_wrap=True)
-        line.add_column(justify="right", no_wrap=True)
-        line.add_row(Text(f"step {self._step}/{self._max_steps}   {share:.0%}"), Text(times, style="dim"))
-        return Group(line, ProgressBar(total=self._max_steps, completed=self._step))
-
-    def _headline_table(self, width: int) -> Table:
-        grid = Table.grid(padding=(0, 2))
-        grid.add_column(style="dim", no_wrap=True)
-        grid.add_column(justify="right", style="bold", no_wrap=True)
-        grid.add_column(justify="right", style="green", no_wrap=True)
-        grid.add_column(no_wrap=True)
-        curve_width = min(60, width - 37)
-        for headline in self._headlines():
-            if headline.metric in self._latest:
-                curve = sparkline(self._history[headline.metric], self._step, curve_width)
-                value = headline.format(self._latest[headline.metric])
-                grid.add_row(headline.label, value, self._change(headline), Text(curve, style="cyan"))
+    def _figures(self) -> list[Figure]:
+        shown = [one for one in self._headlines() if one.metric in self._latest]
+        found = [
+            Figure(one.label, one.format(self._latest[one.metric]), self._change(one), self._history[one.metric])
+            for one in shown
+        ]
         speed = self._latest.get(names.COMPLETIONS_PER_SECOND)
-        grid.add_row("completions/s", _speed(speed) if speed else "…")
-        return grid
-
-    def _sample_lines(self, width: int, room: int) -> list[RenderableType]:
-        """The samples, two lines each (three if the completion is long), as many as fit."""
-        if not self._samples or room < 4:
-            return []
-        lines: list[RenderableType] = [Text(), Text(self._samples_heading(), style="dim")]
-        for sample in self._samples:
-            body = chop_cells(fit(sample["completion"], 2 * (width - 2) - 1), width - 2)
-            if len(lines) + 1 + len(body) > room:
-                break
-            details = _details(sample)
-            mark, style = _MARKS[sample["right"]]
-            head = Table.grid(expand=True, padding=(0, 1, 0, 0))
-            head.add_column(no_wrap=True)
-            head.add_column(ratio=1, no_wrap=True)
-            head.add_column(no_wrap=True, justify="right")
-            prompt = fit(sample["prompt"], width - 5 - cell_len(details))
-            head.add_row(Text(mark, style=style), Text(prompt, style="bold"), Text(details, style="dim"))
-            lines += [head, *(Text("  " + line, no_wrap=True) for line in body)]
-        return lines if len(lines) > 2 else []
+        return [*found, Figure("completions/s", _speed(speed) if speed else "…")]
 
     def _samples_heading(self) -> str:
         return "completions on held-out problems" if self.shows_held_out else "completions"
 
-    def _print(self, text: str) -> None:
-        encoding = self._console.encoding
-        text = text.encode(encoding, "replace").decode(encoding)  # an unsupported character must not end the run
-        self._console.print(Text(text), soft_wrap=True)
+    def _print(self, text: str, style: str = "") -> None:
+        self._console.print(Text(encodable(text, self._console.encoding), style=style), soft_wrap=True)
 
     def _log(self, text: str) -> None:
         line = f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}\n"
@@ -326,60 +289,5 @@ class Display:
             file.write(line.encode(errors="replace"))
 
 
-def before_after_table(rows: Sequence[Change]) -> Table:
-    """The final table of a run: each figure before and after, and the change; below it the paired tests of the changes.
-
-    A change is coloured where its test tells it from chance.
-    """
-    notes = ["in brackets: 95% interval"] if any("[" in text for row in rows for text in row.texts) else []
-    notes += [f"grader: {grader}" for grader in dict.fromkeys(row.grader for row in rows) if grader]
-    tests = [f"{row.label}: {row.test_text}" for row in rows if row.paired.found]
-    caption = Text("\n".join([" · ".join(notes), *tests]).strip("\n"))  # not markup: sets have users' names
-    table = Table(box=SIMPLE_HEAD, caption=caption, caption_justify="left")
-    table.add_column("")
-    for heading in ("before", "after", "points" if all(row.is_share for row in rows) else "change"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    for row in rows:
-        before, after = row.texts
-        change = Text(row.values[2], style=_CHANGED[row.verdict])
-        table.add_row(Text(row.label), Text(before), Text(after, style="bold"), change)
-    return table
-
-
-def print_summary(console: Console, table: Table | None, paths: Sequence[tuple[str, Path]]) -> None:
-    """Print the final table, if any, and the paths of all results, one unbroken line each."""
-    if table is not None:
-        console.print(table)
-    width = max((len(label) for label, _ in paths), default=0)
-    for label, path in paths:
-        console.print(Text.assemble((f"  {label:<{width}}  ", "dim"), str(path)), soft_wrap=True)
-
-
-_CHANGED = {1: "green", 0: "", -1: "red"}
-_MARKS = {True: ("✓", "green"), False: ("✗", "red"), None: ("·", "dim")}
-
-
 def _speed(per_second: float) -> str:
     return f"{per_second:.0f}" if per_second >= 10 else f"{per_second:.1f}"
-
-
-def _readable_sample(sample: Mapping[str, Any]) -> ShownCompletion:
-    answer = sample.get("answer")
-    return ShownCompletion(
-        prompt=readable(sample["prompt"]),
-        completion=readable(sample["completion"]),
-        answer=None if answer is None else readable(answer),
-        reward=sample.get("reward"),
-        right=sample.get("right"),
-    )
-
-
-def _details(sample: ShownCompletion) -> str:
-    parts = [] if sample["answer"] is None else [f"answer {fit(sample['answer'], 20)}"]
-    if sample["reward"] is not None:
-        parts.append(f"reward {sample['reward']:.2f}")
-    return "  ".join(parts)
-
-
-def _sample_line(sample: ShownCompletion) -> str:
-    return f"{_MARKS[sample['right']][0]} {sample['prompt']}  {_details(sample)} | {sample['completion']}"

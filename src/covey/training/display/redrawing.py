@@ -9,20 +9,21 @@ from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.jupyter import JupyterMixin
-from rich.live import Live
 from rich.text import Text
+
+from covey.training.display.terminal_live import TerminalLive
 
 _EVERY = 1.0
 """Seconds between two drawings of the panel: each travels to the browser as a whole."""
 
 
-def live(content: RenderableType, console: Console) -> Live | NotebookLive | None:
+def live(content: RenderableType, console: Console) -> TerminalLive | NotebookLive | None:
     """What redraws something on this console; None where nothing can: neither a notebook nor a terminal that supports
     cursor movements and the panel's characters."""
     if isinstance(console, NotebookConsole):
         return NotebookLive(content, console)
     if console.is_interactive and console.file.isatty() and console.encoding.lower().startswith("utf"):
-        return Live(content, console=console, refresh_per_second=4)
+        return TerminalLive(content, console=console, refresh_per_second=4)
     return None
 
 

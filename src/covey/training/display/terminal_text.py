@@ -50,3 +50,8 @@ def duration(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+def encodable(text: str, encoding: str) -> str:
+    """Text with `?` for what an output cannot show: an unsupported character must not end the run."""
+    return text.encode(encoding, "replace").decode(encoding)

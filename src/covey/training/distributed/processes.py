@@ -164,8 +164,7 @@ class Processes:
             self._ended.set()
             raise
         except BaseException as error:
-            code = error.exit_code if isinstance(error, CoveyError) else 1
-            entry = self._post_failure(store, f"{self.index} {code}")
+            entry = self._post_failure(store, error)
             self._ended.set()
             if entry.startswith(f"{self.index} ") or isinstance(error, KeyboardInterrupt):
                 if isinstance(error, CoveyError):
@@ -181,14 +180,19 @@ class Processes:
         self.wait()
         self._ended.set()
 
+    def is_first_to_fail(self, error: BaseException) -> bool:
+        """Whether this process is the first of all to fail, and so the one that reports why. The others end."""
+        return self._store is None or self._post_failure(self._store, error).startswith(f"{self.index} ")
+
     def any_signal(self, caught: int | None) -> int | None:
         """The signal that any process has caught; of several the highest number."""
         if self.count == 1:
             return caught
         return max((number for number in self.gather(caught) if number is not None), default=None)
 
-    def _post_failure(self, store: Any, entry: str) -> str:
-        """Post this process's failure in the store; returns the entry of the first that failed."""
+    def _post_failure(self, store: Any, error: BaseException) -> str:
+        """Post this process's failure in the store; returns the entry of the first that failed. May be called again."""
+        entry = f"{self.index} {error.exit_code if isinstance(error, CoveyError) else 1}"
         try:
             return str(store.compare_set(self._failed, "", entry).decode())
         except RuntimeError:  # the process that held the store is gone

@@ -208,7 +208,9 @@ class Batching:
             and value.shape[1] in (length, width, length + width)
         ]
         if found:
-            log_once(logger, "speed.trim does not apply: it is not known how to trim %s.", ", ".join(found))
+            log_once(
+                logger, "speed.trim does not apply: it is not known how to trim %s.", ", ".join(found), shown=False
+            )
         return bool(found)
 
     def _order(self, rows: Sequence[RowShape], permutation: Sequence[int], size: int) -> list[int]:
@@ -218,7 +220,7 @@ class Batching:
             shuffled = shuffle_groups([row.group for row in rows], permutation)
             return sort_within(shuffled, rows, size * self._window)
         why = self._loss.coupling or BNPO
-        log_once(logger, "speed.trim does not move rows between micro-batches: %s.", why)
+        log_once(logger, "speed.trim does not move rows between micro-batches: %s.", why, shown=False)
         return sort_within(permutation, rows, size)
 
     def _skips(self, beta: float) -> bool:
@@ -228,7 +230,7 @@ class Batching:
         if beta != 0:
             why = "with training.beta other than 0, the KL term gives every completion a gradient"
         if why is not None:
-            log_once(logger, "speed.skip_zero does not apply: %s.", why)
+            log_once(logger, "speed.skip_zero does not apply: %s.", why, shown=False)
         return why is None
 
     def _gathered(
@@ -257,7 +259,7 @@ class Batching:
             row.has_gradient and row.prompt + row.completion > budget for row in per_process[0]
         ):
             text = "speed.max_tokens=%d is less than one prompt and completion: such a row is a chunk by itself."
-            log_once(logger, text, budget)
+            log_once(logger, text, budget, shown=False)
         return [[*own, *[[]] * (needed - len(own))] for own in found]
 
     def _planned(

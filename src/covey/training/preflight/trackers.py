@@ -119,23 +119,18 @@ def _logged_in() -> bool:
     return False
 
 
-def guard_trackers(trainer: Trainer, note: Callable[[str], None]) -> None:
-    """Let no tracker end the training: W&B that cannot start goes on offline, and a tracker that fails is left out.
-
-    Args:
-        trainer: its trackers are changed.
-        note: prints a line for the user.
-    """
+def guard_trackers(trainer: Trainer) -> None:
+    """Let no tracker end the training: W&B that cannot start goes on offline, and a tracker that fails is left out."""
     for callback in _callbacks(trainer):
         for event in [name for name in dir(callback) if name.startswith("on_")]:
-            setattr(callback, event, _Guarded(callback, getattr(callback, event), note))
+            setattr(callback, event, _Guarded(callback, getattr(callback, event)))
 
 
 class _Guarded:
     """One event of a tracker, which does not raise."""
 
-    def __init__(self, callback: Any, method: Callable[..., Any], note: Callable[[str], None]) -> None:
-        self.callback, self.method, self.note = callback, method, note
+    def __init__(self, callback: Any, method: Callable[..., Any]) -> None:
+        self.callback, self.method = callback, method
 
     def __call__(self, args: Any, *others: Any, **named: Any) -> Any:
         if getattr(self.callback, _LEFT_OUT, False):
@@ -143,11 +138,12 @@ class _Guarded:
         try:
             return self.method(args, *others, **named)
         except Exception as error:  # each tracker has errors of its own
-            logger.warning("A tracker failed.", exc_info=True)
             if self._goes_on_offline(args, error):
                 return self(args, *others, **named)
             name = type(self.callback).__name__.removesuffix("Callback")
-            self.note(f"The tracker {name} failed and is left out from here on: {one_line(error)}")
+            logger.warning(
+                "The tracker %s failed and is left out from here on: %s", name, one_line(error), exc_info=True
+            )
             setattr(self.callback, _LEFT_OUT, True)
             args.report_to = [tracker for tracker in args.report_to if tracker != name.lower()]  # TRL logs to these too
             return None
@@ -164,7 +160,11 @@ class _Guarded:
             logger.warning("W&B could not start offline either.", exc_info=True)
             return False
         self.callback._initialized = False
-        self.note(f"W&B cannot be reached, so it keeps its logs in files; `wandb sync` uploads them: {one_line(error)}")
+        logger.warning(
+            "W&B cannot be reached, so it keeps its logs in files; `wandb sync` uploads them: %s",
+            one_line(error),
+            exc_info=error,
+        )
         return True
 
 

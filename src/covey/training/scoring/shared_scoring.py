@@ -169,7 +169,7 @@ class SharedScoring:
         """Whether there is a reason for the plain path, which is logged once."""
         if reason is not None:
             text = "speed.shared_scoring does not apply: %s. Prompts are computed for each completion."
-            log_once(logger, text, reason)
+            log_once(logger, text, reason, shown=False)
         return reason is not None
 
     def _unsupported_reason(self, model: torch.nn.Module) -> str | None:

@@ -98,7 +98,7 @@ def send_whole(wanted: str, reason: str) -> None:
             f"training.vllm_lora_sync=adapter, but vLLM cannot get the adapter alone: {reason}. With auto or merge "
             "each weight sync sends whole weights with the adapter merged."
         )
-    log_once(logger, "vLLM gets whole weights with the adapter merged, not the adapter alone: %s.", reason)
+    log_once(logger, "vLLM gets whole weights with the adapter merged, not the adapter alone: %s.", reason, shown=False)
 
 
 def _own_name(name: str) -> str:

@@ -238,7 +238,12 @@ class RestrictedLogProb:
 
     def _over_support(self, positions: _Positions, head: _Head) -> Scores:
         reason = "the sampler's support, which TRL's fused head cannot be restricted to"
-        log_once(logger, "Log-probs are computed in plain PyTorch over the kept tokens alone: they have %s.", reason)
+        log_once(
+            logger,
+            "Log-probs are computed in plain PyTorch over the kept tokens alone: they have %s.",
+            reason,
+            shown=False,
+        )
         assert positions.support is not None
         targets_M1 = positions.targets[:, None].long()
         absent_MC = positions.support < 0
@@ -304,7 +309,9 @@ class RestrictedLogProb:
 
     def _in_pytorch(self, positions: _Positions, head: _Head) -> Scores:
         reason = "they have a repetition penalty" if positions.seen is not None else "the model caps its logits"
-        log_once(logger, "Log-probs are computed in plain PyTorch instead of TRL's fused head: %s.", reason)
+        log_once(
+            logger, "Log-probs are computed in plain PyTorch instead of TRL's fused head: %s.", reason, shown=False
+        )
         table_2V = self._table(head)
         # Under DeepSpeed the gathered weight is gone in the backward pass, which computes the logits again.
         weight_VE, bias_V = (

@@ -1,0 +1,147 @@
+"""The web application: its routes, and what they answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from pathlib import Path, PurePath
+
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import Route
+
+from covey.errors import ConfigError, CoveyError
+from covey.report.charts.chart_data import chart_data
+from covey.report.charts.panels import make_sections
+from covey.report.compare import overlaid
+from covey.runlog.tags import Tags, write_tags
+from covey.view import comparison, completions
+from covey.view.baseline import Baseline
+from covey.view.discovery import signature
+from covey.view.entries import damage_reported
+from covey.view.events import Changes
+from covey.view.http import Json, sent, wanted
+from covey.view.run_page import run_page
+from covey.view.security import Guard
+from covey.view.store import RunStore, UnknownRunError
+
+PAGE = "index.html"
+_ASSETS = ("covey.view", "covey.report")
+"""The packages whose folders `assets` are served; the first one that has a file wins."""
+_TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+
+
+def make_app(root: Path, token: str, cookie: str, ending: Callable[[], bool] = lambda: False) -> Starlette:
+    """The application for the runs of a folder.
+
+    Args:
+        root: the folder, or one run.
+        token: what every request must show.
+        cookie: the name of the cookie that holds it.
+        ending: whether the server is about to end.
+
+    Raises:
+        ConfigError: the folder does not exist.
+    """
+    store = RunStore(root)
+    view = _View(store, token, cookie, Changes(store, ending))
+    return Starlette(
+        routes=[
+            Route("/", view.page),
+            Route("/assets/{name}", view.asset),
+            Route("/api/runs", view.runs),
+            Route("/api/run", view.run),
+            Route("/api/curves", view.curves),
+            Route("/api/events", view.events),
+            Route("/api/tags", view.tags, methods=["POST"]),
+            *completions.routes(store),
+            *comparison.routes(store),
+        ],
+        middleware=[Middleware(Guard, token=token, cookie=cookie)],
+        exception_handlers={CoveyError: _explain, FileNotFoundError: _gone},
+    )
+
+
+class _View:
+    """The endpoints; those that are not `async` run in threads."""
+
+    def __init__(self, store: RunStore, token: str, cookie: str, changes: Changes) -> None:
+        self._store = store
+        self._token = token
+        self._cookie = cookie
+        self._changes = changes
+        self._baseline = Baseline(store)
+
+    def page(self, request: Request) -> Response:
+        response = Response(_asset(PAGE).read_bytes(), media_type="text/html; charset=utf-8")
+        response.set_cookie(self._cookie, self._token, httponly=True, samesite="strict")
+        return response
+
+    def asset(self, request: Request) -> Response:
+        name = request.path_params["name"]
+        if (kind := _TYPES.get(PurePath(name).suffix)) is None:
+            raise FileNotFoundError(name)
+        return Response(_asset(name).read_bytes(), media_type=kind)
+
+    def runs(self, request: Request) -> Response:
+        entries = self._store.entries()
+        listed = [entry.as_json() for entry in entries]
+        if baseline := request.query_params.get("baseline"):
+            found = self._baseline.differences(baseline, entries)
+            listed = [one | ({"difference": found[one["id"]]} if one["id"] in found else {}) for one in listed]
+        return Json(listed)
+
+    def run(self, request: Request) -> Response:
+        identity = wanted(request, "id")
+        entry = self._store.entry(identity)
+        with damage_reported(identity):
+            page = run_page(self._store.record(identity)) if entry.kind == "run" else {}
+        return Json({"entry": entry.as_json(), **page})
+
+    def curves(self, request: Request) -> Response:
+        identities = request.query_params.getlist("id") or [wanted(request, "id")]
+        # Before the files are read: they may grow meanwhile.
+        version = str(hash(tuple(signature(self._store.path(one)) for one in identities)))
+        if version == request.query_params.get("after"):
+            return Response(status_code=304)
+        records = []
+        for identity in identities:
+            with damage_reported(identity):
+                records.append(self._store.record(identity))
+        names = [record.name for record in records]
+        labels = names if len(set(names)) == len(names) else identities
+        with damage_reported(", ".join(identities)):
+            if len(records) > 1:
+                sections = overlaid(records, labels)
+            else:
+                sections = make_sections(records[0].rows, records[0].config)
+            return Json({"version": version, **chart_data(sections, [record.rows for record in records])})
+
+    async def events(self, request: Request) -> Response:
+        return StreamingResponse(self._changes.stream(), media_type="text/event-stream")
+
+    async def tags(self, request: Request) -> Response:
+        given = await sent(request)
+        identity = str(given.get("id"))
+        folder = self._store.path(identity)
+        write_tags(folder, Tags.of(given.get("tags", []), given.get("note", "")))
+        return Json(self._store.entry(identity).as_json())
+
+
+def _asset(name: str) -> Traversable:
+    found = [file for package in _ASSETS if (file := files(package) / "assets" / name).is_file()]
+    if not found or "/" in name or "\\" in name:
+        raise FileNotFoundError(name)
+    return found[0]
+
+
+def _explain(request: Request, error: Exception) -> Response:
+    status = 404 if isinstance(error, UnknownRunError) else 400 if isinstance(error, ConfigError) else 409
+    return Json({"error": str(error)}, status)
+
+
+def _gone(request: Request, error: Exception) -> Response:
+    return Json({"error": f"{getattr(error, 'filename', None) or error} is not there."}, 404)

@@ -1,0 +1,97 @@
+"use strict";
+// Which page is shown, the events of the server, and the keys.
+(() => {
+  const { element } = covey;
+  const { announce } = covey.parts;
+  const main = document.getElementById("main");
+  const KEYS = [
+    ["j, k", "next and previous run"], ["Enter", "open the run"], ["x", "select the run"], ["c", "compare the selected runs"],
+    ["b", "make the run the baseline, or not"], ["t", "edit its tags and note"], ["1, 2, 3", "parts of a run: overview, completions, config"],
+    ["/", "to the filter or the search"], ["r, s", "all runs, search"], ["arrows", "in a list, a chart or the tabs: move"],
+    ["+, −, 0", "in a chart: zoom in, out, back"], ["Esc", "close what is on top; leave a field"], ["?", "this list"],
+  ];
+  let page = {};
+  let visit = 0;
+
+  const open = async () => {
+    const [name, search = ""] = location.hash.replace(/^#\/?/, "").split("?");
+    const [draw, parameters] = [covey.pages[name || "runs"] ?? covey.pages.runs, new URLSearchParams(search)];
+    visit += 1;
+    const now = visit;
+    page = {};
+    for (const link of document.querySelectorAll("nav a")) link.toggleAttribute("aria-current", link.hash === `#/${name}`);
+    document.querySelectorAll("dialog[open]").forEach((dialog) => dialog.close());
+    main.setAttribute("aria-busy", "true");
+    const root = element("div", { class: "page" });
+    try {
+      const drawn = await draw(root, parameters);
+      if (now !== visit) return; // another page was asked for meanwhile
+      page = drawn ?? {};
+    } catch (error) {
+      if (now !== visit) return;
+      root.replaceChildren(element("h1", {}, "This cannot be shown"), element("p", { class: "problem", role: "alert" }, error.message),
+        element("p", {}, element("a", { href: "#/" }, "All runs")));
+    }
+    main.replaceChildren(root);
+    main.removeAttribute("aria-busy");
+    scrollTo(0, 0);
+    if (now > 1) main.focus({ preventScroll: true });
+  };
+
+  // Files change faster than pages are drawn: changes that come meanwhile are taken together.
+  let waiting = null;
+  let drawing = false;
+  const changed = async (ids) => {
+    waiting = ids === null || waiting === "all" ? "all" : [...(waiting ?? []), ...ids];
+    if (drawing) return;
+    drawing = true;
+    while (waiting !== null) {
+      const taken = waiting === "all" ? null : waiting;
+      waiting = null;
+      try {
+        await page.changed?.(taken);
+      } catch (error) {
+        announce(error.message);
+      }
+    }
+    drawing = false;
+  };
+  const events = new EventSource("/api/events");
+  let lost = false;
+  events.addEventListener("changed", (event) => changed(JSON.parse(event.data).runs));
+  events.addEventListener("runs", () => changed(null));
+  events.addEventListener("error", () => {
+    lost = true;
+    announce("The connection is lost: what you see may be old. Start `covey view` again if it was stopped.");
+  });
+  events.addEventListener("open", () => {
+    announce("");
+    if (lost) changed(null);
+    lost = false;
+  });
+
+  const help = () => {
+    const dialog = element("dialog", { class: "form", "aria-label": "Keyboard shortcuts", onclose: () => dialog.remove() }, element("h2", {}, "Keys"),
+      element("dl", { class: "keys" }, KEYS.map(([keys, text]) => element("div", {}, element("dt", {}, element("kbd", {}, keys)), element("dd", {}, text)))),
+      element("form", { method: "dialog" }, element("button", { class: "main-button" }, "Close")));
+    document.body.append(dialog);
+    dialog.showModal();
+  };
+  const go = (hash) => () => { location.hash = hash; };
+  const everywhere = { "?": help, r: go("#/"), s: go("#/search"), "/": () => main.querySelector("input[type=search]")?.focus() };
+  document.getElementById("keys").addEventListener("click", help);
+  document.addEventListener("keydown", (event) => {
+    if (event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
+    if (event.target.closest("input:not([type=checkbox]), select, textarea")) {
+      if (event.key === "Escape") event.target.blur();
+      return;
+    }
+    const act = page.keys?.[event.key] ?? everywhere[event.key];
+    if (!act) return;
+    event.preventDefault();
+    act();
+  });
+  if (location.search) history.replaceState(null, "", location.pathname + location.hash); // the token has become a cookie
+  addEventListener("hashchange", open);
+  open();
+})();

@@ -1,0 +1,139 @@
+"""Two runs against each other: their configs, the paired differences, and what both answered to the same problems."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from covey.errors import ConfigError, CoveyError
+from covey.evaluation.comparison import PairedResult, compare_files, correct, newest_evaluations, newest_in_common
+from covey.evaluation.completions.answers import by_problem
+from covey.evaluation.paired import Comparison
+from covey.evaluation.stored import read_stored
+from covey.report.compare import differences
+from covey.report.completions.rows import evaluated_group
+from covey.report.load import read_mapping
+from covey.runlog import RunDirectory, names
+from covey.runlog.evaluations import SETTINGS, is_evaluation, read_completions
+from covey.view.cache import Cache
+from covey.view.discovery import signature
+from covey.view.entries import damage_reported
+from covey.view.http import Json, wanted
+from covey.view.search import MOST_ROWS, whole
+from covey.view.store import RunStore
+
+SHOW = ("changed", "gained", "lost")
+"""Which problems: those that changed, those that B has better, and worse."""
+
+_Pair = tuple[str, Path, Path]
+"""What two runs have in common: the name of a set or an evaluation, and the file or folder of each."""
+
+
+def routes(store: RunStore) -> list[Route]:
+    """`/api/compare?a=&b=`, with `set`, `show`, `offset` and `limit` for the problems."""
+    return [Route("/api/compare", _View(store).compare)]
+
+
+def pairs(first: Path, other: Path) -> list[_Pair]:
+    """The evaluations by which two runs are compared, the main held-out set first.
+
+    Args:
+        first: a run, or an evaluation outside of one.
+        other: another one.
+
+    Raises:
+        RunDirectoryError: one cannot be read, or a run has none on the set of an evaluation.
+    """
+    alone = [folder for folder in (first, other) if is_evaluation(folder)]
+    if not alone:
+        ones, others = (newest_evaluations(run, skip_damaged=True) for run in (first, other))
+        keys = sorted(ones.keys() & others.keys(), key=lambda key: (key != (True, names.TEST_SET), not key[0], key[1]))
+        return [(key[1], ones[key], others[key]) for key in keys]
+    name = str(read_stored(alone[0]).settings["name"])
+    both = [one if one in alone else newest_in_common([one], name)[0].folder for one in (first, other)]
+    return [(name, both[0], both[1])]
+
+
+def problems_of(pair: _Pair, found: Comparison, show: str, page: slice) -> tuple[int, list[dict[str, Any]]]:
+    """The number of the problems that are wanted, and a page of them with what both answered.
+
+    Args:
+        pair: the evaluations.
+        found: their comparison.
+        show: one of `SHOW`; empty for all problems.
+        page: which of them.
+    """
+    ones, others = (by_problem(read_completions(path)) for path in pair[1:])
+    changes = dict.fromkeys(found.gained, "gained") | dict.fromkeys(found.lost, "lost")
+    places = {"": range(len(ones)), "changed": sorted(changes), "gained": found.gained, "lost": found.lost}[show]
+    shown = []
+    for place in places[page]:
+        sides = [evaluated_group(side[place], None, None) for side in (ones, others)]
+        about = {"problem": sides[0].get("problem"), "change": changes.get(place)}
+        about |= {"question": sides[0]["question"], "gold": sides[0].get("answer")}
+        shown.append(about | {"a": sides[0]["completions"], "b": sides[1]["completions"]})
+    return len(places), shown
+
+
+class _View:
+    """The endpoint, which runs in threads."""
+
+    def __init__(self, store: RunStore) -> None:
+        self._store = store
+        self._compared: Cache[list[tuple[_Pair, PairedResult]]] = Cache(100)
+
+    def compare(self, request: Request) -> Response:
+        ids = [wanted(request, "a"), wanted(request, "b")]
+        first, other = (self._store.path(one) for one in ids)
+        parameters, show = request.query_params, request.query_params.get("show", "changed")
+        if show not in ("", *SHOW):
+            raise ConfigError(f"show={show} is not possible: it must be one of {', '.join(SHOW)}, or empty for all.")
+        offset, limit = whole(parameters, "offset") or 0, min(MOST_ROWS, whole(parameters, "limit") or 20)
+        with damage_reported(" or ".join(ids)):
+            config = [[key, *values] for key, values in differences([_settings(first), _settings(other)])]
+            try:
+                found = self._results(first, other)
+            except CoveyError as error:
+                return Json({"config": config, "metrics": [], "refused": str(error)})
+            answer = {"config": config, "metrics": [_as_json(pair[0], result) for pair, result in found]}
+            chosen = [one for one in found if parameters.get("set") in (None, "", one[0][0])]
+            tested = next((one for one in chosen if one[1].found), chosen[0] if chosen else None)
+            if tested is None:
+                return Json(answer | {"refused": "they have no evaluation in common"})
+            pair, result = tested
+            if result.found is None:
+                return Json(answer | {"refused": result.reason})
+            total, problems = problems_of(pair, result.found, show, slice(offset, offset + limit))
+        return Json(answer | {"set": pair[0], "total": total, "problems": problems})
+
+    def _results(self, first: Path, other: Path) -> list[tuple[_Pair, PairedResult]]:
+        def compared() -> list[tuple[_Pair, PairedResult]]:
+            found = pairs(first, other)
+            return list(zip(found, correct([compare_files(*pair) for pair in found]), strict=True))
+
+        return self._compared.get((first, other), (signature(first), signature(other)), compared)
+
+
+def _settings(folder: Path) -> Mapping[str, Any]:
+    """The config of a run; of an evaluation its settings, without what only describes the machine."""
+    if not is_evaluation(folder):
+        return read_mapping(RunDirectory(folder).config)
+    settings = read_mapping(folder / SETTINGS)
+    return {key: value for key, value in settings.items() if key not in ("environment", "format")}
+
+
+def _as_json(name: str, result: PairedResult) -> dict[str, Any]:
+    about = {"name": name, "metric": result.metric, "grader": result.grader, "steps": result.steps}
+    found = result.found
+    if found is None:
+        return about | {"refused": result.reason}
+    values = {"first": found.first, "second": found.second, "p": found.p_value, "corrected": result.corrected}
+    values |= {"value": found.difference, "low": found.low, "high": found.high}
+    shown = {key: None if value is None or not math.isfinite(value) else value for key, value in values.items()}
+    return about | shown | {"problems": found.problems, "gained": len(found.gained), "lost": len(found.lost)}

@@ -1,0 +1,124 @@
+"""`covey view` as a process: its address, its events, and its end."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from http.client import HTTPConnection, HTTPResponse
+from pathlib import Path
+
+import pytest
+
+from covey.cli.main import main
+from covey.view.events import events_between
+from made_run import make_run
+
+ADDRESS = re.compile(r"http://127\.0\.0\.1:(\d+)/\?token=([\w-]{40,})\n")
+
+
+@contextmanager
+def served(root: Path, *words: object) -> Iterator[tuple[subprocess.Popen[str], str, int]]:
+    """A process that serves, with its token and port; killed at the end if it still runs."""
+    command = [sys.executable, "-m", "covey", "view", *map(str, words), "--no-open"]
+    environment = {**os.environ, "PYTHONPATH": str(root / "src")}
+    with subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            found = ADDRESS.fullmatch(line)
+            assert found, (line, process.stderr and process.stderr.read())
+            yield process, found[2], int(found[1])
+        finally:
+            process.kill()
+
+
+@contextmanager
+def get(port: int, path: str, token: str) -> Iterator[HTTPResponse]:
+    connection = HTTPConnection("127.0.0.1", port, timeout=60)
+    try:
+        connection.request("GET", path, headers={"Authorization": f"Bearer {token}"})
+        with connection.getresponse() as response:
+            yield response
+    finally:
+        connection.close()
+
+
+def events(stream: HTTPResponse) -> Iterator[tuple[str, object]]:
+    """The events of a stream, with their data."""
+    name = ""
+    while line := stream.readline():
+        text = line.decode().rstrip("\n")
+        if text.startswith("event: "):
+            name = text.removeprefix("event: ")
+        elif text.startswith("data: "):
+            yield name, json.loads(text.removeprefix("data: "))
+
+
+@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGINT])
+def test_it_serves_until_a_signal(end: signal.Signals, root: Path, tmp_path: Path) -> None:
+    run = make_run(tmp_path / "out" / "first", steps=2)
+    with served(root, tmp_path / "out", "--port", 0) as (process, token, port):
+        with get(port, "/api/runs", token) as answer:
+            assert [one["id"] for one in json.load(answer)] == ["first"]
+        with get(port, "/api/events", token) as stream:
+            assert stream.readline() == b"retry: 2000\n"
+            with (run / "metrics.jsonl").open("a") as file:
+                file.write('{"step": 3, "train/reward": 0.5}\n')
+            found = events(stream)
+            assert next(found) == ("changed", {"runs": ["first"]})
+            make_run(tmp_path / "out" / "second", steps=1)
+            assert "runs" in (event for event, _ in found)
+            process.send_signal(end)  # with a stream that is open
+            assert process.wait(60) == 0
+        assert process.stderr is not None
+        assert process.stderr.read() == "Ctrl-C ends it.\n"
+
+
+def test_what_two_looks_at_the_folder_tell() -> None:
+    before = {"a": (1,), "b": (1,), "c": (1,)}
+    assert events_between(before, before) == []
+    changed = 'event: changed\ndata: {"runs": ["a", "b"]}\n\n'
+    assert events_between(before, {"a": (2,), "b": (2,), "c": (1,)}) == [changed]
+    assert events_between(before, {"a": (1,), "d": (1,)}) == ["event: runs\ndata: {}\n\n"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["missing"], "missing does not exist: name a run, or the folder that runs were written to"),
+        ([".", "--port", "70000"], "--port 70000 is no port: those are 1 to 65535, and 0 takes any free one."),
+        ([".", "--port", "-1"], "--port -1 is no port"),
+    ],
+)
+def test_what_cannot_be_served(
+    words: Sequence[str],
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["view", "--no-open", *words]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith(f"covey: {message}")
+    assert captured.err.count("\n") == 1
+
+
+def test_a_port_that_is_taken(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        assert main(["view", str(tmp_path), "--port", str(port), "--no-open"]) == 2
+    captured = capsys.readouterr()
+    assert captured.err == (
+        f"covey: Port {port} is taken by another program. Choose another with --port, or --port 0 for any free one.\n"
+    )
