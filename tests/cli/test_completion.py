@@ -33,6 +33,7 @@ def words(line: str) -> list[str]:
         ("covey eval out/a --check", ["--checkpoint"]),
         ("covey export --dtype ", ["float32", "bfloat16", "float16"]),
         ("covey completion ", ["bash", "zsh", "fish"]),
+        ("covey runs ", ["tail", "rm", "path"]),
         ("covey train obj", ["objective=", "objective."]),
         ("covey train dataset.diff", ["dataset.difficulty."]),
         ("covey train dataset.difficulty.max_d", ["dataset.difficulty.max_digits="]),

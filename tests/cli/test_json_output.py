@@ -6,14 +6,16 @@ import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from commands import TINY
 from covey.cli.json_output import print_json
 from covey.cli.main import main, parsers
 from plans import SERVE
 
-TABLES = ("train", "launch", "eval", "compare", "vocab", "config", "doctor", "starter")
+TABLES = ("train", "launch", "eval", "compare", "runs", "vocab", "config", "doctor", "starter")
 """The commands that show tables."""
 
 
@@ -70,3 +72,24 @@ def test_a_plan_as_json(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.
     assert (found["times"], found["expected"]) == (None, [])
     assert main(["launch", "--json", "launch.gpus=4"]) == 2
     assert "--json goes with --plan" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_training_and_what_follows_as_json(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    monkeypatch.chdir(tmp_path)
+
+    def printed(*words: str) -> Any:
+        assert main([*words, "--json"]) == 0
+        return json.loads(capsys.readouterr().out)
+
+    found = printed("doctor", *TINY)
+    assert {"severity", "check", "result", "advice"} == found["findings"][0].keys()
+    found = printed("train", "run_name=a", *TINY)
+    assert (found["run"], found["finished"], found["step"]) == ("out/a", True, 2)
+    assert found["summary"] == json.loads(Path("out/a/summary.json").read_text())
+    (found,) = printed("eval", "out/a", "evaluation.max_problems=4")
+    assert found["metrics"]["accuracy"].keys() == {"value", "low", "high"}
+    assert found["settings"] == json.loads(Path(found["path"], "settings.json").read_text())

@@ -68,6 +68,8 @@ def _of_parser(parser: argparse.ArgumentParser, words: Sequence[str], current: s
                 yield from (Candidate(one.dest, one.help or "") for one in action._choices_actions)
         elif action.choices and not any(word in action.choices for word in words):
             yield from (Candidate(str(choice)) for choice in action.choices)
+    if not words:  # what stands in a place of its own choice, as in `covey runs tail`
+        yield from (Candidate(action) for action in parser.get_default("actions") or ())
     if current.startswith("-"):
         shown = (item for item in parser._option_string_actions.items() if item[1].help != argparse.SUPPRESS)
         yield from (Candidate(name, one.help or "") for name, one in shown if name.startswith("--"))

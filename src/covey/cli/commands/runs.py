@@ -46,7 +46,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("-n", dest="lines", type=int, metavar="LINES", help="of tail: how many lines (20)")
     parser.add_argument("-f", "--follow", action="store_true", help="of tail: go on until the run ends")
     parser.add_argument("-y", "--yes", action="store_true", help="of rm: do not ask")
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=run, actions=tuple(_ACTIONS))
 
 
 def run(arguments: argparse.Namespace) -> int:
