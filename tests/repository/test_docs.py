@@ -245,6 +245,14 @@ def test_what_is_declared_for_the_docs_is_one_list(root: Path) -> None:
     assert wanted - declared <= {line.split("#")[0].strip() for line in project["dependencies"]}
 
 
+def test_every_extra_for_users_is_on_the_page_about_installing(root: Path) -> None:
+    import tomllib
+
+    project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    listed = re.findall(r"`([a-z-]+)`", (root / "docs" / "installing.md").read_text(encoding="utf-8"))
+    assert set(project["optional-dependencies"]) - {"dev", "docs"} <= set(listed)
+
+
 def test_read_the_docs_builds_what_make_docs_builds(root: Path) -> None:
     import tomllib
 
