@@ -35,6 +35,7 @@ PAGES = {
     "studies/maxent/README.md": "maxent_study.md",
     "benchmarks/step.md": "step_benchmark.md",
     "benchmarks/async.md": "async_benchmark.md",
+    "benchmarks/view_search.md": "view_search.md",
     "benchmarks/reasoning_mask.md": "reasoning_mask.md",
     "studies/maxent/results.md": "maxent_results.md",
     "studies/reasoning_vocabulary/README.md": "reasoning_study.md",

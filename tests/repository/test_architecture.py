@@ -235,7 +235,7 @@ def heavy():
     return sorted({"torch", "transformers", "trl", "datasets"} & set(sys.modules))
 found = {"import covey": heavy()}
 from covey.cli.main import main
-for argv in (["--help"], ["--version"], ["config"]):
+for argv in (["--help"], ["--version"], ["config"], ["runs", "."], ["view", "--help"]):
     try:
         code = main(argv)
     except SystemExit as end:
@@ -254,5 +254,5 @@ print(json.dumps(found), file=sys.stderr)
     )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stderr.splitlines()[-1]) == {
-        name: [] for name in ("import covey", "--help", "--version", "config")
+        name: [] for name in ("import covey", "--help", "--version", "config", "runs", "view")
     }

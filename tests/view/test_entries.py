@@ -156,6 +156,11 @@ def test_a_damaged_run_does_not_hide_the_others(file: str, tmp_path: Path) -> No
 
 HOSTILE = {
     "config of lists": ("config.yaml", "model: [1]\ndataset: 3\ntraining: []\n"),
+    "a deep config": ("config.yaml", "a: " + "[" * 100_000 + "]" * 100_000),
+    "a config that expands": (
+        "config.yaml",
+        "a0: &a0 [1]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 12)),
+    ),
     "a step of text": ("metrics.jsonl", '{"step": 1, "time/step": "soon", "eval/accuracy": {"a": 1}}\n'),
     "a huge number": ("metrics.jsonl", '{"step": 1, "time/step": 1e999, "eval/accuracy": 1' + "0" * 400 + "}\n"),
     "a deep row": ("metrics.jsonl", '{"step": 1, "a": ' + "[" * 100_000 + "}\n{}\n"),

@@ -18,7 +18,7 @@ import pytest
 
 from covey.cli.main import main
 from covey.view.events import events_between
-from made_run import make_run
+from made_run import make_run, write_evaluation
 
 ADDRESS = re.compile(r"http://127\.0\.0\.1:(\d+)/\?token=([\w-]{40,})\n")
 
@@ -81,6 +81,26 @@ def test_it_serves_until_a_signal(end: signal.Signals, root: Path, tmp_path: Pat
             assert process.wait(60) == 0
         assert process.stderr is not None
         assert process.stderr.read() == "Ctrl-C ends it.\n"
+
+
+def test_no_answer_needs_pytorch(root: Path, tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        write_evaluation(make_run(tmp_path / name, steps=2), 2, [0, 1])
+    script = """
+import sys
+from pathlib import Path
+from starlette.testclient import TestClient
+from covey.view.app import make_app
+view = TestClient(make_app(Path(), "token", "cookie"), "http://localhost", headers={"authorization": "Bearer token"})
+asked = ("runs?baseline=a", "run?id=a", "curves?id=a", "sources?id=a", "search?q=1&id=a", "compare?a=a&b=b")
+answers = {one: view.get(f"/api/{one}") for one in asked}
+assert {one.status_code for one in answers.values()} == {200}, answers
+assert not {"torch", "transformers", "trl", "datasets"} & set(sys.modules)
+"""
+    environment = {**os.environ, "PYTHONPATH": str(root / "src")}
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_what_two_looks_at_the_folder_tell() -> None:

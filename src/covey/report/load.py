@@ -11,6 +11,7 @@ from typing import Any
 
 import yaml
 
+from covey.config.yaml_limits import FAST_LOADER, check_yaml
 from covey.errors import ConfigError, RunDirectoryError
 from covey.evaluation.grading import ENVIRONMENT, grader_of_rewards
 from covey.rewards.registry import canonical_name
@@ -19,9 +20,6 @@ from covey.runlog.ending import has_failed
 from covey.runlog.metrics import Row
 
 logger = logging.getLogger(__name__)
-
-_YAML = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-"""Ten times as fast where libyaml is there: a folder may hold hundreds of runs."""
 
 VOCABULARY_FILE = "vocabulary.json"
 """What `covey vocab` has found."""
@@ -183,7 +181,7 @@ def read_mapping(path: Path) -> dict[str, Any]:
     content = None
     try:
         text = path.read_text(encoding="utf-8")
-        content = json.loads(text) if path.suffix == ".json" else yaml.load(text, Loader=_YAML)
+        content = json.loads(text) if path.suffix == ".json" else _yaml(text, path)
         problem = "it should hold a mapping of keys to values"
     except (ValueError, yaml.YAMLError) as error:
         problem = " ".join(str(error).split())
@@ -194,6 +192,14 @@ def read_mapping(path: Path) -> dict[str, Any]:
         raise ConfigError(complaint)
     logger.warning("%s", complaint)
     return {}
+
+
+def _yaml(text: str, path: Path) -> Any:
+    check_yaml(text, path)
+    try:
+        return yaml.load(text, Loader=FAST_LOADER)  # a folder may hold hundreds of runs
+    except yaml.YAMLError:
+        return yaml.safe_load(text)
 
 
 def read_fold_gap(run: Path) -> dict[str, Any]:

@@ -311,10 +311,9 @@ class RunDirectory:
         """
         with self.guard("the deletion"), self.lock("the deletion"):
             self.clear()
-            for path in (self.tags, *self.root.glob("settings.json"), *self.root.glob("completions.jsonl")):
-                path.unlink(missing_ok=True)
-            for path in self.root.glob(".*.tmp"):
-                path.unlink()
+            for name in ("tags.json", "settings.json", "completions.jsonl", "vocabulary.*", ".*.tmp"):
+                for path in self.root.glob(name):
+                    path.unlink()
         left = sorted(path.name for path in self.root.iterdir())
         if not left:
             self.root.rmdir()

@@ -164,7 +164,10 @@ def _held_out(record: RunRecord) -> dict[str, Any]:
 def _problems(file: Path) -> int | None:
     """The number of problems of an evaluation of training: they are numbered from 0, and in order."""
     last = file.read_bytes().rstrip().rpartition(b"\n")[2] if file.is_file() else b""
-    return int(json.loads(last)["problem"]) + 1 if last else None
+    try:
+        return int(json.loads(last)["problem"]) + 1
+    except (ValueError, LookupError, TypeError, RecursionError):  # missing, or damaged, which a comparison reports
+        return None
 
 
 def _started(record: RunRecord) -> str | None:

@@ -197,15 +197,21 @@ def _tail(folder: Path, lines: int, *, follow: bool) -> None:
             file.seek(max(0, place - _LOG_END))
             end = file.read(place - file.tell()).decode(errors="replace").splitlines()
         for line in end[len(end) - lines :] if lines < len(end) else end:
-            print(_readable(line))
+            _print_line(line)
     while follow:
         writing = run.is_locked()  # before the log is read: what a run writes last is still shown
         for part in _added(run.log, place):
             place = part[0]
-            print(_readable(part[1]), flush=True)
+            _print_line(part[1])
         if not writing:
             return
         time.sleep(0.5)
+
+
+def _print_line(line: str) -> None:
+    """Print a line of a log with its indentation; `readable` drops what a terminal would obey."""
+    text = line.rstrip()
+    print(" " * (len(text) - len(text.lstrip())) + _readable(text), flush=True)
 
 
 def _added(log: Path, place: int) -> Iterator[tuple[int, str]]:
