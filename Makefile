@@ -1,6 +1,6 @@
-# The commands of this repository; `make` alone lists them. All but `clean` and `help` make the environment first.
+# The commands of this repository; `make` alone lists them. All but `clean`, `help` and `image` make the environment first.
 .DEFAULT_GOAL := help
-.PHONY: help setup test test-slow test-adapters test-vllm check train bench docs wheel tensorboard clean
+.PHONY: help setup test test-slow test-adapters test-vllm check train bench docs wheel image tensorboard clean
 
 ENV := $(if $(filter conda,$(COVEY_ENV)),.conda,.venv)
 PYTHON_IN := $(ENV)/bin/python
@@ -47,6 +47,9 @@ docs: ## build the documentation into docs/_build
 
 wheel: ## build the wheel into dist/, and train with it in an empty environment
 	@bash scripts/try_wheel.sh
+
+image: ## build the Docker image covey for the CPU; ARGS="--build-arg TORCH_INDEX=" for NVIDIA GPUs
+	docker build -t covey $(ARGS) .
 
 tensorboard: ## show the runs in out/ (those trained with training.report_to=tensorboard)
 	@bash scripts/setup.sh tensorboard

@@ -11,6 +11,8 @@ sys.path[:0] = [str(ROOT / "src"), str(ROOT / "scripts")]
 import docs_pages  # noqa: E402
 from docutils import nodes  # noqa: E402
 from docutils.utils.math import latex2mathml  # noqa: E402
+from pygments.lexers.shell import BashLexer  # noqa: E402
+from pygments.token import Comment  # noqa: E402
 from sphinx.ext.autodoc.mock import _MockObject  # noqa: E402
 
 from covey import __version__  # noqa: E402
@@ -22,8 +24,12 @@ author = "The Covey contributors"
 copyright = f"2026, {author}"
 version = release = __version__
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton"]
+copybutton_prompt_text = r"(\$|>>>) "
+copybutton_prompt_is_regexp = True
+copybutton_exclude = ".linenos, .gp, .go, .cs"  # .cs: see _Shell
 html_math_renderer = "mathml"  # see setup
+smartquotes_action = "qe"  # quotes and dots, but -- stays: it begins an option
 exclude_patterns = ["_build", "requirements.txt"]
 myst_enable_extensions = ["dollarmath", "deflist", "colon_fence"]
 myst_heading_anchors = 4
@@ -77,7 +83,17 @@ def _as_mathml(as_block):
     return visit, None
 
 
+class _Shell(BashLexer):
+    """Gives comments a class of their own, which copying leaves out: on its command line zsh takes them for words."""
+
+    def get_tokens_unprocessed(self, text):
+        for place, kind, value in super().get_tokens_unprocessed(text):
+            yield place, Comment.Special if kind is Comment.Single else kind, value
+
+
 def setup(app):
+    app.add_lexer("bash", _Shell)
+    app.add_lexer("sh", _Shell)
     app.add_html_math_renderer("mathml", _as_mathml(False), _as_mathml(True))
     app.connect("source-read", _pointed)
     app.connect("autodoc-process-docstring", _as_rst, priority=100)  # before napoleon, which adds stars of its own

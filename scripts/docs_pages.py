@@ -1,17 +1,21 @@
-"""Write the documentation pages that are generated from the repository: the keys, the rewards, the recipes, the
-benchmarks, the studies, how to contribute and what changed.
+"""Write the documentation pages that are generated from the repository: the commands, the keys, the rewards, the
+recipes, the benchmarks, the studies, how to contribute and what changed.
 
 `docs/conf.py` calls this before every build; the pages go to `docs/generated/`, which git ignores.
 """
 
 from __future__ import annotations
 
+import argparse
 import inspect
 import os
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+from covey.cli.config_arguments import OVERRIDES
+from covey.cli.main import parsers
 from covey.config import document, known_keys
 from covey.config.keys import GROUPS
 from covey.rewards import get_reward
@@ -31,6 +35,7 @@ PAGES = {
     "studies/maxent/README.md": "maxent_study.md",
     "benchmarks/step.md": "step_benchmark.md",
     "benchmarks/async.md": "async_benchmark.md",
+    "benchmarks/view_search.md": "view_search.md",
     "benchmarks/reasoning_mask.md": "reasoning_mask.md",
     "studies/maxent/results.md": "maxent_results.md",
     "studies/reasoning_vocabulary/README.md": "reasoning_study.md",
@@ -48,6 +53,15 @@ keys](keys.md)); [how answers are graded](../grading.md) describes parsing and c
 rewards](../custom_rewards.md) are listed in the same place.
 
 """
+_COMMANDS = f"""# All commands
+
+`covey COMMAND --help` prints the same in a terminal, and `covey completion SHELL` makes the shell complete it
+([installing](../installing.md#shell-completion)). Commands that show tables print JSON with `--json`. Some take
+
+```text
+{OVERRIDES}```
+
+"""
 _INTRO = """# All keys
 
 Every key, its type, its default and what it does. `covey config --doc KEY` prints the same in a terminal. Where a group
@@ -60,7 +74,7 @@ def write_all(root: Path) -> None:
     """Write every page, and delete those that are no longer made."""
     folder = root / GENERATED
     folder.mkdir(parents=True, exist_ok=True)
-    made = {"keys.md": keys_page(), "rewards.md": rewards_page()}
+    made = {"commands.md": commands_page(), "keys.md": keys_page(), "rewards.md": rewards_page()}
     for source, name in PAGES.items():
         if (root / source).is_file():
             made[name] = titled(moved(root, root / source, folder), root / source)
@@ -71,6 +85,26 @@ def write_all(root: Path) -> None:
         path = folder / name
         if not path.is_file() or path.read_text(encoding="utf-8") != text:  # an old time lets Sphinx skip the page
             path.write_text(text, encoding="utf-8")
+
+
+def commands_page() -> str:
+    """The reference of all commands and their options, from the parsers."""
+    return _COMMANDS + "".join(_command(parsers()[0], 1))
+
+
+def _command(parser: argparse.ArgumentParser, level: int) -> Iterator[str]:
+    """The sections of the commands below a parser."""
+    for commands in (action for action in parser._actions if isinstance(action, argparse._SubParsersAction)):
+        for command in commands.choices.values():
+            formatter = argparse.HelpFormatter(command.prog, width=88)
+            formatter.add_usage(command.usage, command._actions, command._mutually_exclusive_groups)
+            usage = formatter.format_help().strip().removeprefix("usage: ")
+            yield f"#{'#' * level} `{command.prog}`\n\n{_text(command.description or '')}\n\n```text\n{usage}\n```\n\n"
+            for action in command._actions:
+                if action.help not in (None, argparse.SUPPRESS) and not isinstance(action, argparse._HelpAction):
+                    name = formatter._format_action_invocation(action)
+                    yield f"`{name}`\n: {_text(formatter._expand_help(action))}\n\n"
+            yield from _command(command, level + 1)
 
 
 def keys_page() -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from covey.errors import CoveyError
-from covey.launch.overview import Measured, Split, as_table, split_of, suggested
+from covey.launch.overview import Measured, Split, as_table, as_values, split_of, suggested
 from covey.runlog.overlap import Round
 from plans import SERVE, config, plan
 
@@ -51,6 +51,9 @@ def test_the_split_with_the_shortest_rounds_is_suggested(tmp_path: Path) -> None
         ["4", "4", "4", "3.5", "2.86", "57%", "100%"],
     ]
     assert "Suggested: training.staleness=1 training.vllm_tensor_parallel_size=4." in text
+    (best,) = (one for one in as_values(made, settings, run)["expected"] if one.suggested)
+    assert (best.split, best.staleness, best.expected.seconds) == (Split(4, 4), 1, 3.5)
+    assert best.speed == pytest.approx(10 / 3.5)
     assert "0     server   7              samples (vLLM server)" in text
     assert "0     trainer  0,1,2,3,4,5,6  learns" in text
 

@@ -131,7 +131,10 @@ def test_the_tutorial_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caps
     exec(compile(code, str(page), "exec"), {"__name__": "tutorial"})
     output = capsys.readouterr().out
     assert "learning_rate" in output  # the nearest key to the typo
-    assert "True 4" in output
+    assert "[1.0, 0.0, 0.0]\n[1.0, 1.0, 0.5]\n" in output  # as the comments beside them say
+    assert "True 30" in output
+    first, last = re.search(r"^0 None (\S+)$.*^30 \S+ (\S+)$", output, re.MULTILINE | re.DOTALL).groups()
+    assert float(last) > float(first) + 0.2  # what the page promises
     assert "pass@4" in output
 
 
@@ -160,6 +163,36 @@ def test_the_reference_has_every_key(tmp_path: Path) -> None:
     assert sorted(entries) == sorted(key for key in known_keys() if key not in GROUPS)
     assert "Rank of the adapters" in page
     assert document("model.lora.rank").default is None
+
+
+def test_the_reference_has_every_command() -> None:
+    from covey.cli.main import parsers
+
+    page = pages_script().commands_page()
+    sections = dict(re.findall(r"^## `covey ([\w-]+)`\n\n(.*?)(?=^## |\Z)", page, re.M | re.S))
+    assert list(sections) == list(parsers()[1])
+    for name, command in parsers()[1].items():
+        for action in command._actions:
+            if action.option_strings not in ([], ["-h", "--help"]) and action.help != "==SUPPRESS==":
+                assert action.option_strings[-1] in sections[name], f"{name} {action.option_strings[-1]}"
+    assert "--line" not in sections["completion"]  # for the scripts alone
+
+
+def test_words_with_brackets_are_quoted() -> None:
+    """zsh takes them for a pattern, and refuses the command if no file fits."""
+    for page in [*PAGES, *sorted((ROOT / "studies").glob("*/README.md")), *sorted((ROOT / "benchmarks").glob("*.md"))]:
+        lines = [line for kind in ("bash", "sh") for text in blocks(page, kind) for line in text.splitlines()]
+        lines += re.findall(r"`((?:covey |[\w.]+=)[^`\n]*)`", page.read_text(encoding="utf-8"))
+        for line in lines:
+            bare = re.sub(r"'[^']*'|\"[^\"]*\"|(?:^|\s)#.*|\[…\]", "", line)
+            assert not re.search(r"=[^\s=]*[\[*?{]", bare), f"{page.name}: {line}"
+
+
+def test_no_line_of_a_shell_block_is_cut_off() -> None:
+    """At 1400 pixels 88 letters fit beside the two side bars; a longer command wraps, but not one with a comment."""
+    for page in PAGES:
+        for line in (line for kind in ("bash", "sh") for text in blocks(page, kind) for line in text.splitlines()):
+            assert len(line) <= 88 or " # " not in line, f"{page.name}: {line}"
 
 
 def test_every_reward_has_its_section() -> None:
@@ -210,6 +243,14 @@ def test_what_is_declared_for_the_docs_is_one_list(root: Path) -> None:
     declared = {line.split("#")[0].strip() for line in project["optional-dependencies"]["docs"]}
     assert declared <= wanted
     assert wanted - declared <= {line.split("#")[0].strip() for line in project["dependencies"]}
+
+
+def test_every_extra_for_users_is_on_the_page_about_installing(root: Path) -> None:
+    import tomllib
+
+    project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    listed = re.findall(r"`([a-z-]+)`", (root / "docs" / "installing.md").read_text(encoding="utf-8"))
+    assert set(project["optional-dependencies"]) - {"dev", "docs"} <= set(listed)
 
 
 def test_read_the_docs_builds_what_make_docs_builds(root: Path) -> None:

@@ -131,6 +131,10 @@ def test_the_command_on_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     )
     assert (gap["second"], gap["first"]) == (pytest.approx(ones), pytest.approx(others))
     assert all(row["cosine_start_embedding"] == pytest.approx(1, abs=0.01) for row in found["tokens"])
+    assert main(["vocab", str(run), "--json", "--out", str(tmp_path / "again")]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["page"] == str(tmp_path / "again" / "vocabulary.html")
+    assert printed["tokens"] == json.loads((tmp_path / "again" / "vocabulary.json").read_text())["tokens"]
     assert main(["report", str(run)]) == 0
     assert "Reasoning tokens: no effect beyond chance" in (run / "report.html").read_text()
     assert "most used" not in capsys.readouterr().err

@@ -30,14 +30,16 @@ _VIEWS = {"cfg": "job", "info": "defaults-tree"}
 """The options that print the configuration of a run instead of running it, and the one value that each takes."""
 _WIDE = 200
 """Width of a table in a file or a pipe."""
-_EPILOGUE = """\
+OVERRIDES = """\
 the recipe and its overrides:
   RECIPE             a YAML file, or a run directory
   key=value          sets a key; `covey config --doc KEY` explains it
-  group=option       chooses an option of a config group: model=qwen3_0.6b dataset=gsm8k +experiment=quick_test
+  group=option       chooses an option of a config group: model=qwen3_0.6b dataset=gsm8k
+  +group=option      adds one that is not there by default: +experiment=quick_test
   --flag value       a key by its name in TRL or another tool: --num_generations 8
-They are read from left to right; the later one wins.
+They are read from left to right; the later one wins. Put words with brackets in quotes.
 """
+"""The words that are no options, for `--help` and the reference of commands."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +97,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of every command that takes a recipe and overrides, which go to `words`."""
     parser.usage = f"{parser.prog} [options] [RECIPE] [key=value | group=option | --flag value] …"
     parser.set_defaults(words=[])
-    parser.epilog = _EPILOGUE
+    parser.epilog = OVERRIDES
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--config", metavar="RECIPE", help="the recipe, instead of giving it first")
     parser.add_argument(
@@ -276,12 +278,12 @@ def default_name(recipe: str | Path | None, configs: Sequence[Config]) -> str:
     return f"{time.strftime('%Y%m%d-%H%M%S')}-{what if recipe is None else Path(recipe).stem}"
 
 
-def make_console() -> Console:
-    """A console that wraps no tables unless the output is a terminal."""
+def make_console(*, stderr: bool = False) -> Console:
+    """A console that wraps no tables unless the output is a terminal; on stderr where stdout is for JSON."""
     from rich.console import Console
 
-    console = Console()
-    return console if console.is_terminal else Console(width=_WIDE)
+    console = Console(stderr=stderr)
+    return console if console.is_terminal else Console(stderr=stderr, width=_WIDE)
 
 
 def _looks_like_recipe(word: str) -> bool:

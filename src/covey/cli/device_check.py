@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from covey.cli.config_arguments import make_console
+from covey.cli.json_output import print_json
 from covey.errors import ConfigError
 from covey.launch.machine import this_machine
 from covey.runlog.files import write_atomically
@@ -16,14 +17,14 @@ from covey.runlog.overlap import Round
 
 
 def run_checks(*, quick: bool, file: str | None) -> int:
-    """Run the checks, print them, and write them to a file if one is given.
+    """Run the checks, print them, and write them to a file if one is given; an empty name prints them as JSON.
 
     Raises:
         ConfigError: there is no folder for the file.
     """
-    if file is not None and not Path(file).absolute().parent.is_dir():
+    if file and not Path(file).absolute().parent.is_dir():
         raise ConfigError(f"--json {file}: there is no folder {Path(file).absolute().parent}; make it first.")
-    console = make_console()
+    console = make_console(stderr=file == "")
     with console.status("Loading PyTorch …") as status, warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)
         from transformers.utils.logging import set_verbosity_error
@@ -32,8 +33,11 @@ def run_checks(*, quick: bool, file: str | None) -> int:
         from covey.training.device_check.run import check_device
 
         found = check_device(quick=quick, say=lambda text: status.update(f"{text} …"))
-    _print(console, found)
-    if file is not None:
+    if file == "":
+        print_json(found)
+    else:
+        _print(console, found)
+    if file:
         write_atomically(Path(file), json.dumps(found, indent=2) + "\n")
     return 0 if all(check["ok"] for check in found["checks"]) else 1
 

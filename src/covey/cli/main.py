@@ -17,7 +17,7 @@ from covey.errors import ConfigError, CoveyError, EndedElsewhereError
 
 _COMMANDS = (
     *("train", "launch", "eval", "compare", "view", "runs", "report", "vocab"),
-    *("generate", "chat", "export", "expand-vocab", "push", "config", "doctor", "starter"),
+    *("generate", "chat", "export", "expand-vocab", "push", "config", "doctor", "starter", "completion"),
 )
 """In the order of `covey --help`; each is a module of `covey.cli.commands`."""
 _FORMER_NAMES = {"widen": "expand-vocab"}
@@ -42,7 +42,7 @@ _EPILOGUE = """examples:
 """
 
 
-def _parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:
+def parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:
     """The main parser, and the parser of each command."""
     parser = argparse.ArgumentParser(
         prog="covey", description=_DESCRIPTION, epilog=_EPILOGUE, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -59,7 +59,7 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     command, *rest = words or ["--help"]
     command = _FORMER_NAMES.get(command, command)
     _reject_unknown(command)
-    parser, commands = _parsers()
+    parser, commands = parsers()
     takes_words = command in commands and commands[command].get_default("words") is not None
     options, others = config_arguments.split_options(commands[command], rest) if takes_words else (rest, [])
     arguments = parser.parse_args([command, *options])

@@ -39,8 +39,8 @@ def find_target(name: str, checkpoint: str | None = None) -> Target:
         checkpoint: of a run: `final`, `best`, or the number of a step; None takes the final model.
 
     Raises:
-        RunDirectoryError: it is a run without a final model or without that checkpoint, an incomplete checkpoint, or
-            there is nothing by that name among other runs.
+        RunDirectoryError: it is a run without a final model, a checkpoint that is not there or incomplete (the message
+            lists the others), or there is nothing by that name among other runs.
         ModelError: adapters without the name of their base model.
     """
     folder = Path(name).expanduser()
@@ -58,15 +58,19 @@ def find_target(name: str, checkpoint: str | None = None) -> Target:
                 f"{folder} has no final_model: the run has not finished. Either {instead} `covey train` finish it."
             )
         return _with_adapters(name, run.final_model, folder, "final")
-    parent = folder.resolve().parent
-    if folder.is_dir() and folder.name.startswith("checkpoint-") and (parent / "config.yaml").is_file():
-        RunDirectory(parent).refuse_newer()
+    run = RunDirectory(folder.resolve().parent)
+    if folder.name.startswith("checkpoint-") and run.config.is_file():
+        run.refuse_newer()
         if not is_complete(folder):
-            raise RunDirectoryError(f"{folder} is not whole: writing it was cut short. Take another checkpoint.")
+            raise _no_checkpoint(RunDirectory(folder.parent), folder.name.removeprefix("checkpoint-"))
         return _with_adapters(name, folder, folder.parent, folder.name)
     if folder.is_dir():
         return _with_adapters(name, folder, None, "final")
+    if folder.name == run.final_model.name and run.config.is_file():
+        return find_target(str(folder.parent))  # which says why there is none
     _refuse_missing_run(name, folder)
+    if folder.name.startswith("checkpoint-"):
+        _refuse_missing_run(str(folder.parent), folder.parent)
     return Target(name, name)
 
 
@@ -100,11 +104,16 @@ def _checkpoint(name: str, run: RunDirectory, which: str) -> Target:
         return _with_adapters(name, found, run.root, "best")
     found = run.checkpoint(int(which)) if which.isdecimal() else None
     if found is None or not is_complete(found):
-        steps = ", ".join(str(step) for step, _ in run.complete_checkpoints()) or "none"
-        raise RunDirectoryError(
-            f"{run.root} has no whole checkpoint {which}. Give final, best, or the step of one that is there ({steps})."
-        )
+        raise _no_checkpoint(run, which)
     return _with_adapters(name, found, run.root, found.name)
+
+
+def _no_checkpoint(run: RunDirectory, which: str) -> RunDirectoryError:
+    steps = ", ".join(str(step) for step, _ in run.complete_checkpoints()) or "none"
+    return RunDirectoryError(
+        f"{run.root} has no whole checkpoint {which}; training.save_total_limit says how many are kept. Name the run "
+        f"with --checkpoint final, best, or the step of one that is there ({steps})."
+    )
 
 
 def _with_adapters(name: str, folder: Path, run: Path | None, state: str) -> Target:

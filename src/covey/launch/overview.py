@@ -69,6 +69,18 @@ class Measured:
         return cls(folder, rounds, _split_of(run) if on_gpus else Split(1, 1), on_gpus)
 
 
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """What rounds of measured times would be with a split and a staleness."""
+
+    split: Split
+    staleness: int
+    expected: Expected
+    speed: float
+    """Relative to this plan without staleness."""
+    suggested: bool
+
+
 def split_of(plan: LaunchPlan, config: Config) -> Split:
     """The plan's own split."""
     if plan.gpus == 0:
@@ -105,6 +117,27 @@ def suggested(measured: Measured, plan: LaunchPlan, config: Config, own: Split) 
         return expected(split.scaled(measured.rounds, measured.split or own), staleness).seconds
 
     return min(found, key=lambda split: (round(seconds(split), 9), split.sampling), default=own)
+
+
+def as_values(plan: LaunchPlan, config: Config, times: Path | None) -> dict[str, Any]:
+    """What `as_table` shows, for programs."""
+    processes = [
+        {"node": one.node, "name": one.name, "gpus": one.gpus, "role": _row(one, plan, config)[-1]}
+        for one in plan.processes
+    ]
+    measured = None if times is None else Measured.of(times)
+    comparable = measured is not None and bool(plan.gpus) == measured.on_gpus
+    return {
+        **{
+            "run": plan.run,
+            "nodes": plan.nodes,
+            "gpus_per_node": plan.gpus,
+            "processes": processes,
+            "notes": plan.notes,
+        },
+        "times": measured,
+        "expected": _outlooks(plan, config, measured)[0] if measured is not None and comparable else [],
+    }
 
 
 def as_table(plan: LaunchPlan, config: Config, times: Path | None, cpus: int) -> str:
@@ -155,10 +188,17 @@ def _expectations(plan: LaunchPlan, config: Config, measured: Measured, cpus: in
     if bool(plan.gpus) != measured.on_gpus:
         there, here = ("GPUs", "none") if measured.on_gpus else ("no GPU", "some")
         return [*lines, f"It had {there} and this plan has {here}: its times say nothing about it."]
-    own, given = split_of(plan, config), int(config.training.staleness)
-    from_split = measured.split or own
+    found, own, best = _outlooks(plan, config, measured)
     if measured.split is None:
         lines.append("Its files do not say on which GPUs it ran: the split of this plan is taken.")
+    lines += ["", *_columns(_HEADING, [_figures(one) for one in found]), ""]
+    return [*lines, *_advice(plan, best, own, max(1, int(config.training.staleness)), cpus)]
+
+
+def _outlooks(plan: LaunchPlan, config: Config, measured: Measured) -> tuple[list[Outlook], Split, Split]:
+    """The rows of the table; the plan's own split; the suggested one."""
+    own, given = split_of(plan, config), int(config.training.staleness)
+    from_split = measured.split or own
     asked = sorted({*STALENESS, given})
     shared = [(own, 0)] if own.shared else []
     splits = [(own, staleness) for staleness in asked] if not own.shared else shared
@@ -170,22 +210,17 @@ def _expectations(plan: LaunchPlan, config: Config, measured: Measured, cpus: in
     rows = []
     for split, staleness in splits:
         found = expected(split.scaled(measured.rounds, from_split), staleness)
-        mark = "suggested" if movable and (split, staleness) == (best, max(1, given)) else ""
-        rows.append(_figures(split, staleness, found, base, mark))
-    lines += ["", *_columns(_HEADING, rows), ""]
-    return [*lines, *_advice(plan, best, own, max(1, given), cpus)]
+        is_suggested = movable and (split, staleness) == (best, max(1, given))
+        rows.append(Outlook(split, staleness, found, base / found.seconds, is_suggested))
+    return rows, own, best
 
 
-def _figures(split: Split, staleness: int, found: Expected, base: float, mark: str) -> tuple[str, ...]:
+def _figures(one: Outlook) -> tuple[str, ...]:
+    split, found = one.split, one.expected
     return (
-        *(f"{split.sampling}{' (shared)' if split.shared else ''}", str(split.learning), str(staleness)),
-        *(
-            f"{found.seconds:.3g}",
-            f"{base / found.seconds:.2f}",
-            f"{found.sampling:.0%}",
-            f"{found.learning:.0%}",
-            mark,
-        ),
+        *(f"{split.sampling}{' (shared)' if split.shared else ''}", str(split.learning), str(one.staleness)),
+        *(f"{found.seconds:.3g}", f"{one.speed:.2f}", f"{found.sampling:.0%}", f"{found.learning:.0%}"),
+        "suggested" if one.suggested else "",
     )
 
 

@@ -206,3 +206,26 @@ def test_the_figures_of_several_right_answers_are_compared(tmp_path: Path, capsy
     assert main(["compare", str(a), str(b), "--metric", "maj@4"]) == 1
     shared = "accuracy, pass@2, pass@4, distinct@2, distinct@4, coverage@4."
     assert f"compared; those are {shared}" in capsys.readouterr().err
+
+
+def test_compare_prints_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    a, b = make_evaluation(tmp_path / "a", "0000110000"), make_evaluation(tmp_path / "b", "1111010000")
+    c = make_evaluation(tmp_path / "c", "0000110001")
+    assert main(["compare", "--json", str(a), str(b), str(c)]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [(one["letter"], one["path"], one["grader"]) for one in found["evaluations"]] == [
+        (letter, str(folder), "accuracy") for letter, folder in zip("ABC", (a, b, c), strict=True)
+    ]
+    first, second = found["differences"]
+    assert (first["metric"], first["of"], first["to"], first["problems"]) == ("accuracy", "B", "A", 10)
+    assert (first["difference"], first["p_value"], first["p_value_corrected"]) == pytest.approx((0.3, 0.375, 0.75))
+    assert (first["gained"], first["lost"]) == ([0, 1, 2, 3], [4])
+    assert first["plan"]["samples"]["value"] is None  # NaN: one sample of each
+    assert (second["of"], second["p_value_corrected"]) == ("C", 1)
+    (tmp_path / "run" / "evaluation").mkdir(parents=True)
+    (tmp_path / "run" / "config.yaml").touch()
+    a.rename(tmp_path / "run" / "evaluation" / "a")
+    assert main(["compare", str(tmp_path / "run"), "--json"]) == 0
+    (one,) = json.loads(capsys.readouterr().out)
+    assert one["settings"]["num_samples"] == 1
+    assert one["metrics"] == {"accuracy": {"value": None, "low": None, "high": None}}

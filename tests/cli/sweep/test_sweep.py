@@ -44,8 +44,8 @@ def sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, root: Path) -> SweepC
     monkeypatch.delenv("WORLD_SIZE", raising=False)
     (tmp_path / "job.py").write_text(JOB, encoding="utf-8")
 
-    def call(*words: str) -> int:
-        return run_sweep(request(*words), words, (sys.executable, str(tmp_path / "job.py")))
+    def call(*words: str, as_json: bool = False) -> int:
+        return run_sweep(request(*words), words, (sys.executable, str(tmp_path / "job.py")), as_json=as_json)
 
     return call
 
@@ -166,6 +166,20 @@ def test_a_sweep_without_a_name_is_named_like_a_run(sweep: SweepCall, tmp_path: 
     plan = make_plan(request("model=starter,qwen3_0.6b"))
     assert plan.directory.root.name.endswith("-arithmetic")
     assert "starter" not in plan.directory.root.name
+
+
+def test_the_results_as_json(sweep: SweepCall, capsys: pytest.CaptureFixture[str]) -> None:
+    assert sweep("seed=3,9", "run_name=s", as_json=True) == 0
+    out, err = capsys.readouterr()
+    best, other = json.loads(out)
+    assert (best["path"], best["job"]["swept"], best["state"]["state"]) == (
+        f"out/s/{best['job']['name']}",
+        {"seed": "9"},
+        "finished",
+    )
+    assert [one["figures"]["accuracy"]["value"] for one in (best, other)] == pytest.approx([0.29, 0.23])
+    assert best["figures"]["before"]["low"] == 0.05
+    assert "Written: " in err
 
 
 def test_one_failing_job_stops_no_other(sweep: SweepCall, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

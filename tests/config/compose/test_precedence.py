@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from covey.cli.main import main
-from covey.config import Config, compose, load
+from covey.config import Config, compose, load, to_yaml
 from covey.errors import ConfigError
 
 GLOBAL = "# @package _global_\n"
@@ -73,6 +73,13 @@ def test_a_recipes_keys_come_after_a_group_on_the_command_line_and_that_is_said(
     assert kept[0].startswith("model=gemma3_1b: r.yaml keeps its own model.name=a/b, as")
     assert kept[1].startswith("objective=dapo: r.yaml keeps its own training.loss_type=luspo, as")
     assert not [note for note in compose(["objective=dapo"], "recipe.yaml").notes if "keeps its own" in note]
+
+
+def test_a_group_over_the_whole_config_of_a_run_is_used_without_a_word() -> None:
+    Path("whole.yaml").write_text(to_yaml(load([])), encoding="utf-8")
+    found = compose(["evaluation=greedy"], "whole.yaml")
+    assert found.config.evaluation.temperature == 0
+    assert not [note for note in found.notes if "keeps its own" in note]
 
 
 def test_a_group_that_an_experiment_adds_may_be_overridden() -> None:

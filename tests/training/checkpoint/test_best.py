@@ -64,6 +64,8 @@ def test_the_best_is_kept_linked_and_reported(train: Train, capsys: pytest.Captu
     assert find_target(str(run), "6").state == "checkpoint-6"
     with pytest.raises(RunDirectoryError, match=r"no whole checkpoint 3.*\(2, 6\)"):
         find_target(str(run), "3")
+    with pytest.raises(RunDirectoryError, match=r"no whole checkpoint 3.*\(2, 6\)"):  # pruned
+        find_target(str(run / "checkpoint-3"))
 
 
 def test_a_resumed_run_remembers_it(train: Train) -> None:

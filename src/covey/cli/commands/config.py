@@ -8,8 +8,12 @@ from typing import Any
 
 from covey.cli import config_arguments
 from covey.cli.config_arguments import Request, value_of
+from covey.cli.json_output import add_json, print_json
 from covey.config import Config, differences, known_keys
+from covey.config.compose.build import as_dict
 from covey.config.compose.render import is_compared
+from covey.config.secrets import redact_value, without_secrets
+from covey.errors import ConfigError
 
 _DEFAULTS = ""
 """--diff without a recipe compares with the defaults."""
@@ -30,6 +34,7 @@ def add_parser(commands: Any) -> None:
         metavar="RECIPE",
         help="print only what differs from a run without arguments, or from another recipe",
     )
+    add_json(parser, "print the config, or with --diff what differs, as JSON")
     parser.set_defaults(run=run)
 
 
@@ -37,6 +42,8 @@ def run(arguments: argparse.Namespace) -> int:
     from covey.config import to_yaml
 
     request = config_arguments.read_request(arguments)
+    if arguments.as_json and (arguments.doc or arguments.cfg or arguments.info):
+        raise ConfigError("--json goes with the config and with --diff, not with --doc, --cfg or --info.")
     if arguments.doc:
         from covey.cli.explain import explain
 
@@ -47,21 +54,28 @@ def run(arguments: argparse.Namespace) -> int:
 
         return show(request, arguments.cfg, arguments.info)
     if arguments.diff is not None:
-        return _compare(arguments.diff, request)
+        return _compare(arguments.diff, request, as_json=arguments.as_json)
     composed = request.compose()
     config_arguments.print_notes(composed)
-    print(to_yaml(composed.config), end="")
+    if arguments.as_json:
+        print_json(without_secrets(as_dict(composed.config)))
+    else:
+        print(to_yaml(composed.config), end="")
     return 0
 
 
-def _compare(other: str, request: Request) -> int:
-    """Print a table of the keys that differ. A single recipe is compared with the defaults."""
+def _compare(other: str, request: Request, *, as_json: bool) -> int:
+    """Print the keys that differ. A single recipe is compared with the defaults."""
     if other and request.source is None:
         request, other = request.with_recipe(other), _DEFAULTS
     base = Request(other or None, (), (), request.config_dirs).compose()
     here = request.compose()
     config_arguments.print_notes(here)
     rows = _differences(base.config, here.config)
+    if as_json:
+        values = [(key, *(redact_value(key, value) for value in both)) for key, *both in rows]
+        print_json([{"key": key, "before": before, "here": after} for key, before, after in values])
+        return 0
     if not rows:
         print(f"Nothing differs from {other or 'the defaults'}.", file=sys.stderr)
         return 0
@@ -69,7 +83,6 @@ def _compare(other: str, request: Request) -> int:
     from rich.table import Table
     from rich.text import Text
 
-    from covey.config.secrets import redact_value
     from covey.config.values import show
 
     table = Table(box=SIMPLE_HEAD, pad_edge=False)

@@ -8,6 +8,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from covey.cli import config_arguments
+from covey.cli.json_output import print_json
 from covey.config.secrets import redact
 from covey.errors import ConfigError
 from covey.launch.machine import keep_one_gpu, this_machine
@@ -34,7 +35,13 @@ def add_parser(commands: Any) -> None:
         "--device", action="store_true", help="check this machine's GPU (or CPU) instead: right numbers, and how fast"
     )
     parser.add_argument("--quick", action="store_true", help="with --device: small shapes, under a minute")
-    parser.add_argument("--json", metavar="FILE", help="with --device: also write the results to a file")
+    parser.add_argument(
+        "--json",
+        nargs="?",
+        const="",
+        metavar="FILE",
+        help="print JSON in place of tables, for scripts; --device --json FILE: print tables, and write JSON there",
+    )
     parser.add_argument("--quiet", action="store_true", help="print only why training would not start")
     parser.add_argument("--processes", type=int, help="training processes of the run, where `covey launch` starts more")
     parser.set_defaults(run=run)
@@ -45,13 +52,18 @@ def run(arguments: argparse.Namespace) -> int:
         from covey.cli.device_check import run_checks
 
         return run_checks(quick=arguments.quick, file=arguments.json)
-    if arguments.quick or arguments.json:
-        raise ConfigError("--quick and --json go with --device, which checks this machine: `covey doctor --device`.")
+    if arguments.quick:
+        raise ConfigError(
+            "--quick and --json FILE go with --device, which checks this machine: `covey doctor --device`."
+        )
+    as_json = arguments.json is not None
+    if arguments.json:  # without --device it takes no file: this is the recipe
+        arguments.words.insert(0, arguments.json)
     request = config_arguments.read_request(arguments)
     processes = arguments.processes or int(os.environ.get("WORLD_SIZE", "1"))
     composed = request.compose(lambda config: processes)
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    console = config_arguments.make_console()
+    console = config_arguments.make_console(stderr=as_json)
     from covey.training.doctor import examine, try_steps
     from covey.training.preflight.findings import Mark, PreflightFinding, worst
     from covey.training.staleness_advice import CHECK, Hardware
@@ -81,7 +93,14 @@ def run(arguments: argparse.Namespace) -> int:
         measured = list(try_steps(composed.config, console, hardware))
         replaced = {CHECK} & {finding.check for finding in measured}
         findings = [*(one for one in findings if one.check not in replaced), *measured]
-    _print(console, findings, prompts)
+    if as_json:
+        found = [
+            {"severity": one.mark.name.lower(), "check": one.check, "result": one.result, "advice": one.advice}
+            for one in findings
+        ]
+        print_json({"findings": found, "prompts": prompts})
+    else:
+        _print(console, findings, prompts)
     return 1 if worst(findings) is Mark.WRONG else 0
 
 

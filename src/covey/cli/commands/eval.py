@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from covey.cli import config_arguments
+from covey.cli.json_output import add_json, print_json
 from covey.config import Flag
 from covey.errors import ConfigError
 
@@ -21,9 +22,9 @@ def add_parser(commands: Any) -> None:
         "eval",
         help="evaluate a model, a run or a checkpoint",
         description=(
-            "Sample answers to held-out problems (dataset=…) or benchmarks (benchmarks=[gsm8k,math500,aime24,amc23,"
-            "minerva,olympiadbench]), grade them, and report every figure with its 95% interval. A run brings its "
-            "own settings. evaluation=greedy, standard or liberal sets the sampling. A stopped evaluation resumes; "
+            "Sample answers to held-out problems (dataset=…) or benchmarks ('benchmarks=[gsm8k,math500]'; also aime24, "
+            "amc23, minerva, olympiadbench), grade them, and report every figure with its 95% interval. A run brings "
+            "its own settings. evaluation=greedy, standard or liberal sets the sampling. A stopped evaluation resumes; "
             "one on fewer of the same problems (evaluation.max_problems) is extended."
         ),
     )
@@ -47,6 +48,7 @@ def add_parser(commands: Any) -> None:
         default=[],
         help="read a benchmark from a local file; may be repeated",
     )
+    add_json(parser)
     parser.set_defaults(run=run)
 
 
@@ -66,7 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
     config_arguments.check_paths(benchmarks or config_arguments.data_paths(config))
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     config_arguments.print_notes(composed)
-    console = config_arguments.make_console()
+    console = config_arguments.make_console(stderr=arguments.as_json)
     with console.status("Loading PyTorch …"):
         from covey.evaluation.job import run_evaluations
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -83,7 +85,9 @@ def run(arguments: argparse.Namespace) -> int:
 
         how = {"every_row": arguments.every_row, "overwrite": arguments.overwrite}
         found = run_evaluations(config, target, paths, out, show, **how)
-    for evaluation in found:
+    if arguments.as_json:
+        print_json([{"path": one.folder, "settings": one.settings, "metrics": one.summary} for one in found])
+    for evaluation in found if not arguments.as_json else ():
         _print(console, evaluation)
     own_file = config.dataset.path and target.run is None and not config.evaluation.benchmarks
     if own_file and not arguments.every_row:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from covey.cli import config_arguments
+from covey.cli.json_output import add_json, print_json
 from covey.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--times", metavar="RUN", help="with --plan: take the times of this run, which may be running")
     parser.add_argument("--slurm", action="store_true", help="submit the run as a Slurm job (launch.slurm.*)")
     parser.add_argument("--multirun", "-m", action="store_true", help="a sweep, as with `covey train --multirun`")
+    add_json(parser, "with --plan: print the plan as JSON, for scripts")
     parser.set_defaults(run=run)
 
 
@@ -47,6 +49,8 @@ def run(arguments: argparse.Namespace) -> int:
     sweep = arguments.multirun or request.is_sweep
     if arguments.times and not arguments.plan:
         raise ConfigError("--times goes with --plan, which prints what these times promise: `covey launch --plan`.")
+    if arguments.as_json and not arguments.plan and not sweep:
+        raise ConfigError("--json goes with --plan, whose table it replaces; --dry-run prints the whole plan as YAML.")
     planned = arguments.dry_run or arguments.plan
     if arguments.cfg or arguments.info or (sweep and not arguments.slurm and not planned):
         from covey.cli.commands import train
@@ -77,11 +81,14 @@ def run(arguments: argparse.Namespace) -> int:
     if job is not None:  # a job that was pre-empted must find its run again
         name = f"{name.partition('-')[2].partition('-')[2]}-{job}"
     if arguments.plan:
-        from covey.launch.overview import as_table
+        from covey.launch.overview import as_table, as_values
 
         plan = make_plan(config, name, machine)
         times = Path(arguments.times) if arguments.times else _own_run(request.source, plan.run)
-        print(as_table(plan, config, times, machine.cpus), end="")
+        if arguments.as_json:
+            print_json(as_values(plan, config, times))
+        else:
+            print(as_table(plan, config, times, machine.cpus), end="")
         return 0
     if arguments.slurm:
         return _as_job(arguments, composed, name, machine)

@@ -34,7 +34,7 @@ def add_parser(commands: Any) -> None:
         usage="covey runs [FOLDER] [--baseline RUN] [--json]\n       covey runs tail|path|rm RUN … [--in FOLDER]",
         description=(
             "List the runs and evaluations in a folder, the newest first: status, model, data, steps, and the newest "
-            "held-out figure with its 95%% interval. `tail` prints the end of a run's log, `path` its folder, and `rm` "
+            "held-out figure with its 95% interval. `tail` prints the end of a run's log, `path` its folder, and `rm` "
             "deletes it after a question. RUN is a name from the list, or a folder; a folder called tail, path or rm "
             "is ./tail."
         ),
@@ -46,7 +46,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("-n", dest="lines", type=int, metavar="LINES", help="of tail: how many lines (20)")
     parser.add_argument("-f", "--follow", action="store_true", help="of tail: go on until the run ends")
     parser.add_argument("-y", "--yes", action="store_true", help="of rm: do not ask")
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=run, actions=tuple(_ACTIONS))
 
 
 def run(arguments: argparse.Namespace) -> int:

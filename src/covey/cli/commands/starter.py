@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from covey.cli.json_output import add_json, print_json
 from covey.config.groups.dataset import TASKS
 from covey.errors import ConfigError
 
@@ -35,6 +36,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--steps", type=int, help="optimiser steps, instead of the default")
     parser.add_argument("--seed", type=int, default=0, help="seed of weights and documents (default: 0)")
     parser.add_argument("--overwrite", action="store_true", help="replace an existing model")
+    add_json(parser)
     parser.set_defaults(run=run, words=())
 
 
@@ -69,7 +71,7 @@ def run(arguments: argparse.Namespace) -> int:
         TimeRemainingColumn,
     )
 
-    console = Console()
+    console = Console(stderr=arguments.as_json)
     from covey.evaluation.starter import measure_agent, measure_starter, measure_task
     from covey.model.starter.coldstart import AGENT, TASK_STARTS, ColdStart, save_starter, train_starter
 
@@ -101,7 +103,10 @@ def run(arguments: argparse.Namespace) -> int:
             measure = measure_agent if arguments.agent else measure_starter
             figures = measure(model, tokenizer, seed=arguments.seed)
     save_starter(model, tokenizer, figures.card(settings, model.num_parameters()), target)
-    console.print(figures.table())
+    if arguments.as_json:
+        print_json({"folder": target, "figures": figures if config is None else figures.estimates})
+    else:
+        console.print(figures.table())
     more = " environment=calculator" if arguments.agent else ""
     command = f"covey train model={name} model.name={target}{more}"  # the group brings the starter's own tuning
     if task:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 from io import StringIO
 from typing import Any
 
 from covey.cli import config_arguments
+from covey.cli.json_output import add_json, print_json
 from covey.cli.main_process import is_main
 from covey.launch.machine import keep_one_gpu
 
@@ -25,6 +27,7 @@ def add_parser(commands: Any) -> None:
         help="a sweep: key=a,b or group=a,b or key=range(1,4) runs every combination, one after the other or where "
         "hydra/launcher=… sends them, and compares them at the end",
     )
+    add_json(parser, "print the figures at the end as JSON, and everything else on stderr")
     parser.set_defaults(run=run)
 
 
@@ -38,7 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
     if sweep:
         from covey.cli.sweep import run_sweep
 
-        return run_sweep(request, arguments.given)
+        return run_sweep(request, arguments.given, as_json=arguments.as_json)
     composed = request.compose()
     config_arguments.check_names(composed.config)
     if is_main():
@@ -48,7 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # DDP warns needlessly in every process
     from rich.console import Console
 
-    console = Console() if is_main() else Console(file=StringIO(), quiet=True)
+    console = Console(stderr=arguments.as_json) if is_main() else Console(file=StringIO(), quiet=True)
     for note in (*composed.notes, *filter(None, [keep_one_gpu()])):
         console.print(f"· {note}", markup=False, highlight=False, soft_wrap=True)
     from covey.training.end_of_run import end_run
@@ -58,4 +61,8 @@ def run(arguments: argparse.Namespace) -> int:
     with composed.naming_places():
         result = run_training(composed.config, name, console)
     end_run(result, composed.config, console)
+    if arguments.as_json and result.main:
+        run = result.run
+        summary = json.loads(run.summary.read_bytes()) if run.summary.is_file() else None
+        print_json({"run": run.root, "finished": result.finished, "step": result.step, "summary": summary})
     return 0 if result.signal is None else 128 + result.signal

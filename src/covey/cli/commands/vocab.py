@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from covey.cli.json_output import add_json, print_json
 from covey.errors import ModelError
 from covey.model.reasoning_vocab import MAP_FILE
 
@@ -50,6 +51,7 @@ def add_parser(commands: Any) -> None:
         help="evaluate the model with its reasoning tokens and without them (folded back), and compare the two",
     )
     parser.add_argument("--out", metavar="DIR", help="folder for the output, in place of the run directory")
+    add_json(parser)
     parser.set_defaults(run=run)
 
 
@@ -65,7 +67,7 @@ def run(arguments: argparse.Namespace) -> int:
     from covey.runlog.completions import read_completions
 
     target = find_target(str(folder), arguments.checkpoint)
-    console = make_console()
+    console = make_console(stderr=arguments.as_json)
     with console.status("Loading the model …"):
         from covey.evaluation.job import load_policy
         from covey.model.reasoning_vocab.decoding import Reader
@@ -87,6 +89,9 @@ def run(arguments: argparse.Namespace) -> int:
     out = Path(arguments.out) if arguments.out else folder
     out.mkdir(parents=True, exist_ok=True)
     page = write_vocabulary(record, found, out)
+    if arguments.as_json:
+        print_json({"page": page, **found})
+        return 0
     _print(console, found, arguments.top)
     console.print(str(page), markup=False, highlight=False, soft_wrap=True)
     return 0

@@ -12,6 +12,7 @@ from pathlib import Path
 from rich.console import Console
 
 from covey.cli.config_arguments import Request, make_console
+from covey.cli.json_output import print_json
 from covey.cli.sweep.display import SweepDisplay, as_table
 from covey.cli.sweep.launch import SweepLaunchError, check_hydra, check_launcher, is_default_launcher, launch
 from covey.cli.sweep.plan import SweepPlan, make_plan
@@ -27,13 +28,16 @@ from covey.runlog.sweep import FAILED, FINISHED, RUNNING, WAITING
 from covey.training.distributed.processes import signal_handler
 
 
-def run_sweep(request: Request, given: Sequence[str], command: Sequence[str] = COMMAND) -> int:
+def run_sweep(
+    request: Request, given: Sequence[str], command: Sequence[str] = COMMAND, *, as_json: bool = False
+) -> int:
     """Run every job of a sweep that has not finished yet, and compare them all.
 
     Args:
         request: what the command line asks for.
         given: the words of the command line, to print how to resume.
         command: what runs one config; `--config FILE` is appended.
+        as_json: print the results as JSON on stdout, and everything else on stderr.
 
     Returns:
         The exit code: 1 when a job failed, 128 and the signal when one ended the sweep.
@@ -49,7 +53,7 @@ def run_sweep(request: Request, given: Sequence[str], command: Sequence[str] = C
     check_hydra(request.hydra)
     check_launcher(request.hydra, request.config_dirs)
     plan = make_plan(request)
-    console = make_console()
+    console = make_console(stderr=as_json)
     for note in plan.notes:
         _print(console, f"· {note}")
     runner = JobRunner(plan.directory.root, command)
@@ -73,6 +77,8 @@ def run_sweep(request: Request, given: Sequence[str], command: Sequence[str] = C
             console.print(as_table(sheet))
             for note in sheet.notes:
                 _print(console, note)
+    if as_json:
+        print_json([{"path": plan.directory.run(one.job).root, **dataclasses.asdict(one)} for one in results])
     return _close(plan, results, request, given, runner.stopped_by, launch_error, console)
 
 

@@ -88,7 +88,7 @@ class Merging:
             what = f"{choice.group}={choice.option}"
             if choice not in self._preset.choices:  # which has a note of its own
                 self.notes.append(f"{choice.origin}: {what} is used, as nothing else of {choice.group} is chosen")
-        self.notes += [*self._computed, *self._kept_by_recipes(), *self._own_options()]
+        self.notes += [*self._computed, *self._kept_by_recipes(found), *self._own_options()]
         if not self.files.complete:
             typed = [source for part, source in self._pairs() if part.is_recipe] + [self.sources[-1]]
             named_there = set().union(*(source.keys for source in typed))
@@ -308,7 +308,7 @@ class Merging:
             if key not in named and not key.startswith(f"{choice.group}.") and value_of(after, key) == value:
                 self.notes.append(f"{key}={value}, as the group {choice.group}={choice.option} has it")
 
-    def _kept_by_recipes(self) -> Iterator[str]:
+    def _kept_by_recipes(self, values: Mapping[str, Any]) -> Iterator[str]:
         """Notes on what an option that the command line chooses sets, and a recipe, which comes after it, too."""
         typed = self.sources[-1].keys
         for part, source in self._pairs():
@@ -316,7 +316,8 @@ class Merging:
             ours = {setting.key: setting.value for setting in source.settings if not setting.implied}
             for above, later in list(self._pairs())[: self.composition.place(by)] if by is not None else ():
                 theirs = {s.key: s.value for s in later.settings if not s.implied and s.key not in typed}
-                kept = [f"{key}={show(theirs[key])}" for key in ours if key in theirs and theirs[key] != ours[key]]
+                differ = [key for key in ours if key in theirs and theirs[key] != ours[key]]
+                kept = [f"{key}={show(theirs[key])}" for key in differ if value_of(values, key) != ours[key]]
                 if above.is_recipe and above.path != by and kept:
                     yield (
                         f"{part.group}={part.path.rpartition('/')[2]}: {above.file.path.name} keeps its own "

@@ -20,7 +20,7 @@ from covey.config.groups.objective.settings import SETTINGS
 from covey.config.keys import GROUPS, check_known, kinds
 from covey.config.schema import Config
 from covey.config.secrets import is_secret_key, without_secrets
-from covey.config.values import BadKeyError, describe
+from covey.config.values import BadKeyError, describe, members, show
 
 HEADER = """\
 # The resolved config of a run. It can be run again: covey train --config THIS_FILE
@@ -89,6 +89,8 @@ class KeyDoc:
     doc: str
     origin: str
     """`covey`, or `trl` for the fields of GRPOConfig."""
+    choices: tuple[str, ...] = ()
+    """The values that it takes, as they are written, where they can be listed."""
 
 
 def document(key: str) -> KeyDoc:
@@ -105,22 +107,24 @@ def document(key: str) -> KeyDoc:
     group, _, name = key.rpartition(".")
     if group == "training":
         field = snapshot.fields()[name]
-        return KeyDoc(key, _words(field.type, field.choices), field.default, _explained(name), "trl")
+        return _key_doc(key, field.type, field.choices, field.default, _explained(name), "trl")
     owner = GROUPS.get(group, Config)
     (item,) = [found for found in dataclasses.fields(owner) if found.name == name]
     default = item.default_factory() if item.default_factory is not dataclasses.MISSING else item.default
-    words = _words(str(item.type), item.metadata.get("choices") or ())
     places = [item.metadata.get("declared", ("", "")), *((kind.__name__, name) for kind in owner.__mro__)]
     doc = next(_docs()[place] for place in places if place in _docs())
-    return KeyDoc(key, words, default, doc, "covey")
+    return _key_doc(key, str(item.type), item.metadata.get("choices") or (), default, doc, "covey")
 
 
 def _explained(name: str) -> str:
     return snapshot.explanations().get(name, f"See `{name}` in the documentation of TRL's GRPOConfig.")
 
 
-def _words(kind: str, choices: tuple[Any, ...]) -> str:
-    return f"{describe(kind)}: {', '.join(map(str, choices))}" if choices else describe(kind)
+def _key_doc(key: str, kind: str, choices: tuple[Any, ...], default: Any, doc: str, origin: str) -> KeyDoc:
+    words = f"{describe(kind)}: {', '.join(map(str, choices))}" if choices else describe(kind)
+    listed = choices or ((True, False) if "bool" in members(kind) else ())
+    listed = (*listed, None) if listed and "None" in members(kind) and None not in listed else listed
+    return KeyDoc(key, words, default, doc, origin, tuple(map(show, listed)))
 
 
 def _comparable(config: Config) -> Mapping[str, Any]:

@@ -50,7 +50,7 @@ def check_environments(config: Config, runner: EnvironmentRunner) -> str:
         raise EnvironmentSetupError(
             f"{'; '.join(unrewarded)}: without get_reward, nothing rewards its episodes, as rewards.funcs is empty. "
             "Add get_reward(self), which returns a number, or name rewards: rewards=default has exact_match and "
-            "format, rewards.funcs=[file.py:function] your own."
+            "format, 'rewards.funcs=[file.py:function]' your own."
         )
     return "; ".join(found)
 

@@ -64,8 +64,8 @@ class PreflightFinding:
     def refusal(self) -> CoveyError:
         """The error with which training refuses to start."""
         return self.error or PreflightError(
-            f"{self.text} Nothing was started. `covey doctor` shows every check; ignore_checks=[{self.key}] trains all "
-            "the same."
+            f"{self.text} Nothing was started. `covey doctor` shows every check; 'ignore_checks=[{self.key}]' trains "
+            "all the same."
         )
 
 
