@@ -334,8 +334,10 @@ def vocabulary_panels(rows: Sequence[Row]) -> list[Panel]:
 
 def _stages(rows: Sequence[Row]) -> Panel:
     lines = _lines(rows, *STAGES)
-    known = {step: sum(dict(one.points).get(step, 0.0) for one in lines) for step, _ in series(rows, names.STEP_TIME)}
-    rest: list[Point] = [(step, max(0.0, seconds - known[step])) for step, seconds in series(rows, names.STEP_TIME)]
+    known: dict[int, float] = {}
+    for step, seconds in (point for one in lines for point in one.points):
+        known[step] = known.get(step, 0.0) + seconds
+    rest: list[Point] = [(step, max(0.0, seconds - known.get(step, 0.0))) for step, seconds in series(rows, names.STEP_TIME)]
     if any(one.points for one in lines):
         lines.append(Series("other", rest, 5))
     else:

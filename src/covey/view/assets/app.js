@@ -38,7 +38,11 @@
     if (now > 1) main.focus({ preventScroll: true });
   };
 
-  // Files change faster than pages are drawn: changes that come meanwhile are taken together.
+  // Files change faster than pages are drawn: changes that come meanwhile are taken together. A page that nobody sees is
+  // not drawn, and drawing takes a third of the time at most.
+  const seen = () => new Promise((resolve) => {
+    if (document.hidden) document.addEventListener("visibilitychange", resolve, { once: true }); else resolve();
+  });
   let waiting = null;
   let drawing = false;
   const changed = async (ids) => {
@@ -46,13 +50,16 @@
     if (drawing) return;
     drawing = true;
     while (waiting !== null) {
+      await seen();
       const taken = waiting === "all" ? null : waiting;
       waiting = null;
+      const began = performance.now();
       try {
         await page.changed?.(taken);
       } catch (error) {
         announce(error.message);
       }
+      await new Promise((resolve) => setTimeout(resolve, 2 * (performance.now() - began)));
     }
     drawing = false;
   };
