@@ -44,7 +44,7 @@ def set_label(name: str) -> str:
 
 def reward_names(rows: Sequence[Row]) -> list[str]:
     """The reward functions of the run, in the order of the rows."""
-    return list(dict.fromkeys(reward for row in rows for name in row if (reward := names.rewarded(name))))
+    return list(dict.fromkeys(reward for name in names.logged(rows) if (reward := names.rewarded(name))))
 
 
 def make_sections(rows: Sequence[Row], config: Mapping[str, Any]) -> Sections:
@@ -102,7 +102,7 @@ def _held_out(rows: Sequence[Row], config: Mapping[str, Any]) -> list[Panel]:
     grader = grader_of(config, rows)
     own = f"{names.MEAN_REWARD}/"
     found = dict.fromkeys(
-        name.partition(f"/{own}")[2] for row in rows for name in row if name.startswith(f"eval/{own}")
+        name.partition(f"/{own}")[2] for name in names.logged(rows) if name.startswith(f"eval/{own}")
     )
     functions = [
         Series(name.replace("_", " "), series(rows, names.eval_name(names.TEST_SET, own + name)), colour, smooth=False)
