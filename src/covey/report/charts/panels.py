@@ -101,9 +101,7 @@ def _evaluated(rows: Sequence[Row], metric: str, first_colour: int = 0) -> list[
 def _held_out(rows: Sequence[Row], config: Mapping[str, Any]) -> list[Panel]:
     grader = grader_of(config, rows)
     own = f"{names.MEAN_REWARD}/"
-    found = dict.fromkeys(
-        name.partition(f"/{own}")[2] for name in names.logged(rows) if name.startswith(f"eval/{own}")
-    )
+    found = dict.fromkeys(name.partition(f"/{own}")[2] for name in names.logged(rows) if name.startswith(f"eval/{own}"))
     functions = [
         Series(name.replace("_", " "), series(rows, names.eval_name(names.TEST_SET, own + name)), colour, smooth=False)
         for colour, name in enumerate(found)
@@ -337,7 +335,8 @@ def _stages(rows: Sequence[Row]) -> Panel:
     known: dict[int, float] = {}
     for step, seconds in (point for one in lines for point in one.points):
         known[step] = known.get(step, 0.0) + seconds
-    rest: list[Point] = [(step, max(0.0, seconds - known.get(step, 0.0))) for step, seconds in series(rows, names.STEP_TIME)]
+    times = series(rows, names.STEP_TIME)
+    rest: list[Point] = [(step, max(0.0, seconds - known.get(step, 0.0))) for step, seconds in times]
     if any(one.points for one in lines):
         lines.append(Series("other", rest, 5))
     else:
