@@ -121,9 +121,8 @@ def measure(root: Path, repeats: int) -> None:
             json.dumps(found)
             times.append(1000 * (time.perf_counter() - began))
             worked.append(1000 * (time.process_time() - before))
-        print(
-            f"| {name} | {found['total']:,} | {statistics.median(times):.0f} | {max(times):.0f} | {statistics.median(worked):.0f} |"
-        )
+        figures = statistics.median(times), max(times), statistics.median(worked)
+        print(f"| {name} | {found['total']:,} | {' | '.join(f'{one:.0f}' for one in figures)} |")
 
 
 if __name__ == "__main__":

@@ -23,8 +23,8 @@ def add_parser(commands: Any) -> None:
         description=(
             "Sample answers to held-out problems (dataset=…) or benchmarks (benchmarks=[gsm8k,math500,aime24,amc23,"
             "minerva,olympiadbench]), grade them, and report every figure with its 95% interval. A run brings its "
-            "own settings. evaluation=greedy, standard or liberal sets the sampling. A stopped evaluation resumes; one on "
-            "fewer of the same problems (evaluation.max_problems) is extended."
+            "own settings. evaluation=greedy, standard or liberal sets the sampling. A stopped evaluation resumes; "
+            "one on fewer of the same problems (evaluation.max_problems) is extended."
         ),
     )
     config_arguments.add_arguments(parser)

@@ -124,6 +124,7 @@
     let sources = [];
     let total = 0;
     let pages = new Map(); // of the present filters: a number to its rows, or to undefined while they are asked for
+    let stale = new Map(); // those before the files changed, shown until the new ones are there
     let asked = 0; // counts requests, so that an answer that comes late is dropped
     let opened = 0;
     let chosen = row; // the row that is selected, and its place in the list
@@ -192,7 +193,7 @@
       if (key === drawn) return;
       drawn = key;
       const lines = [];
-      for (let at = first; at < last; at += 1) lines.push(line(pages.get(Math.floor(at / PAGE))?.[at % PAGE], at));
+      for (let at = first; at < last; at += 1) lines.push(line((pages.get(Math.floor(at / PAGE)) ?? stale.get(Math.floor(at / PAGE)))?.[at % PAGE], at));
       space.replaceChildren(...lines);
       const active = lines.find((one) => one.classList.contains("chosen"));
       if (active) list.setAttribute("aria-activedescendant", active.id); else list.removeAttribute("aria-activedescendant");
@@ -284,6 +285,7 @@
       if (now !== asked) return;
       notes.textContent = (found.damaged ?? []).join(" ");
       form.hidden = false;
+      stale = keep ? pages : new Map();
       pages = new Map([[0, found.rows]]);
       total = found.total;
       offer(found.facets);

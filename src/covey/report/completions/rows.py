@@ -115,9 +115,10 @@ def evaluated_group(items: Sequence[CompletionRow], step: int | None, most: int 
 def _as_row(item: CompletionRow) -> CompletionRow:
     """A held-out completion as a row of training's; an episode's messages begin with those of its prompt."""
     messages = item.get("messages")
-    if not messages:
+    if not isinstance(messages, list) or not messages:
         return item
-    begin = next((at for at, one in enumerate(messages) if one.get("role") == "assistant"), len(messages))
+    roles = [one.get("role") if isinstance(one, Mapping) else None for one in messages]
+    begin = roles.index("assistant") if "assistant" in roles else len(roles)
     return {**item, names.COLUMN_PROMPT: messages[:begin], names.COLUMN_COMPLETION: messages[begin:]}
 
 

@@ -63,19 +63,23 @@
     }
     drawing = false;
   };
-  const events = new EventSource("/api/events");
-  let lost = false;
-  events.addEventListener("changed", (event) => changed(JSON.parse(event.data).runs));
-  events.addEventListener("runs", () => changed(null));
-  events.addEventListener("error", () => {
-    lost = true;
-    announce("The connection is lost: what you see may be old. Start `covey view` again if it was stopped.");
-  });
-  events.addEventListener("open", () => {
-    announce("");
-    if (lost) changed(null);
-    lost = false;
-  });
+  // A page that nobody sees listens to nothing: browsers have six connections to one server, for all pages together.
+  let events = null;
+  const listen = () => {
+    events?.close();
+    events = null;
+    if (document.hidden) return;
+    events = new EventSource("/api/events");
+    events.addEventListener("changed", (event) => changed(JSON.parse(event.data).runs));
+    events.addEventListener("runs", () => changed(null));
+    events.addEventListener("error", () => announce("The connection is lost: what you see may be old. Start `covey view` again if it was stopped."));
+    events.addEventListener("open", () => {
+      announce("");
+      changed(null); // what has changed before
+    });
+  };
+  document.addEventListener("visibilitychange", listen);
+  listen();
 
   const help = () => {
     const dialog = element("dialog", { class: "form", "aria-label": "Keyboard shortcuts", onclose: () => dialog.remove() }, element("h2", {}, "Keys"),
