@@ -38,11 +38,8 @@
     if (now > 1) main.focus({ preventScroll: true });
   };
 
-  // Files change faster than pages are drawn: changes that come meanwhile are taken together. A page that nobody sees is
-  // not drawn, and drawing takes a third of the time at most.
-  const seen = () => new Promise((resolve) => {
-    if (document.hidden) document.addEventListener("visibilitychange", resolve, { once: true }); else resolve();
-  });
+  // Files change faster than pages are drawn: changes that come meanwhile are taken together.
+  // Drawing takes a third of the time at most.
   let waiting = null;
   let drawing = false;
   const changed = async (ids) => {
@@ -50,7 +47,6 @@
     if (drawing) return;
     drawing = true;
     while (waiting !== null) {
-      await seen();
       const taken = waiting === "all" ? null : waiting;
       waiting = null;
       const began = performance.now();
