@@ -108,7 +108,7 @@ def _go(page: Any, hash_: str) -> None:
     _wait(page, lambda: _all(page, "main .page") and not _all(page, "[aria-busy]:not([hidden] *)"))
 
 
-def _wait(page: Any, found: Callable[[], Any], seconds: float = 120) -> Any:
+def _wait(page: Any, found: Callable[[], Any], seconds: float = 300) -> Any:
     from selenium.common.exceptions import StaleElementReferenceException
     from selenium.webdriver.support.ui import WebDriverWait
 
@@ -134,9 +134,9 @@ def test_a_walk_while_a_run_trains(chromium: Any, tmp_path: Path) -> None:
     """The list, curves that move, a completion as it is on disk, and the comparison with an earlier run."""
     out = f"output_dir={tmp_path}"
     with _covey("train", out, "run_name=before", "training.max_steps=5", *TRAINING) as earlier:
-        said, _ = earlier.communicate(timeout=400)
+        said, _ = earlier.communicate(timeout=900)
     assert earlier.returncode == 0, said
-    words = ("train", out, "run_name=now", "seed=1", "training.max_steps=25", *TRAINING)
+    words = ("train", out, "run_name=now", "seed=1", "training.max_steps=12", *TRAINING)
     with _view(tmp_path) as address, _covey(*words) as training:
         chromium.get_log("browser")
         open_address(chromium, address)
@@ -160,7 +160,7 @@ def test_a_walk_while_a_run_trains(chromium: Any, tmp_path: Path) -> None:
         assert shown == written["content"]
         _picture(chromium, "completion")
 
-        said, _ = training.communicate(timeout=400)
+        said, _ = training.communicate(timeout=900)
         assert training.returncode == 0, said
         _wait(chromium, lambda: _one(chromium, ".run-top .badge").text == "finished")
         _go(chromium, "#/")

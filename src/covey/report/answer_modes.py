@@ -55,7 +55,7 @@ def modes_rows(rows: Sequence[Row]) -> list[ModesRow]:
 def largest_k(rows: Sequence[Row], held_out: str, kind: str) -> str | None:
     """The metric of this kind with the largest k, as `coverage@8`; None without one."""
     start = names.eval_name(held_out, f"{kind}@")
-    ks = {name.removeprefix(start) for row in rows for name in row if name.startswith(start)}
+    ks = {name.removeprefix(start) for name in names.logged(rows) if name.startswith(start)}
     whole = [int(k) for k in ks if k.isdigit()]
     return f"{kind}@{max(whole)}" if whole else None
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Any, TypeVar
 
 STEP = "step"
@@ -241,6 +242,11 @@ def evaluated_set(name: str) -> str | None:
     """The evaluation set, if this is the name of an accuracy or of a mean reward; else None."""
     found = _EVALUATED.fullmatch(name)
     return (found.group(1) or TEST_SET) if found else None
+
+
+def logged(rows: Iterable[Mapping[str, object]]) -> list[str]:
+    """Every name in these rows, in the order of its first row: there are few, but long runs have many rows."""
+    return list(dict.fromkeys(chain.from_iterable(rows)))
 
 
 def held_out_sets(rows: Iterable[Mapping[str, object]]) -> list[str]:

@@ -40,7 +40,7 @@ _OUTCOME_COLOURS = {
 
 def reward_names(rows: Sequence[Row]) -> list[str]:
     """The reward functions of the run, in the order of the rows."""
-    return list(dict.fromkeys(reward for row in rows for name in row if (reward := names.rewarded(name))))
+    return list(dict.fromkeys(reward for name in names.logged(rows) if (reward := names.rewarded(name))))
 
 
 def make_sections(rows: Sequence[Row], config: Mapping[str, Any]) -> Sections:
@@ -97,9 +97,7 @@ def _evaluated(rows: Sequence[Row], metric: str, first_colour: int = 0) -> list[
 def _held_out(rows: Sequence[Row], config: Mapping[str, Any]) -> list[Panel]:
     grader = grader_of(config, rows)
     own = f"{names.MEAN_REWARD}/"
-    found = dict.fromkeys(
-        name.partition(f"/{own}")[2] for row in rows for name in row if name.startswith(f"eval/{own}")
-    )
+    found = dict.fromkeys(name.partition(f"/{own}")[2] for name in names.logged(rows) if name.startswith(f"eval/{own}"))
     functions = [
         Series(name.replace("_", " "), series(rows, names.eval_name(names.TEST_SET, own + name)), colour, smooth=False)
         for colour, name in enumerate(found)
@@ -330,8 +328,11 @@ def vocabulary_panels(rows: Sequence[Row]) -> list[Panel]:
 
 def _stages(rows: Sequence[Row]) -> Panel:
     lines = _lines(rows, *STAGES)
-    known = {step: sum(dict(one.points).get(step, 0.0) for one in lines) for step, _ in series(rows, names.STEP_TIME)}
-    rest: list[Point] = [(step, max(0.0, seconds - known[step])) for step, seconds in series(rows, names.STEP_TIME)]
+    known: dict[int, float] = {}
+    for step, seconds in (point for one in lines for point in one.points):
+        known[step] = known.get(step, 0.0) + seconds
+    times = series(rows, names.STEP_TIME)
+    rest: list[Point] = [(step, max(0.0, seconds - known.get(step, 0.0))) for step, seconds in times]
     if any(one.points for one in lines):
         lines.append(Series("other", rest, 5))
     else:

@@ -39,6 +39,7 @@
   };
 
   // Files change faster than pages are drawn: changes that come meanwhile are taken together.
+  // Drawing takes a third of the time at most.
   let waiting = null;
   let drawing = false;
   const changed = async (ids) => {
@@ -48,11 +49,13 @@
     while (waiting !== null) {
       const taken = waiting === "all" ? null : waiting;
       waiting = null;
+      const began = performance.now();
       try {
         await page.changed?.(taken);
       } catch (error) {
         announce(error.message);
       }
+      await new Promise((resolve) => setTimeout(resolve, 2 * (performance.now() - began)));
     }
     drawing = false;
   };

@@ -53,12 +53,13 @@
     if (!isRun) delete panes.Overview;
     let browser = null;
 
-    const drawTop = ({ entry, title, ended }) => {
+    const drawTop = ({ entry, title, ended, traceback }) => {
       const training = ["training", "preparing"].includes(entry.status);
       renew(top, element("p", { class: "run" }, badge(entry.status), element("a", { href: link("") }, "Runs"), ` / ${entry.id === "." ? entry.name : entry.id}`),
         element("h1", {}, title || entry.name),
         element("p", { class: "ended" }, training ? progress(entry) : null, training ? " What is shown here follows the run." : entry.message ?? ended ?? ""),
-        element("p", { class: "tags" }, tagsOf(entry), entry.note ? element("span", { class: "note" }, entry.note) : null));
+        element("p", { class: "tags" }, tagsOf(entry), entry.note ? element("span", { class: "note" }, entry.note) : null),
+        ...(traceback ? [element("details", {}, element("summary", {}, "Traceback"), element("pre", { class: "small" }, traceback))] : []));
     };
     const drawSummary = (found) => {
       const parts = [];
