@@ -255,6 +255,7 @@ def test_make_lists_every_command(root: Path) -> None:
         "bench",
         "docs",
         "wheel",
+        "image",
         "tensorboard",
         "clean",
     ]
