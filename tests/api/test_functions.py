@@ -132,7 +132,7 @@ def test_functions_and_rows_of_ones_own_from_training_to_comparing(
     result = train(overrides=given, data=data, rewards=[long, "format"], show=True, **keys)
     assert "step 2/2" in capsys.readouterr().out
     assert result.finished
-    assert calls == [4, 8, 8, 4], "held-out problems, two steps, held-out problems"
+    assert calls == [8, 4, 8, 8, 4], "a trial, held-out problems, two steps, held-out problems"
     config = compose(recipe=result.run.root).config
     assert config.rewards.funcs == (f"{__name__}:{long.__qualname__}", "format")
     assert [json.loads(line) for line in Path(config.dataset.path or "").read_text().splitlines()] == rows[:16]

@@ -25,8 +25,8 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     [
         ("out/first/checkpoint-50", r"out/first has no whole checkpoint 50; .* one that is there \(none\)"),
         ("out/first/final_model", "out/first has no final_model: the run has not finished"),
-        ("out/frist", "There is no run out/frist. out has 1"),
-        ("out/frist/checkpoint-50", "There is no run out/frist. out has 1"),
+        ("out/frist", r"There is no run out/frist. Did you mean out/first\?"),
+        ("out/frist/checkpoint-50", r"There is no run out/frist. Did you mean out/first\?"),
     ],
 )
 def test_what_is_not_there(run: Path, name: str, message: str) -> None:

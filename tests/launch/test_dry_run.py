@@ -152,7 +152,7 @@ def test_sweeps_and_views_are_those_of_train(
 ) -> None:
     swept = []
 
-    def run_sweep(request: Any, given: list[str]) -> int:
+    def run_sweep(request: Any, given: list[str], **_: Any) -> int:
         swept.append(given)
         return 5
 

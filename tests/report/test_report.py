@@ -47,7 +47,7 @@ def test_the_page_is_self_contained(page: str) -> None:
 
 def test_the_page_describes_the_run(page: str) -> None:
     for expected in (
-        "Finished after 40 steps.",
+        "Finished after 40 steps",
         "25.0%</span>",
         "no_signal",
         "Held-out accuracy (grader: exact_match)",

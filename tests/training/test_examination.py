@@ -228,7 +228,7 @@ def test_a_judgement_can_be_overridden(tiny_model: str, tmp_path: Path, capsys: 
     model = Path(shutil.copytree(tiny_model, tmp_path / "model"))
     rewrite("config.json", max_position_embeddings=26)(model)
     overrides = [f"model.name={model}"]
-    assert "ignore_checks=[lengths] trains all the same" in refused(tmp_path, capsys, *overrides)
+    assert "'ignore_checks=[lengths]' trains all the same" in refused(tmp_path, capsys, *overrides)
     overrides.append("ignore_checks=[lengths]")
     assert main(["doctor", *words(tmp_path, *overrides)]) == 0
     assert main(["train", *words(tmp_path, *overrides)]) == 0

@@ -23,7 +23,7 @@ def mine(completions, **columns):
     calls = Path(__file__).with_suffix(".calls")
     if len(completions) == 8:  # of training, not held-out ones
         calls.write_text(calls.read_text() + "." if calls.exists() else ".")
-        if len(calls.read_text()) == 2:  # in the second step
+        if len(calls.read_text()) == 3:  # after the trial call, in the second step
             deepest(completions[0])
     return [0.5 for _ in completions]
 """
@@ -77,7 +77,7 @@ def test_a_reward_that_raises_leaves_a_failed_run_which_resumes(train: Train, tm
     assert "The same command resumes from checkpoint-1." in page
     assert "<script>cause" not in page
 
-    code, out, _ = train(f"rewards.funcs=[{reward}:mine]")  # the third call of the reward does not fail
+    code, out, _ = train(f"rewards.funcs=[{reward}:mine]")  # the next call of the reward does not fail
     assert code == 0
     assert "Resuming from checkpoint-1" in out
     assert "Finished, as all steps are done: 3 steps" in out

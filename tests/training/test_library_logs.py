@@ -22,7 +22,7 @@ def test_which_warnings_are_shown(tmp_path: Path) -> None:
         for text in ("first", "second", "third", "fourth"):  # texts of their own
             logger.warning("%s", f"{text}\nwith a traceback")
         logger.info("quiet")
-        logging.getLogger("transformers").warning("theirs")
+        logging.getLogger("trl").warning("theirs")
         log_once(logger, "A fast path does not apply.", shown=False)
         log_once(logger, "It matters.")
         logger.warning("hf_" + "aB3" * 11)

@@ -164,6 +164,10 @@ class RewardRunner:
             for future in futures:
                 future.cancel()
 
+    def pool_of(self, name: str) -> WorkerPool | InProcess:
+        """Where a function by name runs: in the workers, and what this program gave as an object in this process."""
+        return self._inline if is_given(name) else self.pool
+
     def close(self) -> None:
         """End the worker processes."""
         self.pool.close()
@@ -215,7 +219,7 @@ class RewardRunner:
             RewardError: there is no such function; or it fails, and `on_error` is `stop`.
         """
         reward = find(name, self._settings)
-        given, pool = {**columns, **dict.fromkeys(LOGS)}, self._inline if is_given(name) else self.pool
+        given, pool = {**columns, **dict.fromkeys(LOGS)}, self.pool_of(name)
         try:
             call = pool.submit_call(name, arguments_for_call(reward, False, prompts, completions, given))
         except NotPortableError:
@@ -368,10 +372,8 @@ class RewardRunner:
         named = zip(funcs, self._names, strict=True)
         here = [name for func, name in named if not isinstance(func, str) or is_given(func)]
         if here:
-            _log.info(
-                "Rewards given as Python functions run in the process of the trainer, without deadlines: %s.",
-                ", ".join(here),
-            )
+            message = "Rewards given as Python functions run in the process of the trainer, without deadlines: %s."
+            _log.info(message, ", ".join(here))
         if "code" in self._graders:
             log_isolation()
         if workers == 0 and self._rewards:

@@ -141,7 +141,7 @@ def variety(completions, **columns):
     if len(completions) != 8:  # held-out ones
         return [0.0 for _ in completions]
     calls.write_text(calls.read_text() + "." if calls.exists() else ".")
-    if len(calls.read_text()) == 2:  # in the second step
+    if len(calls.read_text()) == 3:  # after the trial call, in the second step
         os.kill(TRAINER, signal.SIGTERM)  # rewards by name run in a worker process, not in the trainer's
     return [float(len(set(c[-1]["content"]))) for c in completions]
 """

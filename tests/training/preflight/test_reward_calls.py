@@ -70,7 +70,7 @@ def test_a_function_that_fails_stops_the_run(
     error = refused(tmp_path, capsys, f"rewards.funcs=['{own(name)}']")
     assert f"reward {own(name)}: " in error
     assert message in error
-    assert "ignore_checks=[reward_calls] trains all the same" in error
+    assert "'ignore_checks=[reward_calls]' trains all the same" in error
 
 
 def test_what_the_functions_gave(own: Callable[[str], str], tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ def try_calls(
         config: of the run.
         rows: a few training rows.
         texts: a completion of each.
-        runner: whose workers call them.
+        runner: calls them, as in training.
         encode: gives the token ids of a completion.
     """
     from transformers import TrainerState
@@ -65,7 +65,7 @@ def try_calls(
     settings = RewardSettings.of(config.rewards, config.training.max_completion_length)
     for name, what in own_functions(config).items():
         arguments = arguments_for_call(find(name, settings), False, prompts, replies, columns)
-        (called,) = runner.pool.submit_call(name, arguments).result()
+        (called,) = runner.pool_of(name).submit_call(name, arguments).result()
         yield _finding(name, what, called, prompts, skips=config.rewards.on_error == "skip")
 
 
