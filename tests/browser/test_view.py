@@ -153,9 +153,10 @@ def test_a_walk_while_a_run_trains(chromium: Any, tmp_path: Path) -> None:
         _picture(chromium, "run")
 
         _click(chromium, "#tab-completions")
-        line = _wait(chromium, lambda: _all(chromium, "#completions-browser .line"))[0]
-        line.click()
-        shown = _wait(chromium, lambda: _all(chromium, ".card.chosen .body"))[0].get_attribute("textContent")
+        _wait(chromium, lambda: _all(chromium, "#completions-browser .line"))
+        _click(chromium, "#completions-browser .line")
+        body = ".card.chosen .body"  # drawn again with each step
+        shown = _wait(chromium, lambda: [one.get_attribute("textContent") for one in _all(chromium, body)])[0]
         (written,) = read_completions(tmp_path / "now" / "completions" / "step-000001.parquet")[0]["completion"]
         assert shown == written["content"]
         _picture(chromium, "completion")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 import sys
@@ -45,7 +46,11 @@ def test_a_notebook_runs_and_shows_its_results(
     client = NotebookClient(
         notebook, km=manager, timeout=None, resources={"metadata": {"path": str(tmp_path / "work")}}
     )
-    client.execute()
+    try:
+        client.execute()
+    finally:
+        del client, manager
+        gc.collect()  # their sockets warn when they are collected, which is no other test's fault
 
     streams = [o for cell in notebook.cells for o in cell.get("outputs", ()) if o.output_type in ("stream", "error")]
     assert not [output for output in streams if output.get("name") != "stdout"], "nothing goes to standard error"
