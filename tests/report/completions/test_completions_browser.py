@@ -327,7 +327,7 @@ def test_both_themes_and_two_widths(shared_browser: Any, page: Path, width: int,
         driver.refresh()
         return bool(_run(driver, paper) != seen)
 
-    WebDriverWait(shared_browser, 10).until(is_kept)  # on a busy machine the browser stores the choice late
+    WebDriverWait(shared_browser, 120).until(is_kept)  # on a busy machine the browser stores the choice late
     stroke = "getComputedStyle(document.querySelector('.plot path.bold')).stroke"
     assert _run(shared_browser, stroke).startswith("rgb")  # the page's variable was understood
     if width < 600:
