@@ -47,6 +47,8 @@ ARMS = (
     Arm("maxrl", "maxrl"),
     Arm("xdr d≈1.6", "xdr", tilt=1.6),
     Arm("xdr d≈6 kept", "xdr", ("objective.xdr_keep_prompt_weight=true",), tilt=6.0),
+    Arm("maxent τ=0.3", "maxent", ("objective.maxent_tau=0.3",), primary=False),
+    Arm("maxent τ=0.1", "maxent", ("objective.maxent_tau=0.1",), primary=False),
     Arm("xdr d≈6", "xdr", tilt=6.0, primary=False),
     Arm("unique", "unique", primary=False),
     Arm("seed", "seed", primary=False),
@@ -68,13 +70,20 @@ class Run:
 
     @property
     def name(self) -> str:
-        arm = self.arm.name.replace("≈", "").replace(" ", "-")
+        arm = self.arm.name.replace("≈", "").replace("τ=", "").replace(" ", "-")
         return f"{self.task}-{arm}-seed-{self.seed}"
 
 
 def runs() -> list[Run]:
-    """All runs, seed by seed, so that a stopped study has its arms at equal numbers."""
-    return [Run(task, arm, seed) for seed in SEEDS for task in TASKS for arm in ARMS if seed in arm.seeds]
+    """All runs, primary arms first, and seed by seed, so that a stopped study has its arms at equal numbers."""
+    return [
+        Run(task, arm, seed)
+        for primary in (True, False)
+        for seed in SEEDS
+        for task in TASKS
+        for arm in ARMS
+        if arm.primary == primary and seed in arm.seeds
+    ]
 
 
 def tau(tilt: float, share: float) -> float:

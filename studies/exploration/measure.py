@@ -22,15 +22,21 @@ def measured(output: Path, run: Run, step: int, temperature: float = 1.0) -> Pat
     return output / "measured" / f"{run.name}-step-{step}-t{temperature:g}.json"
 
 
-def measure(task: str, model: Path, file: Path, temperature: float = 1.0) -> None:
-    """Evaluate a checkpoint on the held-out problems, unless that was done.
+def measure(task: str, model: Path, file: Path, temperature: float = 1.0) -> str:
+    """Evaluate a checkpoint on the held-out problems, unless that was done, and return its accuracy in words.
 
     Writes `length_share`, the mean length of its completions as a share of the longest, `chance`, the figures of random
     well-formed answers by name, and for each problem
     `(right completions, completions, modes of the problem, right completions of each mode that was found)`.
     """
-    if file.is_file():
-        return
+    if not file.is_file():
+        write_atomically(file, json.dumps(_found(task, model, temperature)) + "\n")
+    problems = json.loads(file.read_text(encoding="utf-8"))["problems"]
+    right, of = (sum(one[place] for one in problems) for place in (0, 1))
+    return f"{file.stem}: {right / of:.1%} right"
+
+
+def _found(task: str, model: Path, temperature: float) -> dict[str, Any]:
     from covey.evaluation.job import run_evaluations
 
     settings = {
@@ -50,15 +56,11 @@ def measure(task: str, model: Path, file: Path, temperature: float = 1.0) -> Non
         main = next(one for one in stored if one.settings["name"] == "test")
         completions = list(main.completions())
         longest = config.training.max_completion_length
-        found = {
+        return {
             "length_share": sum(item["length"] for item in completions) / len(completions) / longest,
             "problems": _counts(completions, task),
             "chance": {name: one["value"] for name, one in main.summary.items() if name.startswith(names.CHANCE)},
         }
-    file.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(file, json.dumps(found) + "\n")
-    right, of = (sum(one[place] for one in found["problems"]) for place in (0, 1))
-    print(f"{file.stem}: {right / of:.1%} right", flush=True)
 
 
 def _counts(completions: list[dict[str, Any]], grader: str) -> list[tuple[int, int, int, list[int]]]:

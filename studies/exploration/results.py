@@ -161,13 +161,13 @@ def page(
 ) -> str:
     """The text of `results.md`."""
     done = {key[:3] for key in found if key[3] == STEPS}
-    whole = len(done) == len(runs())
+    whole = all((run.task, run.arm.name, run.seed) in done for run in runs() if run.arm.primary)
     parts = [
         "# Results",
         f"Written by run.py: {len(done)} of {len(runs())} runs. Preregistration: `{preregistration}`.",
     ]
     if not whole:
-        parts.append("The study is not complete, so nothing is tested yet.")
+        parts.append("Runs of primary arms are missing, so nothing is tested yet.")
     for task in TASKS:
         parts += [f"## {task}", _levels(by_run, first, chances.get(task, {}), task)]
     if whole:

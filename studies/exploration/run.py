@@ -1,9 +1,9 @@
 """The study: which objectives keep several right answers, and at what accuracy.
 
-    python studies/exploration/run.py [starts] [train] [measure] [write] [--jobs 2] [--limit N] [--output DIR]
+    python studies/exploration/run.py [starts] [runs] [write] [--jobs 2] [--limit N] [--output DIR]
 
-Makes the starts, trains what is not trained yet (each run is a separate `covey train`), measures what is not measured
-yet, and writes the data, tables and pictures next to this file. After a stop, the same command resumes.
+Makes the starts, trains and measures each run that is not done yet (its training is a separate `covey train`), and
+writes the data, tables and pictures next to this file. After a stop, the same command resumes.
 """
 
 from __future__ import annotations
@@ -14,8 +14,11 @@ import json
 import os
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
 from arms import CHECKPOINTS, HERE, PROBLEMS, STARTS, STEPS, TASKS, Run, runs, training
 from measure import measure, measured
@@ -24,7 +27,7 @@ from results import write
 from covey.evaluation.estimators import mean
 from covey.runlog import RunDirectory, write_atomically
 
-STAGES = ("starts", "train", "measure", "write")
+STAGES = ("starts", "runs", "write")
 PREREGISTRATION = HERE / "preregistration.md"
 HOTTER = 1.2
 """The temperature of the control: `dr_grpo` sampled hotter."""
@@ -41,12 +44,15 @@ def main() -> None:
         parser.error(f"there is no stage {', '.join(sorted(unknown))}; there are {', '.join(STAGES)}")
     stages, output = arguments.stages or STAGES, arguments.output
     check_preregistration(output)
+    os.environ["OMP_NUM_THREADS"] = "1"  # of every process of the study
     if "starts" in stages:
-        make_starts(output)
-    if "train" in stages:
-        train(output, arguments.jobs, arguments.limit)
-    if "measure" in stages:
-        measure_all(output)
+        in_parallel(make_start, [(output, task, start) for start in STARTS for task in TASKS], arguments.jobs)
+    if "runs" in stages:
+        shares = {task: share_of(output, task) for task in TASKS}
+        waiting = [run for run in runs() if not all(file.is_file() for *_, file in measurements(output, run))]
+        in_parallel(
+            train_and_measure, [(output, run, shares[run.task]) for run in waiting[: arguments.limit]], arguments.jobs
+        )
     if "write" in stages:
         write(output, digest(), HERE)
 
@@ -73,15 +79,14 @@ def start_of(output: Path, task: str, start: int) -> Path:
     return output / "starts" / f"{task}-{start}"
 
 
-def make_starts(output: Path) -> None:
-    """Make the missing starts, and measure them: their mean length fixes τ."""
-    for task in TASKS:
-        for start in STARTS:
-            folder = start_of(output, task, start)
-            if not (folder / "config.json").is_file():
-                folder.parent.mkdir(parents=True, exist_ok=True)
-                covey("starter", str(folder), "--task", task, "--seed", str(start), *PROBLEMS[task])
-            measure(task, folder, output / "measured" / f"start-{task}-{start}.json")
+def make_start(output: Path, task: str, start: int) -> str:
+    """Make a start if it is missing, and measure it: the mean length of the starts fixes τ."""
+    folder = start_of(output, task, start)
+    if not (folder / "config.json").is_file():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        words = ("starter", str(folder), "--task", task, "--seed", str(start), *PROBLEMS[task])
+        covey(output / "logs" / f"start-{task}-{start}.log", *words)
+    return measure(task, folder, output / "measured" / f"start-{task}-{start}.json")
 
 
 def share_of(output: Path, task: str) -> float:
@@ -90,46 +95,44 @@ def share_of(output: Path, task: str) -> float:
     return mean([json.loads(file.read_text(encoding="utf-8"))["length_share"] for file in files])
 
 
-def train(output: Path, jobs: int, limit: int | None) -> None:
-    """Train the unfinished runs, at most `limit`, `jobs` at a time."""
-    waiting = [run for run in runs() if not RunDirectory(output / "runs" / run.name).summary.exists()][:limit]
-    shares = {task: share_of(output, task) for task in TASKS}
-
-    def one(numbered: tuple[int, Run]) -> None:
-        number, run = numbered
-        print(f"{number} of {len(waiting)}: {run.name}", flush=True)
-        start = start_of(output, run.task, run.start)
-        covey(*training(run, start, output / "runs", shares[run.task]), log=output / "logs" / f"{run.name}.log")
-
-    with ThreadPoolExecutor(jobs) as pool:
-        list(pool.map(one, enumerate(waiting, 1)))
+def measurements(output: Path, run: Run) -> list[tuple[int, float, Path]]:
+    """What is measured of a run: checkpoint, temperature, and the file of the result."""
+    found = [(step, 1.0) for step in CHECKPOINTS] + [(STEPS, 0.0)]
+    if run.arm.name == "dr_grpo":
+        found.append((STEPS, HOTTER))
+    return [(step, temperature, measured(output, run, step, temperature)) for step, temperature in found]
 
 
-def measure_all(output: Path) -> None:
-    """Measure every checkpoint that is there and not measured yet."""
-    for run in runs():
-        folder = RunDirectory(output / "runs" / run.name)
-        if not folder.summary.exists():
-            continue
-        for step in CHECKPOINTS:
-            measure(run.task, folder.checkpoint(step), measured(output, run, step))
-        measure(run.task, folder.checkpoint(STEPS), measured(output, run, STEPS, temperature=0.0), temperature=0.0)
-        if run.arm.name == "dr_grpo":
-            hotter = measured(output, run, STEPS, temperature=HOTTER)
-            measure(run.task, folder.checkpoint(STEPS), hotter, temperature=HOTTER)
+def train_and_measure(output: Path, run: Run, share: float) -> str:
+    """Train a run unless that was done, and measure what is not measured of it."""
+    folder = RunDirectory(output / "runs" / run.name)
+    if not folder.summary.exists():
+        words = training(run, start_of(output, run.task, run.start), output / "runs", share)
+        covey(output / "logs" / f"{run.name}.log", *words)
+    for step, temperature, file in measurements(output, run):
+        found = measure(run.task, folder.checkpoint(step), file, temperature)
+    return found
 
 
-def covey(*words: str, log: Path | None = None) -> None:
-    """Run a command of Covey with one thread; its output goes to the terminal or to a log."""
-    command = [sys.executable, "-m", "covey.cli.main", *words]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    if log is None:
-        subprocess.run(command, check=True, env=environment)
-        return
+def in_parallel(work: Callable[..., str], waiting: Iterable[tuple[Any, ...]], jobs: int) -> None:
+    """Call a function with each of some arguments, so many at a time, and print what it returns."""
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+        tasks = [pool.submit(work, *arguments) for arguments in waiting]
+        try:
+            for number, task in enumerate(as_completed(tasks), 1):
+                print(f"{number} of {len(tasks)}: {task.result()}", flush=True)
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+
+
+def covey(log: Path, *words: str) -> None:
+    """Run a command of Covey; its output goes to a log."""
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("wb") as file:
-        if subprocess.run(command, env=environment, stdout=file, stderr=subprocess.STDOUT).returncode:
-            raise SystemExit(f"A run failed; its output is in {log}.")
+        command = [sys.executable, "-m", "covey.cli.main", *words]
+        if subprocess.run(command, stdout=file, stderr=subprocess.STDOUT).returncode:
+            raise RuntimeError(f"covey {words[0]} failed; its output is in {log}.")
 
 
 if __name__ == "__main__":

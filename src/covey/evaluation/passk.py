@@ -6,7 +6,11 @@ import math
 import random
 from collections import Counter
 from collections.abc import Sequence
+from functools import lru_cache
 from itertools import combinations
+
+import numpy as np
+from numpy.typing import NDArray
 
 from covey.errors import ConfigError
 
@@ -56,12 +60,22 @@ def majority_at_k(answers: Sequence[str | None], right: Sequence[bool], k: int, 
         answer: sum(ok for given, ok in zip(answers, right, strict=True) if given == answer) / count
         for answer, count in votes.items()
     }
+    subsets = _subsets(n, k, seed)
+    cast = np.array([[given == answer for answer in credit] for given in answers], dtype=np.int64).reshape(n, -1)
+    counts = cast[subsets].sum(axis=1)
+    counts = counts[(counts > 0).any(axis=1)]  # without votes, 0
+    first = counts == counts.max(axis=1, keepdims=True, initial=0)
+    shares = (first @ np.array(list(credit.values()))) / first.sum(axis=1)
+    return math.fsum(shares) / len(subsets)
+
+
+@lru_cache(maxsize=64)
+def _subsets(n: int, k: int, seed: int) -> NDArray[np.int64]:
+    """All subsets of k of n completions, `[S, k]`, or `_MOST_SUBSETS` random ones where there are more."""
     if math.comb(n, k) <= _MOST_SUBSETS:
-        subsets = [list(subset) for subset in combinations(answers, k)]
-    else:
-        rng = random.Random(seed)
-        subsets = [rng.sample(answers, k) for _ in range(_MOST_SUBSETS)]
-    return math.fsum(_majority(subset, credit) for subset in subsets) / len(subsets)
+        return np.array(list(combinations(range(n), k)))
+    rng = random.Random(seed)
+    return np.array([rng.sample(range(n), k) for _ in range(_MOST_SUBSETS)])
 
 
 def powers_up_to(samples: int) -> list[int]:
@@ -81,12 +95,3 @@ def check_k(samples: int, k: int) -> None:
             f"k={k} is not possible for pass@k, maj@k and the like with {samples} completions of a problem: k must be "
             f"between 1 and {samples}. Sample more with evaluation.num_samples={max(k, 1)}."
         )
-
-
-def _majority(subset: Sequence[str | None], credit: dict[str, float]) -> float:
-    votes = Counter(answer for answer in subset if answer is not None)
-    if not votes:
-        return 0.0
-    most = max(votes.values())
-    first = [answer for answer, count in votes.items() if count == most]
-    return math.fsum(credit[answer] for answer in first) / len(first)

@@ -136,7 +136,7 @@ def test_known_problems() -> None:
     assert countdown.modes({"numbers": [0.5, 10**17, 1], "target": 2 * 10**17 + 1}) == {
         "1+100000000000000000/0.5": pytest.approx(2 / 192)
     }
-    assert countdown.count_modes([1, 3, 4, 6], 24) == 1
+    assert countdown.count_modes((1, 3, 4, 6), 24) == 1
 
 
 @pytest.mark.parametrize(

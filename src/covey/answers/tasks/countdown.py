@@ -91,8 +91,9 @@ def all_modes(numbers: tuple[Fraction, ...], target: Fraction) -> Mapping[str, f
     return {mode: count / shapes.total for mode, count in sorted(chances.items())}
 
 
-def count_modes(numbers: Sequence[int], target: int) -> int:
-    """How many different right answers a problem has."""
+@lru_cache(maxsize=1 << 16)
+def count_modes(numbers: tuple[int, ...], target: int) -> int:
+    """How many different right answers a problem has. Problems of few digits are drawn again and again: cached."""
     exact, shapes = [Fraction(number) for number in numbers], _shapes(len(numbers))
     return len({mode for _, _, mode in _right(shapes, shapes.values(exact), exact, Fraction(target))})
 

@@ -68,7 +68,7 @@ class CountdownDifficulty:
         """Whether a problem has as many right answers as it should."""
         if not self.counts_modes:
             return True
-        modes = count_modes(sorted(problem.numbers), problem.target)
+        modes = count_modes(tuple(sorted(problem.numbers)), problem.target)
         return (self.min_modes or 1) <= modes <= (self.max_modes or modes)
 
     @property
