@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from covey.evaluation.estimators import Estimate, mean, standard_error, t_estimate
+from covey.evaluation.estimators import Estimate, mean, standard_error, t_estimate, t_p_value
 from covey.evaluation.paired import holm
 
 MARGIN = 0.03
@@ -20,14 +20,6 @@ Pair = tuple[int, int]
 """Start and seed."""
 Figures = Mapping[Pair, float]
 """One figure of an arm by pair."""
-
-
-def t_share(t: float, degrees: int) -> float:
-    """P(T ≤ t) for Student's t, by its integral over the angle atan(t / √degrees), where it is a power of a cosine."""
-    grid = np.linspace(-math.pi / 2, math.pi / 2, 20_001)
-    density = np.cos(grid) ** (degrees - 1)
-    summed = np.concatenate([[0.0], np.cumsum((density[1:] + density[:-1]) / 2)])
-    return float(np.interp(math.atan(t / math.sqrt(degrees)), grid, summed / summed[-1]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +41,7 @@ def difference(arm: Figures, other: Figures) -> Difference:
         return Difference(len(gaps), found, math.nan)
     if error == 0:
         return Difference(len(gaps), found, 1.0 if found.value == 0 else 0.0)
-    return Difference(len(gaps), found, 2 * t_share(-abs(found.value / error), len(gaps) - 1))
+    return Difference(len(gaps), found, t_p_value(found.value / error, len(gaps) - 1))
 
 
 def equivalence(arm: Figures, other: Figures, margin: float = MARGIN) -> float:
@@ -61,9 +53,9 @@ def equivalence(arm: Figures, other: Figures, margin: float = MARGIN) -> float:
     error = standard_error(gaps)
     if error == 0:
         return 0.0 if abs(mean(gaps)) < margin else 1.0
-    below = t_share((mean(gaps) - margin) / error, n - 1)
-    above = t_share((-margin - mean(gaps)) / error, n - 1)
-    return max(below, above)
+    t = (margin - abs(mean(gaps))) / error  # of the nearer bound, whose p-value is the larger
+    one_sided = t_p_value(t, n - 1) / 2
+    return one_sided if t > 0 else 1.0 - one_sided
 
 
 def corrected(differences: Mapping[tuple[str, ...], Difference]) -> dict[tuple[str, ...], float]:
@@ -143,7 +135,7 @@ def linear_probability(
     scores = np.bincount(np.unique(np.asarray(run), return_inverse=True)[1], x * (y - value * x))
     clusters = len(scores)
     error = math.sqrt(clusters / (clusters - 1) * float(scores @ scores)) / square
-    p_value = 2 * t_share(-abs(value) / error, clusters - 1) if error > 0 else math.nan
+    p_value = t_p_value(value / error, clusters - 1) if error > 0 else math.nan
     return Effect(value, error, p_value)
 
 

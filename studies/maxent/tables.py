@@ -1,14 +1,20 @@
-"""`results.csv`, one line per run, and `results.md`, its means with intervals over the seeds."""
+"""Writes `results.md`, the means and differences of `results.csv` (one line a run) with intervals over the seeds.
+
+    python studies/maxent/tables.py
+"""
 
 from __future__ import annotations
 
 import csv
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 
-from covey.evaluation.estimators import Estimate, mean, t_estimate
+from covey.evaluation.estimators import Estimate, mean, standard_error, t_estimate, t_p_value
+from covey.evaluation.paired import holm
+from covey.runlog import write_atomically
 
+HERE = Path(__file__).resolve().parent
 BASELINE = "grpo"
 START = "start"
 """The arm that is the model before training; it has one line, of seed -1."""
@@ -39,14 +45,6 @@ MEASURES = {
 """The columns of the tables: field, heading, factor, format. Shares are shown in percent."""
 
 
-def write_csv(results: Sequence[Result], path: Path) -> None:
-    with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, [item.name for item in fields(Result)], lineterminator="\n")
-        writer.writeheader()
-        for one in results:
-            writer.writerow({key: _cell(value) for key, value in asdict(one).items()})
-
-
 def read_csv(path: Path) -> list[Result]:
     with path.open(encoding="utf-8", newline="") as file:
         return [
@@ -60,15 +58,10 @@ def by_seed(results: Sequence[Result], arm: str, measure: str) -> dict[int, floa
     return {one.seed: getattr(one, measure) for one in results if one.arm == arm}
 
 
-def over_seeds(results: Sequence[Result], arm: str, measure: str) -> Estimate:
-    """Mean over seeds and its 95% t interval."""
-    return t_estimate(list(by_seed(results, arm, measure).values()))
-
-
-def difference(results: Sequence[Result], arm: str, measure: str, baseline: str = BASELINE) -> Estimate:
-    """Mean over the seeds that both arms have of the difference to the baseline, and its paired 95% t interval."""
-    these, those = by_seed(results, arm, measure), by_seed(results, baseline, measure)
-    return t_estimate([these[seed] - those[seed] for seed in sorted(these.keys() & those.keys())])
+def gaps(results: Sequence[Result], arm: str, measure: str) -> list[float]:
+    """The differences of an arm to the baseline, seed by seed."""
+    these, those = by_seed(results, arm, measure), by_seed(results, BASELINE, measure)
+    return [these[seed] - those[seed] for seed in sorted(these.keys() & those.keys())]
 
 
 def page(results: Sequence[Result]) -> str:
@@ -76,39 +69,45 @@ def page(results: Sequence[Result]) -> str:
     arms = list(dict.fromkeys(one.arm for one in results if one.arm != START))
     headings = ["arm", "seeds", *(heading for heading, _, _ in MEASURES.values())]
     start = [one for one in results if one.arm == START]
-    rows = [[START, "", *(_shown(mean_of(start, measure), measure) for measure in MEASURES)]] if start else []
-    for arm in arms:
-        seeds = str(len(by_seed(results, arm, "accuracy")))
-        cells = [_interval(over_seeds(results, arm, measure), measure) for measure in MEASURES]
-        rows.append([arm, seeds, *cells])
-    differences = [
-        [arm, *(_interval(difference(results, arm, measure), measure, signed=True) for measure in MEASURES)]
-        for arm in arms
-        if arm != BASELINE
+    rows = [
+        [START, "", *(_shown(mean([getattr(one, measure) for one in start]), measure) for measure in MEASURES)]
+        for _ in start[:1]
     ]
+    for arm in arms:
+        values = {measure: list(by_seed(results, arm, measure).values()) for measure in MEASURES}
+        cells = (_interval(t_estimate(found), measure) for measure, found in values.items())
+        rows.append([arm, str(len(values["accuracy"])), *cells])
+    others = [arm for arm in arms if arm != BASELINE]
+    columns = []
+    for measure in MEASURES:
+        found = [gaps(results, arm, measure) for arm in others]
+        adjusted = holm([_p_value(one) for one in found])
+        columns.append([
+            f"{_interval(t_estimate(one), measure, signed=True)}, {p:.2g}"
+            for one, p in zip(found, adjusted, strict=True)
+        ])
     return (
         "\n\n".join(
             [
                 "# Results",
-                "Written by run.py from results.csv; README.md says what the columns mean. Means over seeds with 95% t "
-                "intervals. Accuracy and pass@8 in percent, entropy in nats per token.",
+                "Written by tables.py from results.csv; README.md says what the columns mean. Means over seeds with "
+                "95% t intervals. Accuracy and pass@8 in percent, entropy in nats per token.",
                 _table(headings, rows),
                 f"## Differences to {BASELINE}, paired by seed",
-                "An interval without 0 says that the difference is more than the chance of seeds. With this many, "
-                "expect about one interval in twenty to miss 0 by luck.",
-                _table([headings[0], *headings[2:]], differences),
+                "With the p-value of a paired t test after Holm's correction over the arms of an outcome; the "
+                "intervals are not corrected.",
+                _table([headings[0], *headings[2:]], [list(row) for row in zip(others, *columns, strict=True)]),
             ]
         )
         + "\n"
     )
 
 
-def mean_of(results: Sequence[Result], measure: str) -> float:
-    return mean([getattr(one, measure) for one in results])
-
-
-def _cell(value: object) -> object:
-    return f"{value:.6g}" if isinstance(value, float) else value
+def _p_value(differences: Sequence[float]) -> float:
+    error = standard_error(differences)
+    if error == 0:
+        return 0.0 if any(differences) else 1.0
+    return t_p_value(mean(differences) / error, len(differences) - 1)
 
 
 def _shown(value: float, measure: str, *, signed: bool = False) -> str:
@@ -125,3 +124,7 @@ def _interval(estimate: Estimate, measure: str, *, signed: bool = False) -> str:
 def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     lines = ["| " + " | ".join(cells) + " |" for cells in (headings, *rows)]
     return "\n".join([lines[0], "|" + "---|" * len(headings), *lines[1:]])
+
+
+if __name__ == "__main__":
+    write_atomically(HERE / "results.md", page(read_csv(HERE / "results.csv")))

@@ -12,7 +12,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from covey.evaluation.estimators import Estimate, mean_estimate, share_interval, t_quantile
+from covey.evaluation.estimators import Estimate, mean_estimate, share_interval, t_p_value, t_quantile
 from covey.evaluation.paired import bonett_price
 
 DRAWS = 2000
@@ -147,3 +147,11 @@ def test_paired_differences(n: int, up: float, down: float) -> None:
 )
 def test_t_quantile_against_tables(degrees: int, published: float) -> None:
     assert t_quantile(degrees) == pytest.approx(published, abs=6e-5)
+
+
+@pytest.mark.parametrize(
+    ("t", "degrees", "p"),
+    [(0.0, 5, 1.0), (1.0, 1, 0.5), (-1.0, 1, 0.5), (2.364624, 7, 0.05), (1.894579, 7, 0.1), (-3.499483, 7, 0.01)],
+)
+def test_students_p_value_against_tables(t: float, degrees: int, p: float) -> None:
+    assert t_p_value(t, degrees) == pytest.approx(p, abs=2e-6)

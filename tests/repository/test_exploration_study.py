@@ -20,14 +20,6 @@ def study(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     return SimpleNamespace(analysis=importlib.import_module("analysis"))
 
 
-@pytest.mark.parametrize(
-    ("t", "degrees", "share"),
-    [(0.0, 5, 0.5), (1.0, 1, 0.75), (-1.0, 1, 0.25), (2.364624, 7, 0.975), (1.894579, 7, 0.95), (-3.499483, 7, 0.005)],
-)
-def test_students_distribution_by_the_tables(study: SimpleNamespace, t: float, degrees: int, share: float) -> None:
-    assert study.analysis.t_share(t, degrees) == pytest.approx(share, abs=2e-6)
-
-
 def test_paired_differences_by_hand(study: SimpleNamespace) -> None:
     arm = {(0, 0): 0.5, (1, 1): 0.7, (2, 2): 0.9, (0, 3): 1.0}
     other = {(0, 0): 0.4, (1, 1): 0.5, (2, 2): 0.6}

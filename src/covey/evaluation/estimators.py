@@ -114,6 +114,11 @@ def t_quantile(degrees: int) -> float:
     return math.sqrt(degrees) * math.tan(low)
 
 
+def t_p_value(t: float, degrees: int) -> float:
+    """The two-sided p-value of Student's t, P(|T| ≥ |t|)."""
+    return 1.0 - _share_within(math.atan(abs(t) / math.sqrt(degrees)), degrees)
+
+
 def _share_within(angle: float, degrees: int) -> float:
     odd = degrees % 2
     cosine = math.cos(angle)
