@@ -1,6 +1,6 @@
 """Writes `results.md`, the means and differences of `results.csv` (one line a run) with intervals over the seeds.
 
-    python studies/maxent/tables.py
+python studies/maxent/tables.py
 """
 
 from __future__ import annotations
@@ -82,10 +82,12 @@ def page(results: Sequence[Result]) -> str:
     for measure in MEASURES:
         found = [gaps(results, arm, measure) for arm in others]
         adjusted = holm([_p_value(one) for one in found])
-        columns.append([
-            f"{_interval(t_estimate(one), measure, signed=True)}, {p:.2g}"
-            for one, p in zip(found, adjusted, strict=True)
-        ])
+        columns.append(
+            [
+                f"{_interval(t_estimate(one), measure, signed=True)}, {p:.2g}"
+                for one, p in zip(found, adjusted, strict=True)
+            ]
+        )
     return (
         "\n\n".join(
             [

@@ -258,7 +258,7 @@ It is the same on machines whose PyTorch computes alike.
         kinds = ("pass", names.DISTINCT, names.DISTINCT_IF_SOLVED, names.COVERAGE)
         found = []
         for name in ("accuracy", *(f"{kind}@{_TASK_SAMPLES}" for kind in kinds)):
-            chance = self.estimates.get(names.CHANCE + ("pass@1" if name == "accuracy" else name))
+            chance = self.estimates.get(names.CHANCE + name)
             random = "" if chance is None else value_text(chance.value, name)
             found.append(
                 (name, value_text(self.estimates[name].value, name), ends_text(self.estimates[name], name), random)

@@ -110,8 +110,10 @@ def chance_metrics(problems: Sequence[ProblemModes], ks: Iterable[int]) -> dict[
     """What k random well-formed answers reach, over the problems for which that is known: exact, so without an
     interval."""
     known = [(problem.modes, problem.chances) for problem in problems if problem.modes and problem.chances is not None]
-    found: dict[str, float] = {}
-    for k in ks if known else ():
+    if not known:
+        return {}
+    found = {"accuracy": mean([math.fsum(chances) for _, chances in known])}
+    for k in ks:
         passed, distinct = zip(*(chance_at_k(chances, k) for _, chances in known), strict=True)
         found[f"pass@{k}"] = mean(passed)
         found[f"{names.DISTINCT}@{k}"] = mean(distinct)
