@@ -74,11 +74,7 @@ def known_keys() -> list[str]:
 
 
 def check_length(key: str) -> None:
-    """Reject a name that is too long, or has more parts than there are levels, to be a key.
-
-    Raises:
-        BadKeyError: it is.
-    """
+    """Raise a `BadKeyError` for a name that is too long, or has too many parts, to be a key."""
     if len(key) > _LONGEST or key.count(".") > MAX_DEPTH:
         raise BadKeyError(key, f" is not a key that Covey knows: no key has {len(key)} characters and that many parts.")
 

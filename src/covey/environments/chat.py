@@ -149,11 +149,7 @@ class ToolChat:
         return not self.tokenizer.decode([token]).strip()
 
     def check(self) -> None:
-        """Check that results can follow a turn.
-
-        Raises:
-            EnvironmentSetupError: they cannot; see `suffix_ids`.
-        """
+        """Raise an `EnvironmentSetupError` if results cannot follow a turn, see `suffix_ids`."""
         self.suffix_ids([], [_result("first"), _result("second")])
 
     @cached_property

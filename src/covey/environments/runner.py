@@ -223,11 +223,7 @@ class EnvironmentRunner:
 
 
 def _described(call: ToolCall, read: Callable[[Any], Described], where: str) -> Described:
-    """What a process said of what it made.
-
-    Raises:
-        EnvironmentSetupError: it could not be made.
-    """
+    """What a process said of what it made. Raises an `EnvironmentSetupError` if it could not be made."""
     try:
         found = call.result()
         if call.ended is None:

@@ -55,11 +55,7 @@ class Measured:
 
     @classmethod
     def of(cls, folder: Path) -> Measured:
-        """Read a finished or running run.
-
-        Raises:
-            CoveyError: there is no such run, or it has finished no step.
-        """
+        """Read a finished or running run. Raises a `CoveyError` if there is no such run, or it has finished no step."""
         run = RunDirectory(folder)
         rows = read_metrics(run.metrics)
         rounds = measured_rounds(rows)

@@ -109,11 +109,7 @@ class LaunchPlan:
 
 
 def training_processes(config: Config, machine: Machine) -> int:
-    """The number of training processes over all nodes.
-
-    Raises:
-        ConfigError: the config does not fit the number of GPUs.
-    """
+    """The number of training processes over all nodes; a `ConfigError` if they do not fit the GPUs."""
     return _Layout.of(placed(config, len(_gpus_for(config, machine)))[0], machine).total
 
 

@@ -82,11 +82,7 @@ class Serving:
         return True
 
     def check_health(self) -> None:
-        """While it is starting, check whether it answers.
-
-        Raises:
-            LaunchError: it timed out.
-        """
+        """While it is starting, check whether it answers. Raises a `LaunchError` if it timed out."""
         server, now = self._server, time.monotonic()
         if server is None or self.is_up or now < self._last_check + _HEALTH_SECONDS:
             return
@@ -101,11 +97,7 @@ class Serving:
             )
 
     def check(self) -> None:
-        """Restart it if it has died.
-
-        Raises:
-            LaunchError: it has died too often, or timed out.
-        """
+        """Restart it if it has died. Raises a `LaunchError` if it has died too often, or timed out."""
         if self._managed is not None and (code := self._managed.poll()) is not None:
             self._was_lost = True
             self._managed.close()

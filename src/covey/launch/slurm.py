@@ -117,11 +117,7 @@ def check_starter_job(config: Config, machine: Machine, environ: Mapping[str, st
 
 
 def check_sbatch() -> str:
-    """The path of sbatch.
-
-    Raises:
-        LaunchError: it is not installed.
-    """
+    """The path of sbatch. Raises a `LaunchError` if it is not installed."""
     path = shutil.which("sbatch")
     if path is None:
         raise LaunchError(

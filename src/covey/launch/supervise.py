@@ -203,11 +203,7 @@ class Supervisor:
         return limit is not None and self._serving.is_up and self._progress.seconds_since() > limit
 
     def _end_hanging(self, trainer: ManagedProcess) -> None:
-        """Dump the stacks, end training and its server, and restart both if restarts are left.
-
-        Raises:
-            LaunchError: none are left.
-        """
+        """Dump the stacks, end training and its server, and restart both; a `LaunchError` without restarts left."""
         trainer.dump()
         time.sleep(_DUMP_SECONDS)
         stacks = ", ".join(str(path) for path in sorted(self._plan.logs.glob(STACKS))) or "not written"

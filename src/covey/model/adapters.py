@@ -84,11 +84,7 @@ def trainable_rows(source: str, vocabulary: ReasoningVocabulary | None, **option
 
 
 def check_adapters(lora: LoraConfig) -> None:
-    """Check that `model.lora.path` holds adapters.
-
-    Raises:
-        ModelError: it does not, or they cannot be read.
-    """
+    """Raise a `ModelError` unless `model.lora.path` holds adapters that can be read."""
     if lora.path is None:
         return
     folder = Path(lora.path).expanduser()
@@ -102,11 +98,7 @@ def check_adapters(lora: LoraConfig) -> None:
 
 
 def with_adapters(model: PreTrainedModel, lora: LoraConfig) -> PeftModel:
-    """Add the adapters of `model.lora.path` to a loaded model, to continue training them.
-
-    Raises:
-        ModelError: they do not fit this model.
-    """
+    """Add the adapters of `model.lora.path` to a loaded model; a `ModelError` if they do not fit."""
     from peft import PeftModel
 
     check_adapters(lora)

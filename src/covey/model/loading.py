@@ -47,11 +47,7 @@ def resolve_model(name: str) -> str:
 
 
 def check_name(name: str) -> None:
-    """Check a model's name as far as possible without a network.
-
-    Raises:
-        ModelError: as `resolve_model`.
-    """
+    """Check a model's name as far as possible without a network; raises what `resolve_model` does."""
     if name.startswith(kaggle.PREFIX):
         kaggle.handle(name)
     else:

@@ -53,21 +53,13 @@ def write_report(root: Path, target: Path | None = None) -> Path:
 
 
 def write_page(target: Path, page: str) -> None:
-    """Write a page atomically.
-
-    Raises:
-        RunDirectoryError: it cannot be written.
-    """
+    """Write a page atomically. Raises a `RunDirectoryError` if it cannot be written."""
     with guard_disk(target.name, target.absolute().parent, elsewhere="name another file with `covey report … --out`"):
         write_atomically(target, page)
 
 
 def refuse_folder(target: Path) -> None:
-    """Refuse a folder as the name of a page, before the page is made.
-
-    Raises:
-        ConfigError: it is a folder.
-    """
+    """Raise a `ConfigError` for a folder as the name of a page, before the page is made."""
     if target.is_dir():
         raise ConfigError(f"--out {target} is a folder: name the file of the page, such as {target / 'report.html'}.")
 

@@ -88,11 +88,7 @@ def check_engine(engine: Any, what: str) -> None:
 
 
 def check_reasoning(engine: InferenceEngine, needed: bool) -> None:
-    """Check that an engine masks a reasoning vocabulary, if the model has one.
-
-    Raises:
-        ConfigError: it does not.
-    """
+    """Raise a `ConfigError` unless the engine masks the model's reasoning vocabulary, if it has one."""
     if needed and not engine.capabilities.reasoning_vocab:
         raise ConfigError(
             f"The model has a reasoning vocabulary, and the engine {type(engine).__name__} does not say that it "

@@ -81,11 +81,7 @@ def read_completions(source: Path) -> list[dict[str, Any]]:
 
 
 def count_completions(path: Path) -> int:
-    """The number of completions in a file, from its footer.
-
-    Raises:
-        RunDirectoryError: the file is damaged.
-    """
+    """The number of completions in a file, from its footer. Raises a `RunDirectoryError` if the file is damaged."""
     import pyarrow.parquet as pq
 
     with _damage_reported(path):

@@ -43,11 +43,7 @@ class Tags:
 
 
 def read_tags(folder: Path) -> Tags:
-    """The tags and the note of a run; empty without any.
-
-    Raises:
-        RunDirectoryError: the file is damaged.
-    """
+    """The tags and the note of a run; empty without any. Raises a `RunDirectoryError` if the file is damaged."""
     path = RunDirectory(folder).tags
     try:
         content = json.loads(path.read_bytes())

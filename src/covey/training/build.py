@@ -306,11 +306,7 @@ _FOR_A_MODEL = {"galore": "galore_torch", "apollo": "apollo_torch", "lomo": "lom
 
 
 def check_optimizer(args: GRPOConfig) -> None:
-    """Make and drop an optimiser of one weight and its schedule, as training makes them only once it runs.
-
-    Raises:
-        ConfigError: they reject their settings.
-    """
+    """Raise a `ConfigError` unless an optimiser and its schedule can be made, which training does only once it runs."""
     import torch
     from transformers import Trainer, get_scheduler
 

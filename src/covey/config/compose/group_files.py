@@ -25,11 +25,7 @@ class Roots:
 
     @classmethod
     def of(cls, config_dirs: Iterable[str | Path]) -> Roots:
-        """These and Covey's folder.
-
-        Raises:
-            ConfigError: one of them is not a folder.
-        """
+        """These and Covey's folder. Raises a `ConfigError` if one of them is not a folder."""
         folders = []
         for name in config_dirs:
             folder = Path(os.path.expanduser(name)).absolute()  # noqa: PTH111  raises where there is no such user
@@ -88,11 +84,7 @@ class Roots:
         raise ConfigError(f"There is no recipe {name}. Looked for: {', '.join(map(str, candidates))}.")
 
     def check(self, choice: Choice) -> None:
-        """Check that an option exists.
-
-        Raises:
-            ConfigError: no such group or option; the message names the existing ones.
-        """
+        """Raise a `ConfigError`, naming the existing ones, unless this group and this option of it exist."""
         where = f" (chosen in {choice.origin})" if choice.origin else ""
         if self.find(f"{choice.group}/{choice.option}"):
             return

@@ -51,21 +51,13 @@ class RolloutConfig(Group):
 
 
 def check_engine(key: str, name: str) -> None:
-    """Check that a name is that of an engine, or can be that of a user's own class.
-
-    Raises:
-        BadKeyError: it is neither.
-    """
+    """Raise a `BadKeyError` unless this is the name of an engine, or can be that of a user's own class."""
     if ":" not in name:
         check_choice(key, name, (*ENGINES, "file.py:Class"))
 
 
 def check_rollout(rollout: RolloutConfig, training: TrainingConfig) -> None:
-    """Check that not two engines are named.
-
-    Raises:
-        BadKeyError: they are.
-    """
+    """Raise a `BadKeyError` if two engines are named."""
     if rollout.engine is not None and training.use_vllm:
         raise BadKeyError(
             "rollout.engine",

@@ -36,11 +36,7 @@ class HubSet:
         return f"{self.id} ({self.config})" if self.config else self.id
 
     def load(self, split: str | None = None) -> Any:
-        """All splits by name, or one that the library reads itself.
-
-        Raises:
-            DataError: it cannot be loaded.
-        """
+        """All splits by name, or one that the library reads itself. Raises a `DataError` if it cannot be loaded."""
         import datasets
 
         streaming = {"streaming": True} if self.streaming else {}

@@ -274,11 +274,7 @@ def _filled(value: Any, arguments: Mapping[str, Any]) -> Any:
 
 
 def _text(observation: Any, chosen: str | None) -> str:
-    """What the model reads of an observation.
-
-    Raises:
-        RuntimeError: it is the failure of a tool that was called by MCP.
-    """
+    """What the model reads of an observation. Raises a `RuntimeError`, the failure of a tool called by MCP."""
     if chosen is not None:
         observation = _field(observation, chosen)
     elif isinstance(observation, Mapping) and "tool_name" in observation:

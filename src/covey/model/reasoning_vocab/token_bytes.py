@@ -36,11 +36,7 @@ class TokenBytes:
 
 
 def read_tokenizer(folder: Path) -> dict[str, Any]:
-    """The content of a folder's `tokenizer.json`.
-
-    Raises:
-        ModelError: there is none.
-    """
+    """The content of a folder's `tokenizer.json`. Raises a `ModelError` if there is none."""
     try:
         found: dict[str, Any] = json.loads((folder / "tokenizer.json").read_bytes())
     except (OSError, ValueError) as error:

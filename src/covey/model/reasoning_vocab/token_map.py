@@ -80,11 +80,7 @@ class TokenMap:
 
     @classmethod
     def read(cls, folder: Path) -> Self:
-        """Read the map of a model.
-
-        Raises:
-            ModelError: it is missing or damaged.
-        """
+        """Read the map of a model. Raises a `ModelError` if it is missing or damaged."""
         file = folder / MAP_FILE
         try:
             content: dict[str, Any] = json.loads(file.read_bytes())
@@ -124,11 +120,7 @@ class TokenMap:
             )
 
     def check_rows(self, rows: int, where: str) -> None:
-        """Check that an embedding has as many rows as this map.
-
-        Raises:
-            ModelError: it does not.
-        """
+        """Raise a `ModelError` unless an embedding has as many rows as this map."""
         if rows != self.vocab_size:
             raise ModelError(
                 f"The reasoning vocabulary of {where} does not fit its weights: {MAP_FILE} has "

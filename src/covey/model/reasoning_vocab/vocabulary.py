@@ -199,11 +199,7 @@ def vocabulary_of(model: PreTrainedModel | Any) -> ReasoningVocabulary | None:
 
 
 def attach(model: PreTrainedModel | Any, vocabulary: ReasoningVocabulary | None) -> None:
-    """Set the reasoning vocabulary of a model.
-
-    Raises:
-        ModelError: it does not fit the weights.
-    """
+    """Set the reasoning vocabulary of a model. Raises a `ModelError` if it does not fit the weights."""
     inner = base_model(model)
     if vocabulary is not None:
         vocabulary.map.check_rows(int(inner.config.get_text_config().vocab_size), str(inner.config._name_or_path))

@@ -80,11 +80,7 @@ class Source:
         ]
 
     def count(self, step: int | None) -> int:
-        """The completions in one file.
-
-        Raises:
-            RunDirectoryError: the file is damaged.
-        """
+        """The completions in one file. Raises a `RunDirectoryError` if the file is damaged."""
         file = self.files[step]
         if self.kind == TRAINING:
             return count_completions(file)

@@ -31,11 +31,7 @@ class NotPortableError(RewardError):
 
 
 def accepted(results: Sequence[SampleResult]) -> list[Graded]:
-    """The grades.
-
-    Raises:
-        RewardError: the grader refused a row.
-    """
+    """The grades. Raises a `RewardError` if the grader refused a row."""
     for result in results:
         if result.refused:
             raise RewardError(result.cause)

@@ -134,11 +134,7 @@ class LocalEngine:
             return self._by_transformers(model, prompts, sampling, max_lengths, **rows)
 
     def sync(self, weights: NamedWeights, version: int) -> None:
-        """See `InferenceEngine`.
-
-        Raises:
-            EngineError: a weight is unknown, or has another shape.
-        """
+        """See `InferenceEngine`. Raises an `EngineError` if a weight is unknown, or has another shape."""
         own = dict(base_model(self.model).named_parameters())
         with torch.no_grad():
             for name, tensor in weights:

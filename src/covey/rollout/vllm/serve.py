@@ -182,11 +182,7 @@ def _linear_layers(model: str, more: Sequence[str]) -> list[str]:
 
 
 def _config(model: str, more: Sequence[str]) -> Any:
-    """transformers' config of the model.
-
-    Raises:
-        EngineError: it cannot be loaded.
-    """
+    """transformers' config of the model. Raises an `EngineError` if it cannot be loaded."""
     from transformers import AutoConfig
 
     revision = more[more.index("--revision") + 1] if "--revision" in more else "main"

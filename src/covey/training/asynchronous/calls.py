@@ -16,11 +16,7 @@ _SEED = 2**31
 
 
 def check_capabilities(engine: InferenceEngine, policy: Policy) -> None:
-    """Check that an engine can write completions ahead in this way.
-
-    Raises:
-        ConfigError: it cannot.
-    """
+    """Raise a `ConfigError` unless the engine can write completions ahead in this way."""
     can, name = engine.capabilities, type(engine).__name__
     off = f"or set training.staleness=0 instead of {policy.staleness}."
     if not can.logprobs:

@@ -156,11 +156,7 @@ class Schedule:
         return found
 
     def check(self, settings: Mapping[str, Any]) -> None:
-        """Check that a run with these settings can replay it.
-
-        Raises:
-            ConfigError: they differ, with what differs.
-        """
+        """Raise a `ConfigError`, with what differs, if a run with these settings cannot replay it."""
         names = [name for name, value in settings.items() if self.settings.get(name) != value]
         if not names:
             return
@@ -169,11 +165,7 @@ class Schedule:
         raise self.misfit("; ".join(shown) + more)
 
     def check_prompts(self, number: int, prompts: Sequence[Sequence[int]]) -> None:
-        """Check the prompts of a round.
-
-        Raises:
-            ConfigError: they are others.
-        """
+        """Raise a `ConfigError` if the prompts of a round are others."""
         recorded = self.digests.get(number)
         if recorded is not None and recorded != digest(prompts):
             raise self.misfit(f"the prompts of its round {number} are others")

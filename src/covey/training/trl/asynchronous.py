@@ -366,11 +366,7 @@ class AsynchronousRounds:
 
 
 def _check(trainer: Any) -> None:
-    """Check what only a built trainer shows.
-
-    Raises:
-        ConfigError: it cannot be combined.
-    """
+    """Raise a `ConfigError` for what cannot be combined and only a built trainer shows."""
     refused = {
         "a model that reads images": trainer._is_vlm,
         "tools or environments": bool(trainer.tools) or trainer.environment_factories is not None,

@@ -234,11 +234,7 @@ class EngineGeneration(VLLMGeneration):
         return replaced(self.llm, generate=partial(self.llm.generate, lora_request=self._request))
 
     def check_logprobs(self, number: int) -> None:
-        """Check that the engine returns the log-probs of so many tokens in each place.
-
-        Raises:
-            EngineError: the server does not.
-        """
+        """Raise an `EngineError` unless the engine returns the log-probs of so many tokens in each place."""
         if self.mode == "server" and number:
             most = self._broadcast_from_main(lambda: self.vllm_client.max_logprobs)
             if 0 <= most < number:

@@ -34,11 +34,7 @@ class EngineClient(VLLMClient):
     """Id of the server process that answered last; None if the server does not send it."""
 
     def __init__(self, *args: Any, connection_timeout: float = 0.0, **kwargs: Any) -> None:
-        """As TRL's.
-
-        Raises:
-            EngineError: no server answers in time.
-        """
+        """As TRL's. Raises an `EngineError` if no server answers in time."""
         self._timeout = connection_timeout
         self._synced: str | None = None
         self._requests = Counter[str]()

@@ -169,11 +169,7 @@ class TRLEngine:
         return found
 
     def check(self, sampling: SamplingSettings) -> None:
-        """Check that the engine can return what these settings ask for.
-
-        Raises:
-            EngineError: it does not return so many log-probs.
-        """
+        """Raise an `EngineError` unless the engine can return the log-probs that these settings ask for."""
         self._trainer.vllm_generation.check_logprobs(candidates(sampling, vocab_size(self._trainer)))
 
     def _group_size(self, rows: list[list[int]]) -> int:
