@@ -64,9 +64,6 @@ def lora_options(rank: int) -> dict[str, Any]:
 def served_rank(config: Config) -> tuple[int, str | None]:
     """The rank of the adapters that vLLM is to take alone, and why it takes none, as far as the config says.
 
-    Args:
-        config: of a run with vLLM.
-
     Returns:
         The rank, 0 with a reason.
     """

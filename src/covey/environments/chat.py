@@ -80,12 +80,7 @@ class ToolChat:
         return chat
 
     def render(self, messages: Sequence[Message], tools: Tools | None) -> list[int]:
-        """The tokens of a conversation up to where the model's turn begins.
-
-        Args:
-            messages: the conversation.
-            tools: functions that the model may call.
-        """
+        """The tokens of a conversation up to where the model's turn begins."""
         return self._tokens(messages, tools, add_generation_prompt=True)
 
     def parse(self, ids: Sequence[int], *, prefix: Sequence[int], tools: Tools | None) -> Message:

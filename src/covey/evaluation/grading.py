@@ -57,7 +57,6 @@ def grader_settings(config: Config, grader: str | None, *, rewarding: bool = Fal
     """What decides about a completion, as in `settings.json`: `grader`, and `right_at` where it matters.
 
     Args:
-        config: of the run.
         grader: see `grader_name`.
         rewarding: whether an environment rewards its episodes, which then decides in place of the grader.
     """
@@ -90,7 +89,6 @@ def check_evaluation(config: Config, rewarding: Sequence[str] = ()) -> list[str]
     """Check the grader and the metric that decides the best evaluation; what has no effect becomes a note.
 
     Args:
-        config: of the run.
         rewarding: names of the classes of its environments that reward their episodes.
 
     Raises:
@@ -142,7 +140,6 @@ def check_columns_for(
     """Check that the run's grader and rewards can be called with the columns of each held-out set.
 
     Args:
-        config: of the run.
         sets: the columns of each set, by its name.
         rewarding: see `check_evaluation`.
 

@@ -140,7 +140,6 @@ def run_benchmarks(config: Config, run: RunDirectory, progress: Progress, model:
     """Evaluate a run's final model on the benchmarks of its config, as `covey eval RUN` does.
 
     Args:
-        config: of the run.
         run: holds the final model, and gets the results.
         progress: see `Progress`.
         model: the final model, if it is loaded already.
@@ -212,7 +211,6 @@ def engine_of(
     Args:
         config: `model.name` is `target.source`.
         target: the weights.
-        tokenizer: of the model.
         name: see `evaluation.engine`.
         model: for `local`, the target's model, if it is loaded already.
         batch_size: completions at a time; None takes `evaluation.batch_size`.

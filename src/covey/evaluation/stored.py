@@ -58,9 +58,6 @@ def read_stored(path: Path) -> StoredEvaluation:
 def read_training_evaluation(file: Path) -> StoredEvaluation:
     """An evaluation of training.
 
-    Args:
-        file: `<run>/evaluation/<set>-step-<N>.jsonl`.
-
     Raises:
         RunDirectoryError: it is not one, it is damaged, or the run's config is missing.
     """
@@ -131,7 +128,6 @@ def settings_of(config: Config, grader: str | None, *, rewarding: bool = False) 
     """How a run with this config measures held-out problems, as far as its config knows it, as in `settings.json`.
 
     Args:
-        config: of the run.
         grader: of its evaluations.
         rewarding: see `grader_settings`.
     """

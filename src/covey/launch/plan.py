@@ -125,7 +125,6 @@ def make_plan(
     """Make the launch plan.
 
     Args:
-        config: the composed config.
         run_name: the run's name where the config gives none.
         machine: the GPUs and CPUs of every node; `launch.gpus` overrides the number of GPUs.
         place: the addresses of the nodes; None for this machine only.

@@ -26,7 +26,6 @@ class Serving:
         """Prepare it; nothing is started.
 
         Args:
-            plan: the launch plan.
             process: the server's process where this node runs it; None where it runs elsewhere.
             reporter: receives messages.
             timeout: seconds until it must answer.

@@ -29,7 +29,6 @@ def render(config: Config, run_name: str, gpus: int, command: Sequence[str], fol
     """The job's script.
 
     Args:
-        config: the run's config.
         run_name: the run's name.
         gpus: GPUs per node.
         command: the command that every node runs.
@@ -88,7 +87,6 @@ def check_starter_job(config: Config, machine: Machine, environ: Mapping[str, st
     """Check that a model fits into a job for which `training.sh` has asked for the starter's needs only.
 
     Args:
-        config: the run's config.
         machine: this machine, as far as the job may use it.
         environ: the environment variables.
 

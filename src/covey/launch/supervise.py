@@ -67,7 +67,6 @@ class Supervisor:
         """Prepare it; nothing is started.
 
         Args:
-            plan: the launch plan.
             node: the index of this node.
             limits: timeouts and numbers of restarts.
             reporter: receives messages.

@@ -23,9 +23,6 @@ def render(
 ) -> str:
     """A prompt exactly as the model sees it: a conversation through the chat template, with the generation prompt.
 
-    Args:
-        answering: whether to add the generation prompt.
-
     Raises:
         ModelError: the chat template is invalid, fails on this conversation, or renders an empty text.
     """

@@ -29,8 +29,6 @@ def write_model_card(run: Path, folder: Path, *, state: str = "final") -> Path:
     """Write the card of a run's model next to its weights.
 
     Args:
-        run: the run directory.
-        folder: the folder of the weights.
         state: the weights: `final`, `best`, or `checkpoint-N`.
 
     Raises:
@@ -52,7 +50,6 @@ def model_card(
     """The card as Markdown, with metadata for the Hugging Face Hub.
 
     Args:
-        record: the run.
         state: the weights, as in `write_model_card`.
         hub_id: the model's id on the hub.
         revision: its branch on the hub; None for the main one.

@@ -168,12 +168,7 @@ def _within(estimate: Estimate, metric: str) -> Estimate:
 def jobs_sheet(
     sweep: Sweep, results: Sequence[JobResult], notes: Sequence[str] = (), grader: str | None = None
 ) -> Sheet:
-    """The table of jobs.
-
-    Args:
-        notes: which jobs cannot be compared.
-        grader: of the accuracy.
-    """
+    """The table of jobs."""
     metric = metric_of(results)
     headings = ("job", *sweep.keys, figure_name(metric), "before", "length", "reward", "minutes", "state")
     rows = tuple(

@@ -45,7 +45,6 @@ def make_engine(
         name: see `engine_class`.
         key: see `engine_class`.
         model_name: a folder or hub id with whole weights: adapters are merged.
-        tokenizer: of the model.
         options: `dtype` (None: the engine's choice), `revision` (None: the newest), `trust_remote_code`, and
             `batch_size`, completions at a time.
 
@@ -65,7 +64,6 @@ def check_engine(engine: Any, what: str) -> None:
     """Check that this is an inference engine.
 
     Args:
-        engine: anything.
         what: it is, for messages.
 
     Raises:

@@ -83,7 +83,6 @@ def run_training(config: Config, run_name: str, console: Any, objective: Given =
     Args:
         config: the composed config; its own run_name has precedence.
         run_name: the run's name if the config has none.
-        console: a rich console.
         objective: an objective or its class, in place of the one that the config names; see `covey.train`.
 
     Raises:

@@ -61,7 +61,6 @@ def launch(
 
     Args:
         task: runs a job; plug-ins pickle it.
-        numbers: the numbers of the jobs.
         folder: where Hydra and the launcher may write.
         hydra_words: `hydra/launcher=…`, `hydra.launcher.…=…`.
         config_dirs: folders in which more launchers may be described (`hydra/launcher/NAME.yaml`).

@@ -29,7 +29,6 @@ class JobRunner:
         """Prepare the runner.
 
         Args:
-            root: the sweep's folder.
             command: runs one config; `--config FILE` is appended.
         """
         self._directory = SweepDirectory(root.absolute())

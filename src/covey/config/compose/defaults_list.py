@@ -46,7 +46,6 @@ class Files:
     """The config files that a run may be made of.
 
     Args:
-        roots: the folders of config groups.
         primaries: the user's primary config, after the recipes that it builds on.
         recipes: a recipe, after those that it builds on.
     """
@@ -213,7 +212,6 @@ class Files:
         """Hydra's defaults list of a config.
 
         Args:
-            path: the config.
             words: choices as Hydra's overrides.
             adding: only what it adds itself, without what it overrides.
         """
@@ -230,7 +228,6 @@ class Files:
             """Collect parts and choices below a node.
 
             Args:
-                tree: the node.
                 above: the file that has it in its defaults list; None if nothing of the user's does.
             """
             node = tree.node if isinstance(tree, DefaultsTreeNode) else tree

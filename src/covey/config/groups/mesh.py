@@ -80,7 +80,6 @@ def check_mesh(shape: Sequence[Sequence[int | str]] | None, processes: int) -> M
     """Check that this mesh fits so many training processes. A mesh of ones, or none, fits any number.
 
     Args:
-        shape: `model.mesh_shape`.
         processes: training processes, over all machines.
 
     Raises:

@@ -90,10 +90,6 @@ class TrainingConfig:
 def check_geometry(training: TrainingConfig, world_size: int = 1) -> None:
     """Check that a generation batch holds whole groups, as TRL requires later.
 
-    Args:
-        training: the training config.
-        world_size: number of training processes.
-
     Raises:
         BadKeyError: naming nearby values that would work.
     """

@@ -74,7 +74,6 @@ class Players:
         Args:
             config: see above.
             runner: see above.
-            tokenizer: of the model.
             model: None where another engine holds it.
 
         Raises:

@@ -132,9 +132,7 @@ class _Decoding:
         """The completions with log-probabilities and supports.
 
         Args:
-            completions: without them.
             output_BT: all sampled tokens.
-            base: the model without adapters.
         """
         if self._scores_BV is None:
             raise EngineError(

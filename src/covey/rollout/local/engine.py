@@ -54,7 +54,6 @@ class LocalEngine:
         """
         Args:
             model_name: the model, with or without adapters, not wrapped for distributed training; or its name.
-            tokenizer: of the model.
             batch_size: completions sampled at once; None takes all of a call.
             shared_prefill: whether consecutive equal prompts are prefilled once, and ended completions leave the
                 batch; if not, transformers' `generate` is used, which with the same seed samples other tokens.

@@ -82,7 +82,6 @@ class ProcessEngine:
         Args:
             model_name: the trainer's model, of which the process builds a copy that gets its weights by `sync`, with
                 adapters merged; or the name of a model that is loaded there.
-            tokenizer: of the model.
             device: of the copy; `cuda:1`, for one.
             threads: of the process, on which its results depend in the last bits; None is `default_threads`.
             folder: for the weights of `sync` and the process's output; None takes a temporary one.

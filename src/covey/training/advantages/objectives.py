@@ -27,7 +27,6 @@ def build(config: Config, given: Given = None) -> dict[str, Any]:
     """The keyword arguments of `GRPOTrainer` for `objective.*`. Needs no model, so call it early.
 
     Args:
-        config: the config.
         given: the objective, or its class, in place of the one that the config names.
 
     Raises:

@@ -41,7 +41,6 @@ class EngineCaller:
     """One engine, and the snapshot that it has.
 
     Args:
-        engine: see `InferenceEngine`.
         sampling: the settings; log-probabilities are asked for in any case.
         vocab_size: see `covey.rollout.generate.complete`.
     """

@@ -38,8 +38,6 @@ class Rollouts:
 
     Args:
         engine: used, and closed, by the thread alone.
-        sampling: the settings.
-        policy: how completions are written ahead.
         group_size: completions per prompt.
         seed: of the run. The seed of a completion is a hash of it, its round, and its place there.
         schedule: what is written is recorded there; may also be set before anything is published.

@@ -171,11 +171,7 @@ class Schedule:
             raise self.misfit(f"the prompts of its round {number} are others")
 
     def misfit(self, what: str) -> ConfigError:
-        """The error of a run that is not the recorded one.
-
-        Args:
-            what: does not fit.
-        """
+        """The error of a run that is not the recorded one."""
         return ConfigError(
             f"training.schedule={self.path} does not fit this run, so it would end at other weights: {what}. "
             "Use the recorded run's config, model, data, packages and threads, or leave training.schedule out."

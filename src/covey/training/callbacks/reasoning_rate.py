@@ -24,7 +24,6 @@ class ReasoningRate(TrainerCallback):
         """
         Args:
             model: the policy, with adapters or not, without wrappers.
-            vocabulary: the model's.
             factor: multiplies the learning rate.
         """
         self._model, self._vocabulary, self._factor = model, vocabulary, factor

@@ -50,12 +50,7 @@ class StopCallback(TrainerCallback):
             control.should_training_stop = True
 
     def reason(self, state: TrainerState, callbacks: Iterable[object]) -> str:
-        """Why training ended, as a phrase.
-
-        Args:
-            state: the trainer's, at the end.
-            callbacks: all of the trainer's.
-        """
+        """Why training ended, as a phrase."""
         if self.signal is not None and self.stopped:
             return f"the signal {signal.Signals(self.signal).name}"
         if self.stopped:

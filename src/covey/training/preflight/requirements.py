@@ -82,8 +82,6 @@ def check_rewards(config: Config, loaded: LoadedData, rewarding: Sequence[str] =
     """Check that every reward, and the grader, can be called with the columns that the data has.
 
     Args:
-        config: of the run.
-        loaded: its data.
         rewarding: names of the classes of its environments that reward their episodes.
 
     Returns:

@@ -210,12 +210,7 @@ class AsynchronousRounds:
         return None
 
     def _make(self, prompts: int, due: int) -> None:
-        """Start the engine, with what a checkpoint holds.
-
-        Args:
-            prompts: in a round.
-            due: the next round.
-        """
+        """Start the engine, with what a checkpoint holds."""
         trainer, state, sampler = self._trainer, self._restored, self._trainer._train_sampler
         self._threads, self._seconds = torch.get_num_threads(), 0.0
         shutil.rmtree(self._folder, ignore_errors=True)

@@ -375,7 +375,6 @@ def patched_engine(trainer: Any, lora_sync: str) -> Iterator[None]:
     """Context manager: TRL's constructor makes an `EngineGeneration` for this trainer, if it uses vLLM.
 
     Args:
-        trainer: Covey's `GRPOTrainer`, which is being constructed.
         lora_sync: `training.vllm_lora_sync`.
     """
 

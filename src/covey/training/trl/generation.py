@@ -44,10 +44,6 @@ class PolicyEngine(LocalEngine):
     """Covey's own engine with the policy that a trainer trains, whose current weights it always has."""
 
     def __init__(self, trainer: Any) -> None:
-        """
-        Args:
-            trainer: Covey's `GRPOTrainer`.
-        """
         super().__init__(trainer.model, trainer._tokenizer, shared_prefill=trainer._speed.shared_prefill)
         self._trainer = trainer
 
@@ -138,7 +134,6 @@ class TRLEngine:
 
         Args:
             prompts: on a server, equally many in every process.
-            sampling: the settings.
             seed: ignored.
         """
         engine: EngineGeneration = self._trainer.vllm_generation
@@ -230,7 +225,6 @@ def generate_turn(
     """The completions of these prompts by the trainer's engine; None where TRL's own way is needed.
 
     Args:
-        trainer: Covey's `GRPOTrainer`.
         prompt_ids: token ids, each prompt as often as it has completions, one after another.
         text_only: whether tokens are all there is to the prompts; with images, for one, they are not.
         max_lengths: the longest completion of each prompt, where it is below `max_completion_length`; TRL's own way
