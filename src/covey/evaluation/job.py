@@ -19,13 +19,7 @@ from covey.errors import ConfigError, ModelError, RunDirectoryError
 from covey.evaluation.benchmarks import benchmark, named
 from covey.evaluation.completions.graded import GradedCompletion
 from covey.evaluation.completions.players import Players, environment_rewards, running
-from covey.evaluation.grading import (
-    HeldOutGrader,
-    answer_asked_by,
-    check_columns_for,
-    check_evaluation,
-    grader_name,
-)
+from covey.evaluation.grading import HeldOutGrader, answer_asked_by, check_columns_for, check_evaluation, grader_name
 from covey.evaluation.metrics import compute_metrics
 from covey.evaluation.run import evaluate, whole_batches
 from covey.evaluation.settings import describe_data, describe_method, prompts_of, weights_fingerprint

@@ -67,11 +67,7 @@ def _run(config: Config, plan: LaunchPlan, node: int, notes: list[str]) -> int:
             console.say(note)
         console.note(as_text(plan))
         supervisor = Supervisor(
-            _with_secrets(config, plan),
-            node,
-            _limits(config),
-            console,
-            ended_elsewhere=exit_code_file.read,
+            _with_secrets(config, plan), node, _limits(config), console, ended_elsewhere=exit_code_file.read
         )
         ending = Ending(1)
         try:

@@ -148,12 +148,7 @@ def submit(script: Path, environment: Mapping[str, str]) -> str:
     command = [check_sbatch(), "--parsable", str(script)]
     try:
         done = subprocess.run(
-            command,
-            capture_output=True,
-            text=True,
-            timeout=_SECONDS,
-            check=False,
-            env={**os.environ, **environment},
+            command, capture_output=True, text=True, timeout=_SECONDS, check=False, env={**os.environ, **environment}
         )
     except subprocess.TimeoutExpired:
         raise LaunchError(f"sbatch did not answer within {_SECONDS} s: check whether Slurm is up (sinfo).") from None

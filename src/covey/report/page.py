@@ -103,9 +103,7 @@ def render(template: str, *, scripts: Sequence[str], **values: Any) -> str:
     code = [f"\n{_asset(name)}" for name in ("page.js", *scripts)]
     digests = (base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in code)
     page = environment.get_template(template).render(
-        scripts=code,
-        hashes=" ".join(f"'sha256-{digest}'" for digest in digests),
-        **values,
+        scripts=code, hashes=" ".join(f"'sha256-{digest}'" for digest in digests), **values
     )
     return page.encode("utf-8", "replace").decode()
 

@@ -12,10 +12,7 @@ from covey.config.groups.training import TrainingConfig
 from covey.config.values import BadKeyError, check_choice
 
 ENGINES: Mapping[str, str] = MappingProxyType(
-    {
-        "local": "covey.rollout.local.engine:LocalEngine",
-        "vllm": "covey.rollout.vllm.offline:VLLMEngine",
-    }
+    {"local": "covey.rollout.local.engine:LocalEngine", "vllm": "covey.rollout.vllm.offline:VLLMEngine"}
 )
 """Engines by name, and where their classes are; `covey.rollout.registry` makes them."""
 
@@ -60,8 +57,7 @@ def check_rollout(rollout: RolloutConfig, training: TrainingConfig) -> None:
     """Raise a `BadKeyError` if two engines are named."""
     if rollout.engine is not None and training.use_vllm:
         raise BadKeyError(
-            "rollout.engine",
-            f"={rollout.engine} and training.use_vllm=true name two engines: leave one of them out.",
+            "rollout.engine", f"={rollout.engine} and training.use_vllm=true name two engines: leave one of them out."
         )
     if rollout.own_engine is not None and training.use_transformers_continuous_batching:
         raise BadKeyError(

@@ -52,10 +52,7 @@ class Instance:
         self._header = (INSTANCE_HEADER.encode(), os.environ.get(INSTANCE_VARIABLE, uuid.uuid4().hex).encode())
 
     async def __call__(
-        self,
-        scope: Message,
-        receive: Callable[[], Awaitable[Message]],
-        send: Callable[[Message], Awaitable[None]],
+        self, scope: Message, receive: Callable[[], Awaitable[Message]], send: Callable[[Message], Awaitable[None]]
     ) -> None:
         """Pass the request on, and add the header to its response."""
 

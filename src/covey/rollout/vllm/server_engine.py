@@ -219,11 +219,7 @@ class ServerEngine:
         }
 
     def _ask(
-        self,
-        payloads: dict[int, dict[str, Any]],
-        most: int,
-        ended: OnEnded,
-        stops: Callable[[], bool],
+        self, payloads: dict[int, dict[str, Any]], most: int, ended: OnEnded, stops: Callable[[], bool]
     ) -> str | None:
         """Send these requests; `ended` gets each completion. Returns why some were not answered, if so."""
         threads = ThreadPoolExecutor(min(self._concurrency, len(payloads)) or 1)

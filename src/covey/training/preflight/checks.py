@@ -257,12 +257,7 @@ def _check_disk(config: Config, need: MemoryEstimate) -> Iterator[PreflightFindi
     if config.training.save_strategy == "no":
         return
     try:
-        check_free_space(
-            Path(config.output_dir),
-            need.stored,
-            need.moments,
-            keeps_best=config.evaluation.keep_best,
-        )
+        check_free_space(Path(config.output_dir), need.stored, need.moments, keeps_best=config.evaluation.keep_best)
     except RunDirectoryError as error:
         yield PreflightFinding(Mark.WRONG, "disk", str(error), error=error)
 

@@ -126,10 +126,7 @@ class AsynchronousRounds:
         completions = [row.completion for _, row in rows]
         stale = [row.staleness(number) for group in groups for row in group.rows]
         oldest = [number - version for group in groups for row in group.rows for version, _ in row.versions]
-        self._staleness = {
-            names.STALENESS_MEAN: sum(stale) / len(stale),
-            names.STALENESS_MAX: float(max(oldest)),
-        }
+        self._staleness = {names.STALENESS_MEAN: sum(stale) / len(stale), names.STALENESS_MAX: float(max(oldest))}
         self._log_staleness()
         trainer._log_completion_extra(names.COLUMN_VERSION, [row.versions[0][0] for _, row in rows])
         if self._settings.partial == "continue":
@@ -140,9 +137,7 @@ class AsynchronousRounds:
         trainer.sampling.newest = replace(trainer.sampling.newest, staleness=ages)
         with (
             replaced(
-                trainer,
-                _tokenize_prompts=lambda _: (prompt_ids, None, {}),
-                _generate_single_turn=lambda *_, **__: turn,
+                trainer, _tokenize_prompts=lambda _: (prompt_ids, None, {}), _generate_single_turn=lambda *_, **__: turn
             ),
             trainer._early_rewards.batch_of(inputs),
         ):

@@ -216,11 +216,7 @@ def evaluation_engine(trainer: Any) -> Iterator[InferenceEngine]:
 
 
 def generate_turn(
-    trainer: Any,
-    prompt_ids: Sequence[Sequence[int]],
-    *,
-    text_only: bool,
-    max_lengths: Sequence[int] | None = None,
+    trainer: Any, prompt_ids: Sequence[Sequence[int]], *, text_only: bool, max_lengths: Sequence[int] | None = None
 ) -> Turn | None:
     """The completions of these prompts by the trainer's engine; None where TRL's own way is needed.
 
