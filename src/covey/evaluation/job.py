@@ -90,7 +90,6 @@ def run_evaluations(
         target: what is evaluated, and where its results go.
         paths: local files of benchmarks by name.
         out: the folder for the results, in place of the default; with one folder per set if there are several.
-        progress: see `Progress`.
         model: the target's model, if it is loaded already.
         every_row: evaluate on every row of the data in place of the held-out ones, as one set named `all`.
         overwrite: replace results of other settings, which are else refused. Those on the first of the problems are
@@ -135,7 +134,6 @@ def run_benchmarks(config: Config, run: RunDirectory, progress: Progress, model:
 
     Args:
         run: holds the final model, and gets the results.
-        progress: see `Progress`.
         model: the final model, if it is loaded already.
 
     Raises:

@@ -68,7 +68,6 @@ def complete(
     Args:
         engine: see `generate`.
         prompts: token ids.
-        sampling: see `generate`.
         seed: see `generate`; or one for each prompt, which engines without `row_seeds` get one number made of.
         vocab_size: token ids are below it; None sets no bound.
         max_lengths: the longest completion of each prompt, at least one token, where it is below that of the settings:

@@ -48,10 +48,6 @@ class OpenEnvSettings:
 def make(argument: str, settings: Mapping[str, Any]) -> Callable[[], Any]:
     """The factory of `openenv:URL`; it asks the server for its tools.
 
-    Args:
-        argument: the server's address.
-        settings: see `OpenEnvSettings`.
-
     Raises:
         EnvironmentSetupError: the library is not installed, the server does not answer, or the settings are wrong.
     """

@@ -72,8 +72,6 @@ class Players:
         """For a model that samples with this tokenizer.
 
         Args:
-            config: see above.
-            runner: see above.
             model: None where another engine holds it.
 
         Raises:

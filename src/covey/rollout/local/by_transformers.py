@@ -35,14 +35,6 @@ def by_transformers(
     """One completion per prompt; see `sample` for most arguments, of which this has those that make sense here.
 
     Args:
-        model: see `sample`.
-        prompts: see `sample`.
-        sampling: see `sample`.
-        eos_token_ids: see `sample`.
-        pad_token_id: see `sample`.
-        logits_processors: see `sample`.
-        row_seeds: see `sample`.
-        interrupted: see `sample`.
         options: further ones of `generate`, which the settings do not know.
 
     Raises:

@@ -110,7 +110,6 @@ class LocalEngine:
 
         Args:
             prompts: see `InferenceEngine`. With a seed for each they may end with the beginning of a completion.
-            sampling: see `InferenceEngine`.
             seed: see `InferenceEngine`; or one for each prompt, see `Capabilities.row_seeds`.
             max_lengths: the longest completion of each prompt, where it is below that of the settings.
             interrupted: see `Capabilities.interruptible`.
@@ -173,13 +172,8 @@ class LocalEngine:
 
         Args:
             model: in use.
-            prompts: see `generate`.
-            sampling: see `generate`.
             refusal: a reason not to use it, if there is one already.
-            max_lengths: see `generate`.
-            row_seeds: see `sample`.
             interrupted: see `sample`; the answer lasts.
-            on_ended: see `generate`.
         """
         refusal = refusal or unsupported_reason(model)
         if refusal is not None:

@@ -112,8 +112,6 @@ class ServerEngine:
         """See `InferenceEngine` and `Capabilities`.
 
         Args:
-            prompts: see `InferenceEngine`.
-            sampling: see `InferenceEngine`.
             seed: of the call, or of each prompt.
             max_lengths: the longest completion of each prompt, where it is below that of the settings.
             interrupted: see `Capabilities.interruptible`; asked about twenty times a second, by this thread.

@@ -73,8 +73,6 @@ class PolicyEngine(LocalEngine):
         ask for them; TRL's way returns none.
 
         Args:
-            prompts: see `generate`.
-            sampling: see `generate`.
             refusal: a reason not to use Covey's sampling, if there is one already.
             max_lengths: see `LocalEngine.generate`.
         """
