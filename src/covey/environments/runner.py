@@ -20,7 +20,7 @@ from covey.errors import EnvironmentSetupError
 from covey.importing import given_by_value
 from covey.sandbox import log_isolation
 from covey.workers.channel import Start
-from covey.workers.owned import Owned
+from covey.workers.owned import Owned, Owner
 
 if TYPE_CHECKING:
     from covey.config.groups.environment import EnvironmentConfig
@@ -34,7 +34,7 @@ FINDERS = ("covey.environments.registry:load_environment", "covey.environments.r
 Described = TypeVar("Described")
 
 
-class EnvironmentRunner:
+class EnvironmentRunner(Owner):
     """Runs environments and tools in worker processes, one per live instance; standalone tools share a pool.
 
     A call that raises is a failure, which the model reads. A call past its deadline, an episode past its own, or a
@@ -179,22 +179,6 @@ class EnvironmentRunner:
             shown = self._first[name]
             found += [getattr(shown, method) for method in tool_methods(type(shown))]
         return found
-
-    @property
-    def pids(self) -> list[int]:
-        """The running processes: the fork server first, then those of environments and tools."""
-        supervisor = self._supervisor.current
-        return supervisor.pids if supervisor else []
-
-    def close(self) -> None:
-        """End the processes."""
-        self._supervisor.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
 
     def _start_supervisor(self) -> EnvironmentSupervisor:
         start = Start(_WORK, self._arguments, list(sys.path), self._output)

@@ -19,28 +19,8 @@ from covey.rewards.library import correctness, format, gsm8k_shaping, length
 from covey.rewards.library.countdown import countdown
 from covey.rewards.library.graph_coloring import graph_coloring
 from covey.rewards.library.reasoning_gym import build_reasoning_gym
-from covey.rewards.reward import Builder, Graded, Reward, RewardFunction, completion_text, graded, named, scored
+from covey.rewards.reward import Builder, Reward, RewardFunction, graded, named, scored
 from covey.rewards.settings import RewardSettings
-
-__all__ = [
-    "ALIASES",
-    "GRADERS",
-    "IMPLIED_GRADERS",
-    "MODE_GRADERS",
-    "REGISTRY",
-    "Graded",
-    "Reward",
-    "RewardFunction",
-    "RewardSettings",
-    "canonical_grader",
-    "canonical_name",
-    "completion_text",
-    "find",
-    "get_reward",
-    "load",
-    "reads_answer",
-    "refuse_equal_names",
-]
 
 
 def _build_cosine_scaled(settings: RewardSettings) -> Reward:

@@ -35,7 +35,7 @@ from covey.training.library_logs import logging_to, showing_warnings
 from covey.training.open_run import open_run_directory
 from covey.training.preflight.findings import log_ignored, print_findings
 from covey.training.preflight.requirements import check_disk_space
-from covey.training.preflight.trackers import guard_trackers, log_benchmarks, log_to_trackers, tracker_environment
+from covey.training.preflight.trackers import guard_trackers, log_benchmarks, tracker_environment
 from covey.training.trl.step_timer import StepTimer
 
 if TYPE_CHECKING:
@@ -280,7 +280,7 @@ def _add_callbacks(job: _Job, writer: MetricsWriter, display: Display) -> None:
     from covey.training.callbacks.own_code import OwnCodeCallback
     from covey.training.callbacks.reasoning_rate import ReasoningRate
     from covey.training.callbacks.run_log import RunLogCallback
-    from covey.training.checkpoint.best import broadcast_from_main, fire_on_evaluate, link_best
+    from covey.training.checkpoint.best import link_best
 
     config, run, own, trainer = job.config, job.run, job.own, job.trainer
     samples = config.logging.sample_completions
@@ -292,28 +292,26 @@ def _add_callbacks(job: _Job, writer: MetricsWriter, display: Display) -> None:
         if keeps_best:
             trainer.checkpoints.after_marker.append(partial(link_best, run))
         evaluation = EvaluationCallback(
-            lambda: _evaluate(job),
-            own,
-            writer,
-            display,
+            trainer=trainer,
+            evaluate=lambda: _evaluate(job),
+            run=own,
+            writer=writer,
+            display=display,
             every_steps=every_steps,
             before_training=config.evaluation.before_training,
             sample_completions=samples,
             best_by=config.evaluation.best_by,
             keep_best_in=run if keeps_best else None,
-            log=partial(log_to_trackers, trainer),
-            fire_event=lambda metrics: fire_on_evaluate(trainer, metrics),
-            broadcast=broadcast_from_main,
         )
         trainer.add_callback(evaluation)  # before the log: evaluation metrics join the row of their step
     vocabulary = vocabulary_of(trainer.model)
     if vocabulary is not None and config.model.reasoning_lr_multiplier != 1:
         trainer.add_callback(ReasoningRate(trainer.model, vocabulary, config.model.reasoning_lr_multiplier))
     log = RunLogCallback(
-        trainer,
-        own,
-        writer,
-        display,
+        trainer=trainer,
+        run=own,
+        writer=writer,
+        display=display,
         completions_every_steps=config.logging.completions_every_steps,
         sample_completions=samples,
         timer=job.timer,
