@@ -80,11 +80,8 @@ def check_length(key: str) -> None:
 
 
 def check_known(key: str) -> None:
-    """Reject a key that is not a value, group or entry of a mapping, naming the nearest ones.
-
-    Raises:
-        BadKeyError: an unknown key, or one that another key replaces.
-    """
+    """Raise a `BadKeyError`, naming the nearest ones, for a key that is not a value, group or entry of a mapping, or
+    that another key replaces."""
     if key in kinds() or key in GROUPS:
         return
     parts = key.split(".")

@@ -111,11 +111,8 @@ class EnvironmentRunner(Owner):
         self._supervisor.running().submit([])
 
     def check(self) -> None:
-        """Make one instance of every environment and load every tool, which also starts the processes.
-
-        Raises:
-            EnvironmentSetupError: one cannot be found, imported or made, or takes too long.
-        """
+        """Make one instance of every environment and load every tool, which also starts the processes. Raises an
+        `EnvironmentSetupError` if one cannot be found, imported or made, or takes too long."""
         if self._tools is not None:
             return
         if _RUNS_PROGRAMS in (*self._tool_names, *(source.name for source in self._sources.values())):

@@ -290,11 +290,8 @@ def _column(metric: str) -> Callable[[Mapping[str, Any]], Any]:
 
 
 def _check_comparable(first: StoredEvaluation, other: StoredEvaluation, metric: str, *, any_sampling: bool) -> None:
-    """Check that two evaluations differ in the model only.
-
-    Raises:
-        NotComparableError: they differ in problems, prompts, grader (for a reward: reward functions), or sampling.
-    """
+    """Raise a `NotComparableError` if two evaluations differ in more than the model: in problems, prompts, grader (for
+    a reward: reward functions), or sampling."""
     pair, settings = f"{first.folder} and {other.folder}", (first.settings, other.settings)
     if differ := _differing(*settings, metric, lambda: _which_problems(first, other)):
         reason, seeds = f"{' and '.join(differ)} differ", _seeds(*settings)

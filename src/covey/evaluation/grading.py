@@ -34,11 +34,8 @@ ENVIRONMENT = "environment"
 
 
 def grader_name(config: Config) -> str | None:
-    """The grader of held-out problems: the one that is named, or that the rewards imply, or the task; else None.
-
-    Raises:
-        RewardError: there is no grader of that name.
-    """
+    """The grader of held-out problems: the one that is named, or that the rewards imply, or the task; else None. Raises
+    a `RewardError` if there is no grader of that name."""
     given = config.evaluation.grader
     if given is None:
         of_task = config.dataset.task if config.dataset.task in MODE_GRADERS else None
@@ -73,11 +70,8 @@ def right_from(config: Config) -> float:
 
 
 def answer_asked_by(config: Config) -> str | None:
-    """Which reward or grader needs gold answers, for a message; None if the rows may lack them.
-
-    Raises:
-        RewardError: there is no such reward or grader.
-    """
+    """Which reward or grader needs gold answers, for a message; None if the rows may lack them. Raises a `RewardError`
+    if there is no such reward or grader."""
     for name in config.rewards.funcs:
         if reads_answer(name):
             return f"the reward {name}"

@@ -61,11 +61,8 @@ class Serving:
             self._reporter.say(f"vLLM server started at {self._server.url} (log: {process.log}).")
 
     def wait(self, stopped: Callable[[], bool]) -> bool:
-        """Wait until it answers; False when the launcher was asked to stop before that.
-
-        Raises:
-            LaunchError: it ended, or timed out.
-        """
+        """Wait until it answers; False when the launcher was asked to stop before that. Raises a `LaunchError` if it
+        ended, or timed out."""
         began = time.monotonic()
         while not self.is_up:
             if stopped():
@@ -106,11 +103,8 @@ class Serving:
         self.check_health()
 
     def explains_failure(self) -> bool:
-        """Whether training has just failed because its server was gone.
-
-        Raises:
-            LaunchError: the server was gone too often.
-        """
+        """Whether training has just failed because its server was gone. Raises a `LaunchError` if the server was gone
+        too often."""
         if self._server is None:
             return False
         self.check()

@@ -86,11 +86,8 @@ class Supervisor:
         self._interrupted = False
 
     def run(self) -> Ending:
-        """Start all processes, wait for training to end, and end what is left.
-
-        Raises:
-            LaunchError: the server did not answer in time or died too often, or training hung too often.
-        """
+        """Start all processes, wait for training to end, and end what is left. Raises a `LaunchError` if the server did
+        not answer in time or died too often, or training hung too often."""
         with self._listening(), Reaper(self._limits.stop_timeout):
             try:
                 self._serving.start()

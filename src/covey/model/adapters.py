@@ -166,11 +166,8 @@ def device_kind() -> str:
 
 
 def quantization_config(model: ModelConfig) -> BitsAndBytesConfig | None:
-    """The quantisation on loading; None for none.
-
-    Raises:
-        ModelError: bitsandbytes is not installed, or does not support the device.
-    """
+    """The quantisation on loading; None for none. Raises a `ModelError` if bitsandbytes is not installed, or does not
+    support the device."""
     if not (model.load_in_8bit or model.load_in_4bit):
         return None
     key = "load_in_8bit" if model.load_in_8bit else "load_in_4bit"

@@ -58,11 +58,8 @@ def write_completions(directory: Path, step: int, columns: Mapping[str, Sequence
 
 
 def read_completions(source: Path) -> list[dict[str, Any]]:
-    """Read the completions of one file, or of a folder in order of the steps: one mapping per completion.
-
-    Raises:
-        RunDirectoryError: there is no such file or folder, or a file is damaged.
-    """
+    """Read the completions of one file, or of a folder in order of the steps: one mapping per completion. Raises a
+    `RunDirectoryError` if there is no such file or folder, or a file is damaged."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

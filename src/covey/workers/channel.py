@@ -89,11 +89,8 @@ def send_with_bytes(channel: socket.socket, message: list[Any], data: bytes | me
 
 
 def receive_with_bytes(channel: socket.socket) -> tuple[Any, bytearray] | None:
-    """Wait for what `send_with_bytes` sends; None once the other side has closed or died.
-
-    Raises:
-        BadMessageError: it is no JSON, or too long.
-    """
+    """Wait for what `send_with_bytes` sends; None once the other side has closed or died. Raises a `BadMessageError` if
+    it is no JSON, or too long."""
     parts = []
     for limit in (MAX_MESSAGE, _MAX_BYTES):
         head = _exactly(channel, _LENGTH.size)

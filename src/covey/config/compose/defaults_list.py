@@ -79,11 +79,8 @@ class Files:
             self._taken |= added if path == self.root else set()
 
     def compose(self, choices: Iterable[Choice]) -> Composition:
-        """What the files make with these choices; of two for one group the later one wins.
-
-        Raises:
-            ConfigError: an option that does not exist, a file that cannot be read, or what Hydra rejects.
-        """
+        """What the files make with these choices; of two for one group the later one wins. Raises a `ConfigError` for
+        an option that does not exist, a file that cannot be read, or what Hydra rejects."""
         last: dict[str, Choice] = {}
         for choice in choices:
             if choice.option is None and choice.group == "model":  # the tuning group follows its name

@@ -53,11 +53,8 @@ class Roots:
         return difflib.get_close_matches(name, sorted(groups), n=2)
 
     def find(self, path: str) -> list[Path]:
-        """The files of a config path (`model/starter`), the one that counts first.
-
-        Raises:
-            ConfigError: it leads out of the folders.
-        """
+        """The files of a config path (`model/starter`), the one that counts first. Raises a `ConfigError` if it leads
+        out of the folders."""
         name = PurePath(path if path.endswith(".yaml") else f"{path}.yaml")
         if name.is_absolute() or ".." in name.parts or "//" in path:
             raise ConfigError(
@@ -68,11 +65,8 @@ class Roots:
         return [path for path in paths if os.path.isfile(path)]  # noqa: PTH113  False for a name too long as well
 
     def primary(self, name: str) -> Path:
-        """The file of a primary config, named as for Hydra, or with its ending.
-
-        Raises:
-            ConfigError: there is none; the message lists the candidates.
-        """
+        """The file of a primary config, named as for Hydra, or with its ending. Raises a `ConfigError` if there is
+        none; the message lists the candidates."""
         if len(self.folders) == 1:
             raise ConfigError(
                 f"--config-name {name} is searched for in the folders of --config-dir, and none was given."

@@ -46,11 +46,8 @@ class OpenEnvSettings:
 
 
 def make(argument: str, settings: Mapping[str, Any]) -> Callable[[], Any]:
-    """The factory of `openenv:URL`; it asks the server for its tools.
-
-    Raises:
-        EnvironmentSetupError: the library is not installed, the server does not answer, or the settings are wrong.
-    """
+    """The factory of `openenv:URL`; it asks the server for its tools. Raises an `EnvironmentSetupError` if the library
+    is not installed, the server does not answer, or the settings are wrong."""
     where = f"environment.factory=openenv:{argument}"
     known = [item.name for item in fields(OpenEnvSettings)]
     unknown = [name for name in settings if name not in known]

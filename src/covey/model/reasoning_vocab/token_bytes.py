@@ -47,11 +47,8 @@ def read_tokenizer(folder: Path) -> dict[str, Any]:
 
 
 def content_of(tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
-    """What the `tokenizer.json` of a loaded tokenizer would hold.
-
-    Raises:
-        ModelError: it is not a fast tokenizer.
-    """
+    """What the `tokenizer.json` of a loaded tokenizer would hold. Raises a `ModelError` if it is not a fast
+    tokenizer."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None:
         raise ModelError(

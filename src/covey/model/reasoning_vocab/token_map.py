@@ -167,11 +167,8 @@ def choose_base_ids(size: int | str, spec: str | None, known: Sequence[int]) -> 
 
 
 def read_ids(spec: str) -> list[int]:
-    """Token ids from a range (`0-9999`), a comma-separated list of ids and ranges, or a file with such a list.
-
-    Raises:
-        ConfigError: it is none of these.
-    """
+    """Token ids from a range (`0-9999`), a comma-separated list of ids and ranges, or a file with such a list. Raises a
+    `ConfigError` if it is none of these."""
     file = Path(spec).expanduser()
     text = spec
     if not _SPAN.fullmatch(spec.strip()) and file.is_file():

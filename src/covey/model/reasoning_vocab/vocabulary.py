@@ -49,11 +49,8 @@ class ReasoningVocabulary:
 
     @classmethod
     def load(cls, folder: str | Path) -> Self:
-        """The reasoning vocabulary of a saved model: `reasoning_token_map.json` and `tokenizer.json`.
-
-        Raises:
-            ModelError: one of them is missing or damaged.
-        """
+        """The reasoning vocabulary of a saved model: `reasoning_token_map.json` and `tokenizer.json`. Raises a
+        `ModelError` if one of them is missing or damaged."""
         folder = Path(folder).expanduser()
         token_map = TokenMap.read(folder)
         return cls(token_map, read_token_bytes(read_tokenizer(folder), token_map.base_vocab_size))

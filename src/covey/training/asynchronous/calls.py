@@ -57,11 +57,8 @@ class EngineCaller:
         return self._sampling.max_completion_length
 
     def load(self, version: int, snapshot: Snapshot) -> None:
-        """Give the engine these weights, if it has others.
-
-        Raises:
-            EngineError: it fails, or does not have them afterwards.
-        """
+        """Give the engine these weights, if it has others. Raises an `EngineError` if it fails, or does not have them
+        afterwards."""
         engine = self._engine
         if snapshot is self._loaded:
             return

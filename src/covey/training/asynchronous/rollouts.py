@@ -150,11 +150,8 @@ class Rollouts:
             self._changed.notify_all()
 
     def take(self, number: int) -> list[Group]:
-        """The groups that round `number` trains on; waits until they are complete.
-
-        Raises:
-            CoveyError: the thread has failed; or a replayed schedule ends before this round.
-        """
+        """The groups that round `number` trains on; waits until they are complete. Raises a `CoveyError` if the thread
+        has failed; or a replayed schedule ends before this round."""
         with self._changed:
             while (groups := self._joining(number)) is None:
                 self._check()

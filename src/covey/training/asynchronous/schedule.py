@@ -118,11 +118,8 @@ class Schedule:
 
     @classmethod
     def read(cls, path: Path) -> Schedule:
-        """Read a file. A last line that was cut short is ignored: the run was killed while it wrote it.
-
-        Raises:
-            ConfigError: it cannot be read, or is no schedule.
-        """
+        """Read a file. A last line that was cut short is ignored: the run was killed while it wrote it. Raises a
+        `ConfigError` if it cannot be read, or is no schedule."""
         try:
             text = path.read_text(encoding="utf-8")
         except (OSError, UnicodeError) as error:

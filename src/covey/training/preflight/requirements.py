@@ -30,11 +30,8 @@ if TYPE_CHECKING:
 
 
 def check_supported(config: Config) -> list[str]:
-    """Refuse settings that are valid but not supported; settings without effect become notes.
-
-    Raises:
-        ConfigError: a setting is not supported, or a package is missing.
-    """
+    """Refuse settings that are valid but not supported; settings without effect become notes. Raises a `ConfigError` if
+    a setting is not supported, or a package is missing."""
 
     config.model.lora.check_merge(sharded=splits_weights(Mesh.of(config.model.mesh_shape)))
     check_packages(config)

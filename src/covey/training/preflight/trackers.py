@@ -52,11 +52,8 @@ _LEFT_OUT, _OFFLINE_RUN = "_covey_left_out", "_covey_offline"
 
 
 def trackers(config: Config) -> list[str]:
-    """The trackers that the run reports to; none when `logging.mode=disabled`.
-
-    Raises:
-        ConfigError: one of them is not installed, or would upload logs in offline mode.
-    """
+    """The trackers that the run reports to; none when `logging.mode=disabled`. Raises a `ConfigError` if one of them is
+    not installed, or would upload logs in offline mode."""
     setting = config.training.report_to
     names = [setting] if isinstance(setting, str) else list(setting or [])
     names = [name for name in names if name != "none"]

@@ -65,11 +65,8 @@ class AsynchronousRounds:
         """The run directory of the checkpoint that training resumes from."""
 
     def begin(self, restored: TrainingProgress | None) -> None:
-        """Training begins, or goes on from a checkpoint. The main process gets the engine ready.
-
-        Raises:
-            CoveyError: the trainer's settings, the data, the engine or the schedule rule it out.
-        """
+        """Training begins, or goes on from a checkpoint. The main process gets the engine ready. Raises a `CoveyError`
+        if the trainer's settings, the data, the engine or the schedule rule it out."""
         self.close()
         _check(self._trainer)
         self._snapshot = None
@@ -237,11 +234,8 @@ class AsynchronousRounds:
         return ServerEngine(client, vocab_size=vocab_size(trainer), seed=int(trainer.args.seed))
 
     def _process(self) -> ProcessEngine:
-        """Covey's own engine in another process, which gets some of this one's threads on a CPU.
-
-        Raises:
-            ConfigError: TRL's settings ask for what it cannot do.
-        """
+        """Covey's own engine in another process, which gets some of this one's threads on a CPU. Raises a `ConfigError`
+        if TRL's settings ask for what it cannot do."""
         trainer, device = self._trainer, self._trainer.accelerator.device
         if self._refusal is not None:
             raise ConfigError(

@@ -182,11 +182,8 @@ class TRLEngine:
 
 
 def engine_for(trainer: Any, own: InferenceEngine | None) -> InferenceEngine:
-    """The engine of a trainer: the user's own, TRL's vLLM, or the policy.
-
-    Raises:
-        ConfigError: the user's own engine is none, or another one is asked for as well.
-    """
+    """The engine of a trainer: the user's own, TRL's vLLM, or the policy. Raises a `ConfigError` if the user's own
+    engine is none, or another one is asked for as well."""
     if own is None:
         return TRLEngine(trainer) if trainer.use_vllm else PolicyEngine(trainer)
     others = ("use_vllm", "use_transformers_continuous_batching")
@@ -259,11 +256,8 @@ def generate_turn(
 
 
 def sync_engine(trainer: Any) -> None:
-    """Give the engine the weights of the current step, if it has others.
-
-    Raises:
-        EngineError: it fails, or does not have them afterwards.
-    """
+    """Give the engine the weights of the current step, if it has others. Raises an `EngineError` if it fails, or does
+    not have them afterwards."""
     engine, step = trainer.engine, int(trainer.state.global_step)
     if engine.version == step:
         return
