@@ -207,7 +207,6 @@ class _Job:
 
 
 def _train(job: _Job, console: Any) -> RunResult:
-    from covey.evaluation.job import run_benchmarks
     from covey.runlog.completions import drop_completions_after
     from covey.runlog.metrics import read_metrics
     from covey.training.callbacks.stop import StopCallback
@@ -250,16 +249,7 @@ def _train(job: _Job, console: Any) -> RunResult:
                 if config.rollout.own_engine is not None and not config.training.staleness:
                     trainer.engine.close()
         if not stop.stopped:
-            display.status("saving the model")
-            merge = config.model.lora.active and config.model.lora.merge
-            save_final_model(trainer, run, merge=merge, wait=job.processes.wait)
-            job.processes.leave()  # the others need not wait for the rest of the main process
-            if config.evaluation.benchmarks and job.processes.is_main:
-                model = None if merge or job.processes.count > 1 else trainer.accelerator.unwrap_model(trainer.model)
-                found = run_benchmarks(
-                    config, run, lambda name, done, of: display.status(f"{name}: {done} of {of}"), model
-                )
-                log_benchmarks(trainer, found)
+            _save(job, display)
         display.finish()
     return RunResult(
         run=run,
@@ -271,6 +261,21 @@ def _train(job: _Job, console: Any) -> RunResult:
         peak_memory_bytes=peak_memory(),
         main=job.processes.is_main,
     )
+
+
+def _save(job: _Job, display: Display) -> None:
+    """Save the final model, and evaluate it on the benchmarks."""
+    from covey.evaluation.job import run_benchmarks
+
+    config, run, trainer = job.config, job.run, job.trainer
+    display.status("saving the model")
+    merge = config.model.lora.active and config.model.lora.merge
+    save_final_model(trainer, run, merge=merge, wait=job.processes.wait)
+    job.processes.leave()  # the others need not wait for the rest of the main process
+    if config.evaluation.benchmarks and job.processes.is_main:
+        model = None if merge or job.processes.count > 1 else trainer.accelerator.unwrap_model(trainer.model)
+        found = run_benchmarks(config, run, lambda name, done, of: display.status(f"{name}: {done} of {of}"), model)
+        log_benchmarks(trainer, found)
 
 
 def _add_callbacks(job: _Job, writer: MetricsWriter, display: Display) -> None:
