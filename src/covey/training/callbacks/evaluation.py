@@ -53,9 +53,7 @@ class EvaluationCallback(TrainerCallback):
     keep_best_in: RunDirectory | None
     """The run of these checkpoints: one is written at every new best, and linked."""
 
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         if self.keep_best_in:
             relink_best(state, self.keep_best_in)
         if state.global_step == 0 and self.before_training:

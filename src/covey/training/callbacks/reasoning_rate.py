@@ -37,15 +37,11 @@ class ReasoningRate(TrainerCallback):
                     "run shards them (FSDP, or DeepSpeed ZeRO-3): leave it out, or train with data parallelism."
                 )
 
-    def on_pre_optimizer_step(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
-    ) -> None:
+    def on_pre_optimizer_step(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         self._before = [rows.detach().clone() for rows in self._rows()]
 
     @torch.no_grad()
-    def on_optimizer_step(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
-    ) -> None:
+    def on_optimizer_step(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         for rows, before in zip(self._rows(), self._before, strict=True):
             rows.copy_(before + self._factor * (rows - before))
         self._before = []

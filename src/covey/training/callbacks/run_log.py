@@ -76,9 +76,7 @@ class RunLogCallback(TrainerCallback):
         if state.is_world_process_zero:
             self.report.refresh()
 
-    def on_train_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         self._writes.wait()
 
     def _completions_per_step(self) -> float:
