@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from covey import __version__
-from covey.rewards.registry import Graded, Reward
 from covey.rewards.registry import find as find_registered
+from covey.rewards.reward import Graded, Reward
 from covey.rewards.settings import RewardSettings
 from covey.rewards.workers.pool import WorkerPool
 

@@ -15,8 +15,9 @@ from chat_templates import (
     make_tokenizer,
     random_results,
     random_turn,
+    template_refusal,
 )
-from covey.environments.chat import ToolChat, template_refusal
+from covey.environments.chat import ToolChat
 
 REFUSED = {
     "cohere": "refuses",

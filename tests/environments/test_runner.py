@@ -7,13 +7,10 @@ import json
 import os
 import pickle
 import random
-import resource
 import signal
-import subprocess
 import sys
 import textwrap
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,178 +21,14 @@ from transformers.utils import get_json_schema
 import hostile_environments
 from covey import importing
 from covey.environments.contract import check_environment, tool_methods
-from covey.environments.proxies import ToolError
 from covey.environments.registry import EnvironmentSource
 from covey.environments.runner import EnvironmentRunner
 from covey.errors import EnvironmentSetupError
 from covey.rewards.runner import RewardRunner
+from game_environments import GAMES, source
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="limits of processes and files as Linux has them")
 HOSTILE = hostile_environments.__file__
-
-GAMES = '''
-"""Environments as written for TRL; the annotations of the first are text."""
-from __future__ import annotations
-import random
-from enum import Enum
-from pathlib import Path
-from typing import Any, Literal, Optional, Union
-import time
-import numpy
-
-class Colour(Enum):
-    RED = "red"
-    BLUE = "blue"
-
-RNG = random.Random(0)
-
-class Base:
-    """What games share."""
-
-    shared = numpy.random.default_rng(0)
-
-    def reset(self, **row) -> str | None:
-        """Begin.
-
-        Args:
-            row: The row.
-        """
-        self.row = row
-        self.values = [random.random(), float(numpy.random.random())]
-        self.held = [RNG.random(), float(self.shared.random()), self.rng.random(), self.state.random()]
-        return None
-
-    def inherited(self, flag: bool = True) -> bool:
-        """Be inherited.
-
-        Args:
-            flag: Any.
-        """
-        return flag
-
-class Game(Base):
-    """A game."""
-
-    def __init__(self, top: int = 3) -> None:
-        self.top = top
-        self.rng = random.Random(0)
-        self.state = numpy.random.RandomState(0)
-
-    def move(self, colour: Colour, how: Literal["up", 2, None], where: list[tuple[int, str]], *, far: float = 0.5,
-             note: Optional[str] = None, more: Union[int, list[str]] = 1, table: dict[str, Any] | None = None) -> dict:
-        """Move a piece.
-
-        Args:
-            colour: The colour.
-            how: The way.
-            where: The squares.
-            far: How far (choices: [0.5, 1.5])
-            note: Any note.
-            more: More.
-            table: A table.
-
-        Returns:
-            The board.
-        """
-        return {"colour": colour}
-
-    @staticmethod
-    def rules(page: int) -> str:
-        """Read the rules.
-
-        Args:
-            page: The page.
-        """
-        return f"page {page}"
-
-    def inherited(self, flag: bool = True) -> bool:
-        return not flag
-
-    def meet(self, here: str, there: str) -> str:
-        """Wait for another.
-
-        Args:
-            here: A file to make.
-            there: A file to wait for.
-        """
-        Path(here).touch()
-        while not Path(there).exists():
-            time.sleep(0.001)
-        return "met"
-
-    def nap(self, seconds: float) -> str:
-        """Sleep.
-
-        Args:
-            seconds: How long.
-        """
-        time.sleep(seconds)
-        return "rested"
-
-    def _private(self) -> None: ...
-
-class Scored(Game):
-    async def get_reward(self) -> float:
-        return float(self.row["worth"])
-
-class NoHint:
-    def reset(self, **row): ...
-    def act(self, what): ...
-
-class NoReset:
-    def act(self, what: int) -> int:
-        """Act.
-
-        Args:
-            what: It.
-        """
-        return what
-
-class Reserved(Game):
-    def covey(self) -> None:
-        """A name that is taken."""
-
-class Wrong:
-    def __init__(self, **settings): raise RuntimeError("no server at home")
-    def reset(self, **row): ...
-
-class Slow:
-    def __init__(self): time.sleep(1000)
-
-class Dies:
-    def __init__(self): __import__("os")._exit(5)
-
-def exits(): raise SystemExit(2)
-
-def meet(here: str, there: str) -> str:
-    """Wait for another.
-
-    Args:
-        here: A file to make.
-        there: A file to wait for.
-    """
-    return Game().meet(here, there)
-'''
-
-
-@pytest.fixture(scope="module")
-def games(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("games") / "games.py"
-    path.write_text(GAMES, encoding="utf-8")
-    return path
-
-
-def source(path: Path, name: str, **settings: Any) -> EnvironmentSource:
-    return EnvironmentSource(f"{path}:{name}", settings)
-
-
-@pytest.fixture(scope="module")
-def runner(games: Path) -> Iterator[EnvironmentRunner]:
-    named = {"game": "Game", "scored": "Scored", "again": "Scored"}
-    sources = {name: source(games, kind) for name, kind in named.items()}
-    sources["game"] = source(games, "Game", top=7)
-    with EnvironmentRunner(sources, [f"{games}:meet"], timeout=60.0) as made:
-        yield made
 
 
 def original(games: Path, name: str) -> Any:
@@ -377,33 +210,6 @@ def test_code_that_fails_when_imported_or_starts_threads(tmp_path: Path, code: s
                 runner.check()
 
 
-@linux
-def test_what_the_code_starts_when_imported_stays_as_long_as_the_runner(tmp_path: Path) -> None:
-    path, pid = tmp_path / "code.py", tmp_path / "pid"
-    start = f"Path({str(pid)!r}).write_text(str(subprocess.Popen(['sleep', '1000']).pid))"
-    path.write_text(f"import subprocess\nfrom pathlib import Path\n{start}\n" + Path(HOSTILE).read_text())
-    with EnvironmentRunner({None: EnvironmentSource(f"{path}:Obedient")}) as runner:
-        (environment,) = runner.instances([None])
-        environment.reset()
-        assert "error" in environment.do("exit")
-        environment.reset()
-        assert Path(f"/proc/{pid.read_text()}").exists()
-    assert not Path(f"/proc/{pid.read_text()}").exists()
-
-
-@linux
-def test_neither_the_fork_server_nor_its_processes_load_torch(games: Path) -> None:
-    code = (
-        "import sys; from covey.environments.workers.worker import EnvironmentWork\n"
-        "from covey.environments.registry import EnvironmentSource\n"
-        "from covey.environments.runner import FINDERS\n"
-        f"EnvironmentWork({{None: EnvironmentSource({f'{games}:Game'!r})}}, (), FINDERS, None).preload()\n"
-        "print(sorted({'torch', 'transformers', 'trl'} & set(sys.modules)))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "[]\n"
-
-
 def test_a_reward_in_another_process_reads_a_copy(tmp_path: Path) -> None:
     reward = tmp_path / "reward.py"
     reward.write_text(
@@ -429,39 +235,6 @@ def test_a_reward_in_another_process_reads_a_copy(tmp_path: Path) -> None:
             assert rewards.functions[1](**batch) == [None] * 3
 
 
-def test_two_runners_do_not_meet(games: Path) -> None:
-    with EnvironmentRunner({None: source(games, "Game", top=1)}) as first:
-        (one,) = first.instances([None])
-        with EnvironmentRunner({None: source(games, "Game", top=2)}) as second:
-            (two,) = second.instances([None])
-            assert (one.top, two.top) == (1, 2)
-            assert not set(first.pids) & set(second.pids)
-        with pytest.raises(EnvironmentSetupError, match="were closed"):
-            two.rules(page=1)
-        assert one.rules(page=1) == "page 1"
-
-
-@linux
-def test_a_fork_of_the_trainer_has_processes_of_its_own(runner: EnvironmentRunner) -> None:
-    """As the workers of a data loader are."""
-    (environment,) = runner.instances(["game"])
-    environment.reset(mine=True)
-    read, write = os.pipe()
-    if (pid := os.fork()) == 0:
-        try:
-            environment.reset(theirs=True)
-            os.write(write, json.dumps([environment.row, runner.tools[0].submit().done()]).encode())
-            runner.close()
-        finally:
-            os._exit(0)
-    os.close(write)
-    os.waitpid(pid, 0)
-    with os.fdopen(read, "rb") as told:
-        assert json.loads(told.read())[0] == {"theirs": True}
-    assert environment.row == {"mine": True}
-    assert environment.rules(page=3) == "page 3"
-
-
 def test_a_row_that_cannot_be_sent_is_an_error_of_the_data(runner: EnvironmentRunner) -> None:
     (environment,) = runner.instances(["game"])
     with pytest.raises(EnvironmentSetupError, match="the row cannot be sent to the process"):
@@ -471,57 +244,6 @@ def test_a_row_that_cannot_be_sent_is_an_error_of_the_data(runner: EnvironmentRu
 def test_a_batch_names_only_environments_that_there_are(runner: EnvironmentRunner) -> None:
     with pytest.raises(EnvironmentSetupError, match="environment is 'golf', which is none of game, scored, again"):
         runner.instances(["golf"])
-
-
-@linux
-def test_more_instances_than_open_files_raise_the_soft_limit(games: Path) -> None:
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    open_now = len(list(Path("/proc/self/fd").iterdir()))
-    resource.setrlimit(resource.RLIMIT_NOFILE, (open_now + 40, hard))
-    try:
-        with EnvironmentRunner({None: source(games, "Game")}) as runner:
-            environments = runner.instances([None] * 24)  # four files each
-            for environment in environments:
-                environment.covey.begin_reset({"a": 1})
-            assert [environment.reset() for environment in environments] == [None] * 24
-            assert [environment.covey.outcome for environment in environments] == [None] * 24
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-
-
-@linux
-@pytest.mark.slow
-def test_hundreds_of_instances(games: Path) -> None:
-    with EnvironmentRunner({None: source(games, "Game")}, timeout=60.0) as runner:
-        environments = runner.instances([None] * 256)
-        for number, environment in enumerate(environments):
-            environment.covey.begin_reset({"number": number}, number // 8)
-        assert [environment.reset() for environment in environments] == [None] * 256
-        calls = [environment.rules.submit(number) for number, environment in enumerate(environments)]
-        assert [call.result(60) for call in calls] == [f"page {number}" for number in range(256)]
-        assert [environment.row["number"] for environment in environments] == list(range(256))
-        assert len(runner.pids) == 257
-
-
-@linux
-def test_a_system_without_processes_is_an_error_after_a_while(games: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from covey.environments.workers import supervisor
-    from covey.workers.fork_server import ForkServer, NoProcessError
-
-    def no_fork(self: ForkServer) -> Any:
-        raise NoProcessError("Resource temporarily unavailable")
-
-    monkeypatch.setattr(supervisor, "_GIVE_UP_SECONDS", 0.2)
-    with EnvironmentRunner({None: source(games, "Game")}) as runner:
-        (environment,) = runner.instances([None])
-        environment.reset()
-        monkeypatch.setattr(ForkServer, "fork", no_fork)
-        other = runner.instances([None, None])[1]
-        with pytest.raises(EnvironmentSetupError, match=r"Resource temporarily unavailable\. 1 run, one for"):
-            other.reset()
-        assert environment.rules(page=1) == "page 1"
-        with pytest.raises(ToolError):
-            environment.rules(1, 2)
 
 
 def test_an_environment_given_as_a_class_runs_in_a_process(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import re
+from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,9 @@ import trl
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 from transformers.utils import get_json_schema
+
+from covey.environments.chat import ToolChat
+from covey.errors import EnvironmentSetupError
 
 FOLDER = Path(trl.__file__).parent / "chat_templates"
 SHIPPED = sorted(path.stem for path in FOLDER.glob("*.jinja") if not path.stem.endswith("_training"))
@@ -152,3 +156,12 @@ def _random_call(chooser: random.Random, identity: str) -> dict[str, Any]:
         }
         function = {"name": "search", "arguments": dict(chooser.sample(list(arguments.items()), chooser.randint(0, 5)))}
     return {"type": "function", "id": identity, "function": function}
+
+
+def template_refusal(tokenizer: Any) -> str | None:
+    """Why episodes with tools are impossible under a tokenizer's chat template; None if they are possible."""
+    try:
+        ToolChat.of(copy(tokenizer))
+    except EnvironmentSetupError as error:
+        return str(error)
+    return None

@@ -31,7 +31,6 @@ def make_task(task: str, settings: Mapping[str, Any], key: str, *, seed: int = 0
         settings: fields of the task's configuration.
         key: the config key that names the task, for messages.
         seed: of the problems.
-        size: how many.
 
     Raises:
         DataError: the library is not installed, or has no such task, or the task does not take these settings.
@@ -105,7 +104,6 @@ def score(answer: str | None, text: str) -> float:
     the answer as Python: call this in a worker.
 
     Args:
-        answer: the model's; None for none.
         text: the problem, from `draw` or `problem`.
 
     Raises:

@@ -138,11 +138,8 @@ def split_options(parser: argparse.ArgumentParser, words: Sequence[str]) -> tupl
 
 
 def read_request(arguments: argparse.Namespace) -> Request:
-    """Read the words of a command line.
-
-    Raises:
-        ConfigError: two recipes, an invalid flag, a recipe in none of the folders, an unsupported Hydra view.
-    """
+    """Read the words of a command line. Raises a `ConfigError` for two recipes, an invalid flag, a recipe in none of
+    the folders, an unsupported Hydra view."""
     for option, view in _VIEWS.items():
         if getattr(arguments, option) not in (None, view):
             raise ConfigError(
@@ -174,11 +171,8 @@ def print_notes(composed: Composed) -> None:
 
 
 def check_names(config: Config) -> None:
-    """Check that the rewards, grader, trackers, files and folders named in the config exist, without loading PyTorch.
-
-    Raises:
-        CoveyError: no such built-in reward or grader, data file, or model folder; a tracker that is not installed.
-    """
+    """Raise a `CoveyError` for a reward, grader, tracker, data file or model folder that the config names and that is
+    not there, without loading PyTorch."""
     from covey.model.loading import check_name
     from covey.rewards.registry import canonical_grader, canonical_name
     from covey.training.preflight.trackers import trackers

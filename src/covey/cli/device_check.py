@@ -17,11 +17,8 @@ from covey.runlog.overlap import Round
 
 
 def run_checks(*, quick: bool, file: str | None) -> int:
-    """Run the checks, print them, and write them to a file if one is given; an empty name prints them as JSON.
-
-    Raises:
-        ConfigError: there is no folder for the file.
-    """
+    """Run the checks, print them, and write them to a file if one is given; an empty name prints them as JSON. Raises a
+    `ConfigError` if there is no folder for the file."""
     if file and not Path(file).absolute().parent.is_dir():
         raise ConfigError(f"--json {file}: there is no folder {Path(file).absolute().parent}; make it first.")
     console = make_console(stderr=file == "")

@@ -13,11 +13,8 @@ _ORIGINS = {"covey": "Covey", "trl": "TRL's GRPOConfig"}
 
 
 def explain(name: str, request: Request) -> str:
-    """The explanation of a key, or of another tool's name for one.
-
-    Raises:
-        ConfigError: an unknown name (the message names the nearest ones), or the run cannot be composed.
-    """
+    """The explanation of a key, or of another tool's name for one. Raises a `ConfigError` for an unknown name, naming
+    the nearest ones, or if the run cannot be composed."""
     key, alias = explain_alias(name)
     if not key:
         return f"{alias}\n"

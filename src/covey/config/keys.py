@@ -74,21 +74,14 @@ def known_keys() -> list[str]:
 
 
 def check_length(key: str) -> None:
-    """Reject a name that is too long, or has more parts than there are levels, to be a key.
-
-    Raises:
-        BadKeyError: it is.
-    """
+    """Raise a `BadKeyError` for a name that is too long, or has too many parts, to be a key."""
     if len(key) > _LONGEST or key.count(".") > MAX_DEPTH:
         raise BadKeyError(key, f" is not a key that Covey knows: no key has {len(key)} characters and that many parts.")
 
 
 def check_known(key: str) -> None:
-    """Reject a key that is not a value, group or entry of a mapping, naming the nearest ones.
-
-    Raises:
-        BadKeyError: an unknown key, or one that another key replaces.
-    """
+    """Raise a `BadKeyError`, naming the nearest ones, for a key that is not a value, group or entry of a mapping, or
+    that another key replaces."""
     if key in kinds() or key in GROUPS:
         return
     parts = key.split(".")

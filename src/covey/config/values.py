@@ -56,11 +56,7 @@ _TAG = re.compile(r"[^\s<>/]{1,64}")
 
 
 def check_tags(tags: Mapping[str, str]) -> None:
-    """Check the names of tags, by their keys.
-
-    Raises:
-        BadKeyError: an invalid name, or two equal ones.
-    """
+    """Raise a `BadKeyError` for a name of a tag, by its key, that is not valid, or two that are equal."""
     for key, name in tags.items():
         if not _TAG.fullmatch(name) or _UNPRINTABLE.search(name):
             raise BadKeyError(

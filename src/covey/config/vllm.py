@@ -87,7 +87,6 @@ def notes_without_effect(config: Config, written: Mapping[str, str]) -> list[str
     """A note on the keys of vLLM that have no effect where it runs, and on what would give them one.
 
     Args:
-        config: the composed config.
         written: the keys that the user sets, each with the name that the user gave it.
     """
     training, of_trl = config.training, [key for key in written if key.startswith("training.vllm_")]

@@ -54,18 +54,11 @@ def highest_rank(adapter: Mapping[str, Any]) -> int:
 
 def lora_options(rank: int) -> dict[str, Any]:
     """The options of vLLM's engine for adapters up to this rank."""
-    return {
-        "enable_lora": True,
-        "max_lora_rank": next(most for most in RANKS if most >= rank),
-        "max_loras": SLOTS,
-    }
+    return {"enable_lora": True, "max_lora_rank": next(most for most in RANKS if most >= rank), "max_loras": SLOTS}
 
 
 def served_rank(config: Config) -> tuple[int, str | None]:
     """The rank of the adapters that vLLM is to take alone, and why it takes none, as far as the config says.
-
-    Args:
-        config: of a run with vLLM.
 
     Returns:
         The rank, 0 with a reason.

@@ -104,12 +104,7 @@ def find_columns(table: Table, dataset: DatasetConfig, needs: RowNeeds) -> Colum
 
 
 def prepare(
-    table: Table,
-    dataset: DatasetConfig,
-    notes: list[str],
-    extractor_name: str | None = None,
-    *,
-    needs: RowNeeds,
+    table: Table, dataset: DatasetConfig, notes: list[str], extractor_name: str | None = None, *, needs: RowNeeds
 ) -> Prepared:
     """Build `prompt` and `answer`, and keep the other columns.
 

@@ -48,11 +48,8 @@ def test_rows(rows: int, dataset: DatasetConfig, name: str) -> int:
 
 
 def split_validation(rows: int, dataset: DatasetConfig, seed: int, name: str) -> tuple[list[int], list[int]]:
-    """Indices that stay for training, in their own order, and those held out for validation.
-
-    Raises:
-        DataError: `dataset.validation_fraction` leaves one of the two empty.
-    """
+    """Indices that stay for training, in their own order, and those held out for validation. Raises a `DataError` if
+    `dataset.validation_fraction` leaves one of the two empty."""
     if not dataset.validation_fraction:
         return list(range(rows)), []
     count = _some(rows, dataset.validation_fraction, "dataset.validation_fraction", name)

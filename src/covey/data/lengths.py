@@ -35,8 +35,6 @@ def filter_by_length(loaded: LoadedData, length: Length, truncate: CutLeft, data
 
     Args:
         loaded: from `load`.
-        length: see `Length`.
-        truncate: see `CutLeft`.
         dataset: the limit, and whether to drop or truncate. Without a limit, or without prompts, since an environment
             makes them, `loaded` is returned unchanged.
 

@@ -20,20 +20,6 @@ _CALL_ID = "call{:05d}"
 """Nine letters and digits, which every template takes as the id of a call."""
 
 
-def template_refusal(tokenizer: Any) -> str | None:
-    """Why episodes with tools are impossible under a tokenizer's chat template; None if they are possible.
-
-    Args:
-        tokenizer: a tokenizer; it is not changed.
-    """
-    try:
-        chat_template, _ = prepare(tokenizer)
-        ToolChat(tokenizer, chat_template).check()
-    except EnvironmentSetupError as error:
-        return str(error)
-    return None
-
-
 class ToolChat:
     """Renders, parses and continues conversations with tools, by one tokenizer and chat template.
 
@@ -72,7 +58,7 @@ class ToolChat:
         The tokenizer gets a `response_template` where it has none and TRL knows its chat template, as in training.
 
         Raises:
-            EnvironmentSetupError: its chat template cannot do tools; see `template_refusal`.
+            EnvironmentSetupError: its chat template cannot do tools, see `check`.
         """
         chat_template, tokenizer.response_template = prepare(tokenizer)
         chat = cls(tokenizer, chat_template, chat_template_kwargs, stop_token_ids=stop_token_ids)
@@ -80,12 +66,7 @@ class ToolChat:
         return chat
 
     def render(self, messages: Sequence[Message], tools: Tools | None) -> list[int]:
-        """The tokens of a conversation up to where the model's turn begins.
-
-        Args:
-            messages: the conversation.
-            tools: functions that the model may call.
-        """
+        """The tokens of a conversation up to where the model's turn begins."""
         return self._tokens(messages, tools, add_generation_prompt=True)
 
     def parse(self, ids: Sequence[int], *, prefix: Sequence[int], tools: Tools | None) -> Message:
@@ -149,11 +130,7 @@ class ToolChat:
         return not self.tokenizer.decode([token]).strip()
 
     def check(self) -> None:
-        """Check that results can follow a turn.
-
-        Raises:
-            EnvironmentSetupError: they cannot; see `suffix_ids`.
-        """
+        """Raise an `EnvironmentSetupError` if results cannot follow a turn, see `suffix_ids`."""
         self.suffix_ids([], [_result("first"), _result("second")])
 
     @cached_property

@@ -38,10 +38,6 @@ def has_reward(environment_class: type) -> bool:
 def reset_arguments(reset: Callable[..., Any], row: Mapping[str, Any]) -> dict[str, Any]:
     """What of a row `reset` gets: the columns under the names and with the values of their file; without `**row`, only
     those that it names.
-
-    Args:
-        reset: the bound method.
-        row: a row of the training data.
     """
     own = {name_in_file(name): value for name, value in row.items() if name != name_in_file(name)}
     given = {name: value for name, value in row.items() if name == name_in_file(name)} | own
@@ -61,7 +57,6 @@ def check_tool(function: Callable[..., Any], where: str) -> dict[str, Any]:
     """The JSON schema of a tool, as the chat template is shown it.
 
     Args:
-        function: a function or bound method.
         where: what names it, for the message.
 
     Raises:

@@ -60,11 +60,7 @@ class Episode:
 
     @classmethod
     def of(
-        cls,
-        messages: list[Message],
-        prompt_ids: list[int],
-        tools: Mapping[str, Callable[..., Any]],
-        environment: Any,
+        cls, messages: list[Message], prompt_ids: list[int], tools: Mapping[str, Callable[..., Any]], environment: Any
     ) -> Episode:
         """An episode whose environment has been reset; it has ended already where that failed."""
         episode = cls(messages, prompt_ids, tools, environment)
@@ -232,11 +228,7 @@ def run_episodes(
 
 
 def _generate_turns(
-    episodes: Sequence[Episode],
-    chat: ToolChat,
-    generate: Generate,
-    limits: Limits,
-    largest: Callable[[int], int],
+    episodes: Sequence[Episode], chat: ToolChat, generate: Generate, limits: Limits, largest: Callable[[int], int]
 ) -> None:
     if not largest(len(episodes)):
         return

@@ -114,11 +114,8 @@ class EpisodeControl:
         return self._submit("tool", tool, (args, kwargs))
 
     def attribute(self, name: str) -> Any:
-        """An attribute of the instance, which must be plain data; None once the episode has ended early.
-
-        Raises:
-            AttributeError: there is no such attribute, or it is not plain data.
-        """
+        """An attribute of the instance, which must be plain data; None once the episode has ended early. Raises an
+        `AttributeError` if there is no such attribute, or it is not plain data."""
         call = self._submit("attribute", name, None)
         try:
             value = call.result()
@@ -208,11 +205,8 @@ class EnvironmentCopy:
 
 
 def make_class(description: ClassDescription) -> type[EnvironmentProxy]:
-    """The class of the proxies of one environment.
-
-    Raises:
-        EnvironmentSetupError: a member has the one name that is taken.
-    """
+    """The class of the proxies of one environment. Raises an `EnvironmentSetupError` if a member has the one name that
+    is taken."""
     if any(member.member == "covey" for member in description.members):
         raise EnvironmentSetupError(f"{description.name} has a method covey, a name that Covey needs: rename it.")
     functions = {member.member: _method(member) for member in description.members}

@@ -63,11 +63,8 @@ def load_environment(source: EnvironmentSource) -> Callable[[], object]:
 
 
 def load_tool(name: str) -> Callable[..., Any]:
-    """The function called `name` in `environment.tools`.
-
-    Raises:
-        EnvironmentSetupError: there is no such function, or it fails to import.
-    """
+    """The function called `name` in `environment.tools`. Raises an `EnvironmentSetupError` if there is no such
+    function, or it fails to import."""
     found = _named(name, "environment.tools", TOOLS)
     if inspect.isclass(found):
         raise EnvironmentSetupError(

@@ -20,7 +20,7 @@ from covey.errors import EnvironmentSetupError
 from covey.importing import given_by_value
 from covey.sandbox import log_isolation
 from covey.workers.channel import Start
-from covey.workers.owned import Owned
+from covey.workers.owned import Owned, Owner
 
 if TYPE_CHECKING:
     from covey.config.groups.environment import EnvironmentConfig
@@ -34,7 +34,7 @@ FINDERS = ("covey.environments.registry:load_environment", "covey.environments.r
 Described = TypeVar("Described")
 
 
-class EnvironmentRunner:
+class EnvironmentRunner(Owner):
     """Runs environments and tools in worker processes, one per live instance; standalone tools share a pool.
 
     A call that raises is a failure, which the model reads. A call past its deadline, an episode past its own, or a
@@ -111,11 +111,8 @@ class EnvironmentRunner:
         self._supervisor.running().submit([])
 
     def check(self) -> None:
-        """Make one instance of every environment and load every tool, which also starts the processes.
-
-        Raises:
-            EnvironmentSetupError: one cannot be found, imported or made, or takes too long.
-        """
+        """Make one instance of every environment and load every tool, which also starts the processes. Raises an
+        `EnvironmentSetupError` if one cannot be found, imported or made, or takes too long."""
         if self._tools is not None:
             return
         if _RUNS_PROGRAMS in (*self._tool_names, *(source.name for source in self._sources.values())):
@@ -180,22 +177,6 @@ class EnvironmentRunner:
             found += [getattr(shown, method) for method in tool_methods(type(shown))]
         return found
 
-    @property
-    def pids(self) -> list[int]:
-        """The running processes: the fork server first, then those of environments and tools."""
-        supervisor = self._supervisor.current
-        return supervisor.pids if supervisor else []
-
-    def close(self) -> None:
-        """End the processes."""
-        self._supervisor.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
-
     def _start_supervisor(self) -> EnvironmentSupervisor:
         start = Start(_WORK, self._arguments, list(sys.path), self._output)
         return EnvironmentSupervisor(start, load_timeout=self._load_timeout)
@@ -223,11 +204,7 @@ class EnvironmentRunner:
 
 
 def _described(call: ToolCall, read: Callable[[Any], Described], where: str) -> Described:
-    """What a process said of what it made.
-
-    Raises:
-        EnvironmentSetupError: it could not be made.
-    """
+    """What a process said of what it made. Raises an `EnvironmentSetupError` if it could not be made."""
     try:
         found = call.result()
         if call.ended is None:

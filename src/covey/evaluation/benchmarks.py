@@ -51,11 +51,7 @@ def named(name: str) -> str:
 
 
 def check_benchmarks(names: Iterable[str], key: str) -> None:
-    """Check that all these benchmarks are known.
-
-    Raises:
-        ConfigError: one is not.
-    """
+    """Raise a `ConfigError` unless all these benchmarks are known."""
     for name in names:
         if named(name) not in BENCHMARKS:
             near = difflib.get_close_matches(name, BENCHMARKS, n=1)

@@ -139,11 +139,8 @@ class Session:
         self._episode: Episode | None = None
 
     def begin(self) -> bool:
-        """Begin anew; whether the environment has spoken first, so that it is the model's turn.
-
-        Raises:
-            EnvironmentSetupError: the environment does not start without a row of data.
-        """
+        """Begin anew; whether the environment has spoken first, so that it is the model's turn. Raises an
+        `EnvironmentSetupError` if the environment does not start without a row of data."""
         self._messages = self._model.conversation("")[:-1]
         self._episode = None
         if self._model.playing is None:

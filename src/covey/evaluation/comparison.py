@@ -214,11 +214,7 @@ def figures_of_several(evaluations: Sequence[StoredEvaluation]) -> list[str]:
 
 
 def check_metric(evaluations: Sequence[StoredEvaluation], metric: str) -> None:
-    """Check that evaluations can be compared by a metric that the user names.
-
-    Raises:
-        RunDirectoryError: they cannot; the message lists those that they can be compared by.
-    """
+    """Raise a `RunDirectoryError`, listing the metrics that would do, if evaluations cannot be compared by this one."""
     kinds = ("pass@", *(f"{kind}@" for kind in _OF_MODES), f"{names.MEAN_REWARD}/")
     known = [name for name in evaluations[0].summary if name in (*_COLUMNS, names.TRUNCATED) or name.startswith(kinds)]
     shared = [name for name in known if all(name in one.summary for one in evaluations)]
@@ -294,11 +290,8 @@ def _column(metric: str) -> Callable[[Mapping[str, Any]], Any]:
 
 
 def _check_comparable(first: StoredEvaluation, other: StoredEvaluation, metric: str, *, any_sampling: bool) -> None:
-    """Check that two evaluations differ in the model only.
-
-    Raises:
-        NotComparableError: they differ in problems, prompts, grader (for a reward: reward functions), or sampling.
-    """
+    """Raise a `NotComparableError` if two evaluations differ in more than the model: in problems, prompts, grader (for
+    a reward: reward functions), or sampling."""
     pair, settings = f"{first.folder} and {other.folder}", (first.settings, other.settings)
     if differ := _differing(*settings, metric, lambda: _which_problems(first, other)):
         reason, seeds = f"{' and '.join(differ)} differ", _seeds(*settings)

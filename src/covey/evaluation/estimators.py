@@ -205,9 +205,6 @@ def coverage_at_k(counts: Sequence[int], n: int, k: int, modes: int) -> float:
     """The expected share of a problem's right answers among k completions: `distinct_at_k` over their number.
 
     Args:
-        counts: see `distinct_at_k`.
-        n: likewise.
-        k: likewise.
         modes: different right answers that the problem has; for 0 the share is NaN.
 
     Raises:

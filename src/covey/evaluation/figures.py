@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Sequence
 
 from covey.evaluation.estimators import Estimate
 from covey.evaluation.paired import Comparison
@@ -73,3 +74,9 @@ def _number(value: float, metric: str, sign: str = "") -> str:
 
 def _counts_answers(metric: str) -> bool:
     return metric.removeprefix(names.CHANCE).startswith((f"{names.DISTINCT}@", f"{names.DISTINCT_IF_SOLVED}@"))
+
+
+def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table in Markdown, whose cells may hold anything."""
+    lines = [[" ".join(cell.split()).replace("|", "\\|") for cell in line] for line in (head, *rows)]
+    return "".join(f"| {' | '.join(line)} |\n" for line in (lines[0], ["---"] * len(head), *lines[1:]))

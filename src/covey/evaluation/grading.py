@@ -34,11 +34,8 @@ ENVIRONMENT = "environment"
 
 
 def grader_name(config: Config) -> str | None:
-    """The grader of held-out problems: the one that is named, or that the rewards imply, or the task; else None.
-
-    Raises:
-        RewardError: there is no grader of that name.
-    """
+    """The grader of held-out problems: the one that is named, or that the rewards imply, or the task; else None. Raises
+    a `RewardError` if there is no grader of that name."""
     given = config.evaluation.grader
     if given is None:
         of_task = config.dataset.task if config.dataset.task in MODE_GRADERS else None
@@ -57,7 +54,6 @@ def grader_settings(config: Config, grader: str | None, *, rewarding: bool = Fal
     """What decides about a completion, as in `settings.json`: `grader`, and `right_at` where it matters.
 
     Args:
-        config: of the run.
         grader: see `grader_name`.
         rewarding: whether an environment rewards its episodes, which then decides in place of the grader.
     """
@@ -74,11 +70,8 @@ def right_from(config: Config) -> float:
 
 
 def answer_asked_by(config: Config) -> str | None:
-    """Which reward or grader needs gold answers, for a message; None if the rows may lack them.
-
-    Raises:
-        RewardError: there is no such reward or grader.
-    """
+    """Which reward or grader needs gold answers, for a message; None if the rows may lack them. Raises a `RewardError`
+    if there is no such reward or grader."""
     for name in config.rewards.funcs:
         if reads_answer(name):
             return f"the reward {name}"
@@ -90,7 +83,6 @@ def check_evaluation(config: Config, rewarding: Sequence[str] = ()) -> list[str]
     """Check the grader and the metric that decides the best evaluation; what has no effect becomes a note.
 
     Args:
-        config: of the run.
         rewarding: names of the classes of its environments that reward their episodes.
 
     Raises:
@@ -142,7 +134,6 @@ def check_columns_for(
     """Check that the run's grader and rewards can be called with the columns of each held-out set.
 
     Args:
-        config: of the run.
         sets: the columns of each set, by its name.
         rewarding: see `check_evaluation`.
 

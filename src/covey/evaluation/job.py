@@ -19,13 +19,7 @@ from covey.errors import ConfigError, ModelError, RunDirectoryError
 from covey.evaluation.benchmarks import benchmark, named
 from covey.evaluation.completions.graded import GradedCompletion
 from covey.evaluation.completions.players import Players, environment_rewards, running
-from covey.evaluation.grading import (
-    HeldOutGrader,
-    answer_asked_by,
-    check_columns_for,
-    check_evaluation,
-    grader_name,
-)
+from covey.evaluation.grading import HeldOutGrader, answer_asked_by, check_columns_for, check_evaluation, grader_name
 from covey.evaluation.metrics import compute_metrics
 from covey.evaluation.run import evaluate, whole_batches
 from covey.evaluation.settings import describe_data, describe_method, prompts_of, weights_fingerprint
@@ -96,7 +90,6 @@ def run_evaluations(
         target: what is evaluated, and where its results go.
         paths: local files of benchmarks by name.
         out: the folder for the results, in place of the default; with one folder per set if there are several.
-        progress: see `Progress`.
         model: the target's model, if it is loaded already.
         every_row: evaluate on every row of the data in place of the held-out ones, as one set named `all`.
         overwrite: replace results of other settings, which are else refused. Those on the first of the problems are
@@ -140,9 +133,7 @@ def run_benchmarks(config: Config, run: RunDirectory, progress: Progress, model:
     """Evaluate a run's final model on the benchmarks of its config, as `covey eval RUN` does.
 
     Args:
-        config: of the run.
         run: holds the final model, and gets the results.
-        progress: see `Progress`.
         model: the final model, if it is loaded already.
 
     Raises:
@@ -212,7 +203,6 @@ def engine_of(
     Args:
         config: `model.name` is `target.source`.
         target: the weights.
-        tokenizer: of the model.
         name: see `evaluation.engine`.
         model: for `local`, the target's model, if it is loaded already.
         batch_size: completions at a time; None takes `evaluation.batch_size`.

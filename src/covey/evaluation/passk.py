@@ -85,11 +85,7 @@ def powers_up_to(samples: int) -> list[int]:
 
 
 def check_k(samples: int, k: int) -> None:
-    """Check that k completions can be drawn.
-
-    Raises:
-        ConfigError: they cannot.
-    """
+    """Raise a `ConfigError` if k completions cannot be drawn."""
     if not 1 <= k <= samples:
         raise ConfigError(
             f"k={k} is not possible for pass@k, maj@k and the like with {samples} completions of a problem: k must be "

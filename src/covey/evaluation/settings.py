@@ -55,13 +55,7 @@ def describe_data(config: Config, environment: EnvironmentConfig, rows: Dataset,
 
 
 def describe_method(
-    config: Config,
-    environment: EnvironmentConfig,
-    grader: str | None,
-    engine: str,
-    *,
-    rewarded: bool,
-    rewarding: bool,
+    config: Config, environment: EnvironmentConfig, grader: str | None, engine: str, *, rewarded: bool, rewarding: bool
 ) -> dict[str, Any]:
     """How completions are sampled, graded, rewarded and played.
 

@@ -31,22 +31,16 @@ from covey.runlog.evaluations import (
 
 
 def evaluations_of(run_dir: Path) -> list[StoredEvaluation]:
-    """All complete evaluations of a run: those of training by step, then those of `covey eval`, oldest first.
-
-    Raises:
-        RunDirectoryError: one of them cannot be read.
-    """
+    """All complete evaluations of a run: those of training by step, then those of `covey eval`, oldest first. Raises a
+    `RunDirectoryError` if one of them cannot be read."""
     RunDirectory(run_dir).refuse_newer()
     of_training = [read_training_evaluation(file) for _, _, file in training_files(run_dir)]
     return [*of_training, *list_evaluations(run_dir)]
 
 
 def read_stored(path: Path) -> StoredEvaluation:
-    """The evaluation of `covey eval` in this folder, or of training in this file.
-
-    Raises:
-        RunDirectoryError: it is not one, is damaged, or not finished.
-    """
+    """The evaluation of `covey eval` in this folder, or of training in this file. Raises a `RunDirectoryError` if it is
+    not one, is damaged, or not finished."""
     if path.suffix == ".jsonl":
         return read_training_evaluation(path)
     found = read_evaluation(path)
@@ -56,14 +50,8 @@ def read_stored(path: Path) -> StoredEvaluation:
 
 
 def read_training_evaluation(file: Path) -> StoredEvaluation:
-    """An evaluation of training.
-
-    Args:
-        file: `<run>/evaluation/<set>-step-<N>.jsonl`.
-
-    Raises:
-        RunDirectoryError: it is not one, it is damaged, or the run's config is missing.
-    """
+    """An evaluation of training. Raises a `RunDirectoryError` if it is not one, it is damaged, or the run's config is
+    missing."""
     named = training_file_names(file)
     run = RunDirectory(file.absolute().parent.parent)
     if named is None or not file.is_file() or not run.config.is_file():
@@ -131,7 +119,6 @@ def settings_of(config: Config, grader: str | None, *, rewarding: bool = False) 
     """How a run with this config measures held-out problems, as far as its config knows it, as in `settings.json`.
 
     Args:
-        config: of the run.
         grader: of its evaluations.
         rewarding: see `grader_settings`.
     """

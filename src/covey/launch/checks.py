@@ -16,9 +16,6 @@ def check_plan(config: Config, plan: LaunchPlan, machine: Machine, *, alone: boo
     """Check that this machine can run a plan; returns notes for the user.
 
     Args:
-        config: the run's config.
-        plan: the launch plan.
-        machine: this machine.
         alone: whether this is the run's only node.
 
     Raises:

@@ -35,9 +35,7 @@ def execute(config: Config, run_name: str, machine: Machine, place: Place) -> in
     """Run this machine's part of a launch to its end. Returns the exit code of training.
 
     Args:
-        config: the run's config.
         run_name: its name where the config gives none.
-        machine: this machine's GPUs and CPUs.
         place: this node's index and the addresses of all nodes.
 
     Raises:
@@ -69,11 +67,7 @@ def _run(config: Config, plan: LaunchPlan, node: int, notes: list[str]) -> int:
             console.say(note)
         console.note(as_text(plan))
         supervisor = Supervisor(
-            _with_secrets(config, plan),
-            node,
-            _limits(config),
-            console,
-            ended_elsewhere=exit_code_file.read,
+            _with_secrets(config, plan), node, _limits(config), console, ended_elsewhere=exit_code_file.read
         )
         ending = Ending(1)
         try:

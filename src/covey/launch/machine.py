@@ -78,11 +78,8 @@ def keep_one_gpu(environ: MutableMapping[str, str] = os.environ) -> str | None:
 
 
 def this_place(environ: Mapping[str, str] = os.environ) -> Place:
-    """This process's node in a Slurm job step of several nodes; elsewhere the only node.
-
-    Raises:
-        LaunchError: Slurm does not give the names of the nodes.
-    """
+    """This process's node in a Slurm job step of several nodes; elsewhere the only node. Raises a `LaunchError` if
+    Slurm does not give the names of the nodes."""
     if int(environ.get("SLURM_STEP_NUM_NODES", "1")) < 2:
         return Place()
     nodes = environ.get("SLURM_STEP_NODELIST", "")

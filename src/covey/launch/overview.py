@@ -55,11 +55,7 @@ class Measured:
 
     @classmethod
     def of(cls, folder: Path) -> Measured:
-        """Read a finished or running run.
-
-        Raises:
-            CoveyError: there is no such run, or it has finished no step.
-        """
+        """Read a finished or running run. Raises a `CoveyError` if there is no such run, or it has finished no step."""
         run = RunDirectory(folder)
         rows = read_metrics(run.metrics)
         rounds = measured_rounds(rows)
@@ -100,9 +96,6 @@ def suggested(measured: Measured, plan: LaunchPlan, config: Config, own: Split) 
 
     Args:
         measured: a run's times.
-        plan: the launch plan, with GPUs.
-        config: the run's config.
-        own: the plan's split.
     """
     sizes = [
         size for size in (2**power for power in range(plan.gpus.bit_length())) if size < plan.gpus + (plan.nodes > 1)
@@ -144,8 +137,6 @@ def as_table(plan: LaunchPlan, config: Config, times: Path | None, cpus: int) ->
     """The plan in lines of text.
 
     Args:
-        plan: the launch plan.
-        config: the run's config.
         times: the directory of a run to take times from; None without one.
         cpus: of this machine.
 

@@ -109,11 +109,7 @@ class LaunchPlan:
 
 
 def training_processes(config: Config, machine: Machine) -> int:
-    """The number of training processes over all nodes.
-
-    Raises:
-        ConfigError: the config does not fit the number of GPUs.
-    """
+    """The number of training processes over all nodes; a `ConfigError` if they do not fit the GPUs."""
     return _Layout.of(placed(config, len(_gpus_for(config, machine)))[0], machine).total
 
 
@@ -129,7 +125,6 @@ def make_plan(
     """Make the launch plan.
 
     Args:
-        config: the composed config.
         run_name: the run's name where the config gives none.
         machine: the GPUs and CPUs of every node; `launch.gpus` overrides the number of GPUs.
         place: the addresses of the nodes; None for this machine only.

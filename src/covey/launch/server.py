@@ -37,7 +37,6 @@ class Server:
         """The server that the config asks for; None for generation in the training processes.
 
         Args:
-            config: the run's config.
             host: the address of the node that serves.
             port: a free port there, in case the config's is taken.
             group_port: another one, for the weight sync.

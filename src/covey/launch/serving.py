@@ -26,7 +26,6 @@ class Serving:
         """Prepare it; nothing is started.
 
         Args:
-            plan: the launch plan.
             process: the server's process where this node runs it; None where it runs elsewhere.
             reporter: receives messages.
             timeout: seconds until it must answer.
@@ -62,11 +61,8 @@ class Serving:
             self._reporter.say(f"vLLM server started at {self._server.url} (log: {process.log}).")
 
     def wait(self, stopped: Callable[[], bool]) -> bool:
-        """Wait until it answers; False when the launcher was asked to stop before that.
-
-        Raises:
-            LaunchError: it ended, or timed out.
-        """
+        """Wait until it answers; False when the launcher was asked to stop before that. Raises a `LaunchError` if it
+        ended, or timed out."""
         began = time.monotonic()
         while not self.is_up:
             if stopped():
@@ -82,11 +78,7 @@ class Serving:
         return True
 
     def check_health(self) -> None:
-        """While it is starting, check whether it answers.
-
-        Raises:
-            LaunchError: it timed out.
-        """
+        """While it is starting, check whether it answers. Raises a `LaunchError` if it timed out."""
         server, now = self._server, time.monotonic()
         if server is None or self.is_up or now < self._last_check + _HEALTH_SECONDS:
             return
@@ -101,11 +93,7 @@ class Serving:
             )
 
     def check(self) -> None:
-        """Restart it if it has died.
-
-        Raises:
-            LaunchError: it has died too often, or timed out.
-        """
+        """Restart it if it has died. Raises a `LaunchError` if it has died too often, or timed out."""
         if self._managed is not None and (code := self._managed.poll()) is not None:
             self._was_lost = True
             self._managed.close()
@@ -115,11 +103,8 @@ class Serving:
         self.check_health()
 
     def explains_failure(self) -> bool:
-        """Whether training has just failed because its server was gone.
-
-        Raises:
-            LaunchError: the server was gone too often.
-        """
+        """Whether training has just failed because its server was gone. Raises a `LaunchError` if the server was gone
+        too often."""
         if self._server is None:
             return False
         self.check()

@@ -29,7 +29,6 @@ def render(config: Config, run_name: str, gpus: int, command: Sequence[str], fol
     """The job's script.
 
     Args:
-        config: the run's config.
         run_name: the run's name.
         gpus: GPUs per node.
         command: the command that every node runs.
@@ -88,7 +87,6 @@ def check_starter_job(config: Config, machine: Machine, environ: Mapping[str, st
     """Check that a model fits into a job for which `training.sh` has asked for the starter's needs only.
 
     Args:
-        config: the run's config.
         machine: this machine, as far as the job may use it.
         environ: the environment variables.
 
@@ -117,11 +115,7 @@ def check_starter_job(config: Config, machine: Machine, environ: Mapping[str, st
 
 
 def check_sbatch() -> str:
-    """The path of sbatch.
-
-    Raises:
-        LaunchError: it is not installed.
-    """
+    """The path of sbatch. Raises a `LaunchError` if it is not installed."""
     path = shutil.which("sbatch")
     if path is None:
         raise LaunchError(
@@ -154,12 +148,7 @@ def submit(script: Path, environment: Mapping[str, str]) -> str:
     command = [check_sbatch(), "--parsable", str(script)]
     try:
         done = subprocess.run(
-            command,
-            capture_output=True,
-            text=True,
-            timeout=_SECONDS,
-            check=False,
-            env={**os.environ, **environment},
+            command, capture_output=True, text=True, timeout=_SECONDS, check=False, env={**os.environ, **environment}
         )
     except subprocess.TimeoutExpired:
         raise LaunchError(f"sbatch did not answer within {_SECONDS} s: check whether Slurm is up (sinfo).") from None

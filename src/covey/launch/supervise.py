@@ -67,7 +67,6 @@ class Supervisor:
         """Prepare it; nothing is started.
 
         Args:
-            plan: the launch plan.
             node: the index of this node.
             limits: timeouts and numbers of restarts.
             reporter: receives messages.
@@ -87,11 +86,8 @@ class Supervisor:
         self._interrupted = False
 
     def run(self) -> Ending:
-        """Start all processes, wait for training to end, and end what is left.
-
-        Raises:
-            LaunchError: the server did not answer in time or died too often, or training hung too often.
-        """
+        """Start all processes, wait for training to end, and end what is left. Raises a `LaunchError` if the server did
+        not answer in time or died too often, or training hung too often."""
         with self._listening(), Reaper(self._limits.stop_timeout):
             try:
                 self._serving.start()
@@ -203,11 +199,7 @@ class Supervisor:
         return limit is not None and self._serving.is_up and self._progress.seconds_since() > limit
 
     def _end_hanging(self, trainer: ManagedProcess) -> None:
-        """Dump the stacks, end training and its server, and restart both if restarts are left.
-
-        Raises:
-            LaunchError: none are left.
-        """
+        """Dump the stacks, end training and its server, and restart both; a `LaunchError` without restarts left."""
         trainer.dump()
         time.sleep(_DUMP_SECONDS)
         stacks = ", ".join(str(path) for path in sorted(self._plan.logs.glob(STACKS))) or "not written"

@@ -84,11 +84,7 @@ def trainable_rows(source: str, vocabulary: ReasoningVocabulary | None, **option
 
 
 def check_adapters(lora: LoraConfig) -> None:
-    """Check that `model.lora.path` holds adapters.
-
-    Raises:
-        ModelError: it does not, or they cannot be read.
-    """
+    """Raise a `ModelError` unless `model.lora.path` holds adapters that can be read."""
     if lora.path is None:
         return
     folder = Path(lora.path).expanduser()
@@ -102,11 +98,7 @@ def check_adapters(lora: LoraConfig) -> None:
 
 
 def with_adapters(model: PreTrainedModel, lora: LoraConfig) -> PeftModel:
-    """Add the adapters of `model.lora.path` to a loaded model, to continue training them.
-
-    Raises:
-        ModelError: they do not fit this model.
-    """
+    """Add the adapters of `model.lora.path` to a loaded model; a `ModelError` if they do not fit."""
     from peft import PeftModel
 
     check_adapters(lora)
@@ -174,11 +166,8 @@ def device_kind() -> str:
 
 
 def quantization_config(model: ModelConfig) -> BitsAndBytesConfig | None:
-    """The quantisation on loading; None for none.
-
-    Raises:
-        ModelError: bitsandbytes is not installed, or does not support the device.
-    """
+    """The quantisation on loading; None for none. Raises a `ModelError` if bitsandbytes is not installed, or does not
+    support the device."""
     if not (model.load_in_8bit or model.load_in_4bit):
         return None
     key = "load_in_8bit" if model.load_in_8bit else "load_in_4bit"

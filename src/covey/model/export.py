@@ -131,11 +131,7 @@ def copy_adapters(folder: Path, out: Path, base: str, *, overwrite: bool = False
 
 
 def check_target(out: Path, *, overwrite: bool) -> None:
-    """Check that a folder may be written, before anything is loaded.
-
-    Raises:
-        ModelError: it is a file, or is not empty and may not be replaced.
-    """
+    """Raise a `ModelError` if a folder is a file, or holds files and may not be replaced; loads nothing."""
     if out.is_file():
         raise ModelError(f"{out} is a file. Name a folder for the model.")
     if out.is_dir() and any(out.iterdir()) and not overwrite:

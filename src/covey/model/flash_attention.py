@@ -139,8 +139,6 @@ def is_right(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, flash:
 
     Args:
         query: of the first batch, as are keys and values.
-        key: see `query`.
-        value: see `query`.
         flash: the path by the kernel.
         dense: the path with masks.
     """

@@ -12,11 +12,8 @@ PREFIX = "kaggle://"
 
 
 def handle(address: str) -> str:
-    """The handle that kagglehub takes, from an address.
-
-    Raises:
-        ModelError: it has another format, or a framework that transformers cannot read.
-    """
+    """The handle that kagglehub takes, from an address. Raises a `ModelError` if it has another format, or a framework
+    that transformers cannot read."""
     parts = [part for part in address.removeprefix(PREFIX).split("/") if part]
     if len(parts) not in (4, 5) or (len(parts) == 5 and not parts[4].isdigit()):
         raise ModelError(

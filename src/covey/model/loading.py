@@ -47,11 +47,7 @@ def resolve_model(name: str) -> str:
 
 
 def check_name(name: str) -> None:
-    """Check a model's name as far as possible without a network.
-
-    Raises:
-        ModelError: as `resolve_model`.
-    """
+    """Check a model's name as far as possible without a network; raises what `resolve_model` does."""
     if name.startswith(kaggle.PREFIX):
         kaggle.handle(name)
     else:
@@ -59,11 +55,8 @@ def check_name(name: str) -> None:
 
 
 def check_files(name: str) -> str:
-    """Resolve a name, and check the weights of a folder by their headers, without PyTorch.
-
-    Raises:
-        ModelError: as `resolve_model`; a file of the weights is missing or damaged.
-    """
+    """Resolve a name, and check the weights of a folder by their headers, without PyTorch. Raises what `resolve_model`
+    does, and a `ModelError` if a file of the weights is missing or damaged."""
     source = resolve_model(name)
     if Path(source).is_dir():
         check_weights(Path(source), f"model.name={name}")
@@ -81,11 +74,8 @@ def source_options(model: ModelConfig) -> dict[str, Any]:
 
 
 def load_tokenizer(model: ModelConfig) -> PreTrainedTokenizerBase:
-    """The model's tokenizer, padding on the left, with `model.chat_template` if one is given.
-
-    Raises:
-        ModelError: when it cannot be loaded, or has no chat template and none is given.
-    """
+    """The model's tokenizer, padding on the left, with `model.chat_template` if one is given. Raises a `ModelError`
+    when it cannot be loaded, or has no chat template and none is given."""
     from transformers import AutoTokenizer
 
     source = resolve_model(model.name)
@@ -179,11 +169,8 @@ OWN_SAMPLING = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 
 
 def own_sampling(model: ModelConfig) -> dict[str, float]:
-    """The sampling settings of the model's own generation config, by TRL's names; unset ones are left out.
-
-    Raises:
-        ModelError: it has none.
-    """
+    """The sampling settings of the model's own generation config, by TRL's names; unset ones are left out. Raises a
+    `ModelError` if it has none."""
     found = own_generation_config(model)
     settings = {} if found is None else found.to_diff_dict()
     values = {name: settings[name] for name in OWN_SAMPLING if settings.get(name) is not None}
@@ -196,11 +183,8 @@ def own_sampling(model: ModelConfig) -> dict[str, float]:
 
 
 def check_model(model: ModelConfig) -> str:
-    """Check early that the model can be found and, in a folder, read, and return its folder or hub id.
-
-    Raises:
-        ModelError: when its configuration or its weights cannot be read.
-    """
+    """Check early that the model can be found and, in a folder, read, and return its folder or hub id. Raises a
+    `ModelError` when its configuration or its weights cannot be read."""
     from transformers import AutoConfig
 
     source = check_files(model.name)

@@ -22,13 +22,7 @@ def render(
     tokenizer: PreTrainedTokenizerBase, prompt: Any, arguments: TemplateArguments = None, *, answering: bool = True
 ) -> str:
     """A prompt exactly as the model sees it: a conversation through the chat template, with the generation prompt.
-
-    Args:
-        answering: whether to add the generation prompt.
-
-    Raises:
-        ModelError: the chat template is invalid, fails on this conversation, or renders an empty text.
-    """
+    Raises a `ModelError` if the chat template is invalid, fails on this conversation, or renders an empty text."""
     if isinstance(prompt, str):
         return prompt
     more = dict(arguments or {})

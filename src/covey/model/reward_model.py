@@ -44,11 +44,8 @@ class RewardModel:
         """Of its metrics, as TRL names them."""
 
     def load(self) -> None:
-        """Load the model and its tokenizer, unless they are loaded already.
-
-        Raises:
-            ModelError: they cannot be loaded, or it is no classifier of one label.
-        """
+        """Load the model and its tokenizer, unless they are loaded already. Raises a `ModelError` if they cannot be
+        loaded, or it is no classifier of one label."""
         self._loaded  # noqa: B018  a property that is computed once
 
     def __call__(self, prompts: Sequence[Any], completions: Sequence[Any], **columns: Any) -> list[float]:

@@ -54,11 +54,7 @@ def check_weights(folder: Path, key: str) -> None:
 
 
 def check_file(file: Path, key: str) -> None:
-    """Check one file of weights.
-
-    Raises:
-        ModelError: it cannot be read.
-    """
+    """Raise a `ModelError` unless this file of weights can be read."""
     try:
         if file.suffix == ".safetensors":
             read_header(file)

@@ -21,9 +21,6 @@ class BuiltIn(ObjectiveSettings, Objective):
     ) -> Self:
         """This objective, after checking that the run supports it."""
         self.check_run(
-            loss_type=loss_type,
-            num_generations=num_generations,
-            max_completion_length=max_completion_length,
-            beta=beta,
+            loss_type=loss_type, num_generations=num_generations, max_completion_length=max_completion_length, beta=beta
         )
         return self

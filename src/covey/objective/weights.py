@@ -55,13 +55,7 @@ def maxent_weights(
         ConfigError: a setting is out of range, or the reference is missing.
     """
     return maxent_log_weights(
-        rewards_PG,
-        ref_logps_PG,
-        tau=tau,
-        beta=beta,
-        q_temperature=q_temperature,
-        q_epsilon=q_epsilon,
-        mask_PG=mask_PG,
+        rewards_PG, ref_logps_PG, tau=tau, beta=beta, q_temperature=q_temperature, q_epsilon=q_epsilon, mask_PG=mask_PG
     ).exp()
 
 

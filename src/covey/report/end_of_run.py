@@ -42,11 +42,8 @@ def write_end_of_run(run: RunDirectory, *, finished: bool) -> list[str]:
 
 
 def conclusions(run: RunDirectory) -> tuple[list[Change], list[Finding]]:
-    """What a run changed, and what that means: the rows of the final table, and the findings.
-
-    Raises:
-        CoveyError: its files are damaged.
-    """
+    """What a run changed, and what that means: the rows of the final table, and the findings. Raises a `CoveyError` if
+    its files are damaged."""
     if not read_metrics(run.metrics):
         return [], []
     record = load_run(run.root)

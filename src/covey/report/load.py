@@ -115,11 +115,8 @@ def short_name(name: str) -> str:
 
 
 def load_run(root: Path) -> RunRecord:
-    """Read a run directory.
-
-    Raises:
-        RunDirectoryError: it is not a run directory, has no metrics yet, is damaged, or was written by a newer version.
-    """
+    """Read a run directory. Raises a `RunDirectoryError` if it is not a run directory, has no metrics yet, is damaged,
+    or was written by a newer version."""
     run = RunDirectory(root)
     if not root.exists():
         raise RunDirectoryError(
@@ -144,11 +141,8 @@ def load_run(root: Path) -> RunRecord:
 
 
 def read_run(root: Path) -> RunRecord:
-    """Read a run directory whose run may not have begun to train: then it has no rows.
-
-    Raises:
-        RunDirectoryError: it is damaged, or was written by a newer version.
-    """
+    """Read a run directory whose run may not have begun to train: then it has no rows. Raises a `RunDirectoryError` if
+    it is damaged, or was written by a newer version."""
     run = RunDirectory(root)
     run.refuse_newer()
     rows = read_metrics(run.metrics) if run.metrics.is_file() else []
@@ -170,11 +164,8 @@ def _refuse_failed(run: RunDirectory) -> None:
 
 
 def read_mapping(path: Path) -> dict[str, Any]:
-    """A YAML or JSON file with a mapping; empty if it is missing, or, with a warning, if it is damaged.
-
-    Raises:
-        RunDirectoryError: the config is damaged.
-    """
+    """A YAML or JSON file with a mapping; empty if it is missing, or, with a warning, if it is damaged. Raises a
+    `RunDirectoryError` if the config is damaged."""
     if not path.is_file():
         return {}
     content = None

@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 from covey.evaluation.estimators import Estimate
-from covey.evaluation.figures import ends_text, value_text
+from covey.evaluation.figures import ends_text, markdown_table, value_text
 from covey.report.charts.panels import set_label
 from covey.report.evaluations import sampling_text
 from covey.report.headline import key_settings
@@ -29,8 +29,6 @@ def write_model_card(run: Path, folder: Path, *, state: str = "final") -> Path:
     """Write the card of a run's model next to its weights.
 
     Args:
-        run: the run directory.
-        folder: the folder of the weights.
         state: the weights: `final`, `best`, or `checkpoint-N`.
 
     Raises:
@@ -52,7 +50,6 @@ def model_card(
     """The card as Markdown, with metadata for the Hugging Face Hub.
 
     Args:
-        record: the run.
         state: the weights, as in `write_model_card`.
         hub_id: the model's id on the hub.
         revision: its branch on the hub; None for the main one.
@@ -76,7 +73,7 @@ def model_card(
         *_usage(hub_id or "FOLDER", revision, name if _is_hub_id(record) else "BASE_MODEL", adapters, dataset),
         *_tools(config),
         "## How it was trained\n",
-        _table(("", ""), [(key, _cell(value)) for key, value in key_settings(record) if key != "commit"]),
+        markdown_table(("", ""), [(key, value) for key, value in key_settings(record) if key != "commit"]),
         "\n<details><summary>The full config</summary>\n\n```yaml\n"
         + yaml.safe_dump(config, sort_keys=False, allow_unicode=True, width=100)
         + "```\n\nSaved as a file, `covey train FILE` runs it again.\n\n</details>\n",
@@ -127,7 +124,7 @@ def _results(evaluated: Sequence[Change], stored: list[StoredEvaluation]) -> lis
     if evaluated:
         changed = [(one.what, *one.texts, one.test_text) for one in evaluated]
         note = "During training, with 95% intervals; the change by the paired test on the same problems."
-        parts += [f"{note}\n", _table(("", "before", "this model", "change"), changed)]
+        parts += [f"{note}\n", markdown_table(("", "before", "this model", "change"), changed)]
     for found in stored:
         settings, how = found.settings, sampling_text(found.settings.get("sampling") or {})
         problems, samples = (settings.get("data") or {}).get("problems"), settings.get("num_samples")
@@ -139,7 +136,7 @@ def _results(evaluated: Sequence[Change], stored: list[StoredEvaluation]) -> lis
             for name, one in figures.items()
             if not math.isnan(one.value) and not (name.startswith("grader/") and one.value == 0)
         ]
-        parts.append(_table(("", "value", "95% interval"), rows))
+        parts.append(markdown_table(("", "value", "95% interval"), rows))
     return [*parts, ""]
 
 
@@ -235,12 +232,3 @@ def _data(dataset: Mapping[str, Any]) -> str:
     if dataset.get("id"):
         return f"[{dataset['id']}](https://huggingface.co/datasets/{dataset['id']})"
     return f"`{_data_name(dataset)}`"
-
-
-def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
-    lines = [head, tuple("---" for _ in head), *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
-
-
-def _cell(value: str) -> str:
-    return value.replace("|", "\\|").replace("\n", " ")

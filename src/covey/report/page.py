@@ -53,21 +53,13 @@ def write_report(root: Path, target: Path | None = None) -> Path:
 
 
 def write_page(target: Path, page: str) -> None:
-    """Write a page atomically.
-
-    Raises:
-        RunDirectoryError: it cannot be written.
-    """
+    """Write a page atomically. Raises a `RunDirectoryError` if it cannot be written."""
     with guard_disk(target.name, target.absolute().parent, elsewhere="name another file with `covey report … --out`"):
         write_atomically(target, page)
 
 
 def refuse_folder(target: Path) -> None:
-    """Refuse a folder as the name of a page, before the page is made.
-
-    Raises:
-        ConfigError: it is a folder.
-    """
+    """Raise a `ConfigError` for a folder as the name of a page, before the page is made."""
     if target.is_dir():
         raise ConfigError(f"--out {target} is a folder: name the file of the page, such as {target / 'report.html'}.")
 
@@ -111,9 +103,7 @@ def render(template: str, *, scripts: Sequence[str], **values: Any) -> str:
     code = [f"\n{_asset(name)}" for name in ("page.js", *scripts)]
     digests = (base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in code)
     page = environment.get_template(template).render(
-        scripts=code,
-        hashes=" ".join(f"'sha256-{digest}'" for digest in digests),
-        **values,
+        scripts=code, hashes=" ".join(f"'sha256-{digest}'" for digest in digests), **values
     )
     return page.encode("utf-8", "replace").decode()
 

@@ -15,7 +15,7 @@ from covey.config import load
 from covey.errors import CoveyError
 from covey.evaluation.comparison import measured_differently
 from covey.evaluation.estimators import Estimate, mean, t_estimate
-from covey.evaluation.figures import estimate_text, is_share
+from covey.evaluation.figures import estimate_text, is_share, markdown_table
 from covey.evaluation.grading import grader_name
 from covey.evaluation.stored import settings_of
 from covey.report.load import read_mapping
@@ -168,12 +168,7 @@ def _within(estimate: Estimate, metric: str) -> Estimate:
 def jobs_sheet(
     sweep: Sweep, results: Sequence[JobResult], notes: Sequence[str] = (), grader: str | None = None
 ) -> Sheet:
-    """The table of jobs.
-
-    Args:
-        notes: which jobs cannot be compared.
-        grader: of the accuracy.
-    """
+    """The table of jobs."""
     metric = metric_of(results)
     headings = ("job", *sweep.keys, figure_name(metric), "before", "length", "reward", "minutes", "state")
     rows = tuple(
@@ -272,12 +267,8 @@ def _decimal(value: float, digits: int) -> str:
 
 
 def _markdown(sheet: Sheet) -> str:
-    def line(cells: Sequence[str]) -> str:
-        return "| " + " | ".join(" ".join(cell.split()).replace("|", "\\|") for cell in cells) + " |"
-
-    rule = "|" + " --- |" * len(sheet.headings)
-    notes = [f"\n{note}" for note in sheet.notes]
-    return "\n".join([f"{sheet.title}\n", line(sheet.headings), rule, *map(line, sheet.rows), *notes]) + "\n"
+    notes = [f"\n{note}\n" for note in sheet.notes]
+    return "".join([f"{sheet.title}\n\n", markdown_table(sheet.headings, sheet.rows), *notes])
 
 
 def _csv(sweep: Sweep, results: Sequence[JobResult]) -> str:

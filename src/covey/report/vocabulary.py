@@ -28,7 +28,6 @@ def write_vocabulary(record: RunRecord, found: Mapping[str, Any], folder: Path) 
     """Write the page, the table and the data.
 
     Args:
-        record: the run.
         found: `tokens` (rows with `COLUMNS`), `counts` (totals by name), `examples` (`step`, `prompt`, `pieces` of text
             with their copy number).
         folder: the target folder.

@@ -34,12 +34,7 @@ def find_custom(name: str, key: str = "rewards.funcs") -> Reward:
 
 
 def check_columns(
-    function: RewardFunction,
-    name: str,
-    columns: Collection[str],
-    *,
-    key: str = "rewards.funcs",
-    rows: str = "the data",
+    function: RewardFunction, name: str, columns: Collection[str], *, key: str = "rewards.funcs", rows: str = "the data"
 ) -> None:
     """Check that a reward, or a grader like it, can be called with the columns that the data has.
 

@@ -65,11 +65,8 @@ class Findings:
         prompts: Sequence[Any],
         what: str = "reward",
     ) -> tuple[list[float | None], int]:
-        """The rewards (or grades) of a function, None where it had a problem, and the number of these.
-
-        Raises:
-            RewardError: there is a problem, and `on_error` is `stop`.
-        """
+        """The rewards (or grades) of a function, None where it had a problem, and the number of these. Raises a
+        `RewardError` if there is a problem, and `on_error` is `stop`."""
         count = len(prompts)
         whole = any(problem.row is None for problem in problems)
         failed = count if whole else len(problems)

@@ -19,28 +19,8 @@ from covey.rewards.library import correctness, format, gsm8k_shaping, length
 from covey.rewards.library.countdown import countdown
 from covey.rewards.library.graph_coloring import graph_coloring
 from covey.rewards.library.reasoning_gym import build_reasoning_gym
-from covey.rewards.reward import Builder, Graded, Reward, RewardFunction, completion_text, graded, named, scored
+from covey.rewards.reward import Builder, Reward, RewardFunction, graded, named, scored
 from covey.rewards.settings import RewardSettings
-
-__all__ = [
-    "ALIASES",
-    "GRADERS",
-    "IMPLIED_GRADERS",
-    "MODE_GRADERS",
-    "REGISTRY",
-    "Graded",
-    "Reward",
-    "RewardFunction",
-    "RewardSettings",
-    "canonical_grader",
-    "canonical_name",
-    "completion_text",
-    "find",
-    "get_reward",
-    "load",
-    "reads_answer",
-    "refuse_equal_names",
-]
 
 
 def _build_cosine_scaled(settings: RewardSettings) -> Reward:
@@ -180,11 +160,8 @@ def get_reward(name: str, settings: RewardSettings = _DEFAULT) -> RewardFunction
 
 
 def find(name: str, settings: RewardSettings) -> Reward:
-    """The reward `name`; worker processes find the same one by name and settings.
-
-    Raises:
-        RewardError: there is no such function, or it does not accept the arguments of a reward.
-    """
+    """The reward `name`; worker processes find the same one by name and settings. Raises a `RewardError` if there is no
+    such function, or it does not accept the arguments of a reward."""
     if name.startswith(MODEL_PREFIX):
         return _of_model(name)
     return find_custom(name) if ":" in name else _build(canonical_name(name), settings)
@@ -204,29 +181,20 @@ def _of_model(name: str) -> Reward:
 
 
 def canonical_name(name: str) -> str:
-    """The registered name for a name, which may be an alias or have the prefix or suffix of another project.
-
-    Raises:
-        RewardError: there is none.
-    """
+    """The registered name for a name, which may be an alias or have the prefix or suffix of another project. Raises a
+    `RewardError` if there is none."""
     return _known_name(name, "rewards.funcs", "reward", REGISTRY)
 
 
 def canonical_grader(name: str) -> str:
-    """The canonical name of a grader of held-out answers; see `canonical_name`.
-
-    Raises:
-        RewardError: there is none.
-    """
+    """The canonical name of a grader of held-out answers; see `canonical_name`. Raises a `RewardError` if there is
+    none."""
     return _known_name(name, "evaluation.grader", "grader", GRADERS)
 
 
 def reads_answer(name: str, key: str = "rewards.funcs") -> bool:
     """Whether a reward or grader needs the rows' gold answers: one of ours, or a function with a parameter `answer`.
-
-    Raises:
-        RewardError: there is no such function, or it does not accept the arguments of a reward.
-    """
+    Raises a `RewardError` if there is no such function, or it does not accept the arguments of a reward."""
     if ":" not in name or name.startswith(MODEL_PREFIX):
         return "answer" in columns_read(name)
     parameter = inspect.signature(find_custom(name, key).batch).parameters.get("answer")

@@ -154,11 +154,8 @@ def with_prefix(completion: Any, prefix: str) -> Any:
 
 
 def texts_of(name: str, completions: Sequence[Any] | None) -> list[str]:
-    """The texts of a batch of completions.
-
-    Raises:
-        RewardError: there is no batch, or it is a single text, whose characters would be taken for completions.
-    """
+    """The texts of a batch of completions. Raises a `RewardError` if there is no batch, or it is a single text, whose
+    characters would be taken for completions."""
     if completions is None or isinstance(completions, str):
         raise RewardError(
             f"The reward {name} takes a list in completions (texts, or conversations as lists of messages), not "
@@ -170,11 +167,8 @@ def texts_of(name: str, completions: Sequence[Any] | None) -> list[str]:
 def rows_of(
     name: str, count: int, answer: Sequence[Any] | None, solution: Sequence[Any] | None
 ) -> list[dict[str, Any]]:
-    """The gold answers of a batch, as the rows that graders read.
-
-    Raises:
-        RewardError: neither column is there, or one is not as long as the batch.
-    """
+    """The gold answers of a batch, as the rows that graders read. Raises a `RewardError` if neither column is there, or
+    one is not as long as the batch."""
     given = {key: column for key, column in (("answer", answer), ("solution", solution)) if column is not None}
     if not given:
         raise RewardError(_no_gold(name))

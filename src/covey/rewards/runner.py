@@ -173,11 +173,8 @@ class RewardRunner:
         self.pool.close()
 
     def grade(self, name: str, completions: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> list[Graded]:
-        """Grade completions outside a training step, by any grader, given by name.
-
-        Raises:
-            RewardError: there is no such grader, or a row lacks a column that it needs.
-        """
+        """Grade completions outside a training step, by any grader, given by name. Raises a `RewardError` if there is
+        no such grader, or a row lacks a column that it needs."""
         return accepted(self.pool.submit_grading(name, completions, rows).result())
 
     def score(

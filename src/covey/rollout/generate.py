@@ -34,7 +34,6 @@ def generate(
         engine: samples the tokens.
         tokenizer: of its model; conversations are rendered with its chat template.
         prompts: conversations or plain strings. Repeat a prompt to get several completions of it.
-        sampling: the settings.
         seed: the same seed, prompts and weights give the same completions, if the engine is `seeded`.
         chat_template_kwargs: arguments of the chat template besides the messages.
         vocab_size: rows of the model's embedding, which may have more than the tokenizer; None counts the tokenizer's.
@@ -69,7 +68,6 @@ def complete(
     Args:
         engine: see `generate`.
         prompts: token ids.
-        sampling: see `generate`.
         seed: see `generate`; or one for each prompt, which engines without `row_seeds` get one number made of.
         vocab_size: token ids are below it; None sets no bound.
         max_lengths: the longest completion of each prompt, at least one token, where it is below that of the settings:
@@ -116,9 +114,6 @@ def conversation(engine: InferenceEngine) -> AbstractContextManager[None]:
     Meanwhile `generate` is called with prompts that start with an earlier prompt and its completion, turn after turn,
     with the same weights. An engine with a `conversation()` of its own may keep what it has read; for others nothing
     changes.
-
-    Args:
-        engine: any.
     """
     found: AbstractContextManager[None] = getattr(engine, "conversation", nullcontext)()
     return found

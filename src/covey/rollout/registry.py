@@ -45,7 +45,6 @@ def make_engine(
         name: see `engine_class`.
         key: see `engine_class`.
         model_name: a folder or hub id with whole weights: adapters are merged.
-        tokenizer: of the model.
         options: `dtype` (None: the engine's choice), `revision` (None: the newest), `trust_remote_code`, and
             `batch_size`, completions at a time.
 
@@ -65,7 +64,6 @@ def check_engine(engine: Any, what: str) -> None:
     """Check that this is an inference engine.
 
     Args:
-        engine: anything.
         what: it is, for messages.
 
     Raises:
@@ -88,11 +86,7 @@ def check_engine(engine: Any, what: str) -> None:
 
 
 def check_reasoning(engine: InferenceEngine, needed: bool) -> None:
-    """Check that an engine masks a reasoning vocabulary, if the model has one.
-
-    Raises:
-        ConfigError: it does not.
-    """
+    """Raise a `ConfigError` unless the engine masks the model's reasoning vocabulary, if it has one."""
     if needed and not engine.capabilities.reasoning_vocab:
         raise ConfigError(
             f"The model has a reasoning vocabulary, and the engine {type(engine).__name__} does not say that it "

@@ -20,30 +20,18 @@ class InBackground:
         self._waiting: deque[Future[object]] = deque()
 
     def add(self, job: Callable[[], object]) -> None:
-        """Queue a job; blocks while the queue is full.
-
-        Raises:
-            Exception: raised by an earlier job.
-        """
+        """Queue a job; blocks while the queue is full. Raises what an earlier job raised."""
         self.check()
         while len(self._waiting) >= _MOST_WAITING:
             self._waiting.popleft().result()
         self._waiting.append(self._thread.submit(job))
 
     def check(self) -> None:
-        """Check finished jobs, without waiting.
-
-        Raises:
-            Exception: raised by a job; once each.
-        """
+        """Raise what a finished job has raised, once each; does not wait."""
         while self._waiting and self._waiting[0].done():
             self._waiting.popleft().result()
 
     def wait(self) -> None:
-        """Wait for all jobs.
-
-        Raises:
-            Exception: raised by a job; once each.
-        """
+        """Wait for all jobs. Raises what they raised, once each."""
         while self._waiting:
             self._waiting.popleft().result()

@@ -58,11 +58,8 @@ def write_completions(directory: Path, step: int, columns: Mapping[str, Sequence
 
 
 def read_completions(source: Path) -> list[dict[str, Any]]:
-    """Read the completions of one file, or of a folder in order of the steps: one mapping per completion.
-
-    Raises:
-        RunDirectoryError: there is no such file or folder, or a file is damaged.
-    """
+    """Read the completions of one file, or of a folder in order of the steps: one mapping per completion. Raises a
+    `RunDirectoryError` if there is no such file or folder, or a file is damaged."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -81,11 +78,7 @@ def read_completions(source: Path) -> list[dict[str, Any]]:
 
 
 def count_completions(path: Path) -> int:
-    """The number of completions in a file, from its footer.
-
-    Raises:
-        RunDirectoryError: the file is damaged.
-    """
+    """The number of completions in a file, from its footer. Raises a `RunDirectoryError` if the file is damaged."""
     import pyarrow.parquet as pq
 
     with _damage_reported(path):

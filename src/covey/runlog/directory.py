@@ -186,11 +186,7 @@ class RunDirectory:
         return content if isinstance(content, dict) else {}
 
     @contextlib.contextmanager
-    def lock(
-        self,
-        what: str = "the run",
-        instead: str = _WAIT,
-    ) -> Iterator[None]:
+    def lock(self, what: str = "the run", instead: str = _WAIT) -> Iterator[None]:
         """Lock the folder against other writers, on this machine or over a shared file system. Creates the folder.
 
         The operating system releases the lock when the process ends. Folders created for it that are still empty at

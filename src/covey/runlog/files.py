@@ -107,11 +107,7 @@ def guard_disk(
 
 
 def check_writable(what: str, directory: Path) -> None:
-    """Check that a folder, or the first one of its path that exists, may be written to.
-
-    Raises:
-        RunDirectoryError: it may not; the message is that of `guard_disk`.
-    """
+    """Raise the error of `guard_disk` unless a folder, or the first of its path that exists, may be written to."""
     if not os.access(_existing(directory), os.W_OK | os.X_OK):
         raise RunDirectoryError(_explain(what, directory, errno.EACCES, None, None))
 

@@ -96,11 +96,8 @@ class MetricsWriter:
         self._changed = True
 
     def flush(self) -> None:
-        """Write the current row and sync the file to disk, as before a checkpoint.
-
-        Raises:
-            RunDirectoryError: the row cannot be written.
-        """
+        """Write the current row and sync the file to disk, as before a checkpoint. Raises a `RunDirectoryError` if the
+        row cannot be written."""
         self._write(to_disk=True)
 
     def _write(self, *, to_disk: bool = False) -> None:
@@ -120,11 +117,8 @@ class MetricsWriter:
 
 
 def read_metrics(path: Path) -> list[Row]:
-    """Read the rows of a run, also of one that is running or was killed: an incomplete last line is skipped.
-
-    Raises:
-        RunDirectoryError: the file is missing, or a line before the last one is not a row.
-    """
+    """Read the rows of a run, also of one that is running or was killed: an incomplete last line is skipped. Raises a
+    `RunDirectoryError` if the file is missing, or a line before the last one is not a row."""
     try:
         lines = path.read_bytes().splitlines()
     except FileNotFoundError:

@@ -25,10 +25,5 @@ def record_environment(run: RunDirectory, names: Iterable[str]) -> None:
 
 
 def edited(known: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
-    """The parts whose code is not what it was.
-
-    Args:
-        known: from an earlier `code_hashes`.
-        now: from `code_hashes`.
-    """
+    """The parts whose code is not what it was."""
     return [name for name, digest in now.items() if known.get(name, digest) != digest]

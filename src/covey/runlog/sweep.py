@@ -94,11 +94,7 @@ class SweepDirectory:
         return self.root / "jobs" / f"{job.name}.log"
 
     def read(self) -> Sweep:
-        """Read the table of jobs.
-
-        Raises:
-            RunDirectoryError: it is missing or not readable.
-        """
+        """Read the table of jobs. Raises a `RunDirectoryError` if it is missing or not readable."""
         try:
             content = json.loads(self.table.read_bytes())
             jobs = tuple(SweepJob(**job) for job in content["jobs"])

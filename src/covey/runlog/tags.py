@@ -24,11 +24,8 @@ class Tags:
 
     @classmethod
     def of(cls, tags: Any, note: Any) -> Tags:
-        """Tags and a note as the user gave them: without repetitions and white space around them.
-
-        Raises:
-            ConfigError: they are no texts, too long, or too many.
-        """
+        """Tags and a note as the user gave them: without repetitions and white space around them. Raises a
+        `ConfigError` if they are no texts, too long, or too many."""
         if not isinstance(tags, list | tuple) or not all(isinstance(tag, str) for tag in tags):
             raise ConfigError("The tags of a run are a list of texts.")
         if not isinstance(note, str) or len(note) > NOTE_LENGTH:
@@ -43,11 +40,7 @@ class Tags:
 
 
 def read_tags(folder: Path) -> Tags:
-    """The tags and the note of a run; empty without any.
-
-    Raises:
-        RunDirectoryError: the file is damaged.
-    """
+    """The tags and the note of a run; empty without any. Raises a `RunDirectoryError` if the file is damaged."""
     path = RunDirectory(folder).tags
     try:
         content = json.loads(path.read_bytes())
@@ -59,11 +52,8 @@ def read_tags(folder: Path) -> Tags:
 
 
 def write_tags(folder: Path, tags: Tags) -> None:
-    """Replace the tags and the note of a run; empty ones delete the file.
-
-    Raises:
-        RunDirectoryError: they cannot be written.
-    """
+    """Replace the tags and the note of a run; empty ones delete the file. Raises a `RunDirectoryError` if they cannot
+    be written."""
     path = RunDirectory(folder).tags
     with guard_disk(path.name, folder, elsewhere="copy the run to a place that may be written to"):
         if tags == Tags():

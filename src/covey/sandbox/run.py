@@ -284,7 +284,6 @@ def run_tests(
     """Run test code on Python code, each in a sandbox of its own; see `testing.py`.
 
     Args:
-        code: what is tested.
         tests: asserts, statements and test functions.
         limits: of all tests together.
         paths: see `run`.

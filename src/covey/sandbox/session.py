@@ -34,8 +34,6 @@ def run_python(
     """Run a program in a sandbox, and show the value of its last line if that is an expression.
 
     Args:
-        code: the program.
-        seconds: its time.
         memory_mb: MiB of address space.
         output_characters: of its output that are returned.
 

@@ -6,7 +6,7 @@ import contextlib
 import logging
 import shutil
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -51,10 +51,8 @@ def grpo_config(config: Config, run: RunDirectory) -> tuple[GRPOConfig, list[str
         ConfigError: TRL rejects the values, or a tracker is not installed.
     """
     import torch
-    from accelerate.utils import DynamoBackend
 
     from covey.training.distributed.sharding import asks_for_fsdp, let_cpus_shard, mesh_arguments
-    from covey.training.trl.trainer import GRPOConfig
 
     values: dict[str, Any] = {name: value for name, value in config.training.values.items() if name not in snapshot.OWN}
     values["report_to"] = trackers(config) or "none"
@@ -89,23 +87,33 @@ def grpo_config(config: Config, run: RunDirectory) -> tuple[GRPOConfig, list[str
     values |= {"output_dir": str(run.root), "run_name": config.logging.run_name or config.run_name, "seed": config.seed}
     values |= {"model_init_kwargs": model_kwargs or None, "trust_remote_code": config.model.trust_remote_code}
     values |= {"eval_strategy": "no", "disable_tqdm": True}
+    args = _accepted(values, config)
+    if torch.accelerator.is_available() and not args.use_cpu and not args.use_vllm and config.rollout.engine is None:
+        notes += _slow_sampling(fsdp=fsdp)
+    if torch.accelerator.is_available() and not args.use_cpu:
+        notes += _idle_gpu(args)
+    if fsdp and args.distributed_state is not None:
+        let_cpus_shard(args.distributed_state)
+    return args, notes
+
+
+def _accepted(values: dict[str, Any], config: Config) -> GRPOConfig:
+    """TRL's arguments with these values. Raises a `ConfigError` if TRL, or `torch.compile`, does not accept them."""
+    from accelerate.utils import DynamoBackend
+
+    from covey.training.trl.trainer import GRPOConfig
+
     try:
         args = GRPOConfig(**values)
     except Exception as error:  # transformers raises errors of many types
         key = _refused(values, config.training.values) or "these training.* settings"
         raise ConfigError(f"TRL does not accept {key}: {one_line(error)}") from error
-    if torch.accelerator.is_available() and not args.use_cpu and not args.use_vllm and config.rollout.engine is None:
-        notes += _slow_sampling(fsdp=fsdp)
-    if torch.accelerator.is_available() and not args.use_cpu:
-        notes += _idle_gpu(args)
     if args.torch_compile and args.torch_compile_backend.upper() not in DynamoBackend.__members__:
         raise ConfigError(
             f"training.torch_compile_backend={args.torch_compile_backend} is no backend of torch.compile: choose among "
             f"{', '.join(DynamoBackend.__members__).lower()}."
         )
-    if fsdp and args.distributed_state is not None:
-        let_cpus_shard(args.distributed_state)
-    return args, notes
+    return args
 
 
 def _set_precision(values: dict[str, Any], dtype: str | None) -> list[str]:
@@ -213,9 +221,6 @@ def build_trainer(
         ModelError: the weights cannot be loaded.
         ConfigError: TRL, peft or transformers reject the settings.
     """
-    from pickle import UnpicklingError
-
-    from safetensors import SafetensorError
     from transformers import PrinterCallback
 
     from covey.model.reasoning_vocab import ReasoningVocabulary
@@ -231,7 +236,7 @@ def build_trainer(
     if config.model.lora.active and (Path(source) / MAP_FILE).is_file():
         vocabulary = ReasoningVocabulary.load(source)
         rows = trainable_rows(source, vocabulary, trust_remote_code=config.model.trust_remote_code)
-    try:
+    with _naming_refusals(config):
         policy: Any = source
         if config.model.lora.path is not None:
             policy = with_adapters(load_base_model(source, args, quantization), config.model.lora)
@@ -259,6 +264,23 @@ def build_trainer(
                 rollout_func=rollout_func,
                 **objective,
             )
+    if args.model_init_kwargs:  # checkpoints hold the arguments
+        args.model_init_kwargs = without_secrets(args.model_init_kwargs)
+    trainer.remove_callback(PrinterCallback)  # the display replaces it
+    if args.use_vllm:
+        trainer.vllm_generation.sync_tolerance = config.launch.sync_tolerance
+    return trainer
+
+
+@contextlib.contextmanager
+def _naming_refusals(config: Config) -> Iterator[None]:
+    """Context manager: what libraries raise over a trainer's weights or settings becomes an error of Covey's."""
+    from pickle import UnpicklingError
+
+    from safetensors import SafetensorError
+
+    try:
+        yield
     except (OSError, SafetensorError, UnpicklingError) as error:
         raise ModelError(
             f"The weights of model.name={config.model.name} cannot be loaded: {one_line(error)}"
@@ -273,12 +295,6 @@ def build_trainer(
     except (ValueError, TypeError, AttributeError, KeyError, ImportError) as error:
         logger.warning("The trainer could not be built.", exc_info=True)
         raise ConfigError(f"TRL does not accept these settings: {one_line(error)}") from error
-    if args.model_init_kwargs:  # checkpoints hold the arguments
-        args.model_init_kwargs = without_secrets(args.model_init_kwargs)
-    trainer.remove_callback(PrinterCallback)  # the display replaces it
-    if args.use_vllm:
-        trainer.vllm_generation.sync_tolerance = config.launch.sync_tolerance
-    return trainer
 
 
 def _own_engine(
@@ -306,11 +322,7 @@ _FOR_A_MODEL = {"galore": "galore_torch", "apollo": "apollo_torch", "lomo": "lom
 
 
 def check_optimizer(args: GRPOConfig) -> None:
-    """Make and drop an optimiser of one weight and its schedule, as training makes them only once it runs.
-
-    Raises:
-        ConfigError: they reject their settings.
-    """
+    """Raise a `ConfigError` unless an optimiser and its schedule can be made, which training does only once it runs."""
     import torch
     from transformers import Trainer, get_scheduler
 

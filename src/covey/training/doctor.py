@@ -39,7 +39,6 @@ def examine(
     """Run every check that needs no training; yields findings as they are made.
 
     Args:
-        config: the run to check.
         processes: its training processes.
         hardware: of this machine, for advice on `training.staleness`; None gives none.
         show_prompt: called once with a rendered prompt.
@@ -91,13 +90,7 @@ def _examine_run(config: Config, run: RunDirectory) -> Iterator[PreflightFinding
 
 
 def try_steps(config: Config, console: Any, hardware: Hardware) -> Iterator[PreflightFinding]:
-    """Run three steps into a temporary folder, and time them; yields findings.
-
-    Args:
-        config: the run.
-        console: a rich console.
-        hardware: of this machine.
-    """
+    """Run three steps into a temporary folder, and time them; yields findings."""
     from covey.runlog import names
     from covey.runlog.metrics import read_metrics
     from covey.training.run import run_training

@@ -25,8 +25,6 @@ def end_run(result: RunResult, config: Config, console: Any) -> None:
 
     Args:
         result: from `run_training`.
-        config: the run's config, as it was composed.
-        console: a rich console.
 
     Raises:
         CoveyError: the model cannot be pushed.

@@ -360,11 +360,8 @@ class Examination:
 
 
 def _rollout_func(name: str) -> Callable[..., Any]:
-    """The user's function that drives the episodes itself.
-
-    Raises:
-        ConfigError: it cannot be imported, or does not take TRL's arguments.
-    """
+    """The user's function that drives the episodes itself. Raises a `ConfigError` if it cannot be imported, or does not
+    take TRL's arguments."""
     key = "environment.rollout_func"
     found = import_object(name, key, ConfigError)
     try:

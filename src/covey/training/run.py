@@ -35,7 +35,7 @@ from covey.training.library_logs import logging_to, showing_warnings
 from covey.training.open_run import open_run_directory
 from covey.training.preflight.findings import log_ignored, print_findings
 from covey.training.preflight.requirements import check_disk_space
-from covey.training.preflight.trackers import guard_trackers, log_benchmarks, log_to_trackers, tracker_environment
+from covey.training.preflight.trackers import guard_trackers, log_benchmarks, tracker_environment
 from covey.training.trl.step_timer import StepTimer
 
 if TYPE_CHECKING:
@@ -83,7 +83,6 @@ def run_training(config: Config, run_name: str, console: Any, objective: Given =
     Args:
         config: the composed config; its own run_name has precedence.
         run_name: the run's name if the config has none.
-        console: a rich console.
         objective: an objective or its class, in place of the one that the config names; see `covey.train`.
 
     Raises:
@@ -208,7 +207,6 @@ class _Job:
 
 
 def _train(job: _Job, console: Any) -> RunResult:
-    from covey.evaluation.job import run_benchmarks
     from covey.runlog.completions import drop_completions_after
     from covey.runlog.metrics import read_metrics
     from covey.training.callbacks.stop import StopCallback
@@ -251,16 +249,7 @@ def _train(job: _Job, console: Any) -> RunResult:
                 if config.rollout.own_engine is not None and not config.training.staleness:
                     trainer.engine.close()
         if not stop.stopped:
-            display.status("saving the model")
-            merge = config.model.lora.active and config.model.lora.merge
-            save_final_model(trainer, run, merge=merge, wait=job.processes.wait)
-            job.processes.leave()  # the others need not wait for the rest of the main process
-            if config.evaluation.benchmarks and job.processes.is_main:
-                model = None if merge or job.processes.count > 1 else trainer.accelerator.unwrap_model(trainer.model)
-                found = run_benchmarks(
-                    config, run, lambda name, done, of: display.status(f"{name}: {done} of {of}"), model
-                )
-                log_benchmarks(trainer, found)
+            _save(job, display)
         display.finish()
     return RunResult(
         run=run,
@@ -274,6 +263,21 @@ def _train(job: _Job, console: Any) -> RunResult:
     )
 
 
+def _save(job: _Job, display: Display) -> None:
+    """Save the final model, and evaluate it on the benchmarks."""
+    from covey.evaluation.job import run_benchmarks
+
+    config, run, trainer = job.config, job.run, job.trainer
+    display.status("saving the model")
+    merge = config.model.lora.active and config.model.lora.merge
+    save_final_model(trainer, run, merge=merge, wait=job.processes.wait)
+    job.processes.leave()  # the others need not wait for the rest of the main process
+    if config.evaluation.benchmarks and job.processes.is_main:
+        model = None if merge or job.processes.count > 1 else trainer.accelerator.unwrap_model(trainer.model)
+        found = run_benchmarks(config, run, lambda name, done, of: display.status(f"{name}: {done} of {of}"), model)
+        log_benchmarks(trainer, found)
+
+
 def _add_callbacks(job: _Job, writer: MetricsWriter, display: Display) -> None:
     """Add the callbacks that evaluate, and write metrics and completions to the run directory and the display."""
     from covey.model.reasoning_vocab.vocabulary import vocabulary_of
@@ -281,7 +285,7 @@ def _add_callbacks(job: _Job, writer: MetricsWriter, display: Display) -> None:
     from covey.training.callbacks.own_code import OwnCodeCallback
     from covey.training.callbacks.reasoning_rate import ReasoningRate
     from covey.training.callbacks.run_log import RunLogCallback
-    from covey.training.checkpoint.best import broadcast_from_main, fire_on_evaluate, link_best
+    from covey.training.checkpoint.best import link_best
 
     config, run, own, trainer = job.config, job.run, job.own, job.trainer
     samples = config.logging.sample_completions
@@ -293,28 +297,26 @@ def _add_callbacks(job: _Job, writer: MetricsWriter, display: Display) -> None:
         if keeps_best:
             trainer.checkpoints.after_marker.append(partial(link_best, run))
         evaluation = EvaluationCallback(
-            lambda: _evaluate(job),
-            own,
-            writer,
-            display,
+            trainer=trainer,
+            evaluate=lambda: _evaluate(job),
+            run=own,
+            writer=writer,
+            display=display,
             every_steps=every_steps,
             before_training=config.evaluation.before_training,
             sample_completions=samples,
             best_by=config.evaluation.best_by,
             keep_best_in=run if keeps_best else None,
-            log=partial(log_to_trackers, trainer),
-            fire_event=lambda metrics: fire_on_evaluate(trainer, metrics),
-            broadcast=broadcast_from_main,
         )
         trainer.add_callback(evaluation)  # before the log: evaluation metrics join the row of their step
     vocabulary = vocabulary_of(trainer.model)
     if vocabulary is not None and config.model.reasoning_lr_multiplier != 1:
         trainer.add_callback(ReasoningRate(trainer.model, vocabulary, config.model.reasoning_lr_multiplier))
     log = RunLogCallback(
-        trainer,
-        own,
-        writer,
-        display,
+        trainer=trainer,
+        run=own,
+        writer=writer,
+        display=display,
         completions_every_steps=config.logging.completions_every_steps,
         sample_completions=samples,
         timer=job.timer,

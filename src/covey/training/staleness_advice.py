@@ -44,8 +44,6 @@ def advise(config: Config, hardware: Hardware, rounds: Sequence[Round] = ()) -> 
     """The advice for a run.
 
     Args:
-        config: the run.
-        hardware: of this machine.
         rounds: measured ones; without them, advice only for a run that is asynchronous and should not be.
     """
     staleness, shared = int(config.training.staleness), hardware.shared(config)

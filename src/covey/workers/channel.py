@@ -59,11 +59,7 @@ def send_pickled(channel: socket.socket, body: bytes) -> None:
 
 
 def send_json(channel: socket.socket, message: list[Any], limit: int = MAX_MESSAGE) -> None:
-    """Send a message of a worker.
-
-    Raises:
-        BadMessageError: it is too long.
-    """
+    """Send a message of a worker. Raises a `BadMessageError` if it is too long."""
     body = json.dumps(message, separators=(",", ":")).encode()
     if len(body) > limit:
         raise BadMessageError(f"{len(body) >> 20} MB, more than the {limit >> 20} MB that a worker may send")
@@ -71,11 +67,7 @@ def send_json(channel: socket.socket, message: list[Any], limit: int = MAX_MESSA
 
 
 def read_json(body: bytes) -> Any:
-    """Decode a worker's message.
-
-    Raises:
-        BadMessageError: it is no JSON.
-    """
+    """Decode a worker's message. Raises a `BadMessageError` if it is no JSON."""
     try:
         return json.loads(body)
     except (ValueError, RecursionError):
@@ -97,11 +89,8 @@ def send_with_bytes(channel: socket.socket, message: list[Any], data: bytes | me
 
 
 def receive_with_bytes(channel: socket.socket) -> tuple[Any, bytearray] | None:
-    """Wait for what `send_with_bytes` sends; None once the other side has closed or died.
-
-    Raises:
-        BadMessageError: it is no JSON, or too long.
-    """
+    """Wait for what `send_with_bytes` sends; None once the other side has closed or died. Raises a `BadMessageError` if
+    it is no JSON, or too long."""
     parts = []
     for limit in (MAX_MESSAGE, _MAX_BYTES):
         head = _exactly(channel, _LENGTH.size)

@@ -56,11 +56,8 @@ class ForkServer:
             send(self.control, start)
 
     def wait_until_ready(self) -> int:
-        """Wait until it has loaded what its workers share; returns how many threads that has started.
-
-        Raises:
-            ForkServerGoneError: the fork server has died.
-        """
+        """Wait until it has loaded what its workers share; returns how many threads that has started. Raises a
+        `ForkServerGoneError` if the fork server has died."""
         threads = self._reply()
         self.ready = True
         return threads
@@ -128,11 +125,8 @@ class ForkServer:
 
 
 def _socketpair() -> tuple[socket.socket, socket.socket]:
-    """A pair of sockets; hundreds of workers may need more open files than the usual soft limit allows.
-
-    Raises:
-        NoProcessError: there is no file left to open.
-    """
+    """A pair of sockets; hundreds of workers may need more open files than the usual soft limit allows. Raises a
+    `NoProcessError` if there is no file left to open."""
     import resource  # not on Windows
 
     try:

@@ -6,7 +6,7 @@ import atexit
 import os
 import threading
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 from covey.errors import CoveyError
 from covey.workers.supervisor import Supervisor
@@ -66,3 +66,25 @@ class Owned(Generic[Kind]):
             supervisor.close()
         else:
             supervisor.forget()
+
+
+class Owner:
+    """What has a supervisor; as a context manager, it ends the processes."""
+
+    _supervisor: Owned[Any]
+
+    @property
+    def pids(self) -> list[int]:
+        """The running processes: the fork server first, then those that it forked."""
+        supervisor = self._supervisor.current
+        return supervisor.pids if supervisor else []
+
+    def close(self) -> None:
+        """End the processes and reap them; unfinished work fails."""
+        self._supervisor.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()

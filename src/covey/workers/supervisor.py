@@ -239,11 +239,8 @@ class Supervisor(ABC, Generic[Item, Worker]):
         self._dropped(worker)
 
     def _fork(self) -> Worker | None:
-        """Fork a worker; None while the fork server is not ready.
-
-        Raises:
-            NoProcessError: the system cannot start another process (`fork_server.py`).
-        """
+        """Fork a worker; None while the fork server is not ready. Raises a `NoProcessError` if the system cannot start
+        another process (`fork_server.py`)."""
         if not self._started():
             return None
         assert self._fork_server is not None

@@ -15,9 +15,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import get_json_schema
 from trl.chat_template_utils import is_chat_template_prefix_preserving, parse_response, supports_tool_calling
 
+from chat_templates import template_refusal
 from covey.cli.main import main
 from covey.data.sources.arithmetic import Difficulty, Problem, split_of, take
-from covey.environments.chat import template_refusal
 from covey.environments.library.calculator import calculator
 from covey.evaluation.starter import measure_agent
 from covey.model.starter import AGENT_PATH

@@ -27,11 +27,7 @@ def allowed(work: float) -> Iterator[None]:
 
 
 def spend(work: float) -> None:
-    """Pay for work before it is done.
-
-    Raises:
-        ExhaustedError: less is left.
-    """
+    """Pay for work before it is done. Raises an `ExhaustedError` if less is left."""
     left = _left.get() - work
     if left < 0:
         raise ExhaustedError

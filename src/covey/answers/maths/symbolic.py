@@ -32,11 +32,8 @@ Place = dict[str, Fraction]
 
 
 def read(text: str) -> Node | None:
-    """Parse a tidied text; None if it is not an expression.
-
-    Raises:
-        ExhaustedError: parsing would need more work than is left.
-    """
+    """Parse a tidied text; None if it is not an expression. Raises an `ExhaustedError` if parsing would need more work
+    than is left."""
     spend(_COST_OF_READING * len(text))
     return parse(text)
 

@@ -31,9 +31,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--dtype", choices=DTYPES, help="dtype of the weights; by default the model's own")
     parser.add_argument("--adapters", action="store_true", help="write the adapters alone, not merged into the model")
     parser.add_argument(
-        "--fold",
-        action="store_true",
-        help="remove a reasoning vocabulary, keeping ordinary tokens as trained",
+        "--fold", action="store_true", help="remove a reasoning vocabulary, keeping ordinary tokens as trained"
     )
     parser.add_argument("--overwrite", action="store_true", help="replace what is in FOLDER")
     parser.add_argument("--checkpoint", metavar="WHICH", help="of a run: final (the default), best, or a step")

@@ -33,14 +33,7 @@ class SweepDisplay:
     """The live display of a sweep, a context manager. `console.print(display)` prints its current state."""
 
     def __init__(self, directory: SweepDirectory, sweep: Sweep, numbers: Sequence[int], console: Console) -> None:
-        """Prepare the display, which shows nothing until it is entered.
-
-        Args:
-            directory: the sweep's folder.
-            sweep: all its jobs.
-            numbers: the jobs of this invocation.
-            console: shows them.
-        """
+        """Prepare the display, which shows nothing until it is entered."""
         self._directory = directory
         self._jobs = [job for job in sweep.jobs if job.number in numbers]
         self._console = console

@@ -38,11 +38,8 @@ class Variant:
 
 
 def expand(overrides: Sequence[str | Flag], roots: Roots) -> list[Variant]:
-    """Every combination of the swept values, the last key running fastest; one when nothing is swept.
-
-    Raises:
-        ConfigError: a sweep over an interval, over nothing, over one key twice, or of too many jobs.
-    """
+    """Every combination of the swept values, the last key running fastest; one when nothing is swept. Raises a
+    `ConfigError` for a sweep over an interval, over nothing, over one key twice, or of too many jobs."""
     choices: list[list[tuple[str | Flag, str | None, str]]] = []
     keys: set[str] = set()
     for word in overrides:

@@ -26,11 +26,7 @@ class SweepLaunchError(CoveyError):
 
 
 def check_hydra(words: Sequence[str]) -> None:
-    """Reject settings of Hydra that Covey's sweeps do not support.
-
-    Raises:
-        ConfigError: naming the supported ones.
-    """
+    """Raise a `ConfigError` for settings of Hydra that Covey's sweeps do not support, naming those that they do."""
     for word in words:
         name = word.lstrip("+~").partition("=")[0]
         if name == "hydra.mode" or name.startswith(_ALLOWED):
@@ -49,11 +45,7 @@ def is_default_launcher(words: Sequence[str]) -> bool:
 
 
 def check_launcher(hydra_words: Sequence[str], config_dirs: Sequence[str]) -> None:
-    """Check that the launcher is installed and knows its settings.
-
-    Raises:
-        ConfigError: it is not installed, or does not know a setting.
-    """
+    """Raise a `ConfigError` unless the launcher is installed and knows its settings."""
     with hydra_app(hydra_words) as hydra:
         hydra.compose_config(None, _overrides(hydra_words, config_dirs), run_mode=RunMode.MULTIRUN)
 
@@ -69,7 +61,6 @@ def launch(
 
     Args:
         task: runs a job; plug-ins pickle it.
-        numbers: the numbers of the jobs.
         folder: where Hydra and the launcher may write.
         hydra_words: `hydra/launcher=…`, `hydra.launcher.…=…`.
         config_dirs: folders in which more launchers may be described (`hydra/launcher/NAME.yaml`).

@@ -43,11 +43,8 @@ class SweepPlan:
 
 
 def make_plan(request: Request) -> SweepPlan:
-    """Expand the jobs and check every one. Writes nothing.
-
-    Raises:
-        CoveyError: a job that cannot be run, jobs that are the same, or a folder that holds something else.
-    """
+    """Expand the jobs and check every one. Writes nothing. Raises a `CoveyError` for a job that cannot be run, jobs
+    that are the same, or a folder that holds something else."""
     variants = expand(request.overrides, Roots.of(request.config_dirs))
     composed = [_compose(request, number, variant) for number, variant in enumerate(variants)]
     _reject_duplicates(variants, composed)
@@ -115,11 +112,8 @@ def _sweep_name(request: Request, configs: Sequence[Config], variants: Sequence[
 
 
 def _known_jobs(directory: SweepDirectory, keys: tuple[str, ...]) -> tuple[SweepJob, ...]:
-    """The jobs that are in the folder already.
-
-    Raises:
-        RunDirectoryError: it holds anything but a sweep over these keys.
-    """
+    """The jobs that are in the folder already. Raises a `RunDirectoryError` if it holds anything but a sweep over these
+    keys."""
     if directory.table.is_file():
         there = directory.read()
         if set(there.keys) != set(keys):

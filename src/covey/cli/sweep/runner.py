@@ -29,7 +29,6 @@ class JobRunner:
         """Prepare the runner.
 
         Args:
-            root: the sweep's folder.
             command: runs one config; `--config FILE` is appended.
         """
         self._directory = SweepDirectory(root.absolute())
@@ -57,10 +56,7 @@ class JobRunner:
 
     def stop(self, number: int, frame: Any = None) -> None:
         """Signal handler: end the running job with a checkpoint, and start no other. A second signal interrupts it.
-
-        Raises:
-            KeyboardInterrupt: no job is running in this process.
-        """
+        Raises `KeyboardInterrupt` if no job is running in this process."""
         self.stopped_by = number
         if self._child is None:
             raise KeyboardInterrupt

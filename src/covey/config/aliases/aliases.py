@@ -192,9 +192,7 @@ _CONVERTED = {
     ),
     "training.objective": Alias("objective.name", to.chosen(_OBJECTIVE), canonical="objective"),
     "adap_kl_ctrl": Alias(
-        "objective.kl.controller",
-        to.chosen({True: _CONTROLLER["adaptive"], False: _CONTROLLER["fixed"]}),
-        "bool",
+        "objective.kl.controller", to.chosen({True: _CONTROLLER["adaptive"], False: _CONTROLLER["fixed"]}), "bool"
     ),
     # how many steps, how many at a time
     "warmup_ratio": _WARMUP,

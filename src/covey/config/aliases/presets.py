@@ -153,13 +153,7 @@ def select(chosen: str | None, sources: Iterable[Source]) -> Selection | None:
 
 
 def source_of(selection: Selection, model: str, folder: Path) -> Source:
-    """What a preset implies for a run.
-
-    Args:
-        selection: the preset.
-        model: the name of the run's model.
-        folder: the folder of its options.
-    """
+    """What a preset implies for a run."""
     written, choices = _content(folder / f"{selection.name}.yaml")
     settings = [replace(setting, implied=True) for setting in resolve_aliases(written, {}, GROUP, strict=True).settings]
     own = selection.has_model(model)

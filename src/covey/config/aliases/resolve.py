@@ -92,12 +92,6 @@ def resolve_aliases(
     return _AliasResolver(written, dict(earlier), label, strict, more_names, references).run()
 
 
-def is_canonical(name: str) -> bool:
-    """Whether this is Covey's own name of a key, whose value is kept as it is."""
-    known = look_up(name)
-    return known is not None and known.native and known.convert is None
-
-
 def explain_alias(name: str) -> tuple[str, str]:
     """The key that a name stands for, empty if there is no single one, and what another tool's name does here."""
     known = look_up(name)

@@ -47,11 +47,7 @@ def build(values: Mapping[str, Any], world_size: int | Callable[[Config], int] |
 
 
 def check_keys(values: Mapping[str, Any]) -> None:
-    """Check that every key exists and that groups hold keys.
-
-    Raises:
-        BadKeyError: naming the nearest keys.
-    """
+    """Raise a `BadKeyError` for a key that does not exist, naming the nearest ones, or a group without keys."""
     for key, value in walk(values):
         check_known(key)
         dotted = [name for name in value if "." in str(name)] if key in GROUPS and isinstance(value, Mapping) else []

@@ -150,11 +150,7 @@ def load(
     config_name: str | None = None,
     world_size: int | None = None,
 ) -> Config:
-    """The config that `compose` makes of the same arguments.
-
-    Raises:
-        ConfigError: as `compose` does.
-    """
+    """The config that `compose` makes of the same arguments; it raises what `compose` does."""
     return compose(overrides, recipe, config_dirs, config_name=config_name, world_size=world_size).config
 
 

@@ -46,7 +46,6 @@ class Files:
     """The config files that a run may be made of.
 
     Args:
-        roots: the folders of config groups.
         primaries: the user's primary config, after the recipes that it builds on.
         recipes: a recipe, after those that it builds on.
     """
@@ -80,11 +79,8 @@ class Files:
             self._taken |= added if path == self.root else set()
 
     def compose(self, choices: Iterable[Choice]) -> Composition:
-        """What the files make with these choices; of two for one group the later one wins.
-
-        Raises:
-            ConfigError: an option that does not exist, a file that cannot be read, or what Hydra rejects.
-        """
+        """What the files make with these choices; of two for one group the later one wins. Raises a `ConfigError` for
+        an option that does not exist, a file that cannot be read, or what Hydra rejects."""
         last: dict[str, Choice] = {}
         for choice in choices:
             if choice.option is None and choice.group == "model":  # the tuning group follows its name
@@ -213,7 +209,6 @@ class Files:
         """Hydra's defaults list of a config.
 
         Args:
-            path: the config.
             words: choices as Hydra's overrides.
             adding: only what it adds itself, without what it overrides.
         """
@@ -230,7 +225,6 @@ class Files:
             """Collect parts and choices below a node.
 
             Args:
-                tree: the node.
                 above: the file that has it in its defaults list; None if nothing of the user's does.
             """
             node = tree.node if isinstance(tree, DefaultsTreeNode) else tree

@@ -83,7 +83,6 @@ def parse(flag: Flag, kind: str) -> Any:
     """The value of a flag, parsed by its type; text that fits no other type stays text.
 
     Args:
-        flag: the flag.
         kind: the type as text, as `kind_of` has it.
     """
     wants = members(kind)

@@ -25,11 +25,7 @@ class Roots:
 
     @classmethod
     def of(cls, config_dirs: Iterable[str | Path]) -> Roots:
-        """These and Covey's folder.
-
-        Raises:
-            ConfigError: one of them is not a folder.
-        """
+        """These and Covey's folder. Raises a `ConfigError` if one of them is not a folder."""
         folders = []
         for name in config_dirs:
             folder = Path(os.path.expanduser(name)).absolute()  # noqa: PTH111  raises where there is no such user
@@ -57,11 +53,8 @@ class Roots:
         return difflib.get_close_matches(name, sorted(groups), n=2)
 
     def find(self, path: str) -> list[Path]:
-        """The files of a config path (`model/starter`), the one that counts first.
-
-        Raises:
-            ConfigError: it leads out of the folders.
-        """
+        """The files of a config path (`model/starter`), the one that counts first. Raises a `ConfigError` if it leads
+        out of the folders."""
         name = PurePath(path if path.endswith(".yaml") else f"{path}.yaml")
         if name.is_absolute() or ".." in name.parts or "//" in path:
             raise ConfigError(
@@ -72,11 +65,8 @@ class Roots:
         return [path for path in paths if os.path.isfile(path)]  # noqa: PTH113  False for a name too long as well
 
     def primary(self, name: str) -> Path:
-        """The file of a primary config, named as for Hydra, or with its ending.
-
-        Raises:
-            ConfigError: there is none; the message lists the candidates.
-        """
+        """The file of a primary config, named as for Hydra, or with its ending. Raises a `ConfigError` if there is
+        none; the message lists the candidates."""
         if len(self.folders) == 1:
             raise ConfigError(
                 f"--config-name {name} is searched for in the folders of --config-dir, and none was given."
@@ -88,11 +78,7 @@ class Roots:
         raise ConfigError(f"There is no recipe {name}. Looked for: {', '.join(map(str, candidates))}.")
 
     def check(self, choice: Choice) -> None:
-        """Check that an option exists.
-
-        Raises:
-            ConfigError: no such group or option; the message names the existing ones.
-        """
+        """Raise a `ConfigError`, naming the existing ones, unless this group and this option of it exist."""
         where = f" (chosen in {choice.origin})" if choice.origin else ""
         if self.find(f"{choice.group}/{choice.option}"):
             return

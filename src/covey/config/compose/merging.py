@@ -41,7 +41,6 @@ class Merging:
     """What a run's config is made of, in Covey's own keys, and how it is merged.
 
     Args:
-        files: the config files.
         words: the keys on the command line.
         choices: the options chosen there.
         preset: what a preset implies, below all that the user sets.

@@ -25,11 +25,7 @@ _GRAMMAR = re.compile(r"^(mismatched|extraneous|missing|no viable|token recognit
 
 
 def read_overrides(words: Iterable[str | Flag], roots: Roots) -> tuple[list[Choice], list[Written]]:
-    """The group choices and the keys, each in order.
-
-    Raises:
-        ConfigError: a word that cannot be read.
-    """
+    """The group choices and the keys, each in order. Raises a `ConfigError` for a word that cannot be read."""
     choices: list[Choice] = []
     written: list[Written] = []
     for word in words:

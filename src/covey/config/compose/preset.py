@@ -19,12 +19,7 @@ _PLACE = ("output_dir", "run_name")
 
 
 def with_preset(merging: Merging, values: dict[str, Any]) -> tuple[Merging, dict[str, Any]]:
-    """Merge again with the preset that the user chose or that other tools' names select, if there is one.
-
-    Args:
-        merging: the run without a preset.
-        values: its values.
-    """
+    """Merge again with the preset that the user chose or that other tools' names select, if there is one."""
     option = _chosen(merging)
     if merging.files.complete and option is None:
         return merging, values

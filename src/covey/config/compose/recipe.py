@@ -41,11 +41,8 @@ class ConfigFile:
         return self.defaults == []
 
     def written(self, package: str = "", by: str = "recipe") -> list[Written]:
-        """Every key it sets where it lies in this package, aliases included, in order.
-
-        Raises:
-            ConfigError: a name that is too long to be one, or that is set twice, dotted and nested.
-        """
+        """Every key it sets where it lies in this package, aliases included, in order. Raises a `ConfigError` for a
+        name that is too long to be one, or that is set twice, dotted and nested."""
         prefix = f"{package}." if package else ""
         found = list(leaves(self.content, prefix, by=by, place=lambda key: _at(self.path, key.removeprefix(prefix))))
         for name, times in Counter(item.name for item in found).items():
@@ -75,11 +72,8 @@ class ConfigFile:
 
 
 def find_recipe(name: str | Path) -> Path:
-    """The file of a recipe's name: itself, with .yaml or .yml, or the config.yaml of a run directory.
-
-    Raises:
-        ConfigError: it does not exist; the message lists the candidates.
-    """
+    """The file of a recipe's name: itself, with .yaml or .yml, or the config.yaml of a run directory. Raises a
+    `ConfigError` if it does not exist; the message lists the candidates."""
     path = Path(os.path.expanduser(name))  # noqa: PTH111  Path's own raises where there is no such user
     candidates = [path, Path(f"{path}.yaml"), Path(f"{path}.yml"), path / "config.yaml"]
     if path.suffix in (".yaml", ".yml"):
@@ -92,11 +86,8 @@ def find_recipe(name: str | Path) -> Path:
 
 
 def read_file(path: Path) -> ConfigFile:
-    """Read a config file.
-
-    Raises:
-        ConfigError: no valid YAML (with the line), no mapping, or a wrong header or defaults list.
-    """
+    """Read a config file. Raises a `ConfigError` if it is no valid YAML (with the line) or no mapping, or its header or
+    defaults list is wrong."""
     from hydra.plugins.config_source import ConfigSource
 
     content = read_yaml(path)
@@ -111,11 +102,8 @@ def read_file(path: Path) -> ConfigFile:
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """A YAML file as nested plain values, read as Hydra reads it; an empty file is an empty mapping.
-
-    Raises:
-        ConfigError: naming file and line.
-    """
+    """A YAML file as nested plain values, read as Hydra reads it; an empty file is an empty mapping. Raises a
+    `ConfigError` that names file and line."""
     from omegaconf import OmegaConf
     from omegaconf.errors import GrammarParseError, OmegaConfBaseException
 

@@ -94,11 +94,7 @@ class KeyDoc:
 
 
 def document(key: str) -> KeyDoc:
-    """Explain a key or a group.
-
-    Raises:
-        ConfigError: an unknown key; the message names the nearest ones.
-    """
+    """Explain a key or a group. Raises a `ConfigError` for an unknown key; the message names the nearest ones."""
     check_known(key)
     if key in GROUPS:
         return KeyDoc(key, "a group of keys", None, _docs()[GROUPS[key].__name__, ""], "covey")

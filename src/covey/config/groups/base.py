@@ -40,11 +40,7 @@ class Group:
 
 
 def check_option(key: str, value: Any, item: dataclasses.Field[Any]) -> None:
-    """Check a value against the `option` of its field.
-
-    Raises:
-        BadKeyError: it is not one of the choices, or out of range.
-    """
+    """Raise a `BadKeyError` for a value out of the range, or none of the choices, of its field's `option`."""
     if item.metadata.get("choices"):
         check_choice(key, value, item.metadata["choices"])
     check_range(key, value, **{bound: item.metadata.get(bound) for bound in ("low", "high", "above")})

@@ -324,8 +324,7 @@ def _check_extractor(name: str, key: str) -> None:
         return
     if not name.startswith("regex:"):
         raise BadKeyError(
-            key,
-            f"={show(name)} is not possible: it must be one of {', '.join(EXTRACTORS)} or regex:PATTERN.",
+            key, f"={show(name)} is not possible: it must be one of {', '.join(EXTRACTORS)} or regex:PATTERN."
         )
     try:
         re.compile(name.removeprefix("regex:"))

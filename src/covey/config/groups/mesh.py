@@ -41,11 +41,7 @@ class Mesh:
 
 
 def check_shape(shape: Sequence[Sequence[int | str]]) -> None:
-    """Check that this is a list of sizes and one of axes.
-
-    Raises:
-        BadKeyError: it is not, or an axis is unknown or repeated.
-    """
+    """Raise a `BadKeyError` unless this is a list of sizes and one of axes, all known and different."""
     sizes, axes = (shape[0], shape[1]) if len(shape) == 2 else ([], [])
     whole = all(isinstance(size, int) and not isinstance(size, bool) and size > 0 for size in sizes)
     if not sizes or len(sizes) != len(axes) or not whole or not all(isinstance(axis, str) for axis in axes):
@@ -61,11 +57,7 @@ def check_shape(shape: Sequence[Sequence[int | str]]) -> None:
 
 
 def refuse_tensor_parallel(shape: Sequence[Sequence[int | str]] | None) -> None:
-    """Refuse to split layers in training.
-
-    Raises:
-        BadKeyError: the axis `tp` has more than one process.
-    """
+    """Raise a `BadKeyError` if the axis `tp` has more than one process: training does not split layers."""
     size_of = {} if shape is None else {str(axis): int(size) for size, axis in zip(*shape, strict=True)}
     if shape is not None and size_of.get("tp", 1) > 1:
         raise BadKeyError("model.mesh_shape", _refusal_of_tp(shape, *(size_of.get(axis, 1) for axis in AXES)))
@@ -88,7 +80,6 @@ def check_mesh(shape: Sequence[Sequence[int | str]] | None, processes: int) -> M
     """Check that this mesh fits so many training processes. A mesh of ones, or none, fits any number.
 
     Args:
-        shape: `model.mesh_shape`.
         processes: training processes, over all machines.
 
     Raises:

@@ -63,11 +63,7 @@ class LoraConfig(Group):
         return 16 if self.rank is None else self.rank
 
     def check_merge(self, *, sharded: bool) -> None:
-        """Check that adapters can be merged at the end, where weights are sharded over processes.
-
-        Raises:
-            BadKeyError: they cannot.
-        """
+        """Raise a `BadKeyError` if adapters cannot be merged at the end, as weights are sharded over processes."""
         if self.active and self.merge and sharded:
             raise BadKeyError(
                 "model.lora.merge",

@@ -12,10 +12,7 @@ from covey.config.groups.training import TrainingConfig
 from covey.config.values import BadKeyError, check_choice
 
 ENGINES: Mapping[str, str] = MappingProxyType(
-    {
-        "local": "covey.rollout.local.engine:LocalEngine",
-        "vllm": "covey.rollout.vllm.offline:VLLMEngine",
-    }
+    {"local": "covey.rollout.local.engine:LocalEngine", "vllm": "covey.rollout.vllm.offline:VLLMEngine"}
 )
 """Engines by name, and where their classes are; `covey.rollout.registry` makes them."""
 
@@ -51,25 +48,16 @@ class RolloutConfig(Group):
 
 
 def check_engine(key: str, name: str) -> None:
-    """Check that a name is that of an engine, or can be that of a user's own class.
-
-    Raises:
-        BadKeyError: it is neither.
-    """
+    """Raise a `BadKeyError` unless this is the name of an engine, or can be that of a user's own class."""
     if ":" not in name:
         check_choice(key, name, (*ENGINES, "file.py:Class"))
 
 
 def check_rollout(rollout: RolloutConfig, training: TrainingConfig) -> None:
-    """Check that not two engines are named.
-
-    Raises:
-        BadKeyError: they are.
-    """
+    """Raise a `BadKeyError` if two engines are named."""
     if rollout.engine is not None and training.use_vllm:
         raise BadKeyError(
-            "rollout.engine",
-            f"={rollout.engine} and training.use_vllm=true name two engines: leave one of them out.",
+            "rollout.engine", f"={rollout.engine} and training.use_vllm=true name two engines: leave one of them out."
         )
     if rollout.own_engine is not None and training.use_transformers_continuous_batching:
         raise BadKeyError(

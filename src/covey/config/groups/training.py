@@ -88,15 +88,8 @@ class TrainingConfig:
 
 
 def check_geometry(training: TrainingConfig, world_size: int = 1) -> None:
-    """Check that a generation batch holds whole groups, as TRL requires later.
-
-    Args:
-        training: the training config.
-        world_size: number of training processes.
-
-    Raises:
-        BadKeyError: naming nearby values that would work.
-    """
+    """Raise a `BadKeyError`, naming values nearby that would work, unless a generation batch holds whole groups, as TRL
+    requires later."""
     group = training.num_generations
     if group is None:
         raise BadKeyError("training.num_generations", "=null cannot be trained: it must be an integer, at least 2.")

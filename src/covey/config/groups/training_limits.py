@@ -114,11 +114,8 @@ _OPTIM_ARGS = re.compile(r"\s*\w+\s*=[^=,]+(,\s*\w+\s*=[^=,]+)*")
 
 
 def check_limits(name: str, value: Any) -> Any:
-    """The checked value of a field; a mapping written as JSON text becomes a mapping.
-
-    Raises:
-        BadKeyError: TRL, transformers or PyTorch would reject it later, or crash on it.
-    """
+    """The checked value of a field; a mapping written as JSON text becomes a mapping. Raises a `BadKeyError` if TRL,
+    transformers or PyTorch would reject it later, or crash on it."""
     key, known = f"training.{name}", snapshot.fields()[name]
     if choices := known.choices or CHOICES.get(name, ()):
         check_choice(key, value.split() if name == "debug" and isinstance(value, str) else value, choices)

@@ -111,11 +111,8 @@ def problems(difficulty: Difficulty, split: Split, seed: int, *, unique: bool = 
 
 
 def take(difficulty: Difficulty, split: Split, seed: int, count: int, *, unique: bool = False) -> list[Problem]:
-    """The first `count` problems of `problems(...)`.
-
-    Raises:
-        DataError: when this difficulty does not have that many different problems, or they are too rare to find.
-    """
+    """The first `count` problems of `problems(...)`. Raises a `DataError` when this difficulty does not have that many
+    different problems, or they are too rare to find."""
     task = (
         f"arithmetic with {difficulty.min_digits} to {difficulty.max_digits} digits, {difficulty.min_operands} to "
         f"{difficulty.max_operands} operands and operators {' '.join(difficulty.operators)}"

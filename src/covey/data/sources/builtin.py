@@ -113,11 +113,8 @@ def _draw_library(dataset: DatasetConfig, settings: Mapping[str, Any], split: st
 
 
 def task_problems(dataset: DatasetConfig, split: arithmetic.Split, seed: int) -> Iterator[Any]:
-    """The problems of a built-in task, as its module yields them.
-
-    Raises:
-        DataError: its difficulty is not possible.
-    """
+    """The problems of a built-in task, as its module yields them. Raises a `DataError` if its difficulty is not
+    possible."""
     difficulty = _difficulty(dataset, dataset.difficulty, "dataset.difficulty")
     found: Iterator[Any] = _TASKS[str(dataset.task)][0].problems(difficulty, split, seed)
     return found

@@ -132,11 +132,8 @@ def problems(
 def take(
     difficulty: CountdownDifficulty, split: Split, seed: int, count: int, *, unique: bool = False
 ) -> list[CountdownProblem]:
-    """The first `count` problems of `problems(...)`.
-
-    Raises:
-        DataError: when this difficulty does not have that many different problems, or they are too rare to find.
-    """
+    """The first `count` problems of `problems(...)`. Raises a `DataError` when this difficulty does not have that many
+    different problems, or they are too rare to find."""
     task = (
         f"countdown with {difficulty.min_operands} to {difficulty.max_operands} numbers of {difficulty.min_digits} to "
         f"{difficulty.max_digits} digits and operators {' '.join(difficulty.operators)}{difficulty.modes_text}"

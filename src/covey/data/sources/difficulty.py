@@ -24,11 +24,7 @@ class Bounds(Protocol):
 
 
 def check_bounds(task: str, bounds: Bounds, *, most_digits: int, most_operands: int, operators: Sequence[str]) -> None:
-    """Check that the bounds fit together, and that the task knows the operators.
-
-    Raises:
-        DataError: they do not; the message says what would be valid.
-    """
+    """Raise a `DataError` unless the bounds fit together and the task knows the operators."""
     if not 1 <= bounds.min_digits <= bounds.max_digits <= most_digits:
         raise DataError(
             f"min_digits={bounds.min_digits} and max_digits={bounds.max_digits} do not fit together: {task} needs "
@@ -48,10 +44,6 @@ def check_bounds(task: str, bounds: Bounds, *, most_digits: int, most_operands: 
 
 
 def check_modes(least: int | None, most: int | None) -> None:
-    """Check the bounds on the number of right answers.
-
-    Raises:
-        DataError: they do not fit together.
-    """
+    """Raise a `DataError` if the bounds on the number of right answers do not fit together."""
     if (least or 1) < 1 or (most is not None and most < (least or 1)):
         raise DataError(f"min_modes={least} and max_modes={most} do not fit together: 1 <= min_modes <= max_modes.")

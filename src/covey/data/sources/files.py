@@ -93,11 +93,8 @@ def read_files(paths: Iterable[Path], key: str, *, exact: bool = False) -> tuple
 
 
 def find_path(text: str, key: str) -> Path:
-    """The path that a config key names, which must exist.
-
-    Raises:
-        DataError: it does not; the message names similar files.
-    """
+    """The path that a config key names, which must exist. Raises a `DataError` if it does not; the message names
+    similar files."""
     path = Path(text).expanduser()
     if path.exists():
         return path

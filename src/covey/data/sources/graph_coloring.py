@@ -116,11 +116,8 @@ def problems(
 def take(
     difficulty: ColoringDifficulty, split: Split, seed: int, count: int, *, unique: bool = False
 ) -> list[ColoringProblem]:
-    """The first `count` problems of `problems(...)`.
-
-    Raises:
-        DataError: when this difficulty does not have that many different problems, or they are too rare to find.
-    """
+    """The first `count` problems of `problems(...)`. Raises a `DataError` when this difficulty does not have that many
+    different problems, or they are too rare to find."""
     task = (
         f"graph_coloring with {difficulty.min_vertices} to {difficulty.max_vertices} vertices and "
         f"{difficulty.min_modes} to {difficulty.max_modes} right answers"

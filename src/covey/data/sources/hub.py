@@ -36,11 +36,7 @@ class HubSet:
         return f"{self.id} ({self.config})" if self.config else self.id
 
     def load(self, split: str | None = None) -> Any:
-        """All splits by name, or one that the library reads itself.
-
-        Raises:
-            DataError: it cannot be loaded.
-        """
+        """All splits by name, or one that the library reads itself. Raises a `DataError` if it cannot be loaded."""
         import datasets
 
         streaming = {"streaming": True} if self.streaming else {}
@@ -70,11 +66,8 @@ class HubSet:
 
 
 def read_hub(dataset: DatasetConfig, notes: list[str], needs: RowNeeds) -> SourceRows:
-    """The rows of `dataset.id`.
-
-    Raises:
-        DataError: the set or a split does not exist; or `streaming` is on without `max_train_samples`.
-    """
+    """The rows of `dataset.id`. Raises a `DataError` if the set or a split does not exist; or `streaming` is on without
+    `max_train_samples`."""
     named = "" if needs.benchmark else "dataset.id"
     hub = HubSet(str(dataset.id), dataset.config, dataset.revision, named, needs.path_key, dataset.streaming)
     splits = hub.load()

@@ -46,15 +46,8 @@ class OpenEnvSettings:
 
 
 def make(argument: str, settings: Mapping[str, Any]) -> Callable[[], Any]:
-    """The factory of `openenv:URL`; it asks the server for its tools.
-
-    Args:
-        argument: the server's address.
-        settings: see `OpenEnvSettings`.
-
-    Raises:
-        EnvironmentSetupError: the library is not installed, the server does not answer, or the settings are wrong.
-    """
+    """The factory of `openenv:URL`; it asks the server for its tools. Raises an `EnvironmentSetupError` if the library
+    is not installed, the server does not answer, or the settings are wrong."""
     where = f"environment.factory=openenv:{argument}"
     known = [item.name for item in fields(OpenEnvSettings)]
     unknown = [name for name in settings if name not in known]
@@ -274,11 +267,7 @@ def _filled(value: Any, arguments: Mapping[str, Any]) -> Any:
 
 
 def _text(observation: Any, chosen: str | None) -> str:
-    """What the model reads of an observation.
-
-    Raises:
-        RuntimeError: it is the failure of a tool that was called by MCP.
-    """
+    """What the model reads of an observation. Raises a `RuntimeError`, the failure of a tool called by MCP."""
     if chosen is not None:
         observation = _field(observation, chosen)
     elif isinstance(observation, Mapping) and "tool_name" in observation:

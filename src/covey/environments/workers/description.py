@@ -129,11 +129,7 @@ def _encode(hint: Any) -> list[Any]:
 
 
 def read_class(data: Any) -> ClassDescription:
-    """What a process said of its environment's class.
-
-    Raises:
-        ValueError: that is no description.
-    """
+    """What a process said of its environment's class. Raises a `ValueError` if that is no description."""
     match data:
         case {"module": str(module), "name": str(name), "doc": str() | None as doc, "members": list(members)}:
             return ClassDescription(module, name, doc, tuple(map(read_function, members)))
@@ -141,11 +137,7 @@ def read_class(data: Any) -> ClassDescription:
 
 
 def read_function(data: Any) -> FunctionDescription:
-    """What a process said of a function.
-
-    Raises:
-        ValueError: that is no description.
-    """
+    """What a process said of a function. Raises a `ValueError` if that is no description."""
     match data:
         case {"member": str(member), "name": str(name), "doc": str() | None as doc, "parameters": list(found)}:
             try:

@@ -51,11 +51,7 @@ def observation(value: Any) -> Any:
 
 
 def reward(value: Any) -> float | None:
-    """What `get_reward` returned, as a finite number or None.
-
-    Raises:
-        BadResultError: it is anything else.
-    """
+    """What `get_reward` returned, as a finite number or None. Raises a `BadResultError` if it is anything else."""
     checked = check([value], 1)
     if checked.bad:
         raise BadResultError(checked.bad[0][1])

@@ -23,11 +23,8 @@ logger = logging.getLogger(__name__)
 
 
 def running(config: Config) -> AbstractContextManager[EnvironmentRunner | None]:
-    """Context manager: the environments and tools of a config, started; None if it names none.
-
-    Raises:
-        EnvironmentSetupError: one cannot be found, imported or made.
-    """
+    """Context manager: the environments and tools of a config, started; None if it names none. Raises an
+    `EnvironmentSetupError` if one cannot be found, imported or made."""
     return _running(config.environment)
 
 
@@ -72,9 +69,6 @@ class Players:
         """For a model that samples with this tokenizer.
 
         Args:
-            config: see above.
-            runner: see above.
-            tokenizer: of the model.
             model: None where another engine holds it.
 
         Raises:

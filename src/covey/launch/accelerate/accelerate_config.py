@@ -67,11 +67,7 @@ def _shards(values: Mapping[str, Any], source: str) -> bool:
 
 
 def _lay_out(values: dict[str, Any], mesh: Mesh, source: str, shape: str) -> None:
-    """Put the mesh into an accelerate config.
-
-    Raises:
-        ConfigError: the config lays out or shards the model in another way.
-    """
+    """Put the mesh into an accelerate config; a `ConfigError` if that lays out or shards the model otherwise."""
     layout = {"dp_replicate": mesh.dp, "dp_shard": mesh.fsdp, "tp": 1}
     planned = {f"parallelism_config_{axis}_size": size for axis, size in layout.items()}
     if values.get("parallelism_config") not in (None, {}, planned):

@@ -41,7 +41,6 @@ def drift(
 
     Args:
         model: a causal language model.
-        vocabulary: the model's.
         tokens: reasoning ids.
         start: the model before training, if it is there.
         nearest: how many ordinary tokens to return.

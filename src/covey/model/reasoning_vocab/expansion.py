@@ -140,11 +140,7 @@ def plan(
 
 
 def check_tags(vocabulary: ReasoningVocabulary, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Check that the tags, as tokenised, open and close thinking.
-
-    Raises:
-        ConfigError: they do not.
-    """
+    """Raise a `ConfigError` unless the tags, as tokenised, open and close thinking."""
     opening, closing = vocabulary.map.open_tag, vocabulary.map.close_tag
     for tags, inside in (((opening,), True), ((opening, closing), False)):
         ids = [token for tag in tags for token in tokenizer(tag, add_special_tokens=False)["input_ids"]]

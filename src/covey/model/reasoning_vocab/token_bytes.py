@@ -36,11 +36,7 @@ class TokenBytes:
 
 
 def read_tokenizer(folder: Path) -> dict[str, Any]:
-    """The content of a folder's `tokenizer.json`.
-
-    Raises:
-        ModelError: there is none.
-    """
+    """The content of a folder's `tokenizer.json`. Raises a `ModelError` if there is none."""
     try:
         found: dict[str, Any] = json.loads((folder / "tokenizer.json").read_bytes())
     except (OSError, ValueError) as error:
@@ -51,11 +47,8 @@ def read_tokenizer(folder: Path) -> dict[str, Any]:
 
 
 def content_of(tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
-    """What the `tokenizer.json` of a loaded tokenizer would hold.
-
-    Raises:
-        ModelError: it is not a fast tokenizer.
-    """
+    """What the `tokenizer.json` of a loaded tokenizer would hold. Raises a `ModelError` if it is not a fast
+    tokenizer."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None:
         raise ModelError(

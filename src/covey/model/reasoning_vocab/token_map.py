@@ -80,11 +80,7 @@ class TokenMap:
 
     @classmethod
     def read(cls, folder: Path) -> Self:
-        """Read the map of a model.
-
-        Raises:
-            ModelError: it is missing or damaged.
-        """
+        """Read the map of a model. Raises a `ModelError` if it is missing or damaged."""
         file = folder / MAP_FILE
         try:
             content: dict[str, Any] = json.loads(file.read_bytes())
@@ -124,11 +120,7 @@ class TokenMap:
             )
 
     def check_rows(self, rows: int, where: str) -> None:
-        """Check that an embedding has as many rows as this map.
-
-        Raises:
-            ModelError: it does not.
-        """
+        """Raise a `ModelError` unless an embedding has as many rows as this map."""
         if rows != self.vocab_size:
             raise ModelError(
                 f"The reasoning vocabulary of {where} does not fit its weights: {MAP_FILE} has "
@@ -175,11 +167,8 @@ def choose_base_ids(size: int | str, spec: str | None, known: Sequence[int]) -> 
 
 
 def read_ids(spec: str) -> list[int]:
-    """Token ids from a range (`0-9999`), a comma-separated list of ids and ranges, or a file with such a list.
-
-    Raises:
-        ConfigError: it is none of these.
-    """
+    """Token ids from a range (`0-9999`), a comma-separated list of ids and ranges, or a file with such a list. Raises a
+    `ConfigError` if it is none of these."""
     file = Path(spec).expanduser()
     text = spec
     if not _SPAN.fullmatch(spec.strip()) and file.is_file():

@@ -36,8 +36,6 @@ def expand_tokenizer(folder: Path, token_map: TokenMap, model_type: str = "") ->
     """Add the copies to the tokenizer in a folder.
 
     Args:
-        folder: of the tokenizer.
-        token_map: the copies.
         model_type: of the model's config.
 
     Raises:

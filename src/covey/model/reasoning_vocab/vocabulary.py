@@ -49,11 +49,8 @@ class ReasoningVocabulary:
 
     @classmethod
     def load(cls, folder: str | Path) -> Self:
-        """The reasoning vocabulary of a saved model: `reasoning_token_map.json` and `tokenizer.json`.
-
-        Raises:
-            ModelError: one of them is missing or damaged.
-        """
+        """The reasoning vocabulary of a saved model: `reasoning_token_map.json` and `tokenizer.json`. Raises a
+        `ModelError` if one of them is missing or damaged."""
         folder = Path(folder).expanduser()
         token_map = TokenMap.read(folder)
         return cls(token_map, read_token_bytes(read_tokenizer(folder), token_map.base_vocab_size))
@@ -199,11 +196,7 @@ def vocabulary_of(model: PreTrainedModel | Any) -> ReasoningVocabulary | None:
 
 
 def attach(model: PreTrainedModel | Any, vocabulary: ReasoningVocabulary | None) -> None:
-    """Set the reasoning vocabulary of a model.
-
-    Raises:
-        ModelError: it does not fit the weights.
-    """
+    """Set the reasoning vocabulary of a model. Raises a `ModelError` if it does not fit the weights."""
     inner = base_model(model)
     if vocabulary is not None:
         vocabulary.map.check_rows(int(inner.config.get_text_config().vocab_size), str(inner.config._name_or_path))

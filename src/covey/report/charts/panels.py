@@ -69,16 +69,13 @@ def _with_points(panel: Panel) -> Panel:
 def _sections(rows: Sequence[Row], config: Mapping[str, Any]) -> Sections:
     return [
         ("Learning", [*_held_out(rows, config), _reward(rows), *_components(rows)]),
-        (
-            "Completion statistics",
-            [_outcomes(rows), _signal(rows), _format(rows), _length(rows), _truncated(rows), _entropy(rows)],
-        ),
+        ("Completion statistics", [_outcomes(rows), *_completions(rows)]),
         ("Tools and environment", _episodes(rows)),
-        ("Policy update", [*_divergence(rows, config), _clipped(rows), *_optimiser(rows)]),
+        ("Policy update", [*_divergence(rows, config), *_optimiser(rows)]),
         ("Sampler and trainer", _sampler(rows)),
         ("Objective", [*_maxent(rows), *_more_of_objective(rows)]),
         ("Reasoning vocabulary", vocabulary_panels(rows)),
-        ("Speed and memory", [_stages(rows), _throughput(rows), _memory(rows)]),
+        ("Speed and memory", [_stages(rows), *_use(rows)]),
     ]
 
 
@@ -92,6 +89,10 @@ def _evaluated(rows: Sequence[Row], metric: str, first_colour: int = 0) -> list[
         Series(set_label(held_out), series(rows, names.eval_name(held_out, metric)), colour, smooth=False)
         for colour, held_out in enumerate(names.held_out_sets(rows), start=first_colour)
     ]
+
+
+def _trained_and_held_out(rows: Sequence[Row], metric: str, held_out: str) -> list[Series]:
+    return [*_lines(rows, ("training", metric)), *_evaluated(rows, held_out, 1)]
 
 
 def _held_out(rows: Sequence[Row], config: Mapping[str, Any]) -> list[Panel]:
@@ -158,27 +159,6 @@ def _components(rows: Sequence[Row]) -> list[Panel]:
     return [Panel("components", "Reward by function", _lines(rows, *named), from_zero=False)]
 
 
-def _format(rows: Sequence[Row]) -> Panel:
-    note = "Share of held-out completions in the required format."
-    return Panel("format", "Format compliance", _evaluated(rows, names.FORMAT), "percent", note)
-
-
-def _length(rows: Sequence[Row]) -> Panel:
-    lines = [*_lines(rows, ("training", names.COMPLETION_LENGTH)), *_evaluated(rows, names.LENGTH, 1)]
-    return Panel("length", "Completion length (tokens)", lines, note="Mean.")
-
-
-def _truncated(rows: Sequence[Row]) -> Panel:
-    lines = [*_lines(rows, ("training", names.CLIPPED_RATIO)), *_evaluated(rows, names.TRUNCATED, 1)]
-    return Panel("truncated", "Truncated completions", lines, "percent", "Share that ran into the length limit.")
-
-
-def _entropy(rows: Sequence[Row]) -> Panel:
-    return Panel(
-        "entropy", "Entropy per token", _lines(rows, ("policy", names.ENTROPY)), note="Of the policy, in nats."
-    )
-
-
 def _outcomes(rows: Sequence[Row]) -> Panel:
     lines = []
     for outcome, colour in _OUTCOME_COLOURS.items():
@@ -188,14 +168,26 @@ def _outcomes(rows: Sequence[Row]) -> Panel:
     return Panel("outcomes", "Grader outcomes", lines, "percent", "Shares of all completions.", stacked=True)
 
 
+def _completions(rows: Sequence[Row]) -> list[Panel]:
+    signal, policy = ("groups", names.FRAC_REWARD_ZERO_STD), ("policy", names.ENTROPY)
+    equal = "All completions of the group got the same reward."
+    well_formed = "Share of held-out completions in the required format."
+    length = _trained_and_held_out(rows, names.COMPLETION_LENGTH, names.LENGTH)
+    truncated = _trained_and_held_out(rows, names.CLIPPED_RATIO, names.TRUNCATED)
+    return [
+        Panel("signal", "Groups without signal", _lines(rows, signal), "percent", equal),
+        Panel("format", "Format compliance", _evaluated(rows, names.FORMAT), "percent", well_formed),
+        Panel("length", "Completion length (tokens)", length, note="Mean."),
+        Panel("truncated", "Truncated completions", truncated, "percent", "Share that ran into the length limit."),
+        Panel("entropy", "Entropy per token", _lines(rows, policy), note="Of the policy, in nats."),
+    ]
+
+
 _ENDS = {names.ANSWERED: 0, "truncated": 1, "max_turns": 2, names.TIMED_OUT: 4, names.CRASHED: 3}
 """How an episode ended, and its colour."""
 
 
 def _episodes(rows: Sequence[Row]) -> list[Panel]:
-    def trained_and_held_out(metric: str, held_out: str) -> list[Series]:
-        return [*_lines(rows, ("training", metric)), *_evaluated(rows, held_out, 1)]
-
     held_out = next(iter(names.held_out_sets(rows)), names.TEST_SET)
     ends = [
         Series(end.replace("_", " "), points, colour, smooth=False)
@@ -206,13 +198,13 @@ def _episodes(rows: Sequence[Row]) -> list[Panel]:
     lost = (("timed out", names.ENVIRONMENT_TIMEOUTS), ("crashed", names.ENVIRONMENT_CRASHES))
     seconds = "Mean per episode; those of different episodes overlap."
     return [
-        Panel("calls", "Tool calls per completion", trained_and_held_out(names.TOOL_CALLS, names.CALLS)),
+        Panel("calls", "Tool calls per completion", _trained_and_held_out(rows, names.TOOL_CALLS, names.CALLS)),
         Panel("call_failures", "Failed calls", _lines(rows, ("training", names.TOOL_FAILURES)), "percent", "Of calls."),
-        Panel("turns", "Turns per episode", trained_and_held_out(names.ENVIRONMENT_TURNS, names.TURNS)),
+        Panel("turns", "Turns per episode", _trained_and_held_out(rows, names.ENVIRONMENT_TURNS, names.TURNS)),
         Panel(
             "environment_seconds",
             "Seconds in tools and environment",
-            trained_and_held_out(names.ENVIRONMENT_SECONDS, names.SECONDS),
+            _trained_and_held_out(rows, names.ENVIRONMENT_SECONDS, names.SECONDS),
             "seconds",
             seconds,
         ),
@@ -235,20 +227,6 @@ def _divergence(rows: Sequence[Row], config: Mapping[str, Any]) -> list[Panel]:
         ),
         Panel("beta", "KL coefficient β", [Series("β", beta, 1, smooth=False)]),
     ]
-
-
-def _signal(rows: Sequence[Row]) -> Panel:
-    lines = _lines(rows, ("groups", names.FRAC_REWARD_ZERO_STD))
-    return Panel(
-        "signal", "Groups without signal", lines, "percent", "All completions of the group got the same reward."
-    )
-
-
-def _clipped(rows: Sequence[Row]) -> Panel:
-    named = (("either", names.CLIP_REGION), ("low", names.CLIP_LOW), ("high", names.CLIP_HIGH))
-    return Panel(
-        "clip", "Clipped tokens", _lines(rows, *named), "percent", "Probability ratio outside the clipping range."
-    )
 
 
 def _sampler(rows: Sequence[Row]) -> list[Panel]:
@@ -274,7 +252,9 @@ def _sampler(rows: Sequence[Row]) -> list[Panel]:
 
 
 def _optimiser(rows: Sequence[Row]) -> list[Panel]:
+    clipped = _lines(rows, ("either", names.CLIP_REGION), ("low", names.CLIP_LOW), ("high", names.CLIP_HIGH))
     return [
+        Panel("clip", "Clipped tokens", clipped, "percent", "Probability ratio outside the clipping range."),
         Panel("grad_norm", "Gradient norm", _lines(rows, ("norm", names.GRAD_NORM))),
         Panel(
             "loss",
@@ -340,11 +320,11 @@ def _stages(rows: Sequence[Row]) -> Panel:
     return Panel("stages", "Step time by stage", lines, "seconds", stacked=len(lines) > 1)
 
 
-def _throughput(rows: Sequence[Row]) -> Panel:
-    return Panel("throughput", "Completions per second", _lines(rows, ("completions/s", names.COMPLETIONS_PER_SECOND)))
-
-
-def _memory(rows: Sequence[Row]) -> Panel:
-    named = (("process", names.PROCESS_MEMORY), ("device", names.DEVICE_MEMORY))
-    lines = [Series(label, series(rows, name), colour, smooth=False) for colour, (label, name) in enumerate(named)]
-    return Panel("memory", "Peak memory", lines, "bytes", "Maximum so far.")
+def _use(rows: Sequence[Row]) -> list[Panel]:
+    speed = _lines(rows, ("completions/s", names.COMPLETIONS_PER_SECOND))
+    used = _lines(rows, ("process", names.PROCESS_MEMORY), ("device", names.DEVICE_MEMORY))
+    memory = [replace(one, smooth=False) for one in used]
+    return [
+        Panel("throughput", "Completions per second", speed),
+        Panel("memory", "Peak memory", memory, "bytes", "Maximum so far."),
+    ]

@@ -9,13 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from covey.evaluation.completions.graded import last_user_message
-from covey.evaluation.completions.transcript import (
-    arguments_text,
-    calls_of,
-    content_text,
-    reasoning_of,
-    transcript,
-)
+from covey.evaluation.completions.transcript import arguments_text, calls_of, content_text, reasoning_of, transcript
 from covey.runlog import names
 
 MOST_LETTERS = 20_000
@@ -140,11 +134,7 @@ def _completion(
     most: int | None,
 ) -> Shown:
     completion = row.get(names.COLUMN_COMPLETION)
-    shown = _known(
-        length=_number(row.get(names.COLUMN_LENGTH)),
-        truncated=row.get(names.COLUMN_TRUNCATED),
-        **figures,
-    )
+    shown = _known(length=_number(row.get(names.COLUMN_LENGTH)), truncated=row.get(names.COLUMN_TRUNCATED), **figures)
     if _is_episode(row):
         shown |= _known(
             turns=_turns(completion, most),

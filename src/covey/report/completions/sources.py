@@ -13,14 +13,7 @@ from typing import Any
 from covey.errors import CoveyError
 from covey.evaluation.benchmarks import BENCHMARKS
 from covey.report.charts.panels import reward_names, set_label
-from covey.report.completions.rows import (
-    MOST_LETTERS,
-    RewardColumns,
-    Shown,
-    evaluated_group,
-    in_groups,
-    training_group,
-)
+from covey.report.completions.rows import MOST_LETTERS, RewardColumns, Shown, evaluated_group, in_groups, training_group
 from covey.report.load import read_mapping
 from covey.runlog import RunDirectory, count_completions, read_completions, read_metrics
 from covey.runlog.completions import completion_files
@@ -80,11 +73,7 @@ class Source:
         ]
 
     def count(self, step: int | None) -> int:
-        """The completions in one file.
-
-        Raises:
-            RunDirectoryError: the file is damaged.
-        """
+        """The completions in one file. Raises a `RunDirectoryError` if the file is damaged."""
         file = self.files[step]
         if self.kind == TRAINING:
             return count_completions(file)

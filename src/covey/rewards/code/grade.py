@@ -94,11 +94,7 @@ def _run_source(program: str, source: str, settings: CodeSettings) -> list[str]:
 
 
 def _program(source: str, language: str, settings: CodeSettings) -> Program:
-    """Python, or another language by its command.
-
-    Raises:
-        RewardError: there is no command for the language.
-    """
+    """Python, or another language by its command. Raises a `RewardError` if there is no command for the language."""
     if language in _PYTHONS:
         return Program.of(source)
     command = dict(settings.commands).get(language)

@@ -120,11 +120,8 @@ def len_from_grades(prompts: Sequence[Any], completions: Sequence[Any], grades: 
 
 
 def build_soft_overlong(settings: RewardSettings) -> Reward:
-    """The reward `soft_overlong` for one limit.
-
-    Raises:
-        RewardError: there is no limit, or the stretch before it is longer than the limit.
-    """
+    """The reward `soft_overlong` for one limit. Raises a `RewardError` if there is no limit, or the stretch before it
+    is longer than the limit."""
     limit = settings.soft_overlong_max_length or settings.max_completion_length
     if limit is None:
         raise RewardError(

@@ -71,11 +71,7 @@ def listed(message: Answer) -> list[Any]:
 
 
 def read_answer(message: Any) -> Answer:
-    """Check a worker's message, which was JSON.
-
-    Raises:
-        BadMessageError: it is not one.
-    """
+    """Check a worker's message, which was JSON. Raises a `BadMessageError` if it is not one."""
     try:
         match message:
             case ["begun"]:

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from covey.errors import RewardError
 from covey.rewards.reward import Graded, Reward
@@ -19,7 +19,7 @@ from covey.rewards.workers.run_reward import CallResult, SampleResult
 from covey.rewards.workers.supervisor import WorkerSupervisor
 from covey.rewards.workers.tasks import Job, ResultCache, Task
 from covey.workers.channel import Start
-from covey.workers.owned import Owned
+from covey.workers.owned import Owned, Owner
 
 FINDER = "covey.rewards.registry:find"
 _WORK = "covey.rewards.workers.worker:RewardWork"
@@ -31,11 +31,7 @@ class NotPortableError(RewardError):
 
 
 def accepted(results: Sequence[SampleResult]) -> list[Graded]:
-    """The grades.
-
-    Raises:
-        RewardError: the grader refused a row.
-    """
+    """The grades. Raises a `RewardError` if the grader refused a row."""
     for result in results:
         if result.refused:
             raise RewardError(result.cause)
@@ -49,7 +45,7 @@ def default_workers() -> int:
     return max(1, min(share, _MOST_WORKERS))
 
 
-class WorkerPool:
+class WorkerPool(Owner):
     """Runs graders and reward functions, by name, in worker processes.
 
     Started by the first task or by `start()`, thread-safe, closed by `close()`, the end of a `with` block, or the end
@@ -161,22 +157,6 @@ class WorkerPool:
         counts = Counter(supervisor.counts if supervisor else {})
         counts["from_cache"] += self._from_cache
         return counts
-
-    @property
-    def pids(self) -> list[int]:
-        """The running processes: the fork server first, then the workers."""
-        supervisor = self._supervisor.current
-        return supervisor.pids if supervisor else []
-
-    def close(self) -> None:
-        """End all processes and reap them; unfinished tasks fail."""
-        self._supervisor.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
 
     def _find(self, name: str) -> Reward:
         if name not in self._found:

@@ -17,15 +17,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Hashable, Sequence
 
 from covey.errors import RewardError
-from covey.rewards.workers.messages import (
-    SLOW_SECONDS,
-    Begun,
-    Call,
-    CallDone,
-    Grade,
-    SampleDone,
-    read_answer,
-)
+from covey.rewards.workers.messages import SLOW_SECONDS, Begun, Call, CallDone, Grade, SampleDone, read_answer
 from covey.rewards.workers.tasks import Task
 from covey.rewards.workers.worker_handle import WorkerHandle
 from covey.workers.channel import BadMessageError, Start

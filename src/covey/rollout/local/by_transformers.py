@@ -35,14 +35,6 @@ def by_transformers(
     """One completion per prompt; see `sample` for most arguments, of which this has those that make sense here.
 
     Args:
-        model: see `sample`.
-        prompts: see `sample`.
-        sampling: see `sample`.
-        eos_token_ids: see `sample`.
-        pad_token_id: see `sample`.
-        logits_processors: see `sample`.
-        row_seeds: see `sample`.
-        interrupted: see `sample`.
         options: further ones of `generate`, which the settings do not know.
 
     Raises:
@@ -132,9 +124,7 @@ class _Decoding:
         """The completions with log-probabilities and supports.
 
         Args:
-            completions: without them.
             output_BT: all sampled tokens.
-            base: the model without adapters.
         """
         if self._scores_BV is None:
             raise EngineError(

@@ -54,7 +54,6 @@ class LocalEngine:
         """
         Args:
             model_name: the model, with or without adapters, not wrapped for distributed training; or its name.
-            tokenizer: of the model.
             batch_size: completions sampled at once; None takes all of a call.
             shared_prefill: whether consecutive equal prompts are prefilled once, and ended completions leave the
                 batch; if not, transformers' `generate` is used, which with the same seed samples other tokens.
@@ -111,7 +110,6 @@ class LocalEngine:
 
         Args:
             prompts: see `InferenceEngine`. With a seed for each they may end with the beginning of a completion.
-            sampling: see `InferenceEngine`.
             seed: see `InferenceEngine`; or one for each prompt, see `Capabilities.row_seeds`.
             max_lengths: the longest completion of each prompt, where it is below that of the settings.
             interrupted: see `Capabilities.interruptible`.
@@ -134,11 +132,7 @@ class LocalEngine:
             return self._by_transformers(model, prompts, sampling, max_lengths, **rows)
 
     def sync(self, weights: NamedWeights, version: int) -> None:
-        """See `InferenceEngine`.
-
-        Raises:
-            EngineError: a weight is unknown, or has another shape.
-        """
+        """See `InferenceEngine`. Raises an `EngineError` if a weight is unknown, or has another shape."""
         own = dict(base_model(self.model).named_parameters())
         with torch.no_grad():
             for name, tensor in weights:
@@ -178,13 +172,8 @@ class LocalEngine:
 
         Args:
             model: in use.
-            prompts: see `generate`.
-            sampling: see `generate`.
             refusal: a reason not to use it, if there is one already.
-            max_lengths: see `generate`.
-            row_seeds: see `sample`.
             interrupted: see `sample`; the answer lasts.
-            on_ended: see `generate`.
         """
         refusal = refusal or unsupported_reason(model)
         if refusal is not None:

@@ -44,11 +44,8 @@ class EndedRow:
 
 
 def windows_of(cache: DynamicCache) -> list[int | None]:
-    """The sliding window of each layer, None for full attention.
-
-    Raises:
-        NotSharedError: a layer caches something else than keys and values.
-    """
+    """The sliding window of each layer, None for full attention. Raises a `NotSharedError` if a layer caches something
+    else than keys and values."""
     windows: list[int | None] = []
     for layer in cache.layers:
         if type(layer) is DynamicSlidingWindowLayer:

@@ -74,7 +74,6 @@ def sample(
         model: a causal language model, possibly with LoRA, for which `unsupported_reason` returns None. Its mode
             (training or evaluation) is left as it is.
         prompt_ids: token ids of the prompts, without padding.
-        sampling: the settings.
         eos_token_ids: tokens that end a completion, besides those of the settings.
         pad_token_id: pads shorter prompts.
         logits_processors: applied in order to the logits of each next token; `RowAware` ones get the row numbers.

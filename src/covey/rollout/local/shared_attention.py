@@ -32,11 +32,8 @@ def attend(
     dropout: float = 0.0,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
-    """The attention function that transformers' layers call; keys and values are in the cache already.
-
-    Raises:
-        NotSharedError: the model's attention does something that is not supported here.
-    """
+    """The attention function that transformers' layers call; keys and values are in the cache already. Raises a
+    `NotSharedError` if the model's attention does something that is not supported here."""
     cache = kwargs.pop(CACHE, None)
     if cache is None:
         raise NotSharedError("the model does not pass further arguments on to its attention")

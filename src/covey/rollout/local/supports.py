@@ -28,7 +28,6 @@ class Supports:
         """Add the supports of a step.
 
         Args:
-            rows: the rows.
             places: tokens of their completions so far.
             support_bC: token ids, likeliest first, then -1.
         """

@@ -132,7 +132,6 @@ def sample_tokens(logits_bV: torch.Tensor, uniform_b: torch.Tensor, sampling: Sa
     Args:
         logits_bV: processed, in float32; changed in place.
         uniform_b: random numbers in [0, 1), in float64; unused at temperature 0.
-        sampling: the settings.
     """
     if sampling.temperature == 0:
         best_b = logits_bV.argmax(-1)
@@ -170,7 +169,6 @@ class Candidates:
         Args:
             logits_bC: processed, divided by the temperature, minus infinity where cut off, but not by min-p.
             ids_bC: their tokens, the likeliest first; None for all tokens of the vocabulary, in their order.
-            sampling: the settings.
         """
         self._logits_bC, self._ids_bC, self._sampling = logits_bC, ids_bC, sampling
         self._highest_b1 = logits_bC[:, :1] if ids_bC is not None else logits_bC.amax(-1, keepdim=True)

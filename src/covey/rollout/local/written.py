@@ -47,7 +47,6 @@ class Written:
         """Append a token to each of these rows.
 
         Args:
-            rows_b: the rows.
             counts: tokens of their completions so far.
             sampled: their tokens.
         """
@@ -62,7 +61,6 @@ class Written:
         """The tokens of these rows, padded on the left: `[b, width]`.
 
         Args:
-            rows_b: the rows.
             width: tokens of the longest one.
             most: tokens of the longest completion of them.
             starts_b: where each row's tokens begin.
@@ -82,7 +80,6 @@ class Written:
         """The completions of these rows, each up to its first end-of-sequence token. The host waits for the device.
 
         Args:
-            rows: the rows.
             lengths: tokens of their completions, perhaps with some after the end.
             limits: most tokens of each; one without an end and with fewer is unfinished.
             eos_token_ids: tokens that end a completion.

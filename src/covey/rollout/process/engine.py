@@ -82,15 +82,11 @@ class ProcessEngine:
         Args:
             model_name: the trainer's model, of which the process builds a copy that gets its weights by `sync`, with
                 adapters merged; or the name of a model that is loaded there.
-            tokenizer: of the model.
             device: of the copy; `cuda:1`, for one.
             threads: of the process, on which its results depend in the last bits; None is `default_threads`.
             folder: for the weights of `sync` and the process's output; None takes a temporary one.
             seed: of the calls that have none.
-            batch_size: see `LocalEngine`.
-            shared_prefill: see `LocalEngine`.
-            autocast: see `LocalEngine`.
-            options: of `from_pretrained`, for a name.
+            options: of `from_pretrained`, for a name. The others are those of `LocalEngine`.
 
         Raises:
             EngineError: the process cannot take this model.
@@ -150,8 +146,6 @@ class ProcessEngine:
         """See `InferenceEngine` and `Capabilities`. It blocks, while other threads of this process go on.
 
         Args:
-            prompts: see `InferenceEngine`.
-            sampling: see `InferenceEngine`.
             seed: of the call, or of each prompt.
             max_lengths: the longest completion of each prompt, where it is below that of the settings.
             interrupted: see `Capabilities.interruptible`; asked about fifty times a second, by this thread.

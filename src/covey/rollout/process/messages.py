@@ -70,11 +70,8 @@ def row_message(call: int, index: int, one: Completion) -> tuple[list[Any], byte
 
 
 def read_row(body: Sequence[Any], data: bytearray) -> tuple[int, Completion]:
-    """The index and the completion of a `ROW`, from what follows the number of its call.
-
-    Raises:
-        BadMessageError: it is none.
-    """
+    """The index and the completion of a `ROW`, from what follows the number of its call. Raises a `BadMessageError` if
+    it is none."""
     try:
         index, ids, truncated, logps, text, shape, unfinished = body
         support = None

@@ -38,11 +38,8 @@ class ModelCopy:
 
     @classmethod
     def of(cls, model: Any, tokenizer: PreTrainedTokenizerBase) -> Self:
-        """That of a loaded model, with or without adapters, sharded or not.
-
-        Raises:
-            EngineError: its weights are quantised, or it is not a transformers model.
-        """
+        """That of a loaded model, with or without adapters, sharded or not. Raises an `EngineError` if its weights are
+        quantised, or it is not a transformers model."""
         base = base_model(model)
         if not isinstance(base, PreTrainedModel):
             raise EngineError(f"The rollout process takes transformers models, not a {type(base).__name__}.")

@@ -82,11 +82,7 @@ class StartedProcess:
             send_pickled(self._channel, start)
 
     def send(self, message: Any) -> None:
-        """Send a message.
-
-        Raises:
-            EndedError: it has died.
-        """
+        """Send a message. Raises an `EndedError` if it has died."""
         try:
             send(self._channel, message)
         except OSError:
@@ -161,11 +157,7 @@ class Starter:
         self._pid = os.getpid()
 
     def start(self) -> StartedProcess:
-        """Start a process.
-
-        Raises:
-            EndedError: this is closed, or the system cannot start one.
-        """
+        """Start a process. Raises an `EndedError` if this is closed, or the system cannot start one."""
         with self._lock:
             try:
                 self._newest = self._thread.submit(StartedProcess, *self._arguments).result()

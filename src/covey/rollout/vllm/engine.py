@@ -75,11 +75,7 @@ def engine_errors(what: str) -> Iterator[None]:
 
 
 def start(**options: Any) -> Any:
-    """Start `vllm.LLM` with these options.
-
-    Raises:
-        EngineError: it does not start.
-    """
+    """Start `vllm.LLM` with these options. Raises an `EngineError` if it does not start."""
     from vllm import LLM
 
     processors = thinking_processors(str(options.get("model", "")))

@@ -110,11 +110,8 @@ class VLLMEngine:
         return [_completion(output.outputs[0], support=most > 0) for output in outputs]
 
     def sync(self, weights: NamedWeights, version: int) -> None:
-        """See `InferenceEngine`: through a temporary folder, since vLLM may run in processes of its own.
-
-        Raises:
-            EngineError: a process did not find all weights.
-        """
+        """See `InferenceEngine`: through a temporary folder, since vLLM may run in processes of its own. Raises an
+        `EngineError` if a process did not find all weights."""
         with tempfile.TemporaryDirectory(prefix="covey-weights-") as folder:
             tensors = write_folder(Path(folder), weights)
             answers = self._llm.collective_rpc("load_folder", args=(folder,))

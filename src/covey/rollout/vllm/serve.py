@@ -52,10 +52,7 @@ class Instance:
         self._header = (INSTANCE_HEADER.encode(), os.environ.get(INSTANCE_VARIABLE, uuid.uuid4().hex).encode())
 
     async def __call__(
-        self,
-        scope: Message,
-        receive: Callable[[], Awaitable[Message]],
-        send: Callable[[Message], Awaitable[None]],
+        self, scope: Message, receive: Callable[[], Awaitable[Message]], send: Callable[[Message], Awaitable[None]]
     ) -> None:
         """Pass the request on, and add the header to its response."""
 
@@ -155,11 +152,7 @@ def command(
 
 def _lora_arguments(args: argparse.Namespace, more: Sequence[str]) -> list[str]:
     """The arguments for adapters: on all linear layers but the output layer, whose adapters vLLM leaves out of the
-    log-probs of prompts; on a CPU it fails with them.
-
-    Raises:
-        EngineError: the model cannot be loaded.
-    """
+    log-probs of prompts; on a CPU it fails with them. Raises an `EngineError` if the model cannot be loaded."""
     options = lora_options(args.max_lora_rank or 16)
     made = ["--enable-lora", "--max-lora-rank", str(options["max_lora_rank"])]
     if "--max-loras" not in more:
@@ -182,11 +175,7 @@ def _linear_layers(model: str, more: Sequence[str]) -> list[str]:
 
 
 def _config(model: str, more: Sequence[str]) -> Any:
-    """transformers' config of the model.
-
-    Raises:
-        EngineError: it cannot be loaded.
-    """
+    """transformers' config of the model. Raises an `EngineError` if it cannot be loaded."""
     from transformers import AutoConfig
 
     revision = more[more.index("--revision") + 1] if "--revision" in more else "main"
@@ -198,10 +187,7 @@ def _config(model: str, more: Sequence[str]) -> Any:
 
 def cpu_cache(args: argparse.Namespace, more: Sequence[str]) -> list[str]:
     """The size of the KV cache of a server on the CPU: room for its sequences, not a share of the machine's memory.
-
-    Raises:
-        EngineError: the model cannot be loaded, or vLLM does not support it on a CPU.
-    """
+    Raises an `EngineError` if the model cannot be loaded, or vLLM does not support it on a CPU."""
     if any(text.startswith(("--kv-cache-memory-bytes", "--kv_cache_memory_bytes")) for text in more):
         return []
     sizes = cpu_options(

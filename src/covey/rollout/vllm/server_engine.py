@@ -112,8 +112,6 @@ class ServerEngine:
         """See `InferenceEngine` and `Capabilities`.
 
         Args:
-            prompts: see `InferenceEngine`.
-            sampling: see `InferenceEngine`.
             seed: of the call, or of each prompt.
             max_lengths: the longest completion of each prompt, where it is below that of the settings.
             interrupted: see `Capabilities.interruptible`; asked about twenty times a second, by this thread.
@@ -219,11 +217,7 @@ class ServerEngine:
         }
 
     def _ask(
-        self,
-        payloads: dict[int, dict[str, Any]],
-        most: int,
-        ended: OnEnded,
-        stops: Callable[[], bool],
+        self, payloads: dict[int, dict[str, Any]], most: int, ended: OnEnded, stops: Callable[[], bool]
     ) -> str | None:
         """Send these requests; `ended` gets each completion. Returns why some were not answered, if so."""
         threads = ThreadPoolExecutor(min(self._concurrency, len(payloads)) or 1)

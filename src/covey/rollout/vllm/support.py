@@ -23,7 +23,6 @@ def candidates(sampling: SamplingSettings, vocab_size: int) -> int:
     request; 0 where it is not.
 
     Args:
-        sampling: the settings.
         vocab_size: of the engine's model.
     """
     if not (sampling.support and sampling.truncates):

@@ -52,11 +52,8 @@ class ThinkingMask(LogitsProcessor):
 
     @classmethod
     def validate_params(cls, sampling_params: SamplingParams) -> None:
-        """Check the options of a request.
-
-        Raises:
-            ValueError: one is invalid; vLLM passes this on to the client.
-        """
+        """Check the options of a request. Raises a `ValueError` if one is invalid; vLLM passes this on to the
+        client."""
         given = sampling_params.extra_args or {}
         if not isinstance(given.get(SWITCH, True), bool):
             raise ValueError(f"{SWITCH}={given[SWITCH]!r} must be true or false.")

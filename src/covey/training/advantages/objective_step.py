@@ -143,11 +143,8 @@ def compute_advantages(
 
 
 def _numbered(objective: Any, modes: Sequence[str | None] | None, num_generations: int) -> Tensor:
-    """The modes as numbers, `[P, G]`: equal within a group where the names are, -1 for none.
-
-    Raises:
-        TrainingError: there are none.
-    """
+    """The modes as numbers, `[P, G]`: equal within a group where the names are, -1 for none. Raises a `TrainingError`
+    if there are none."""
     if modes is None:
         raise TrainingError(
             f"The objective {type(objective).__name__} needs the answer mode of each right completion, and no reward "

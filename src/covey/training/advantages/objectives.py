@@ -27,7 +27,6 @@ def build(config: Config, given: Given = None) -> dict[str, Any]:
     """The keyword arguments of `GRPOTrainer` for `objective.*`. Needs no model, so call it early.
 
     Args:
-        config: the config.
         given: the objective, or its class, in place of the one that the config names.
 
     Raises:
@@ -92,11 +91,7 @@ def mean_length(run: RunDirectory) -> float | None:
 
 
 def _check_modes(config: Config, objective: Any) -> None:
-    """Check that a reward of the run names answer modes, if the objective needs them.
-
-    Raises:
-        ConfigError: none does.
-    """
+    """Raise a `ConfigError` if the objective needs answer modes and no reward of the run names any."""
     if "modes" not in needs_of(objective):
         return
     funcs = config.rewards.funcs

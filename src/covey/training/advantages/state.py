@@ -13,11 +13,8 @@ logger = logging.getLogger(__name__)
 
 
 def in_use(objective: Any, **run: Any) -> Any:
-    """The objective adapted to a run, see `Objective.for_run`; None without one.
-
-    Raises:
-        ConfigError: the run does not support it, or checkpoints could not store its state.
-    """
+    """The objective adapted to a run, see `Objective.for_run`; None without one. Raises a `ConfigError` if the run does
+    not support it, or checkpoints could not store its state."""
     if objective is None:
         return None
     objective = adapted(objective, **run)
@@ -29,11 +26,8 @@ def in_use(objective: Any, **run: Any) -> Any:
 
 
 def state_of(objective: Any) -> Any:
-    """A copy of the objective's state; None if it has none.
-
-    Raises:
-        TrainingError: it holds something else than tensors and plain data.
-    """
+    """A copy of the objective's state; None if it has none. Raises a `TrainingError` if it holds something else than
+    tensors and plain data."""
     if not callable(getattr(objective, "state_dict", None)):
         return None
     with reported(objective, "state_dict", TrainingError):
@@ -49,10 +43,7 @@ def state_of(objective: Any) -> Any:
 
 def restore_state(objective: Any, state: Any) -> None:
     """Give the objective the state that a checkpoint holds. Where only one of them has a state, a warning is logged.
-
-    Raises:
-        TrainingError: the objective does not take it.
-    """
+    Raises a `TrainingError` if the objective does not take it."""
     has_state = callable(getattr(objective, "load_state_dict", None))
     if has_state and state is not None:
         with reported(objective, "load_state_dict", TrainingError):

@@ -16,11 +16,7 @@ _SEED = 2**31
 
 
 def check_capabilities(engine: InferenceEngine, policy: Policy) -> None:
-    """Check that an engine can write completions ahead in this way.
-
-    Raises:
-        ConfigError: it cannot.
-    """
+    """Raise a `ConfigError` unless the engine can write completions ahead in this way."""
     can, name = engine.capabilities, type(engine).__name__
     off = f"or set training.staleness=0 instead of {policy.staleness}."
     if not can.logprobs:
@@ -45,7 +41,6 @@ class EngineCaller:
     """One engine, and the snapshot that it has.
 
     Args:
-        engine: see `InferenceEngine`.
         sampling: the settings; log-probabilities are asked for in any case.
         vocab_size: see `covey.rollout.generate.complete`.
     """
@@ -62,11 +57,8 @@ class EngineCaller:
         return self._sampling.max_completion_length
 
     def load(self, version: int, snapshot: Snapshot) -> None:
-        """Give the engine these weights, if it has others.
-
-        Raises:
-            EngineError: it fails, or does not have them afterwards.
-        """
+        """Give the engine these weights, if it has others. Raises an `EngineError` if it fails, or does not have them
+        afterwards."""
         engine = self._engine
         if snapshot is self._loaded:
             return

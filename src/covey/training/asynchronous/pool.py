@@ -118,11 +118,7 @@ class Policy:
 
 
 class Pool:
-    """The groups that were submitted and have not joined a round.
-
-    Args:
-        policy: how they are written.
-    """
+    """The groups that were submitted and have not joined a round."""
 
     def __init__(self, policy: Policy) -> None:
         self._policy = policy

@@ -31,10 +31,8 @@ def recorded_settings(
     """By name, as JSON reads it back.
 
     Args:
-        args: TRL's training arguments.
         settings: of the rollouts.
         sampling: of the completions.
-        engine: writes them.
         weights: their digest before the first step; None where that is over.
         more: further numbers and texts, by name.
     """

@@ -38,8 +38,6 @@ class Rollouts:
 
     Args:
         engine: used, and closed, by the thread alone.
-        sampling: the settings.
-        policy: how completions are written ahead.
         group_size: completions per prompt.
         seed: of the run. The seed of a completion is a hash of it, its round, and its place there.
         schedule: what is written is recorded there; may also be set before anything is published.
@@ -152,11 +150,8 @@ class Rollouts:
             self._changed.notify_all()
 
     def take(self, number: int) -> list[Group]:
-        """The groups that round `number` trains on; waits until they are complete.
-
-        Raises:
-            CoveyError: the thread has failed; or a replayed schedule ends before this round.
-        """
+        """The groups that round `number` trains on; waits until they are complete. Raises a `CoveyError` if the thread
+        has failed; or a replayed schedule ends before this round."""
         with self._changed:
             while (groups := self._joining(number)) is None:
                 self._check()

@@ -118,11 +118,8 @@ class Schedule:
 
     @classmethod
     def read(cls, path: Path) -> Schedule:
-        """Read a file. A last line that was cut short is ignored: the run was killed while it wrote it.
-
-        Raises:
-            ConfigError: it cannot be read, or is no schedule.
-        """
+        """Read a file. A last line that was cut short is ignored: the run was killed while it wrote it. Raises a
+        `ConfigError` if it cannot be read, or is no schedule."""
         try:
             text = path.read_text(encoding="utf-8")
         except (OSError, UnicodeError) as error:
@@ -156,11 +153,7 @@ class Schedule:
         return found
 
     def check(self, settings: Mapping[str, Any]) -> None:
-        """Check that a run with these settings can replay it.
-
-        Raises:
-            ConfigError: they differ, with what differs.
-        """
+        """Raise a `ConfigError`, with what differs, if a run with these settings cannot replay it."""
         names = [name for name, value in settings.items() if self.settings.get(name) != value]
         if not names:
             return
@@ -169,21 +162,13 @@ class Schedule:
         raise self.misfit("; ".join(shown) + more)
 
     def check_prompts(self, number: int, prompts: Sequence[Sequence[int]]) -> None:
-        """Check the prompts of a round.
-
-        Raises:
-            ConfigError: they are others.
-        """
+        """Raise a `ConfigError` if the prompts of a round are others."""
         recorded = self.digests.get(number)
         if recorded is not None and recorded != digest(prompts):
             raise self.misfit(f"the prompts of its round {number} are others")
 
     def misfit(self, what: str) -> ConfigError:
-        """The error of a run that is not the recorded one.
-
-        Args:
-            what: does not fit.
-        """
+        """The error of a run that is not the recorded one."""
         return ConfigError(
             f"training.schedule={self.path} does not fit this run, so it would end at other weights: {what}. "
             "Use the recorded run's config, model, data, packages and threads, or leave training.schedule out."

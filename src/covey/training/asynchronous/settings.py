@@ -26,11 +26,7 @@ class Asynchronous:
     """The recorded schedule to replay."""
 
     def __post_init__(self) -> None:
-        """Check values that no config has checked.
-
-        Raises:
-            ConfigError: one is not possible.
-        """
+        """Raise a `ConfigError` for a value that is not possible: no config has checked them."""
         if self.staleness < 1:
             raise ConfigError(
                 f"staleness={self.staleness} is not possible: it must be at least 1; asynchronous=None takes turns."

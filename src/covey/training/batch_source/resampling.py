@@ -126,11 +126,8 @@ def make_round(
     episodes: Sequence[Episode] = (),
     supports: Sequence[Tensor | None] = (),
 ) -> SamplingRound:
-    """The round of these rows, from their completions and rewards.
-
-    Raises:
-        RewardError: a reward logged a column that does not fit the completions one to one.
-    """
+    """The round of these rows, from their completions and rewards. Raises a `RewardError` if a reward logged a column
+    that does not fit the completions one to one."""
     for column, values in extra.items():
         if len(values) != len(rows):
             raise RewardError(

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import TrainerCallback, TrainerControl, TrainerState
 
 from covey.config.schema import EARLY_STOPPING
 from covey.training.checkpoint.best import evaluated
@@ -42,9 +42,7 @@ class EarlyStopping(TrainerCallback):
         self.reason = ""
         """Why it ended the run, as a phrase; empty if it did not."""
 
-    def on_evaluate(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> TrainerControl:
+    def on_evaluate(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> TrainerControl:
         since = evaluations_without_gain([value for _, value in evaluated(state)], self._threshold)
         if since >= self._patience and state.global_step:
             self.reason = f"{since} evaluations brought no new best (callbacks=[{EARLY_STOPPING}])"

@@ -24,7 +24,6 @@ class ReasoningRate(TrainerCallback):
         """
         Args:
             model: the policy, with adapters or not, without wrappers.
-            vocabulary: the model's.
             factor: multiplies the learning rate.
         """
         self._model, self._vocabulary, self._factor = model, vocabulary, factor
@@ -38,15 +37,11 @@ class ReasoningRate(TrainerCallback):
                     "run shards them (FSDP, or DeepSpeed ZeRO-3): leave it out, or train with data parallelism."
                 )
 
-    def on_pre_optimizer_step(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
-    ) -> None:
+    def on_pre_optimizer_step(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         self._before = [rows.detach().clone() for rows in self._rows()]
 
     @torch.no_grad()
-    def on_optimizer_step(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
-    ) -> None:
+    def on_optimizer_step(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         for rows, before in zip(self._rows(), self._before, strict=True):
             rows.copy_(before + self._factor * (rows - before))
         self._before = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,33 +29,22 @@ if TYPE_CHECKING:
     from covey.training.trl.trainer import GRPOTrainer
 
 
+@dataclass(eq=False, kw_only=True)
 class RunLogCallback(TrainerCallback):
     """Writes metrics and completions of each step, and updates the display. Main process only.
 
     Completions are written in the background; before a checkpoint is marked, they are on the disk.
     """
 
-    def __init__(
-        self,
-        trainer: GRPOTrainer,
-        run: RunDirectory,
-        writer: MetricsWriter,
-        display: Display,
-        *,
-        completions_every_steps: int,
-        sample_completions: int,
-        timer: StepTimer | None = None,
-        report: LiveReport | None = None,
-    ) -> None:
-        self._timer = timer or StepTimer()
-        self._report = report
-        self._trainer = trainer
-        self._run = run
-        self._writer = writer
-        self._display = display
-        self._completions_every_steps = completions_every_steps
-        self._sample_completions = sample_completions
-        self._writes = InBackground()
+    trainer: GRPOTrainer
+    run: RunDirectory
+    writer: MetricsWriter
+    display: Display
+    completions_every_steps: int
+    sample_completions: int
+    timer: StepTimer
+    report: LiveReport
+    _writes: InBackground = field(init=False, default_factory=InBackground)
 
     def on_log(
         self,
@@ -69,49 +59,47 @@ class RunLogCallback(TrainerCallback):
         row = names.train_row(logs)
         if step_time := logs.get("step_time"):
             row[names.COMPLETIONS_PER_SECOND] = self._completions_per_step() / step_time
-        measured = self._timer.take() | memory_in_use()
+        measured = self.timer.take() | memory_in_use()
         row |= measured
-        log_to_trackers(self._trainer, measured)
-        self._writer.add(state.global_step, row)
-        self._display.update(state.global_step, row)
+        log_to_trackers(self.trainer, measured)
+        self.writer.add(state.global_step, row)
+        self.display.update(state.global_step, row)
         self._write_completions(state.global_step)
 
     def keep_records(self, checkpoint: Path) -> None:
         """Flush all records to the disk before the checkpoint is marked."""
         self._writes.wait()
-        self._writer.flush()
-        copy_records(self._run, checkpoint)
+        self.writer.flush()
+        copy_records(self.run, checkpoint)
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        if state.is_world_process_zero and self._report:
-            self._report.refresh()
+        if state.is_world_process_zero:
+            self.report.refresh()
 
-    def on_train_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         self._writes.wait()
 
     def _completions_per_step(self) -> float:
         """Completions per optimiser step, on average."""
-        args = self._trainer.args
-        steps = args.steps_per_generation * self._trainer.num_iterations / args.gradient_accumulation_steps
+        args = self.trainer.args
+        steps = args.steps_per_generation * self.trainer.num_iterations / args.gradient_accumulation_steps
         return float(args.generation_batch_size / steps)
 
     def _write_completions(self, step: int) -> None:
-        every = self._completions_every_steps
-        columns = self._trainer.latest_completions
+        every = self.completions_every_steps
+        columns = self.trainer.latest_completions
         if not columns["completion"]:
             return
         if every and step % every == 0:
-            trainer = self._trainer
+            trainer = self.trainer
             template, size = trainer.args.chat_template_kwargs, trainer.num_generations
             own = trainer.objective_columns
             recorded = {name: values for name, values in columns.items() if name not in own}
             recorded |= batch_columns(columns, trainer.processing_class, template, size)
             recorded |= own
-            self._writes.add(partial(write_completions, self._run.completions, step, recorded))
-        if not self._display.shows_held_out:
-            self._display.completions(list(_training_samples(columns, self._sample_completions)))
+            self._writes.add(partial(write_completions, self.run.completions, step, recorded))
+        if not self.display.shows_held_out:
+            self.display.completions(list(_training_samples(columns, self.sample_completions)))
 
 
 def _training_samples(columns: Mapping[str, list[Any]], count: int) -> Iterator[dict[str, Any]]:

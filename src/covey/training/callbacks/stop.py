@@ -35,9 +35,7 @@ class StopCallback(TrainerCallback):
         self.stopped = False
         """Whether the run was stopped before its last step."""
 
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         self._first_step = state.global_step
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
@@ -50,12 +48,7 @@ class StopCallback(TrainerCallback):
             control.should_training_stop = True
 
     def reason(self, state: TrainerState, callbacks: Iterable[object]) -> str:
-        """Why training ended, as a phrase.
-
-        Args:
-            state: the trainer's, at the end.
-            callbacks: all of the trainer's.
-        """
+        """Why training ended, as a phrase."""
         if self.signal is not None and self.stopped:
             return f"the signal {signal.Signals(self.signal).name}"
         if self.stopped:

@@ -86,11 +86,8 @@ class Checkpoints:
         self._work.check()
 
     def wait(self) -> None:
-        """Wait until the newest checkpoint is marked.
-
-        Raises:
-            Exception: the error of the background thread, such as a full disk.
-        """
+        """Wait until the newest checkpoint is marked. Raises the error of the background thread, such as a full
+        disk."""
         self._work.wait()
 
     def _finish(self, folder: Path, step: int, is_best: bool, limit: int | None, kept: set[Path]) -> None:

@@ -91,11 +91,7 @@ class FiniteCheck:
         raise self._error(first, [what for what, count in zip(_CHECKED.values(), counts, strict=True) if count])
 
     def check_start(self, model: torch.nn.Module, source: str) -> None:
-        """Check the weights that training starts from, frozen ones included.
-
-        Raises:
-            TrainingError: they are not finite.
-        """
+        """Raise a `TrainingError` unless the weights that training starts from, frozen ones too, are finite."""
         if self._total([~is_finite(model.parameters())]).any():
             raise TrainingError(
                 f"The weights that training starts from are not finite (NaN or infinite): {source}. Use another "
@@ -103,11 +99,7 @@ class FiniteCheck:
             )
 
     def check_state(self, step: int, model: torch.nn.Module, optimizer: Any) -> None:
-        """Check all that a checkpoint would hold: weights, and moments of the optimiser.
-
-        Raises:
-            TrainingError: they are not finite.
-        """
+        """Raise a `TrainingError` unless all that a checkpoint would hold is finite: weights, and moments."""
         if self._total([~is_finite([*model.parameters(), *_moments(optimizer)])]).any():
             raise self._error(step, ["optimiser's state"])
 

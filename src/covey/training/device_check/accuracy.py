@@ -151,7 +151,6 @@ def engine_checks(size: Size, device: torch.device) -> Iterator[Check]:
     """A training step with vLLM in this process, whose weights are compared after the sync; with and without sleep.
 
     Args:
-        size: of the model.
         device: an NVIDIA GPU.
     """
     from datasets import Dataset

@@ -31,7 +31,6 @@ def make_model(size: Size, *, attention: str | None = None, longest: int = 4096)
     """A Qwen2 of random weights in float32, whose attention tells tokens apart.
 
     Args:
-        size: its shape.
         attention: `attn_implementation`; None takes transformers' default.
         longest: context in tokens.
     """

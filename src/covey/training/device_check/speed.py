@@ -126,11 +126,7 @@ def _measure(shape: Shape, rival: str | None, device: torch.device) -> dict[str,
 
 
 def medians(steps: Sequence[Mapping[str, float]]) -> dict[str, Any]:
-    """Seconds of a step and of its parts.
-
-    Args:
-        steps: seconds by stage.
-    """
+    """Seconds of a step and of its parts."""
     parts = {part: median(sum(one.get(s, 0.0) for s in stages) for one in steps) for part, stages in PARTS.items()}
     return {"seconds": median(sum(one.values()) for one in steps), "parts": parts}
 

@@ -55,11 +55,8 @@ class Processes:
 
     @classmethod
     def join(cls, config: Config) -> Processes:
-        """Join the other processes, if the launcher has started several (torchrun's environment variables).
-
-        Raises:
-            ConfigError: they do not fit `model.mesh_shape`, or need a package that is not installed.
-        """
+        """Join the other processes, if the launcher has started several (torchrun's environment variables). Raises a
+        `ConfigError` if they do not fit `model.mesh_shape`, or need a package that is not installed."""
         processes = int(os.environ.get("WORLD_SIZE", "1"))
         check_mesh(config.model.mesh_shape, processes)
         for axis in ("tp", "cp", "sp"):  # from an accelerate config
@@ -148,11 +145,8 @@ class Processes:
 
     @contextmanager
     def ending_together(self) -> Iterator[None]:
-        """Context manager: a failure of any process ends all of them, and only that one reports it.
-
-        Raises:
-            EndedElsewhereError: another process failed.
-        """
+        """Context manager: a failure of any process ends all of them, and only that one reports it. Raises an
+        `EndedElsewhereError` if another process failed."""
         if self._store is None:
             yield
             return

@@ -70,12 +70,7 @@ class Loss:
         return self.coupling is None and self.loss_type != "bnpo"
 
     def weight(self, rows: Sequence[RowShape], of: Sequence[RowShape]) -> float:
-        """The factor that turns the loss of some rows into their part of the loss of all of them.
-
-        Args:
-            rows: of a chunk.
-            of: the whole micro-batch.
-        """
+        """The factor that turns the loss of some rows into their part of the loss of all of them."""
         if self.loss_type in ("cispo", "dapo", "vespo"):  # the denominator is that of the generation batch
             return 1.0
         if self.loss_type == "bnpo":
@@ -99,7 +94,6 @@ class Batching:
     ) -> None:
         """
         Args:
-            speed: settings.
             loss: the run's.
             num_generations: rows of a group, G.
             micro_batches: how many a generation batch is split into on each process.
@@ -292,7 +286,6 @@ def batching_for(speed: SpeedConfig, args: Any, model: torch.nn.Module, *, route
     """The batching of a run.
 
     Args:
-        speed: settings.
         args: the run's GRPOConfig.
         model: to be trained.
         router_loss: whether a mixture of experts adds its load-balancing loss.

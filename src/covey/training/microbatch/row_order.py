@@ -42,7 +42,6 @@ def sort_within(order: Sequence[int], rows: Sequence[RowShape], size: int) -> li
             longest[group] = max(longest.get(group, 0), rows[row].completion)
             turn.setdefault(group, index)
         found += sorted(
-            stretch,
-            key=lambda row: (-longest[rows[row].group], turn[rows[row].group], -rows[row].completion),
+            stretch, key=lambda row: (-longest[rows[row].group], turn[rows[row].group], -rows[row].completion)
         )
     return found

@@ -196,11 +196,7 @@ def check_batch(config: Config, loaded: LoadedData, processes: int = 1) -> Prefl
 
 
 def check_router(config: Config, model: PretrainedConfig) -> None:
-    """Check that a model with a router loss has a router.
-
-    Raises:
-        ConfigError: it has none.
-    """
+    """Raise a `ConfigError` if a model without a router has a router loss."""
     coefficient = config.training.router_aux_loss_coef
     if coefficient and not hasattr(model.get_text_config(), "output_router_logits"):
         raise ConfigError(
@@ -261,12 +257,7 @@ def _check_disk(config: Config, need: MemoryEstimate) -> Iterator[PreflightFindi
     if config.training.save_strategy == "no":
         return
     try:
-        check_free_space(
-            Path(config.output_dir),
-            need.stored,
-            need.moments,
-            keeps_best=config.evaluation.keep_best,
-        )
+        check_free_space(Path(config.output_dir), need.stored, need.moments, keeps_best=config.evaluation.keep_best)
     except RunDirectoryError as error:
         yield PreflightFinding(Mark.WRONG, "disk", str(error), error=error)
 

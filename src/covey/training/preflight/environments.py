@@ -56,11 +56,7 @@ def check_environments(config: Config, runner: EnvironmentRunner) -> str:
 
 
 def check_resets(config: Config, runner: EnvironmentRunner, loaded: LoadedData) -> None:
-    """Check that the rows have the columns that each environment's `reset` needs.
-
-    Raises:
-        EnvironmentSetupError: some are missing.
-    """
+    """Raise an `EnvironmentSetupError` if the rows lack columns that an environment's `reset` needs."""
     for rows in (loaded.train, *loaded.evaluation.values()):
         for name, (factory, _) in config.environment.factories.items():
             missing = missing_columns(runner.instances([name])[0].reset, rows.column_names)

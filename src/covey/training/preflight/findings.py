@@ -73,7 +73,6 @@ def print_findings(console: Any, findings: Iterable[PreflightFinding]) -> None:
     """Print the findings of a run that starts, each with its severity.
 
     Args:
-        console: a rich console.
         findings: without the fine ones; wrong ones are those that `ignore_checks` overrides.
     """
     for finding in findings:

@@ -31,8 +31,6 @@ def check_answers(
     whether the user's own can be called with it.
 
     Args:
-        config: of the run.
-        loaded: its data.
         encode: gives the token ids of a completion.
         output: the file to append what rewards print to; None: standard error.
     """

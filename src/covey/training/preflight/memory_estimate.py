@@ -72,7 +72,6 @@ def estimate_memory(config: Config, model: PretrainedConfig, prompt_length: int)
     """Estimate the memory of one process.
 
     Args:
-        config: of the run.
         model: the model's own config.
         prompt_length: tokens of a long prompt of the data.
     """

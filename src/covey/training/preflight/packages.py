@@ -30,11 +30,7 @@ class _Need(NamedTuple):
 
 
 def check_packages(config: Config) -> None:
-    """Check that the packages are installed that the settings of a run need.
-
-    Raises:
-        ConfigError: one is not.
-    """
+    """Raise a `ConfigError` unless the packages that the settings of a run need are installed."""
     for need in _needs(config):
         name = need.package.replace("_", "-")
         if find_spec(need.package) is None:
@@ -62,11 +58,7 @@ def _needs(config: Config) -> Iterator[_Need]:
 
 
 def check_hardware(config: Config) -> None:
-    """Check that this machine has what the settings need. Imports PyTorch.
-
-    Raises:
-        ConfigError: it has not.
-    """
+    """Raise a `ConfigError` unless this machine has what the settings need. Imports PyTorch."""
     import torch
 
     training, attention = config.training, _attention(config)
@@ -90,11 +82,7 @@ def check_hardware(config: Config) -> None:
 
 
 def check_attention(name: str | None) -> None:
-    """Check that transformers has this attention. Imports PyTorch.
-
-    Raises:
-        ConfigError: it has not.
-    """
+    """Raise a `ConfigError` unless transformers has this attention. Imports PyTorch."""
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
     plain = (name or "").removeprefix("paged|")

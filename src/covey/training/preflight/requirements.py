@@ -30,11 +30,8 @@ if TYPE_CHECKING:
 
 
 def check_supported(config: Config) -> list[str]:
-    """Refuse settings that are valid but not supported; settings without effect become notes.
-
-    Raises:
-        ConfigError: a setting is not supported, or a package is missing.
-    """
+    """Refuse settings that are valid but not supported; settings without effect become notes. Raises a `ConfigError` if
+    a setting is not supported, or a package is missing."""
 
     config.model.lora.check_merge(sharded=splits_weights(Mesh.of(config.model.mesh_shape)))
     check_packages(config)
@@ -53,11 +50,7 @@ def check_supported(config: Config) -> list[str]:
 
 
 def _on_adapters(config: Config) -> list[str]:
-    """A note on what vLLM gets of adapters.
-
-    Raises:
-        ConfigError: it is to get them alone, and cannot.
-    """
+    """A note on what vLLM gets of adapters. Raises a `ConfigError` if it is to get them alone, and cannot."""
     rank, reason = served_rank(config)
     if config.training.vllm_lora_sync == "adapter" and reason is not None:
         raise ConfigError(
@@ -72,11 +65,7 @@ def _on_adapters(config: Config) -> list[str]:
 
 
 def check_engine() -> None:
-    """Check that vLLM is installed, and let it log like other libraries.
-
-    Raises:
-        ConfigError: it is not installed.
-    """
+    """Raise a `ConfigError` unless vLLM is installed; it will log like other libraries."""
     if find_spec("vllm") is None:
         raise ConfigError(
             "training.use_vllm=true, but vLLM is not installed in this environment: install it with "
@@ -90,8 +79,6 @@ def check_rewards(config: Config, loaded: LoadedData, rewarding: Sequence[str] =
     """Check that every reward, and the grader, can be called with the columns that the data has.
 
     Args:
-        config: of the run.
-        loaded: its data.
         rewarding: names of the classes of its environments that reward their episodes.
 
     Returns:
@@ -110,11 +97,7 @@ def check_rewards(config: Config, loaded: LoadedData, rewarding: Sequence[str] =
 
 
 def check_size(config: Config, loaded: LoadedData, processes: int = 1) -> None:
-    """Check that there are enough prompts for one generation batch, over all processes.
-
-    Raises:
-        ConfigError: there are not.
-    """
+    """Raise a `ConfigError` if there are too few prompts for one generation batch, over all processes."""
     batch = config.training.generation_batch
     if config.training.generation_batch_size is None:
         batch *= processes

@@ -40,7 +40,6 @@ def try_calls(
     """Call each of the user's own functions as a training step does, on groups of equal completions.
 
     Args:
-        config: of the run.
         rows: a few training rows.
         texts: a completion of each.
         runner: calls them, as in training.

@@ -22,6 +22,7 @@ from urllib.parse import urlsplit
 from covey.config import Config
 from covey.errors import ConfigError, one_line
 from covey.runlog import names
+from covey.training.distributed.sharding import environment_kept
 
 if TYPE_CHECKING:
     from transformers import Trainer, TrainerCallback
@@ -51,11 +52,8 @@ _LEFT_OUT, _OFFLINE_RUN = "_covey_left_out", "_covey_offline"
 
 
 def trackers(config: Config) -> list[str]:
-    """The trackers that the run reports to; none when `logging.mode=disabled`.
-
-    Raises:
-        ConfigError: one of them is not installed, or would upload logs in offline mode.
-    """
+    """The trackers that the run reports to; none when `logging.mode=disabled`. Raises a `ConfigError` if one of them is
+    not installed, or would upload logs in offline mode."""
     setting = config.training.report_to
     names = [setting] if isinstance(setting, str) else list(setting or [])
     names = [name for name in names if name != "none"]
@@ -234,16 +232,11 @@ def tracker_environment(config: Config) -> Iterator[None]:
         "WANDB_NOTES": settings.notes,
         "WANDB_MODE": None if settings.mode == "online" else settings.mode,
     }
-    before = {name: os.environ.get(name) for name in (*wanted, _SPACE)}
-    if config.logging.mode == "offline":
-        os.environ.pop(_SPACE, None)
-    os.environ.update({name: value for name, value in wanted.items() if value is not None and before[name] is None})
-    if _lacks_login(config):
-        os.environ["WANDB_MODE"] = "offline"
-    try:
+    missing = {name: value for name, value in wanted.items() if value is not None and name not in os.environ}
+    with environment_kept(*wanted, _SPACE):
+        if settings.mode == "offline":
+            os.environ.pop(_SPACE, None)
+        os.environ.update(missing)
+        if _lacks_login(config):
+            os.environ["WANDB_MODE"] = "offline"
         yield
-    finally:
-        for name, value in before.items():
-            os.environ.pop(name, None)
-            if value is not None:
-                os.environ[name] = value

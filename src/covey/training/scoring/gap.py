@@ -40,11 +40,7 @@ class Correction:
 
 
 def measure_gap(
-    sample: ScoredSample,
-    correction: Correction,
-    *,
-    last_number_type: float,
-    gather: Callable[[Tensor], Tensor],
+    sample: ScoredSample, correction: Correction, *, last_number_type: float, gather: Callable[[Tensor], Tensor]
 ) -> dict[str, float]:
     """The metrics of the gap, over all processes, by the names in `covey.runlog.names`.
 

@@ -107,10 +107,6 @@ class SharedScoring:
     """
 
     def __init__(self, *, on: bool = True) -> None:
-        """
-        Args:
-            on: whether to share prompts at all.
-        """
         self._on = on
         self._reasons: WeakKeyDictionary[torch.nn.Module, str | None] = WeakKeyDictionary()
 

@@ -23,7 +23,6 @@ def apply_objective(trainer: Any, output: dict[str, Any], rewards_BF: torch.Tens
     """Replace TRL's advantages, also those in its log, by the objective's, where it computes any.
 
     Args:
-        trainer: Covey's `GRPOTrainer`, with an objective.
         output: TRL's batch; its advantages are replaced.
         rewards_BF: of each function, over all processes.
 
@@ -71,7 +70,6 @@ def loss_with_kl(trainer: Any, inputs: dict[str, Any], compute: Callable[[], Any
     Under an objective that uses the reference itself, it has no KL term and Covey logs the KL.
 
     Args:
-        trainer: Covey's `GRPOTrainer`.
         inputs: the chunk.
         compute: TRL's `_compute_loss` of it.
     """

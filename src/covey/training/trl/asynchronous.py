@@ -65,11 +65,8 @@ class AsynchronousRounds:
         """The run directory of the checkpoint that training resumes from."""
 
     def begin(self, restored: TrainingProgress | None) -> None:
-        """Training begins, or goes on from a checkpoint. The main process gets the engine ready.
-
-        Raises:
-            CoveyError: the trainer's settings, the data, the engine or the schedule rule it out.
-        """
+        """Training begins, or goes on from a checkpoint. The main process gets the engine ready. Raises a `CoveyError`
+        if the trainer's settings, the data, the engine or the schedule rule it out."""
         self.close()
         _check(self._trainer)
         self._snapshot = None
@@ -126,10 +123,7 @@ class AsynchronousRounds:
         completions = [row.completion for _, row in rows]
         stale = [row.staleness(number) for group in groups for row in group.rows]
         oldest = [number - version for group in groups for row in group.rows for version, _ in row.versions]
-        self._staleness = {
-            names.STALENESS_MEAN: sum(stale) / len(stale),
-            names.STALENESS_MAX: float(max(oldest)),
-        }
+        self._staleness = {names.STALENESS_MEAN: sum(stale) / len(stale), names.STALENESS_MAX: float(max(oldest))}
         self._log_staleness()
         trainer._log_completion_extra(names.COLUMN_VERSION, [row.versions[0][0] for _, row in rows])
         if self._settings.partial == "continue":
@@ -140,9 +134,7 @@ class AsynchronousRounds:
         trainer.sampling.newest = replace(trainer.sampling.newest, staleness=ages)
         with (
             replaced(
-                trainer,
-                _tokenize_prompts=lambda _: (prompt_ids, None, {}),
-                _generate_single_turn=lambda *_, **__: turn,
+                trainer, _tokenize_prompts=lambda _: (prompt_ids, None, {}), _generate_single_turn=lambda *_, **__: turn
             ),
             trainer._early_rewards.batch_of(inputs),
         ):
@@ -210,12 +202,7 @@ class AsynchronousRounds:
         return None
 
     def _make(self, prompts: int, due: int) -> None:
-        """Start the engine, with what a checkpoint holds.
-
-        Args:
-            prompts: in a round.
-            due: the next round.
-        """
+        """Start the engine, with what a checkpoint holds."""
         trainer, state, sampler = self._trainer, self._restored, self._trainer._train_sampler
         self._threads, self._seconds = torch.get_num_threads(), 0.0
         shutil.rmtree(self._folder, ignore_errors=True)
@@ -247,11 +234,8 @@ class AsynchronousRounds:
         return ServerEngine(client, vocab_size=vocab_size(trainer), seed=int(trainer.args.seed))
 
     def _process(self) -> ProcessEngine:
-        """Covey's own engine in another process, which gets some of this one's threads on a CPU.
-
-        Raises:
-            ConfigError: TRL's settings ask for what it cannot do.
-        """
+        """Covey's own engine in another process, which gets some of this one's threads on a CPU. Raises a `ConfigError`
+        if TRL's settings ask for what it cannot do."""
         trainer, device = self._trainer, self._trainer.accelerator.device
         if self._refusal is not None:
             raise ConfigError(
@@ -366,11 +350,7 @@ class AsynchronousRounds:
 
 
 def _check(trainer: Any) -> None:
-    """Check what only a built trainer shows.
-
-    Raises:
-        ConfigError: it cannot be combined.
-    """
+    """Raise a `ConfigError` for what cannot be combined and only a built trainer shows."""
     refused = {
         "a model that reads images": trainer._is_vlm,
         "tools or environments": bool(trainer.tools) or trainer.environment_factories is not None,

@@ -129,11 +129,8 @@ class EngineGeneration(VLLMGeneration):
         return chosen_adapter(self.model, self._dist, self._lora_sync, engine_refusal, folder)
 
     def sync_weights(self) -> None:
-        """Send the current weights to the engine, and check that it has them.
-
-        Raises:
-            EngineError: it does not, or no server took them.
-        """
+        """Send the current weights to the engine, and check that it has them. Raises an `EngineError` if it does not,
+        or no server took them."""
         for _ in range(_TRIES):
             if self.mode == "server" and self.accelerator.is_main_process:
                 self.vllm_client.reconnect()
@@ -211,11 +208,8 @@ class EngineGeneration(VLLMGeneration):
         self._is_proven = self.mode != "server" or self._broadcast_from_main(lambda: self.vllm_client.lost is None)
 
     def generate(self, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
-        """As TRL's. Completions of a server without the current weights are discarded and generated again.
-
-        Raises:
-            EngineError: no server generated them, or vLLM does not accept the prompts.
-        """
+        """As TRL's. Completions of a server without the current weights are discarded and generated again. Raises an
+        `EngineError` if no server generated them, or vLLM does not accept the prompts."""
         for _ in range(_TRIES):
             errors = vllm_engine.engine_errors("vLLM does not take these prompts (training.vllm_max_model_length)")
             with errors, self._through_adapter():
@@ -234,11 +228,7 @@ class EngineGeneration(VLLMGeneration):
         return replaced(self.llm, generate=partial(self.llm.generate, lora_request=self._request))
 
     def check_logprobs(self, number: int) -> None:
-        """Check that the engine returns the log-probs of so many tokens in each place.
-
-        Raises:
-            EngineError: the server does not.
-        """
+        """Raise an `EngineError` unless the engine returns the log-probs of so many tokens in each place."""
         if self.mode == "server" and number:
             most = self._broadcast_from_main(lambda: self.vllm_client.max_logprobs)
             if 0 <= most < number:
@@ -379,7 +369,6 @@ def patched_engine(trainer: Any, lora_sync: str) -> Iterator[None]:
     """Context manager: TRL's constructor makes an `EngineGeneration` for this trainer, if it uses vLLM.
 
     Args:
-        trainer: Covey's `GRPOTrainer`, which is being constructed.
         lora_sync: `training.vllm_lora_sync`.
     """
 

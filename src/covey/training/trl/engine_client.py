@@ -34,11 +34,7 @@ class EngineClient(VLLMClient):
     """Id of the server process that answered last; None if the server does not send it."""
 
     def __init__(self, *args: Any, connection_timeout: float = 0.0, **kwargs: Any) -> None:
-        """As TRL's.
-
-        Raises:
-            EngineError: no server answers in time.
-        """
+        """As TRL's. Raises an `EngineError` if no server answers in time."""
         self._timeout = connection_timeout
         self._synced: str | None = None
         self._requests = Counter[str]()
@@ -96,11 +92,8 @@ class EngineClient(VLLMClient):
             )
 
     def reconnect(self) -> None:
-        """Wait for a server, and set up the transfer of weights again if it is a new one.
-
-        Raises:
-            EngineError: none answers within `training.vllm_server_timeout`.
-        """
+        """Wait for a server, and set up the transfer of weights again if it is a new one. Raises an `EngineError` if
+        none answers within `training.vllm_server_timeout`."""
         try:
             self.check_server(self._timeout)
             self._get(f"{self.base_url}/v1/models")
@@ -139,11 +132,8 @@ class EngineClient(VLLMClient):
             self._load_folder(Path(folder), write_folder(Path(folder), named_params))
 
     def send_folder(self, folder: Path) -> None:
-        """Send the weights that `covey.rollout.weight_folder.write_folder` has written. A failure sets `lost`.
-
-        Raises:
-            EngineError: the server does not see the folder, or refuses the weights.
-        """
+        """Send the weights that `covey.rollout.weight_folder.write_folder` has written. A failure sets `lost`. Raises
+        an `EngineError` if the server does not see the folder, or refuses the weights."""
         if self._device.type != "cpu":
             metadata = [
                 (name, str(weights.dtype).removeprefix("torch."), list(weights.shape))

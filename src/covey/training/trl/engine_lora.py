@@ -88,11 +88,7 @@ def chosen_adapter(
 
 
 def send_whole(wanted: str, reason: str) -> None:
-    """Log that weight syncs send whole weights.
-
-    Raises:
-        ConfigError: that is not what is wanted.
-    """
+    """Log that weight syncs send whole weights; raises a `ConfigError` if adapters alone are wanted."""
     if wanted == "adapter":
         raise ConfigError(
             f"training.vllm_lora_sync=adapter, but vLLM cannot get the adapter alone: {reason}. With auto or merge "

@@ -44,10 +44,6 @@ class PolicyEngine(LocalEngine):
     """Covey's own engine with the policy that a trainer trains, whose current weights it always has."""
 
     def __init__(self, trainer: Any) -> None:
-        """
-        Args:
-            trainer: Covey's `GRPOTrainer`.
-        """
         super().__init__(trainer.model, trainer._tokenizer, shared_prefill=trainer._speed.shared_prefill)
         self._trainer = trainer
 
@@ -77,8 +73,6 @@ class PolicyEngine(LocalEngine):
         ask for them; TRL's way returns none.
 
         Args:
-            prompts: see `generate`.
-            sampling: see `generate`.
             refusal: a reason not to use Covey's sampling, if there is one already.
             max_lengths: see `LocalEngine.generate`.
         """
@@ -138,7 +132,6 @@ class TRLEngine:
 
         Args:
             prompts: on a server, equally many in every process.
-            sampling: the settings.
             seed: ignored.
         """
         engine: EngineGeneration = self._trainer.vllm_generation
@@ -169,11 +162,7 @@ class TRLEngine:
         return found
 
     def check(self, sampling: SamplingSettings) -> None:
-        """Check that the engine can return what these settings ask for.
-
-        Raises:
-            EngineError: it does not return so many log-probs.
-        """
+        """Raise an `EngineError` unless the engine can return the log-probs that these settings ask for."""
         self._trainer.vllm_generation.check_logprobs(candidates(sampling, vocab_size(self._trainer)))
 
     def _group_size(self, rows: list[list[int]]) -> int:
@@ -193,11 +182,8 @@ class TRLEngine:
 
 
 def engine_for(trainer: Any, own: InferenceEngine | None) -> InferenceEngine:
-    """The engine of a trainer: the user's own, TRL's vLLM, or the policy.
-
-    Raises:
-        ConfigError: the user's own engine is none, or another one is asked for as well.
-    """
+    """The engine of a trainer: the user's own, TRL's vLLM, or the policy. Raises a `ConfigError` if the user's own
+    engine is none, or another one is asked for as well."""
     if own is None:
         return TRLEngine(trainer) if trainer.use_vllm else PolicyEngine(trainer)
     others = ("use_vllm", "use_transformers_continuous_batching")
@@ -225,16 +211,11 @@ def evaluation_engine(trainer: Any) -> Iterator[InferenceEngine]:
 
 
 def generate_turn(
-    trainer: Any,
-    prompt_ids: Sequence[Sequence[int]],
-    *,
-    text_only: bool,
-    max_lengths: Sequence[int] | None = None,
+    trainer: Any, prompt_ids: Sequence[Sequence[int]], *, text_only: bool, max_lengths: Sequence[int] | None = None
 ) -> Turn | None:
     """The completions of these prompts by the trainer's engine; None where TRL's own way is needed.
 
     Args:
-        trainer: Covey's `GRPOTrainer`.
         prompt_ids: token ids, each prompt as often as it has completions, one after another.
         text_only: whether tokens are all there is to the prompts; with images, for one, they are not.
         max_lengths: the longest completion of each prompt, where it is below `max_completion_length`; TRL's own way
@@ -275,11 +256,8 @@ def generate_turn(
 
 
 def sync_engine(trainer: Any) -> None:
-    """Give the engine the weights of the current step, if it has others.
-
-    Raises:
-        EngineError: it fails, or does not have them afterwards.
-    """
+    """Give the engine the weights of the current step, if it has others. Raises an `EngineError` if it fails, or does
+    not have them afterwards."""
     engine, step = trainer.engine, int(trainer.state.global_step)
     if engine.version == step:
         return

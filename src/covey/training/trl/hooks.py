@@ -13,9 +13,7 @@ class TrainerHooks(TrainerCallback):
     def __init__(self, trainer: Any) -> None:
         self._trainer = trainer
 
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         trainer = self._trainer
         trainer._finite.check_start(trainer.model, str(trainer.model.config._name_or_path))
         trainer._scoring.supports(trainer.model)  # prepares its layers: a resumed run must sample as this one goes on
@@ -30,9 +28,7 @@ class TrainerHooks(TrainerCallback):
             trainer._total_loss_scalar = restored.loss_total
             trainer._globalstep_last_logged = restored.last_logged_step
 
-    def on_optimizer_step(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_optimizer_step(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         trainer = self._trainer
         trainer._finite.end_step(state.global_step + 1, trainer.model)
 

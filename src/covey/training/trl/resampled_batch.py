@@ -31,7 +31,6 @@ def make_resampler(trainer: Any, max_prompts: int) -> Resampler:
     """The resampler of a trainer.
 
     Args:
-        trainer: Covey's `GRPOTrainer`.
         max_prompts: further prompts per generation batch, at most.
 
     Raises:
@@ -56,7 +55,6 @@ def resampled_batch(
     """The scored generation batch of a step, with `rows` rows in this process.
 
     Args:
-        trainer: Covey's `GRPOTrainer`.
         resampler: draws further prompts.
         rows: their number.
         score: TRL's own `_generate_and_score_completions`.

@@ -53,7 +53,6 @@ class SampledScoring:
     """How a trainer's batches were sampled, and what follows from it.
 
     Args:
-        trainer: Covey's `GRPOTrainer`.
         support: `kept` scores over the tokens that could be sampled, `full` over all, as TRL does.
         support_top_k: most tokens that can be sampled in one place where only top-p or min-p cut any off.
         measures: whether to measure the gap also where that takes a forward pass.

@@ -33,13 +33,7 @@ def progress_of(trainer: Any) -> TrainingProgress:
 
 
 def restore_progress(trainer: Any, progress: TrainingProgress, checkpoint: Path) -> None:
-    """Restore what `progress_of` read; running totals follow once transformers' loop has reset them.
-
-    Args:
-        trainer: Covey's `GRPOTrainer`.
-        progress: to be restored.
-        checkpoint: that holds it.
-    """
+    """Restore what `progress_of` read; running totals follow once transformers' loop has reset them."""
     trainer._restored = progress
     if trainer.asynchronous:
         trainer.asynchronous.resumed_from = checkpoint.parent

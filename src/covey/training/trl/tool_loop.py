@@ -22,11 +22,7 @@ from covey.training.scoring.sampled import joined
 
 
 class TrainerEpisodes:
-    """The episodes of a trainer's newest batch.
-
-    Args:
-        trainer: Covey's `GRPOTrainer`.
-    """
+    """The episodes of a trainer's newest batch."""
 
     def __init__(self, trainer: Any) -> None:
         self._trainer = trainer
