@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from covey.config import Flag, compose
 from covey.environments.episodes import Episode
+from covey.environments.runner import running
 from covey.errors import ConfigError, EnvironmentSetupError
-from covey.evaluation.completions.players import Players, running
+from covey.evaluation.completions.engines import engine_of, sampling_of
+from covey.evaluation.completions.players import Players
 from covey.evaluation.completions.playing import Playing, start_seed
-from covey.evaluation.job import engine_of, sampling_of
 from covey.evaluation.target import find_target
 from covey.model.loading import load_tokenizer
 from covey.model.prompts import TemplateArguments
@@ -84,7 +85,7 @@ class ChatModel:
         config = compose([Flag("model.name", (target.source,))], target.run).config
         if system is None and target.run is not None:
             system = config.dataset.system_prompt
-        with running(config) as environments:
+        with running(config.environment) as environments:
             tokenizer = load_tokenizer(config.model)
             engine = engine_of(config, target, tokenizer, "local", batch_size=_BATCH)
             with closing(engine):
