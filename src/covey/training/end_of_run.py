@@ -63,7 +63,7 @@ def _show_finished(result: RunResult, console: Any) -> None:
     except CoveyError as error:  # the model does not depend on it
         _print(console, f"· {error}")
     if rows:
-        console.print(before_after_table(rows))
+        console.print(before_after_table(rows, console.width))
     for row in evaluation_rows(run):
         _print(console, f"  {row.set_name} ({row.state}, {row.problems} problems, {row.sampling}): {row.main_text}")
     print_findings(console, found, rows)
