@@ -289,8 +289,8 @@ def _prompt_rows(prompts: Any) -> list[dict[str, Any]]:
 
 def _check_sampling(system: Any, temperature: Any, max_tokens: Any, seed: Any) -> None:
     """Check the settings of `generate`, before anything is loaded."""
-    hot = isinstance(temperature, Real) and 0 <= temperature < math.inf
-    whole = max_tokens is None or (isinstance(max_tokens, Integral) and max_tokens >= 1)
+    hot = isinstance(temperature, Real) and 0 <= float(temperature) < math.inf
+    whole = max_tokens is None or (isinstance(max_tokens, Integral) and int(max_tokens) >= 1)
     for name, value, fits, right in (
         ("system", system, system is None or isinstance(system, str), "text, or None for that of the run"),
         ("temperature", temperature, hot, "0, for greedy decoding, or a number above it"),
