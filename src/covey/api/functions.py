@@ -160,9 +160,10 @@ def evaluate(
     with _console(None, show if progress is None else False).status("Loading PyTorch …") as status, _without_widgets():
         from covey.evaluation.job import run_evaluations
         from covey.report.results import Evaluation, Evaluations
+        from covey.runlog import names
 
         def count(name: str, done: int, total: int) -> None:
-            status.update(f"{name}: {done} of {total} completions")
+            status.update(f"{names.set_label(name)}: {done} of {total} completions")
 
         stored = run_evaluations(composed.config, found, files, None if out is None else Path(out), progress or count)
     return Evaluations(Evaluation(one.folder, one.settings, one.summary) for one in stored)

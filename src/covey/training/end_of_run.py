@@ -65,7 +65,7 @@ def _show_finished(result: RunResult, console: Any) -> None:
     if rows:
         console.print(before_after_table(rows, console.width))
     for row in evaluation_rows(run):
-        _print(console, f"  {row.set_name} ({row.state}, {row.problems} problems, {row.sampling}): {row.main_text}")
+        _print(console, f"  {row.label} ({row.state}, {row.problems} problems, {row.sampling}): {row.main_text}")
     print_findings(console, found, rows)
     paths = [("report", run.report), ("curves", run.curves)] if run.report.exists() else []
     paths += [("model", run.final_model), ("metrics", run.metrics), ("completions", run.completions), ("log", run.log)]

@@ -72,6 +72,7 @@ def run(arguments: argparse.Namespace) -> int:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     from covey.evaluation.job import run_evaluations
+    from covey.runlog import names
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     out = None if arguments.out is None else Path(arguments.out)
@@ -82,7 +83,7 @@ def run(arguments: argparse.Namespace) -> int:
         def show(name: str, done: int, total: int) -> None:
             bar.update(loading, visible=False)
             if name not in tasks:
-                tasks[name] = bar.add_task(name, total=total)
+                tasks[name] = bar.add_task(names.set_label(name), total=total)
             bar.update(tasks[name], completed=done)
 
         how = {"every_row": arguments.every_row, "overwrite": arguments.overwrite}
