@@ -84,8 +84,8 @@ class ChatModel:
         if system is None and target.run is not None:
             system = config.dataset.system_prompt
         with running(config.environment) as environments:
-            from covey.evaluation.completions.engines import engine_of
             from covey.evaluation.completions.players import Players
+            from covey.evaluation.run import engine_of
 
             tokenizer = load_tokenizer(config.model)
             engine = engine_of(config, target, tokenizer, "local", batch_size=_BATCH)
@@ -191,7 +191,7 @@ class Session:
 
 
 def _sampling(config: Config, temperature: float, max_tokens: int | None, *, plays: bool) -> SamplingSettings:
-    from covey.evaluation.completions.engines import sampling_of
+    from covey.evaluation.run import sampling_of
 
     longest = max_tokens or max(_MAX_TOKENS, (config.training.max_completion_length or 0) if plays else 0)
     return replace(sampling_of(config), max_completion_length=longest, temperature=temperature, top_p=1.0, top_k=0)

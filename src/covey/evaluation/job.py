@@ -102,8 +102,8 @@ def run_evaluations(
         rewarding = () if environments is None else environment_rewards(config, environments)
         check_evaluation(config, rewarding)
         sets, tokenizer = _sets(config, paths, rewarding, every_row=every_row)
-        from covey.evaluation.completions.engines import engine_of
         from covey.evaluation.completions.players import Players
+        from covey.evaluation.run import engine_of
 
         name = "local" if model is not None else config.evaluation.engine
         engine = engine_of(config, target, tokenizer, name, model)
@@ -220,8 +220,7 @@ def _evaluate_set(
 ) -> StoredEvaluation:
     from transformers import TrainerState
 
-    from covey.evaluation.completions.engines import sampling_of
-    from covey.evaluation.run import evaluate, whole_batches
+    from covey.evaluation.run import evaluate, sampling_of, whole_batches
 
     settings, tags = config.evaluation, Tags(config.rewards.think_tag, config.rewards.answer_tag)
     template = config.training.chat_template_kwargs
