@@ -7,6 +7,8 @@ figures of `covey eval`; values in overrides.
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,7 +19,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 
 import covey
 from covey.api import compare, evaluate, generate, train
-from covey.api.arguments import Words
+from covey.api.arguments import ArgumentError, Words
 from covey.cli.main import main
 from covey.config import compose
 from covey.errors import ConfigError
@@ -187,3 +189,46 @@ def test_training_in_another_thread_than_the_main_one(tmp_path: Path) -> None:
     with ThreadPoolExecutor(1) as thread:
         settings = {**TINY, "output_dir": tmp_path, "run_name": "threaded", "training.max_steps": 1}
         assert thread.submit(train, overrides=settings).result().finished
+
+
+WRONG = {
+    "empty": (([],), {}, r"prompts=\[\] has no prompt"),
+    "blank": ((" ",), {}, r"prompts\[0\] has no prompt"),
+    "number": ((3,), {}, "prompts=3 is neither text nor a list"),
+    "text as temperature": (("x",), {"temperature": "hot"}, "temperature='hot'"),
+    "cold": (("x",), {"temperature": -1}, "temperature=-1"),
+    "nan": (("x",), {"temperature": float("nan")}, "temperature=nan"),
+    "no tokens": (("x",), {"max_tokens": 0}, "max_tokens=0"),
+    "half a token": (("x",), {"max_tokens": 1.5}, "max_tokens=1.5"),
+    "seed": (("x",), {"seed": "a"}, "seed='a'"),
+    "system": (("x",), {"system": 3}, "system=3"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_wrong_arguments_of_generate_are_refused_first(case: str) -> None:
+    words, keys, message = WRONG[case]
+    with pytest.raises(ArgumentError, match=message):
+        generate("no/model", *words, **keys)
+
+
+def test_a_missing_run_is_found_without_pytorch(tmp_path: Path) -> None:
+    (tmp_path / "out" / "first").mkdir(parents=True)
+    (tmp_path / "out" / "first" / "config.yaml").touch()
+    script = """
+import sys
+import covey
+from covey.cli.main import main
+for act in (lambda: covey.generate("out/frist", "x"), lambda: covey.evaluate("out/frist")):
+    try:
+        act()
+    except covey.CoveyError as error:
+        assert "Did you mean out/first" in str(error)
+for words in (["generate", "out/frist", "--prompt", "x"], ["chat", "out/frist"]):
+    assert main(words) == 1
+assert "torch" not in sys.modules
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr[-2000:]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -32,11 +33,12 @@ def test_the_checks_hold_here(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert "scoring, groups of 16" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("error", [None, math.nan])
 def test_a_failed_check_names_its_switch(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    error: float | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def failing(**_: Any) -> dict[str, Any]:
-        check = {"name": "scoring, groups of 8", "ok": False, "error": None, "allowed": 0.1, "what": "log-probs"}
+        check = {"name": "scoring, groups of 8", "ok": False, "error": error, "allowed": 0.1, "what": "log-probs"}
         more = {"switch": "speed.shared_scoring=false", "note": "no kernel"}
         step = {"name": "covey", "prompt": 1, "completion": 2, "error": "out of memory"}
         return {"device": {"kind": "cuda", "packages": {}}, "checks": [{**check, **more}], "speed": [step]}
@@ -47,7 +49,9 @@ def test_a_failed_check_names_its_switch(
     out = " ".join(capsys.readouterr().out.split())
     assert "scoring, groups of 8 is wrong on this device (no kernel): train with speed.shared_scoring=false" in out
     assert "out of memory" in out
-    assert json.loads(file.read_text())["checks"][0]["error"] is None
+    assert main(["doctor", "--device", "--quick", "--json"]) == 1
+    for text in (file.read_text(), capsys.readouterr().out):
+        assert json.loads(text, parse_constant=pytest.fail)["checks"][0]["error"] is None
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,7 @@ from typing import Any
 import pytest
 
 from commands import TINY
-from covey.cli.json_output import print_json
+from covey.cli.json_output import json_alone, print_json
 from covey.cli.main import main, parsers
 from plans import SERVE
 
@@ -36,6 +38,39 @@ def test_every_value_has_a_form(capsys: pytest.CaptureFixture[str], monkeypatch:
     }
     print_json({"text": "é\ud800"})
     assert json.loads(capsys.readouterr().out) == {"text": "é?"}
+
+
+def test_what_else_prints_is_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
+    script = """
+import os, subprocess
+from covey.cli.json_output import json_alone, print_json
+with json_alone():
+    print("a print", flush=True)
+    os.write(1, b"a library\\n")
+    subprocess.run(["echo", "a process"], check=True)
+    print_json({"a": 1})
+    print("at the end")
+print("after it")
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=120)
+    assert done.stdout == '{\n  "a": 1\n}\nafter it\n'
+    assert done.stderr == "a print\na library\na process\nat the end\n"
+    with json_alone():
+        print("a print")
+        print_json([])
+    assert capsys.readouterr() == ("[]\n", "a print\n")
+
+
+def test_a_users_file_may_print(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text("print('imported')\ndef reward(completions, level, **kwargs): return []\n")
+    (tmp_path / "rows.jsonl").write_text('{"prompt": "1 + 1", "answer": "2"}\n{"prompt": "1 + 2", "answer": "3"}\n')
+    words = [f"dataset.path={tmp_path / 'rows.jsonl'}", f"rewards.funcs=['{tmp_path / 'own.py'}:reward']"]
+    words += ["dataset.test_size=0"]
+    assert main(["train", *words, f"output_dir={tmp_path / 'out'}", "--json"]) == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "imported" in err
+    assert "needs level" in err
 
 
 @pytest.mark.parametrize("command", TABLES)

@@ -376,7 +376,8 @@ def test_several_right_answers_have_a_table_and_curves(tmp_path: Path) -> None:
     (root / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     record = load_run(root)
     first, *_ = modes_rows(record.rows)
-    assert (first.figure, first.first, first.chance) == ("coverage@8", "12.5% [10.0 to 90.0]", "6.2%")
+    assert (first.set_name, first.figure, first.chance) == ("held-out", "coverage@8", "6.2%")
+    assert first.first == "12.5% [10.0 to 90.0]"
     panels = {panel.key: panel for panel in dict(make_sections(record.rows, record.config))["Learning"]}
     assert panels["coverage"].target == 0.0625
     assert panels["coverage"].series[0].low

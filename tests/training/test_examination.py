@@ -266,7 +266,18 @@ def test_cheap_mistakes_are_found_without_pytorch(tmp_path: Path) -> None:
         ["model.attn_implementation=flash_attention_2"],
         [f"output_dir={tmp_path / 'rows.jsonl'}"],
     ]
+    (tmp_path / "needs_level.py").write_text("def reward(prompts, completions, level, **kwargs):\n    return [0.0]\n")
+    own = f"{tmp_path / 'needs_level.py'}:reward"
+    rows = f"dataset.path={tmp_path / 'rows.jsonl'}"
+    evaluated = [
+        [rows, "--all", f"rewards.funcs=['{own}']"],
+        [rows, "--all", f"evaluation.grader={own}"],
+        [rows, "dataset.answer_column=foo"],
+        ["dataset.test_size=0", "dataset.hard_size=0"],
+        ["evaluation.best_by=accuracyy"],
+    ]
     lines = [["train", *words(tmp_path, *mistake)] for mistake in mistakes]
+    lines += [["eval", "starter", *words(tmp_path, *mistake)] for mistake in evaluated]
     script = f"""
 import sys
 from covey.cli.main import main
@@ -276,4 +287,4 @@ for line in {lines!r}:
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
-    assert done.stderr.count("covey: ") == len(mistakes)
+    assert done.stderr.count("covey: ") == len(lines)

@@ -6,11 +6,13 @@ What a command names, such as a reward, can be given as an object. PyTorch is im
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from numbers import Integral, Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
@@ -158,9 +160,10 @@ def evaluate(
     with _console(None, show if progress is None else False).status("Loading PyTorch …") as status, _without_widgets():
         from covey.evaluation.job import run_evaluations
         from covey.report.results import Evaluation, Evaluations
+        from covey.runlog import names
 
         def count(name: str, done: int, total: int) -> None:
-            status.update(f"{name}: {done} of {total} completions")
+            status.update(f"{names.set_label(name)}: {done} of {total} completions")
 
         stored = run_evaluations(composed.config, found, files, None if out is None else Path(out), progress or count)
     return Evaluations(Evaluation(one.folder, one.settings, one.summary) for one in stored)
@@ -251,7 +254,8 @@ def generate(
         CoveyError: the model cannot be found or loaded, or a prompt cannot be read.
     """
     name = str(_path(model, "covey.generate"))
-    rows = [{"prompt": prompts}] if isinstance(prompts, str) else _prompt_rows(prompts)
+    rows = _prompt_rows([prompts] if isinstance(prompts, str) else prompts)
+    _check_sampling(system, temperature, max_tokens, seed)
     console = _console(None, show)
     with console.status("Loading the model …") as status, _without_widgets():
         from covey.evaluation.chat import ChatModel
@@ -267,9 +271,8 @@ def generate(
 def _prompt_rows(prompts: Any) -> list[dict[str, Any]]:
     """Each prompt as a row."""
     if not isinstance(prompts, Sequence) or not prompts:
-        raise ArgumentError(
-            f"covey.generate: prompts={prompts!r} is neither text nor a list: give a prompt, or a list of prompts."
-        )
+        what = "has no prompt" if isinstance(prompts, Sequence) else "is neither text nor a list"
+        raise ArgumentError(f"covey.generate: prompts={prompts!r} {what}: give a prompt, or a list of prompts.")
     rows = [dict(one) if isinstance(one, Mapping) else {"prompt": one} for one in prompts]
     for place, row in enumerate(rows):
         prompt = row.get("prompt")
@@ -283,6 +286,20 @@ def _prompt_rows(prompts: Any) -> list[dict[str, Any]]:
                 f"{{'role': …, 'content': …}} messages, or a mapping with prompt.{hint}"
             )
     return rows
+
+
+def _check_sampling(system: Any, temperature: Any, max_tokens: Any, seed: Any) -> None:
+    """Check the settings of `generate`, before anything is loaded."""
+    hot = isinstance(temperature, Real) and 0 <= float(temperature) < math.inf
+    whole = max_tokens is None or (isinstance(max_tokens, Integral) and int(max_tokens) >= 1)
+    for name, value, fits, right in (
+        ("system", system, system is None or isinstance(system, str), "text, or None for that of the run"),
+        ("temperature", temperature, hot, "0, for greedy decoding, or a number above it"),
+        ("max_tokens", max_tokens, whole, "a whole number above 0, or None"),
+        ("seed", seed, isinstance(seed, Integral), "a whole number"),
+    ):
+        if not fits:
+            raise ArgumentError(f"covey.generate: {name}={value!r} is not possible: give {right}.")
 
 
 def _path(thing: Any, function: str) -> str | Path:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from covey.cli.config_arguments import make_console
-from covey.cli.json_output import print_json
+from covey.cli.json_output import json_text, print_json
 from covey.errors import ConfigError
 from covey.launch.machine import this_machine
 from covey.runlog.files import write_atomically
@@ -35,7 +34,7 @@ def run_checks(*, quick: bool, file: str | None) -> int:
     else:
         _print(console, found)
     if file:
-        write_atomically(Path(file), json.dumps(found, indent=2) + "\n")
+        write_atomically(Path(file), json_text(found) + "\n")
     return 0 if all(check["ok"] for check in found["checks"]) else 1
 
 

@@ -11,6 +11,7 @@ from importlib import import_module
 
 from covey._version import __version__
 from covey.cli import config_arguments
+from covey.cli.json_output import json_alone
 from covey.cli.main_process import is_main, process_label, skip_unless_main, wait_for_main
 from covey.config.secrets import redact, redact_words
 from covey.errors import ConfigError, CoveyError, EndedElsewhereError
@@ -84,7 +85,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.argv[1:] = redact_words(sys.argv[1:])  # `environment.json` and trackers record it
         if words[0] not in _MULTI_PROCESS and skip_unless_main(words[0]):
             return 0
-        return int(arguments.run(arguments))
+        with json_alone(getattr(arguments, "as_json", False)):
+            return int(arguments.run(arguments))
     except EndedElsewhereError as error:
         return error.exit_code
     except CoveyError as error:

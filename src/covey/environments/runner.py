@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import pickle
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from covey.environments.contract import tool_methods
+from covey.environments.contract import has_reward, tool_methods
 from covey.environments.proxies import EnvironmentProxy, EpisodeControl, make_class, make_tool
 from covey.environments.registry import EnvironmentSource, sources_of
 from covey.environments.workers.calls import Member, ToolCall, ToolError
@@ -216,3 +217,26 @@ def _described(call: ToolCall, read: Callable[[Any], Described], where: str) -> 
     except ValueError as error:
         problem = f"{where} cannot be used: its process sent {error}."
     raise EnvironmentSetupError(problem) from None
+
+
+@contextmanager
+def running(environment: EnvironmentConfig) -> Iterator[EnvironmentRunner | None]:
+    """Context manager: the environments and tools of a config, started; None if it names none.
+
+    Raises:
+        EnvironmentSetupError: one cannot be found, imported or made.
+    """
+    runner = EnvironmentRunner.of_group(environment)
+    if runner is None:
+        yield None
+        return
+    with runner:
+        runner.start()
+        runner.check()
+        yield runner
+
+
+def environment_rewards(config: Config, runner: EnvironmentRunner) -> tuple[str, ...]:
+    """The names of the classes of a runner's environments that reward their episodes."""
+    kinds = map(type, runner.instances([*config.environment.factories]))
+    return tuple(dict.fromkeys(kind.__name__ for kind in kinds if has_reward(kind)))

@@ -10,19 +10,18 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from covey.config import Flag, compose
-from covey.environments.episodes import Episode
+from covey.environments.runner import running
 from covey.errors import ConfigError, EnvironmentSetupError
-from covey.evaluation.completions.players import Players, running
-from covey.evaluation.completions.playing import Playing, start_seed
-from covey.evaluation.job import engine_of, sampling_of
 from covey.evaluation.target import find_target
 from covey.model.loading import load_tokenizer
 from covey.model.prompts import TemplateArguments
 from covey.rewards.reward import completion_text
-from covey.rollout import InferenceEngine, SamplingSettings, generate
 
 if TYPE_CHECKING:
     from covey.config import Config
+    from covey.environments.episodes import Episode
+    from covey.evaluation.completions.playing import Playing
+    from covey.rollout import InferenceEngine, SamplingSettings
 
 _BATCH = 32
 """Completions at a time."""
@@ -84,7 +83,10 @@ class ChatModel:
         config = compose([Flag("model.name", (target.source,))], target.run).config
         if system is None and target.run is not None:
             system = config.dataset.system_prompt
-        with running(config) as environments:
+        with running(config.environment) as environments:
+            from covey.evaluation.completions.players import Players
+            from covey.evaluation.run import engine_of
+
             tokenizer = load_tokenizer(config.model)
             engine = engine_of(config, target, tokenizer, "local", batch_size=_BATCH)
             with closing(engine):
@@ -109,12 +111,16 @@ class ChatModel:
             seed: of the answers and of the environments.
         """
         if self.playing is None:
+            from covey.rollout import generate
+
             prompts: list[Any] = [row["prompt"] for row in rows]
             template = self.chat_template_kwargs
             found = generate(
                 self.engine, self.tokenizer, prompts, self.sampling, seed=seed, chat_template_kwargs=template
             )
             return [Answer(str(one.text)) for one in found]
+        from covey.evaluation.completions.playing import start_seed
+
         answers = []
         for first in range(0, len(rows), _BATCH):
             batch = rows[first : first + _BATCH]
@@ -182,5 +188,7 @@ class Session:
 
 
 def _sampling(config: Config, temperature: float, max_tokens: int | None, *, plays: bool) -> SamplingSettings:
+    from covey.evaluation.run import sampling_of
+
     longest = max_tokens or max(_MAX_TOKENS, (config.training.max_completion_length or 0) if plays else 0)
     return replace(sampling_of(config), max_completion_length=longest, temperature=temperature, top_p=1.0, top_k=0)

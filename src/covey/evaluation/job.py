@@ -1,45 +1,38 @@
-"""`covey eval`: a model, a run or a checkpoint on held-out problems or benchmarks, stored so that it can be resumed."""
+"""`covey eval`: a model, a run or a checkpoint on held-out problems or benchmarks, stored so that it can be resumed.
+
+What imports PyTorch is imported in functions, after the problems have been read and their columns checked.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
-
-from datasets import Dataset
-from transformers import TrainerState
+from typing import TYPE_CHECKING, Any
 
 from covey import data
 from covey.answers import Outcome, Tags
 from covey.config import Config
-from covey.errors import ConfigError, ModelError, RunDirectoryError
+from covey.environments.runner import environment_rewards, running
+from covey.errors import ConfigError, RunDirectoryError
 from covey.evaluation.benchmarks import benchmark, named
 from covey.evaluation.completions.graded import GradedCompletion
-from covey.evaluation.completions.players import Players, environment_rewards, running
-from covey.evaluation.grading import HeldOutGrader, answer_asked_by, check_columns_for, check_evaluation, grader_name
-from covey.evaluation.metrics import compute_metrics
-from covey.evaluation.run import evaluate, whole_batches
-from covey.evaluation.settings import describe_data, describe_method, prompts_of, weights_fingerprint
-from covey.evaluation.stored import sampling_settings
-from covey.evaluation.target import Target, find_target
-from covey.model.adapters import quantization_config
-from covey.model.device import autocast_dtype
-from covey.model.loading import (
-    check_model,
-    load_tokenizer,
-    own_generation_config,
-    quiet_weights,
-    source_options,
-    vocab_size_of,
+from covey.evaluation.grading import (
+    HeldOutGrader,
+    answer_asked_by,
+    check_columns_for,
+    check_evaluation,
+    grader_name,
 )
+from covey.evaluation.metrics import compute_metrics
+from covey.evaluation.settings import describe_data, describe_method, prompts_of, weights_fingerprint
+from covey.evaluation.target import Target, find_target
+from covey.model.loading import load_tokenizer, vocab_size_of
 from covey.model.prompts import cut_left, prompt_lengths, thinking_prefix
 from covey.model.reward_model import reward_models
 from covey.rewards.runner import RewardRunner
-from covey.rollout import InferenceEngine, LocalEngine, SamplingSettings
-from covey.rollout.registry import make_engine
 from covey.runlog.directory import RunDirectory
 from covey.runlog.environment import describe_environment
 from covey.runlog.evaluations import (
@@ -51,6 +44,12 @@ from covey.runlog.evaluations import (
     read_evaluation,
     writing_evaluation,
 )
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+    from covey.evaluation.completions.players import Players
+    from covey.rollout import InferenceEngine
 
 Progress = Callable[[str, int, int], None]
 """Called with the name of the set, the completions done, and completions in all."""
@@ -90,6 +89,7 @@ def run_evaluations(
         target: what is evaluated, and where its results go.
         paths: local files of benchmarks by name.
         out: the folder for the results, in place of the default; with one folder per set if there are several.
+        progress: see `Progress`.
         model: the target's model, if it is loaded already.
         every_row: evaluate on every row of the data in place of the held-out ones, as one set named `all`.
         overwrite: replace results of other settings, which are else refused. Those on the first of the problems are
@@ -98,22 +98,14 @@ def run_evaluations(
     Raises:
         CoveyError: the model, the data or the settings cannot be used, or the folder holds other results.
     """
-    with running(config) as environments:
+    with running(config.environment) as environments:
         rewarding = () if environments is None else environment_rewards(config, environments)
         check_evaluation(config, rewarding)
-        tokenizer = load_tokenizer(config.model)
-        sets = list(_sets(config, paths, tokenizer, every_row=every_row))
-        if not sets:
-            raise ConfigError(
-                "There are no held-out problems to evaluate on: dataset.test_size=0. Set it above 0, or "
-                "take every row of a file with --all."
-            )
+        sets, tokenizer = _sets(config, paths, rewarding, every_row=every_row)
+        from covey.evaluation.completions.players import Players
+        from covey.evaluation.run import engine_of
+
         name = "local" if model is not None else config.evaluation.engine
-        columns = {part.name: part.rows.column_names for part in sets if part.rewarded}
-        left_out = check_columns_for(config, columns, rewarding)
-        for note in left_out.values():
-            logger.warning("%s", note)
-        sets = [replace(part, rewarded=part.rewarded and part.name not in left_out) for part in sets]
         engine = engine_of(config, target, tokenizer, name, model)
         longest, models = config.training.max_completion_length, reward_models(config.rewards)
         runner = RewardRunner.of(config.rewards, max_completion_length=longest, models=models)
@@ -133,7 +125,9 @@ def run_benchmarks(config: Config, run: RunDirectory, progress: Progress, model:
     """Evaluate a run's final model on the benchmarks of its config, as `covey eval RUN` does.
 
     Args:
+        config: of the run.
         run: holds the final model, and gets the results.
+        progress: see `Progress`.
         model: the final model, if it is loaded already.
 
     Raises:
@@ -162,105 +156,42 @@ def load_benchmark(name: str, config: Config, paths: Mapping[str, str] | None = 
     return rows.select(range(min(config.evaluation.max_problems or len(rows), len(rows))))
 
 
-def load_policy(config: Config, target: Target) -> Any:
-    """The model with its weights, in the dtype of the run; adapters are not merged.
-
-    Weights are quantised as in the run; a checkpoint of quantised weights has its own settings.
-
-    Raises:
-        ModelError: it cannot be loaded, or not on this machine.
-    """
-    import torch
-    from transformers import AutoModelForCausalLM
-
-    source = check_model(config.model)
-    more: dict[str, Any] = {"quantization_config": quantization_config(config.model)}
-    more |= {"dtype": config.model.dtype or "float32", **source_options(config.model)}
-    if config.model.attn_implementation:
-        more["attn_implementation"] = config.model.attn_implementation
-    device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
-    if more["quantization_config"] is not None:
-        more["device_map"] = {"": 0 if device is not None else "cpu"}
-    try:
-        with quiet_weights():
-            model = AutoModelForCausalLM.from_pretrained(source, **more)
-            if target.adapter is not None:
-                from peft import PeftModel
-
-                model = PeftModel.from_pretrained(model, str(target.adapter))
-    except (OSError, ValueError, RuntimeError, ImportError) as error:
-        where = target.adapter or target.source
-        raise ModelError(f"The weights of {where} cannot be loaded: {' '.join(str(error).split())}") from error
-    # Quantised weights are placed as they are loaded, and some kinds refuse to be moved.
-    return model if device is None or getattr(model, "is_quantized", False) else model.to(device)
+def _sets(
+    config: Config, paths: Mapping[str, str], rewarding: Sequence[str], *, every_row: bool
+) -> tuple[list[_Set], Any]:
+    """The sets of rows that are evaluated, and the tokenizer, which is loaded after the columns have been checked."""
+    if names := config.evaluation.benchmarks:
+        loaded = [(name, load_benchmark(name, config, paths)) for name in names]
+        sets = [_Set(name, rows, "accuracy", rewarded=False, benchmark=True) for name, rows in loaded]
+        return sets, load_tokenizer(config.model)
+    found = _held_out(config, every_row=every_row)
+    columns = {name: rows.column_names for name, rows in found.evaluation.items()}
+    left_out = check_columns_for(config, columns, rewarding)
+    for note in left_out.values():
+        logger.warning("%s", note)
+    tokenizer = load_tokenizer(config.model)
+    if not every_row:
+        length = prompt_lengths(tokenizer, config.training.chat_template_kwargs)
+        found = data.filter_by_length(found, length, cut_left(tokenizer), config.dataset)
+    most, grader = config.evaluation.max_problems, grader_name(config)
+    return [
+        _Set(name, rows.select(range(min(most or len(rows), len(rows)))), grader, rewarded=name not in left_out)
+        for name, rows in found.evaluation.items()
+    ], tokenizer
 
 
-def engine_of(
-    config: Config, target: Target, tokenizer: Any, name: str, model: Any = None, *, batch_size: int | None = None
-) -> InferenceEngine:
-    """The engine that samples completions of a target.
-
-    Args:
-        config: `model.name` is `target.source`.
-        target: the weights.
-        name: see `evaluation.engine`.
-        model: for `local`, the target's model, if it is loaded already.
-        batch_size: completions at a time; None takes `evaluation.batch_size`.
-
-    Raises:
-        ConfigError: there is no such engine, or the weights are adapters, or quantised on loading, and it needs others.
-        EngineError: it does not take the model.
-        ModelError: the model cannot be loaded.
-    """
-    batch_size = batch_size or config.evaluation.batch_size
-    if name == "local":
-        policy = model if model is not None else load_policy(config, target)
-        # Mixed precision as in training: flash attention, for one, takes no float32.
-        autocast = autocast_dtype(policy.device, config.training.bf16, bool(config.training.fp16), config.model.dtype)
-        shared = config.speed.shared_prefill
-        return LocalEngine(policy, tokenizer, batch_size=batch_size, shared_prefill=shared, autocast=autocast)
-    settings = config.model
-    if target.adapter is not None or settings.load_in_4bit or settings.load_in_8bit:
-        raise ConfigError(
-            f"evaluation.engine={name} needs merged, unquantised weights, and {target.label} has adapters or weights "
-            "that are quantised on loading. Merge them with `covey export` and evaluate that folder, or use "
-            "evaluation.engine=local."
-        )
-    return make_engine(
-        name,
-        "evaluation.engine",
-        model_name=check_model(settings),
-        tokenizer=tokenizer,
-        dtype=settings.dtype,
-        batch_size=batch_size,
-        revision=settings.revision,
-        trust_remote_code=settings.trust_remote_code,
-    )
-
-
-def sampling_of(config: Config) -> SamplingSettings:
-    """The sampling settings of evaluations with this config; what has no key is that of the model's own config."""
-    own = own_generation_config(config.model)
-    more = {name: getattr(own, name, None) for name in ("min_p", "repetition_penalty")}
-    return SamplingSettings(
-        **sampling_settings(config), **{name: value for name, value in more.items() if value is not None}
-    )
-
-
-def _sets(config: Config, paths: Mapping[str, str], tokenizer: Any, *, every_row: bool) -> Iterator[_Set]:
-    most = config.evaluation.max_problems
-    if config.evaluation.benchmarks:
-        for name in config.evaluation.benchmarks:
-            yield _Set(name, load_benchmark(name, config, paths), "accuracy", rewarded=False, benchmark=True)
-        return
-    template = config.training.chat_template_kwargs
+def _held_out(config: Config, *, every_row: bool) -> data.LoadedData:
+    """The data of a config, with the rows to evaluate on as its held-out sets."""
     if every_row:
-        yield _Set("all", _every_row(config), grader_name(config), rewarded=True)
-        return
+        rows = _every_row(config)
+        return data.LoadedData(rows, {"all": rows}, [])
     loaded = data.load(config.dataset, config.seed, answer_for=answer_asked_by(config), environment=config.environment)
-    loaded = data.filter_by_length(loaded, prompt_lengths(tokenizer, template), cut_left(tokenizer), config.dataset)
-    for name, rows in loaded.evaluation.items():
-        yield _Set(name, rows.select(range(min(most or len(rows), len(rows)))), grader_name(config), rewarded=True)
+    if not loaded.evaluation:
+        raise ConfigError(
+            "There are no held-out problems to evaluate on: dataset.test_size=0. Set it above 0, or "
+            "take every row of a file with --all."
+        )
+    return loaded
 
 
 def _every_row(config: Config) -> Dataset:
@@ -270,8 +201,7 @@ def _every_row(config: Config) -> Dataset:
             f"{config.dataset.label}. Leave --all out, or name one: dataset=gsm8k dataset.path=FILE."
         )
     whole = replace(config.dataset, test_split=None, test_path=None, test_fraction=None, test_size=0)
-    rows = data.load(whole, config.seed, answer_for=answer_asked_by(config), environment=config.environment).train
-    return rows.select(range(min(config.evaluation.max_problems or len(rows), len(rows))))
+    return data.load(whole, config.seed, answer_for=answer_asked_by(config), environment=config.environment).train
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,6 +218,10 @@ class _Setup:
 def _evaluate_set(
     config: Config, target: Target, part: _Set, folder: Path, setup: _Setup, progress: Progress, overwrite: bool
 ) -> StoredEvaluation:
+    from transformers import TrainerState
+
+    from covey.evaluation.run import evaluate, sampling_of, whole_batches
+
     settings, tags = config.evaluation, Tags(config.rewards.think_tag, config.rewards.answer_tag)
     template = config.training.chat_template_kwargs
     described: dict[str, Any] = {

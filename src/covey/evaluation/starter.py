@@ -13,8 +13,9 @@ from covey import data
 from covey.answers import Outcome
 from covey.config import Config, load
 from covey.data.sources.arithmetic import Difficulty, take
+from covey.environments.runner import running
 from covey.evaluation.completions.graded import GradedCompletion, HeldOutGrade
-from covey.evaluation.completions.players import Players, running
+from covey.evaluation.completions.players import Players
 from covey.evaluation.completions.playing import Playing
 from covey.evaluation.estimators import Estimate, accuracy_estimate, mean
 from covey.evaluation.figures import ends_text, value_text
@@ -299,7 +300,7 @@ def measure_task(
 def measure_agent(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, *, seed: int) -> AgentFigures:
     """Play one episode for each of 1,000 held-out problems of the task, and as many harder ones."""
     config = load(["environment=calculator"])
-    with running(config) as runner:
+    with running(config.environment) as runner:
         playing = Players.of(config, runner, tokenizer, model).playing()
         task, hard = (_evaluate(model, tokenizer, kind, seed, playing).completions for kind in (_TASK, _HARD))
     return AgentFigures(

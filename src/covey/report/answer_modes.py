@@ -24,6 +24,7 @@ class ModesRow:
     """One figure of one held-out set."""
 
     set_name: str
+    """As users read it."""
     figure: str
     """Its name, as `coverage@8`."""
     meaning: str
@@ -48,7 +49,7 @@ def modes_rows(rows: Sequence[Row]) -> list[ModesRow]:
             first, last = (estimate_text(_estimate(row, held_out, metric), metric) for row in (there[0], there[-1]))
             random = UNDEFINED if chance is None else value_text(float(chance), metric)
             steps = int(there[0][names.STEP]), int(there[-1][names.STEP])
-            found.append(ModesRow(held_out, metric, meaning, first, last, random, steps))
+            found.append(ModesRow(names.set_label(held_out), metric, meaning, first, last, random, steps))
     return found
 
 

@@ -36,6 +36,11 @@ class EvaluationRow:
     """Its name within the run's folder `evaluation`."""
 
     @property
+    def label(self) -> str:
+        """What the benchmark or held-out set is called for users."""
+        return names.set_label(self.set_name)
+
+    @property
     def text(self) -> str:
         """The figures: `accuracy 63.2% [60.1 to 66.2]; pass@4 …`, with the grader."""
         return "; ".join(f"{name} {estimate_text(one, name)}" for name, one in self.figures.items()) + self._graded

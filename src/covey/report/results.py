@@ -78,7 +78,7 @@ def run_html(run: RunDirectory) -> str:
         points = "points" if all(row.is_share for row in changes) else "change"
         tables.append(ResultTable(("", "before", "after", points, "paired test"), rows, range(1, 4)))
     if after := evaluation_rows(run):
-        evaluated = [(row.set_name, row.state, str(row.problems), row.sampling, row.text) for row in after]
+        evaluated = [(row.label, row.state, str(row.problems), row.sampling, row.text) for row in after]
         tables.append(ResultTable(("evaluation", "weights", "problems", "sampling", "result"), evaluated, (2,)))
     graders = {row.grader for row in changes if row.grader}
     below = [f"In brackets: 95% interval.{''.join(f' Grader: {one}.' for one in sorted(graders))}"] if changes else []
@@ -127,7 +127,15 @@ def _figures(one: StoredEvaluation) -> list[tuple[str, ...]]:
         ):
             label = figure_name(name, one.settings.get("grader"))
             found = Estimate(**figure)
-            rows.append((one.settings["name"], *counts, label, value_text(found.value, name), ends_text(found, name)))
+            rows.append(
+                (
+                    names.set_label(one.settings["name"]),
+                    *counts,
+                    label,
+                    value_text(found.value, name),
+                    ends_text(found, name),
+                )
+            )
     return rows
 
 

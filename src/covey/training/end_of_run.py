@@ -8,6 +8,7 @@ from typing import Any
 
 from covey.config import Config
 from covey.errors import CoveyError
+from covey.evaluation.comparison import compare_evaluations, newest_in_common
 from covey.report.end_of_run import conclusions, write_end_of_run
 from covey.report.evaluations import evaluation_rows
 from covey.report.evidence import Finding
@@ -61,9 +62,9 @@ def _show_finished(result: RunResult, console: Any) -> None:
     except CoveyError as error:  # the model does not depend on it
         _print(console, f"· {error}")
     if rows:
-        console.print(before_after_table(rows))
+        console.print(before_after_table(rows, console.width))
     for row in evaluation_rows(run):
-        _print(console, f"  {row.set_name} ({row.state}, {row.problems} problems, {row.sampling}): {row.main_text}")
+        _print(console, f"  {row.label} ({row.state}, {row.problems} problems, {row.sampling}): {row.main_text}")
     print_findings(console, found, rows)
     paths = [("report", run.report), ("curves", run.curves)] if run.report.exists() else []
     paths += [("model", run.final_model), ("metrics", run.metrics), ("completions", run.completions), ("log", run.log)]
@@ -103,7 +104,7 @@ def _command(*words: str) -> str:
 
 
 def _comparable(run: RunDirectory) -> RunDirectory | None:
-    """The newest other finished run in the same folder on the same data."""
+    """The newest other finished run in the same folder on the same data with which `covey compare` compares it."""
     try:
         summaries = sorted(run.root.parent.glob("*/summary.json"), key=_changed_at, reverse=True)
         mine = read_mapping(run.config).get("dataset")
@@ -111,9 +112,17 @@ def _comparable(run: RunDirectory) -> RunDirectory | None:
         same = (
             other for other in others if not has_failed(other) and read_mapping(other.config).get("dataset") == mine
         )
-        return next(same, None)
+        return next((other for other in same if _compares(other, run)), None)
     except (OSError, CoveyError):  # it is only an advice
         return None
+
+
+def _compares(other: RunDirectory, run: RunDirectory) -> bool:
+    try:
+        compare_evaluations(*newest_in_common([other.root, run.root], None))
+    except CoveyError:  # such as other graders
+        return False
+    return True
 
 
 def _changed_at(path: Path) -> float:

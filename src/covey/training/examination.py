@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from covey import data
 from covey.config import Config
-from covey.environments.runner import EnvironmentRunner
+from covey.environments.runner import EnvironmentRunner, environment_rewards
 from covey.errors import ConfigError, CoveyError
 from covey.evaluation.grading import answer_asked_by, check_evaluation
 from covey.evaluation.settings import prompts_of
@@ -173,7 +173,6 @@ class Examination:
             return self.rollout_func is not None
         if not config.environment.used:
             return True
-        from covey.evaluation.completions.players import environment_rewards
         from covey.training.preflight.environments import check_environments
 
         def make() -> str:

@@ -329,8 +329,7 @@ def _add_callbacks(job: _Job, writer: MetricsWriter, display: Display) -> None:
 
 def _evaluate(job: _Job) -> Mapping[str, EvaluationResult]:
     from covey.evaluation.completions.players import Players
-    from covey.evaluation.job import sampling_of
-    from covey.evaluation.run import Shard, evaluate
+    from covey.evaluation.run import Shard, evaluate, sampling_of
     from covey.training.trl.generation import evaluation_engine, vocab_size
 
     config, trainer = job.config, job.trainer

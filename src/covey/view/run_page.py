@@ -29,7 +29,7 @@ def run_page(record: RunRecord) -> dict[str, Any]:
         "config": yaml.safe_dump(record.config, sort_keys=False, allow_unicode=True) if record.config else "",
         "evaluations": [
             {
-                "set": row.set_name,
+                "set": row.label,
                 "weights": row.state,
                 "sampling": row.sampling,
                 "problems": row.problems,

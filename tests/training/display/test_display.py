@@ -289,6 +289,18 @@ def test_the_final_table_and_the_paths() -> None:
     assert "log /b/train.log" in lines
 
 
+def test_the_final_table_fits_a_narrow_terminal() -> None:
+    value = Estimate(0.301, 0.25, 0.36)
+    row = Change("test", "accuracy", "g", (0, 9), value, value, PairedResult("", reason=""), "held-out accuracy")
+    console = Console(file=io.StringIO(), width=50, record=True)
+    console.print(before_after_table([row], console.width))
+    text = console.export_text()
+    assert all(cell_len(line) <= 50 for line in text.splitlines())
+    assert "…" not in text
+    words = text.split()
+    assert [words.count(word) for word in ("held-out", "accuracy", "[25.0", "36.0]")] == [1, 1, 2, 2]
+
+
 def test_the_findings_are_said_in_words_and_each_test_once() -> None:
     found = compare([[0.0]] * 8, [[1.0]] * 6 + [[0.0]] * 2)
     row = Change(

@@ -8,7 +8,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from covey.cli import config_arguments
-from covey.cli.json_output import print_json
+from covey.cli.json_output import json_alone, print_json
 from covey.config.secrets import redact
 from covey.errors import ConfigError
 from covey.launch.machine import keep_one_gpu, this_machine
@@ -48,6 +48,11 @@ def add_parser(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    with json_alone(arguments.json == "" or (arguments.json is not None and not arguments.device)):
+        return _run(arguments)
+
+
+def _run(arguments: argparse.Namespace) -> int:
     if arguments.device:
         from covey.cli.device_check import run_checks
 
@@ -85,11 +90,10 @@ def run(arguments: argparse.Namespace) -> int:
             status.update(f"Looking … {finding.check} {finding.mark}")
             findings.append(finding)
     if arguments.quiet:
-        for finding in findings:
-            if finding.mark is Mark.WRONG:
-                print(f"covey: {redact(str(finding.refusal()))}", file=sys.stderr)
-        return 1 if worst(findings) is Mark.WRONG else 0
-    if arguments.trial and worst(findings) is not Mark.WRONG:
+        findings, prompts = [finding for finding in findings if finding.mark is Mark.WRONG], []
+        for finding in findings if not as_json else ():
+            print(f"covey: {redact(str(finding.refusal()))}", file=sys.stderr)
+    if arguments.trial and not arguments.quiet and worst(findings) is not Mark.WRONG:
         measured = list(try_steps(composed.config, console, hardware))
         replaced = {CHECK} & {finding.check for finding in measured}
         findings = [*(one for one in findings if one.check not in replaced), *measured]
@@ -99,7 +103,7 @@ def run(arguments: argparse.Namespace) -> int:
             for one in findings
         ]
         print_json({"findings": found, "prompts": prompts})
-    else:
+    elif not arguments.quiet:
         _print(console, findings, prompts)
     return 1 if worst(findings) is Mark.WRONG else 0
 

@@ -69,18 +69,21 @@ def run(arguments: argparse.Namespace) -> int:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     config_arguments.print_notes(composed)
     console = config_arguments.make_console(stderr=arguments.as_json)
-    with console.status("Loading PyTorch …"):
-        from covey.evaluation.job import run_evaluations
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    from covey.evaluation.job import run_evaluations
+    from covey.runlog import names
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     out = None if arguments.out is None else Path(arguments.out)
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         tasks: dict[str, Any] = {}
+        loading = bar.add_task("Loading", total=None)
 
         def show(name: str, done: int, total: int) -> None:
+            bar.update(loading, visible=False)
             if name not in tasks:
-                tasks[name] = bar.add_task(name, total=total)
+                tasks[name] = bar.add_task(names.set_label(name), total=total)
             bar.update(tasks[name], completed=done)
 
         how = {"every_row": arguments.every_row, "overwrite": arguments.overwrite}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from covey.cli import config_arguments
+from covey.cli.json_output import add_json, print_json
 from covey.errors import ConfigError, RunDirectoryError
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def add_parser(commands: Any) -> None:
         ),
     )
     parser.add_argument("targets", nargs="*", metavar="FOLDER", help="the folder of runs (out); or an action and RUNs")
-    parser.add_argument("--json", action="store_true", help="print the list as JSON, as `covey view` serves it")
+    add_json(parser, "print the list as JSON, as `covey view` serves it")
     parser.add_argument("--baseline", metavar="RUN", help="add the paired difference of each run from this one")
     parser.add_argument("--in", dest="folder", default="out", metavar="FOLDER", help="where an action looks (out)")
     parser.add_argument("-n", dest="lines", type=int, metavar="LINES", help="of tail: how many lines (20)")
@@ -78,7 +78,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _check_options(arguments: argparse.Namespace, action: str | None) -> None:
     used = {
-        **{"--json": arguments.json, "--baseline": arguments.baseline is not None},
+        **{"--json": arguments.as_json, "--baseline": arguments.baseline is not None},
         **{"-n": arguments.lines is not None, "-f": arguments.follow, "-y": arguments.yes},
     }
     fit = _OF_THE_LIST if action is None else _ACTIONS[action]
@@ -97,12 +97,12 @@ def _list(store: RunStore, arguments: argparse.Namespace) -> int:
         from covey.view.baseline import Baseline
 
         differences = Baseline(store).differences(store.select(arguments.baseline).id, entries)
-    if arguments.json:
+    if arguments.as_json:
         listed = [
             entry.as_json() | ({"difference": differences[entry.id]} if entry.id in differences else {})
             for entry in entries
         ]
-        print(json.dumps(listed, indent=2, allow_nan=False))
+        print_json(listed)
         return 0
     console = config_arguments.make_console()
     if not entries:

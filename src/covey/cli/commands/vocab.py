@@ -69,7 +69,7 @@ def run(arguments: argparse.Namespace) -> int:
     target = find_target(str(folder), arguments.checkpoint)
     console = make_console(stderr=arguments.as_json)
     with console.status("Loading the model …"):
-        from covey.evaluation.job import load_policy
+        from covey.evaluation.run import load_policy
         from covey.model.reasoning_vocab.decoding import Reader
         from covey.model.reasoning_vocab.vocabulary import vocabulary_of
 

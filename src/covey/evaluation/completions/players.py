@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from covey.environments.chat import ToolChat
-from covey.environments.contract import has_reward, missing_columns
-from covey.environments.runner import EnvironmentRunner
+from covey.environments.contract import missing_columns
+from covey.environments.runner import EnvironmentRunner, environment_rewards, running
 from covey.evaluation.completions.playing import Playing
 from covey.log_once import log_once
 from covey.model.loading import all_eos_ids, own_generation_config
@@ -20,30 +20,6 @@ if TYPE_CHECKING:
     from covey.config.groups.environment import EnvironmentConfig
 
 logger = logging.getLogger(__name__)
-
-
-def running(config: Config) -> AbstractContextManager[EnvironmentRunner | None]:
-    """Context manager: the environments and tools of a config, started; None if it names none. Raises an
-    `EnvironmentSetupError` if one cannot be found, imported or made."""
-    return _running(config.environment)
-
-
-@contextmanager
-def _running(environment: EnvironmentConfig) -> Iterator[EnvironmentRunner | None]:
-    runner = EnvironmentRunner.of_group(environment)
-    if runner is None:
-        yield None
-        return
-    with runner:
-        runner.start()
-        runner.check()
-        yield runner
-
-
-def environment_rewards(config: Config, runner: EnvironmentRunner) -> tuple[str, ...]:
-    """The names of the classes of a runner's environments that reward their episodes."""
-    kinds = map(type, runner.instances([*config.environment.factories]))
-    return tuple(dict.fromkeys(kind.__name__ for kind in kinds if has_reward(kind)))
 
 
 @dataclass(frozen=True)
@@ -108,7 +84,7 @@ class Players:
         only_tools = replace(self.environment, factory=None, settings={})
         played = "the tools alone are used" if only_tools.tools else "it is evaluated without"
         log_once(logger, f"On the benchmark {name} the environment is not played, because {reason}: {played}.")
-        with _running(only_tools) as runner:
+        with running(only_tools) as runner:
             yield replace(self, environment=only_tools, runner=runner, rewarding=())
 
 

@@ -18,10 +18,14 @@ Command = tuple[str, str]
 """What a command is for, and the command."""
 
 
-def before_after_table(rows: Sequence[Change]) -> Table:
+def before_after_table(rows: Sequence[Change], width: int = 80) -> Table:
     """The final table of a run: each figure before and after, and the change; below it the paired tests of the changes.
 
     A change is coloured where its test tells it from chance.
+
+    Args:
+        rows: the figures.
+        width: columns of the terminal; in few of them an interval is on a line of its own.
     """
     notes = ["in brackets: 95% interval"] if any("[" in text for row in rows for text in row.texts) else []
     notes += [f"grader: {grader}" for grader in dict.fromkeys(row.grader for row in rows) if grader]
@@ -30,9 +34,9 @@ def before_after_table(rows: Sequence[Change]) -> Table:
     table = Table(box=SIMPLE_HEAD, caption=caption, caption_justify="left")
     table.add_column("")
     for heading in ("before", "after", "points" if all(row.is_share for row in rows) else "change"):
-        table.add_column(heading, justify="right", no_wrap=True)
+        table.add_column(heading, justify="right", no_wrap=width >= _NARROW)
     for row in rows:
-        before, after = row.texts
+        before, after = (text if width >= _ONE_LINE else text.replace(" [", "\n[") for text in row.texts)
         change = Text(row.values[2], style=_CHANGED[row.verdict])
         table.add_row(Text(row.label), Text(before), Text(after, style="bold"), change)
     return table
@@ -79,5 +83,6 @@ def _print_columns(console: Console, rows: Sequence[tuple[str, str]]) -> None:
         console.print(Text.assemble((f"  {label:<{width}}  ", "dim"), text), soft_wrap=True)
 
 
+_ONE_LINE, _NARROW = 80, 60
 _CHANGED = {1: "green", 0: "", -1: "red"}
 _MARKS = {"good": ("✓", "green"), "warn": ("!", "yellow"), "note": ("·", "dim")}

@@ -1,0 +1,38 @@
+"""The commands that a run advises at its end."""
+
+from __future__ import annotations
+
+import io
+import os
+import shutil
+from pathlib import Path
+
+from rich.console import Console
+
+from covey.config import compose
+from covey.runlog import RunDirectory
+from covey.training.end_of_run import end_run
+from covey.training.run import RunResult
+from made_run import make_run, write_evaluation
+
+
+def test_the_run_to_compare_with_is_one_that_can_be_compared(tmp_path: Path) -> None:
+    for age, (name, grader) in enumerate([("c", "exact_match"), ("b", "accuracy"), ("a", "exact_match")]):
+        root = make_run(tmp_path / name, 2)
+        write_evaluation(root, 2, [0.0] * 4)
+        config = root / "config.yaml"
+        config.write_text(config.read_text().replace("exact_match", grader))
+        (root / "summary.json").write_text("{}")
+        (root / "report.html").touch()
+        os.utime(root / "summary.json", (1e9 - age, 1e9 - age))
+
+    def advised() -> list[str]:
+        console = Console(record=True, width=200, force_terminal=False, file=io.StringIO())
+        result = RunResult(RunDirectory(tmp_path / "c"), finished=True, step=2, trained=False)
+        end_run(result, compose().config, console)
+        return [line.split("covey ")[1] for line in console.export_text().splitlines() if "  covey " in line]
+
+    runs = {name: str(tmp_path / name) for name in "ac"}
+    assert advised() == [f"view {tmp_path}", f"chat {runs['c']}", f"compare {runs['a']} {runs['c']}"]
+    shutil.rmtree(runs["a"])  # what is left was graded otherwise
+    assert advised()[2] == f"eval {runs['c']} evaluation=greedy"
