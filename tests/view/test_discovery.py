@@ -32,6 +32,9 @@ def test_runs_and_evaluations_are_found_wherever_they_lie(tmp_path: Path) -> Non
     run_in(out / ".hidden")
     (out / "gsm8k").mkdir()
     (out / "gsm8k" / "settings.json").write_text("{}")
+    (out / "gsm8k" / "completions.jsonl").touch()
+    (out / "an editor").mkdir()
+    (out / "an editor" / "settings.json").write_text("{}")  # alone it is no evaluation
     (out / "some project").mkdir()
     (out / "some project" / "config.yaml").write_text("a: 1")
     elsewhere = run_in(tmp_path / "elsewhere")

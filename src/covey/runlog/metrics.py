@@ -5,7 +5,6 @@ Floats round-trip exactly; NaN and infinities become null.
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,7 +14,7 @@ from typing import Any
 
 from covey.errors import RunDirectoryError
 from covey.runlog.directory import RunDirectory
-from covey.runlog.files import json_line, write_atomically
+from covey.runlog.files import json_line, parse_json, write_atomically
 from covey.runlog.names import STEP
 
 Value = float | int | str | bool | None
@@ -159,7 +158,7 @@ def series(rows: Iterable[Row], name: str) -> list[tuple[int, float]]:
 
 def _parse(line: bytes) -> Row | None:
     try:
-        row = json.loads(line)
+        row = parse_json(line)
     except ValueError:
         return None
     return row if isinstance(row, dict) and isinstance(row.get(STEP), int) else None

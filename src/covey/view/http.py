@@ -10,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 
 from covey.errors import ConfigError
+from covey.runlog.files import parse_json
 
 MOST_BYTES = 100_000
 """Of what is sent to the server."""
@@ -49,8 +50,8 @@ async def sent(request: Request) -> dict[str, Any]:
         if len(body) > MOST_BYTES:
             raise ConfigError(f"At most {MOST_BYTES:,} bytes can be written here.")
     try:
-        content = json.loads(body)
-    except (ValueError, RecursionError):
+        content = parse_json(body)
+    except ValueError:
         content = None
     if not isinstance(content, dict):
         raise ConfigError("What is written here is a JSON object.")

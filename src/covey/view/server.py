@@ -40,7 +40,13 @@ def serve(root: Path, port: int | None = None, *, announce: Callable[[str], None
         server: uvicorn.Server
         app = make_app(root, token, f"covey_view_{chosen}", ending=lambda: server.should_exit)
         config = uvicorn.Config(
-            app, lifespan="off", log_level="warning", access_log=False, server_header=False, timeout_graceful_shutdown=5
+            app,
+            ws="none",
+            lifespan="off",
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+            timeout_graceful_shutdown=5,
         )
         server = uvicorn.Server(config)
 
