@@ -17,6 +17,11 @@ def one_line(error: BaseException, limit: int = 600) -> str:
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
+def printable(text: str) -> str:
+    """Text in which what a terminal would obey is escaped: control characters, and changes of the direction."""
+    return _NOT_FOR_TERMINALS.sub(lambda found: repr(found[0])[1:-1], text)
+
+
 class CoveyError(Exception):
     """A mistake that the user can fix, or a condition outside of the program, such as a full disk."""
 
@@ -26,7 +31,7 @@ class CoveyError(Exception):
 
     def __init__(self, message: str = "") -> None:
         """Set the message, with control characters in it escaped, as `\\x1b`."""
-        super().__init__(_NOT_FOR_TERMINALS.sub(lambda found: repr(found[0])[1:-1], message))
+        super().__init__(printable(message))
 
 
 class ConfigError(CoveyError):

@@ -42,15 +42,23 @@ def read_json(path: Path) -> Any:
     """The content of a JSON file, which any program may have written.
 
     Raises:
-        OSError: it cannot be read, or is no plain file: one would wait for a pipe.
+        OSError: it cannot be read, or is no plain file.
         ValueError: it is no JSON, or too large.
     """
-    found = path.stat()
-    if not stat.S_ISREG(found.st_mode):
-        raise OSError(errno.EINVAL, "not a plain file", str(path))
-    if found.st_size > MOST_BYTES:
+    if path.stat().st_size > MOST_BYTES:
         raise ValueError(f"it is larger than {MOST_BYTES:,} bytes")
-    return parse_json(path.read_bytes())
+    return parse_json(read_plain(path))
+
+
+def read_plain(path: Path) -> bytes:
+    """The content of a plain file: one would wait for a pipe, and read a device for ever.
+
+    Raises:
+        OSError: it cannot be read, or is no plain file.
+    """
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise OSError(errno.EINVAL, "not a plain file", str(path))
+    return path.read_bytes()
 
 
 def parse_json(text: str | bytes) -> Any:

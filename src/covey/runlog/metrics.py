@@ -14,7 +14,7 @@ from typing import Any
 
 from covey.errors import RunDirectoryError
 from covey.runlog.directory import RunDirectory
-from covey.runlog.files import json_line, parse_json, write_atomically
+from covey.runlog.files import json_line, parse_json, read_plain, write_atomically
 from covey.runlog.names import STEP
 
 Value = float | int | str | bool | None
@@ -125,7 +125,7 @@ def read_metrics(path: Path) -> list[Row]:
         RunDirectoryError: the file is missing, or a line before the last one is not a row.
     """
     try:
-        lines = path.read_bytes().splitlines()
+        lines = read_plain(path).splitlines()
     except FileNotFoundError:
         raise RunDirectoryError(
             f"{path} does not exist, so there are no metrics to read. Name the directory of a run that has begun "
