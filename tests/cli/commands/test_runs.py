@@ -231,7 +231,7 @@ def test_deleting_the_working_directory(out: Path, covey: Command, monkeypatch: 
     assert not (Path("..") / "a").exists()
 
 
-def test_a_hostile_name(out: Path, covey: Command, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+def test_a_hostile_name(out: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
     name = "x\x1b[31m\u202ey"
     (out / "b").rename(out / name)
     (out / name / "environment.json").write_text("{")  # a warning tells
