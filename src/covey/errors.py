@@ -8,13 +8,18 @@ from __future__ import annotations
 
 import re
 
-_NOT_FOR_TERMINALS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
+_NOT_FOR_TERMINALS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def one_line(error: BaseException, limit: int = 600) -> str:
     """The text of another library's error on one line, truncated; its type when the text is empty."""
     text = " ".join(str(error).split()) or type(error).__name__
     return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def printable(text: str) -> str:
+    """Text in which what a terminal would obey is escaped: control characters, and changes of the direction."""
+    return _NOT_FOR_TERMINALS.sub(lambda found: repr(found[0])[1:-1], text)
 
 
 class CoveyError(Exception):
@@ -26,7 +31,7 @@ class CoveyError(Exception):
 
     def __init__(self, message: str = "") -> None:
         """Set the message, with control characters in it escaped, as `\\x1b`."""
-        super().__init__(_NOT_FOR_TERMINALS.sub(lambda found: repr(found[0])[1:-1], message))
+        super().__init__(printable(message))
 
 
 class ConfigError(CoveyError):

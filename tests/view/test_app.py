@@ -98,7 +98,16 @@ def test_assets(view: TestClient, root: Path) -> None:
     css = view.get("/assets/report.css")
     assert css.headers["content-type"].startswith("text/css")
     assert css.text == (root / "src/covey/report/assets/report.css").read_text(encoding="utf-8")
-    for name in ("report.html", "missing.js", "../app.py", "..%2fapp.py", "%2e%2e%2fapp.py", "..%5capp.py", ".js"):
+    for name in (
+        "report.html",
+        "missing.js",
+        "../app.py",
+        "..%2fapp.py",
+        "%2e%2e%2fapp.py",
+        "..%5capp.py",
+        ".js",
+        "a" * 300 + ".js",
+    ):
         assert view.get(f"/assets/{name}").status_code == 404, name
 
 
@@ -190,6 +199,42 @@ def test_a_run_that_may_not_be_written_to(tmp_path: Path) -> None:
     assert "Could not write tags.json" in answer.json()["error"]
 
 
+def test_a_folder_where_the_tags_should_be(tmp_path: Path) -> None:
+    (make_run(tmp_path / "a", steps=1) / "tags.json").mkdir()
+    view = client(tmp_path, authorization=f"Bearer {TOKEN}")
+    for content in ({"tags": ["x"]}, {}):
+        answer = view.post("/api/tags", json={"id": "a", **content})
+        assert (answer.status_code, "Is a directory" in answer.json()["error"]) == (409, True)
+    (entry,) = view.get("/api/runs").json()
+    assert entry["tags"] == []
+
+
+PIPES = (
+    *("tags.json", "summary.json", "environment.json", "metrics.jsonl", "config.yaml", "vocabulary.json", ".lock"),
+    *("completions/step-000001.parquet", "evaluation/test-step-000001.jsonl", "evaluation/gsm8k/settings.json"),
+)
+
+
+@pytest.mark.parametrize("file", PIPES)
+def test_nobody_waits_for_a_pipe(file: str, tmp_path: Path) -> None:
+    """Opening one waits for its writer."""
+    path = make_run(tmp_path / "a", steps=2) / file
+    path.parent.mkdir(exist_ok=True, parents=True)
+    path.unlink(missing_ok=True)
+    os.mkfifo(path)
+    view = client(tmp_path, authorization=f"Bearer {TOKEN}")
+    for address in (
+        "runs",
+        "run?id=a",
+        "curves?id=a",
+        "sources?id=a",
+        "completions?id=a&source=training",
+        "search?q=a",
+    ):
+        answer = view.get(f"/api/{address}")
+        assert answer.status_code == 200 or "cannot be read" in answer.json()["error"], (address, answer.text)
+
+
 def test_any_text_arrives_as_it_is(tmp_path: Path) -> None:
     run = make_run(tmp_path / "a", steps=2)
     (run / "config.yaml").write_text(json.dumps({"model": {"name": "\ud800\u2028 " + UGLY[2]}}))
@@ -201,7 +246,9 @@ def test_any_text_arrives_as_it_is(tmp_path: Path) -> None:
     ("file", "text"),
     [
         ("metrics.jsonl", '{"step": 1, "time/step": "soon", "train/reward": NaN, "eval/accuracy": [1]}\n'),
-        ("config.yaml", "training: [1]\nevaluation: 3\n"),
+        ("config.yaml", "training: [1]\nevaluation: 3\nrewards: [a]\n"),
+        ("tags.json", "[" * 100_000),
+        ("environment.json", '{"a":' * 100_000),
         ("summary.json", '{"held_out": 3, "status": ["failed"], "training_seconds": "none"}'),
         ("environment.json", '{"packages": 4}'),
     ],
@@ -209,6 +256,6 @@ def test_any_text_arrives_as_it_is(tmp_path: Path) -> None:
 def test_files_of_any_content_are_an_answer(file: str, text: str, tmp_path: Path) -> None:
     (make_run(tmp_path / "a", steps=2) / file).write_text(text)
     view = client(tmp_path, authorization=f"Bearer {TOKEN}")
-    for address in ("/api/runs", "/api/run?id=a", "/api/curves?id=a"):
+    for address in ("/api/runs", "/api/run?id=a", "/api/curves?id=a", "/api/sources?id=a", "/api/search?q=a"):
         answer = view.get(address)
         assert answer.status_code == 200 or "cannot be read" in answer.json()["error"], (address, answer.text)

@@ -125,6 +125,24 @@ def test_a_run_that_is_being_written_and_a_damaged_file(tmp_path: Path) -> None:
     assert store.find(sources_of(root)[0], query)["total"] == 2
 
 
+def test_a_search_goes_on_after_a_run_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("a", "b"):
+        make_run(tmp_path / name, steps=1)
+
+    def sources(root: Path) -> list[Any]:
+        if root.name == "a":
+            raise PermissionError(13, "Permission denied")
+        return sources_of(root)
+
+    monkeypatch.setattr("covey.view.completions.sources_of", sources)
+    view = TestClient(make_app(tmp_path, "t", "c"), "http://127.0.0.1:1", headers={"authorization": "Bearer t"})
+    found = get(view, "search", q="<answer>", limit=0)
+    assert [(one["id"], one["rows"], one["total"]) for one in found["found"]] == [("b", [], 16)]
+    assert found["damaged"] == [
+        "A file of the run a cannot be read ([Errno 13] Permission denied): it was cut short or changed."
+    ]
+
+
 def test_texts_beyond_the_memory_are_read_again(tmp_path: Path) -> None:
     (source,) = sources_of(make_run(tmp_path / "run", steps=5))
     small, large = CompletionStore(most_bytes=1), CompletionStore()

@@ -11,7 +11,7 @@ import pytest
 from covey.errors import RunDirectoryError
 from covey.runlog import RunDirectory
 from covey.runlog.tags import Tags, write_tags
-from covey.view.discovery import DEPTH, find_runs, signature
+from covey.view.discovery import DEPTH, find_runs, is_run, signature
 from covey.view.store import RunStore, UnknownRunError
 
 
@@ -32,6 +32,9 @@ def test_runs_and_evaluations_are_found_wherever_they_lie(tmp_path: Path) -> Non
     run_in(out / ".hidden")
     (out / "gsm8k").mkdir()
     (out / "gsm8k" / "settings.json").write_text("{}")
+    (out / "gsm8k" / "completions.jsonl").touch()
+    (out / "an editor").mkdir()
+    (out / "an editor" / "settings.json").write_text("{}")  # alone it is no evaluation
     (out / "some project").mkdir()
     (out / "some project" / "config.yaml").write_text("a: 1")
     elsewhere = run_in(tmp_path / "elsewhere")
@@ -74,6 +77,33 @@ def test_a_name_that_is_no_text_is_shown_as_one(tmp_path: Path) -> None:
     except OSError:
         pytest.skip("this file system takes only text as names")
     assert find_runs(tmp_path) == {"run-?": folder}
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read anything")
+def test_folders_that_may_not_be_read_hide_nothing_else(tmp_path: Path) -> None:
+    run_in(tmp_path / "a")
+    closed = run_in(tmp_path / "b")
+    closed.chmod(0)
+    try:
+        assert list(find_runs(tmp_path)) == ["a"]
+        for folder in (closed, closed / "c"):
+            with pytest.raises(RunDirectoryError, match="may not be read: name a run"):
+                RunStore(folder)
+    finally:
+        closed.chmod(0o755)
+
+
+def test_a_run_that_is_deleted_meanwhile_hides_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("a", "b"):
+        run_in(tmp_path / name)
+
+    def gone(folder: Path) -> bool:
+        if folder.name == "a":
+            raise FileNotFoundError(folder)
+        return is_run(folder)
+
+    monkeypatch.setattr("covey.view.discovery.is_run", gone)
+    assert list(find_runs(tmp_path)) == ["b"]
 
 
 CHANGES: dict[str, Callable[[Path], object]] = {

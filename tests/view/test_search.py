@@ -157,6 +157,7 @@ def test_parameters_of_an_address() -> None:
     assert Query.of({}) == Query()
     assert Query.of({}).is_plain
     assert Query.of({"offset": "50", "limit": "20"}).is_plain
+    assert Query.of({"limit": "0"}).limit == 0
     assert not Query.of({"step": "0"}).is_plain
     for name, value in (
         ("sort", "reward"),

@@ -24,9 +24,11 @@ ADDRESS = re.compile(r"http://127\.0\.0\.1:(\d+)/\?token=([\w-]{40,})\n")
 
 
 @contextmanager
-def served(root: Path, *words: object) -> Iterator[tuple[subprocess.Popen[str], str, int]]:
+def served(
+    root: Path, *words: object, program: Sequence[str] = ("-m", "covey")
+) -> Iterator[tuple[subprocess.Popen[str], str, int]]:
     """A process that serves, with its token and port; killed at the end if it still runs."""
-    command = [sys.executable, "-m", "covey", "view", *map(str, words), "--no-open"]
+    command = [sys.executable, *program, "view", *map(str, words), "--no-open"]
     environment = {**os.environ, "PYTHONPATH": str(root / "src")}
     with subprocess.Popen(
         command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -79,6 +81,37 @@ def test_it_serves_until_a_signal(end: signal.Signals, root: Path, tmp_path: Pat
             assert "runs" in (event for event, _ in found)
             process.send_signal(end)  # with a stream that is open
             assert process.wait(60) == 0
+        assert process.stderr is not None
+        assert process.stderr.read() == "Ctrl-C ends it.\n"
+
+
+ENDLESS = """
+import sys, threading
+import covey.view.app
+from covey.cli.main import main
+covey.view.app.run_page = lambda record: threading.Event().wait()
+sys.exit(main())
+"""
+
+
+def test_a_signal_ends_it_while_an_answer_is_computed_and_another_request_is_incomplete(
+    root: Path, tmp_path: Path
+) -> None:
+    make_run(tmp_path / "a", steps=1)
+    with served(root, tmp_path, "--port", 0, program=("-c", ENDLESS)) as (process, token, port):
+        connections = [HTTPConnection("127.0.0.1", port) for _ in range(3)]
+        headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json", "Content-Length": "100"}
+        for _ in range(2):  # one sender goes, one stays
+            connections[0].request("POST", "/api/tags", headers=headers)
+            connections[0].close()
+        connections[1].request("POST", "/api/tags", headers=headers)
+        connections[2].request("GET", "/api/run?id=a", headers={"Authorization": f"Bearer {token}"})
+        with get(port, "/api/runs", token) as answer:
+            assert answer.status == 200
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
+        for one in connections:
+            one.close()
         assert process.stderr is not None
         assert process.stderr.read() == "Ctrl-C ends it.\n"
 

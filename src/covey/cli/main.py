@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import logging
 import os
 import sys
 from collections.abc import Sequence
@@ -14,7 +15,7 @@ from covey.cli import config_arguments
 from covey.cli.json_output import json_alone
 from covey.cli.main_process import is_main, process_label, skip_unless_main, wait_for_main
 from covey.config.secrets import redact, redact_words
-from covey.errors import ConfigError, CoveyError, EndedElsewhereError
+from covey.errors import ConfigError, CoveyError, EndedElsewhereError, printable
 
 _COMMANDS = (
     *("train", "launch", "eval", "compare", "view", "runs", "report", "vocab"),
@@ -77,8 +78,17 @@ def _reject_unknown(command: str) -> None:
     raise ConfigError(f"There is no command {command}. {hint} `covey --help` explains them.")
 
 
+class _Printable(logging.Formatter):
+    """Warnings may quote names and files of any content."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return printable(super().format(record))
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code."""
+    if logging.lastResort is not None:  # prints the warnings of commands that set up no log
+        logging.lastResort.setFormatter(_Printable())
     try:
         words = sys.argv[1:] if argv is None else argv
         arguments = parse(words)

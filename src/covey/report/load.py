@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from covey.evaluation.grading import ENVIRONMENT, grader_of_rewards
 from covey.rewards.registry import canonical_name
 from covey.runlog import RunDirectory, names, read_metrics
 from covey.runlog.ending import has_failed
+from covey.runlog.files import read_json
 from covey.runlog.metrics import Row
 
 logger = logging.getLogger(__name__)
@@ -170,21 +170,23 @@ def read_mapping(path: Path) -> dict[str, Any]:
         return {}
     content = None
     try:
-        text = path.read_text(encoding="utf-8")
-        content = json.loads(text) if path.suffix == ".json" else _yaml(text, path)
+        content = read_json(path) if path.suffix == ".json" else _yaml(path)
         problem = "it should hold a mapping of keys to values"
     except (ValueError, yaml.YAMLError) as error:
         problem = " ".join(str(error).split())
     if isinstance(content, dict):
         return content
-    complaint = f"{path} cannot be read ({problem}): it was cut short or changed. Restore it, or delete it."
+    complaint = RunDirectoryError(
+        f"{path} cannot be read ({problem}): it was cut short or changed. Restore it, or delete it."
+    )
     if path.suffix == ".yaml":
-        raise RunDirectoryError(complaint)
+        raise complaint
     logger.warning("%s", complaint)
     return {}
 
 
-def _yaml(text: str, path: Path) -> Any:
+def _yaml(path: Path) -> Any:
+    text = path.read_text(encoding="utf-8")
     check_yaml(text, path)
     try:
         return yaml.load(text, Loader=FAST_LOADER)  # a folder may hold hundreds of runs
@@ -195,7 +197,7 @@ def _yaml(text: str, path: Path) -> Any:
 def read_fold_gap(run: Path) -> dict[str, Any]:
     """What `covey vocab --fold-gap` has measured of a run; empty if nothing."""
     try:
-        found: dict[str, Any] = json.loads((run / VOCABULARY_FILE).read_bytes()).get("fold_gap") or {}
+        found: dict[str, Any] = read_json(run / VOCABULARY_FILE).get("fold_gap") or {}
     except (OSError, ValueError, AttributeError):
         return {}
     return found

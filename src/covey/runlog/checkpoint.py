@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from covey.errors import RunDirectoryError
-from covey.runlog.files import sync, write_atomically
+from covey.runlog.files import read_json, sync, write_atomically
 
 CHECKPOINT_NAME = re.compile(r"checkpoint-(\d+)")
 CHECKPOINT_MARKER = "complete.json"
@@ -97,7 +97,7 @@ def changed_files(checkpoint: Path) -> list[str]:
 def _read_marker(checkpoint: Path) -> dict[str, Any] | None:
     """The content of the marker; None if it is missing or damaged."""
     try:
-        content = json.loads((checkpoint / CHECKPOINT_MARKER).read_bytes())
+        content = read_json(checkpoint / CHECKPOINT_MARKER)
     except (FileNotFoundError, NotADirectoryError, ValueError):
         return None
     if not isinstance(content, dict):

@@ -14,7 +14,7 @@ from typing import Any
 
 from covey.errors import RunDirectoryError
 from covey.runlog.directory import RunDirectory
-from covey.runlog.files import writable, write_atomically
+from covey.runlog.files import parse_json, writable, write_atomically
 from covey.runlog.names import STEP
 
 _FILE = re.compile(r"step-(\d+)\.parquet")
@@ -111,7 +111,7 @@ def completion_files(directory: Path) -> list[tuple[int, Path]]:
     if not directory.is_dir():
         return []
     named = ((_FILE.fullmatch(path.name), path) for path in directory.iterdir())
-    return sorted((int(name.group(1)), path) for name, path in named if name)
+    return sorted((int(name.group(1)), path) for name, path in named if name and path.is_file())
 
 
 def _is_plain(column: Sequence[Any]) -> bool:
@@ -127,4 +127,4 @@ def _to_json(value: Any) -> str | None:
 
 
 def _from_json(text: str | None) -> Any:
-    return None if text is None else json.loads(text)
+    return None if text is None else parse_json(text)

@@ -19,9 +19,11 @@ from typing import Any
 from covey.errors import CoveyError, RunDirectoryError
 from covey.runlog.checkpoint import CHECKPOINT_NAME, is_complete, unmark
 from covey.runlog.environment import RUN_FORMAT, describe_environment
-from covey.runlog.files import check_writable, guard_disk, write_atomically
+from covey.runlog.files import check_writable, guard_disk, read_json, write_atomically
 
 _WAIT = "Wait until that run is done, stop it, or choose another run_name."
+_BESIDES = ("tags.json", "settings.json", "completions.jsonl", "summary.json", "vocabulary.*")
+"""What Covey writes into the folder of a run or an evaluation, besides what a new run replaces."""
 _PATIENCE = 0.1  # seconds: `is_locked` in another process holds the lock for a moment
 
 logger = logging.getLogger(__name__)
@@ -180,7 +182,7 @@ class RunDirectory:
     def _read_environment(self) -> dict[str, Any]:
         """Empty if it is missing or damaged."""
         try:
-            content = json.loads(self.environment.read_bytes())
+            content = read_json(self.environment)
         except (OSError, ValueError):
             return {}
         return content if isinstance(content, dict) else {}
@@ -284,19 +286,17 @@ class RunDirectory:
         if not keep_first and self.checkpoint(0).is_dir():
             checkpoints.append(self.checkpoint(0))
         for path in checkpoints:
-            unmark(path)
+            if not path.is_symlink():
+                unmark(path)
         part = self.final_model.with_name(f"{self.final_model.name}.part")
         if self.final_model.is_dir():  # atomic: half of it must not be taken for a model
-            shutil.rmtree(part, ignore_errors=True)
+            _delete(part)
             self.final_model.rename(part)
         folders = (self.completions, part, self.evaluation, self.rollouts, self.code)
         files = (self.environment, self.metrics, self.schedule, self.report, self.curves, self.log, self.summary)
-        for path in (*checkpoints, *folders):
-            if path.exists():
-                shutil.rmtree(path)
         logs = (*self.root.glob("train.process-*.log"), *self.root.glob("train*.log.1"))
-        for path in (*files, *logs, *(() if keep_config else (self.config,))):
-            path.unlink(missing_ok=True)
+        for path in (*checkpoints, *folders, *files, *logs, *(() if keep_config else (self.config,))):
+            _delete(path)
 
     def delete(self) -> list[str]:
         """Delete the run or evaluation here, and the folder if nothing else lies in it.
@@ -305,17 +305,37 @@ class RunDirectory:
             The names of other files, which stay.
 
         Raises:
-            RunDirectoryError: a process is writing here, or files may not be deleted.
+            RunDirectoryError: nothing says that Covey wrote this, a process is writing here, or files may not be
+                deleted.
         """
-        with self.guard("the deletion"), self.lock("the deletion"):
-            self.clear()
-            for name in ("tags.json", "settings.json", "completions.jsonl", "vocabulary.*", ".*.tmp"):
-                for path in self.root.glob(name):
-                    path.unlink()
-        left = sorted(path.name for path in self.root.iterdir())
-        if not left:
-            self.root.rmdir()
+        self._check_origin()
+        with self.guard("the deletion"):
+            with self.lock("the deletion"):
+                if self.exists() or self.metrics.exists():  # else it is an evaluation
+                    self.clear()
+                for name in (*_BESIDES, ".*.tmp"):
+                    for path in self.root.glob(name):
+                        if path.is_symlink() or not path.is_dir():
+                            path.unlink()
+            left = sorted(path.name for path in self.root.iterdir())
+            if not left:
+                self.root.absolute().rmdir()  # it may be the working directory
         return left
+
+    def _check_origin(self) -> None:
+        """Refuse another program's folder that has files of the same names."""
+        for path, key in ((self.environment, "packages"), (self.root / "settings.json", "format")):
+            try:
+                if key in read_json(path):
+                    return
+            except FileNotFoundError:
+                continue
+            except (OSError, TypeError, ValueError):  # damaged
+                return
+        raise RunDirectoryError(
+            f"{self.root} looks like a run, but no environment.json or settings.json in it says that Covey wrote it: "
+            "delete it by hand."
+        )
 
     def _is_left_over(self, path: Path) -> bool:
         first = self.checkpoint(0)
@@ -353,6 +373,14 @@ def _take_lock(path: Path, instead: str) -> int:
 
 def _in_use(folder: Path, instead: str) -> RunDirectoryError:
     return RunDirectoryError(f"{folder} is being written by another process. {instead}")
+
+
+def _delete(path: Path) -> None:
+    """Delete a file, a folder or a link, if there is one; what a link leads to stays."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def _remove_if_empty(folder: Path) -> None:

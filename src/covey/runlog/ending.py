@@ -8,7 +8,7 @@ import traceback
 from covey.config.secrets import redact
 from covey.errors import CoveyError, one_line
 from covey.runlog.directory import RunDirectory
-from covey.runlog.files import writable, write_atomically
+from covey.runlog.files import read_json, writable, write_atomically
 
 FINISHED, FAILED = "finished", "failed"
 """The values of `status` in `summary.json`. A run without the file is running, was stopped, or was killed."""
@@ -20,7 +20,7 @@ def has_failed(run: RunDirectory) -> bool:
     Older versions wrote the file of finished runs only, without a status; so does one count that cannot be read.
     """
     try:
-        return bool(json.loads(run.summary.read_bytes())["status"] == FAILED)
+        return bool(read_json(run.summary)["status"] == FAILED)
     except (OSError, ValueError, LookupError, TypeError):
         return False
 

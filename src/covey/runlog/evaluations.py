@@ -18,7 +18,7 @@ from typing import Any
 
 from covey.errors import RunDirectoryError
 from covey.runlog.directory import RunDirectory
-from covey.runlog.files import guard_disk, json_line, write_atomically
+from covey.runlog.files import guard_disk, json_line, parse_json, read_json, write_atomically
 
 EVALUATION_FORMAT = 1
 """Bumped when older versions can no longer read an evaluation."""
@@ -240,7 +240,7 @@ def read_completions(folder: Path) -> Iterator[dict[str, Any]]:
     lines = path.read_bytes().split(b"\n") if path.is_file() else []
     for number, line in enumerate(lines[:-1], start=1):  # after the last line break: empty, or incomplete
         try:
-            yield dict(json.loads(line))
+            yield dict(parse_json(line))
         except (ValueError, TypeError):
             raise RunDirectoryError(
                 f"Line {number} of {path} is not a JSON object, so the evaluation is damaged. Delete {folder} and "
@@ -295,7 +295,7 @@ def _read(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise RunDirectoryError(f"{path.parent} is not an evaluation: it has no {path.name}. `covey eval` makes one.")
     try:
-        return dict(json.loads(path.read_bytes()))
+        return dict(read_json(path))
     except (ValueError, TypeError):
         raise RunDirectoryError(
             f"{path} cannot be read: it is not a JSON object. Delete it and evaluate again."

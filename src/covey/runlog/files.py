@@ -8,6 +8,7 @@ import json
 import os
 import resource
 import shutil
+import stat
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,45 @@ _MESSAGES = {
 }
 
 
+MOST_BYTES = 100_000_000
+"""Of a JSON file; those of one object a line may be longer."""
+
+
+def read_json(path: Path) -> Any:
+    """The content of a JSON file, which any program may have written.
+
+    Raises:
+        OSError: it cannot be read, or is no plain file.
+        ValueError: it is no JSON, or too large.
+    """
+    if path.stat().st_size > MOST_BYTES:
+        raise ValueError(f"it is larger than {MOST_BYTES:,} bytes")
+    return parse_json(read_plain(path))
+
+
+def read_plain(path: Path) -> bytes:
+    """The content of a plain file: one would wait for a pipe, and read a device for ever.
+
+    Raises:
+        OSError: it cannot be read, or is no plain file.
+    """
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise OSError(errno.EINVAL, "not a plain file", str(path))
+    return path.read_bytes()
+
+
+def parse_json(text: str | bytes) -> Any:
+    """What a JSON text says.
+
+    Raises:
+        ValueError: it is no JSON, or too deep.
+    """
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
 def write_atomically(path: Path, content: str | bytes) -> None:
     """Write a file atomically: write a temporary file next to it, sync it to disk, rename it.
 
@@ -42,7 +82,8 @@ def write_atomically(path: Path, content: str | bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        with temporary.open("wb") as file:
+        temporary.unlink(missing_ok=True)  # of a killed process, or a link to a file elsewhere
+        with temporary.open("xb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())

@@ -5,7 +5,6 @@ Floats round-trip exactly; NaN and infinities become null.
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,7 +14,7 @@ from typing import Any
 
 from covey.errors import RunDirectoryError
 from covey.runlog.directory import RunDirectory
-from covey.runlog.files import json_line, write_atomically
+from covey.runlog.files import json_line, parse_json, read_plain, write_atomically
 from covey.runlog.names import STEP
 
 Value = float | int | str | bool | None
@@ -120,7 +119,7 @@ def read_metrics(path: Path) -> list[Row]:
     """Read the rows of a run, also of one that is running or was killed: an incomplete last line is skipped. Raises a
     `RunDirectoryError` if the file is missing, or a line before the last one is not a row."""
     try:
-        lines = path.read_bytes().splitlines()
+        lines = read_plain(path).splitlines()
     except FileNotFoundError:
         raise RunDirectoryError(
             f"{path} does not exist, so there are no metrics to read. Name the directory of a run that has begun "
@@ -153,7 +152,7 @@ def series(rows: Iterable[Row], name: str) -> list[tuple[int, float]]:
 
 def _parse(line: bytes) -> Row | None:
     try:
-        row = json.loads(line)
+        row = parse_json(line)
     except ValueError:
         return None
     return row if isinstance(row, dict) and isinstance(row.get(STEP), int) else None

@@ -251,7 +251,7 @@ def logged(rows: Iterable[Mapping[str, object]]) -> list[str]:
 
 def held_out_sets(rows: Iterable[Mapping[str, object]]) -> list[str]:
     """The evaluation sets in these rows, the main one first."""
-    metrics = dict.fromkeys(metric for row in rows for metric in row)
+    metrics = dict.fromkeys(chain.from_iterable(rows))
     found = dict.fromkeys(name for metric in metrics if (name := evaluated_set(metric)))
     return sorted(found, key=lambda name: name != TEST_SET)
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from covey.errors import RunDirectoryError
 from covey.runlog.directory import Inside, RunDirectory
-from covey.runlog.files import guard_disk, write_atomically
+from covey.runlog.files import guard_disk, read_json, write_atomically
 
 WAITING, RUNNING, FINISHED, STOPPED, FAILED = "waiting", "running", "finished", "stopped", "failed"
 """States of a job. `stopped` has a checkpoint to resume from; `failed` ended with an error."""
@@ -96,7 +96,7 @@ class SweepDirectory:
     def read(self) -> Sweep:
         """Read the table of jobs. Raises a `RunDirectoryError` if it is missing or not readable."""
         try:
-            content = json.loads(self.table.read_bytes())
+            content = read_json(self.table)
             jobs = tuple(SweepJob(**job) for job in content["jobs"])
             return Sweep(tuple(content["keys"]), jobs, content["directory"])
         except FileNotFoundError:
@@ -115,7 +115,7 @@ class SweepDirectory:
     def state(self, job: SweepJob) -> JobState:
         """The job's state; waiting until one was written."""
         try:
-            content: dict[str, Any] = json.loads(self._state(job).read_bytes())
+            content: dict[str, Any] = read_json(self._state(job))
         except FileNotFoundError:
             return JobState()
         return JobState(**content)

@@ -9,7 +9,7 @@ from typing import Any
 
 from covey.errors import ConfigError, RunDirectoryError
 from covey.runlog.directory import RunDirectory
-from covey.runlog.files import guard_disk, writable, write_atomically
+from covey.runlog.files import guard_disk, read_json, writable, write_atomically
 
 MOST_TAGS, TAG_LENGTH, NOTE_LENGTH = 20, 40, 10_000
 """Tags of a run, and characters of a tag and of a note."""
@@ -43,7 +43,7 @@ def read_tags(folder: Path) -> Tags:
     """The tags and the note of a run; empty without any. Raises a `RunDirectoryError` if the file is damaged."""
     path = RunDirectory(folder).tags
     try:
-        content = json.loads(path.read_bytes())
+        content = read_json(path)
         return Tags.of(content["tags"], content["note"])
     except FileNotFoundError:
         return Tags()

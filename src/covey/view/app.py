@@ -21,7 +21,7 @@ from covey.runlog.tags import Tags, write_tags
 from covey.view import comparison, completions
 from covey.view.baseline import Baseline
 from covey.view.discovery import signature
-from covey.view.entries import damage_reported
+from covey.view.entries import DAMAGED, damage_text
 from covey.view.events import Changes
 from covey.view.http import Json, sent, wanted
 from covey.view.run_page import run_page
@@ -31,6 +31,7 @@ from covey.view.store import RunStore, UnknownRunError
 PAGE = "index.html"
 _ASSETS = ("covey.view", "covey.report")
 """The packages whose folders `assets` are served; the first one that has a file wins."""
+_LONGEST = 100  # letters of a file's name
 _TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 
 
@@ -61,7 +62,7 @@ def make_app(root: Path, token: str, cookie: str, ending: Callable[[], bool] = l
             *comparison.routes(store),
         ],
         middleware=[Middleware(Guard, token=token, cookie=cookie)],
-        exception_handlers={CoveyError: _explain, FileNotFoundError: _gone},
+        exception_handlers=dict.fromkeys(DAMAGED, _damaged) | {CoveyError: _explain, FileNotFoundError: _gone},
     )
 
 
@@ -82,7 +83,7 @@ class _View:
 
     def asset(self, request: Request) -> Response:
         name = request.path_params["name"]
-        if (kind := _TYPES.get(PurePath(name).suffix)) is None:
+        if (kind := _TYPES.get(PurePath(name).suffix)) is None or len(name) > _LONGEST:
             raise FileNotFoundError(name)
         return Response(_asset(name).read_bytes(), media_type=kind)
 
@@ -97,8 +98,7 @@ class _View:
     def run(self, request: Request) -> Response:
         identity = wanted(request, "id")
         entry = self._store.entry(identity)
-        with damage_reported(identity):
-            page = run_page(self._store.record(identity)) if entry.kind == "run" else {}
+        page = run_page(self._store.record(identity)) if entry.kind == "run" else {}
         return Json({"entry": entry.as_json(), **page})
 
     def curves(self, request: Request) -> Response:
@@ -107,18 +107,12 @@ class _View:
         version = str(hash(tuple(signature(self._store.path(one)) for one in identities)))
         if version == request.query_params.get("after"):
             return Response(status_code=304)
-        records = []
-        for identity in identities:
-            with damage_reported(identity):
-                records.append(self._store.record(identity))
+        records = [self._store.record(identity) for identity in identities]
         names = [record.name for record in records]
         labels = names if len(set(names)) == len(names) else identities
-        with damage_reported(", ".join(identities)):
-            if len(records) > 1:
-                sections = overlaid(records, labels)
-            else:
-                sections = make_sections(records[0].rows, records[0].config)
-            return Json({"version": version, **chart_data(sections, [record.rows for record in records])})
+        (one, *more) = records
+        sections = overlaid(records, labels) if more else make_sections(one.rows, one.config)
+        return Json({"version": version, **chart_data(sections, [record.rows for record in records])})
 
     async def events(self, request: Request) -> Response:
         return StreamingResponse(self._changes.stream(), media_type="text/event-stream")
@@ -141,6 +135,11 @@ def _asset(name: str) -> Traversable:
 def _explain(request: Request, error: Exception) -> Response:
     status = 404 if isinstance(error, UnknownRunError) else 400 if isinstance(error, ConfigError) else 409
     return Json({"error": str(error)}, status)
+
+
+def _damaged(request: Request, error: Exception) -> Response:
+    named = [one for key in ("id", "a", "b") for one in request.query_params.getlist(key)]
+    return Json({"error": damage_text(" or ".join(named), error)}, 409)
 
 
 def _gone(request: Request, error: Exception) -> Response:

@@ -23,7 +23,6 @@ from covey.runlog import RunDirectory, names
 from covey.runlog.evaluations import SETTINGS, is_evaluation, read_completions
 from covey.view.cache import Cache
 from covey.view.discovery import signature
-from covey.view.entries import damage_reported
 from covey.view.http import Json, wanted
 from covey.view.search import MOST_ROWS, whole
 from covey.view.store import RunStore
@@ -94,22 +93,21 @@ class _View:
         parameters, show = request.query_params, request.query_params.get("show", "changed")
         if show not in ("", *SHOW):
             raise ConfigError(f"show={show} is not possible: it must be one of {', '.join(SHOW)}, or empty for all.")
-        offset, limit = whole(parameters, "offset") or 0, min(MOST_ROWS, whole(parameters, "limit") or 20)
-        with damage_reported(" or ".join(ids)):
-            config = [[key, *values] for key, values in differences([_settings(first), _settings(other)])]
-            try:
-                found = self._results(first, other)
-            except CoveyError as error:
-                return Json({"config": config, "metrics": [], "refused": str(error)})
-            answer = {"config": config, "metrics": [_as_json(pair[0], result) for pair, result in found]}
-            chosen = [one for one in found if parameters.get("set") in (None, "", one[0][0])]
-            tested = next((one for one in chosen if one[1].found), chosen[0] if chosen else None)
-            if tested is None:
-                return Json(answer | {"refused": "they have no evaluation in common"})
-            pair, result = tested
-            if result.found is None:
-                return Json(answer | {"refused": result.reason})
-            total, problems = problems_of(pair, result.found, show, slice(offset, offset + limit))
+        offset, limit = whole(parameters, "offset", 0), min(MOST_ROWS, whole(parameters, "limit", 20))
+        config = [[key, *values] for key, values in differences([_settings(first), _settings(other)])]
+        try:
+            found = self._results(first, other)
+        except CoveyError as error:
+            return Json({"config": config, "metrics": [], "refused": str(error)})
+        answer = {"config": config, "metrics": [_as_json(pair[0], result) for pair, result in found]}
+        chosen = [one for one in found if parameters.get("set") in (None, "", one[0][0])]
+        tested = next((one for one in chosen if one[1].found), chosen[0] if chosen else None)
+        if tested is None:
+            return Json(answer | {"refused": "they have no evaluation in common"})
+        pair, result = tested
+        if result.found is None:
+            return Json(answer | {"refused": result.reason})
+        total, problems = problems_of(pair, result.found, show, slice(offset, offset + limit))
         return Json(answer | {"set": pair[0], "total": total, "problems": problems})
 
     def _results(self, first: Path, other: Path) -> list[tuple[_Pair, PairedResult]]:

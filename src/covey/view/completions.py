@@ -190,25 +190,29 @@ class _View:
 
     def completions(self, request: Request) -> Response:
         query = Query.of(request.query_params)
-        with damage_reported(wanted(request, "id")):
-            return Json(self._store.find(self._source(request), query))
+        return Json(self._store.find(self._source(request), query))
 
     def completion(self, request: Request) -> Response:
-        with damage_reported(wanted(request, "id")):
-            return Json(group_of(self._source(request), wanted(request, "row")))
+        return Json(group_of(self._source(request), wanted(request, "row")))
 
     def search(self, request: Request) -> Response:
-        q, limit = wanted(request, "q"), whole(request.query_params, "limit")
+        q, limit = wanted(request, "q"), whole(request.query_params, "limit", MOST_FOUND)
         if not q.strip():
             raise ConfigError("/api/search needs a text to search for: ?q=….")
-        query = Query(q=q, limit=min(limit or MOST_FOUND, 100))
+        query = Query(q=q, limit=min(limit, 100))
+        chosen = {one: self._runs.path(one) for one in request.query_params.getlist("id")} or self._runs.scan()
         found, damaged = [], list[str]()
-        for identity in request.query_params.getlist("id") or self._runs.scan():
-            for source in sources_of(self._runs.path(identity)):
-                page = self._store.find(source, query)
-                damaged += page["damaged"]
-                if page["total"]:
-                    found.append({"id": identity, **_named(source), "total": page["total"], "rows": page["rows"]})
+        for identity, folder in chosen.items():
+            try:
+                with damage_reported(identity):
+                    for source in sources_of(folder):
+                        page = self._store.find(source, query)
+                        damaged += page["damaged"]
+                        if page["total"]:
+                            about = {"total": page["total"], "rows": page["rows"]}
+                            found.append({"id": identity, **_named(source), **about})
+            except CoveyError as error:  # of one run
+                damaged.append(str(error))
         return Json({"total": sum(one["total"] for one in found), "found": found, "damaged": damaged})
 
     def _source(self, request: Request) -> Source:

@@ -10,6 +10,7 @@ from covey.errors import RunDirectoryError
 from covey.runlog.directory import RunDirectory
 from covey.runlog.evaluations import COMPLETIONS, SETTINGS, is_evaluation
 from covey.runlog.files import writable
+from covey.view.entries import DAMAGED
 
 DEPTH = 4
 """Levels below the folder that are searched: `out/sweep/job` has two."""
@@ -28,20 +29,24 @@ def existing(folder: Path) -> Path:
     """The folder, if it can be searched for runs.
 
     Raises:
-        RunDirectoryError: it does not exist, or is a file.
+        RunDirectoryError: it does not exist, is a file, or may not be read.
     """
-    if not folder.is_dir():
-        problem = "is a file" if folder.exists() else "does not exist"
-        raise RunDirectoryError(
-            f"{folder} {problem}: name a run, or the folder that runs were written to (output_dir)."
-        )
-    return folder
+    try:
+        with os.scandir(folder):
+            return folder
+    except NotADirectoryError:
+        problem = "is a file"
+    except PermissionError:
+        problem = "may not be read"
+    except OSError:
+        problem = "does not exist"
+    raise RunDirectoryError(f"{folder} {problem}: name a run, or the folder that runs were written to (output_dir).")
 
 
 def find_runs(folder: Path) -> dict[str, Path]:
     """The runs and the evaluations of their own in a folder, by their path relative to it; `.` is the folder itself.
 
-    Evaluations in a run belong to it. A link to a run counts; other links are not followed.
+    Evaluations in a run belong to it. A link to one of them counts; other links are not followed.
     """
     return {writable(path.relative_to(folder).as_posix()): path for path in _walk(folder, DEPTH)}
 
@@ -63,14 +68,19 @@ def signature(folder: Path) -> Signature:
 
 
 def _walk(folder: Path, depth: int) -> Iterator[Path]:
-    if is_run(folder) or is_evaluation(folder):
+    if _is_shown(folder):
         yield folder
         return
     for entry in _folders(folder) if depth else ():
-        if not entry.is_symlink():
-            yield from _walk(folder / entry.name, depth - 1)
-        elif is_run(folder / entry.name):
-            yield folder / entry.name
+        yield from _walk(folder / entry.name, 0 if entry.is_symlink() else depth - 1)
+
+
+def _is_shown(folder: Path) -> bool:
+    """Whether it is a run, or an evaluation: some `settings.json` alone is none."""
+    try:
+        return is_run(folder) or (is_evaluation(folder) and (folder / COMPLETIONS).exists())
+    except DAMAGED:  # deleted meanwhile, not ours to read, or a checkpoint that is none
+        return False
 
 
 def _folders(folder: Path) -> list[os.DirEntry[str]]:

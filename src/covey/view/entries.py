@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import math
 from collections.abc import Iterator
@@ -22,13 +21,22 @@ from covey.runlog import names
 from covey.runlog.directory import RunDirectory
 from covey.runlog.ending import FAILED, FINISHED
 from covey.runlog.evaluations import is_evaluation, read_evaluation, training_file
+from covey.runlog.files import parse_json
 from covey.runlog.tags import Tags, read_tags
 
 TRAINING, PREPARING, STOPPED, EVALUATING = "training", "preparing", "stopped", "evaluating"
 """Statuses, besides finished and failed. An evaluation is evaluating, finished or stopped."""
 
-DAMAGED = (CoveyError, ArithmeticError, AttributeError, LookupError, OSError, RecursionError, TypeError, ValueError)
+DAMAGED = (
+    *(CoveyError, ArithmeticError, AttributeError, LookupError, MemoryError),
+    *(OSError, RecursionError, TypeError, ValueError),
+)
 """What reading the files of a run can raise: any program may have written them."""
+
+
+def damage_text(run: object, error: Exception) -> str:
+    """What a page says of an error of reading the files of a run."""
+    return f"A file of the run {run} cannot be read ({one_line(error)}): it was cut short or changed."
 
 
 @contextlib.contextmanager
@@ -43,9 +51,7 @@ def damage_reported(run: object) -> Iterator[None]:
     except CoveyError:
         raise
     except DAMAGED as error:
-        raise RunDirectoryError(
-            f"A file of the run {run} cannot be read ({one_line(error)}): it was cut short or changed."
-        ) from error
+        raise RunDirectoryError(damage_text(run, error)) from error
 
 
 logger = logging.getLogger(__name__)
@@ -165,8 +171,8 @@ def _problems(file: Path) -> int | None:
     """The number of problems of an evaluation of training: they are numbered from 0, and in order."""
     last = file.read_bytes().rstrip().rpartition(b"\n")[2] if file.is_file() else b""
     try:
-        return int(json.loads(last)["problem"]) + 1
-    except (ValueError, LookupError, TypeError, RecursionError):  # missing, or damaged, which a comparison reports
+        return int(parse_json(last)["problem"]) + 1
+    except (ValueError, LookupError, TypeError):  # missing, or damaged, which a comparison reports
         return None
 
 

@@ -6,10 +6,11 @@ import json
 import math
 from typing import Any
 
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse
 
 from covey.errors import ConfigError
+from covey.runlog.files import parse_json
 
 MOST_BYTES = 100_000
 """Of what is sent to the server."""
@@ -41,16 +42,19 @@ async def sent(request: Request) -> dict[str, Any]:
     """The JSON object that was sent.
 
     Raises:
-        ConfigError: it is none, or too long.
+        ConfigError: it is none, too long, or its sender has gone.
     """
     body = b""
-    async for part in request.stream():
-        body += part
-        if len(body) > MOST_BYTES:
-            raise ConfigError(f"At most {MOST_BYTES:,} bytes can be written here.")
     try:
-        content = json.loads(body)
-    except (ValueError, RecursionError):
+        async for part in request.stream():
+            body += part
+            if len(body) > MOST_BYTES:
+                raise ConfigError(f"At most {MOST_BYTES:,} bytes can be written here.")
+    except ClientDisconnect as error:
+        raise ConfigError("The connection ended before all was sent.") from error
+    try:
+        content = parse_json(body)
+    except ValueError:
         content = None
     if not isinstance(content, dict):
         raise ConfigError("What is written here is a JSON object.")

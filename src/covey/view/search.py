@@ -7,7 +7,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -70,26 +70,29 @@ class Query:
             raise ConfigError(f"episode={episode} is not possible: it must be one of {', '.join(_EPISODES)}, or =END.")
         return cls(
             q=given.get("q", ""),
-            step=whole(given, "step"),
-            problem=whole(given, "problem"),
+            step=whole(given, "step", None),
+            problem=whole(given, "problem", None),
             outcome=given.get("outcome", ""),
             episode=episode,
             truncated=given.get("truncated", "") not in ("", "0", "false"),
             sort=sort,
-            offset=whole(given, "offset") or 0,
-            limit=min(MOST_ROWS, whole(given, "limit") or PAGE),
+            offset=whole(given, "offset", 0),
+            limit=min(MOST_ROWS, whole(given, "limit", PAGE)),
         )
 
 
-def whole(given: Mapping[str, str], name: str) -> int | None:
-    """A parameter that is a whole number of 0 or more; None if it is not given.
+Missing = TypeVar("Missing", int, None)
+
+
+def whole(given: Mapping[str, str], name: str, missing: Missing) -> int | Missing:
+    """A parameter that is a whole number of 0 or more; `missing` if it is not given.
 
     Raises:
         ConfigError: it is something else.
     """
     text = given.get(name, "")
     if not text:
-        return None
+        return missing
     if not (text.isascii() and text.isdigit() and len(text) < 16):
         raise ConfigError(f"{name}={text} is not possible: it must be a whole number, 0 or more.")
     return int(text)

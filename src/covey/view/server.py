@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import secrets
 import signal
@@ -39,10 +40,19 @@ def serve(root: Path, port: int | None = None, *, announce: Callable[[str], None
         token = secrets.token_urlsafe(32)
         server: uvicorn.Server
         app = make_app(root, token, f"covey_view_{chosen}", ending=lambda: server.should_exit)
+        # Warnings would tell of every request that is not HTTP.
         config = uvicorn.Config(
-            app, lifespan="off", log_level="warning", access_log=False, server_header=False, timeout_graceful_shutdown=5
+            app,
+            ws="none",
+            lifespan="off",
+            log_level="error",
+            access_log=False,
+            server_header=False,
+            timeout_graceful_shutdown=2,
         )
         server = uvicorn.Server(config)
+        # A request that is cut off at the end is no error.
+        logging.getLogger("uvicorn.error").addFilter(lambda _: not server.should_exit)
 
         def stop(*_: object) -> None:
             server.should_exit = True

@@ -71,7 +71,7 @@ class RunStore:
             ConfigError: there is none, or several.
         """
         path = Path(name)
-        if path.is_dir() and "." in find_runs(path):
+        if "." in find_runs(path):
             return entry_of(path, name)
         entries = self.entries()
         matches = [one for one in entries if one.id == name] or [one for one in entries if one.name == name]

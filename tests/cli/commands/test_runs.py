@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -190,6 +191,68 @@ def test_a_run_that_is_being_written_stays(out: Path, covey: Command) -> None:
     assert code == 1
     assert "out/b is being written by another process" in error
     assert sorted((out / "b").rglob("*")) == before
+
+
+def test_what_is_no_run_is_not_deleted(out: Path, covey: Command) -> None:
+    """Another program's folder may have files of the same names."""
+    (out / "project" / "code").mkdir(parents=True)
+    (out / "project" / "code" / "main.py").write_text("mine")
+    (out / "project" / "metrics.jsonl").write_text('{"step": 1}\n')
+    (out / "project" / "environment.json").write_text('{"name": "mine"}')
+    (out / "editor").mkdir()
+    (out / "editor" / "settings.json").write_text('{"format": 1}')
+    before = sorted(out.rglob("*"))
+    code, _, error = covey("rm", "project", "-y")
+    assert (code, "says that Covey wrote it: delete it by hand" in error) == (1, True)
+    code, _, error = covey("rm", "out/editor", "-y")
+    assert (code, "There is no run out/editor" in error) == (2, True)
+    assert sorted(out.rglob("*")) == before
+
+
+def test_what_links_in_a_run_lead_to_stays(out: Path, covey: Command, tmp_path: Path) -> None:
+    mine = tmp_path / "mine"
+    (mine / "checkpoint-5").mkdir(parents=True)
+    (mine / "checkpoint-5" / "complete.json").write_text("{}")
+    for name in ("completions", "evaluation"):
+        (out / "a" / name).rename(mine / name)
+    before = sorted(mine.rglob("*"))
+    for name in ("completions", "evaluation", "code", "final_model", "checkpoint-5", "tags.json"):
+        (out / "a" / name).symlink_to(mine / name if (mine / name).exists() else mine)
+    (out / "a" / "curves.png").mkdir()
+    (out / "a" / "rollouts").write_text("a file")
+    (out / "a" / ".mine.tmp").mkdir()
+    assert covey("rm", "a", out / "a", "-y")[1] == "Deleted out/a, but for what Covey did not write: .mine.tmp\n"
+    assert sorted(mine.rglob("*")) == before
+
+
+def test_deleting_the_working_directory(out: Path, covey: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(out / "a")
+    assert covey("rm", ".", "-y")[:2] == (0, "Deleted .\n")
+    assert not (Path("..") / "a").exists()
+
+
+def test_a_hostile_name(out: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    name = "x\x1b[31m\u202ey"
+    (out / "b").rename(out / name)
+    (out / name / "environment.json").write_text("{")  # a warning tells
+    for words in ((), ("--json",), ("tail", name), ("rm", name, "-y")):
+        main(["runs", *words])
+    printed, warned = capfdbinary.readouterr()
+    for text in (printed, warned):
+        assert b"\x1b[31m" not in text
+        assert "\u202e".encode() not in text
+    assert b"x[31my" in printed
+    assert rb"x\x1b[31m\u202ey/environment.json cannot be read" in warned
+
+
+def test_a_path_that_is_no_text(out: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    folder = out.absolute() / os.fsdecode(b"run-\xff")
+    try:
+        (out / "b").rename(folder)
+    except OSError:
+        pytest.skip("this file system takes only text as names")
+    assert main(["runs", "path", "run-?"]) == 0
+    assert capfdbinary.readouterr().out == os.fsencode(folder) + b"\n"
 
 
 def test_deleting_an_evaluation_and_a_link(out: Path, covey: Command, tmp_path: Path) -> None:

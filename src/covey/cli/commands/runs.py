@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
+from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -65,10 +66,13 @@ def run(arguments: argparse.Namespace) -> int:
     if not named:
         raise ConfigError(f"covey runs {action} needs a run: covey runs {action} RUN. `covey runs` lists them.")
     folder = Path(arguments.folder)
-    entries = [RunStore(folder if folder.is_dir() else Path()).select(name) for name in named]
+    store = RunStore(folder if folder.is_dir() else Path())
+    entries = [store.select(name) for name in named]
+    if action == "rm":  # each once
+        entries = [*{Path(entry.path).absolute(): entry for entry in entries}.values()]
     for entry in entries:
         if action == "path":
-            print(Path(entry.path).absolute())
+            _print_path(Path(entry.path).absolute())
         elif action == "tail":
             _tail(Path(entry.path), 20 if arguments.lines is None else arguments.lines, follow=arguments.follow)
         else:
@@ -106,7 +110,7 @@ def _list(store: RunStore, arguments: argparse.Namespace) -> int:
         return 0
     console = config_arguments.make_console()
     if not entries:
-        console.print(f"There are no runs in {store.root}.", markup=False, highlight=False)
+        console.print(f"There are no runs in {_readable(str(store.root))}.", markup=False, highlight=False)
         return 0
     _print_table(console, entries, differences if arguments.baseline is not None else None)
     for entry in entries:
@@ -183,6 +187,13 @@ def _local(started: str | None) -> str:
         return ""
 
 
+def _print_path(path: Path) -> None:
+    """Print a path as it is, also one that is no text; on a terminal as text that is safe to print."""
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="surrogateescape")
+    print(_readable(str(path)) if sys.stdout.isatty() else path)
+
+
 def _tail(folder: Path, lines: int, *, follow: bool) -> None:
     """Print the end of a run's log, and with `follow` what is added, until the run ends."""
     from covey.runlog.directory import RunDirectory
@@ -233,11 +244,12 @@ def _remove(entry: Entry, *, ask: bool) -> None:
             f"{folder} is a link to {folder.readlink()}: delete that run, or remove the link by hand."
         )
     run.refuse_locked()
-    if ask and not _agreed(f"Delete {folder} ({entry.status}, {_size(folder)})?"):
-        print(f"{folder} stays.")
+    name = _readable(entry.path)
+    if ask and not _agreed(f"Delete {name} ({entry.status}, {_size(folder)})?"):
+        print(f"{name} stays.")
         return
-    left = run.delete()
-    print(f"Deleted {folder}" + (f", but for what Covey did not write: {', '.join(left)}" if left else ""))
+    left = _readable(", ".join(run.delete()))
+    print(f"Deleted {name}" + (f", but for what Covey did not write: {left}" if left else ""))
 
 
 def _agreed(question: str) -> bool:

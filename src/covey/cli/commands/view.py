@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +30,9 @@ def run(arguments: argparse.Namespace) -> int:
     from covey.view.server import serve
 
     serve(Path(arguments.folder), arguments.port, announce=_announce, open_page=not arguments.no_open)
+    sys.stdout.flush()
+    if any(not thread.daemon for thread in threading.enumerate() if thread is not threading.main_thread()):
+        os._exit(0)  # Python would wait for what is still being computed for requests that were cut off
     return 0
 
 

@@ -100,7 +100,8 @@ def sources_of(root: Path) -> list[Source]:
 
 def tags_of(root: Path) -> list[str]:
     """The thinking tag and the answer tag of a run's completions."""
-    tags = _config(RunDirectory(root)).get("rewards") or {}
+    found = _config(RunDirectory(root)).get("rewards")
+    tags = found if isinstance(found, dict) else {}
     return [str(tags.get("think_tag") or "think"), str(tags.get("answer_tag") or "answer")]
 
 
