@@ -5,7 +5,6 @@
 // covey.completions.show(root, provider, {source, row, q, chosen}) builds the viewer in the element `root`, beginning
 //   with this source, completion and search if given; `chosen(source, row)` is called when one is selected. Returns
 //   {refresh()}, to be called when the run's files have changed: it keeps what is selected.
-// covey.completions.embedded(data): the provider of a report, {tags, sources, groups}.
 // covey.completions.remote(get, id): the provider of a run in `covey view`; get(path, parameters) promises its JSON.
 //
 // A provider has sources(): [{source, kind, title, steps, tags}]; list(query): {total, count, rows, facets} with a page of
@@ -352,7 +351,7 @@
     return { refresh: () => refresh().catch(failed) };
   };
 
-  Object.assign(covey.completions, { show, embedded, remote });
+  Object.assign(covey.completions, { show, remote });
 
   // A report holds its completions, compressed.
   const unpacked = async (text) => {

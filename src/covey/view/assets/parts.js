@@ -140,5 +140,5 @@ covey.parts = (() => {
     status.hidden = !text;
   };
 
-  return { NONE, ago, announce, badge, difference, figure, get, interval, intervalBar, isShare, link, load, post, progress, query, renew, section, setName, table, tabs, tagsOf, time, tokens };
+  return { NONE, ago, announce, badge, difference, figure, get, interval, intervalBar, isShare, link, load, post, progress, renew, section, setName, table, tabs, tagsOf, time, tokens };
 })();
