@@ -238,11 +238,16 @@ covey.charts = (() => {
       root.hidden = !data.sections.length;
       const now = JSON.stringify(data.sections.map(([heading, panels]) => [heading, panels.map((panel) => [panel.key, panel.title, isZero(panel), panel.series.map((one) => one.label)])]));
       outdated = dialog.open && now !== structure;
-      if (now !== structure && !dialog.open) {
+      const renewed = now !== structure && !dialog.open;
+      const top = (figure) => figure.getBoundingClientRect().top;
+      const read = renewed ? [...charts.values()].map((one) => one.figure).find((figure) => top(figure) > 0 && top(figure) < innerHeight) : null;
+      const before = read && top(read);
+      if (renewed) {
         structure = now;
         arrange();
       }
       for (const [, panels] of data.sections) for (const panel of panels) charts.get(panel.key)?.update(panel);
+      if (read?.isConnected) scrollBy({ top: top(read) - before, behavior: "instant" }); // new charts above it have pushed it down
     };
     return { show };
   };

@@ -286,7 +286,7 @@
       pages = new Map([[0, found.rows]]);
       total = found.total;
       offer(found.facets);
-      counted.ariaLive = keep ? "off" : "polite"; // a run that trains is no news
+      counted.setAttribute("aria-live", keep ? "off" : "polite"); // that a run goes on is no news
       covey.say(counted, `${total.toLocaleString("en")} of ${found.count.toLocaleString("en")}`);
       if (!keep) list.scrollTop = 0;
       space.style.height = `${total * ROW}px`;

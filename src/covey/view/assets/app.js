@@ -83,7 +83,7 @@
     const single = element("input", { type: "checkbox", checked: covey.kept("keys") !== "off", onchange: () => covey.keep("keys", single.checked ? "on" : "off") });
     const dialog = element("dialog", { class: "form", "aria-label": "Keyboard shortcuts", onclose: () => dialog.remove() }, element("h2", {}, "Keys"),
       element("dl", { class: "keys" }, KEYS.map(([keys, text]) => element("div", {}, element("dt", {}, element("kbd", {}, keys)), element("dd", {}, text)))),
-      element("label", { class: "switch" }, single, " Keys of one letter, digit or sign work"),
+      element("label", { class: "switch" }, single, " Shortcuts of a single key are on"),
       element("form", { method: "dialog" }, element("button", { class: "main-button" }, "Close")));
     document.body.append(dialog);
     dialog.showModal();
