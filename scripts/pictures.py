@@ -43,7 +43,7 @@ def main(kind: str, *given: str) -> None:
         try:
             assert server.stdout is not None
             address = server.stdout.readline().strip()
-            picture(f"{address}#/?baseline={quote(run)}", IMAGES / "view_runs.png", height=760)
+            picture(f"{address}#/?baseline={quote(run)}", IMAGES / "view_runs.png", width=1400, height=620)
             picture(f"{address}#/run?id={quote(run)}", IMAGES / "view_run.png")
             place = f"{address}#/run?id={quote(episodes)}&tab=completions"
             picture(place, IMAGES / "view_episode.png", height=900, script=CALLED)
@@ -51,7 +51,7 @@ def main(kind: str, *given: str) -> None:
             server.terminate()
 
 
-def picture(address: str, target: Path, height: int = HEIGHT, script: str = "return true") -> None:
+def picture(address: str, target: Path, width: int = WIDTH, height: int = HEIGHT, script: str = "return true") -> None:
     """Take a page's picture in both themes once the script answers true, and combine the two along the diagonal."""
     from selenium.webdriver.support.ui import WebDriverWait
 
@@ -60,7 +60,7 @@ def picture(address: str, target: Path, height: int = HEIGHT, script: str = "ret
 
     shots = []
     for dark in (False, True):
-        with browser(WIDTH, height, dark=dark) as driver:
+        with browser(width, height, dark=dark) as driver:
             open_address(driver, address)
             WebDriverWait(driver, 60).until(lambda one: one.execute_script(script))
             shots.append(Image.open(io.BytesIO(base64.b64decode(driver.get_screenshot_as_base64()))).convert("RGB"))

@@ -29,7 +29,7 @@ PAGES = {
     "problems": "#/compare?id=first&id=second%20%3Cb%3E&tab=problems",
     "search": "#/search?q=never%20closed",
 }
-SIZES = {"wide": (1400, 900), "phone": (390, 844), "zoomed": (700, 450)}
+SIZES = {"wide": (1400, 900), "narrow": (1000, 800), "phone": (390, 844), "zoomed": (700, 450)}
 """Windows; the last one is 1400 by 900 with everything at twice its size."""
 
 
