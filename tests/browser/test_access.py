@@ -83,7 +83,8 @@ def test_tab_goes_through_every_control_in_its_order_and_shows_where_it_is(page:
             page.switch_to.active_element.send_keys(Keys.TAB)
             at, outline = page.execute_script(
                 """const one = document.activeElement, style = getComputedStyle(one);
-                return [Number(one.dataset.at_ ?? -1), style.outlineStyle !== "none" && parseInt(style.outlineWidth) > 1]"""
+                const shown = style.outlineStyle !== "none" && parseInt(style.outlineWidth) > 1;
+                return [Number(one.dataset.at_ ?? -1), shown];"""
             )
             assert outline, (place, at, page.execute_script("return document.activeElement.outerHTML.slice(0, 80)"))
             seen.append(at)
