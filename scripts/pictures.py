@@ -23,6 +23,13 @@ from covey.report.page import write_report
 ROOT = Path(__file__).resolve().parents[1]
 IMAGES = ROOT / "docs" / "images"
 WIDTH, HEIGHT = 1240, 1180
+CALLED = """const field = document.querySelector("[name=episode]");
+if (!field.dataset.chosen) {
+  field.dataset.chosen = field.value = "called";
+  field.dispatchEvent(new Event("change"));
+}
+return !!document.querySelector(".card.chosen .call");"""
+"""Shows the episodes that have called a tool; whether they are there."""
 
 
 def main(kind: str, *given: str) -> None:
@@ -36,22 +43,26 @@ def main(kind: str, *given: str) -> None:
         try:
             assert server.stdout is not None
             address = server.stdout.readline().strip()
-            picture(f"{address}#/", IMAGES / "view_runs.png", height=760)
+            picture(f"{address}#/?baseline={quote(run)}", IMAGES / "view_runs.png", width=1400, height=620)
             picture(f"{address}#/run?id={quote(run)}", IMAGES / "view_run.png")
-            picture(f"{address}#/run?id={quote(episodes)}&tab=completions", IMAGES / "view_episode.png", height=900)
+            place = f"{address}#/run?id={quote(episodes)}&tab=completions"
+            picture(place, IMAGES / "view_episode.png", height=900, script=CALLED)
         finally:
             server.terminate()
 
 
-def picture(address: str, target: Path, height: int = HEIGHT) -> None:
-    """Take a page's picture in both themes, and combine the two along the diagonal."""
+def picture(address: str, target: Path, width: int = WIDTH, height: int = HEIGHT, script: str = "return true") -> None:
+    """Take a page's picture in both themes once the script answers true, and combine the two along the diagonal."""
+    from selenium.webdriver.support.ui import WebDriverWait
+
     sys.path.insert(0, str(ROOT / "tests" / "support"))
     from browser import browser, open_address
 
     shots = []
     for dark in (False, True):
-        with browser(WIDTH, height, dark=dark) as driver:
+        with browser(width, height, dark=dark) as driver:
             open_address(driver, address)
+            WebDriverWait(driver, 60).until(lambda one: one.execute_script(script))
             shots.append(Image.open(io.BytesIO(base64.b64decode(driver.get_screenshot_as_base64()))).convert("RGB"))
     light, dark_one = shots
     mask = Image.new("1", light.size, 0)

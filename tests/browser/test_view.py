@@ -6,18 +6,16 @@ The pictures that it takes are kept where `COVEY_PICTURES` names a folder.
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from browser import browser, missing, open_address, resize
+from browser import missing, open_address, resize
 from covey.runlog import read_completions
-from made_run import UGLY, make_run, write_evaluation
+from made_run import UGLY
+from view_pages import command, go, view, wait
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(missing()), reason=missing() or "-")]
 TRAINING = (
@@ -28,50 +26,6 @@ TRAINING = (
     ),
     *("evaluation.max_problems=32", "evaluation.every_steps=5"),
 )
-
-
-@contextmanager
-def _covey(*words: str) -> Iterator[subprocess.Popen[str]]:
-    process = subprocess.Popen(
-        [sys.executable, "-m", "covey", *words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
-    try:
-        yield process
-    finally:
-        process.terminate()
-        process.communicate(timeout=60)
-
-
-@contextmanager
-def _view(folder: Path) -> Iterator[str]:
-    """The address of a view of this folder."""
-    with _covey("view", str(folder), "--port", "0", "--no-open") as server:
-        assert server.stdout is not None
-        yield server.stdout.readline().strip()
-    assert server.returncode == 0
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two comparable runs and one with episodes, of hostile names and texts."""
-    folder = tmp_path_factory.mktemp("view")
-    for seed, name in enumerate(("first", "second <b>")):
-        root = make_run(folder / name, steps=20, seed=seed)
-        write_evaluation(root, 20, [float(problem % 3 <= seed) for problem in range(30)])
-    make_run(folder / "deep" / "episodes", steps=10, tools=True)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def address(made: Path) -> Iterator[str]:
-    with _view(made) as found:
-        yield found
-
-
-@pytest.fixture(scope="module")
-def chromium() -> Iterator[Any]:
-    with browser(1400, 900) as started:
-        yield started
 
 
 @pytest.fixture
@@ -102,20 +56,6 @@ def _click(page: Any, css: str) -> None:
     page.execute_script("arguments[0].click()", _one(page, css))
 
 
-def _go(page: Any, hash_: str) -> None:
-    """Go to a page of the app, and wait for it."""
-    page.execute_script("document.querySelector('main').replaceChildren(); location.hash = arguments[0]", hash_)
-    _wait(page, lambda: _all(page, "main .page") and not _all(page, "[aria-busy]:not([hidden] *)"))
-
-
-def _wait(page: Any, found: Callable[[], Any], seconds: float = 300) -> Any:
-    from selenium.common.exceptions import StaleElementReferenceException
-    from selenium.webdriver.support.ui import WebDriverWait
-
-    wait = WebDriverWait(page, seconds, ignored_exceptions=[StaleElementReferenceException])
-    return wait.until(lambda _: found())
-
-
 def _picture(page: Any, name: str) -> None:
     if folder := os.environ.get("COVEY_PICTURES"):
         for dark in (False, True):
@@ -133,47 +73,47 @@ def _reward_path(page: Any) -> str:
 def test_a_walk_while_a_run_trains(chromium: Any, tmp_path: Path) -> None:
     """The list, curves that move, a completion as it is on disk, and the comparison with an earlier run."""
     out = f"output_dir={tmp_path}"
-    with _covey("train", out, "run_name=before", "training.max_steps=5", *TRAINING) as earlier:
+    with command("train", out, "run_name=before", "training.max_steps=5", *TRAINING) as earlier:
         said, _ = earlier.communicate(timeout=900)
     assert earlier.returncode == 0, said
     words = ("train", out, "run_name=now", "training.temperature=0.9", "training.max_steps=12", *TRAINING)
-    with _view(tmp_path) as address, _covey(*words) as training:
+    with view(tmp_path) as address, command(*words) as training:
         chromium.get_log("browser")
         open_address(chromium, address)
         now = 'tr[data-id="now"]'
-        _wait(chromium, lambda: _all(chromium, f"{now} .badge.training"))  # it has appeared by itself
+        wait(chromium, lambda: _all(chromium, f"{now} .badge.training"))  # it has appeared by itself
         assert _one(chromium, 'tr[data-id="before"] .badge').text == "finished"
         _picture(chromium, "runs")
 
         _one(chromium, f"{now} td.name a").click()
-        before = _wait(chromium, lambda: _reward_path(chromium))
+        before = wait(chromium, lambda: _reward_path(chromium))
         steps = _one(chromium, ".run-top .steps").text
-        _wait(chromium, lambda: _reward_path(chromium) not in ("", before))
+        wait(chromium, lambda: _reward_path(chromium) not in ("", before))
         assert _one(chromium, ".run-top .steps").text != steps
         _picture(chromium, "run")
 
         _click(chromium, "#tab-completions")
-        _wait(chromium, lambda: _all(chromium, "#completions-browser .line"))
+        wait(chromium, lambda: _all(chromium, "#completions-browser .line"))
         _click(chromium, "#completions-browser .line")
         body = ".card.chosen .body"  # drawn again with each step
-        shown = _wait(chromium, lambda: [one.get_attribute("textContent") for one in _all(chromium, body)])[0]
+        shown = wait(chromium, lambda: [one.get_attribute("textContent") for one in _all(chromium, body)])[0]
         (written,) = read_completions(tmp_path / "now" / "completions" / "step-000001.parquet")[0]["completion"]
         assert shown == written["content"]
         _picture(chromium, "completion")
 
         said, _ = training.communicate(timeout=900)
         assert training.returncode == 0, said
-        _wait(chromium, lambda: _one(chromium, ".run-top .badge").text == "finished")
-        _go(chromium, "#/")
+        wait(chromium, lambda: _one(chromium, ".run-top .badge").text == "finished")
+        go(chromium, "#/")
         for name in ("before", "now"):
             _click(chromium, f'tr[data-id="{name}"] input')
         _one(chromium, ".picked .main-button").click()
-        _wait(chromium, lambda: "2 runs compared" in _one(chromium, "main").text)
-        row = _wait(chromium, lambda: _all(chromium, '[aria-label="Paired differences"] tbody tr'))[0].text
+        wait(chromium, lambda: "2 runs compared" in _one(chromium, "main").text)
+        row = wait(chromium, lambda: _all(chromium, '[aria-label="Paired differences"] tbody tr'))[0].text
         assert "32" in row
         assert "p = " in row
         _click(chromium, "#tab-curves")
-        _wait(chromium, lambda: len(_all(chromium, ".charts .bold")) > 10)
+        wait(chromium, lambda: len(_all(chromium, ".charts .bold")) > 10)
         labels = {one.text.split()[0] for one in _all(chromium, "[data-panel=reward-0] .legend button")}
         assert labels == {"before", "now"}
         assert chromium.get_log("browser") == []
@@ -183,7 +123,7 @@ def test_the_token_leaves_the_address(page: Any, address: str) -> None:
     assert "token=" in address
     assert "token" not in page.current_url
     page.refresh()
-    _wait(page, lambda: _all(page, "tr[data-id]"))
+    wait(page, lambda: _all(page, "tr[data-id]"))
 
 
 def test_the_list_is_sorted_filtered_and_compared_with_a_baseline(page: Any) -> None:
@@ -202,7 +142,7 @@ def test_the_list_is_sorted_filtered_and_compared_with_a_baseline(page: Any) -> 
     search.send_keys(" nothing")
     assert names() == []
     assert "No run matches" in _one(page, ".empty").text
-    _go(page, "#/?baseline=first&sort=name")
+    go(page, "#/?baseline=first&sort=name")
     difference = _one(page, 'tr[data-id="second <b>"] td.difference').text
     assert difference.startswith("+33.3 [")  # 20 of 30 instead of 10
     assert "p = 0.002" in difference
@@ -215,17 +155,17 @@ def test_tags_and_notes_are_edited_and_stored(page: Any, made: Path) -> None:
     tags.send_keys("good, <i>odd</i>, good")
     note.send_keys(UGLY[0])
     _click(page, "dialog .main-button")
-    _wait(page, lambda: not _all(page, "dialog"))
+    wait(page, lambda: not _all(page, "dialog"))
     shown = [one.text for one in _all(page, 'tr[data-id="first"] .tag-chip')]
     assert shown == ["good", "<i>odd</i>"]
-    _wait(page, lambda: UGLY[0] in _one(page, 'tr[data-id="first"]').text)
+    wait(page, lambda: UGLY[0] in _one(page, 'tr[data-id="first"]').text)
     page.refresh()
-    _wait(page, lambda: _all(page, 'tr[data-id="first"] .tag-chip'))
+    wait(page, lambda: _all(page, 'tr[data-id="first"] .tag-chip'))
     assert [one.text for one in _all(page, 'tr[data-id="first"] .tag-chip')] == shown
 
 
 def test_a_page_shows_what_the_report_shows(page: Any) -> None:
-    _go(page, "#/run?id=first")
+    go(page, "#/run?id=first")
     assert _one(page, "h1").text == "starter </title><script>window.pwned = 3</script> on arithmetic"
     for css in (".gain", ".findings li", ".facts dt", "[data-panel=accuracy] .band"):
         assert _all(page, css), css
@@ -235,13 +175,13 @@ def test_a_page_shows_what_the_report_shows(page: Any) -> None:
 
 
 def test_hostile_completions_stay_text_and_two_runs_answers_are_side_by_side(page: Any) -> None:
-    _go(page, "#/run?id=first&tab=completions")
+    go(page, "#/run?id=first&tab=completions")
     for place in range(len(UGLY)):
         page.execute_script(f"document.querySelectorAll('.line')[{place}].click()")
         ugly = UGLY[place].replace("\x00", "\u2400").replace("\x1b", "\u241b")
-        _wait(page, lambda ugly=ugly: _text(page, ".card.chosen .body").startswith(ugly))
+        wait(page, lambda ugly=ugly: _text(page, ".card.chosen .body").startswith(ugly))
     assert page.execute_script("return document.querySelectorAll('main img, main script').length") == 0
-    _go(page, "#/compare?id=first&id=second%20%3Cb%3E&tab=problems")
+    go(page, "#/compare?id=first&id=second%20%3Cb%3E&tab=problems")
     assert "1 to 10 of 10 problems" in _one(page, ".count").text
     first = _one(page, ".pair")
     assert [one.text for one in first.find_elements("css selector", "h4")] == ["first", "second <b>"]
@@ -251,12 +191,12 @@ def test_hostile_completions_stay_text_and_two_runs_answers_are_side_by_side(pag
 
 
 def test_search_over_all_runs_opens_the_completion(page: Any) -> None:
-    _go(page, "#/search?q=never%20closed")
-    hits = _wait(page, lambda: _all(page, ".hits a"))
+    go(page, "#/search?q=never%20closed")
+    hits = wait(page, lambda: _all(page, ".hits a"))
     assert "<mark>" not in hits[0].text
     assert _one(page, ".hits mark").text == "never closed"
     page.execute_script("arguments[0].click()", hits[0])
-    _wait(page, lambda: "never closed" in _text(page, ".card.chosen"))
+    wait(page, lambda: "never closed" in _text(page, ".card.chosen"))
 
 
 def test_everything_by_keyboard(page: Any) -> None:
@@ -265,7 +205,7 @@ def test_everything_by_keyboard(page: Any) -> None:
     def press(*keys: str) -> None:
         page.switch_to.active_element.send_keys(*keys)
 
-    _go(page, "#/?sort=name")
+    go(page, "#/?sort=name")
     press("j", "j")
     assert page.execute_script("return document.activeElement.textContent") == "first"
     press("x", "j", "x")
@@ -279,7 +219,7 @@ def test_everything_by_keyboard(page: Any) -> None:
     assert _one(page, "input[type=search]").get_attribute("value") == "c"
     press(Keys.BACKSPACE, Keys.ESCAPE)
     press("c")
-    _wait(page, lambda: "2 runs compared" in _one(page, "main").text)
+    wait(page, lambda: "2 runs compared" in _one(page, "main").text)
     press("3")
     assert _one(page, "#tab-problems").get_attribute("aria-selected") == "true"
     press(Keys.ARROW_LEFT)
@@ -292,20 +232,20 @@ def test_everything_by_keyboard(page: Any) -> None:
 def test_a_phone_has_no_sideways_scrolling(page: Any) -> None:
     resize(page, 390, 800)
     for place in ("#/", "#/run?id=first", "#/run?id=first&tab=completions", "#/compare?id=first&id=second%20%3Cb%3E"):
-        _go(page, place)
+        go(page, place)
         assert page.execute_script("return document.documentElement.scrollWidth") <= 390, place
 
 
 def test_what_cannot_be_shown_is_said(page: Any) -> None:
-    _go(page, "#/run?id=nowhere")
+    go(page, "#/run?id=nowhere")
     assert "nowhere" in _one(page, ".problem").text
     assert page.get_log("browser")  # the refused request
-    _go(page, "#/compare?id=first")
+    go(page, "#/compare?id=first")
     assert "two runs" in _one(page, ".problem").text
 
 
 def test_a_lost_connection_is_said(chromium: Any, made: Path) -> None:
-    with _view(made) as address:
+    with view(made) as address:
         open_address(chromium, address)
-    _wait(chromium, lambda: "connection is lost" in _one(chromium, "#connection").text)
+    wait(chromium, lambda: "connection is lost" in _one(chromium, "#connection").text)
     chromium.get_log("browser")  # the lost connection

@@ -53,15 +53,15 @@ class Guard:
     def _refused(self, request: Request) -> Response | None:
         host = request.headers.get("host", "")
         if _name(host) not in HOSTS:
-            return _refuse(403, f"This server answers only at {', '.join(HOSTS)}.")
+            return _refuse(request, 403, f"This server answers only at {', '.join(HOSTS)}.")
         if not any(secrets.compare_digest(given.encode(), self._token.encode()) for given in self._given(request)):
-            return _refuse(401, "Open the address that `covey view` printed: it ends with ?token=… .")
+            return _refuse(request, 401, "Open the address that `covey view` printed: it ends with ?token=… .")
         if request.method in ("GET", "HEAD"):
             return None
         if request.headers.get("origin", f"http://{host}") != f"http://{host}":
-            return _refuse(403, "Another page may not change anything here.")
+            return _refuse(request, 403, "Another page may not change anything here.")
         if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
-            return _refuse(415, "What is written here is sent as application/json.")
+            return _refuse(request, 415, "What is written here is sent as application/json.")
         return None
 
     def _given(self, request: Request) -> list[str]:
@@ -77,5 +77,7 @@ def _name(host: str) -> str | None:
         return None
 
 
-def _refuse(status: int, reason: str) -> Response:
+def _refuse(request: Request, status: int, reason: str) -> Response:
+    if "text/html" in request.headers.get("accept", ""):  # somebody has opened the address
+        return Response(f"{reason}\n", status, media_type="text/plain")
     return Json({"error": reason}, status)

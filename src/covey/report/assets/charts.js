@@ -47,7 +47,9 @@ covey.charts = (() => {
     const offerAxes = () => {
       const offered = Object.keys(AXES).filter((name) => data.axes.length && data.axes.every((one) => one[name]?.length));
       if (!offered.includes(axis)) axis = "step";
-      axisField.replaceChildren(...offered.map((name) => option(name, { step: "step", seconds: "time", tokens: "tokens" }[name])));
+      if ([...axisField.options].map((one) => one.value).join() !== offered.join()) {
+        axisField.replaceChildren(...offered.map((name) => option(name, { step: "step", seconds: "time", tokens: "tokens" }[name])));
+      }
       axisField.value = axis;
     };
     const zoom = (wanted) => {
@@ -201,28 +203,34 @@ covey.charts = (() => {
       return {
         figure,
         refresh,
+        fits: (newer) => JSON.stringify([newer.title, newer.series.map((one) => [one.label, one.colour])]) === JSON.stringify([panel.title, panel.series.map((one) => [one.label, one.colour])]),
         update: (newer) => { panel = newer; refresh(); },
         point: (x) => { nameValues(x); if (drawing) { if (x === null) drawing.hide(); else drawing.show(x); } },
       };
     };
 
     // --- all of them ----------------------------------------------------------------------------------------------------
+    // Charts that there are already move as they are: the page keeps its height, its focus and what is folded out.
     const arrange = () => {
+      const before = new Map(charts);
+      const open = new Set([...root.querySelectorAll("details[open]")].map((one) => one.dataset.of));
+      const active = document.activeElement;
       charts.clear();
-      watch.disconnect();
-      onScreen.clear();
       const made = data.sections.map(([heading, panels]) => {
         const of = (some) => element("div", { class: "panels" }, some.map((panel) => {
-          charts.set(panel.key, chart(panel));
+          const old = before.get(panel.key);
+          charts.set(panel.key, old?.fits(panel) ? old : chart(panel));
           return charts.get(panel.key).figure;
         }));
         const zero = panels.filter(isZero);
         const other = panels.filter((panel) => !isZero(panel));
         const names = zero.map((panel) => panel.title).join(", ");
         return [element("h2", {}, heading), other.length ? of(other) : null,
-          zero.length ? element("details", { class: "zero" }, element("summary", {}, `0 throughout: ${names}`), of(zero)) : null];
+          zero.length ? element("details", { class: "zero", "data-of": heading, open: open.has(heading) }, element("summary", {}, `0 throughout: ${names}`), of(zero)) : null];
       });
       root.replaceChildren(controls, ...made.flat().filter(Boolean), dialog);
+      before.forEach((old, key) => { if (charts.get(key) !== old) { watch.unobserve(old.figure); onScreen.delete(old.figure); } });
+      if (root.contains(active)) active.focus({ preventScroll: true });
     };
     const show = (newer) => {
       data = newer;
@@ -230,11 +238,16 @@ covey.charts = (() => {
       root.hidden = !data.sections.length;
       const now = JSON.stringify(data.sections.map(([heading, panels]) => [heading, panels.map((panel) => [panel.key, panel.title, isZero(panel), panel.series.map((one) => one.label)])]));
       outdated = dialog.open && now !== structure;
-      if (now !== structure && !dialog.open) {
+      const renewed = now !== structure && !dialog.open;
+      const top = (figure) => figure.getBoundingClientRect().top;
+      const read = renewed ? [...charts.values()].map((one) => one.figure).find((figure) => top(figure) > 0 && top(figure) < innerHeight) : null;
+      const before = read && top(read);
+      if (renewed) {
         structure = now;
         arrange();
       }
       for (const [, panels] of data.sections) for (const panel of panels) charts.get(panel.key)?.update(panel);
+      if (read?.isConnected) scrollBy({ top: top(read) - before, behavior: "instant" }); // new charts above it have pushed it down
     };
     return { show };
   };

@@ -15,7 +15,7 @@ covey.completions = (() => {
     return made;
   };
   const readable = (text) => text.replace(/[\u0000-\u0008\u000b-\u001f]/g, (c) => String.fromCharCode(0x2400 + c.charCodeAt(0)));
-  const number = (value, digits = 2) => (value == null ? "–" : value.toFixed(digits).replace("-", "−"));
+  const number = (value, digits = 2) => (value == null ? "–" : value.toFixed(digits).replace(/^-(?=[0.]*$)/, "").replace("-", "−")); // no −0
   const words = (name) => name.replaceAll("_", " ");
   const some = (count, name) => `${count.toLocaleString("en")} ${name}${count === 1 ? "" : "s"}`;
 

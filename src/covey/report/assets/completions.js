@@ -5,7 +5,6 @@
 // covey.completions.show(root, provider, {source, row, q, chosen}) builds the viewer in the element `root`, beginning
 //   with this source, completion and search if given; `chosen(source, row)` is called when one is selected. Returns
 //   {refresh()}, to be called when the run's files have changed: it keeps what is selected.
-// covey.completions.embedded(data): the provider of a report, {tags, sources, groups}.
 // covey.completions.remote(get, id): the provider of a run in `covey view`; get(path, parameters) promises its JSON.
 //
 // A provider has sources(): [{source, kind, title, steps, tags}]; list(query): {total, count, rows, facets} with a page of
@@ -76,11 +75,10 @@
   };
 
   // --- the viewer --------------------------------------------------------------------------------------------------
-  const control = (tag, name, label, options = {}) => {
+  const control = (tag, name, label) => {
     const made = element(tag);
     made.name = name;
     made.setAttribute("aria-label", label);
-    for (const [value, text] of Object.entries(options)) made.append(new Option(text, value));
     return made;
   };
   const show = (root, provider, { source = null, row = null, q = "", chosen: told = () => {} } = {}) => {
@@ -97,7 +95,7 @@
       truncated: control("input", "truncated", "truncated"),
     };
     fields.search.type = "search";
-    fields.search.placeholder = "Search prompts and completions";
+    fields.search.placeholder = "Search the texts";
     fields.search.value = q;
     fields.truncated.type = "checkbox";
     const truncated = element("label");
@@ -136,18 +134,16 @@
         episode: fields.episode.value, sort: fields.sort.value, truncated: fields.truncated.checked ? "1" : "" };
       return { ...Object.fromEntries(Object.entries(given).filter(([, value]) => value)), offset, limit: PAGE };
     };
-    const valueOrFirst = (value, found) => (value in found ? value : Object.keys(found)[0] ?? "");
-    const options = (field, found) => { // keeps what is selected
+    const options = (field, found) => { // pairs of a value and its text; keeps what is selected
       const before = field.value;
-      if ([...field.options].map((one) => one.value).join() === Object.keys(found).join()) return;
-      field.replaceChildren(...Object.entries(found).map(([value, text]) => new Option(text, value)));
-      field.value = valueOrFirst(before, found);
+      if (JSON.stringify([...field.options].map((one) => [one.value, one.text])) === JSON.stringify(found)) return;
+      field.replaceChildren(...found.map(([value, text]) => new Option(text, value)));
+      field.value = found.some(([value]) => value === before) ? before : found[0]?.[0] ?? "";
     };
     const offer = ({ outcomes, ends, has }) => {
-      const named = (values, before = "") => Object.fromEntries(values.map((name) => [before ? `=${name}` : name, before + words(name)]));
-      options(fields.outcome, { "": "all outcomes", ...(outcomes.length ? { "not right": "not right" } : {}), ...named(outcomes) });
-      options(fields.episode, { "": "all episodes", ...EPISODES, ...named(ends, "ended: ") });
-      options(fields.sort, Object.fromEntries(Object.entries(ORDERS).filter(([name]) => name === "step" || has.includes(name.split("-")[0]))));
+      options(fields.outcome, [["", "all outcomes"], ...(outcomes.length ? [["not right", "not right"]] : []), ...outcomes.map((name) => [name, words(name)])]);
+      options(fields.episode, [["", "all episodes"], ...Object.entries(EPISODES), ...ends.map((name) => [`=${name}`, `ended: ${words(name)}`])]);
+      options(fields.sort, Object.entries(ORDERS).filter(([name]) => name === "step" || has.includes(name.split("-")[0])));
       fields.episode.hidden = !has.includes("calls");
       truncated.hidden = !has.includes("truncated");
       fields.outcome.hidden = !outcomes.length;
@@ -201,6 +197,10 @@
       highlight();
     };
 
+    const toList = () => {
+      root.classList.remove("opened");
+      list.focus({ preventScroll: true });
+    };
     const highlight = () => { // what was searched for
       if (!globalThis.Highlight) return;
       const wanted = fields.search.value.toLowerCase();
@@ -248,10 +248,7 @@
       head.append(element("p", "", facts.join(" · ")));
       const back = element("button", "back", "← list");
       back.type = "button";
-      back.addEventListener("click", () => {
-        root.classList.remove("opened");
-        list.focus();
-      });
+      back.addEventListener("click", toList);
       const cards = element("div", "cards");
       const how = { tags: of.tags, most, inThinking: group.prompt.trimEnd().endsWith(`<${of.tags[0]}>`) };
       let above;
@@ -283,13 +280,14 @@
       const now = asked;
       const found = await provider.list(query(0));
       if (now !== asked) return;
-      notes.textContent = (found.damaged ?? []).join(" ");
+      covey.say(notes, (found.damaged ?? []).join(" "));
       form.hidden = false;
       stale = keep ? pages : new Map();
       pages = new Map([[0, found.rows]]);
       total = found.total;
       offer(found.facets);
-      counted.textContent = `${total.toLocaleString("en")} of ${found.count.toLocaleString("en")}`;
+      counted.setAttribute("aria-live", keep ? "off" : "polite"); // that a run goes on is no news
+      covey.say(counted, `${total.toLocaleString("en")} of ${found.count.toLocaleString("en")}`);
       if (!keep) list.scrollTop = 0;
       space.style.height = `${total * ROW}px`;
       drawn = "";
@@ -304,12 +302,12 @@
     };
     const refresh = async ({ begin = false } = {}) => {
       sources = await provider.sources();
-      options(fields.source, Object.fromEntries(sources.map((one) => [one.source, one.title + (one.count == null ? "" : ` (${one.count.toLocaleString("en")})`)])));
+      options(fields.source, sources.map((one) => [one.source, one.title + (one.count == null ? "" : ` (${one.count.toLocaleString("en")})`)]));
       if (begin && sources.some((one) => one.source === source)) fields.source.value = source;
       source = null;
       fields.source.hidden = sources.length < 2;
       const steps = about().steps ?? [];
-      options(fields.step, { "": "all steps", ...Object.fromEntries(steps.map((step) => [step, `step ${step}`])) });
+      options(fields.step, [["", "all steps"], ...steps.map((step) => [String(step), `step ${step}`])]);
       fields.step.hidden = steps.length < 2;
       await filter({ keep: !begin });
     };
@@ -334,8 +332,9 @@
       list.scrollTop = Math.min(Math.max(list.scrollTop, (at + 1) * ROW - list.clientHeight), at * ROW);
       choose(at, false).catch(failed);
     });
+    detail.addEventListener("keydown", (event) => { if (event.key === "Escape") toList(); });
     form.addEventListener("submit", (event) => event.preventDefault()); // Enter must not reload the page
-    const failed = (error) => { notes.textContent = `This could not be read: ${error.message}`; };
+    const failed = (error) => covey.say(notes, `This could not be read: ${error.message}`);
     let waiting = 0;
     fields.search.addEventListener("input", () => {
       clearTimeout(waiting);
@@ -352,7 +351,7 @@
     return { refresh: () => refresh().catch(failed) };
   };
 
-  Object.assign(covey.completions, { show, embedded, remote });
+  Object.assign(covey.completions, { show, remote });
 
   // A report holds its completions, compressed.
   const unpacked = async (text) => {

@@ -1,5 +1,6 @@
 "use strict";
-// What every page needs: elements whose text stays text, the theme, and the mark of the section that is being read.
+// What every page needs: elements whose text stays text, live regions, the theme, and the mark of the section that is being
+// read.
 globalThis.covey = (() => {
   const element = (tag, attributes = {}, ...children) => {
     const made = document.createElement(tag);
@@ -11,6 +12,9 @@ globalThis.covey = (() => {
     made.append(...children.flat().filter((child) => child !== null && child !== undefined && child !== false));
     return made;
   };
+  // For live regions: a screen reader speaks whenever the text of one is set, be it the same.
+  const say = (region, text) => { if (region.textContent !== text) region.textContent = text; };
+  const current = (link, is, kind) => { if (is) link.setAttribute("aria-current", kind); else link.removeAttribute("aria-current"); };
   // Kept from visit to visit, where the browser stores anything.
   const kept = (name) => {
     try { return localStorage.getItem(`covey-${name}`); } catch { return null; }
@@ -36,9 +40,9 @@ globalThis.covey = (() => {
     const watch = new IntersectionObserver((entries) => {
       for (const { target, isIntersecting } of entries) if (isIntersecting) seen.add(target.id); else seen.delete(target.id);
       const [first] = [...links.keys()].filter((id) => seen.has(id)).reverse();
-      for (const [id, link] of links) link.toggleAttribute("aria-current", id === first);
+      for (const [id, link] of links) current(link, id === first, "true");
     }, { rootMargin: "-60px 0px -40%" });
     for (const id of links.keys()) watch.observe(document.getElementById(id));
   });
-  return { element, keep, kept };
+  return { current, element, keep, kept, say };
 })();

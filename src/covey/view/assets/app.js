@@ -19,7 +19,7 @@
     visit += 1;
     const now = visit;
     page = {};
-    for (const link of document.querySelectorAll("nav a")) link.toggleAttribute("aria-current", link.hash === `#/${name}`);
+    for (const link of document.querySelectorAll("nav a")) covey.current(link, link.hash === `#/${name}`, "page");
     document.querySelectorAll("dialog[open]").forEach((dialog) => dialog.close());
     main.setAttribute("aria-busy", "true");
     const root = element("div", { class: "page" });
@@ -29,11 +29,13 @@
       page = drawn ?? {};
     } catch (error) {
       if (now !== visit) return;
+      document.title = "Not shown · Covey";
       root.replaceChildren(element("h1", {}, "This cannot be shown"), element("p", { class: "problem", role: "alert" }, error.message),
         element("p", {}, element("a", { href: "#/" }, "All runs")));
     }
     main.replaceChildren(root);
     main.removeAttribute("aria-busy");
+    main.setAttribute("aria-label", document.title.replace(/ · Covey$/, "")); // said when it gets the focus
     scrollTo(0, 0);
     if (now > 1) main.focus({ preventScroll: true });
   };
@@ -51,7 +53,7 @@
       waiting = null;
       const began = performance.now();
       try {
-        await page.changed?.(taken);
+        if (await page.changed?.(taken) !== false) announce("");
       } catch (error) {
         announce(error.message);
       }
@@ -68,18 +70,20 @@
     events = new EventSource("/api/events");
     events.addEventListener("changed", (event) => changed(JSON.parse(event.data).runs));
     events.addEventListener("runs", () => changed(null));
-    events.addEventListener("error", () => announce("The connection is lost: what you see may be old. Start `covey view` again if it was stopped."));
-    events.addEventListener("open", () => {
-      announce("");
-      changed(null); // what has changed before
-    });
+    events.addEventListener("error", () => announce(events.readyState === EventSource.CLOSED
+      ? "The server does not know this page, so what you see may be old: `covey view` was started again. Open the address that it has printed."
+      : "The connection is lost: what you see may be old. Start `covey view` again if it was stopped."));
+    events.addEventListener("open", () => changed(null)); // what has changed before
   };
   document.addEventListener("visibilitychange", listen);
   listen();
 
+  // Whoever speaks to the computer, or hits keys by accident, can turn off those that act alone.
   const help = () => {
+    const single = element("input", { type: "checkbox", checked: covey.kept("keys") !== "off", onchange: () => covey.keep("keys", single.checked ? "on" : "off") });
     const dialog = element("dialog", { class: "form", "aria-label": "Keyboard shortcuts", onclose: () => dialog.remove() }, element("h2", {}, "Keys"),
       element("dl", { class: "keys" }, KEYS.map(([keys, text]) => element("div", {}, element("dt", {}, element("kbd", {}, keys)), element("dd", {}, text)))),
+      element("label", { class: "switch" }, single, " Shortcuts of a single key are on"),
       element("form", { method: "dialog" }, element("button", { class: "main-button" }, "Close")));
     document.body.append(dialog);
     dialog.showModal();
@@ -87,6 +91,10 @@
   const go = (hash) => () => { location.hash = hash; };
   const everywhere = { "?": help, r: go("#/"), s: go("#/search"), "/": () => main.querySelector("input[type=search]")?.focus() };
   document.getElementById("keys").addEventListener("click", help);
+  document.querySelector(".skip").addEventListener("click", (event) => { // its address names no page
+    event.preventDefault();
+    main.focus();
+  });
   document.addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
     if (event.target.closest("input:not([type=checkbox]), select, textarea")) {
@@ -94,7 +102,7 @@
       return;
     }
     const act = page.keys?.[event.key] ?? everywhere[event.key];
-    if (!act) return;
+    if (!act || covey.kept("keys") === "off") return;
     event.preventDefault();
     act();
   });

@@ -3,7 +3,7 @@
 // same problems.
 (() => {
   const { element } = covey;
-  const { badge, difference, figure, get, interval, link, load, section, table, tabs, time, tokens } = covey.parts;
+  const { badge, difference, figure, get, interval, link, load, section, setName, table, tabs, time, tokens } = covey.parts;
   const PAGE = 10;
   const colour = (number) => {
     const mark = element("i");
@@ -35,7 +35,7 @@
     const paired = section("Paired differences",
       element("p", { class: "small" }, `On the same problems, from ${labels[0]}. Differences of shares are in points, in brackets their 95% interval. p: McNemar's exact test, or a sign-flip permutation test if problems have several completions.`),
       table(["run", "set", "figure", "problems", labels[0], "this run", "difference", "gained / lost"], tests.map((one) => [name(one.at),
-        one.name && one.name + (one.steps ? ` (steps ${one.steps.join(" and ")})` : ""), one.metric && one.metric.replaceAll("_", " ") + (one.grader ? ` (grader: ${one.grader})` : ""),
+        one.name && setName(one.name) + (one.steps ? ` (steps ${one.steps.join(" and ")})` : ""), one.metric && one.metric.replaceAll("_", " ") + (one.grader ? ` (grader: ${one.grader})` : ""),
         one.problems?.toLocaleString("en"), figure(one.first, one.metric), figure(one.second, one.metric), difference(one, one.metric), one.refused ? null : `${one.gained} / ${one.lost}`]), { caption: "Paired differences" }));
     const config = section("Config differences", keys.length
       ? table(["key", ...ids.map((_, at) => name(at))], keys.map((key) => [element("code", {}, key), first(key), ...configs.map((one) => one.get(key)?.b ?? first(key))]), { caption: "Config differences" })
@@ -50,12 +50,12 @@
     const sets = element("select", { "aria-label": "Set" });
     const offerSets = () => {
       const names = compared[ids.indexOf(which.value) - 1].metrics.map((metric) => metric.name);
-      sets.replaceChildren(...names.map((set) => element("option", { value: set }, { test: "held-out", hard: "harder set" }[set] ?? set)));
+      sets.replaceChildren(...names.map((set) => element("option", { value: set }, setName(set))));
       sets.hidden = names.length < 2;
     };
     offerSets();
     let offset = 0;
-    const side = (at, completions) => element("div", {}, element("h4", {}, name(at)), [completions ?? []].flat().map((one) => covey.completions.card(one)));
+    const side = (at, completions) => element("div", {}, element("h3", {}, name(at)), [completions ?? []].flat().map((one) => covey.completions.card(one)));
     const move = (by) => element("button", { type: "button", onclick: () => { offset = Math.max(0, offset + by * PAGE); list(); } }, by < 0 ? "← previous" : "next →");
     const [previous, next] = [move(-1), move(1)];
     const list = () => load(problems, get("/api/compare", { a: ids[0], b: which.value, set: sets.value || null, show: kind.value, offset, limit: PAGE }), (found) => {
@@ -65,7 +65,7 @@
       next.disabled = offset + PAGE >= total;
       const b = ids.indexOf(which.value);
       problems.replaceChildren(...(found.refused ? [element("p", { class: "problem" }, `Not compared: ${found.refused}`)] : !total ? [element("p", { class: "empty" }, "No such problem.")] : found.problems.map((one) => element("article", { class: "pair" },
-        element("header", {}, element("h3", {}, `Problem ${one.problem}`), element("p", { class: "question" }, covey.completions.readable(one.question ?? "")),
+        element("header", {}, element("h2", {}, `Problem ${one.problem}`), element("p", { class: "question" }, covey.completions.readable(one.question ?? "")),
           one.gold === null || one.gold === undefined ? null : element("p", { class: "small" }, `gold answer: ${covey.completions.readable(String(one.gold))}`)),
         element("div", { class: "sides" }, side(0, one.a), side(b, one.b))))));
     });
@@ -90,6 +90,6 @@
     root.append(element("p", { class: "run" }, element("a", { href: link("") }, "Runs"), " / comparison"), element("h1", {}, `${ids.length} runs compared`), parts.element, ...Object.values(panes));
     list();
     await load(charts, drawCurves(), () => {});
-    return { changed: async (changed) => { if (!changed || changed.some((id) => ids.includes(id))) await drawCurves(); }, keys: parts.keys };
+    return { changed: (changed) => (!changed || changed.some((id) => ids.includes(id)) ? drawCurves() : false), keys: parts.keys };
   };
 })();

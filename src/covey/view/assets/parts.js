@@ -1,7 +1,8 @@
 "use strict";
 // Parts that the pages share: requests, links, figures, tables. A page is a function (root, parameters) that draws itself
-// into `root` and returns what follows changes of files: {changed(ids)}, both optional.
-covey.pages = {};
+// into `root` and returns what follows changes of files, {changed(ids)}, which answers false where it has asked for nothing;
+// both optional.
+covey.pages = Object.create(null);
 covey.parts = (() => {
   const { element } = covey;
   const { duration, format } = covey.plot;
@@ -21,12 +22,14 @@ covey.parts = (() => {
     let content = null;
     try { content = JSON.parse(text); } catch { /* told below */ }
     if (response.ok && content !== null) return content;
-    if (response.status === 401 || response.status === 403) throw new Error("The address lacks its token. Open the one that `covey view` has printed.");
+    if (response.status === 401 || response.status === 403) throw new Error("The server does not know this page: open the address that `covey view` has printed, which ends with its token.");
     throw new Error(content?.error ?? content?.detail ?? (text.slice(0, 300) || `The server answered ${response.status}.`));
   };
-  const get = async (path, parameters = {}) => answered(await fetch(`${path}?${query(parameters)}`));
-  const post = async (path, body) =>
-    answered(await fetch(path, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) }));
+  const ask = (path, options) => fetch(path, options).then(answered, () => {
+    throw new Error("The server does not answer. If `covey view` was stopped, start it again and open the address that it prints.");
+  });
+  const get = (path, parameters = {}) => ask(`${path}?${query(parameters)}`);
+  const post = (path, body) => ask(path, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) });
   const link = (page, parameters = {}) => `#/${page}${query(parameters) ? `?${query(parameters)}` : ""}`;
 
   // Draws with what is promised; says why it cannot.
@@ -85,6 +88,7 @@ covey.parts = (() => {
     }
     return element("span", { class: "steps" }, ...shown);
   };
+  const setName = (name) => ({ test: "held-out", hard: "harder set" })[name] ?? name;
   const badge = (status) => element("span", { class: `badge ${status}` }, status);
   const tagsOf = (entry) => entry.tags.map((tag) => element("span", { class: "tag-chip" }, tag));
 
@@ -96,6 +100,7 @@ covey.parts = (() => {
   const renew = (parent, ...children) => {
     children.forEach((child, at) => {
       const now = parent.childNodes[at];
+      if (now?.localName === "details") child.open = now.open;
       if (!now) parent.append(child);
       else if (!now.isEqualNode(child)) now.replaceWith(child);
     });
@@ -131,9 +136,9 @@ covey.parts = (() => {
   };
   const announce = (text) => {
     const status = document.getElementById("connection");
-    status.textContent = text;
+    covey.say(status, text);
     status.hidden = !text;
   };
 
-  return { NONE, ago, announce, badge, difference, figure, get, interval, intervalBar, isShare, link, load, post, progress, query, renew, section, table, tabs, tagsOf, time, tokens };
+  return { NONE, ago, announce, badge, difference, figure, get, interval, intervalBar, isShare, link, load, post, progress, renew, section, setName, table, tabs, tagsOf, time, tokens };
 })();

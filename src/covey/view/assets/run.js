@@ -5,6 +5,7 @@
   const { badge, get, link, load, progress, renew, section, table, tabs, tagsOf } = covey.parts;
   const LEVELS = { warn: "Warning:", note: "Note:", good: "Good:" };
 
+  const unseen = (title) => element("h2", { class: "unseen" }, title);
   const gain = (change) => {
     const kind = ["same", "up", "down"].at(change.verdict);
     const shown = element("div", { class: "gain" }, element("p", { class: "what" }, change.what),
@@ -44,12 +45,12 @@
     document.title = `${first.entry.name} · Covey`;
 
     const top = element("div", { class: "run-top" });
-    const [summary, more] = [element("div"), element("div")];
+    const summary = element("div");
     const charts = element("section", { class: "charts", "aria-label": "Curves" });
     const board = covey.charts.board(charts);
     const viewer = element("div", { id: "completions-browser", "aria-busy": "true" });
-    const config = element("section", { id: "config" }, element("pre", { tabindex: 0, "aria-label": "Config" }));
-    const panes = { Overview: element("div", {}, summary, charts, more), Completions: element("section", {}, viewer), Config: config };
+    const config = element("pre", { tabindex: 0, role: "region", "aria-label": "Resolved config" });
+    const panes = { Overview: element("div", {}, summary, charts), Completions: element("section", {}, unseen("Completions"), viewer), Config: element("section", { id: "config" }, unseen("Config"), config) };
     if (!isRun) delete panes.Overview;
     let browser = null;
 
@@ -65,15 +66,16 @@
       const parts = [];
       if (found.changes?.length) parts.push(element("section", { class: "gains", "aria-label": "Before and after" }, found.changes.map(gain)));
       if (found.settings?.length) parts.push(facts(found.settings));
+      if (found.evaluations?.length) parts.push(evaluations(found.evaluations));
+      if (found.modes?.length) parts.push(modes(found.modes));
       if (found.findings?.length) parts.push(section("Findings", element("ul", { class: "findings" }, found.findings.map(finding))));
       renew(summary, ...parts);
-      renew(more, ...(found.evaluations?.length ? [evaluations(found.evaluations)] : []), ...(found.modes?.length ? [modes(found.modes)] : []));
     };
     let configText = null;
     const drawRun = (found) => {
       drawTop(found);
       drawSummary(found);
-      if (found.config !== configText) config.firstChild.textContent = configText = found.config ?? "";
+      if (found.config !== configText) config.textContent = configText = found.config ?? "";
     };
     const drawCurves = async () => {
       if (!isRun) return;
@@ -98,10 +100,11 @@
 
     return {
       changed: async (ids) => {
-        if (ids && !ids.includes(id)) return;
+        if (ids && !ids.includes(id)) return false;
         drawRun(await get("/api/run", { id }));
         await drawCurves();
         await browser?.refresh();
+        return true;
       },
       keys: parts.keys,
     };

@@ -128,7 +128,7 @@
         if (place) made.get(place[0])?.row.querySelectorAll("a, input, button")[place[1]]?.focus({ preventScroll: true });
       }
       const of = shown.length === entries.length ? "" : `${shown.length.toLocaleString("en")} of `;
-      count.textContent = `${of}${entries.length.toLocaleString("en")} run${entries.length === 1 ? "" : "s"}`;
+      covey.say(count, `${of}${entries.length.toLocaleString("en")} run${entries.length === 1 ? "" : "s"}`);
       picked.hidden = !selected.size;
       compareButton.textContent = selected.size < 2 ? "Select another to compare" : `Compare ${selected.size}`;
       compareButton.disabled = selected.size < 2;
@@ -212,6 +212,6 @@
       await fetched();
     }
     root.replaceChildren(element("h1", {}, "Runs"), filters, element("div", { class: "scroll runs-scroll" }, listed), empty);
-    return { changed: () => fetched().catch((error) => covey.parts.announce(error.message)), keys };
+    return { changed: fetched, keys };
   };
 })();

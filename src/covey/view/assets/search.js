@@ -22,7 +22,7 @@
       element("span", { class: "excerpt" }, excerpt(row.text, q))));
     const group = (source, q) => element("section", {}, element("h2", {}, source.id === "." ? "This run" : source.id, element("span", { class: "faint" }, ` ${source.title}`)),
       element("ol", { class: "hits" }, source.rows.map((row) => hit(source, row, q))),
-      source.total > source.rows.length ? element("p", {}, element("a", { href: link("run", { id: source.id, tab: "completions", source: source.source, q }) }, `All ${source.total.toLocaleString("en")} in this run`)) : null);
+      source.total > source.rows.length ? element("p", { class: "more" }, element("a", { href: link("run", { id: source.id, tab: "completions", source: source.source, q }) }, `All ${source.total.toLocaleString("en")} in this run`)) : null);
     const search = async () => {
       const q = field.value.trim();
       asked += 1;
@@ -30,17 +30,17 @@
       history.replaceState(null, "", link("search", { q: q || null }));
       if (q.length < 2) {
         found.replaceChildren();
-        count.textContent = "";
+        covey.say(count, "");
         return;
       }
       try {
         const result = await get("/api/search", { q });
         if (now !== asked) return;
-        count.textContent = `${result.total.toLocaleString("en")} found`;
+        covey.say(count, `${result.total.toLocaleString("en")} found`);
         const damaged = result.damaged?.length ? [element("p", { class: "problem" }, result.damaged.join("\n"))] : [];
         found.replaceChildren(...damaged, ...result.found.map((source) => group(source, q)));
       } catch (error) {
-        count.textContent = error.message;
+        covey.say(count, error.message);
       }
     };
     let waiting = 0;
