@@ -120,7 +120,7 @@ def test_wrong_arguments_of_the_other_functions() -> None:
         (lambda: covey.evaluate(3), r"^covey\.evaluate: 3 is of type int: give a path"),  # type: ignore[arg-type]
         (lambda: covey.compare("out/a"), r"^covey\.compare needs two or more"),
         (lambda: covey.compare("a", 3), r"^covey\.compare: 3 is of type int"),  # type: ignore[arg-type]
-        (lambda: covey.generate("starter", []), r"^covey\.generate: prompts=\[\] is neither"),
+        (lambda: covey.generate("starter", []), r"^covey\.generate: prompts=\[\] has no prompt"),
         (lambda: covey.generate("starter", [""]), r"^covey\.generate: prompts\[0\] has no prompt"),
         (
             lambda: covey.generate("starter", [{"role": "user", "content": "2 + 2"}]),

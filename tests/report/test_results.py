@@ -70,7 +70,7 @@ def test_evaluations_and_their_comparison_are_tables(tmp_path: Path) -> None:
     assert "truncated" not in html, "a share that is 0 is left out"
     assert html.count("<tr>") == 3
     assert first._repr_html_() == Evaluations([first])._repr_html_()
-    assert ">held-out<" in _stored(tmp_path / "c", [True])._repr_html_()
+    assert ">held-out<" in _stored(tmp_path / "d", [True])._repr_html_()
 
     compared = covey.compare(tmp_path / "a", other)
     (result,) = compared.results

@@ -55,16 +55,17 @@ def print_json(content: Any) -> None:
 
 def json_text(content: Any) -> str:
     """Values, and dataclasses of them, as JSON: what is not finite as null, secrets as `***`."""
-    return writable(json.dumps(redact_value("", _plain(content)), indent=2, ensure_ascii=False, allow_nan=False))
+    # in ASCII, so that names from folders of others do nothing to a terminal
+    return json.dumps(redact_value("", _plain(content)), indent=2, allow_nan=False)
 
 
 def _plain(value: Any) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {item.name: _plain(getattr(value, item.name)) for item in dataclasses.fields(value)}
     if isinstance(value, Mapping):
-        return {str(name): _plain(inner) for name, inner in value.items()}
+        return {writable(str(name)): _plain(inner) for name, inner in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(inner) for inner in value]
     if isinstance(value, float) and not math.isfinite(value):
         return None
-    return str(value) if isinstance(value, PurePath) else value
+    return writable(str(value)) if isinstance(value, str | PurePath) else value

@@ -71,7 +71,7 @@ def majority_at_k(answers: Sequence[str | None], right: Sequence[bool], k: int, 
 
 @lru_cache(maxsize=64)
 def _subsets(n: int, k: int, seed: int) -> NDArray[np.int64]:
-    """All subsets of k of n completions, `[S, k]`, or `_MOST_SUBSETS` random ones where there are more."""
+    """All subsets of k of n completions, one a row, or `_MOST_SUBSETS` random ones where there are more."""
     if math.comb(n, k) <= _MOST_SUBSETS:
         return np.array(list(combinations(range(n), k)))
     rng = random.Random(seed)

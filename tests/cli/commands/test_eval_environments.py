@@ -15,7 +15,6 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 from chat_templates import make_tokenizer
 from covey.cli.main import main
 from covey.config import compose, to_yaml
-from covey.evaluation import chat
 from covey.runlog.evaluations import read_evaluation
 from fake_environments import Guesser
 
@@ -241,7 +240,9 @@ def run(caller: str, tmp_path: Path) -> Path:
 @pytest.fixture
 def guesses(monkeypatch: pytest.MonkeyPatch) -> None:
     """Chats are with a model that can play."""
-    monkeypatch.setattr(chat, "engine_of", lambda config, target, tokenizer, *_, **__: Guesser("", tokenizer))
+    monkeypatch.setattr(
+        "covey.evaluation.run.engine_of", lambda config, target, tokenizer, *_, **__: Guesser("", tokenizer)
+    )
 
 
 @pytest.mark.usefixtures("guesses")
