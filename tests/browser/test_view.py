@@ -184,7 +184,7 @@ def test_hostile_completions_stay_text_and_two_runs_answers_are_side_by_side(pag
     go(page, "#/compare?id=first&id=second%20%3Cb%3E&tab=problems")
     assert "1 to 10 of 10 problems" in _one(page, ".count").text
     first = _one(page, ".pair")
-    assert [one.text for one in first.find_elements("css selector", "h4")] == ["first", "second <b>"]
+    assert [one.text for one in first.find_elements("css selector", "h3")] == ["first", "second <b>"]
     marks = [one.get_attribute("title") for one in first.find_elements("css selector", ".mark")]
     assert marks == ["wrong", "right"]
     assert "What is 1 + 1?" in first.text
