@@ -75,7 +75,7 @@ def read_chance(output: Path) -> dict[str, dict[str, float]]:
 
 
 def write(output: Path, preregistration: str, folder: Path) -> None:
-    """Write `results.parquet`, `results.md` and `frontier.png`.
+    """Write `results.parquet`, `results.md`, and `frontier.png` with the arms of which all runs are there.
 
     Args:
         output: the study's folder.
@@ -89,7 +89,12 @@ def write(output: Path, preregistration: str, folder: Path) -> None:
     by_run = {key: figures(problems) for key, problems in found.items()}
     first = {key: figures(problems) for key, problems in starts.items()}
     write_atomically(folder / "results.md", page(found, by_run, first, read_chance(output), preregistration))
-    draw_frontier({task: trajectories(by_run, first, task) for task in TASKS}, folder / "frontier.png")
+    whole = {arm.name: len(arm.seeds) for arm in ARMS}
+    paths = {task: trajectories(by_run, first, task) for task in TASKS}
+    drawn = {
+        task: {arm: pairs for arm, pairs in own.items() if len(pairs) == whole[arm]} for task, own in paths.items()
+    }
+    draw_frontier(drawn, folder / "frontier.png")
     print(f"Written: results.parquet, results.md and frontier.png in {folder}")
 
 
