@@ -264,7 +264,8 @@ class EnvironmentSupervisor(Supervisor[ToolCall | Member, Worker]):
         self._count(call, worker.clock.elapsed)
         took = worker.clock.elapsed
         if worker.making:
-            cause = f"failed: importing or constructing it took more than {took:.3g} s, as if it waited for a server"
+            limit = f"{worker.limit:.3g} s"
+            cause = f"failed: importing or constructing it took more than {limit}, as if it waited for a server"
         elif worker.limit < call.limit:
             assert call.episode is not None
             spent = _within(call.episode.seconds, _EPISODE_KEY, call.episode.limit)
