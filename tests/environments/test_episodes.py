@@ -223,7 +223,9 @@ def test_episodes_begin_with_what_the_environment_says(chat: ToolChat, runner: E
     assert [one.ended for one in episodes] == [None, None, None, "crashed"]
     assert episodes[0].prompt_ids == chat.render(episodes[0].messages, runner.tools_of("one"))
     assert list(episodes[0].tools) == ["guess"]
-    assert episodes[0].seconds > 0
+    episodes[0].environment.covey._episode.seconds = 1.5
+    episodes[0].settle()
+    assert episodes[0].seconds == 1.5
     written = Written(chat, [call("guess", '{"number": 1}') + END, END], [END], [END])
     run_episodes(episodes, chat, written, max_turns=3, max_completion_length=500)
     assert [one.turns for one in episodes] == [2, 1, 1, 0]

@@ -144,8 +144,8 @@ def test_an_episode_has_a_limit_of_its_own(games: Path) -> None:
         assert "had not returned when its episode had taken" in found["error"]
         assert "(environment.episode_timeout=0.5)" in found["error"]
         assert first.covey.outcome == "timed_out"
-        assert second.nap(0.1) == "rested"
-        assert second.covey.seconds >= 0.1
+        assert second.nap(0.3) == "rested"
+        assert second.covey.seconds >= 0.1  # less what it waited for a core, before the call too
         assert first.covey.seconds >= 0.5
         assert second.covey.outcome is None
         first.reset()
