@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -61,7 +61,10 @@ def write_data(data: Data, file: Path) -> None:
     rows: list[dict[str, Any]] = []
     for (task, arm, seed, step, temperature), problems in data.problems.items():
         own = {"task": task, "arm": arm, "seed": seed, "step": step, "temperature": temperature}
-        rows += [own | {"problem": n} | _columns(one) for n, one in enumerate(problems)]
+        rows += [
+            {**own, "problem": number, **dict(zip(_COLUMNS, problem, strict=True))}
+            for number, problem in enumerate(problems)
+        ]
     table = pa.Table.from_pylist(rows)
     pq.write_table(
         table.replace_schema_metadata({_HASH: data.preregistration, _CHANCE: json.dumps(data.chance)}),
@@ -80,7 +83,3 @@ def read_data(file: Path) -> Data:
         by_key.setdefault(key, {})[row["problem"]] = tuple(row[column] for column in _COLUMNS)
     found.problems.update({key: [one for _, one in sorted(rows.items())] for key, rows in by_key.items()})
     return found
-
-
-def _columns(problem: tuple[int, int, int, Sequence[int]]) -> Mapping[str, Any]:
-    return dict(zip(_COLUMNS, problem, strict=True))

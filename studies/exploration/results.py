@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 from analysis import (
@@ -33,7 +33,7 @@ from outcomes import (
     shown,
     table,
 )
-from pictures import draw_frontier
+from pictures import Panel, draw_frontier
 
 from covey.evaluation.estimators import t_estimate
 from covey.runlog import write_atomically
@@ -215,13 +215,13 @@ def _effect(data: Data, task: str, arm: str, base: str, *, by_run: bool) -> Effe
     return linear_probability(outcome, *labels)
 
 
-def _drawn(found: Outcomes) -> list[dict[str, dict[str, list[Sequence[tuple[float, float]]]]]]:
+def _drawn(found: Outcomes) -> list[dict[str, Panel]]:
     """Rows of panels: the primary arms, and the exploratory ones beside the baselines' runs of the same seeds. Arms of
     which runs are missing stay out."""
     drawn = []
     for primary, seeds in ((True, SEEDS), (False, FEWER_SEEDS)):
         names = [arm.name for arm in ARMS if arm.primary == primary or arm.name in BASELINES]
-        row: dict[str, dict[str, list[Sequence[tuple[float, float]]]]] = {}
+        row: dict[str, Panel] = {}
         for task in TASKS:
             own = {arm: paths(found, task, arm, "coverage@8") for arm in names}
             whole = {arm: [by[pair(s)] for s in seeds if pair(s) in by] for arm, by in own.items()}

@@ -115,6 +115,7 @@ def test_data_are_read_as_they_were_written(study: SimpleNamespace, tmp_path: Pa
     assert data.runs == {("countdown", "xdr d≈1.6", 4)}
 
 
+@pytest.mark.slow
 def test_the_committed_tables_are_those_of_the_committed_data(study: SimpleNamespace) -> None:
     data = study.data.read_data(FOLDER / "results.parquet")
     assert data.preregistration == hashlib.sha256((FOLDER / "preregistration.md").read_bytes()).hexdigest()
