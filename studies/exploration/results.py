@@ -70,7 +70,7 @@ def write(output: Path, preregistration: str, folder: Path) -> None:
         data = kept
     elif missing := len(kept.runs - data.runs):
         raise SystemExit(
-            f"{file} holds {missing} runs that are not in {output}, and would lose them: finish the study, or move the "
+            f"{file} holds {missing} runs that {output} does not, and would lose them: finish the study, or move the "
             "file away to write what is there."
         )
     if not data.runs:
