@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from arms import HERE, PROBLEMS, Run
+from arms import CHECKPOINTS, HERE, PROBLEMS, STEPS, Run
 
 from covey.config import Flag, compose
 from covey.evaluation.completions.modes import by_mode
@@ -15,11 +15,26 @@ from covey.evaluation.target import Target
 from covey.runlog import names, write_atomically
 
 SAMPLES, HELD_OUT, SEED = 16, 256, 20_000
+HOTTER = 1.2
+"""The temperature of the control: `dr_grpo` sampled hotter."""
 
 
 def measured(output: Path, run: Run, step: int, temperature: float = 1.0) -> Path:
     """The file of a checkpoint's measurements."""
     return output / "measured" / f"{run.name}-step-{step}-t{temperature:g}.json"
+
+
+def start_measured(output: Path, task: str, start: int) -> Path:
+    """The file of a start's measurements."""
+    return output / "measured" / f"start-{task}-{start}.json"
+
+
+def measurements(output: Path, run: Run) -> list[tuple[int, float, Path]]:
+    """What is measured of a run: checkpoint, temperature, and the file of the result."""
+    found = [(step, 1.0) for step in CHECKPOINTS] + [(STEPS, 0.0)]
+    if run.arm.name == "dr_grpo":
+        found.append((STEPS, HOTTER))
+    return [(step, temperature, measured(output, run, step, temperature)) for step, temperature in found]
 
 
 def measure(task: str, model: Path, file: Path, temperature: float = 1.0) -> str:

@@ -3,7 +3,8 @@
     python studies/exploration/run.py [starts] [runs] [write] [--jobs 2] [--limit N] [--output DIR]
 
 Makes the starts, trains and measures each run that is not done yet (its training is a separate `covey train`), and
-writes the data, tables and pictures next to this file. After a stop, the same command resumes.
+writes the data, tables and picture next to this file. After a stop, the same command resumes. Where nothing was
+measured, `write` makes the tables and the picture from the data next to this file.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from arms import CHECKPOINTS, HERE, PROBLEMS, STARTS, STEPS, TASKS, Run, runs, training
-from measure import measure, measured
+from arms import HERE, PROBLEMS, STARTS, TASKS, Run, runs, training
+from measure import measure, measurements, start_measured
 from results import write
 
 from covey.evaluation.estimators import mean
@@ -29,8 +30,6 @@ from covey.runlog import RunDirectory, write_atomically
 
 STAGES = ("starts", "runs", "write")
 PREREGISTRATION = HERE / "preregistration.md"
-HOTTER = 1.2
-"""The temperature of the control: `dr_grpo` sampled hotter."""
 
 
 def main() -> None:
@@ -43,7 +42,8 @@ def main() -> None:
     if unknown := set(arguments.stages) - set(STAGES):
         parser.error(f"there is no stage {', '.join(sorted(unknown))}; there are {', '.join(STAGES)}")
     stages, output = arguments.stages or STAGES, arguments.output
-    check_preregistration(output)
+    if output.is_dir() or set(stages) & {"starts", "runs"}:
+        check_preregistration(output)
     os.environ["OMP_NUM_THREADS"] = "1"  # of every process of the study
     if "starts" in stages:
         in_parallel(make_start, [(output, task, start) for start in STARTS for task in TASKS], arguments.jobs)
@@ -86,21 +86,13 @@ def make_start(output: Path, task: str, start: int) -> str:
         folder.parent.mkdir(parents=True, exist_ok=True)
         words = ("starter", str(folder), "--task", task, "--seed", str(start), *PROBLEMS[task])
         covey(output / "logs" / f"start-{task}-{start}.log", *words)
-    return measure(task, folder, output / "measured" / f"start-{task}-{start}.json")
+    return measure(task, folder, start_measured(output, task, start))
 
 
 def share_of(output: Path, task: str) -> float:
     """T / T_max: the mean length of the starts' completions, as a share of the longest."""
-    files = [output / "measured" / f"start-{task}-{start}.json" for start in STARTS]
+    files = [start_measured(output, task, start) for start in STARTS]
     return mean([json.loads(file.read_text(encoding="utf-8"))["length_share"] for file in files])
-
-
-def measurements(output: Path, run: Run) -> list[tuple[int, float, Path]]:
-    """What is measured of a run: checkpoint, temperature, and the file of the result."""
-    found = [(step, 1.0) for step in CHECKPOINTS] + [(STEPS, 0.0)]
-    if run.arm.name == "dr_grpo":
-        found.append((STEPS, HOTTER))
-    return [(step, temperature, measured(output, run, step, temperature)) for step, temperature in found]
 
 
 def train_and_measure(output: Path, run: Run, share: float) -> str:
