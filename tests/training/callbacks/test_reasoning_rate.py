@@ -69,4 +69,6 @@ def test_without_reasoning_tokens_it_is_refused(tmp_path: Path, capsys: pytest.C
     assert "has no effect with model.reasoning_start=copy" in capsys.readouterr().err
     for start in ("noise", "same_text"):
         assert main(["train", f"model.reasoning_start={start}", f"output_dir={tmp_path}"]) == 2
-        assert f"model.reasoning_start={start} has no effect with model.reasoning_vocab_size=0" in capsys.readouterr().err
+        assert (
+            f"model.reasoning_start={start} has no effect with model.reasoning_vocab_size=0" in capsys.readouterr().err
+        )

@@ -259,8 +259,8 @@ class GRPOTrainer(TRLGRPOTrainer):
             return tuple(super()._tool_call_loop(prompts, prompt_ids, completion_ids, completions, logprobs, *images))
         return self._episodes.run(prompts, prompt_ids, completion_ids, completions, logprobs)
 
-    # -- replaces TRL's `_calculate_rewards`: a completion with an infinite reward has none, which TRL and objectives leave
-    #    out of its group; keeps each function's rewards, over all processes, and records what the completions are.
+    # -- replaces TRL's `_calculate_rewards`: a completion with an infinite reward has none, so it leaves its group;
+    #    keeps each function's rewards, over all processes, for the objective; records what the completions are.
     def _calculate_rewards(self, inputs: Any, prompts: Any, completions: Any, completion_ids_list: Any) -> torch.Tensor:
         rewards_BF: torch.Tensor = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
         self._episodes.settle()
