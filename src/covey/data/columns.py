@@ -183,8 +183,8 @@ def _check_num_modes(table: Table) -> None:
     if bad:
         raise DataError(
             f"{table.count(len(bad))} have no number of right answers in column '{NUM_MODES}' "
-            f"({_shown(table, bad, values)}). It is a whole number, or null where it is not known; evaluations divide by "
-            "it. A column that means something else needs another name."
+            f"({_shown(table, bad, values)}). It is a whole number, or null where it is not known. A column that means "
+            "something else needs another name."
         )
 
 
