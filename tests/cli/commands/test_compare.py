@@ -212,6 +212,14 @@ def test_the_figures_of_several_right_answers_are_compared(tmp_path: Path, capsy
     assert f"compared; those are {shared}" in capsys.readouterr().err
 
 
+def test_modes_that_are_no_texts_are_damage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    a, b = (with_modes(tmp_path / name, [["1+2+3"] * 4] * 4) for name in "ab")
+    completions = b / "completions.jsonl"
+    completions.write_text(completions.read_text().replace('"mode": "1+2+3"', '"mode": ["1+2+3"]'))
+    assert main(["compare", str(a), str(b)]) == 1
+    assert "has completions whose answers or modes are no texts" in capsys.readouterr().err
+
+
 def test_compare_prints_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     a, b = make_evaluation(tmp_path / "a", "0000110000"), make_evaluation(tmp_path / "b", "1111010000")
     c = make_evaluation(tmp_path / "c", "0000110001")
