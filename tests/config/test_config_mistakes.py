@@ -59,7 +59,8 @@ def test_ids_in_a_list_are_those_in_a_text(word: str, found: str) -> None:
 
 
 def test_no_limit_is_a_limit_of_infinity() -> None:
-    assert load(["training.max_grad_norm=inf"]).training.max_grad_norm == float("inf")
+    for word in ("inf", ".inf", "Infinity"):
+        assert load([f"training.max_grad_norm={word}"]).training.max_grad_norm == float("inf")
 
 
 def test_half_a_reference_in_a_recipe(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 from covey import data
 from covey.answers.tasks.graph_coloring import modes
 from covey.config import DatasetConfig
+from covey.data.columns import number_of_modes
 from covey.errors import DataError
 from data_files import error_of, load_file, question, write_jsonl
 
@@ -59,6 +60,21 @@ def test_values_that_are_not_prompts(tmp_path: Path, value: Any) -> None:
     message = error_of(path, test_size=0)
     assert "2 of 2 rows" in message
     assert "no prompt in column 'prompt' (line 1: " in message
+
+
+@pytest.mark.parametrize("value", ["many", 2.5, -1, True, [2]])
+def test_numbers_of_right_answers_that_are_none(tmp_path: Path, value: Any) -> None:
+    """Evaluations divide by them, long after the data were read."""
+    path = write_jsonl(tmp_path / "x.jsonl", [{"prompt": "p", "answer": 1, "num_modes": value}] * 2)
+    message = error_of(path, test_size=0)
+    assert "2 of 2 rows" in message
+    assert "no number of right answers in column 'num_modes' (line 1: " in message
+
+
+def test_numbers_of_right_answers() -> None:
+    """Also as tools write whole numbers that stand beside missing ones."""
+    read = [number_of_modes(value) for value in (3, "3", 3.0, "3.0", 0, None, "", float("nan"))]
+    assert read == [3, 3, 3, 3, 0, None, None, None]
 
 
 def test_conversations_are_kept(tmp_path: Path) -> None:

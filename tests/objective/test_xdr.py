@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -33,6 +34,25 @@ def test_xdr_weights_maximise_their_objective(tau: float, lam: float, seed: int)
     value.backward()
     assert w.grad is not None
     torch.testing.assert_close(w.grad, w.grad.mean().expand_as(w.grad))
+
+
+@pytest.mark.parametrize("kind", [torch.tensor, np.array, list])
+@pytest.mark.parametrize("lam", [0.0, 0.5])
+def test_xdr_weights_takes_tensors_arrays_and_lists_of_one_group_or_several(kind: Any, lam: float) -> None:
+    """Against the formula, in NumPy."""
+    rewards, lengths = np.array([1.0, 0.0, 0.5, 0.0]), np.array([9.0, 7.0, 20.0, 4.0])
+    ref = np.array([-3.0, -1.0, -9.0, -2.0])
+    logits = ((rewards - rewards.mean()) * lengths / 64 + lam * ref / lengths) / (0.1 + lam)
+    expected = np.exp(logits) / np.exp(logits).sum()
+    for given, wanted in (
+        ((rewards, lengths, ref), expected),
+        (([rewards] * 3, [lengths] * 3, [ref] * 3), [expected] * 3),
+    ):
+        r, t, s = (kind(np.array(one).tolist()) for one in given)
+        found = xdr_weights(r, t, tau=0.1, max_length=64, lam=lam, ref_logps_PG=s)
+        np.testing.assert_allclose(found.numpy(), wanted, rtol=1e-5)
+    with pytest.raises(ConfigError, match=r"rewards of shape \(4,\) .* of shape \(3,\): each completion"):
+        xdr_weights(kind(rewards.tolist()), kind([1.0, 2.0, 3.0]), tau=0.1, max_length=64)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 8, 49])

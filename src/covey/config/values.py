@@ -279,7 +279,7 @@ def _as_float(value: Any, exact: bool) -> float:
     """Integers stay integers: some of TRL's `float` fields read them as a count, and others as a share."""
     if isinstance(value, str) and not exact:
         try:
-            value = float(value)
+            value = math.inf if value == ".inf" else float(value)  # as YAML, and `covey config`, write it
         except ValueError:
             raise _MisfitError from None
     if isinstance(value, float) and math.isnan(value):

@@ -14,6 +14,7 @@ from covey.data.needs import RowNeeds
 from covey.data.prompts import Conversation, PromptBuilder, conversation, prompt_type, question, reply
 from covey.data.table import Table
 from covey.errors import DataError
+from covey.runlog.names import NUM_MODES
 
 if TYPE_CHECKING:
     import datasets
@@ -120,6 +121,7 @@ def prepare(
     """
     columns = find_columns(table, dataset, needs)
     _check_environments(table, needs.environments)
+    _check_num_modes(table)
     prompts, questions = _prompts(table, columns, dataset, notes, needs)
     required = needs.answer_for is not None or dataset.answer_column is not None
     extract_by = extractor_name or dataset.answer_extractor
@@ -157,6 +159,33 @@ def _prompts(
         )
     notes += [f"{table.name}: {note}" for note in builder.notes()]
     return found, [question(value, drop_reply=drop_reply) for value in values]
+
+
+def number_of_modes(value: Any) -> int | None:
+    """How many different right answers a row's `num_modes` says that it has; None if it does not say. Raises a
+    `ValueError` for anything but a whole number."""
+    if value is None or value == "" or value != value:  # NaN: a missing number, as some tools write it
+        return None
+    number = int(str(value).strip().removesuffix(".0"))
+    if number < 0:
+        raise ValueError
+    return number
+
+
+def _check_num_modes(table: Table) -> None:
+    """Check that `num_modes`, where there is such a column, can be read."""
+    values, bad = table.values(NUM_MODES) if NUM_MODES in table.columns else [], []
+    for row, value in enumerate(values):
+        try:
+            number_of_modes(value)
+        except ValueError:
+            bad.append(row)
+    if bad:
+        raise DataError(
+            f"{table.count(len(bad))} have no number of right answers in column '{NUM_MODES}' "
+            f"({_shown(table, bad, values)}). It is a whole number, or null where it is not known. A column that means "
+            "something else needs another name."
+        )
 
 
 def _check_environments(table: Table, names: Sequence[str]) -> None:

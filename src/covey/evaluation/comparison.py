@@ -254,7 +254,13 @@ def _by_problem(evaluation: StoredEvaluation, metric: str) -> list[list[Mapping[
 def _of_several(
     evaluation: StoredEvaluation, problems: Sequence[Sequence[Mapping[str, Any]]], metric: str
 ) -> list[list[float]]:
-    values = values_at_k(problems, metric, evaluation.settings.get("grader"))
+    try:
+        values = values_at_k(problems, metric, evaluation.settings.get("grader"))
+    except (KeyError, TypeError):
+        raise RunDirectoryError(
+            f"{evaluation.folder} has completions whose answers or modes are no texts, so the evaluation is damaged. "
+            "Delete it and evaluate again."
+        ) from None
     if values is None:
         raise RunDirectoryError(
             f"{evaluation.folder} has no {metric}: the figures of several completions are pass@k, and where the "

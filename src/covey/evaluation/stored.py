@@ -71,6 +71,10 @@ def read_training_evaluation(file: Path) -> StoredEvaluation:
         raise RunDirectoryError(
             f"{file} holds completions without {missing}: the file was changed. Delete it."
         ) from None
+    except (AttributeError, TypeError, ValueError):
+        raise RunDirectoryError(
+            f"{file} holds completions with values of other types than Covey writes: the file was changed. Delete it."
+        ) from None
     rewarding = any(item.get(names.SCORE) is not None for item in completions)
     measured = settings_of(config, grader, rewarding=rewarding)
     rows = {item["problem"]: item["row"] for item in completions if "row" in item}

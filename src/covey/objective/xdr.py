@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from covey.config.groups.objective.xdr import XDRSettings
@@ -21,14 +22,14 @@ from covey.runlog import names
 
 
 def xdr_weights(
-    rewards_PG: Tensor,
-    lengths_PG: Tensor,
+    rewards_PG: Tensor | ArrayLike,
+    lengths_PG: Tensor | ArrayLike,
     *,
     tau: float | Tensor,
     max_length: float,
     lam: float = 0.0,
-    ref_logps_PG: Tensor | None = None,
-    mask_PG: Tensor | None = None,
+    ref_logps_PG: Tensor | ArrayLike | None = None,
+    mask_PG: Tensor | ArrayLike | None = None,
 ) -> Tensor:
     """The weight of each completion of a group.
 
@@ -46,7 +47,8 @@ def xdr_weights(
     With equal rewards all utilities are 0, and the reference alone decides, or none does.
 
     Args:
-        rewards_PG: rewards, `[P, G]`. A completion whose reward is not finite is excluded.
+        rewards_PG: rewards, `[P, G]`, or `[G]` of one group: a tensor, an array or lists, as all that follow. One that
+            is not finite excludes its completion.
         lengths_PG: completion tokens in the loss.
         tau: temperature τ, at least 0, in units of utility; a number, or one per group, `[P, 1]`.
         max_length: T_max, in tokens.
@@ -56,28 +58,43 @@ def xdr_weights(
         mask_PG: which completions count; the others are excluded before any normalisation.
 
     Returns:
-        Weights `[P, G]`. Each row sums to 1 over the completions that count; a row without any is all zero.
+        Weights of the shape of the rewards. Each group's sum to 1 over the completions that count; a group without any
+        has zeros.
 
     Raises:
-        ConfigError: a setting is out of range, or the reference is missing.
+        ConfigError: a setting is out of range, the reference is missing, or the shapes differ.
 
     Source: "Exploration Should Act at the Group Level in RL LLM Fine-Tuning" (2026), equation 4 (weights), appendix A
     (reference tilt); the repository liv-daliberti/maxent-grpo has its text.
     """
     if not max_length > 0:
         raise ConfigError(f"xdr_weights: max_length={max_length:g} must be above 0.")
-    kept_PG = counting(rewards_PG, mask_PG)
+    rewards_PG = torch.as_tensor(rewards_PG)
+    lengths_PG = _like(lengths_PG, rewards_PG)
+    kept_PG = counting(rewards_PG, None if mask_PG is None else _like(mask_PG, rewards_PG))
     utilities_PG = centred(rewards_PG, kept_PG) * precise(lengths_PG, kept_PG) / max_length
-    s_PG = None if ref_logps_PG is None else ref_logps_PG / lengths_PG.clamp(min=1)
+    s_PG = None if ref_logps_PG is None else _like(ref_logps_PG, rewards_PG) / lengths_PG.clamp(min=1)
     unnormalised_PG = _tilted(utilities_PG, s_PG, kept_PG, tau, lam)
     total_P1 = unnormalised_PG.sum(dim=-1, keepdim=True)
     weights_PG = unnormalised_PG / torch.where(total_P1 > 0, total_P1, 1.0)
     return weights_PG.to(torch.promote_types(rewards_PG.dtype, torch.float32))
 
 
+def _like(values_PG: Tensor | ArrayLike, rewards_PG: Tensor) -> Tensor:
+    """As a tensor, of the shape and on the device of the rewards."""
+    values_PG = torch.as_tensor(values_PG, device=rewards_PG.device)
+    try:
+        return values_PG.broadcast_to(rewards_PG.shape)
+    except RuntimeError:
+        raise ConfigError(
+            f"xdr_weights: rewards of shape {tuple(rewards_PG.shape)} cannot go with lengths, log-probs or a mask of "
+            f"shape {tuple(values_PG.shape)}: each completion has one of each."
+        ) from None
+
+
 def _tilted(utilities_PG: Tensor, s_PG: Tensor | None, kept_PG: Tensor, tau: float | Tensor, lam: float) -> Tensor:
     """The weights times a factor of the group, so that the largest is 1; all 1 where they are uniform."""
-    tau_P1 = tau if isinstance(tau, Tensor) else utilities_PG.new_full((len(utilities_PG), 1), tau)
+    tau_P1 = tau if isinstance(tau, Tensor) else utilities_PG.new_full((*utilities_PG.shape[:-1], 1), tau)
     if not (bool((tau_P1 >= 0).all()) and lam >= 0):
         raise ConfigError(f"xDr.GRPO: tau and lam must be 0 or more; they are {_shown(tau)} and {lam:g}.")
     if math.isinf(lam) and bool(torch.isinf(tau_P1).any()):

@@ -182,8 +182,9 @@ def with_modes(folder: Path, found: list[list[str | None]]) -> Path:
     (folder / "completions.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     settings = json.loads((folder / "settings.json").read_text()) | {"grader": "countdown", "num_samples": 4}
     (folder / "settings.json").write_text(json.dumps(settings))
-    names = ("accuracy", "pass@2", "pass@4", "distinct@2", "distinct@4", "coverage@4", "chance/coverage@4", "maj@4")
-    metrics = {name: {"value": 0.5} for name in names}
+    names = ("accuracy", "pass@2", "pass@4", "distinct@2", "distinct@4", "coverage@4", "maj@4")
+    metrics = {name: {"value": 0.5, "low": 0.25, "high": 0.75} for name in (*names, "distinct_if_solved@4")}
+    metrics |= {f"chance/{name}": {"value": 0.125} for name in ("accuracy", "coverage@4", "distinct_if_solved@4")}
     (folder / "summary.json").write_text(json.dumps({"format": 1, "metrics": metrics}))
     return folder
 
@@ -197,7 +198,10 @@ def test_the_figures_of_several_right_answers_are_compared(tmp_path: Path, capsy
     assert "distinct@4: 0.50, 1.25" in out  # (1 + 0 + 1 + 0) / 4 and (2 + 0 + 2 + 1) / 4
     assert "B - A: +0.75 (95% interval" in out
     assert "coverage@4: 16.7%, 41.7%" in out
+    assert "(95% intervals 25.0% – 75.0%, 25.0% – 75.0%; random answers 12.5%)" in out
     assert "B - A: +25.0 points" in out
+    assert "accuracy (grader: countdown); random answers 12.5%" in out
+    assert "distinct_if_solved@4: 0.50, 0.50 (95% intervals 0.25 – 0.75, 0.25 – 0.75; random answers 0.12)" in out
     assert main(["compare", str(a), str(b), "--metric", "distinct@2"]) == 0
     out = capsys.readouterr().out
     # A: 1 - C(2,2)/C(4,2) and 1; B: 2 (1 - C(3,2)/C(4,2)), 2 (1 - C(2,2)/C(4,2)) and 1 - C(3,2)/C(4,2)
@@ -208,6 +212,14 @@ def test_the_figures_of_several_right_answers_are_compared(tmp_path: Path, capsy
     assert f"compared; those are {shared}" in capsys.readouterr().err
 
 
+def test_modes_that_are_no_texts_are_damage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    a, b = (with_modes(tmp_path / name, [["1+2+3"] * 4] * 4) for name in "ab")
+    completions = b / "completions.jsonl"
+    completions.write_text(completions.read_text().replace('"mode": "1+2+3"', '"mode": ["1+2+3"]'))
+    assert main(["compare", str(a), str(b)]) == 1
+    assert "has completions whose answers or modes are no texts" in capsys.readouterr().err
+
+
 def test_compare_prints_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     a, b = make_evaluation(tmp_path / "a", "0000110000"), make_evaluation(tmp_path / "b", "1111010000")
     c = make_evaluation(tmp_path / "c", "0000110001")
@@ -216,6 +228,7 @@ def test_compare_prints_json(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert [(one["letter"], one["path"], one["grader"]) for one in found["evaluations"]] == [
         (letter, str(folder), "accuracy") for letter, folder in zip("ABC", (a, b, c), strict=True)
     ]
+    assert all(one["metrics"]["accuracy"].keys() == {"value", "low", "high"} for one in found["evaluations"])
     first, second = found["differences"]
     assert (first["metric"], first["of"], first["to"], first["problems"]) == ("accuracy", "B", "A", 10)
     assert (first["difference"], first["p_value"], first["p_value_corrected"]) == pytest.approx((0.3, 0.375, 0.75))

@@ -166,7 +166,7 @@ def test_what_a_step_logs(tiny_model: str, tmp_path: Path) -> None:
     assert unique.state.log_history[0]["objective/log_odds"] == 0
 
 
-@pytest.mark.parametrize("name", ["maxent", "xdr", "dr_grpo", "quantile"])
+@pytest.mark.parametrize("name", ["grpo", "maxent", "xdr", "dr_grpo", "quantile"])
 def test_an_infinite_reward_excludes_its_completion(tiny_model: str, tmp_path: Path, name: str) -> None:
     """The gradient is as if that completion had no reward."""
     gradients = []

@@ -67,3 +67,8 @@ def test_without_reasoning_tokens_it_is_refused(tmp_path: Path, capsys: pytest.C
     assert "model.reasoning_lr_multiplier=2 is for the rows of reasoning tokens" in capsys.readouterr().err
     assert main(["train", "model.reasoning_noise=0.2", f"output_dir={tmp_path}"]) == 2
     assert "has no effect with model.reasoning_start=copy" in capsys.readouterr().err
+    for start in ("noise", "same_text"):
+        assert main(["train", f"model.reasoning_start={start}", f"output_dir={tmp_path}"]) == 2
+        assert (
+            f"model.reasoning_start={start} has no effect with model.reasoning_vocab_size=0" in capsys.readouterr().err
+        )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections import Counter
@@ -16,6 +15,7 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from covey.answers.tasks.expressions import Arithmetic, Form, UnreadableExpressionError, read
+from covey.answers.tasks.gold import read_json
 
 MOST_NUMBERS = 5
 """Up to so many numbers all right answers of a problem are enumerated: five make 27,142 expressions that differ."""
@@ -49,11 +49,7 @@ def evaluate(expression: str) -> tuple[Fraction, list[Fraction], Fraction | None
 
 def read_task(gold: Any) -> tuple[list[Fraction], Fraction] | None:
     """The numbers and the target of a gold answer; None where it has another format."""
-    if isinstance(gold, str):
-        try:
-            gold = json.loads(gold)
-        except ValueError:
-            return None
+    gold = read_json(gold)
     if not isinstance(gold, Mapping) or not isinstance(gold.get("numbers"), list | tuple):
         return None
     values = [_exact(value) for value in (*gold["numbers"], gold.get("target"))]

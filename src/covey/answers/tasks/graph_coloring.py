@@ -6,12 +6,13 @@ vertices are single letters, and an edge is the two that it joins.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
+
+from covey.answers.tasks.gold import read_json
 
 COLORS = ("red", "green", "blue")
 MOST_VERTICES = 12
@@ -54,11 +55,7 @@ class Graph:
 
 def read_graph(gold: Any) -> Graph | None:
     """The graph of a gold answer; None where it has another format."""
-    if isinstance(gold, str):
-        try:
-            gold = json.loads(gold)
-        except ValueError:
-            return None
+    gold = read_json(gold)
     if not isinstance(gold, Mapping):
         return None
     vertices, edges, given = (gold.get(key) for key in ("vertices", "edges", "given"))
@@ -68,7 +65,7 @@ def read_graph(gold: Any) -> Graph | None:
     joined = all(isinstance(edge, str) and len(edge) == 2 == len(set(edge) & set(vertices)) for edge in edges)
     # With data from a table, every row has the keys of all rows, with null for those that it lacks.
     known = {name: color for name, color in given.items() if color is not None}
-    if not named or not joined or not set(known) <= set(vertices) or not set(known.values()) <= set(COLORS):
+    if not named or not joined or not set(known) <= set(vertices) or any(one not in COLORS for one in known.values()):
         return None
     ordered = sorted("".join(sorted(edge, key=vertices.index)) for edge in edges)
     return Graph(vertices, tuple(ordered), tuple(known.get(name) for name in vertices))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from covey.cli import config_arguments
 from covey.cli.json_output import add_json, print_json
 from covey.errors import ConfigError
-from covey.runlog.names import ACCURACY, MEAN_REWARD
+from covey.runlog.names import ACCURACY, CHANCE, DISTINCT_IF_SOLVED, MEAN_REWARD
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -68,7 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
     for name, evaluation, value in zip(letters, found, compared.values, strict=True):
         _print_line(console, f"{name}  {evaluation.folder}: {value_text(value, metric)}")
     shown = {ACCURACY: f"accuracy (grader: {compared.grader})", MEAN_REWARD: "mean reward"}.get(metric, metric)
-    _print_line(console, shown)
+    _print_line(console, shown + _chance(found, metric))
     if len(results) > 1:
         console.print(_table(letters[1:], results, compared.corrected, metric))
     for name, other, result in zip(letters[1:], found[1:], results, strict=True):
@@ -76,6 +76,10 @@ def run(arguments: argparse.Namespace) -> int:
         _print_answers(console, {"A": found[0], name: other}, result, arguments.listed)
     for one in further:
         _print_figure(console, one)
+    solved = f"{DISTINCT_IF_SOLVED}@{figures[0].partition('@')[2]}" if figures else ""
+    if all(solved in one.summary for one in found):  # of both together, so without a paired test
+        values = (value_text(one.summary[solved]["value"], solved) for one in found)
+        _print_line(console, f"{solved}: {', '.join(values)}{_ends(found, solved)}")
     return 0
 
 
@@ -88,7 +92,8 @@ def _as_json(found: Mapping[str, StoredEvaluation], figures: Sequence[Comparison
         for name, result, p_value in zip(others, one.results, one.corrected, strict=True)
     ]
     evaluations = [
-        {"letter": letter, "path": one.folder, "grader": one.settings.get("grader")} for letter, one in found.items()
+        {"letter": letter, "path": one.folder, "grader": one.settings.get("grader"), "metrics": one.summary}
+        for letter, one in found.items()
     ]
     return {"evaluations": evaluations, "differences": differences}
 
@@ -98,10 +103,28 @@ def _print_figure(console: Any, compared: Comparisons) -> None:
     from covey.evaluation.figures import paired_text, value_text
 
     figure, results = compared.metric, compared.results
-    _print_line(console, f"{figure}: {', '.join(value_text(value, figure) for value in compared.values)}")
+    values = ", ".join(value_text(value, figure) for value in compared.values)
+    _print_line(console, f"{figure}: {values}{_ends(compared.evaluations, figure)}")
     for place, (result, p_value) in enumerate(zip(results, compared.corrected, strict=True), 1):
         corrected = f" (corrected: {p_value:.3g})" if len(results) > 1 else ""
         _print_line(console, f"  {_letter(place)} - A: {paired_text(result, figure)}{corrected}")
+
+
+def _ends(found: Sequence[StoredEvaluation], figure: str) -> str:
+    """The 95% interval of each evaluation, and what random answers reach, to stand behind the values."""
+    from covey.evaluation.estimators import Estimate
+    from covey.evaluation.figures import ends_text
+
+    ends = ", ".join(ends_text(Estimate(**one.summary[figure]), figure) for one in found)
+    return f" (95% intervals {ends}{_chance(found, figure)})"
+
+
+def _chance(found: Sequence[StoredEvaluation], figure: str) -> str:
+    """What random answers reach, where that is known: of the same problems, so the same for all evaluations."""
+    from covey.evaluation.figures import value_text
+
+    chance = found[0].summary.get(CHANCE + figure)
+    return "" if chance is None else f"; random answers {value_text(chance['value'], figure)}"
 
 
 def _list(folder: Path, *, as_json: bool) -> int:

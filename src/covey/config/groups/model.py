@@ -176,5 +176,12 @@ class ModelConfig(Group):
                 f"={show(self.reasoning_noise)} has no effect with model.reasoning_start={self.reasoning_start}: set "
                 "model.reasoning_start=noise, or leave it out.",
             )
+        if self.reasoning_start != type(self).reasoning_start and size == 0:
+            raise BadKeyError(
+                "model.reasoning_start",
+                f"={self.reasoning_start} has no effect with model.reasoning_vocab_size=0: say how many tokens are "
+                "copied, or full for all. A model that is expanded already has its start from covey expand-vocab "
+                "(--start).",
+            )
         if self.mesh_shape is not None:
             check_shape(self.mesh_shape)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from covey.answers import Outcome, Tags, extract_prediction, grade_exact, has_reasoning_format
 from covey.answers.maths.numbers import read_number
+from covey.data.columns import number_of_modes
 from covey.evaluation.completions.played import played_of
 from covey.evaluation.completions.transcript import content_text, transcript
 from covey.rewards.reward import with_prefix
@@ -142,7 +143,7 @@ def grade_batch(
                 rewards=given.rewards,
                 score=given.score,
                 mode=given.mode if given.outcome is Outcome.RIGHT else None,
-                num_modes=row.get(names.NUM_MODES),
+                num_modes=number_of_modes(row.get(names.NUM_MODES)),
                 **({} if played is None else played.fields()),
             )
         )

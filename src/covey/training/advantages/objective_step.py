@@ -55,11 +55,6 @@ class ScoredRewards:
         summed_PG = (values_PGF * self.weights.to(values_PGF)).nansum(dim=-1)
         return summed_PG.masked_fill(groups_PGF.isnan().all(dim=-1), torch.nan)
 
-    @property
-    def finite(self) -> Tensor:
-        """Which completions have no infinite reward, `[B]`."""
-        return ~torch.isinf(self.per_function).any(dim=-1)
-
     def correct(self) -> Tensor:
         """Which completions are right, `[P, G]`."""
         return (self.per_function[:, 0] >= RIGHT_FROM).view(-1, self.num_generations)
@@ -109,7 +104,7 @@ def compute_advantages(
     gathered = gather(torch.stack([column.to(wide) for column in columns.values()], dim=1))
     grouped = {name: gathered[:, index].reshape(-1, scored.num_generations) for index, name in enumerate(columns)}
     correct_PG = scored.correct()
-    scored = scored.only((grouped["lengths"].flatten() > 0) & scored.finite)
+    scored = scored.only(grouped["lengths"].flatten() > 0)
     rewards_PG = scored.grouped()
     mask_PG = torch.isfinite(rewards_PG)
     rewards_PG = rewards_PG.masked_fill(~mask_PG, torch.nan)

@@ -259,15 +259,15 @@ class GRPOTrainer(TRLGRPOTrainer):
             return tuple(super()._tool_call_loop(prompts, prompt_ids, completion_ids, completions, logprobs, *images))
         return self._episodes.run(prompts, prompt_ids, completion_ids, completions, logprobs)
 
-    # -- replaces TRL's `_calculate_rewards`: keeps each function's rewards, over all processes, for the objective, and
-    #    records what the completions are.
+    # -- replaces TRL's `_calculate_rewards`: a completion with an infinite reward has none, so it leaves its group;
+    #    keeps each function's rewards, over all processes, for the objective; records what the completions are.
     def _calculate_rewards(self, inputs: Any, prompts: Any, completions: Any, completion_ids_list: Any) -> torch.Tensor:
         rewards_BF: torch.Tensor = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
         self._episodes.settle()
         if self.recorder is not None:
             self.recorder.log(self._log_completion_extra, inputs, completion_ids_list, self._episodes.columns)
-        self._rewards_BF = rewards_BF
-        return rewards_BF
+        self._rewards_BF = rewards_BF.masked_fill(torch.isinf(rewards_BF).any(dim=1, keepdim=True), torch.nan)
+        return self._rewards_BF
 
     # -- replaces TRL's `_generate_and_score_completions`: in training, the objective computes the advantages, also
     #    those in TRL's log.
