@@ -39,7 +39,11 @@ def training_time(record: RunRecord) -> str | None:
 
 def _resumes(record: RunRecord) -> str:
     newest = record.run.newest_checkpoint()
-    return f"The same command resumes from {newest.name}." if newest else "There is no checkpoint to resume from."
+    return (
+        f"The same command with run_name={record.run.root.name} resumes from {newest.name}."
+        if newest
+        else "There is no checkpoint to resume from."
+    )
 
 
 def key_settings(record: RunRecord) -> list[tuple[str, str]]:
