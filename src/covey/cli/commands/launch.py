@@ -68,10 +68,9 @@ def run(arguments: argparse.Namespace) -> int:
             f"`covey launch` starts training processes of its own, but WORLD_SIZE={size} says that this is one of "
             "several that were started together. Run it by itself, or run `covey train` in their place."
         )
-    from covey.launch.machine import this_machine, this_place
+    from covey.launch.machine import this_machine
     from covey.launch.plan import make_plan, training_processes
-    from covey.launch.progress import RESUME_COMMAND
-    from covey.launch.slurm import check_starter_job, job_id, was_requeued
+    from covey.launch.slurm import job_id
 
     machine = this_machine()
     composed = request.compose(partial(training_processes, machine=machine))
@@ -100,6 +99,16 @@ def run(arguments: argparse.Namespace) -> int:
 
         print(redact(as_text(make_plan(config, name, machine))), end="")
         return 0
+    return _start(arguments, config, name, machine)
+
+
+def _start(arguments: argparse.Namespace, config: Config, name: str, machine: Machine) -> int:
+    """Check and start this machine's part of the run, to its end; returns the exit code."""
+    from covey.launch.execute import execute
+    from covey.launch.machine import this_place
+    from covey.launch.progress import RESUME_COMMAND
+    from covey.launch.slurm import check_starter_job, was_requeued
+
     if note := check_starter_job(config, machine):
         print(f"· {note}", file=sys.stderr)
     config_arguments.check_names(config)
@@ -108,8 +117,6 @@ def run(arguments: argparse.Namespace) -> int:
         config = dataclasses.replace(config, resume="auto", overwrite=False)
     else:
         config_arguments.check_run(config)
-    from covey.launch.execute import execute
-
     place = this_place()
     if len(place.hosts) == 1 and not _passes(config, name, machine):
         return 1
