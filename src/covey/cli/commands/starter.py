@@ -98,26 +98,14 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _trained(settings: ColdStart, console: Console) -> tuple[Any, Any]:
     """The model and its tokenizer, trained with a progress bar; without a terminal, with lines."""
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
+    from rich import progress as bars
 
     from covey.model.starter.coldstart import train_starter
 
-    columns = (
-        TextColumn("cold start"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("loss {task.fields[loss]:.3f}"),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
+    loss = bars.TextColumn("loss {task.fields[loss]:.3f}")
+    columns = (bars.TextColumn("cold start"), bars.BarColumn(), bars.MofNCompleteColumn(), loss)
+    times = (bars.TimeElapsedColumn(), bars.TimeRemainingColumn())
+    with bars.Progress(*columns, *times, console=console, disable=not console.is_terminal) as progress:
         bar = progress.add_task("", total=settings.steps, loss=float("nan"))
 
         def show(step: int, loss: float) -> None:
