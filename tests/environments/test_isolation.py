@@ -17,7 +17,7 @@ from covey.environments.proxies import ToolError, control_of
 from covey.environments.registry import EnvironmentSource
 from covey.environments.runner import EnvironmentRunner
 from covey.environments.workers.messages import MAX_TEXT
-from living_processes import all_end
+from living_processes import all_end, lives
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="memory limits and subreapers need Linux")
 HOSTILE = hostile_environments.__file__
@@ -328,6 +328,17 @@ def test_a_fault_in_a_standalone_tool_costs_its_call(runner: EnvironmentRunner, 
         assert list(calls[1].result(60)) == ["error"]
         assert calls[1].ended == ("timed_out" if what == "sleep" else "crashed")
     assert tool("say again") == "again"
+
+
+def test_an_instance_that_nobody_uses_ends(runner: EnvironmentRunner) -> None:
+    factory = runner.factory
+    assert callable(factory)
+    environment = factory()
+    environment.reset()
+    pid = environment.do("pid")
+    assert lives(pid)
+    del environment
+    assert all_end([pid])
 
 
 def test_an_object_of_this_process_has_no_control() -> None:

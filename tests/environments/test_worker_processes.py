@@ -14,7 +14,7 @@ import pytest
 import hostile_environments
 from covey.environments.registry import EnvironmentSource
 from covey.environments.runner import EnvironmentRunner
-from living_processes import all_end, lives
+from living_processes import all_end
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="subreapers need Linux")
 HOSTILE = hostile_environments.__file__
@@ -77,15 +77,3 @@ def test_processes_end_with_a_killed_trainer(root: Path, tmp_path: Path) -> None
     pids += [int(pid) for file in files for pid in file.read_text(encoding="ascii").split()]
     assert len(pids) == 3 + 4
     assert all_end(pids)
-
-
-def test_an_instance_that_nobody_uses_ends() -> None:
-    with EnvironmentRunner(OBEDIENT) as runner:
-        factory = runner.factory
-        assert callable(factory)
-        environment = factory()
-        environment.reset()
-        pid = environment.do("pid")
-        assert lives(pid)
-        del environment
-        assert all_end([pid])
