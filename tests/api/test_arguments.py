@@ -102,6 +102,9 @@ def test_values_of_other_types() -> None:
         ({"data": "nothing"}, r"data='nothing' is neither a file nor one of aime24, "),
         ({"data": 3}, r"data is of type int"),
         ({"max_step": 3}, r"max_step"),
+        ({"max_stpes": 3}, r"max_stpes .*Did you mean training\.max_steps"),
+        ({"rewrads": right}, r"covey\.train has no argument rewrads\. Did you mean rewards\?"),
+        ({"dat": [{"prompt": "a", "answer": "b"}]}, r"covey\.train has no argument dat\. Did you mean data\?"),
         ({"rewards": lambda x, /: x}, r"takes x by position only"),
     ],
 )

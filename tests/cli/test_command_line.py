@@ -50,7 +50,7 @@ def test_options_may_be_anywhere_and_the_rest_keeps_its_order():
     arguments = parse(["train", *words])
     assert arguments.words == ["r.yaml", "seed=1", "--beta", "0.1", "model=x", "+a=-c"]
     assert (arguments.config_dir, arguments.multirun, arguments.info) == (["a", "b"], True, "defaults-tree")
-    assert arguments.given == words
+    assert arguments.given == ["train", *words]
 
 
 @pytest.mark.parametrize(

@@ -87,7 +87,7 @@ def test_a_job_near_its_time_limit_is_requeued(
     monkeypatch.setenv("SLURM_JOB_ID", "4711")
     monkeypatch.setenv("SLURM_JOB_NAME", "covey-r")
     with LaunchConsole(tmp_path / "log") as console:
-        requeue_after_warning(load(list(overrides)), ending, node, console)
+        requeue_after_warning(load(list(overrides)), ending, node, console, "")
     assert (called.read_text() if called.exists() else "") == ("requeue 4711\n" if message == "is requeued" else "")
     assert message in (tmp_path / "log").read_text()
 
@@ -115,5 +115,9 @@ def test_a_failed_requeue_is_reported(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("SLURM_JOB_ID", "4711")
     with LaunchConsole(tmp_path / "log") as console:
-        requeue_after_warning(load([]), Ending(143, signal.SIGUSR1, clean=True), 0, console)
-    assert "Slurm did not requeue job 4711" in (tmp_path / "log").read_text()
+        requeue_after_warning(
+            load([]), Ending(143, signal.SIGUSR1, clean=True), 0, console, "covey launch --slurm run_name=r"
+        )
+    text = (tmp_path / "log").read_text()
+    assert "Slurm did not requeue job 4711" in text
+    assert text.endswith("To resume: covey launch --slurm run_name=r\n")

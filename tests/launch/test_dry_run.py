@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,8 @@ from typing import Any
 
 import pytest
 import yaml
+
+from covey.config import Config
 
 
 def covey(*words: str) -> int:
@@ -107,15 +110,45 @@ def test_a_job_is_submitted(
     empty: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     program = tmp_path / "sbatch"
-    program.write_text('#!/bin/sh\necho "$@" >called\necho "4711;cluster"\n')
+    program.write_text('#!/bin/sh\necho "$@" >called\necho "$COVEY_RESUME_COMMAND" >resume\necho "4711;cluster"\n')
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     assert covey("--slurm", "launch.gpus=0", "run_name=x") == 0
     assert (empty / "called").read_text() == "--parsable logs/x/job.sbatch\n"
+    assert (empty / "resume").read_text() == "covey launch --slurm launch.gpus=0 run_name=x\n"
     output = capsys.readouterr().out
     assert "Slurm job 4711" in output
     assert "logs/slurm_4711.out" in output
     assert "run_name=x" in (empty / "logs" / "x" / "job.sbatch").read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "added"),
+    [
+        (("launch.gpus=0", "run_name=a b"), ""),
+        (("launch.gpus=0", "--seed", "3"), " run_name={name}"),
+        (("--overwrite=true", "run_name=x", "training.hub_token=secret"), " resume=auto overwrite=false"),
+    ],
+)
+def test_the_command_that_resumes_is_the_one_given(
+    words: tuple[str, ...], added: str, empty: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[str, str]] = []
+
+    def execute(config: Config, name: str, machine: object, place: object, resume: str) -> int:
+        asked.append((name, resume))
+        return 0
+
+    monkeypatch.setattr("covey.launch.execute.execute", execute)
+    monkeypatch.setattr("covey.launch.machine._listed_gpus", lambda: ())
+    assert covey(*words) == 0
+    (name, resume), *_ = asked
+    given = shlex.join(word for word in words if "secret" not in word)
+    assert resume == f"covey launch {given}{added.format(name=name)}"
+    monkeypatch.setenv("COVEY_RESUME_COMMAND", "covey launch --slurm run_name=x")  # of the job that this is
+    assert covey("run_name=x") == 0
+    assert asked[1][1] == "covey launch --slurm run_name=x"
+    assert "COVEY_RESUME_COMMAND" not in os.environ
 
 
 @pytest.mark.parametrize(
@@ -158,6 +191,6 @@ def test_sweeps_and_views_are_those_of_train(
 
     monkeypatch.setattr("covey.cli.sweep.run_sweep", run_sweep)
     assert covey("--multirun", "seed=1,2") == 5
-    assert swept == [["--multirun", "seed=1,2"]]
+    assert swept == [["launch", "--multirun", "seed=1,2"]]
     assert covey("--cfg", "job", "launch.gpus=3") == 0
     assert "gpus: 3" in capsys.readouterr().out

@@ -34,7 +34,7 @@ def test_where_a_run_goes_on_that_stopped_or_failed(run: RunDirectory) -> None:
     assert how_it_ended(load_run(run.root)) == ("failed", f"Failed after step 3 of 8: ValueError: no disk. {nowhere}")
     run.checkpoint(2).mkdir()
     mark_complete(run.checkpoint(2), 2)
-    resumes = "The same command resumes from checkpoint-2."
+    resumes = f"The same command with run_name={run.root.name} resumes from checkpoint-2."
     with run.lock():  # as when the report of the failure is written
         assert how_it_ended(load_run(run.root))[1].endswith(resumes)
     run.summary.unlink()

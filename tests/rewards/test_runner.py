@@ -22,6 +22,7 @@ from covey.answers import Outcome
 from covey.errors import RewardError
 from covey.rewards.runner import RewardRunner
 from covey.rewards.workers import run_reward
+from living_processes import lives
 
 BATCH = {"prompts": ["What is 1 + 1?", "b", "c"], "completions": ["x", "yy", "z z"]}
 
@@ -174,14 +175,6 @@ def test_named_rewards_run_in_parallel(tmp_path: Path, caplog: pytest.LogCapture
     assert [text for text in caplog.messages if "Python functions" in text and text.endswith(": own.")]
     with pytest.raises(RewardError, match="are both called own"):
         RewardRunner([own, own])
-
-
-def lives(pid: int) -> bool:
-    """Whether a process runs; one that has ended may be a zombie."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 SCRIPT = """

@@ -17,6 +17,7 @@ from pathlib import Path
 LAYERS = {
     "_version": 0,
     "errors": 0,
+    "hub": 0,
     "log_once": 0,
     "importing": 1,
     "sandbox": 1,
@@ -42,7 +43,18 @@ LAYERS = {
 }
 """Imports between packages point to lower layers only."""
 
-WITHOUT_TORCH = {"_version", "errors", "log_once", "importing", "config", "answers", "runlog", "workers", "data"} | {
+WITHOUT_TORCH = {
+    "_version",
+    "errors",
+    "hub",
+    "log_once",
+    "importing",
+    "config",
+    "answers",
+    "runlog",
+    "workers",
+    "data",
+} | {
     "rewards",
     "sandbox",
     "report",

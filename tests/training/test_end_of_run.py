@@ -36,3 +36,12 @@ def test_the_run_to_compare_with_is_one_that_can_be_compared(tmp_path: Path) -> 
     assert advised() == [f"view {tmp_path}", f"chat {runs['c']}", f"compare {runs['a']} {runs['c']}"]
     shutil.rmtree(runs["a"])  # what is left was graded otherwise
     assert advised()[2] == f"eval {runs['c']} evaluation=greedy"
+
+
+def test_a_stopped_run_of_a_launcher_names_the_launchers_command(tmp_path: Path) -> None:
+    console = Console(record=True, width=200, force_terminal=False, file=io.StringIO())
+    result = RunResult(RunDirectory(make_run(tmp_path / "r", 2)), finished=False, step=2, reason="SIGTERM")
+    end_run(result, compose(["run_name=r"]).config, console, resume="covey launch r.yaml run_name=r")
+    text = console.export_text()
+    assert "with a checkpoint. Reason: SIGTERM. To resume from it: covey launch r.yaml run_name=r\n" in text
+    assert "covey train" not in text

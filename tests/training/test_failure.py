@@ -74,7 +74,7 @@ def test_a_reward_that_raises_leaves_a_failed_run_which_resumes(train: Train, tm
         assert "in deepest" in trace
     page = run.report.read_text()
     assert "Failed after step 1 of 3: The reward mine failed" in page
-    assert "The same command resumes from checkpoint-1." in page
+    assert "The same command with run_name=run resumes from checkpoint-1." in page
     assert "<script>cause" not in page
 
     code, out, _ = train(f"rewards.funcs=[{reward}:mine]")  # the next call of the reward does not fail

@@ -6,13 +6,16 @@ An object that a command would name, such as a reward function, goes by a name t
 
 from __future__ import annotations
 
+import difflib
 import functools
+import inspect
 import os
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from pathlib import Path
 from typing import Any
 
+from covey.config.aliases.aliases import look_up
 from covey.config.compose.group_files import Roots
 from covey.errors import ConfigError
 from covey.importing import give, name_of
@@ -31,6 +34,8 @@ ROWS = "_data"
 
 _OF_OWN_DATA = ("dataset=none", "dataset.test_size=256", "dataset.task=null", "dataset.id=null")
 """The words for data that is no built-in task, whatever a recipe names; the one that follows names it."""
+_SIMILAR = 0.75
+"""From where on, of 1, an unknown name is taken for an argument misspelt."""
 _DATA_FILES = (".jsonl", ".json", ".csv", ".parquet")
 _OF_TRL = {
     "train_dataset": "data=rows, with held-out rows data={'train': …, 'test': …}",
@@ -83,6 +88,21 @@ class Words:
                     "overrides holds strings, as ['training.max_steps=50']."
                 )
         return list(overrides)
+
+    def keys(
+        self, keys: Mapping[str, Any], function: Callable[..., Any], config_dirs: Sequence[str | Path]
+    ) -> list[str]:
+        """Free keyword arguments as words.
+
+        Raises:
+            ArgumentError: see `of`; or one is no key, but close to an argument of the function.
+        """
+        arguments = list(inspect.signature(function).parameters)
+        for name in keys:
+            near = difflib.get_close_matches(name, arguments, n=1, cutoff=_SIMILAR)
+            if near and look_up(name) is None and not Roots.of(config_dirs).options(name):
+                raise ArgumentError(f"{self._function} has no argument {name}. Did you mean {near[0]}?")
+        return self.of(keys)
 
     def value(self, value: Any, key: str) -> str:
         """A value in Hydra's override grammar, with texts quoted; of a function or class its name."""

@@ -78,7 +78,7 @@ def train(
     if recipe is not None and not isinstance(recipe, str | os.PathLike):
         first += words.of(recipe, "recipe")
         recipe = None
-    chosen = [*first, *words.of(overrides), *words.of(keys)]
+    chosen = [*first, *words.of(overrides), *words.keys(keys, train, config_dirs)]
     last, settings, notes = words.parts(rewards, environment_factory, tools), None, list[str]()
     if objective is not None:
         from covey.objective.own import record
@@ -150,7 +150,7 @@ def evaluate(
     words = Words("covey.evaluate")
     found = find_target(str(_path(target, "covey.evaluate")), None if checkpoint is None else str(checkpoint))
     paths = dict(benchmarks) if isinstance(benchmarks, Mapping) else dict.fromkeys(benchmarks)
-    chosen: list[str | Flag] = [*words.of(overrides), *words.of(keys)]
+    chosen: list[str | Flag] = [*words.of(overrides), *words.keys(keys, evaluate, config_dirs)]
     if paths:
         chosen += words.of({"evaluation.benchmarks": list(paths)})
     composed = compose([*chosen, Flag("model.name", (found.source,))], found.run, config_dirs)

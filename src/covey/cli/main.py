@@ -65,7 +65,7 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     takes_words = command in commands and commands[command].get_default("words") is not None
     options, others = config_arguments.split_options(commands[command], rest) if takes_words else (rest, [])
     arguments = parser.parse_args([command, *options])
-    arguments.words, arguments.given = others, rest
+    arguments.words, arguments.given = others, [command, *rest]
     return arguments
 
 

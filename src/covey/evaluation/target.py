@@ -53,10 +53,8 @@ def find_target(name: str, checkpoint: str | None = None) -> Target:
         run.refuse_newer()
         if not run.final_model.is_dir():
             newest = run.newest_checkpoint()
-            instead = f"evaluate {newest}, or let" if newest else "let"
-            raise RunDirectoryError(
-                f"{folder} has no final_model: the run has not finished. Either {instead} `covey train` finish it."
-            )
+            advice = f"Evaluate {newest}, or resume the run." if newest else "Resume the run."
+            raise RunDirectoryError(f"{folder} has no final_model: the run has not finished. {advice}")
         return _with_adapters(name, run.final_model, folder, "final")
     run = RunDirectory(folder.resolve().parent)
     if folder.name.startswith("checkpoint-") and run.config.is_file():

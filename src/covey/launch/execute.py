@@ -22,7 +22,7 @@ from covey.launch.plan import SERVER, TRAINER, LaunchPlan, Ports, make_plan
 from covey.launch.plan_yaml import as_text
 from covey.launch.ports import free_port
 from covey.launch.process import become_subreaper
-from covey.launch.progress import STACKS
+from covey.launch.progress import RESUME_COMMAND, STACKS
 from covey.launch.slurm import job_id, requeue, write_private
 from covey.launch.supervise import Ending, Limits, Supervisor
 from covey.runlog.directory import RunDirectory
@@ -31,12 +31,13 @@ from covey.runlog.files import write_atomically
 _MULTI_NODE_PORT = 29500  # fixed: other nodes cannot know which port is free here
 
 
-def execute(config: Config, run_name: str, machine: Machine, place: Place) -> int:
+def execute(config: Config, run_name: str, machine: Machine, place: Place, resume: str) -> int:
     """Run this machine's part of a launch to its end. Returns the exit code of training.
 
     Args:
         run_name: its name where the config gives none.
         place: this node's index and the addresses of all nodes.
+        resume: the command that resumes the run.
 
     Raises:
         CoveyError: the plan does not fit this machine (then nothing was started), or a process failed too often.
@@ -49,6 +50,7 @@ def execute(config: Config, run_name: str, machine: Machine, place: Place) -> in
         )
     plan = make_plan(config, run_name, machine, place, _free_ports(config) if alone else _fixed_ports(config))
     notes = check_plan(config, plan, machine, alone=alone)
+    plan = dataclasses.replace(plan.with_environment(TRAINER, {RESUME_COMMAND: resume}), resume=resume)
     become_subreaper()
     if not alone:
         return _run(config, plan, place.node, notes)
@@ -77,13 +79,13 @@ def _run(config: Config, plan: LaunchPlan, node: int, notes: list[str]) -> int:
                 exit_code_file.write(ending.code)
                 plan.key_file.unlink(missing_ok=True)
         console.note(f"training ended with exit code {ending.code}")
-        requeue_after_warning(config, ending, node, console)
+        requeue_after_warning(config, ending, node, console, plan.resume)
     if node > 0 and ending.signal is not None and ending.clean:
         return 0  # the first node reports the exit code; a failed task here would have Slurm kill it before
     return ending.code
 
 
-def requeue_after_warning(config: Config, ending: Ending, node: int, console: LaunchConsole) -> None:
+def requeue_after_warning(config: Config, ending: Ending, node: int, console: LaunchConsole, resume: str) -> None:
     """After Slurm's warning before the time limit, requeue the job, so that the run resumes later."""
     job = job_id()
     if ending.signal != signal.SIGUSR1 or ending.code == 0 or job is None or node != 0:
@@ -92,12 +94,12 @@ def requeue_after_warning(config: Config, ending: Ending, node: int, console: La
         console.say(f"Slurm job {job} is not requeued: training failed when it was asked to stop.")
         return
     if not config.launch.slurm.requeue:
-        console.say(f"Slurm job {job} is not requeued (launch.slurm.requeue=false); submit it again to resume.")
+        console.say(f"Slurm job {job} is not requeued (launch.slurm.requeue=false). To resume: {resume}")
         return
     console.say(f"the time limit is near: Slurm job {job} is requeued.")
     error = requeue(job)
     if error is not None:
-        console.say(f"Slurm did not requeue job {job}: {error}. Submit it again to resume.")
+        console.say(f"Slurm did not requeue job {job}: {error}. To resume: {resume}")
 
 
 class _ExitCodeFile:

@@ -85,6 +85,8 @@ class LaunchPlan:
     notes: tuple[str, ...] = ()
     sampling: tuple[str, ...] = ()
     """GPUs that only sample: the server's, or that of the trainer's rollout process."""
+    resume: str = "the same command"
+    """The command that resumes the run."""
 
     config_file = Inside("config.yaml", "logs")
     """The resolved config that the training processes read."""

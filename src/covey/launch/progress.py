@@ -13,6 +13,8 @@ FINISH_FILE = "COVEY_FINISH_FILE"
 """Environment variable of training processes: the file for how each ended; `{rank}` stands for its rank."""
 STACKS_FILE = "COVEY_STACKS_FILE"
 """The same for the stacks of its threads, dumped on SIGUSR2."""
+RESUME_COMMAND = "COVEY_RESUME_COMMAND"
+"""Environment variable of a Slurm job and of training processes: the command that resumes the run."""
 _LOOK_EVERY = 0.5
 FINISHES, STACKS = "finish-*.json", "stacks-*.txt"
 """Globs for the files of all ranks, in the run's log folder."""

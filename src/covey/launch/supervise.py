@@ -212,7 +212,7 @@ class Supervisor:
         if self._hang_restarts_left == 0:
             raise LaunchError(
                 f"{text} It was ended: launch.hang_restarts={self._limits.hang_restarts} allows no further restart. "
-                "The same command resumes from its newest checkpoint."
+                f"To resume from its newest checkpoint: {self._plan.resume}"
             )
         self._hang_restarts_left -= 1
         self._reporter.say(f"{text} It was ended and is restarted.")

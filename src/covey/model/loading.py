@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from covey.errors import ModelError
+from covey.hub import check_connection_once
 from covey.model import kaggle
 from covey.model.starter import STARTERS
 from covey.model.weight_files import WHOLE, check_weights
@@ -37,6 +38,7 @@ def resolve_model(name: str) -> str:
         folder = Path(name).expanduser()
         if not folder.exists():
             if _can_be_hub_id(name):
+                check_connection_once()
                 return name
             raise ModelError(
                 f"model.name={name} is a path, and there is nothing at {folder.resolve()}. Give the folder of a saved "

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from covey.config.groups.rewards import RewardModelConfig, RewardsConfig
 from covey.errors import ModelError, one_line
+from covey.hub import check_connection_once
 from covey.rewards.registry import MODEL_PREFIX
 
 if TYPE_CHECKING:
@@ -108,6 +109,7 @@ class RewardModel:
                 "holds config.json and *.safetensors), or its hub id (owner/name)."
             )
         source = str(path) if path.exists() else self._name
+        check_connection_once()
         try:
             tokenizer = AutoTokenizer.from_pretrained(source, **own)
             with quiet_weights():

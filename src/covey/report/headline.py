@@ -38,8 +38,10 @@ def training_time(record: RunRecord) -> str | None:
 
 
 def _resumes(record: RunRecord) -> str:
-    newest = record.run.newest_checkpoint()
-    return f"The same command resumes from {newest.name}." if newest else "There is no checkpoint to resume from."
+    newest, name = record.run.newest_checkpoint(), record.run.root.name
+    if newest is None:
+        return "There is no checkpoint to resume from."
+    return f"The same command with run_name={name} resumes from {newest.name}."
 
 
 def key_settings(record: RunRecord) -> list[tuple[str, str]]:

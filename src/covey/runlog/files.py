@@ -56,9 +56,20 @@ def read_plain(path: Path) -> bytes:
     Raises:
         OSError: it cannot be read, or is no plain file.
     """
+    _refuse_special(path)
+    return path.read_bytes()
+
+
+def plain_lines(path: Path) -> Iterator[bytes]:
+    """The lines of a plain file, one at a time; raises what `read_plain` does."""
+    _refuse_special(path)
+    with path.open("rb") as file:
+        yield from file
+
+
+def _refuse_special(path: Path) -> None:
     if not stat.S_ISREG(path.stat().st_mode):
         raise OSError(errno.EINVAL, "not a plain file", str(path))
-    return path.read_bytes()
 
 
 def parse_json(text: str | bytes) -> Any:

@@ -10,11 +10,12 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from numbers import Integral, Real
 from pathlib import Path
+from sys import intern
 from typing import Any
 
 from covey.errors import RunDirectoryError
 from covey.runlog.directory import RunDirectory
-from covey.runlog.files import json_line, parse_json, read_plain, write_atomically
+from covey.runlog.files import json_line, parse_json, plain_lines, write_atomically
 from covey.runlog.names import STEP
 
 Value = float | int | str | bool | None
@@ -59,7 +60,7 @@ class MetricsWriter:
         self._end = sum(map(len, lines))
 
     def _kept(self, path: Path, until: int, copied: Sequence[Row], logged: Sequence[Row]) -> list[Row]:
-        found, damaged = _rows_and_damage(path)
+        found, damaged = _rows_and_damage(path) if path.is_file() else ([], {})
         rows = {row[STEP]: row for row in found if row[STEP] <= until}
         better = {row[STEP]: row for row in copied if row[STEP] <= until}
         if until in better:  # the step may have been evaluated after its checkpoint was written
@@ -73,7 +74,8 @@ class MetricsWriter:
                 + (", except the results of evaluations (see evaluation/)." if logged else ".")
             )
         if damaged and not copied:
-            self.repairs.append(f"{path.name} has lines that are not rows of metrics ({damaged}): they were dropped.")
+            numbers = ", ".join(map(str, damaged))
+            self.repairs.append(f"{path.name} has lines that are not rows of metrics ({numbers}): they were dropped.")
         rows |= better
         return [rows[step] for step in sorted(rows)]
 
@@ -119,29 +121,32 @@ def read_metrics(path: Path) -> list[Row]:
     """Read the rows of a run, also of one that is running or was killed: an incomplete last line is skipped. Raises a
     `RunDirectoryError` if the file is missing, or a line before the last one is not a row."""
     try:
-        lines = read_plain(path).splitlines()
+        rows, damaged = _rows_and_damage(path)
     except FileNotFoundError:
         raise RunDirectoryError(
             f"{path} does not exist, so there are no metrics to read. Name the directory of a run that has begun "
             "training: output_dir/run_name."
         ) from None
-    rows = [_parse(line) for line in lines]
-    for number, (row, line) in enumerate(zip(rows[:-1], lines, strict=False), start=1):
+    for number, line in damaged.items():
+        raise RunDirectoryError(
+            f"{path}, line {number}, is not a row of metrics (a JSON object with a step): "
+            f"{line.decode(errors='replace')!r}. Only the last line of a killed run may be incomplete, so something "
+            "else has written to this file. Remove that line; resuming the run restores it."
+        )
+    return rows
+
+
+def _rows_and_damage(path: Path) -> tuple[list[Row], dict[int, bytes]]:
+    """The rows of a file, and the beginnings of invalid lines before the last by their numbers."""
+    rows, damaged, number = list[Row](), dict[int, bytes](), 0
+    for number, line in enumerate(plain_lines(path), start=1):
+        row = _parse(line)
         if row is None:
-            raise RunDirectoryError(
-                f"{path}, line {number}, is not a row of metrics (a JSON object with a step): "
-                f"{line[:60].decode(errors='replace')!r}. Only the last line of a killed run may be incomplete, so "
-                "something else has written to this file. Remove that line; resuming the run restores it."
-            )
-    return [row for row in rows if row is not None]
-
-
-def _rows_and_damage(path: Path) -> tuple[list[Row], str]:
-    """The rows of a file that may be missing or damaged, and the numbers of invalid lines before the last."""
-    lines = path.read_bytes().splitlines() if path.is_file() else []
-    rows = [_parse(line) for line in lines]
-    damaged = [str(number) for number, row in enumerate(rows[:-1], start=1) if row is None]
-    return [row for row in rows if row is not None], ", ".join(damaged)
+            damaged[number] = line.rstrip()[:60]
+        else:
+            rows.append(row)
+    damaged.pop(number, None)
+    return rows, damaged
 
 
 def series(rows: Iterable[Row], name: str) -> list[tuple[int, float]]:
@@ -155,7 +160,9 @@ def _parse(line: bytes) -> Row | None:
         row = parse_json(line)
     except ValueError:
         return None
-    return row if isinstance(row, dict) and isinstance(row.get(STEP), int) else None
+    if not isinstance(row, dict) or not isinstance(row.get(STEP), int):
+        return None
+    return {intern(name): value for name, value in row.items()}  # all rows share the names, most of their memory
 
 
 def _plain(value: Any) -> Value:

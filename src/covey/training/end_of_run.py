@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from pathlib import Path
 from typing import Any
@@ -21,11 +22,12 @@ from covey.training.publish.hub import push_finished
 from covey.training.run import RunResult
 
 
-def end_run(result: RunResult, config: Config, console: Any) -> None:
+def end_run(result: RunResult, config: Config, console: Any, *, resume: str | None = None) -> None:
     """Write the report and show how the run ended; push a finished model if the config says so. Main process only.
 
     Args:
         result: from `run_training`.
+        resume: the command that resumes the run, if a launcher started it.
 
     Raises:
         CoveyError: the model cannot be pushed.
@@ -44,11 +46,11 @@ def end_run(result: RunResult, config: Config, console: Any) -> None:
             _print(console, line)
     else:
         hint = "The same command resumes from it."
-        if _needs_more_words(config):
-            hint = f"To resume from it: {_resume(config, run)}"
-        _print(console, f"Stopped after step {result.step}, with a checkpoint. {hint} Reason: {result.reason}.")
+        if resume or _needs_more_words(config):
+            hint = f"To resume from it: {resume or _resume(config, run)}"
+        _print(console, f"Stopped after step {result.step}, with a checkpoint. Reason: {result.reason}. {hint}")
     if not console.quiet:
-        print_commands(console, _next(result, config))
+        print_commands(console, _next(result, config, resume))
 
 
 def _show_finished(result: RunResult, console: Any) -> None:
@@ -78,18 +80,19 @@ def _needs_more_words(config: Config) -> bool:
 
 
 def _resume(config: Config, run: RunDirectory) -> str:
-    words = ["--config", str(run.config), f"output_dir={config.output_dir}", f"run_name={run.root.name}"]
-    return shlex.join(["covey", "train", *words])
+    words = ["train", "--config", str(run.config), f"output_dir={config.output_dir}", f"run_name={run.root.name}"]
+    several = os.environ.get("WORLD_SIZE", "1") != "1"
+    return f"{'accelerate launch … -m covey' if several else 'covey'} {shlex.join(words)}"
 
 
-def _next(result: RunResult, config: Config) -> list[Command]:
+def _next(result: RunResult, config: Config, resume: str | None) -> list[Command]:
     """Three commands to go on with."""
     run = result.run
     name = str(run.root)
     view = "see every run", _command("view", str(run.root.parent))
     if not result.finished:
         newest = _command("eval", name, "--checkpoint", str(result.step))
-        return [("resume", _resume(config, run)), view, ("evaluate it so far", newest)]
+        return [("resume", resume or _resume(config, run)), view, ("evaluate it so far", newest)]
     other = _comparable(run)
     third = (
         ("evaluate, greedily", _command("eval", name, "evaluation=greedy"))

@@ -119,7 +119,8 @@ def test_a_run_writes_what_the_readme_lists(train: Train, tmp_path: Path) -> Non
 def test_a_resumed_run_equals_the_uninterrupted_one(train: Train, straight: Path, tmp_path: Path) -> None:
     code, out, _ = train("run_name=stopped", "stop_after_steps=1")
     assert code == 0
-    assert "Stopped after step 1, with a checkpoint. The same command resumes from it." in out
+    assert "Stopped after step 1, with a checkpoint. Reason: " in out
+    assert "The same command resumes from it." in out
     assert not (tmp_path / "stopped" / "final_model").exists()
     code, out, _ = train("run_name=stopped", "stop_after_steps=2")
     assert "Resuming from checkpoint-1" in out

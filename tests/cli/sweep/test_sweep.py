@@ -45,7 +45,9 @@ def sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, root: Path) -> SweepC
     (tmp_path / "job.py").write_text(JOB, encoding="utf-8")
 
     def call(*words: str, as_json: bool = False) -> int:
-        return run_sweep(request(*words), words, (sys.executable, str(tmp_path / "job.py")), as_json=as_json)
+        return run_sweep(
+            request(*words), ["train", *words], (sys.executable, str(tmp_path / "job.py")), as_json=as_json
+        )
 
     return call
 

@@ -32,6 +32,7 @@ from covey.runlog import names
 from covey.runlog.completions import read_completions, write_completions
 from covey.runlog.files import json_line
 from covey.workers.channel import BadMessageError, Inbox, read_json, send_json
+from living_processes import all_end, lives
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="memory limits and subreapers need Linux")
 
@@ -120,13 +121,6 @@ def pool(hostile: Path) -> Iterator[WorkerPool]:
         yield made
 
 
-def lives(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
-
-
 def test_what_a_reward_logs_is_never_unpickled_by_the_trainer(
     hostile: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -188,10 +182,7 @@ def test_leftover_processes_end_with_the_fork_server(pool: WorkerPool, tmp_path:
     pids = [int(pid) for pid in left.read_text(encoding="ascii").split()]
     os.kill(pool.pids[0], signal.SIGKILL)
     assert pool.submit_grading("obey", ["a"], [{}]).result(60)[0].outcome is Outcome.RIGHT
-    give_up = time.monotonic() + 30
-    while any(lives(pid) for pid in pids) and time.monotonic() < give_up:
-        time.sleep(0.02)
-    assert not any(lives(pid) for pid in pids)
+    assert all_end(pids)
 
 
 @linux
@@ -211,9 +202,7 @@ def test_leftover_processes_end_with_a_killed_trainer(hostile: Path, root: Path,
     trainer.wait()
     pids = [int(pid) for file in files for pid in file.read_text(encoding="ascii").split()]
     assert len(pids) == 4
-    while any(lives(pid) for pid in pids) and time.monotonic() < give_up:
-        time.sleep(0.02)
-    assert not any(lives(pid) for pid in pids)
+    assert all_end(pids)
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import os
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -67,9 +68,9 @@ def run(arguments: argparse.Namespace) -> int:
             f"`covey launch` starts training processes of its own, but WORLD_SIZE={size} says that this is one of "
             "several that were started together. Run it by itself, or run `covey train` in their place."
         )
-    from covey.launch.machine import this_machine, this_place
+    from covey.launch.machine import this_machine
     from covey.launch.plan import make_plan, training_processes
-    from covey.launch.slurm import check_starter_job, job_id, was_requeued
+    from covey.launch.slurm import job_id
 
     machine = this_machine()
     composed = request.compose(partial(training_processes, machine=machine))
@@ -98,19 +99,28 @@ def run(arguments: argparse.Namespace) -> int:
 
         print(redact(as_text(make_plan(config, name, machine))), end="")
         return 0
+    return _start(arguments, config, name, machine)
+
+
+def _start(arguments: argparse.Namespace, config: Config, name: str, machine: Machine) -> int:
+    """Check and start this machine's part of the run, to its end; returns the exit code."""
+    from covey.launch.execute import execute
+    from covey.launch.machine import this_place
+    from covey.launch.progress import RESUME_COMMAND
+    from covey.launch.slurm import check_starter_job, was_requeued
+
     if note := check_starter_job(config, machine):
         print(f"· {note}", file=sys.stderr)
     config_arguments.check_names(config)
+    resume = os.environ.pop(RESUME_COMMAND, "") or _resume_command(arguments, config, name)  # a job's is its submission
     if was_requeued():  # whatever the first start was to do with an older run, it has done
         config = dataclasses.replace(config, resume="auto", overwrite=False)
     else:
         config_arguments.check_run(config)
-    from covey.launch.execute import execute
-
     place = this_place()
     if len(place.hosts) == 1 and not _passes(config, name, machine):
         return 1
-    return execute(config, name, machine, place)
+    return execute(config, name, machine, place, resume)
 
 
 def _own_run(source: str | Path | None, planned: Path) -> Path | None:
@@ -146,11 +156,25 @@ def _passes(config: Config, name: str, machine: Machine) -> bool:
         return subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, check=False).returncode == 0
 
 
+def _resume_command(arguments: argparse.Namespace, config: Config, name: str) -> str:
+    """The command that resumes the run: the one given, with what it lacks to find the run and to keep it."""
+    from covey.config.secrets import without_words
+    from covey.launch.supervise import RESUMED
+
+    words = without_words(arguments.given)
+    if config.run_name is None:
+        words.append(f"run_name={name}")
+    if config.resume not in ("auto", True) or config.overwrite:
+        words += RESUMED
+    return shlex.join(["covey", *words])
+
+
 def _as_job(arguments: argparse.Namespace, composed: Composed, name: str, machine: Machine) -> int:
     """Print a Slurm job's script, or write and submit it."""
     from covey.config.compose.build import flatten
     from covey.config.secrets import for_children, without_words
     from covey.launch.plan import make_plan
+    from covey.launch.progress import RESUME_COMMAND
     from covey.launch.slurm import check_sbatch, render, submit, write_private
 
     config = composed.config
@@ -163,7 +187,7 @@ def _as_job(arguments: argparse.Namespace, composed: Composed, name: str, machin
             "Secrets of the config (such as training.hub_token) reach a Slurm job by its environment, which "
             "launch.slurm.options=--export=… keeps from it: write --export=ALL,…, or log in on the nodes instead."
         )
-    words = without_words([word for word in arguments.given if word not in ("--slurm", "--dry-run")])
+    words = without_words([word for word in arguments.given[1:] if word not in ("--slurm", "--dry-run")])
     if config.run_name is None:
         words.append(f"run_name={name}")
     if config.launch.gpus is None:  # the login node's GPUs tell nothing about the nodes
@@ -182,7 +206,7 @@ def _as_job(arguments: argparse.Namespace, composed: Composed, name: str, machin
     config_arguments.check_names(config)
     file = plan.logs / "job.sbatch"
     write_private(file, script)  # lines of launch.slurm.setup may hold secrets
-    job = submit(file, secrets)
+    job = submit(file, secrets | {RESUME_COMMAND: _resume_command(arguments, config, name)})
     print(
         f"Slurm job {job}: {file}\n  run:    {plan.run}\n  output: {Path(config.launch.log_dir) / f'slurm_{job}.out'}"
     )

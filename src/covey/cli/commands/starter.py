@@ -5,11 +5,16 @@ from __future__ import annotations
 import argparse
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from covey.cli.json_output import add_json, print_json
 from covey.config.groups.dataset import TASKS
 from covey.errors import ConfigError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from covey.model.starter.coldstart import ColdStart
 
 
 def add_parser(commands: Any) -> None:
@@ -62,40 +67,16 @@ def run(arguments: argparse.Namespace) -> int:
 
     config = load([f"dataset={task}", *words]) if task else None
     from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
 
     console = Console(stderr=arguments.as_json)
     from covey.evaluation.starter import measure_agent, measure_starter, measure_task
-    from covey.model.starter.coldstart import AGENT, TASK_STARTS, ColdStart, save_starter, train_starter
+    from covey.model.starter.coldstart import AGENT, TASK_STARTS, ColdStart, save_starter
 
     settings = replace(AGENT if arguments.agent else ColdStart(), seed=arguments.seed)
     if config is not None:
         settings = replace(TASK_STARTS[str(task)], dataset=config.dataset, seed=arguments.seed)
     settings = replace(settings, steps=arguments.steps or settings.steps)
-    columns = (
-        TextColumn("cold start"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("loss {task.fields[loss]:.3f}"),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
-        bar = progress.add_task("", total=settings.steps, loss=float("nan"))
-
-        def show(step: int, loss: float) -> None:
-            progress.update(bar, completed=step, loss=loss)
-            if progress.disable and (step % max(1, settings.steps // 20) == 0 or step == settings.steps):
-                console.print(f"cold start: step {step}/{settings.steps}, loss {loss:.3f}", highlight=False)
-
-        model, tokenizer = train_starter(settings, on_step=show)
+    model, tokenizer = _trained(settings, console)
     with console.status("Measuring it on held-out problems …"):
         if config is not None:
             figures: Any = measure_task(model, tokenizer, config, words, seed=arguments.seed)
@@ -113,3 +94,23 @@ def run(arguments: argparse.Namespace) -> int:
         command = " ".join([f"covey train model.name={target} dataset={task}", *words])
     console.print(f"Written to {target}. Train it with: {command}", highlight=False, soft_wrap=True)
     return 0
+
+
+def _trained(settings: ColdStart, console: Console) -> tuple[Any, Any]:
+    """The model and its tokenizer, trained with a progress bar; without a terminal, with lines."""
+    from rich import progress as bars
+
+    from covey.model.starter.coldstart import train_starter
+
+    loss = bars.TextColumn("loss {task.fields[loss]:.3f}")
+    columns = (bars.TextColumn("cold start"), bars.BarColumn(), bars.MofNCompleteColumn(), loss)
+    times = (bars.TimeElapsedColumn(), bars.TimeRemainingColumn())
+    with bars.Progress(*columns, *times, console=console, disable=not console.is_terminal) as progress:
+        bar = progress.add_task("", total=settings.steps, loss=float("nan"))
+
+        def show(step: int, loss: float) -> None:
+            progress.update(bar, completed=step, loss=loss)
+            if progress.disable and (step % max(1, settings.steps // 20) == 0 or step == settings.steps):
+                console.print(f"cold start: step {step}/{settings.steps}, loss {loss:.3f}", highlight=False)
+
+        return train_starter(settings, on_step=show)

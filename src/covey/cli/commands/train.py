@@ -12,6 +12,7 @@ from covey.cli import config_arguments
 from covey.cli.json_output import add_json, print_json
 from covey.cli.main_process import is_main
 from covey.launch.machine import keep_one_gpu
+from covey.launch.progress import RESUME_COMMAND
 
 
 def add_parser(commands: Any) -> None:
@@ -60,7 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
     name = config_arguments.default_name(request.source, [composed.config])
     with composed.naming_places():
         result = run_training(composed.config, name, console)
-    end_run(result, composed.config, console)
+    end_run(result, composed.config, console, resume=os.environ.pop(RESUME_COMMAND, None))
     if arguments.as_json and result.main:
         run = result.run
         summary = json.loads(run.summary.read_bytes()) if run.summary.is_file() else None

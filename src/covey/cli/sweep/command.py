@@ -35,7 +35,7 @@ def run_sweep(
 
     Args:
         request: what the command line asks for.
-        given: the words of the command line, to print how to resume.
+        given: the command and its words, to print how to resume.
         command: what runs one config; `--config FILE` is appended.
         as_json: print the results as JSON on stdout, and everything else on stderr.
 
@@ -141,7 +141,7 @@ def _resume_command(plan: SweepPlan, given: Sequence[str]) -> str:
     name = plan.directory.root.name
     if not any(name in word for word in words):
         words.append(f"run_name={name}")
-    return shlex.join(["covey", "train", *words])
+    return shlex.join(["covey", *words])
 
 
 def _last_line(output: Path) -> str:

@@ -11,6 +11,7 @@ from covey.data.needs import RowNeeds
 from covey.data.sources.splits import choose_split, train_and_test
 from covey.data.table import SourceRows, Table
 from covey.errors import DataError, one_line
+from covey.hub import check_connection_once
 
 if TYPE_CHECKING:
     import datasets
@@ -39,6 +40,7 @@ class HubSet:
         """All splits by name, or one that the library reads itself. Raises a `DataError` if it cannot be loaded."""
         import datasets
 
+        check_connection_once()
         streaming = {"streaming": True} if self.streaming else {}
         try:
             return datasets.load_dataset(self.id, name=self.config, revision=self.revision, split=split, **streaming)

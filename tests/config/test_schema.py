@@ -1,0 +1,62 @@
+"""The schema of the config itself: documented, agreeing with what it mirrors, and light to load."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from covey.answers import EXTRACTORS
+from covey.config import Config, build, document, known_keys
+from covey.config.groups import dataset as covey_dataset
+from covey.config.groups.snapshot import PATH, fields
+from covey.config.groups.training import OWNED_ELSEWHERE
+from covey.errors import ConfigError
+
+SCRIPT = Path(__file__).parents[2] / "scripts" / "training_fields.py"
+
+
+def test_every_key_is_documented():
+    assert "training.max_steps" in known_keys()
+    assert "training.seed" not in known_keys()
+    undocumented = [key for key in known_keys() if len(document(key).doc) < 10]
+    assert undocumented == []
+    shown = document("model.dtype")
+    assert (shown.default, shown.origin) == (None, "covey")
+    assert "bfloat16" in shown.type
+    explained = document("training.beta")
+    assert explained.origin == "trl"
+    assert "KL" in explained.doc
+    with pytest.raises(ConfigError, match=r"mean training\.max_steps"):
+        document("max_step")
+
+
+def test_values_that_are_written_twice_agree():
+    assert tuple(EXTRACTORS) == covey_dataset.EXTRACTORS
+    assert set(OWNED_ELSEWHERE) <= set(fields())
+    assert isinstance(build({"dataset": {"task": "arithmetic"}}), Config)
+
+
+def test_loading_imports_nothing_heavy():
+    code = (
+        "import json, sys; from covey.config import load, to_yaml; to_yaml(load(['model=qwen3_0.6b']));"
+        "print(json.dumps([m for m in ('torch', 'transformers', 'trl', 'datasets', 'accelerate') if m in sys.modules]))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout) == []
+
+
+def test_the_snapshot_is_the_installed_trl():
+    """Names, types, defaults and choices."""
+    spec = importlib.util.spec_from_file_location("training_fields", SCRIPT)
+    assert spec is not None
+    assert spec.loader is not None
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    installed = json.loads(json.dumps(script.snapshot()["fields"]))
+    written = json.loads(PATH.read_text(encoding="utf-8"))["fields"]
+    assert written == installed, f"run `python {SCRIPT.name}` in scripts/ after changing the version of TRL"
