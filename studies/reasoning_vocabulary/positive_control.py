@@ -1,6 +1,6 @@
 """A positive control: reasoning tokens that are worth something by construction.
 
-    python studies/reasoning_vocabulary/positive_control.py [--seeds 0 1 2] [--steps 1500]
+    python studies/reasoning_vocabulary/positive_control.py [--seeds 0 1 2] [--steps 1500] [--arms ARM ...] [--jobs 1]
 
 The task is the sum of five numbers of two digits, modulo 100, under a cap of four thinking tokens. Careful thinking
 writes down each of four running sums: eight digits, which do not fit. In the code of this control each of a hundred
@@ -15,19 +15,22 @@ from __future__ import annotations
 
 import argparse
 import csv
+import os
 import random
 import re
 import tempfile
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from itertools import accumulate
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from covey.evaluation.estimators import Estimate, mean, t_estimate
+from covey.evaluation.estimators import mean, t_estimate
 from covey.model.reasoning_vocab.expansion import expand, fold
 from covey.model.starter import STARTER_PATH
 from covey.rollout import LocalEngine, SamplingSettings
@@ -64,6 +67,7 @@ ARMS = (
     Arm("digits, every sum, without the cap", 1, cap=2 * CAP),
     Arm("code, every sum", 1, coded=True),
 )
+BASE = ARMS[1].name
 FOLDED = "code, every sum, folded back"
 
 
@@ -164,53 +168,74 @@ def run(arm: Arm, seed: int, steps: int) -> dict[str, float]:
     return found
 
 
-def read() -> dict[tuple[str, int], float]:
+Found = dict[tuple[int, str, int], float]
+"""Accuracies by steps, arm and seed."""
+
+
+def read() -> Found:
     if not TABLE.is_file():
         return {}
     with TABLE.open(encoding="utf-8", newline="") as file:
-        return {(row["arm"], int(row["seed"])): float(row["accuracy"]) for row in csv.DictReader(file)}
+        rows = csv.DictReader(file)
+        return {(int(row["steps"]), row["arm"], int(row["seed"])): float(row["accuracy"]) for row in rows}
 
 
-def write(found: dict[tuple[str, int], float], steps: int) -> None:
-    lines = ["arm,seed,accuracy", *(f'"{arm}",{seed},{value:.4f}' for (arm, seed), value in sorted(found.items()))]
-    write_atomically(TABLE, "\n".join(lines) + "\n")
-    rows = [arm.name for arm in ARMS] + [FOLDED]
-    by_arm = {name: {seed: value for (arm, seed), value in found.items() if arm == name} for name in rows}
-    base = by_arm["digits, every second sum"]
-    table = [
-        f"| {name} | {len(values)} | {_percent(t_estimate(list(values.values())))} "
-        f"| {_percent(t_estimate([values[s] - base[s] for s in values.keys() & base.keys()]), signed=True)} |"
-        for name, values in by_arm.items()
-        if values
-    ]
+def write(found: Found) -> None:
+    rows = [f'{steps},"{arm}",{seed},{value:.4f}' for (steps, arm, seed), value in sorted(found.items())]
+    write_atomically(TABLE, "\n".join(["steps,arm,seed,accuracy", *rows]) + "\n")
     head = (
-        f"Written by positive_control.py: {steps} steps of {BATCH} problems, {HELD_OUT} held-out problems, greedy, at "
-        f"most {CAP} thinking tokens. Means with 95% t intervals over seeds; differences to `digits, every second "
-        "sum`, the best that ordinary tokens can write within the cap, paired by seed."
+        f"Written by positive_control.py: {BATCH} problems a step, {HELD_OUT} held-out problems, greedy, at most {CAP} "
+        "thinking tokens. Means with 95% t intervals over seeds, and in parentheses the seeds in order. Differences "
+        f"to `{BASE}`, the most that ordinary tokens can write within the cap, are paired by seed."
     )
-    page = ["# Positive control", "", head, "", "| arm | seeds | accuracy | difference |", "|---|---|---|---|", *table]
+    page = ["# Positive control", "", head]
+    for steps in sorted({steps for steps, *_ in found}):
+        by_arm = {
+            name: {seed: value for (count, arm, seed), value in sorted(found.items()) if (count, arm) == (steps, name)}
+            for name in (*(arm.name for arm in ARMS), FOLDED)
+        }
+        page += ["", f"## {steps:,} steps", "", "| arm | seeds | accuracy | difference |", "|---|---|---|---|"]
+        page += [f"| {name} | {_cells(values, by_arm[BASE])} |" for name, values in by_arm.items() if values]
     write_atomically(PAGE, "\n".join(page) + "\n")
 
 
-def _percent(estimate: Estimate, *, signed: bool = False) -> str:
-    form = "{:+.1f}" if signed else "{:.1f}"
-    value, low, high = (form.format(100 * one) for one in (estimate.value, estimate.low, estimate.high))
-    return f"{value} [{low}, {high}]"
+def _cells(values: dict[int, float], base: dict[int, float]) -> str:
+    less = [values[seed] - base[seed] for seed in values if seed in base]
+    difference = "–" if values is base or len(less) < 2 else _percent(less, "+.1f")
+    return f"{len(values)} | {_percent(list(values.values()), '.1f')} | {difference}"
+
+
+def _percent(values: Sequence[float], form: str) -> str:
+    one = ", ".join(format(100 * value, form) for value in values)
+    if len(values) < 2:
+        return one
+    estimate = t_estimate(values)
+    value, low, high = (format(100 * each, form) for each in (estimate.value, estimate.low, estimate.high))
+    return f"{value} [{low}, {high}] ({one})"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--steps", type=int, default=1500)
+    parser.add_argument("--arms", nargs="+", choices=[arm.name for arm in ARMS], help="all by default", metavar="ARM")
+    parser.add_argument("--jobs", type=int, default=1, help="runs at a time, one thread each (1)")
     arguments = parser.parse_args()
+    os.environ["OMP_NUM_THREADS"] = "1"  # of each run
     found = read()
-    for seed in arguments.seeds:
-        for arm in ARMS:
-            if (arm.name, seed) not in found:
-                values = run(arm, seed, arguments.steps)
-                print(f"seed {seed}: {', '.join(f'{name} {value:.1%}' for name, value in values.items())}", flush=True)
-                found |= {(name, seed): value for name, value in values.items()}
-                write(found, arguments.steps)
+    todo = [
+        (arm, seed)
+        for seed in arguments.seeds
+        for arm in ARMS
+        if arm.name in (arguments.arms or [arm.name]) and (arguments.steps, arm.name, seed) not in found
+    ]
+    with ProcessPoolExecutor(arguments.jobs, get_context("spawn"), max_tasks_per_child=1) as pool:
+        runs = {pool.submit(run, arm, seed, arguments.steps): seed for arm, seed in todo}
+        for done in as_completed(runs):
+            seed, values = runs[done], done.result()
+            print(f"seed {seed}: {', '.join(f'{name} {value:.1%}' for name, value in values.items())}", flush=True)
+            found |= {(arguments.steps, name, seed): value for name, value in values.items()}
+            write(found)
 
 
 if __name__ == "__main__":

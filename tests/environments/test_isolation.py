@@ -333,7 +333,7 @@ def test_a_fault_in_a_standalone_tool_costs_its_call(runner: EnvironmentRunner, 
 def test_an_instance_that_nobody_uses_ends(runner: EnvironmentRunner) -> None:
     factory = runner.factory
     assert callable(factory)
-    environment = factory()
+    _, environment = factory(), factory()  # the runner keeps its first, for the descriptions of the tools
     environment.reset()
     pid = environment.do("pid")
     assert lives(pid)
