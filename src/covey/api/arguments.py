@@ -15,7 +15,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from covey.config.aliases.aliases import look_up
+from covey.config.aliases.aliases import kind_of
 from covey.config.compose.group_files import Roots
 from covey.errors import ConfigError
 from covey.importing import give, name_of
@@ -100,7 +100,7 @@ class Words:
         arguments = list(inspect.signature(function).parameters)
         for name in keys:
             near = difflib.get_close_matches(name, arguments, n=1, cutoff=_SIMILAR)
-            if near and look_up(name) is None and not Roots.of(config_dirs).options(name):
+            if near and kind_of(name) is None and not Roots.of(config_dirs).options(name):
                 raise ArgumentError(f"{self._function} has no argument {name}. Did you mean {near[0]}?")
         return self.of(keys)
 
