@@ -43,6 +43,7 @@ PAGES = {
     "studies/exploration/results.md": "exploration_results.md",
     "studies/reasoning_vocabulary/README.md": "reasoning_study.md",
     "studies/reasoning_vocabulary/results.md": "reasoning_results.md",
+    "studies/reasoning_vocabulary/positive_control.md": "reasoning_positive_control.md",
     "studies/tuning/README.md": "tuning_study.md",
     "studies/tuning/results.md": "tuning_results.md",
 }

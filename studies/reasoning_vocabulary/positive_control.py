@@ -188,7 +188,7 @@ def write(found: Found) -> None:
         "thinking tokens. Means with 95% t intervals over seeds, and in parentheses the seeds in order. Differences "
         f"to `{BASE}`, the most that ordinary tokens can write within the cap, are paired by seed."
     )
-    page = ["# Positive control", "", head]
+    page = ["# A positive control of the reasoning vocabulary", "", head]
     for steps in sorted({steps for steps, *_ in found}):
         by_arm = {
             name: {seed: value for (count, arm, seed), value in sorted(found.items()) if (count, arm) == (steps, name)}
