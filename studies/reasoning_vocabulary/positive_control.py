@@ -7,7 +7,7 @@ writes down each of four running sums: eight digits, which do not fit. In the co
 reasoning tokens stands for a number from 0 to 99, so that four tokens hold all running sums. Every arm continues the
 starter with the ordinary next-token loss on its own way of writing, with the same problems, steps and seeds.
 
-Without a gain here, reinforcement learning could not find one. Finished runs are kept, and a later call goes on; writes
+Without a gain here, reinforcement learning could not find one. Finished runs are kept, and a later call resumes; writes
 positive_control.csv and positive_control.md next to this file.
 """
 
