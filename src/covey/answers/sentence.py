@@ -25,7 +25,7 @@ _ANCHOR = re.compile(
     r"|\banswer(?=\s?(?:\$|\\[(\[]|\n))"
     r"|\b(?:option|choice) ?(?:is\b ?:?|[:=])"
     r"|\b(?:it|this|that|which) should (?:actually |really |instead |rather )?be\b"
-    r"|^\#{4}(?!\#)|^ans(?:wer)? ?[.-] |\u7b54\u6848[\u662f\u4e3a]?:?",
+    r"|(?<!\#)\#{4}(?!\#)|^ans(?:wer)? ?[.-] |\u7b54\u6848[\u662f\u4e3a]?:?",
     re.IGNORECASE | re.MULTILINE,
 )
 _A = re.compile(r"^[Aa] ?:(?![^\n]*\n+\(?[Bb] ?[:.)])", re.MULTILINE)  # options, not an answer
