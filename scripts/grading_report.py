@@ -10,6 +10,7 @@ import json
 import os
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -69,6 +70,15 @@ PAIRS = {
 }
 """Why Covey disagrees with a row of pairs.jsonl that is not marked as suspect."""
 
+OUTPUTS = {
+    ("model_outputs.jsonl", 2095): "names two letters, then lists both with their texts; the last one is read",
+    ("model_outputs.jsonl", 2463): "states (E) alone on the last line, as the gold answer; the label denies it",
+    ("model_outputs.jsonl", 2510): 'states "the correct answer is (E)", as the gold answer; the label denies it',
+    ("model_outputs.jsonl", 2932): "boxes another value, and then says which choice would be right if the problem were "
+    "another one",
+}
+"""Why Covey disagrees with the label of a model's output, by file and row."""
+
 GOLD = {
     ("deepscaler_10k.jsonl", 1186): "the gold answer is cut off: a brace never closes, so no box around it does either",
 }
@@ -98,6 +108,11 @@ def gold_answers(folder: Path, name: str) -> list[str]:
 def disagreements(cases: list[dict[str, Any]]) -> list[int]:
     """The rows whose label differs from Covey's verdict."""
     return [i for i, case in enumerate(cases) if is_right(case) != case["expected"]]
+
+
+def source(case: dict[str, Any]) -> str:
+    """Where a labelled output comes from: the part of its source before a commit."""
+    return str(case["source"]).partition("@")[0]
 
 
 def is_right(case: dict[str, Any]) -> bool:
@@ -139,7 +154,7 @@ def _said(answer: str) -> list[str]:
 
 def report(folder: Path) -> Iterator[str]:
     """The lines of the lists."""
-    pairs, outputs = rows(folder / "graders" / "pairs.jsonl"), rows(folder / "graders" / "gsm8k_model_outputs.jsonl")
+    pairs = rows(folder / "graders" / "pairs.jsonl")
     clean = [i for i, case in enumerate(pairs) if not case["suspect"]]
     wrong = disagreements(pairs)
     counted = [i for i in wrong if i in set(clean)]
@@ -147,8 +162,12 @@ def report(folder: Path) -> Iterator[str]:
     yield "| corpus | rows | agreed |\n|---|---|---|"
     agreed = len(clean) - len(counted)
     yield f"| graders/pairs.jsonl, without suspect rows | {len(clean)} | {agreed} ({agreed / len(clean):.1%}) |"
-    agreed = len(outputs) - len(disagreements(outputs))
-    yield f"| graders/gsm8k_model_outputs.jsonl | {len(outputs)} | {agreed} ({agreed / len(outputs):.2%}) |"
+    for name in ("gsm8k_model_outputs.jsonl", "model_outputs.jsonl"):
+        outputs = rows(folder / "graders" / name)
+        counts, missed = Counter(map(source, outputs)), Counter(source(outputs[i]) for i in disagreements(outputs))
+        for one, count in sorted(counts.items()):
+            agreed = count - missed[one]
+            yield f"| graders/{name}, {one} | {count} | {agreed} ({agreed / count:.2%}) |"
     yield "\n### Gold answers\n"
     yield "A gold answer *scores* when a completion that states the same text is right, which says little. It *can be"
     yield "read* when a wrong answer is graded wrong, and not as `unparsable_gold`.\n"
@@ -174,6 +193,10 @@ def report(folder: Path) -> Iterator[str]:
     for i in wrong:
         if pairs[i]["suspect"]:
             yield f"| {i} | {suite(pairs[i])} | {label(pairs[i])} | {pairs[i]['suspect']} |"
+    yield "\n### Disagreements with labels of model outputs\n"
+    yield "| file | row | reason |\n|---|---|---|"
+    for name, row in OUTPUTS:
+        yield f"| {name} | {row} | {OUTPUTS[name, row]} |"
     yield "\n### Gold answers that do not score\n"
     yield "| dataset | row | reason |\n|---|---|---|"
     for name in SETS:

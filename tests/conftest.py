@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -26,6 +26,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             if find_spec(marker.args[0]) is None:
                 why = f"{marker.args[0]} is not installed here: `make test-adapters` runs this in .venv-adapters"
                 item.add_marker(pytest.mark.skip(reason=why))
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Tell how far grading agrees with each corpus, from whatever process its tests ran in."""
+    counts: dict[str, list[int]] = {}
+    for report in (report for kind in ("passed", "failed") for report in terminalreporter.stats.get(kind, ())):
+        for name, value in getattr(report, "user_properties", ()):
+            if name == "graded":
+                corpus, agreed, count = value
+                before = counts.get(corpus, [0, 0])
+                counts[corpus] = [before[0] + agreed, before[1] + count]
+    if counts:
+        terminalreporter.section("agreement of grading")
+        for corpus, (agreed, count) in sorted(counts.items()):
+            terminalreporter.write_line(f"{agreed:5} of {count:5} ({agreed / count:7.2%})  {corpus}")
 
 
 @pytest.fixture(autouse=True)

@@ -167,10 +167,12 @@ def test_without_a_grader_there_is_no_accuracy(own: Path) -> None:
     result = summarise(found)
     assert result.accuracy is None
     assert set(result.metrics()) == {
-        *("reward", "reward_low", "reward_high", "reward/letters", "format", "completion_length", "truncated")
+        *("reward", "reward_low", "reward_high", "reward/letters", "format", "completion_length", "truncated"),
+        "completions/repeats_prompt",
     }
     stored = compute_metrics([asdict(one) for one in found] * 2)  # two completions of each problem
-    assert set(stored) == {"reward", "reward/letters", "format", "truncated", "completion_length"}
+    plain = {"reward", "reward/letters", "format", "truncated", "completion_length"}
+    assert set(stored) == {*plain, "completions/repeats_prompt"}
 
 
 def test_a_built_in_grader_decides_as_before() -> None:

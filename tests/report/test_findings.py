@@ -11,7 +11,7 @@ import pytest
 from covey.evaluation.comparison import PairedResult
 from covey.evaluation.estimators import Estimate
 from covey.evaluation.paired import compare
-from covey.report import episode_findings as episodes
+from covey.report import completion_findings as completed
 from covey.report import findings as rules
 from covey.report.evidence import Evidence, Finding, Rule
 from covey.report.findings import findings
@@ -158,10 +158,16 @@ SPEAKS: list[tuple[Rule, Evidence, str, str, str]] = [
         "log-odds 8",
         "xdr_tau=0.2 would make that e^2",
     ),
-    (rules.grader_lost, _given({LOST: lambda s: 0.02}), "warn", "2.0% of gradings", "2.0% of gradings timed out"),
-    (rules.grader_lost, _given({LOST: lambda s: 0.002}), "note", "0.2% of gradings", "0.0% crashed"),
     (
-        rules.gold_unreadable,
+        completed.grader_lost,
+        _given({LOST: lambda s: 0.02}),
+        "warn",
+        "2.0% of gradings",
+        "2.0% of gradings timed out",
+    ),
+    (completed.grader_lost, _given({LOST: lambda s: 0.002}), "note", "0.2% of gradings", "0.0% crashed"),
+    (
+        completed.gold_unreadable,
         _given({names.grader_name("unparsable_gold"): lambda s: 0.1}),
         "warn",
         "10.0% of gradings",
@@ -184,50 +190,56 @@ CALLS, FAILED = names.TOOL_CALLS, names.TOOL_FAILURES
 PER_STEP = {names.COMPLETIONS_PER_SECOND: lambda s: 32.0, names.STEP_TIME: lambda s: 2.0}  # 64 completions
 SPEAKS += [
     (
-        episodes.tools_unused,
+        completed.tools_unused,
         _given({CALLS: lambda s: 1.5 if s < 30 else 0.03}),
         "warn",
         "1.5 → 0.03 calls per completion",
         "From step 30 on, completions have at most a tenth of the calls",
     ),
     (
-        episodes.tools_unused,
+        completed.tools_unused,
         _given({CALLS: lambda s: 1.5 if s < 30 else 0.03}, change=_change(13, 1)),
         "note",
         "1.5 → 0.03",
         "The held-out figure rose all the same",
     ),
-    (episodes.tools_unused, _given({CALLS: lambda s: 0.01}), "warn", "0.01 calls", "Begin with a model that calls"),
     (
-        episodes.calls_fail,
+        completed.tools_unused,
+        _given({CALLS: lambda s: 0.01}),
+        "warn",
+        "0.01 calls",
+        "Begin with a model that calls",
+    ),
+    (
+        completed.calls_fail,
         _given({CALLS: lambda s: float(s % 2), FAILED: lambda s: 0.6 * (s % 2)}),  # a step without calls has no share
         "warn",
         "60% of calls",
         "failed",
     ),
     (
-        episodes.episodes_lost,  # 2 of 64 in every step
+        completed.episodes_lost,  # 2 of 64 in every step
         _given({names.ENVIRONMENT_TIMEOUTS: lambda s: 2.0, names.ENVIRONMENT_CRASHES: lambda s: 0.0, **PER_STEP}),
         "warn",
         "3.1% of episodes",
         "3.1% of episodes timed out and 0.0% crashed",
     ),
     (
-        episodes.episodes_lost,
+        completed.episodes_lost,
         _given({"eval/episode/crashed": lambda s: 0.005, "eval/accuracy": lambda s: 0.5}),
         "note",
         "0.5% of episodes",
         "0.0% of episodes timed out and 0.5% crashed",
     ),
     (
-        episodes.turn_limit,
+        completed.turn_limit,
         _given({"eval/episode/max_turns": lambda s: s / 100}, {"environment": {"max_turns": 4}}),
         "warn",
         "49% of held-out episodes",
         "in their last turn of 4,",
     ),
     (
-        episodes.environment_slow,
+        completed.environment_slow,
         _given({names.STEP_TIME: lambda s: 2.0, names.ENVIRONMENT_TIME: lambda s: 1.2}),
         "warn",
         "60% of step time",
@@ -283,21 +295,21 @@ SILENT: list[tuple[Rule, Evidence]] = [
     (rules.near_argmax, _given({names.LOG_ODDS: lambda s: 3.9}, {"objective": {"name": "xdr", "xdr_tau": 0.1}})),
     (rules.near_argmax, _given({names.LOG_ODDS: lambda s: 8.0}, {"objective": {"name": "maxent"}})),
     (rules.near_argmax, _given(config={"objective": {"name": "xdr", "xdr_tau": 0.0}})),
-    (rules.grader_lost, _given({LOST: lambda s: 0.0})),
-    (rules.gold_unreadable, _given()),
+    (completed.grader_lost, _given({LOST: lambda s: 0.0})),
+    (completed.gold_unreadable, _given()),
     (rules.reasoning_tokens, _given(fold_gap={"hard": FOLD})),
 ]
 
 
 SILENT += [
-    (episodes.tools_unused, _given({CALLS: lambda s: 1.5 if s < 30 else 0.4})),
-    (episodes.tools_unused, _given({CALLS: lambda s: 1.5 if s < 45 else 0.0})),  # five steps are no trend
-    (episodes.tools_unused, _given()),
-    (episodes.calls_fail, _given({CALLS: lambda s: 1.0, FAILED: lambda s: 0.4})),
-    (episodes.calls_fail, _given({CALLS: lambda s: 0.0, FAILED: lambda s: 0.9})),
-    (episodes.episodes_lost, _given({names.ENVIRONMENT_TIMEOUTS: lambda s: 0.0, **PER_STEP})),
-    (episodes.turn_limit, _given({"eval/episode/max_turns": lambda s: 0.5 if s < 49 else 0.05})),
-    (episodes.environment_slow, _given({names.STEP_TIME: lambda s: 2.0, names.ENVIRONMENT_TIME: lambda s: 0.9})),
+    (completed.tools_unused, _given({CALLS: lambda s: 1.5 if s < 30 else 0.4})),
+    (completed.tools_unused, _given({CALLS: lambda s: 1.5 if s < 45 else 0.0})),  # five steps are no trend
+    (completed.tools_unused, _given()),
+    (completed.calls_fail, _given({CALLS: lambda s: 1.0, FAILED: lambda s: 0.4})),
+    (completed.calls_fail, _given({CALLS: lambda s: 0.0, FAILED: lambda s: 0.9})),
+    (completed.episodes_lost, _given({names.ENVIRONMENT_TIMEOUTS: lambda s: 0.0, **PER_STEP})),
+    (completed.turn_limit, _given({"eval/episode/max_turns": lambda s: 0.5 if s < 49 else 0.05})),
+    (completed.environment_slow, _given({names.STEP_TIME: lambda s: 2.0, names.ENVIRONMENT_TIME: lambda s: 0.9})),
 ]
 
 
@@ -311,7 +323,7 @@ def test_every_rule_is_tested_both_ways() -> None:
 
 
 def test_the_step_at_which_the_model_stopped_calling_is_exact() -> None:
-    found = episodes.tools_unused(_given({CALLS: lambda s: 0.8 if s < 40 else 0.0}))
+    found = completed.tools_unused(_given({CALLS: lambda s: 0.8 if s < 40 else 0.0}))
     assert found is not None
     assert found.title == "The model stopped calling tools at step 40"
 

@@ -29,6 +29,7 @@ def values(name: str, completions: list[str], *, settings: RewardSettings = DEFA
     [
         (Outcome.RIGHT, 1.0),
         (Outcome.WRONG, 0.0),
+        (Outcome.UNEVALUATED, 0.0),
         (Outcome.UNPARSABLE_PREDICTION, 0.0),
         (Outcome.WRONG_FORM, 0.0),
         (Outcome.TIMED_OUT, 0.0),
@@ -37,7 +38,7 @@ def values(name: str, completions: list[str], *, settings: RewardSettings = DEFA
     ],
 )
 def test_the_reward_of_every_outcome(monkeypatch: pytest.MonkeyPatch, outcome: Outcome, value: float | None) -> None:
-    monkeypatch.setattr(correctness, "grade_math", lambda *given: outcome)
+    monkeypatch.setattr(correctness, "grade_math", lambda *given, question: outcome)
     assert correctness.accuracy(RIGHT, {"answer": "2"}, DEFAULT) == Graded(value, outcome)
     assert set(correctness.VALUES) == set(Outcome)
 

@@ -149,10 +149,10 @@ def test_graders_grade_sample_by_sample_as_they_do_in_a_batch() -> None:
 
 
 def test_a_cache_key_holds_all_that_a_grade_depends_on() -> None:
-    def key(name: str, text: str, gold: Any = "2") -> object:
+    def key(name: str, text: str, gold: Any = "2", question: str = "") -> object:
         found = rewards.find(name, RewardSettings(cosine_max_len=60)).cache_key
         assert found
-        return found(text, {"answer": gold})
+        return found(text, {"answer": gold, "prompt": [{"role": "user", "content": question}]})
 
     assert key("accuracy", WHOLE) == key("accuracy", "<think>other</think>" + BARE) is not None
     assert len({key("accuracy", WHOLE), key("accuracy", WRONG), key("accuracy", WHOLE, "3")}) == 3
@@ -160,6 +160,9 @@ def test_a_cache_key_holds_all_that_a_grade_depends_on() -> None:
     assert key("cosine_scaled", " " * 60 + WHOLE) == key("cosine_scaled", " " * 80 + WHOLE)  # both beyond the maximum
     assert key("cosine_scaled", WHOLE) != key("accuracy", WHOLE)
     assert key("accuracy", "x" * 20_000 + WHOLE[1:]) == key("accuracy", WHOLE)  # thinking may be long
+    for text, asked in ((WHOLE, False), ("<answer>1+1</answer>", True)):  # which may be copied out of the question
+        keys = {key("accuracy", text, "2", question) for question in ("What is 1+1?", "What is 2?")}
+        assert len(keys) == 1 + asked
     for text, gold in ((WHOLE, None), ("", "2"), (f"<answer>{'1' * 2000}</answer>", "2"), (" " * 9000 + BARE, "2")):
         assert key("accuracy", text, gold) is key("cosine_scaled", text, gold) is None
 

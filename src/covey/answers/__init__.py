@@ -14,9 +14,11 @@ from covey.answers.grade import answers_agree, gold_answer, grade_exact, grade_m
 from covey.answers.maths.numbers import canonical_number
 from covey.answers.outcome import Outcome
 from covey.answers.statement import extract_prediction
+from covey.answers.watch import VALUE_GRADERS, holds_gold_value, repeats_prompt
 
 __all__ = [
     "EXTRACTORS",
+    "VALUE_GRADERS",
     "Outcome",
     "Tags",
     "answers_agree",
@@ -31,4 +33,6 @@ __all__ = [
     "grade_math",
     "has_reasoning_format",
     "has_think_format",
+    "holds_gold_value",
+    "repeats_prompt",
 ]

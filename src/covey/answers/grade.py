@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from covey.answers.extract import TAGS, Tags, closing_brace, extract_answer_tag, has_reasoning_format
 from covey.answers.maths.agreement import agree
+from covey.answers.maths.final_form import is_copied
 from covey.answers.maths.latex import MAX_LENGTH
 from covey.answers.maths.numbers import canonical_number
 from covey.answers.maths.readable import is_readable
@@ -25,30 +26,38 @@ def grade_exact(completion: str, gold: str, tags: Tags = TAGS, strict: bool = Fa
     return Outcome.RIGHT if canonical_number(predicted) == canonical_number(gold) else Outcome.WRONG
 
 
-def grade_math(completion: str, gold: str, tags: Tags = TAGS) -> Outcome:
+def grade_math(completion: str, gold: str, tags: Tags = TAGS, *, question: str | None = None) -> Outcome:
     """Compare the answer that a completion states with the gold answer, as mathematics.
 
-    The grader of the reward `accuracy`. It depends only on `extract_prediction(completion, tags)` and `gold`, so
-    results can be cached by these. It has no timer: run it under a deadline.
+    The grader of the reward `accuracy`. It depends only on `extract_prediction(completion, tags)`, `gold` and the
+    question, so results can be cached by these. It has no timer: run it under a deadline.
 
     Args:
         completion: its answer is found as `covey.answers.statement` describes.
         gold: the right answer, bare or in a worked solution that marks it with tags, a box or `####`.
+        question: the last user message; an answer copied out of it is no answer.
 
     Returns:
-        RIGHT or WRONG; UNPARSABLE_PREDICTION where the completion states no answer that can be read; and
-        UNPARSABLE_GOLD where the gold answer cannot be read and the prediction is not the same text.
+        RIGHT or WRONG; UNEVALUATED where the answer equals the gold answer, but is not in final form or is copied out
+        of the question (`covey.answers.maths.final_form`); UNPARSABLE_PREDICTION where the completion states no answer
+        that can be read; and UNPARSABLE_GOLD where the gold answer cannot be read and the prediction is not the same
+        text.
     """
     prediction = extract_prediction(completion, tags)
     if prediction is None:
         return Outcome.UNPARSABLE_PREDICTION
-    return answers_agree(prediction, gold, tags)
+    return answers_agree(prediction, gold, tags, question=question)
 
 
-def answers_agree(prediction: str, gold: str, tags: Tags = TAGS) -> Outcome:
+def answers_agree(prediction: str, gold: str, tags: Tags = TAGS, *, question: str | None = None) -> Outcome:
     """Compare two bare answers. The outcomes are those of `grade_math`."""
     target = gold_answer(gold, tags)
-    if canonical_number(prediction) == canonical_number(target) != "" or agree(target, prediction):
+    if canonical_number(prediction) == canonical_number(target) != "":
+        return Outcome.RIGHT
+    agreed = agree(target, prediction)
+    if agreed is None or (agreed and question and is_copied(prediction, target, question)):
+        return Outcome.UNEVALUATED
+    if agreed:
         return Outcome.RIGHT
     if not is_readable(target):
         return Outcome.UNPARSABLE_GOLD

@@ -6,12 +6,15 @@ from enum import StrEnum
 
 
 class Outcome(StrEnum):
-    """The outcome of grading one completion. The functions of this package return the first five."""
+    """The outcome of grading one completion. The functions of this package return the first six."""
 
     RIGHT = "right"
     WRONG = "wrong"
     UNPARSABLE_PREDICTION = "unparsable_prediction"
     """The completion states no answer, or none that can be read."""
+    UNEVALUATED = "unevaluated"
+    """The answer is equal to the gold answer only once it is evaluated, as `92 + 88` is to 180, or copied out of the
+    question."""
     WRONG_FORM = "wrong_form"
     """The completion states an answer, but does not have the form that its grader asks for."""
     UNPARSABLE_GOLD = "unparsable_gold"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from covey.answers import Outcome
+from covey.answers import VALUE_GRADERS, Outcome
 from covey.evaluation.completions.modes import by_mode, mode_metrics
 from covey.evaluation.estimators import Estimate, mean, mean_estimate, share_estimate
 from covey.evaluation.passk import majority_at_k, pass_at_k, powers_up_to
@@ -42,6 +42,7 @@ def compute_metrics(
         found["partial_accuracy"] = _share([[item["partial"] for item in problem] for problem in graded])
     found |= _reward_estimates(problems)
     found["format"] = _share([[item["well_formed"] for item in problem] for problem in problems])
+    found |= watch_estimates(problems, grader)
     found["truncated"] = _share([[item["truncated"] for item in problem] for problem in problems])
     lengths = [mean([item["length"] for item in problem]) for problem in problems]
     found["completion_length"] = mean_estimate(lengths, lowest=0.0)
@@ -120,6 +121,19 @@ def _reward_estimates(problems: Sequence[Sequence[Mapping[str, Any]]]) -> dict[s
     reward, rewards = rewards_by_problem((item["problem"], item["reward"], item["rewards"]) for item in every)
     named = {"reward": reward} | {f"reward/{name}": values for name, values in rewards.items()}
     return {name: mean_estimate(values) for name, values in named.items() if values}
+
+
+def watch_estimates(problems: Sequence[Sequence[Mapping[str, Any]]], grader: str | None) -> dict[str, Estimate]:
+    """The signs of `covey.answers.watch`, over the completions that have them; those of an older version have none."""
+    fields = {names.REPEATS_PROMPT: "repeats_prompt"}
+    if grader is None or grader in VALUE_GRADERS:
+        fields[names.GOLD_VALUE_SHARE] = "holds_gold"
+    found = {}
+    for name, key in fields.items():
+        flags = [[bool(item[key]) for item in problem if item.get(key) is not None] for problem in problems]
+        if any(flags):
+            found[name] = _share([problem for problem in flags if problem])
+    return found
 
 
 def episode_estimates(problems: Sequence[Sequence[Mapping[str, Any]]]) -> dict[str, Estimate]:

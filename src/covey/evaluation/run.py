@@ -19,7 +19,14 @@ from covey.errors import ConfigError, ModelError
 from covey.evaluation.completions.graded import GradeBatch, GradedCompletion, grade_batch
 from covey.evaluation.completions.playing import Playing, start_seed
 from covey.evaluation.estimators import Estimate, mean, mean_estimate
-from covey.evaluation.metrics import accuracy, credit, episode_estimates, modes_at, rewards_by_problem
+from covey.evaluation.metrics import (
+    accuracy,
+    credit,
+    episode_estimates,
+    modes_at,
+    rewards_by_problem,
+    watch_estimates,
+)
 from covey.evaluation.stored import sampling_settings
 from covey.evaluation.target import Target
 from covey.model.adapters import quantization_config
@@ -64,6 +71,8 @@ class EvaluationResult:
     """Means and shares over episodes with tools or an environment; empty without."""
     modes: Mapping[str, Estimate] = field(default_factory=dict)
     """The figures of several right answers, see `evaluation.completions.modes`; empty where none are known."""
+    watch: Mapping[str, float] = field(default_factory=dict)
+    """The signs of `covey.answers.watch`."""
 
     def metrics(self) -> dict[str, float]:
         """The metrics by name."""
@@ -75,7 +84,8 @@ class EvaluationResult:
         for name, estimate in self.modes.items():
             found |= {name: estimate.value} if math.isnan(estimate.low) else _with_interval(name, estimate)
         lost = {f"grader/{outcome}": value for outcome, value in self.lost().items()}
-        return found | {f"reward/{name}": value for name, value in self.rewards.items()} | dict(self.episodes) | lost
+        found |= {f"reward/{name}": value for name, value in self.rewards.items()}
+        return found | dict(self.episodes) | dict(self.watch) | lost
 
     def lost(self) -> dict[Outcome, float]:
         """The shares of completions that could not be graded, by the reason; empty where all were."""
@@ -235,7 +245,15 @@ def summarise(graded: list[GradedCompletion], ks: Sequence[int] = (), grader: st
         rewards={name: mean(values) for name, values in rewards.items()},
         episodes={name: estimate.value for name, estimate in played.items()},
         modes=modes_at(answered, ks, grader),
+        watch={
+            name: estimate.value
+            for name, estimate in watch_estimates([*map(_flags, by_problem.values())], grader).items()
+        },
     )
+
+
+def _flags(problem: Sequence[GradedCompletion]) -> list[dict[str, Any]]:
+    return [{"repeats_prompt": item.repeats_prompt, "holds_gold": item.holds_gold} for item in problem]
 
 
 def _with_interval(name: str, estimate: Estimate) -> dict[str, float]:

@@ -14,7 +14,7 @@ from covey.answers import Outcome
 from covey.evaluation.comparison import LEVEL
 from covey.evaluation.figures import sized_text, value_text
 from covey.report.charts.panels import reward_names
-from covey.report.episode_findings import EPISODE_RULES
+from covey.report.completion_findings import EPISODE_RULES, GRADING_RULES
 from covey.report.evidence import MIN_STEPS, Evidence, Finding, Rule, ends, noise, since
 from covey.report.summary import Change
 from covey.runlog import names
@@ -268,46 +268,6 @@ def sampler_apart(run: Evidence) -> Finding | None:
     return None
 
 
-def grader_lost(run: Evidence) -> Finding | None:
-    """The share of gradings that timed out or crashed, over the whole run."""
-    lost = {outcome: _share(run, outcome) for outcome in (Outcome.TIMED_OUT, Outcome.CRASHED)}
-    share = sum(lost.values())
-    if share < 0.001:
-        return None
-    return Finding(
-        "warn" if share >= 0.01 else "note",
-        "Gradings were lost",
-        f"{share:.1%} of gradings",
-        f"{lost[Outcome.TIMED_OUT]:.1%} of gradings timed out and {lost[Outcome.CRASHED]:.1%} crashed: such "
-        "completions get no reward, and held-out ones count as wrong. Filter for these outcomes below, and see "
-        + ("environment.timeout." if (run.config.get("environment") or {}).get("factory") else "rewards.timeout."),
-    )
-
-
-def gold_unreadable(run: Evidence) -> Finding | None:
-    """Gold answers that the grader cannot parse."""
-    share = _share(run, Outcome.UNPARSABLE_GOLD)
-    if share < 0.001:
-        return None
-    return Finding(
-        "warn",
-        "Unparsable gold answers",
-        f"{share:.1%} of gradings",
-        "The grader cannot parse some of the dataset's gold answers (or gives None), so completions for them cannot be "
-        "graded. "
-        "`covey doctor` lists the rows.",
-    )
-
-
-def _share(run: Evidence, outcome: Outcome) -> float:
-    """The share of gradings with this outcome, in training or on the main held-out set, whichever is larger."""
-    trained = [value for _, value in series(run.rows, names.grader_name(outcome))]
-    (held_out, *_) = (*names.held_out_sets(run.rows), names.TEST_SET)
-    evaluated = [row for row in run.rows if row.get(names.eval_name(held_out, names.FORMAT)) is not None]
-    counted = [float(row.get(names.eval_name(held_out, names.grader_name(outcome))) or 0.0) for row in evaluated]
-    return max(fmean(values) if values else 0.0 for values in (trained, counted))
-
-
 def reasoning_tokens(run: Evidence) -> Finding | None:
     """The fold gap, where `covey vocab --fold-gap` has measured it: the main held-out set's."""
     gap = run.fold_gap.get(names.TEST_SET)
@@ -325,6 +285,7 @@ def reasoning_tokens(run: Evidence) -> Finding | None:
 RULES: tuple[Rule, ...] = (
     held_out_change,
     best_was_earlier,
+    *GRADING_RULES,
     reward_without_gain,
     length_without_gain,
     no_signal,
@@ -334,8 +295,6 @@ RULES: tuple[Rule, ...] = (
     truncation,
     sampler_apart,
     *EPISODE_RULES,
-    grader_lost,
-    gold_unreadable,
     format_saturated,
     reasoning_tokens,
 )

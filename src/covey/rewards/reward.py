@@ -93,7 +93,7 @@ def graded(name: str, grade: GradeFunction, key: Key | None = None) -> Builder:
             **columns: Any,
         ) -> list[float | None]:
             texts = texts_of(name, completions)
-            rows = rows_of(name, len(texts), answer, solution)
+            rows = rows_of(name, len(texts), answer, solution, prompts)
             return [sample(text, row).value for text, row in zip(texts, rows, strict=True)]
 
         def cache_key(text: str, row: Mapping[str, Any]) -> Hashable | None:
@@ -128,8 +128,15 @@ def content_text(message: Mapping[str, Any]) -> str:
     """The text of one message; a message that only calls a tool has none."""
     content = message.get("content")
     if isinstance(content, list):  # parts, as multimodal templates have them
-        return "".join(part.get("text") or "" for part in content)
+        return "".join(str(part.get("text") or "") for part in content if isinstance(part, Mapping))
     return content or ""
+
+
+def last_user_message(prompt: Any) -> str:
+    """The text of the last user message; a plain prompt is returned as it is."""
+    if prompt is None or isinstance(prompt, str):
+        return prompt or ""
+    return next((content_text(message) for message in reversed(prompt) if message.get("role") == "user"), "")
 
 
 def thinking_of(message: Mapping[str, Any]) -> str:
@@ -165,10 +172,17 @@ def texts_of(name: str, completions: Sequence[Any] | None) -> list[str]:
 
 
 def rows_of(
-    name: str, count: int, answer: Sequence[Any] | None, solution: Sequence[Any] | None
+    name: str,
+    count: int,
+    answer: Sequence[Any] | None,
+    solution: Sequence[Any] | None,
+    prompts: Sequence[Any] | None = None,
 ) -> list[dict[str, Any]]:
-    """The gold answers of a batch, as the rows that graders read. Raises a `RewardError` if neither column is there, or
-    one is not as long as the batch."""
+    """The gold answers and the prompts of a batch, as the rows that graders read.
+
+    Raises:
+        RewardError: neither column of gold answers is there, or one is not as long as the batch.
+    """
     given = {key: column for key, column in (("answer", answer), ("solution", solution)) if column is not None}
     if not given:
         raise RewardError(_no_gold(name))
@@ -176,6 +190,8 @@ def rows_of(
         if isinstance(column, str) or len(column) != count:
             what = "one text" if isinstance(column, str) else f"{len(column)} values"
             raise RewardError(f"The reward {name} takes one {key} per completion: {count} values, not {what}.")
+    if prompts is not None and not isinstance(prompts, str) and len(prompts) == count:
+        given["prompt"] = prompts
     return [{key: column[i] for key, column in given.items()} for i in range(count)]
 
 

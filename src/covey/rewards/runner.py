@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from covey.answers import Outcome
+from covey.answers import VALUE_GRADERS, Outcome
 from covey.errors import RewardError
 from covey.importing import is_given
 from covey.rewards.arguments import arguments_for_call, portable, rows_for_grading
@@ -351,7 +351,10 @@ class RewardRunner:
         if first and callable(log_extra) and any(detail(result) for result in results):
             log_extra(f"{grader}_tests", [detail(result) for result in results])
         if first:
-            self._findings.outcomes(grader, results, prompts, columns.get("log_metric"))
+            log_metric = columns.get("log_metric")
+            self._findings.outcomes(grader, results, prompts, log_metric)
+            if grader in VALUE_GRADERS and callable(log_metric):
+                self._findings.gold_values(results, batch.completions, rows_for_grading(prompts, columns), log_metric)
         return values_of(reward, prompts, batch.completions, results), grading_problems(results)
 
     def _log(self, batch: PendingBatch, reward: str, called: CallResult, columns: Mapping[str, Any]) -> None:

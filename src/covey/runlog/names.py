@@ -205,6 +205,11 @@ NUM_MODES = "num_modes"
 COLUMN_IDS = "completion_ids"
 """The completion's token ids; only with a reasoning vocabulary."""
 
+REPEATS_PROMPT = "completions/repeats_prompt"
+"""The share of completions whose final text repeats the prompt (`covey.answers.watch`): under `train/` and `eval/`."""
+GOLD_VALUE_SHARE = "grader/gold_value_share"
+"""Of right completions, the share with a number equal to the gold answer, where that is a number; under `eval/` too."""
+
 GRADER_ERRORS = "grader/errors"
 """Completions without a reward because a function failed, of all functions; with a name after it, of that one."""
 

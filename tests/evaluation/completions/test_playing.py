@@ -207,7 +207,7 @@ def test_a_plain_completion_is_stored_as_before() -> None:
     result, _ = play(FakeRunner(tools=[add]), adder, SUMS[1:2])
     (item,) = result.completions
     plain = {"problem", "prompt", "answer", "completion", "outcome", "well_formed", "length", "truncated", "sample"}
-    plain |= {"extracted", "partial", "reward", "rewards"}
+    plain |= {"extracted", "partial", "reward", "rewards", "repeats_prompt", "holds_gold"}
     of_episodes = {"messages", "turns", "tool_calls", "tool_failures", "environment_seconds", "episode", "row"}
     assert set(item.record()) == plain | of_episodes
     fields = {name: value for name, value in item.record().items() if name in plain}

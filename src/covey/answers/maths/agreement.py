@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from typing import TypeVar
 
-from covey.answers.maths import budget, structure, symbolic, values
+from covey.answers.maths import budget, final_form, structure, symbolic, values
 from covey.answers.maths.equations import rounds_to_decimal, statement
 from covey.answers.maths.latex import tidy, trim
 from covey.answers.maths.numbers import read_number
@@ -32,11 +32,19 @@ _COST_OF_RULES = 30
 _depth: ContextVar[int] = ContextVar("depth", default=0)
 
 
-def agree(gold: str, prediction: str) -> bool:
-    """Whether two answers are the same. They may be any text; the work is bounded."""
+def agree(gold: str, prediction: str) -> bool | None:
+    """Whether two answers are the same; None if they are, and the prediction is not in final form (see
+    `final_form`). They may be any text; the work is bounded."""
     first, second = tidy(gold), tidy(prediction)
     if not (is_bounded(first) and is_bounded(second)):
         return bool(first) and first == second
+    with final_form.required() as put_off:
+        if _agree(first, second):
+            return True
+    return None if put_off and _agree(first, second) else False
+
+
+def _agree(first: str, second: str) -> bool:
     try:
         with budget.allowed(_MOST_WORK):
             merged = _without_thousands(first), _without_thousands(second)
@@ -91,7 +99,8 @@ def _ratios(gold: str, prediction: str) -> bool | None:
             return None
         if structure.is_name(ratio[0]) or ratio[0] == "0" or ratio[1].startswith("0"):
             return None
-        fraction = rf"\frac{{{ratio[0]}}}{{{ratio[1]}}}"
+        is_quotient = all(map(read_number, ratio))
+        fraction = f"{ratio[0]}/{ratio[1]}" if is_quotient else rf"\frac{{{ratio[0]}}}{{{ratio[1]}}}"
         return same(fraction, prediction) if second is None else same(gold, fraction)
     left, right = [read_number(part) for part in first], [read_number(part) for part in second]
     ours, theirs = [n.value for n in left if n is not None], [n.value for n in right if n is not None]
@@ -129,7 +138,12 @@ def _named(gold: str, prediction: str) -> bool | None:
         return _equations(gold, prediction)
     if first is None and second is None:
         return None
-    return same(first.value if first else gold, second.value if second else prediction)
+    ours, theirs = first.value if first else gold, second.value if second else prediction
+    if same(ours, theirs):
+        return True
+    with final_form.waived():  # `180 = 92 + 88` states 180 too
+        agreed = second is not None and bool(second.between) and same(ours, theirs)
+    return agreed and any(same(ours, part) for part in (second.between if second else ()))
 
 
 def _is_consistent(named: structure.Named) -> bool:
@@ -146,7 +160,8 @@ def _is_consistent(named: structure.Named) -> bool:
         return False
     if not any(read_number(part.core) and not units_differ(part, value) for part in parts):
         return True
-    return any(same(part.core, value.core) or rounds_to_decimal(part.core, value.core) for part in parts)
+    with final_form.waived():
+        return any(same(part.core, value.core) or rounds_to_decimal(part.core, value.core) for part in parts)
 
 
 def _both_named(first: structure.Named, second: structure.Named, gold: str, prediction: str) -> bool:

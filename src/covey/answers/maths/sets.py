@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from fractions import Fraction
 
-from covey.answers.maths import structure
+from covey.answers.maths import final_form, structure
 from covey.answers.maths.symbolic import expressions_agree, read, real_value
 
 _OPERATORS: dict[str, Callable[[bool, bool], bool]] = {
@@ -33,8 +33,12 @@ def sets_agree(gold: str, prediction: str) -> bool | None:
     first, second = _read(gold), _read(prediction)
     if first is None or second is None:
         return None
-    ends = _distinct(_ends(first) + _ends(second))
-    return _members(first, ends) == _members(second, ends)
+    ours, theirs = _ends(first), _ends(second)
+    ends = _distinct(ours + theirs)
+    if _members(first, ends) != _members(second, ends):
+        return False
+    equal = [(text, mine) for end, text in theirs for value, mine in ours if value == end and mine != text]
+    return all(final_form.admits(mine, text) for text, mine in equal)
 
 
 def _is_composed(text: str) -> bool:

@@ -6,7 +6,7 @@ where it does not apply.
 
 from __future__ import annotations
 
-from covey.answers.maths import structure, symbolic
+from covey.answers.maths import final_form, structure, symbolic
 from covey.answers.maths.expression import Node
 from covey.answers.maths.numbers import Number, read_number
 from covey.answers.maths.quantity import Measured, both_measured, hundredth, measured, quantities_agree, units_differ
@@ -30,7 +30,9 @@ def based(gold: str, prediction: str) -> bool | None:
 
 def numbers(gold: str, prediction: str) -> bool | None:
     """Numbers, with or without units and percent signs."""
-    return quantities_agree(measured(gold), measured(prediction))
+    first, second = measured(gold), measured(prediction)
+    verdict = quantities_agree(first, second)
+    return verdict and final_form.admits_quotient(first.core, second.core)
 
 
 def choices(gold: str, prediction: str) -> bool | None:
@@ -59,6 +61,10 @@ def expressions(gold: str, prediction: str) -> bool | None:
     left, right = symbolic.read(first.core), symbolic.read(second.core)
     if left is None or right is None:
         return None
+    return _equal(first, second, left, right) and final_form.admits(first.core, second.core)
+
+
+def _equal(first: Measured, second: Measured, left: Node, right: Node) -> bool:
     for expression, side, other in ((left, first, second), (right, second, first)):
         number = read_number(other.core)
         if number is not None and (verdict := _decimal(expression, side, number, other)) is not None:

@@ -78,6 +78,10 @@ class RewardsConfig(Group):
     """Tag of the thinking part: `think` stands for `<think>` and `</think>`."""
     answer_tag: str = "answer"
     """Tag of the final answer."""
+    unevaluated: str = option("reject", choices=("reject", "accept"))
+    """What `accuracy` does with an answer that is equal to the gold answer but left to be evaluated (`92 + 88` for
+    180) or copied out of the question: count it as the outcome `unevaluated`, with reward 0 (`reject`), or as right
+    (`accept`), in evaluations too."""
     cosine_min_value_wrong: float = 0.0
     """`cosine_scaled`: reward of the shortest wrong completion, as open-r1 and TRL use the name."""
     cosine_max_value_wrong: float = -0.5

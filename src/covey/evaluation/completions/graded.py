@@ -7,7 +7,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from covey.answers import Outcome, Tags, extract_prediction, grade_exact, has_reasoning_format
+from covey.answers import (
+    Outcome,
+    Tags,
+    extract_prediction,
+    grade_exact,
+    has_reasoning_format,
+    holds_gold_value,
+    repeats_prompt,
+)
 from covey.answers.maths.numbers import read_number
 from covey.data.columns import number_of_modes
 from covey.evaluation.completions.played import played_of
@@ -63,6 +71,10 @@ class GradedCompletion:
     """The stated answer, so that equal answers are equal texts: as the grader names it, else numbers normalised."""
     partial: bool = False
     """Right, or a number within 10% of the answer."""
+    repeats_prompt: bool | None = None
+    """Whether its final text repeats the prompt (`covey.answers.watch`)."""
+    holds_gold: bool | None = None
+    """Of a right one whose gold answer is a number, whether it has an equal number."""
     reward: float | None = None
     """See `HeldOutGrade`."""
     rewards: Mapping[str, float | None] = field(default_factory=dict)
@@ -98,7 +110,7 @@ class GradedCompletion:
 
 
 _FIGURES = ("score", "turns", "tool_calls", "tool_failures", "environment_seconds", "episode")
-_OPTIONAL = (*_FIGURES, "messages", "row", "mode", "num_modes")
+_OPTIONAL = (*_FIGURES, "messages", "row", "mode", "num_modes", "repeats_prompt", "holds_gold")
 
 
 def grade_batch(
@@ -126,10 +138,11 @@ def grade_batch(
         played = played_of(one)
         stated = stated_answer(text, tags)
         answer = None if row.get("answer") is None else str(row["answer"])
+        prompt, right = last_user_message(row.get("prompt") or ""), given.outcome is Outcome.RIGHT
         found.append(
             GradedCompletion(
                 problem=index,
-                prompt=last_user_message(row.get("prompt") or ""),
+                prompt=prompt,
                 answer=answer,
                 completion=str(one.text) if played is None else transcript(played.messages),
                 outcome=given.outcome,
@@ -139,10 +152,12 @@ def grade_batch(
                 sample=sample,
                 extracted=given.mode or stated,
                 partial=given.outcome is not None and is_near(stated, answer, given.outcome),
+                repeats_prompt=repeats_prompt(text, prompt, answer, tags),
+                holds_gold=holds_gold_value(text, answer) if right and answer is not None else None,
                 reward=given.reward,
                 rewards=given.rewards,
                 score=given.score,
-                mode=given.mode if given.outcome is Outcome.RIGHT else None,
+                mode=given.mode if right else None,
                 num_modes=number_of_modes(row.get(names.NUM_MODES)),
                 **({} if played is None else played.fields()),
             )

@@ -32,6 +32,7 @@ _OUTCOME_COLOURS = {
     Outcome.WRONG: 1,
     Outcome.UNPARSABLE_PREDICTION: 5,
     Outcome.WRONG_FORM: 6,
+    Outcome.UNEVALUATED: 7,
     Outcome.UNPARSABLE_GOLD: 2,
     Outcome.TIMED_OUT: 4,
     Outcome.CRASHED: 3,

@@ -7,13 +7,15 @@ from types import MappingProxyType
 from typing import Any
 
 from covey.answers import Outcome, extract_prediction, grade_exact, grade_math
-from covey.rewards.reward import Graded, gold_text
+from covey.answers.maths.final_form import has_operator
+from covey.rewards.reward import Graded, gold_text, last_user_message
 from covey.rewards.settings import RewardSettings
 
 VALUES: Mapping[Outcome, float | None] = MappingProxyType(
     {
         Outcome.RIGHT: 1.0,
         Outcome.WRONG: 0.0,
+        Outcome.UNEVALUATED: 0.0,
         Outcome.UNPARSABLE_PREDICTION: 0.0,
         Outcome.WRONG_FORM: 0.0,
         Outcome.TIMED_OUT: 0.0,  # else a model could learn to write what cannot be checked in time
@@ -25,6 +27,7 @@ VALUES: Mapping[Outcome, float | None] = MappingProxyType(
 
 _MAX_KEY = 1000  # characters of gold answer and prediction
 _MAX_TEXT = 4000  # characters after the thinking; the key is made in the trainer's process, without a deadline
+_MAX_QUESTION = 4000  # characters
 
 
 def accuracy(text: str, row: Mapping[str, Any], settings: RewardSettings) -> Graded:
@@ -33,25 +36,35 @@ def accuracy(text: str, row: Mapping[str, Any], settings: RewardSettings) -> Gra
 
     The answer is what the last `<answer>…</answer>` states, or else the last `\boxed{…}`, or else the text without such
     marks; docs/grading.md has the order. Equality is decided by `grade_math`. Where the gold answer cannot be parsed, a
-    completion with the same normalised text scores 1, one that states no answer 0, and any other None.
+    completion with the same normalised text scores 1, one that states no answer 0, and any other None. An answer that
+    is not in final form, or that is copied out of the question, scores 0 (`covey.answers.maths.final_form`), or 1 with
+    `rewards.unevaluated=accept`.
 
     Range: 0, 1 or None. Source: the accuracy reward of DeepSeek-R1 (arXiv 2501.12948, section 2.2.2), as open-r1 and
     TRL compute it. Both give None to every completion when the gold answer cannot be parsed; open-r1 gave 1 at first.
     """
     gold = gold_text(row)
-    outcome = Outcome.UNPARSABLE_GOLD if gold is None else grade_math(text, gold, settings.tags)
+    if gold is None:
+        return Graded(None, Outcome.UNPARSABLE_GOLD)
+    outcome = grade_math(text, gold, settings.tags, question=last_user_message(row.get("prompt")))
+    if outcome is Outcome.UNEVALUATED and settings.unevaluated == "accept":
+        outcome = Outcome.RIGHT
     return Graded(VALUES[outcome], outcome)
 
 
 def accuracy_key(text: str, row: Mapping[str, Any], settings: RewardSettings) -> Hashable | None:
-    """Gold answer and prediction, on which alone `accuracy` depends; None where they are missing or long to find."""
+    """What `accuracy` depends on: gold answer, prediction and, where it may be copied, the question.
+
+    None where they are missing or long to find.
+    """
     gold = gold_text(row)
     if gold is None or len(text.rpartition(f"</{settings.tags.think}>")[2]) > _MAX_TEXT:
         return None
     prediction = extract_prediction(text, settings.tags)
     if prediction is None or len(gold) + len(prediction) > _MAX_KEY:
         return None
-    return gold, prediction
+    question = last_user_message(row.get("prompt")) if has_operator(prediction) else ""
+    return None if len(question) > _MAX_QUESTION else (gold, prediction, question)
 
 
 def exact_match(text: str, row: Mapping[str, Any], settings: RewardSettings) -> Graded:

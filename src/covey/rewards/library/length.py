@@ -82,7 +82,7 @@ def build_len(settings: RewardSettings) -> Reward:
                 f"The reward len compares completions of one prompt, so it takes {len(texts)} prompts, one for each "
                 f"completion, not {'none' if prompts is None else len(prompts)}."
             )
-        rows = rows_of("len", len(texts), answer, solution)
+        rows = rows_of("len", len(texts), answer, solution, prompts)
         grades = [accuracy(text, row, settings) for text, row in zip(texts, rows, strict=True)]
         return len_from_grades(prompts, texts, grades)
 

@@ -6,7 +6,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from covey.answers import Tags, repeats_prompt
 from covey.model.prompts import TemplateArguments, render
+from covey.rewards.reward import completion_text, gold_text, last_user_message, with_prefix
 from covey.runlog import names
 
 if TYPE_CHECKING:
@@ -19,11 +21,43 @@ class CompletionRecorder:
     Args:
         eos_token_ids: tokens that end a completion; one without any of them at its end is truncated. Empty: not known.
         keeps_ids: whether token ids are recorded too: in text, a reasoning token looks like its base token.
+        tags: of thinking and answer.
+        prompt_prefix: the end of the prompts that belongs to the completions, such as `<think>`.
     """
 
-    def __init__(self, eos_token_ids: Collection[int] = (), *, keeps_ids: bool = False) -> None:
+    def __init__(
+        self,
+        eos_token_ids: Collection[int] = (),
+        *,
+        keeps_ids: bool = False,
+        tags: Tags | None = None,
+        prompt_prefix: str = "",
+    ) -> None:
         self._eos_token_ids = eos_token_ids
         self._keeps_ids = keeps_ids
+        self._tags, self._prefix = tags or Tags(), prompt_prefix
+
+    def watch(
+        self, log_metric: Callable[[str, float], object], rows: Sequence[Mapping[str, Any]], completions: Sequence[Any]
+    ) -> None:
+        """Log the share of completions that repeat their prompt (`covey.answers.watch`).
+
+        Args:
+            log_metric: takes a name and a value, as the one that TRL passes to rewards does.
+            rows: the data row of each completion.
+            completions: texts, or conversations.
+        """
+        repeated = [
+            repeats_prompt(
+                completion_text(with_prefix(completion, self._prefix) if self._prefix else completion),
+                last_user_message(row.get("prompt")),
+                gold_text(row),
+                self._tags,
+            )
+            for row, completion in zip(rows, completions, strict=True)
+        ]
+        if repeated:
+            log_metric(names.REPEATS_PROMPT, sum(repeated) / len(repeated))
 
     def log(
         self,

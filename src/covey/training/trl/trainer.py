@@ -266,6 +266,7 @@ class GRPOTrainer(TRLGRPOTrainer):
         self._episodes.settle()
         if self.recorder is not None:
             self.recorder.log(self._log_completion_extra, inputs, completion_ids_list, self._episodes.columns)
+            self.recorder.watch(self._log_metric, inputs, completions)
         self._rewards_BF = rewards_BF.masked_fill(torch.isinf(rewards_BF).any(dim=1, keepdim=True), torch.nan)
         return self._rewards_BF
 

@@ -1,12 +1,18 @@
-"""Rules about tools and environments, see `covey.report.findings`."""
+"""Rules about what completions say, how they were graded, and their tools and environments; see
+`covey.report.findings`."""
 
 from __future__ import annotations
 
 from statistics import fmean
 
-from covey.report.evidence import MIN_STEPS, Evidence, Finding, Rule, since
+from covey.answers import Outcome, holds_gold_value, repeats_prompt
+from covey.report.charts.series import Point
+from covey.report.evidence import MIN_STEPS, Evidence, Finding, Rule, ends, since
 from covey.runlog import names
 from covey.runlog.metrics import series
+
+_FEW = 0.05
+"""A share among fewer right completions than this share of a batch is noise."""
 
 
 def tools_unused(run: Evidence) -> Finding | None:
@@ -124,4 +130,92 @@ def environment_slow(run: Evidence) -> Finding | None:
     )
 
 
+def grader_lost(run: Evidence) -> Finding | None:
+    """The share of gradings that timed out or crashed, over the whole run."""
+    lost = {outcome: _share(run, outcome) for outcome in (Outcome.TIMED_OUT, Outcome.CRASHED)}
+    share = sum(lost.values())
+    if share < 0.001:
+        return None
+    return Finding(
+        "warn" if share >= 0.01 else "note",
+        "Gradings were lost",
+        f"{share:.1%} of gradings",
+        f"{lost[Outcome.TIMED_OUT]:.1%} of gradings timed out and {lost[Outcome.CRASHED]:.1%} crashed: such "
+        "completions get no reward, and held-out ones count as wrong. Filter for these outcomes below, and see "
+        + ("environment.timeout." if (run.config.get("environment") or {}).get("factory") else "rewards.timeout."),
+    )
+
+
+def gold_unreadable(run: Evidence) -> Finding | None:
+    """Gold answers that the grader cannot parse."""
+    share = _share(run, Outcome.UNPARSABLE_GOLD)
+    if share < 0.001:
+        return None
+    return Finding(
+        "warn",
+        "Unparsable gold answers",
+        f"{share:.1%} of gradings",
+        "The grader cannot parse some of the dataset's gold answers (or gives None), so completions for them cannot be "
+        "graded. "
+        "`covey doctor` lists the rows.",
+    )
+
+
+def _share(run: Evidence, outcome: Outcome) -> float:
+    """The share of gradings with this outcome, in training or on the main held-out set, whichever is larger."""
+    trained = [value for _, value in series(run.rows, names.grader_name(outcome))]
+    (held_out, *_) = (*names.held_out_sets(run.rows), names.TEST_SET)
+    evaluated = [row for row in run.rows if row.get(names.eval_name(held_out, names.FORMAT)) is not None]
+    counted = [float(row.get(names.eval_name(held_out, names.grader_name(outcome))) or 0.0) for row in evaluated]
+    return max(fmean(values) if values else 0.0 for values in (trained, counted))
+
+
+def copied_prompt(run: Evidence) -> Finding | None:
+    """Completions repeat the prompt, more and more, or half of them do."""
+    for points in _watched(run, f"train/{names.REPEATS_PROMPT}", names.REPEATS_PROMPT):
+        early, late = ends(points)
+        if late < 0.5 and late - early < 0.1:
+            continue
+        example = run.example(lambda asked, text, gold, tags: repeats_prompt(text, asked, gold, tags))
+        return Finding(
+            "warn",
+            "Completions repeat the prompt",
+            f"{early:.0%} → {late:.0%} of completions",
+            f"Their final text is a piece of the question, which no work was done for{example}. Read what the rewards "
+            "gave for it: a grader that evaluates (rewards.unevaluated=accept), or a reward of your own, may pay for "
+            "it, and then a rising accuracy means nothing.",
+        )
+    return None
+
+
+def gold_value_missing(run: Evidence) -> Finding | None:
+    """Right completions hardly hold the gold answer's value, or less and less."""
+    for points in _watched(run, names.GOLD_VALUE_SHARE, names.GOLD_VALUE_SHARE):
+        early, late = ends(points)
+        if late >= 0.7 and (late >= 0.9 or early - late < 0.1):
+            continue
+        example = run.example(
+            lambda _, text, gold, __: gold is not None and holds_gold_value(text, gold) is False, True
+        )
+        return Finding(
+            "warn",
+            "Right answers without the gold value",
+            f"{early:.0%} → {late:.0%} of right completions",
+            f"No number in the others equals the gold answer, and the grader calls them right{example}. The policy may "
+            "have found something that the grader evaluates or misreads: read completions that are right.",
+        )
+    return None
+
+
+def _watched(run: Evidence, trained: str, held_out: str) -> list[list[Point]]:
+    """The points of a sign in training, and on the main held-out set, where there are enough."""
+    (main, *_) = (*names.held_out_sets(run.rows), names.TEST_SET)
+    right = dict(series(run.rows, names.grader_name(Outcome.RIGHT)))
+    of_right = trained == names.GOLD_VALUE_SHARE
+    points = [one for one in series(run.rows, trained) if not of_right or right.get(one[0], 1.0) >= _FEW]
+    found = (points, 3), (series(run.rows, names.eval_name(main, held_out)), 2)
+    return [points for points, fewest in found if len(points) >= fewest]
+
+
 EPISODE_RULES: tuple[Rule, ...] = (tools_unused, calls_fail, episodes_lost, turn_limit, environment_slow)
+GRADING_RULES: tuple[Rule, ...] = (copied_prompt, gold_value_missing, grader_lost, gold_unreadable)
