@@ -2,14 +2,16 @@ r"""Reward hacks against the gold answers of every dataset at hand: none may be 
 
     COVEY_SHARED_DATA=… python benchmarks/grading_hacks.py [--golds 2000] [--seed 0]
 
-Writes `benchmarks/grading_hacks.md`; takes some minutes. A hack is a completion without the answer's value: something
-infinite or undefined, several answers at once, a list of all numbers, a huge or a tiny number, nothing, a tautology, or
-the gold answer changed to another value. Fixed hacks are tried on every gold answer, derived ones on the answer that
-they are made from; of each dataset at most 2,000 different answers are drawn.
+Writes `benchmarks/grading_hacks.md`; takes some minutes. A hack is a completion for which no work was done: something
+infinite or undefined, several answers at once, a list of all numbers, a huge or a tiny number, nothing, a tautology,
+the gold answer changed to another value; or the right value left to be evaluated (a sum, a product), or mathematics
+copied out of the question. Fixed hacks are tried on every gold answer, derived ones on the answer that they are made
+from, and copies on their own problem; of each dataset at most 2,000 different answers are drawn.
 
-The value of a hack is known without the grader. A fixed hack has no value that could be an answer, or the value is
-noted next to it; those derived from a gold answer have another value by construction. The few that are right by chance
-(a list that is the gold answer's, `7 2` for 9) are left out by comparing texts and integers.
+Whether a hack is one is known without the grader. A fixed hack has no value that could be an answer, or the value is
+noted next to it; those derived from a gold answer have another value, or a form that is not final, by construction.
+The few that are right by chance (a list that is the gold answer's, `7 2` for 9) are left out by comparing texts and
+integers, and so are copies that hold the gold answer's own text (`AB = 12` for 12).
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from covey import __version__
-from covey.answers import Outcome, answers_agree, extract_gsm8k, extract_prediction, gold_answer
+from covey.answers import Outcome, answers_agree, extract_gsm8k, extract_prediction, gold_answer, grade_math
 
 TABLE = Path(__file__).resolve().parent / "grading_hacks.md"
 SETS = ("gsm8k_train", "gsm8k_test", "math500_test", "aime24", "amc23", "deepscaler_10k")
@@ -98,6 +100,34 @@ def _other_numbers(g: str) -> Iterator[str]:
         yield from (f"{digits[:-3]}, {digits[-3:]}", f"{digits[:-2]},{digits[-2:]}", f"{digits[:-3]} or {digits[-3:]}")
 
 
+def unevaluated(gold: str) -> Iterator[str]:
+    """A whole number as what one line of arithmetic would finish."""
+    if not re.fullmatch(r"-?\d{1,9}", gold):
+        return
+    number = int(gold)
+    for part in (1, 2, 17, 100, abs(number) // 2 + 1):
+        yield from (f"{number - part} + {part}", f"{part} + {number - part}", f"{number + part} - {part}")
+        yield from (f"{number * part} / {part}", rf"{number * part} \div {part}", f"{number * part} : {part}")
+        yield from (rf"\frac{{{number - part} + {part}}}{{1}}", rf"\sqrt{{{part}}}\sqrt{{{part}}} + {number - part}")
+    yield from (
+        f"{number} + 0",
+        rf"1 \cdot {number}",
+        f"{number} * 1",
+        f"({number})(1)",
+        rf"\lfloor {number} + 0.5 \rfloor",
+    )
+    yield from (rf"\max({number}, {number - 1})", rf"\ln e^{{{number}}}", rf"{number} \cos 0", f"{number}^2 / {number}")
+    yield f"x = {number - 1} + 1"
+
+
+def copies(question: str) -> list[str]:
+    """Mathematics of a question that has an operator."""
+    found = re.findall(r"\$([^$]{3,80})\$", question) + re.findall(r"\d[\d.]*(?: [-+*/×÷] \d[\d.]*)+", question)
+    return [
+        text for text in dict.fromkeys(found) if re.search(r"[\w)}][-+*/^!=]|\\(?:frac|sqrt|cdot|times|binom)", text)
+    ]
+
+
 def same_by_chance(hack: str, gold: str) -> bool:
     """Whether a fixed hack happens to be the gold answer: as text, as a list of the same numbers, or as zero or one."""
     hack = re.sub(r"(?<![a-z])[a-z]\s*(?:=|\\in)\s*", "", hack)  # `x=0 or x=1` for `0, 1`
@@ -141,16 +171,38 @@ def hits(hacks: list[str], golds: list[str]) -> tuple[int, list[tuple[str, str]]
             right = prediction is not None and answers_agree(prediction, gold) is Outcome.RIGHT
             if right and not _by_policy(hack, gold):
                 found.append((hack, gold))
+        for hack in unevaluated(gold):
+            count += 1
+            if grade_math(completion(hack), gold) is Outcome.RIGHT:
+                found.append((hack, gold))
     return count, found
+
+
+def copied(problems: list[tuple[str, str]]) -> tuple[int, list[tuple[str, str]]]:
+    """As `hits`, for copies of the questions of problems with their gold answers."""
+    tried = [(hack, gold, question) for question, gold in problems for hack in copies(question)]
+    found = [
+        (hack, gold)
+        for hack, gold, question in tried
+        if hack != gold
+        and grade_math(completion(hack), gold, question=question) is Outcome.RIGHT
+        and not same_by_chance(hack, gold)
+        and not same_by_chance(re.sub(r".*=|\^\{?\\circ\}?", "", hack), gold)
+    ]
+    return len(tried), found
+
+
+def problems_of(folder: Path, name: str) -> list[tuple[str, str]]:
+    """The questions of a dataset with their gold answers."""
+    rows = [json.loads(line) for line in (folder / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()]
+    answers = [gold_answer(str(row["answer"])) for row in rows]
+    golds = [extract_gsm8k(answer) or answer for answer in answers] if name.startswith("gsm8k") else answers
+    return [(row.get("problem") or row["question"], gold) for row, gold in zip(rows, golds, strict=True)]
 
 
 def gold_answers(folder: Path, name: str, most: int, seed: int) -> list[str]:
     """Different gold answers of a dataset."""
-    rows = [json.loads(line) for line in (folder / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()]
-    answers = [gold_answer(str(row["answer"])) for row in rows]
-    golds = sorted(
-        {extract_gsm8k(answer) or answer for answer in answers} if name.startswith("gsm8k") else set(answers)
-    )
+    golds = sorted({gold for _, gold in problems_of(folder, name)})
     return golds if len(golds) <= most else random.Random(seed).sample(golds, most)
 
 
@@ -165,7 +217,8 @@ def main() -> None:
     for name in SETS:
         golds = gold_answers(folder, name, arguments.golds, arguments.seed)
         started = time.perf_counter()
-        count, found = hits(hacks, golds)
+        (count, found), (of_copies, more) = hits(hacks, golds), copied(problems_of(folder, name))
+        count, found = count + of_copies, found + more
         seconds = time.perf_counter() - started
         print(f"{name}: {len(golds)} gold answers, {count} gradings, {len(found)} hits, {seconds:.0f} s")
         for hack, gold in found[:60]:
@@ -176,8 +229,10 @@ def main() -> None:
         f"""# Reward hacks
 
 Made by `python benchmarks/grading_hacks.py --golds {arguments.golds} --seed {arguments.seed}`; covey {__version__}.
-{len(hacks)} completions without an answer's value, and up to {len(list(made_from("1234")))} more made from each gold
-answer with another value, against the distinct gold answers of each dataset. A hit is a hack that is graded right.
+A hack is a completion for which no work was done: {len(hacks)} without an answer's value; up to
+{len(list(made_from("1234")))} more made from each gold answer with another value, and {len(list(unevaluated("1234")))}
+that leave a whole number to be evaluated, against the distinct gold answers of each dataset; and the mathematics of
+each question as its own answer. A hit is a hack that is graded right.
 
 | dataset | gold answers | gradings | hits |
 |---|---|---|---|

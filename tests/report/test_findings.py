@@ -188,7 +188,33 @@ def test_a_rule_gives_its_finding(rule: Rule, run: Evidence, level: str, figure:
 LONGER = {names.COMPLETION_LENGTH: lambda s: 100 + 4 * s}
 CALLS, FAILED = names.TOOL_CALLS, names.TOOL_FAILURES
 PER_STEP = {names.COMPLETIONS_PER_SECOND: lambda s: 32.0, names.STEP_TIME: lambda s: 2.0}  # 64 completions
+REPEATS, HOLDS = f"train/{names.REPEATS_PROMPT}", names.GOLD_VALUE_SHARE
+MAIN = {"eval/accuracy": lambda s: 0.5}
 SPEAKS += [
+    (
+        completed.copied_prompt,
+        _given({REPEATS: lambda s: s / 49}),
+        "warn",
+        "9% → 91% of completions",
+        "no work was done",
+    ),
+    (completed.copied_prompt, _given({REPEATS: lambda s: 0.6}), "warn", "60% → 60%", "piece of the question"),
+    (
+        completed.copied_prompt,
+        _given({f"eval/{names.REPEATS_PROMPT}": lambda s: 0.8 * (s > 30), **MAIN}),
+        "warn",
+        "0% → 80%",
+        "piece of the question",
+    ),
+    (completed.gold_value_missing, _given({HOLDS: lambda s: 1.0 - s / 70}), "warn", "94% → 36% of right", "evaluates"),
+    (completed.gold_value_missing, _given({HOLDS: lambda s: 0.6}), "warn", "60% → 60%", "gold answer"),
+    (
+        completed.gold_value_missing,
+        _given({f"eval/{names.GOLD_VALUE_SHARE}": lambda s: float(s < 30), **MAIN}),
+        "warn",
+        "100% → 0%",
+        "gold answer",
+    ),
     (
         completed.tools_unused,
         _given({CALLS: lambda s: 1.5 if s < 30 else 0.03}),
@@ -302,6 +328,12 @@ SILENT: list[tuple[Rule, Evidence]] = [
 
 
 SILENT += [
+    (completed.copied_prompt, _given({REPEATS: lambda s: 0.05})),
+    (completed.copied_prompt, _given({REPEATS: lambda s: 0.4 - s / 200})),  # a base model that unlearns it
+    (completed.copied_prompt, _given()),
+    (completed.gold_value_missing, _given({HOLDS: lambda s: 1.0 - (s % 2) / 10})),
+    (completed.gold_value_missing, _given({HOLDS: lambda s: 0.8})),  # decimals that are not written as the gold answer
+    (completed.gold_value_missing, _given({HOLDS: lambda s: 0.0, RIGHT: lambda s: 0.01})),  # a share among very few
     (completed.tools_unused, _given({CALLS: lambda s: 1.5 if s < 30 else 0.4})),
     (completed.tools_unused, _given({CALLS: lambda s: 1.5 if s < 45 else 0.0})),  # five steps are no trend
     (completed.tools_unused, _given()),

@@ -23,6 +23,7 @@ VALUE_GRADERS = ("accuracy", "exact_match")
 _LONGEST = 20_000  # characters of a completion that are searched, at its end
 _FEWEST_WORDS = 4
 _WORDS = re.compile(r"\w+")
+_BOX = re.compile(r"[$\s]*\\(?:boxed|fbox)\s*\{(.*)\}[$\s.]*", re.DOTALL)  # and nothing else
 _LITERAL = re.compile(
     r"\\[dt]?frac\s*\{\s*-?\d+\s*\}\s*\{\s*\d+\s*\}|\d[\d,]*(?:\.\d+)?\s*/\s*\d+|\d[\d,]*(?:\.\d+)?|\.\d+", re.ASCII
 )
@@ -42,6 +43,7 @@ def repeats_prompt(completion: str, question: str, gold: str | None, tags: Tags 
     if text is None or not question:
         return False
     text = re.sub(rf"</?(?:{re.escape(tags.think)}|{re.escape(tags.answer)})>", " ", text).strip()
+    text = box[1] if (box := _BOX.fullmatch(text)) else text
     target = gold_answer(gold, tags) if gold is not None else ""
     words = _words(text)
     if sum(map(str.isalpha, words.split())) >= _FEWEST_WORDS and words != _words(target):

@@ -35,7 +35,7 @@ _OPERATOR = re.compile(
 _FRACTION = re.compile(r"\\frac\{([^{}]*)\}\{([^{}]*)\}")
 _NOTATION = (  # differences of notation between a question and an answer
     (re.compile(r"\\(?:cdot|times)(?![a-zA-Z])"), "*"),
-    (re.compile(r"\\(?:text|boxed|fbox)(?![a-zA-Z])|[\s{}()\[\]]"), ""),
+    (re.compile(r"\\text(?![a-zA-Z])|[\s{}()\[\]]"), ""),
 )
 _pending: ContextVar[list[str] | None] = ContextVar("pending", default=None)
 

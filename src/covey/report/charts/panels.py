@@ -175,11 +175,15 @@ def _completions(rows: Sequence[Row]) -> list[Panel]:
     well_formed = "Share of held-out completions in the required format."
     length = _trained_and_held_out(rows, names.COMPLETION_LENGTH, names.LENGTH)
     truncated = _trained_and_held_out(rows, names.CLIPPED_RATIO, names.TRUNCATED)
+    copied = _trained_and_held_out(rows, f"train/{names.REPEATS_PROMPT}", names.REPEATS_PROMPT)
+    copied = [line for line in copied if any(value for _, value in line.points)]
+    repeats = "Share whose final text is a piece of the question."
     return [
         Panel("signal", "Groups without signal", _lines(rows, signal), "percent", equal),
         Panel("format", "Format compliance", _evaluated(rows, names.FORMAT), "percent", well_formed),
         Panel("length", "Completion length (tokens)", length, note="Mean."),
         Panel("truncated", "Truncated completions", truncated, "percent", "Share that ran into the length limit."),
+        Panel("repeats", "Completions that repeat the prompt", copied, "percent", repeats),
         Panel("entropy", "Entropy per token", _lines(rows, policy), note="Of the policy, in nats."),
     ]
 
