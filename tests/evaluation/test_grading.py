@@ -316,3 +316,16 @@ def test_tasks_bring_their_grader_and_reward() -> None:
     assert check_evaluation(several) == []
     with pytest.raises(ConfigError, match="coverage@8 is no metric"):
         check_evaluation(config("dataset=countdown", "evaluation.best_by=coverage@8"))
+
+
+def test_lenient_evaluations_say_so_and_count_unevaluated_answers_as_right() -> None:
+    rows = [{"prompt": [{"role": "user", "content": "What is 3 + 4?"}], "answer": "7"}] * 2
+    texts = ["<answer>3 + 4</answer>", "<answer>7</answer>"]
+    strict, lenient = (config("rewards.funcs=[accuracy]", f"rewards.unevaluated={how}") for how in ("reject", "accept"))
+    assert [one.outcome for one in graded(strict, rows, texts)] == ["unevaluated", "right"]
+    assert [one.outcome for one in graded(lenient, rows, texts)] == ["right", "right"]
+    assert [one.repeats_prompt for one in graded(lenient, rows, texts)] == [True, False]
+    assert [one.holds_gold for one in graded(lenient, rows, texts)] == [False, True]
+    assert grader_settings(strict, "accuracy") == {"grader": "accuracy"}  # as of earlier evaluations
+    assert grader_settings(lenient, "accuracy") == {"grader": "accuracy", "unevaluated": "accept"}
+    assert grader_settings(lenient, "exact_match") == {"grader": "exact_match"}

@@ -44,11 +44,13 @@ def repeats_prompt(completion: str, question: str, gold: str | None, tags: Tags 
         return False
     text = re.sub(rf"</?(?:{re.escape(tags.think)}|{re.escape(tags.answer)})>", " ", text).strip()
     text = box[1] if (box := _BOX.fullmatch(text)) else text
+    if len(text) > 2 * len(question):  # no piece of it, whatever the white space
+        return False
     target = gold_answer(gold, tags) if gold is not None else ""
     words = _words(text)
     if sum(map(str.isalpha, words.split())) >= _FEWEST_WORDS and words != _words(target):
         return words in _words(question)
-    return len(text) <= len(question) and is_copied(text, target, question)
+    return is_copied(text, target, question)
 
 
 def _words(text: str) -> str:

@@ -31,6 +31,7 @@ _SAME = {
     "the prompts": ("data", "prompts_fingerprint"),
     "the grader": ("grader",),
     "the value from which an answer is right": ("right_at",),
+    "whether unevaluated answers are right": ("unevaluated",),
     "the environment and tools": ("episodes",),
 }
 """What two evaluations must have in common, and its place in their settings."""

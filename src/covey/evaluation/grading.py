@@ -51,7 +51,8 @@ def grader_of_rewards(funcs: Iterable[str]) -> str | None:
 
 
 def grader_settings(config: Config, grader: str | None, *, rewarding: bool = False) -> dict[str, Any]:
-    """What decides about a completion, as in `settings.json`: `grader`, and `right_at` where it matters.
+    """What decides about a completion, as in `settings.json`: `grader`, and `right_at` and `unevaluated` where they
+    matter.
 
     Args:
         grader: see `grader_name`.
@@ -60,7 +61,9 @@ def grader_settings(config: Config, grader: str | None, *, rewarding: bool = Fal
     own, right_at = grader is not None and ":" in grader, config.evaluation.right_at
     if rewarding:
         return {"grader": ENVIRONMENT} | ({} if right_at is None else {"right_at": right_at})
-    return {"grader": grader} | ({"right_at": right_from(config)} if own else {})
+    lenient = grader == "accuracy" and config.rewards.unevaluated == "accept"
+    found = {"grader": grader} | ({"right_at": right_from(config)} if own else {})
+    return found | ({"unevaluated": "accept"} if lenient else {})
 
 
 def right_from(config: Config) -> float:
