@@ -6,17 +6,26 @@ process with another seed of string hashes. `draw` therefore makes them in a pro
 
 from __future__ import annotations
 
+import ast
+import contextlib
 import difflib
 import json
+import math
 import os
+import re
+import signal
+import socket
 import subprocess
 import sys
+import threading
 import warnings
 from collections.abc import Mapping
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 from covey.errors import DataError, one_line
+from covey.sandbox import Limits, Program, run
 
 EXTRA = "reasoning-gym"
 OWN_KEYS = ("seed", "size")
@@ -63,6 +72,17 @@ def make_task(task: str, settings: Mapping[str, Any], key: str, *, seed: int = 0
         ) from error
 
 
+def scoring_task(task: str, settings: Mapping[str, Any], key: str) -> Any:
+    """As `make_task`; also raises a `DataError` if the scorer takes any text for a right answer."""
+    made = make_task(task, settings, key)
+    for name, part in (made.datasets if task == "composite" else {task: made}).items():
+        if all(_own_score(part, text, part[0]) >= 1 for text in ("no idea", "xyzzy", "[17]", "0")):
+            raise DataError(
+                f"{key}: the scorer of reasoning-gym's task {name} takes any text for a right answer. Use another task."
+            )
+    return made
+
+
 def draw(task: str, settings: Mapping[str, Any], seed: int, size: int, key: str) -> list[tuple[str, str | None, str]]:
     """The problems of a task, the same for the same arguments in every process.
 
@@ -71,9 +91,9 @@ def draw(task: str, settings: Mapping[str, Any], seed: int, size: int, key: str)
         takes.
 
     Raises:
-        DataError: see `make_task`; or a problem could not be made.
+        DataError: see `scoring_task`; or a problem could not be made.
     """
-    make_task(task, settings, key)
+    scoring_task(task, settings, key)
     request = json.dumps([task, dict(settings), seed, size])
     done = subprocess.run(
         [sys.executable, "-c", f"from {__name__} import _print_problems; _print_problems()"],
@@ -97,17 +117,19 @@ def problem(task: str, settings: Mapping[str, Any], seed: int, key: str) -> tupl
     return _problem(task, settings, make_task(task, settings, key, seed=seed)[0])
 
 
-def score(answer: str | None, text: str) -> float:
+def score(answer: str | None, text: str, seconds: float = 5.0) -> float:
     """What the task's own scorer gives an answer: 1 for a right one, some tasks part of it for a nearly right one.
 
-    An answer on which the scorer fails, as some do on text that they cannot read, is worth 0. Some scorers evaluate
-    the answer as Python: call this in a worker.
+    An answer on which the scorer fails, as some do on text that they cannot read, is worth 0, and so is a number that
+    is not finite. A scorer that evaluates the answer runs in a sandbox, each time in a new process, and reads what is
+    no plain data or formula as an empty answer.
 
     Args:
         text: the problem, from `draw` or `problem`.
+        seconds: that a scorer in the sandbox has; then the answer is worth 0.
 
     Raises:
-        DataError: `text` is no such problem, or the library is not installed.
+        DataError: `text` is no such problem, or see `scoring_task`, or the sandbox does not start.
     """
     try:
         task, settings, entry = json.loads(text, object_hook=_decoded)
@@ -116,19 +138,123 @@ def score(answer: str | None, text: str) -> float:
             f"The column {COLUMN} does not hold a problem as dataset=reasoning_gym makes them, but {str(text)[:80]!r}."
         ) from error
     scorer = _scorer(task, json.dumps(settings))
-    if answer is None:
+    if answer is None or (answer != entry["answer"] and _NOT_FINITE.fullmatch(answer)):
         return 0.0
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of Python, about answers that a scorer evaluates
-            return float(scorer.score_answer(answer, entry))
-    except Exception:  # an answer in a form that the scorer does not expect
-        return 0.0
+    if _evaluator(scorer, entry) is None:
+        return _own_score(scorer, answer, entry)
+    with _LOCK:
+        for _ in range(2):
+            try:
+                channel = _sandbox(os.getpid())  # a forked process starts its own
+                channel.settimeout(seconds + STARTING)
+                channel.sendall(json.dumps([answer, text, seconds]).encode() + b"\n")
+                return float(channel.recv(64))
+            except (OSError, ValueError):  # it has ended: by this answer, if it does so again
+                _sandbox.cache_clear()
+    return 0.0
 
 
 @lru_cache(maxsize=64)
 def _scorer(task: str, settings: str) -> Any:
-    return make_task(task, json.loads(settings), f"the column {COLUMN}")
+    return scoring_task(task, json.loads(settings), f"the column {COLUMN}")
+
+
+def _own_score(scorer: Any, answer: str, entry: Mapping[str, Any]) -> float:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of Python, about answers that a scorer evaluates
+            value = float(scorer.score_answer(answer, entry))
+    except Exception:  # an answer in a form that the scorer does not expect
+        return 0.0
+    return value if math.isfinite(value) else 0.0
+
+
+_NOT_FINITE = re.compile(  # numbers and marks only, of which one is infinite or no number
+    r"(?=.*(?:nan|inf|e\+?0*[3-9]\d\d|e\+?0*\d{4}|\d{309}))(?:nan|inf(?:inity)?|[eij]|[^a-z])*", re.DOTALL | re.IGNORECASE
+)
+_FORMULA = re.compile(r"[\w\s.,+\-*/()]*", re.ASCII)
+_NAME = re.compile(r"\b(?:[NOQS]\b|[A-Za-z_]\d*[A-Za-z_]\w*)")  # SymPy takes other letters for variables or constants
+_FUNCTIONS = frozenset(
+    "sin cos tan cot sec csc asin acos atan acot sinh cosh tanh asinh acosh atanh exp log ln sqrt cbrt root Abs abs "
+    "sign erf pi Rational".split()
+)
+
+
+_EVALUATORS = ("eval", "exec", "parse_expr", "sympify", "parse_latex")
+
+
+def _evaluator(scorer: Any, entry: Mapping[str, Any]) -> str | None:
+    """By what a problem's scorer evaluates answers, as it calls it; None if it does not."""
+    part = getattr(scorer, "datasets", {}).get(entry["metadata"].get("source_dataset"), scorer)
+    return next((name for name in _EVALUATORS if name in part.score_answer.__code__.co_names), None)
+
+
+def _harmless(answer: str, gold: str | None, evaluator: str) -> bool:
+    """Whether an answer is the expected one, or for Python data (or no expression at all), or for SymPy a formula of
+    elementary functions: none that does the task, as `Integral` and `expand` do, or evaluates text."""
+    if evaluator != "eval" or answer == gold:
+        return answer == gold or bool(_FORMULA.fullmatch(answer) and _FUNCTIONS.issuperset(_NAME.findall(answer)))
+    try:
+        ast.literal_eval(answer.strip())
+    except Exception as error:  # of any kind, by the answer's depth or length too
+        return isinstance(error, SyntaxError)
+    return True
+
+
+_LOCK = threading.Lock()
+STARTING = 30.0
+"""The most seconds in which the sandbox starts and loads the library."""
+
+
+@lru_cache(maxsize=1)
+def _sandbox(process: int) -> socket.socket:
+    """A channel to `_serve` in a sandbox. Raises a `DataError` if that does not start."""
+    paths = [str(Path(__file__).parents[2]), *(path for path in sys.path if path.endswith("-packages"))]
+    ours, theirs = socket.socketpair()
+    start = f"import sys\nsys.path += {paths}\nfrom {__name__} import _serve\n_serve({theirs.fileno()})"
+    errors: list[str] = []
+
+    def keep_running() -> None:
+        with theirs:
+            (ended,) = run(Program.of(start), limits=Limits(1e6, 4096, wall=1e6), paths=paths, keep=theirs.fileno())
+            errors.extend(ended.stderr.decode("utf-8", "replace").splitlines())
+
+    threading.Thread(target=keep_running, daemon=True).start()
+    ours.settimeout(STARTING)
+    with contextlib.suppress(TimeoutError):
+        if ours.recv(1):
+            return ours
+    raise DataError(
+        f"The sandbox of reasoning-gym's scorers does not start: {' '.join(errors[-1:])}. Its programs, which may have a "
+        f"user of their own, must be able to read {', '.join(paths)}."
+    )
+
+
+def _serve(descriptor: int) -> None:
+    """The sandbox's program: scores each answer in a new process, so that none changes how others are scored."""
+    channel = socket.socket(fileno=descriptor)
+    make_task("chain_sum", {}, "")  # loads the library
+    channel.sendall(b"\n")
+    known = ""
+    for line in channel.makefile("r"):
+        answer, text, seconds = json.loads(line)
+        if text != known:  # most come in groups
+            known, (task, settings, entry) = text, json.loads(text, object_hook=_decoded)
+            scorer = _scorer(task, json.dumps(settings))
+            _own_score(scorer, str(entry["answer"]), entry)  # fills SymPy's caches, which the processes inherit
+        read, write = os.pipe()
+        pid = os.fork()
+        if not pid:
+            signal.setitimer(signal.ITIMER_REAL, seconds)
+            os.close(descriptor)
+            shown = answer if _harmless(answer, entry["answer"], str(_evaluator(scorer, entry))) else ""
+            os.write(write, repr(_own_score(scorer, shown, entry)).encode())
+            os._exit(0)
+        os.close(write)
+        found = os.read(read, 64)
+        os.close(read)
+        os.waitpid(pid, 0)
+        channel.sendall(repr(float(found or 0)).encode() + b"\n")
 
 
 COLUMN = "reasoning_gym"
