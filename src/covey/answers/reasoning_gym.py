@@ -121,12 +121,12 @@ def score(answer: str | None, text: str, seconds: float = 5.0) -> float:
     """What the task's own scorer gives an answer: 1 for a right one, some tasks part of it for a nearly right one.
 
     An answer on which the scorer fails, as some do on text that they cannot read, is worth 0, and so is a number that
-    is not finite. A scorer that evaluates the answer runs in a sandbox, each time in a new process, and reads what is
-    no plain data or formula as an empty answer.
+    is not finite. Scorers that evaluate the answer run in a sandbox, and what is no plain data or formula is empty text
+    to them.
 
     Args:
         text: the problem, from `draw` or `problem`.
-        seconds: that a scorer in the sandbox has; then the answer is worth 0.
+        seconds: for a scorer in the sandbox; an answer that takes longer is worth 0.
 
     Raises:
         DataError: `text` is no such problem, or see `scoring_task`, or the sandbox does not start.
@@ -169,31 +169,27 @@ def _own_score(scorer: Any, answer: str, entry: Mapping[str, Any]) -> float:
     return value if math.isfinite(value) else 0.0
 
 
-_NOT_FINITE = re.compile(  # numbers and marks only, of which one is infinite or no number
-    r"(?=.*(?:nan|inf|e\+?0*[3-9]\d\d|e\+?0*\d{4}|\d{309}))(?:nan|inf(?:inity)?|[eij]|[^a-z])*", re.DOTALL | re.IGNORECASE
+_NOT_FINITE = re.compile(  # numbers and marks only, and one is infinite or no number
+    r"(?=.*(?:nan|inf|e\+?0*[3-9]\d\d|e\+?0*\d{4}|\d{309}))(?:nan|inf(?:inity)?|[eij]|[^a-z])*", re.DOTALL | re.I
 )
-_FORMULA = re.compile(r"[\w\s.,+\-*/()]*", re.ASCII)
-_NAME = re.compile(r"\b(?:[NOQS]\b|[A-Za-z_]\d*[A-Za-z_]\w*)")  # SymPy takes other letters for variables or constants
-_FUNCTIONS = frozenset(
-    "sin cos tan cot sec csc asin acos atan acot sinh cosh tanh asinh acosh atanh exp log ln sqrt cbrt root Abs abs "
-    "sign erf pi Rational".split()
+_FORMULA = re.compile(  # of SymPy: without what does the task (`Integral`, `expand`) or evaluates text (`S`, `N`)
+    r"(?:[\s.,+*/()-]|\d++(?:[eE][+-]?\d++)?|\b(?:a?(?:sin|cos|tan|cot|sec|csc)h?|exp|log|ln|sqrt|cbrt|root|[Aa]bs|sign"
+    r"|erf|pi|Rational|[A-MPRT-Za-z]\d*)\b)*+",
+    re.ASCII,
 )
-
-
-_EVALUATORS = ("eval", "exec", "parse_expr", "sympify", "parse_latex")
 
 
 def _evaluator(scorer: Any, entry: Mapping[str, Any]) -> str | None:
-    """By what a problem's scorer evaluates answers, as it calls it; None if it does not."""
+    """What the scorer of a problem calls to evaluate the answer; None if it does not."""
     part = getattr(scorer, "datasets", {}).get(entry["metadata"].get("source_dataset"), scorer)
-    return next((name for name in _EVALUATORS if name in part.score_answer.__code__.co_names), None)
+    evaluators = {"eval", "exec", "parse_expr", "sympify", "parse_latex"}
+    return max(evaluators.intersection(part.score_answer.__code__.co_names), default=None)
 
 
-def _harmless(answer: str, gold: str | None, evaluator: str) -> bool:
-    """Whether an answer is the expected one, or for Python data (or no expression at all), or for SymPy a formula of
-    elementary functions: none that does the task, as `Integral` and `expand` do, or evaluates text."""
+def _harmless(answer: str, gold: str | None, evaluator: str | None) -> bool:
+    """Whether an answer is the expected one, or for Python data or no expression at all, or else a formula."""
     if evaluator != "eval" or answer == gold:
-        return answer == gold or bool(_FORMULA.fullmatch(answer) and _FUNCTIONS.issuperset(_NAME.findall(answer)))
+        return answer == gold or _FORMULA.fullmatch(answer) is not None
     try:
         ast.literal_eval(answer.strip())
     except Exception as error:  # of any kind, by the answer's depth or length too
@@ -225,8 +221,8 @@ def _sandbox(process: int) -> socket.socket:
         if ours.recv(1):
             return ours
     raise DataError(
-        f"The sandbox of reasoning-gym's scorers does not start: {' '.join(errors[-1:])}. Its programs, which may have a "
-        f"user of their own, must be able to read {', '.join(paths)}."
+        f"The sandbox of reasoning-gym's scorers does not start ({''.join(errors[-1:])}). Its programs, which may have "
+        f"a user of their own, must be able to read {', '.join(paths)}."
     )
 
 
@@ -238,23 +234,22 @@ def _serve(descriptor: int) -> None:
     known = ""
     for line in channel.makefile("r"):
         answer, text, seconds = json.loads(line)
-        if text != known:  # most come in groups
+        if text != known:
             known, (task, settings, entry) = text, json.loads(text, object_hook=_decoded)
             scorer = _scorer(task, json.dumps(settings))
-            _own_score(scorer, str(entry["answer"]), entry)  # fills SymPy's caches, which the processes inherit
+            _own_score(scorer, entry["answer"], entry)  # fills SymPy's caches for the processes
         read, write = os.pipe()
-        pid = os.fork()
-        if not pid:
+        if not os.fork():
             signal.setitimer(signal.ITIMER_REAL, seconds)
             os.close(descriptor)
-            shown = answer if _harmless(answer, entry["answer"], str(_evaluator(scorer, entry))) else ""
-            os.write(write, repr(_own_score(scorer, shown, entry)).encode())
+            shown = answer if _harmless(answer, entry["answer"], _evaluator(scorer, entry)) else ""
+            os.write(write, str(_own_score(scorer, shown, entry)).encode())
             os._exit(0)
         os.close(write)
         found = os.read(read, 64)
         os.close(read)
-        os.waitpid(pid, 0)
-        channel.sendall(repr(float(found or 0)).encode() + b"\n")
+        os.wait()
+        channel.sendall(str(float(found or 0)).encode())
 
 
 COLUMN = "reasoning_gym"

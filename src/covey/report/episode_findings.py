@@ -1,4 +1,4 @@
-"""Rules about tools and environments, see `covey.report.findings`."""
+"""Rules about empty completions, tools and environments, see `covey.report.findings`."""
 
 from __future__ import annotations
 
@@ -7,6 +7,20 @@ from statistics import fmean
 from covey.report.evidence import MIN_STEPS, Evidence, Finding, Rule, since
 from covey.runlog import names
 from covey.runlog.metrics import series
+
+
+def completions_empty(run: Evidence) -> Finding | None:
+    """Half or more of the last completions say nothing."""
+    last = [value for _, value in series(run.rows, names.EMPTY)][-10:]
+    if len(last) < 3 or (late := fmean(last)) < 0.5:
+        return None
+    return Finding(
+        "warn",
+        "Most completions are empty",
+        f"{late:.0%} of completions",
+        "They have no text after the thinking. Where rewards punish length or wrong answers (cosine_scaled, len), this "
+        "earns more than an honest wrong answer: punish less, or give right answers (accuracy) more weight.",
+    )
 
 
 def tools_unused(run: Evidence) -> Finding | None:
@@ -124,4 +138,11 @@ def environment_slow(run: Evidence) -> Finding | None:
     )
 
 
-EPISODE_RULES: tuple[Rule, ...] = (tools_unused, calls_fail, episodes_lost, turn_limit, environment_slow)
+EPISODE_RULES: tuple[Rule, ...] = (
+    completions_empty,
+    tools_unused,
+    calls_fail,
+    episodes_lost,
+    turn_limit,
+    environment_slow,
+)

@@ -55,7 +55,6 @@ class RewardSettings:
     max_completion_length: int | None = 512
     """`training.max_completion_length`, in tokens; the default is TRL's."""
     timeout: float = 5.0
-    """Seconds for grading one completion."""
     cosine_min_value_wrong: float = 0.0
     cosine_max_value_wrong: float = -0.5
     cosine_min_value_correct: float = 0.5

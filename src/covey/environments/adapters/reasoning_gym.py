@@ -73,8 +73,7 @@ def make(argument: str, settings: Mapping[str, Any]) -> Callable[[], ReasoningGy
         settings: fields of the task's configuration, and `attempts` (1): how many answers may be handed in.
 
     Raises:
-        EnvironmentSetupError: the library is not installed, or there is no such task, or it takes any answer, or not
-            these settings.
+        EnvironmentSetupError: the library is not installed, or there is no such task, or not with these settings.
     """
     key = f"environment.factory=reasoning_gym:{argument}"
     own = {name: value for name, value in settings.items() if name != _ATTEMPTS}

@@ -174,14 +174,12 @@ def soft_overlong(tokens: int, limit: int, cache: int) -> float:
 def repetition_penalty(text: str, settings: RewardSettings) -> float:
     """`repetition_max_penalty` times the share of n-grams that have occurred before: `p * (1 - distinct / all)`.
 
-    An n-gram is `repetition_n_grams` words in a row, in lower case. White space separates words; in scripts without it
-    (Chinese, Japanese, Thai, Lao, Khmer, Burmese, Tibetan) each character counts as a word. Where words of
-    more than 24 characters make up most of a text, it is not written in words: then every run of
-    `5 * repetition_n_grams` characters of such a word is an n-gram too, and repeated if it has occurred in this word. A
-    text without one n-gram gets 0.
+    An n-gram is `repetition_n_grams` words in a row, in lower case, separated by white space; in Chinese, Japanese,
+    Thai, Lao, Khmer, Burmese and Tibetan each character is a word. Where words of more than 24 characters are most of a
+    text, every run of `5 * repetition_n_grams` characters in one of them is an n-gram too. A text without any gets 0.
 
     Range: `repetition_max_penalty` (excluded) to 0. Source: open-r1's `repetition_penalty_reward`, which makes one
-    number of the per-token penalty of Yeo et al. (arXiv 2502.03373), appendix C.2; it knows spaced words only.
+    number of the per-token penalty of Yeo et al. (arXiv 2502.03373), appendix C.2; there all words are spaced.
     """
     text = text.lower()
     words = text.split() if text.isascii() else _WORD.findall(text)

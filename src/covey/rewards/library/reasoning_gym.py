@@ -54,6 +54,4 @@ def build_reasoning_gym(settings: RewardSettings) -> Reward:
         return [sample(text, row).value for text, row in zip(texts, rows, strict=True)]
 
     seconds = settings.timeout + STARTING  # the library's scorers may work in a sandbox
-    return Reward(
-        NAME, named(batch, NAME, score), sample, reads=(reasoning_gym.COLUMN,), seconds=lambda row: seconds
-    )
+    return Reward(NAME, named(batch, NAME, score), sample, reads=(reasoning_gym.COLUMN,), seconds=lambda row: seconds)
