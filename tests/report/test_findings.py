@@ -197,6 +197,13 @@ SPEAKS += [
         "1.5 → 0.03",
         "The held-out figure rose all the same",
     ),
+    (
+        episodes.completions_empty,
+        _given({names.EMPTY: lambda s: 0.02 * s}),
+        "warn",
+        "89% of completions",
+        "earns more than an honest wrong answer",
+    ),
     (episodes.tools_unused, _given({CALLS: lambda s: 0.01}), "warn", "0.01 calls", "Begin with a model that calls"),
     (
         episodes.calls_fail,
@@ -292,6 +299,8 @@ SILENT: list[tuple[Rule, Evidence]] = [
 SILENT += [
     (episodes.tools_unused, _given({CALLS: lambda s: 1.5 if s < 30 else 0.4})),
     (episodes.tools_unused, _given({CALLS: lambda s: 1.5 if s < 45 else 0.0})),  # five steps are no trend
+    (episodes.completions_empty, _given({names.EMPTY: lambda s: 1.0 if s < 40 else 0.4})),
+    (episodes.completions_empty, _given()),
     (episodes.tools_unused, _given()),
     (episodes.calls_fail, _given({CALLS: lambda s: 1.0, FAILED: lambda s: 0.4})),
     (episodes.calls_fail, _given({CALLS: lambda s: 0.0, FAILED: lambda s: 0.9})),

@@ -117,19 +117,18 @@ def problem(task: str, settings: Mapping[str, Any], seed: int, key: str) -> tupl
     return _problem(task, settings, make_task(task, settings, key, seed=seed)[0])
 
 
-def score(answer: str | None, text: str, seconds: float = 5.0) -> float:
+def score(answer: str | None, text: str) -> float:
     """What the task's own scorer gives an answer: 1 for a right one, some tasks part of it for a nearly right one.
 
     An answer on which the scorer fails, as some do on text that they cannot read, is worth 0, and so is a number that
-    is not finite. Scorers that evaluate the answer run in a sandbox, and what is no plain data or formula is empty text
-    to them.
+    is not finite. Scorers that evaluate the answer run in a sandbox, where they have `SECONDS` of time, and what is no
+    plain data or formula is empty text to them.
 
     Args:
         text: the problem, from `draw` or `problem`.
-        seconds: for a scorer in the sandbox; an answer that takes longer is worth 0.
 
     Raises:
-        DataError: `text` is no such problem, or see `scoring_task`, or the sandbox does not start.
+        DataError: `text` is no such problem, or the library is not installed, or the sandbox does not start.
     """
     try:
         task, settings, entry = json.loads(text, object_hook=_decoded)
@@ -144,19 +143,20 @@ def score(answer: str | None, text: str, seconds: float = 5.0) -> float:
         return _own_score(scorer, answer, entry)
     with _LOCK:
         for _ in range(2):
+            channel = _sandbox(os.getpid())  # a forked process starts its own
             try:
-                channel = _sandbox(os.getpid())  # a forked process starts its own
-                channel.settimeout(seconds + STARTING)
-                channel.sendall(json.dumps([answer, text, seconds]).encode() + b"\n")
+                channel.settimeout(STARTING + SECONDS)
+                channel.sendall(json.dumps([answer, text]).encode() + b"\n")
                 return float(channel.recv(64))
             except (OSError, ValueError):  # it has ended: by this answer, if it does so again
+                channel.close()
                 _sandbox.cache_clear()
     return 0.0
 
 
 @lru_cache(maxsize=64)
 def _scorer(task: str, settings: str) -> Any:
-    return scoring_task(task, json.loads(settings), f"the column {COLUMN}")
+    return make_task(task, json.loads(settings), f"the column {COLUMN}")
 
 
 def _own_score(scorer: Any, answer: str, entry: Mapping[str, Any]) -> float:
@@ -198,8 +198,8 @@ def _harmless(answer: str, gold: str | None, evaluator: str | None) -> bool:
 
 
 _LOCK = threading.Lock()
-STARTING = 30.0
-"""The most seconds in which the sandbox starts and loads the library."""
+STARTING, SECONDS = 30, 5
+"""The most seconds in which the sandbox starts and loads the library, and in which it scores an answer."""
 
 
 @lru_cache(maxsize=1)
@@ -233,14 +233,14 @@ def _serve(descriptor: int) -> None:
     channel.sendall(b"\n")
     known = ""
     for line in channel.makefile("r"):
-        answer, text, seconds = json.loads(line)
+        answer, text = json.loads(line)
         if text != known:
             known, (task, settings, entry) = text, json.loads(text, object_hook=_decoded)
             scorer = _scorer(task, json.dumps(settings))
             _own_score(scorer, entry["answer"], entry)  # fills SymPy's caches for the processes
         read, write = os.pipe()
         if not os.fork():
-            signal.setitimer(signal.ITIMER_REAL, seconds)
+            signal.alarm(SECONDS)
             os.close(descriptor)
             shown = answer if _harmless(answer, entry["answer"], _evaluator(scorer, entry)) else ""
             os.write(write, str(_own_score(scorer, shown, entry)).encode())

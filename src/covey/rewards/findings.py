@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import logging
-import re
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from covey.answers import Outcome, Tags
+from covey.answers import Outcome
 from covey.errors import RewardError
 from covey.log_once import log_once
 from covey.rewards.reward import content_text
 from covey.rewards.workers.log_values import OWN, is_taken
 from covey.rewards.workers.run_reward import LogEntry, SampleResult
-from covey.runlog import names
 
 _log = logging.getLogger("covey.rewards")
 _SHOWN = 60  # characters of a prompt
@@ -42,13 +40,6 @@ class Findings:
     def __init__(self, on_error: str) -> None:
         self._on_error = on_error
         self._unparsable: set[tuple[str, str]] = set()
-
-    def empty(self, completions: Sequence[Any], tags: Tags, log_metric: Callable[[str, float], None]) -> None:
-        """Log the share of completions that have no text after the thinking, tags aside, and call no tool."""
-        last = [{"content": one} if isinstance(one, str) else (one or [{}])[-1] for one in completions]
-        said = [content_text(one).rpartition(f"</{tags.think}>")[2] + str(one.get("tool_calls") or "") for one in last]
-        marks = re.compile(rf"</?(?:{re.escape(tags.think)}|{re.escape(tags.answer)})>")
-        log_metric(names.EMPTY, sum(not marks.sub("", text).strip() for text in said) / max(1, len(said)))
 
     def outcomes(
         self,

@@ -303,7 +303,6 @@ class RewardRunner:
         batch.rewarded |= rewarded
         if len(batch.collected) == len(self._rewards):
             if callable(log_metric := columns.get("log_metric")):
-                self._findings.empty(batch.completions, self._settings.tags, log_metric)
                 self._log_metrics(batch, log_metric)
             for name in batch.silent if batch.rewarded else ():
                 self._findings.warn_no_reward(name)

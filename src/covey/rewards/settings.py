@@ -54,7 +54,6 @@ class RewardSettings:
     """Names of the thinking and answer tags (`rewards.think_tag`, `rewards.answer_tag`)."""
     max_completion_length: int | None = 512
     """`training.max_completion_length`, in tokens; the default is TRL's."""
-    timeout: float = 5.0
     cosine_min_value_wrong: float = 0.0
     cosine_max_value_wrong: float = -0.5
     cosine_min_value_correct: float = 0.5

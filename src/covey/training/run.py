@@ -159,7 +159,9 @@ def _build(checked: Examination, plan: ResumePlan, console: Any, processes: Proc
                 checked.rollout_func,
             )
             trainer.recorder = CompletionRecorder(
-                {*trainer.eos_token_ids, tokenizer.pad_token_id}, keeps_ids=(Path(source) / MAP_FILE).is_file()
+                {*trainer.eos_token_ids, tokenizer.pad_token_id},
+                keeps_ids=(Path(source) / MAP_FILE).is_file(),
+                tags=Tags(config.rewards.think_tag, config.rewards.answer_tag),
             )
             if processes.is_main:
                 check_disk_space(trainer, run, keeps_best=config.evaluation.keep_best)

@@ -6,13 +6,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from covey.answers import Outcome, extract_answer_tag, reasoning_gym
-from covey.answers.reasoning_gym import STARTING
+from covey.answers.reasoning_gym import SECONDS, STARTING
 from covey.answers.statement import after_thinking
 from covey.errors import RewardError
 from covey.rewards.reward import Graded, Reward, named, texts_of
 from covey.rewards.settings import RewardSettings
 
 NAME = "reasoning_gym"
+_SECONDS = STARTING + SECONDS
 
 
 def score(text: str, row: Mapping[str, Any], settings: RewardSettings) -> Graded:
@@ -26,7 +27,7 @@ def score(text: str, row: Mapping[str, Any], settings: RewardSettings) -> Graded
     """
     after = after_thinking(text, settings.tags)
     answer = None if after is None else extract_answer_tag(after, settings.tags.answer) or after.strip() or None
-    value = reasoning_gym.score(answer, row[reasoning_gym.COLUMN], settings.timeout)
+    value = reasoning_gym.score(answer, row[reasoning_gym.COLUMN])
     if value >= 1:
         return Graded(value, Outcome.RIGHT)
     return Graded(value, Outcome.UNPARSABLE_PREDICTION if answer is None else Outcome.WRONG)
@@ -53,5 +54,4 @@ def build_reasoning_gym(settings: RewardSettings) -> Reward:
         rows = ({NAME: problem} for problem in reasoning_gym)
         return [sample(text, row).value for text, row in zip(texts, rows, strict=True)]
 
-    seconds = settings.timeout + STARTING  # the library's scorers may work in a sandbox
-    return Reward(NAME, named(batch, NAME, score), sample, reads=(reasoning_gym.COLUMN,), seconds=lambda row: seconds)
+    return Reward(NAME, named(batch, NAME, score), sample, reads=(reasoning_gym.COLUMN,), seconds=lambda row: _SECONDS)

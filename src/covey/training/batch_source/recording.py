@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from covey.answers import Tags
 from covey.model.prompts import TemplateArguments, render
+from covey.rewards.reward import content_text
 from covey.runlog import names
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
+
+
+_TAGS = Tags()
 
 
 class CompletionRecorder:
@@ -19,11 +25,20 @@ class CompletionRecorder:
     Args:
         eos_token_ids: tokens that end a completion; one without any of them at its end is truncated. Empty: not known.
         keeps_ids: whether token ids are recorded too: in text, a reasoning token looks like its base token.
+        tags: for thinking and answer.
     """
 
-    def __init__(self, eos_token_ids: Collection[int] = (), *, keeps_ids: bool = False) -> None:
+    def __init__(self, eos_token_ids: Collection[int] = (), *, keeps_ids: bool = False, tags: Tags = _TAGS) -> None:
         self._eos_token_ids = eos_token_ids
         self._keeps_ids = keeps_ids
+        self._think_end = f"</{tags.think}>"
+        self._tags = re.compile(rf"</?(?:{re.escape(tags.think)}|{re.escape(tags.answer)})>")
+
+    def empty_share(self, completions: Sequence[Any]) -> float:
+        """The share of completions that have no text after the thinking, tags aside, and call no tool."""
+        last = [{"content": one} if isinstance(one, str) else one[-1] for one in completions]
+        said = [content_text(one).rpartition(self._think_end)[2] + str(one.get("tool_calls") or "") for one in last]
+        return sum(not self._tags.sub("", text).strip() for text in said) / len(said)
 
     def log(
         self,

@@ -30,6 +30,7 @@ from covey.model.reasoning_vocab import ReasoningVocabulary
 from covey.objective import KLController, Objective
 from covey.objective.interface import check_objective, needs_of
 from covey.rollout import InferenceEngine, conversation
+from covey.runlog import names
 from covey.training.advantages.kl_control import KLMonitor
 from covey.training.advantages.state import in_use
 from covey.training.asynchronous.settings import Asynchronous
@@ -266,6 +267,7 @@ class GRPOTrainer(TRLGRPOTrainer):
         self._episodes.settle()
         if self.recorder is not None:
             self.recorder.log(self._log_completion_extra, inputs, completion_ids_list, self._episodes.columns)
+            self._log_metric(names.EMPTY.removeprefix("train/"), self.recorder.empty_share(completions))
         self._rewards_BF = rewards_BF.masked_fill(torch.isinf(rewards_BF).any(dim=1, keepdim=True), torch.nan)
         return self._rewards_BF
 
