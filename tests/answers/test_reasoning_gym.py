@@ -254,10 +254,11 @@ def test_words_that_only_look_like_numbers_are_answers() -> None:
 
 
 @pytest.mark.adapter("reasoning_gym")
-def test_a_task_that_takes_any_text_is_refused_by_name() -> None:
+def test_a_task_that_takes_any_text_is_refused_by_name(capsys: pytest.CaptureFixture[str]) -> None:
     parts = {"datasets": [{"name": "chain_sum"}, {"name": "game_of_life_halting"}]}
     for task, settings in (("game_of_life_halting", {}), ("composite", parts)):
         with pytest.raises(DataError, match=r"dataset\.task=x: .*game_of_life_halting takes any text"):
             reasoning_gym.draw(task, settings, 1, 1, "dataset.task=x")
     for task in set(tasks()) - {"game_of_life_halting"}:
         reasoning_gym.scoring_task(task, {}, "here")
+    assert capsys.readouterr().out == ""
