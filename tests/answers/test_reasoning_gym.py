@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import json
 import os
+import socket
 import subprocess
 import sys
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from covey.answers import reasoning_gym
 from covey.errors import DataError
+from covey.rewards import get_reward
 
 SLOW = ("knight_swap",)
 NEEDS_SETTINGS = ("composite",)
@@ -99,3 +105,160 @@ def test_a_composite_of_tasks_scores_with_each_task() -> None:
     for _, answer, text in reasoning_gym.draw("composite", {"datasets": parts}, 1, 6, "key"):
         assert reasoning_gym.score(answer, text) == 1.0
         assert reasoning_gym.score("-77", text) < 1.0
+
+
+PYTHON = ("binary_matrix", "n_queens", "number_sorting", "spiral_matrix", "string_insertion")
+FORMULAS = ("countdown", "intermediate_integration", "polynomial_multiplication", "puzzle24", "simple_integration")
+EXECUTES = {"eval", "exec", "parse_expr", "sympify", "parse_latex", "lambdify", "__import__"}
+"""What evaluates text as code."""
+OWN_TEXT = {
+    "basic_arithmetic": "its own problem",
+    "bitwise_arithmetic": "its own problem",
+    "codeio": "its own program",
+    "propositional_logic": "a parser of its own under SymPy's name",
+}
+"""Modules of tasks that call one of these on text that is not the answer."""
+
+
+@pytest.mark.adapter("reasoning_gym")
+def test_every_task_that_evaluates_the_answer_is_recognised() -> None:
+    """By the source: a new version of the library may bring a scorer that evaluates answers by a helper."""
+    from reasoning_gym.factory import DATASETS
+
+    for task, (kind, _) in DATASETS.items():
+        found = reasoning_gym._evaluator(kind, {"metadata": {}})
+        assert (found == "eval") == (task in PYTHON), task
+        assert (found == "parse_expr") == (task in FORMULAS), task
+        module = Path(inspect.getfile(kind))
+        nodes = [node for node in ast.walk(ast.parse(module.read_text(encoding="utf-8"))) if isinstance(node, ast.Call)]
+        called = {getattr(node.func, "attr", getattr(node.func, "id", "")) for node in nodes}
+        assert found or not called & EXECUTES or task in OWN_TEXT, task
+
+
+ATTACKS = (
+    "__import__('pathlib').Path({mark!r}).write_text('x')",
+    "[open({mark!r}, 'w').close()]",
+    "exec(chr(112) + chr(97))",
+    "(lambda: open({mark!r}, 'w'))()",
+    "setattr(type(self), 'score_answer', lambda *a: 1.0) or entry['answer']",
+    "type('X', (), {{'__eq__': lambda *a: True}})()",
+    "\t[c for c in ().__class__.__base__.__subclasses__()]",
+    "entry['answer']",
+    "oracle_answer",
+    "valid_solutions[0]",
+    "Integral(x, x)",
+    "S(chr(120))",
+    "x.__class__",
+    "1if open({mark!r},'w') else 2",
+)
+
+
+@pytest.mark.adapter("reasoning_gym")
+@pytest.mark.parametrize("task", [*PYTHON, *FORMULAS])
+def test_an_answer_that_is_a_program_earns_nothing(task: str, tmp_path: Path) -> None:
+    mark = str(tmp_path / "written")
+    [(_, answer, text)] = reasoning_gym.draw(task, {}, 1, 1, "here")
+    answers = [*(attack.format(mark=mark) for attack in ATTACKS), str(answer), "no idea"]
+    *hostile, right, wrong = get_reward("reasoning_gym")(
+        completions=[f"<answer>{one}</answer>" for one in answers], reasoning_gym=[text] * len(answers)
+    )
+    assert max(*hostile, wrong) <= 0.05
+    assert right == 1.0
+    assert not Path(mark).exists()
+
+
+@pytest.mark.slow
+@pytest.mark.adapter("reasoning_gym")
+def test_an_answer_that_takes_too_long_costs_only_itself() -> None:
+    [(_, answer, text)] = reasoning_gym.draw("countdown", {}, 1, 1, "here")
+    assert [reasoning_gym.score(one, text) for one in ("9**9**9**9", answer)] == [0.0, 1.0]
+
+
+@pytest.mark.adapter("reasoning_gym")
+def test_answers_are_evaluated_in_the_sandbox(tmp_path: Path) -> None:
+    """The expected answer is always evaluated, so here it is a program."""
+    mark = tmp_path / "written"
+    text = reasoning_gym.draw("countdown", {}, 1, 1, "here")[0][2]
+    task, settings, entry = json.loads(text)
+    for code in (f"open({str(mark)!r}, 'w')", "__import__('os').kill(__import__('os').getppid(), 9)"):
+        assert reasoning_gym.score(code, json.dumps([task, settings, {**entry, "answer": code}])) < 1.0
+    assert not mark.exists()
+    assert reasoning_gym.score(entry["answer"], text) == 1.0
+
+
+@pytest.mark.adapter("reasoning_gym")
+def test_an_evaluated_answer_changes_no_other_score() -> None:
+    """With the check of answers off: each is evaluated in a process of its own."""
+    [(_, answer, text)] = reasoning_gym.draw("spiral_matrix", {}, 1, 1, "here")
+    program = (
+        "import sys\nfrom covey.answers import reasoning_gym\n"
+        "reasoning_gym._harmless = lambda *given: True\nreasoning_gym._serve(int(sys.argv[1]))"
+    )
+    patch = "setattr(type(self), 'score_answer', lambda *given: 1.0) or oracle_answer.split()"
+    ours, theirs = socket.socketpair()
+    process = subprocess.Popen([sys.executable, "-c", program, str(theirs.fileno())], pass_fds=[theirs.fileno()])
+    with process, theirs, ours:
+        assert ours.recv(1) == b"\n"
+        found = []
+        for one in (patch, "[0]", answer):
+            ours.sendall(json.dumps([one, text]).encode() + b"\n")
+            found.append(float(ours.recv(64)))
+    assert found == [0.1, 0.0, 1.0]
+
+
+@pytest.mark.adapter("reasoning_gym")
+def test_a_sandbox_that_was_ended_is_started_again() -> None:
+    [(_, answer, text)] = reasoning_gym.draw("n_queens", {}, 1, 1, "here")
+    assert reasoning_gym.score(answer, text) == 1.0
+    reasoning_gym._sandbox(os.getpid()).close()
+    assert reasoning_gym.score(answer, text) == 1.0
+
+
+@pytest.mark.adapter("reasoning_gym")
+@pytest.mark.parametrize(
+    ("task", "form"),
+    [
+        ("countdown", lambda text: f" ({text}) "),
+        ("polynomial_multiplication", lambda text: text.replace(" ", "")),
+        ("simple_integration", lambda text: text.replace("C", "k")),
+        ("simple_integration", lambda text: f"{text} + sin(1) - log(2)/pi + 1e3"),
+        ("intermediate_integration", lambda text: f"{text} + sqrt(2)"),
+        ("n_queens", lambda text: str([row.split() for row in text.split("\n")])),
+        ("spiral_matrix", lambda text: str(text.split())),
+        ("string_insertion", lambda text: str(list(text))),
+    ],
+)
+def test_other_forms_of_a_right_answer_score_as_in_the_library(task: str, form: Any) -> None:
+    made = reasoning_gym.make_task(task, {}, "here", seed=4, size=4)
+    for entry in (made[i] for i in range(4)):
+        answer = form(entry["answer"])
+        if "Integral" not in answer:
+            text = reasoning_gym._problem(task, {}, entry)[2]
+            assert 0.1 <= reasoning_gym.score(answer, text) == made.score_answer(answer, entry)
+
+
+@pytest.mark.adapter("reasoning_gym")
+@pytest.mark.parametrize("task", ["complex_arithmetic", "chain_sum", "countdown", "decimal_arithmetic"])
+def test_numbers_that_are_not_finite_are_wrong(task: str) -> None:
+    text = reasoning_gym.draw(task, {}, 1, 1, "here")[0][2]
+    answers = ["nan", "NaN", "(nan)", "nan+nanj", "nani", "NaN - 3i", "inf", "-Infinity", "1e999", "1e999i", "9" * 400]
+    assert {reasoning_gym.score(answer, text) for answer in answers} == {0.0}
+
+
+@pytest.mark.adapter("reasoning_gym")
+def test_words_that_only_look_like_numbers_are_answers() -> None:
+    for word in ("nan", "inf", "infinity"):
+        entry = {"question": "?", "answer": word, "metadata": {}}
+        text = json.dumps(["spell_backward", {}, entry])
+        assert reasoning_gym.score(word, text) == 1.0
+
+
+@pytest.mark.adapter("reasoning_gym")
+def test_a_task_that_takes_any_text_is_refused_by_name(capsys: pytest.CaptureFixture[str]) -> None:
+    parts = {"datasets": [{"name": "chain_sum"}, {"name": "game_of_life_halting"}]}
+    for task, settings in (("game_of_life_halting", {}), ("composite", parts)):
+        with pytest.raises(DataError, match=r"dataset\.task=x: .*game_of_life_halting takes any text"):
+            reasoning_gym.draw(task, settings, 1, 1, "dataset.task=x")
+    for task in set(tasks()) - {"game_of_life_halting"}:
+        reasoning_gym.scoring_task(task, {}, "here")
+    assert capsys.readouterr().out == ""

@@ -230,6 +230,13 @@ SPEAKS += [
         "The held-out figure rose all the same",
     ),
     (
+        completed.completions_empty,
+        _given({names.EMPTY: lambda s: 0.02 * s}),
+        "warn",
+        "89% of completions",
+        "earns more than an honest wrong answer",
+    ),
+    (
         completed.tools_unused,
         _given({CALLS: lambda s: 0.01}),
         "warn",
@@ -342,6 +349,8 @@ SILENT += [
     (completed.episodes_lost, _given({names.ENVIRONMENT_TIMEOUTS: lambda s: 0.0, **PER_STEP})),
     (completed.turn_limit, _given({"eval/episode/max_turns": lambda s: 0.5 if s < 49 else 0.05})),
     (completed.environment_slow, _given({names.STEP_TIME: lambda s: 2.0, names.ENVIRONMENT_TIME: lambda s: 0.9})),
+    (completed.completions_empty, _given({names.EMPTY: lambda s: 1.0 if s < 40 else 0.4})),
+    (completed.completions_empty, _given()),
 ]
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -199,6 +201,17 @@ def test_soft_overlong_takes_the_limit_of_the_run_and_a_fifth_of_it() -> None:
         ("a b c d", 2, 0.0),
         ("a a", 3, 0.0),
         ("", 1, 0.0),
+        ("ab" * 12, 1, 0.0),  # 24 characters
+        ("ab" * 13, 1, -20 / 23),  # 1 word and 22 runs of 5 characters, of which 2 differ, and the word
+        ("ab" * 13 + " " + "xyz " * 9, 1, -8 / 10),  # most characters are in words
+        ("the same long word " + "ab" * 13, 2, -15 / 21),  # 4 pairs of words, 17 runs of 10 characters
+        ("\u4f60\u597d" * 3, 2, -3 / 5),  # Chinese
+        ("\u4f60\u597d\uff0c\u4f60\u597d\uff0c", 2, -2 / 5),
+        ("\u0e01\u0e02" * 3, 3, -2 / 4),  # Thai
+        ("A\u4f60b a\u4f60B", 2, -2 / 5),
+        ("\uac00\ub098 \ub2e4\ub77c", 1, 0.0),  # Korean has words
+        ("internationalization", 3, 0.0),
+        ("\\frac{1+\\sqrt{5}}{2}+\\frac{1-\\sqrt{5}}{2}", 3, 0.0),
     ],
 )
 def test_repetition_penalty(text: str, n: int, value: float) -> None:
@@ -209,10 +222,35 @@ def test_repetition_penalty(text: str, n: int, value: float) -> None:
         assert str(found) != "-0.0"
 
 
+def test_what_empty_completions_earn_is_as_documented() -> None:
+    words = " ".join(str(number) for number in range(1000))
+    wrong, right = (
+        f"<think>{words[: 1000 - len('<think></think>') - len(answer)]}</think>{answer}" for answer in (WRONG, RIGHT)
+    )
+    assert len(wrong) == len(right) == 1000
+    page = Path(__file__).parents[2] / "docs" / "custom_rewards.md"
+    table = page.read_text(encoding="utf-8").partition("## What an empty completion earns")[2].partition("## ")[0]
+    documented = {}
+    for row in re.findall(r"^\| (`.*)\|$", table, re.MULTILINE):
+        names, *cells = row.split("|")
+        documented |= {name: [float(cell) for cell in cells] for name in re.findall(r"`(\w+)`", names)}
+    assert {"accuracy", "cosine_scaled", "len", "soft_overlong", "format", "repetition_penalty"} <= documented.keys()
+    for name, expected in documented.items():
+        ids = [[7] * tokens for tokens in (0, 512, 512)]
+        assert values(name, ["", wrong, right], completion_ids=ids) == pytest.approx(expected), name
+
+
 ADVERSARIAL = (
     *("<think>" * 30_000, "<answer>" * 30_000, "</think><answer>" * 15_000, "x<think>y" * 20_000),
     *("<think>a</think>" + "<answer>" * 20_000, "<think>a</think><answer>1" + "</answer>x" * 20_000),
-    *("\n" * 200_000, " " * 200_000, "<answer>" + "9" * 200_000, "<answer>" + "-" * 200_000 + "</answer>"),
+    *(
+        "\u4f60" * 200_000,
+        "ab" * 100_000,
+        "\n" * 200_000,
+        " " * 200_000,
+        "<answer>" + "9" * 200_000,
+        "<answer>" + "-" * 200_000 + "</answer>",
+    ),
     *("<answer>" + "(" * 100_000 + ")" * 100_000 + "</answer>", "\\boxed{" * 20_000, "1." * 100_000),
 )
 

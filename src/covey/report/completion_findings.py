@@ -15,6 +15,20 @@ _FEW = 0.05
 """A share among fewer right completions than this share of a batch is noise."""
 
 
+def completions_empty(run: Evidence) -> Finding | None:
+    """Half or more of the last completions say nothing."""
+    last = [value for _, value in series(run.rows, names.EMPTY)][-10:]
+    if len(last) < 3 or (late := fmean(last)) < 0.5:
+        return None
+    return Finding(
+        "warn",
+        "Most completions are empty",
+        f"{late:.0%} of completions",
+        "They have no text after the thinking. Where rewards punish length or wrong answers (cosine_scaled, len), this "
+        "earns more than an honest wrong answer: punish less, or give right answers (accuracy) more weight.",
+    )
+
+
 def tools_unused(run: Evidence) -> Finding | None:
     """Hardly any completion calls a tool: from the start, or, after calls were usual, from some step to the end."""
     points = series(run.rows, names.TOOL_CALLS)
@@ -218,4 +232,4 @@ def _watched(run: Evidence, trained: str, held_out: str) -> list[list[Point]]:
 
 
 EPISODE_RULES: tuple[Rule, ...] = (tools_unused, calls_fail, episodes_lost, turn_limit, environment_slow)
-GRADING_RULES: tuple[Rule, ...] = (copied_prompt, gold_value_missing, grader_lost, gold_unreadable)
+GRADING_RULES: tuple[Rule, ...] = (copied_prompt, gold_value_missing, completions_empty, grader_lost, gold_unreadable)

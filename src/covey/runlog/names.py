@@ -38,6 +38,8 @@ TOOL_FAILURES = "train/tools/failure_frequency"
 """Share of the calls that failed."""
 
 # Added by Covey's trainer.
+EMPTY = "train/completions/empty"
+"""Share of completions without text after the thinking, tags aside."""
 OBJECTIVE = "train/objective/"
 """Metrics of the objective begin with it."""
 BETA = f"{OBJECTIVE}beta"

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from covey import GRPOTrainer
+from covey.answers import Tags
 from covey.cli.main import main
 from covey.config import Config, compose
 from covey.errors import ConfigError
@@ -240,3 +241,38 @@ def test_trackio_has_the_values_of_the_metrics(
             step = items.get("train/global_step")
             logged |= {(name, step): value for name, value in items.items() if isinstance(value, int | float)}
     _same(logged, run)
+
+
+@pytest.mark.parametrize(
+    ("completion", "empty"),
+    [
+        ("", True),
+        (" \n", True),
+        ("<think></think>", True),
+        ("<think>a</think>\n<answer> </answer>", True),
+        ("<think>", True),
+        ("5", False),
+        ("<think>a", False),  # cut off
+        ("<think>a</think> 5", False),
+        ([{"role": "assistant", "content": "<think>a</think>"}], True),
+        ([{"role": "assistant", "content": None}], True),
+        ([{"role": "assistant", "content": "", "tool_calls": [{}]}], False),
+        ([{"role": "assistant", "content": "", "tool_calls": [{}]}, {"role": "tool", "content": "5"}], False),
+    ],
+)
+def test_the_share_of_empty_completions(completion: Any, empty: bool) -> None:
+    logged: dict[str, float] = {}
+    CompletionRecorder().watch(logged.__setitem__, [{"prompt": "p"}] * 2, [completion, "5"])
+    assert logged == {"completions/repeats_prompt": 0.0, "completions/empty": empty / 2}
+
+
+def test_empty_completions_between_tags_of_the_run() -> None:
+    recorder = CompletionRecorder(tags=Tags("reasoning", "result"))
+    texts = [
+        "<reasoning>a</reasoning><result></result>",
+        "<think>a</think>",
+        "<reasoning>a</reasoning><answer></answer>",
+    ]
+    logged: dict[str, float] = {}
+    recorder.watch(logged.__setitem__, [{"prompt": "p"}] * 3, texts)
+    assert logged["completions/empty"] == 1 / 3

@@ -11,7 +11,7 @@ import random
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from covey.answers.reasoning_gym import make_task, problem, score
+from covey.answers.reasoning_gym import problem, score, scoring_task
 from covey.errors import DataError, EnvironmentSetupError
 
 _ATTEMPTS = "attempts"
@@ -73,7 +73,7 @@ def make(argument: str, settings: Mapping[str, Any]) -> Callable[[], ReasoningGy
         settings: fields of the task's configuration, and `attempts` (1): how many answers may be handed in.
 
     Raises:
-        EnvironmentSetupError: the library is not installed, or there is no such task, or it does not take the settings.
+        EnvironmentSetupError: the library is not installed, or there is no such task, or not with these settings.
     """
     key = f"environment.factory=reasoning_gym:{argument}"
     own = {name: value for name, value in settings.items() if name != _ATTEMPTS}
@@ -81,7 +81,7 @@ def make(argument: str, settings: Mapping[str, Any]) -> Callable[[], ReasoningGy
     if not isinstance(attempts, int) or attempts < 1:
         raise EnvironmentSetupError(f"{key}: attempts={attempts} must be a whole number of at least 1.")
     try:
-        make_task(argument, own, key)
+        scoring_task(argument, own, key)
     except DataError as error:
         raise EnvironmentSetupError(str(error)) from error
     return lambda: ReasoningGym(argument, own, attempts, key)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections import defaultdict
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
@@ -173,16 +174,26 @@ def soft_overlong(tokens: int, limit: int, cache: int) -> float:
 def repetition_penalty(text: str, settings: RewardSettings) -> float:
     """`repetition_max_penalty` times the share of n-grams that have occurred before: `p * (1 - distinct / all)`.
 
-    An n-gram is `repetition_n_grams` words in a row; words are what white space separates, in lower case. A text
-    without one n-gram gets 0.
+    An n-gram is `repetition_n_grams` words in a row, in lower case, separated by white space; in Chinese, Japanese,
+    Thai, Lao, Khmer, Burmese and Tibetan each character is a word. Where words of more than 24 characters are most of a
+    text, every run of `5 * repetition_n_grams` characters in one of them is an n-gram too. A text without any gets 0.
 
     Range: `repetition_max_penalty` (excluded) to 0. Source: open-r1's `repetition_penalty_reward`, which makes one
-    number of the per-token penalty of Yeo et al. (arXiv 2502.03373), appendix C.2.
+    number of the per-token penalty of Yeo et al. (arXiv 2502.03373), appendix C.2; there all words are spaced.
     """
-    words = text.lower().split()
-    n = settings.repetition_n_grams
-    total = len(words) - n + 1
-    if total < 1:
-        return 0.0
-    repeated = total - len({tuple(words[i : i + n]) for i in range(total)})
-    return settings.repetition_max_penalty * repeated / total if repeated else 0.0
+    text = text.lower()
+    words = text.split() if text.isascii() else _WORD.findall(text)
+    n, run = settings.repetition_n_grams, 5 * settings.repetition_n_grams
+    grams: list[Any] = [tuple(words[i : i + n]) for i in range(len(words) - n + 1)]
+    long = {at: word for at, word in enumerate(words) if len(word) > 24}
+    if 2 * sum(map(len, long.values())) > sum(map(len, words)):
+        grams += [(at, word[i : i + run]) for at, word in long.items() for i in range(len(word) - run + 1)]
+    repeated = len(grams) - len(set(grams))
+    return settings.repetition_max_penalty * repeated / len(grams) if repeated else 0.0
+
+
+_UNSPACED = (
+    r"\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
+    r"\U00020000-\U0003ffff"
+)
+_WORD = re.compile(rf"[{_UNSPACED}]|[^\s{_UNSPACED}]+")

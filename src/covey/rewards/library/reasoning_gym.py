@@ -6,12 +6,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from covey.answers import Outcome, extract_answer_tag, reasoning_gym
+from covey.answers.reasoning_gym import SECONDS, STARTING
 from covey.answers.statement import after_thinking
 from covey.errors import RewardError
 from covey.rewards.reward import Graded, Reward, named, texts_of
 from covey.rewards.settings import RewardSettings
 
 NAME = "reasoning_gym"
+_SECONDS = STARTING + SECONDS
 
 
 def score(text: str, row: Mapping[str, Any], settings: RewardSettings) -> Graded:
@@ -52,4 +54,4 @@ def build_reasoning_gym(settings: RewardSettings) -> Reward:
         rows = ({NAME: problem} for problem in reasoning_gym)
         return [sample(text, row).value for text, row in zip(texts, rows, strict=True)]
 
-    return Reward(NAME, named(batch, NAME, score), sample, reads=(reasoning_gym.COLUMN,))
+    return Reward(NAME, named(batch, NAME, score), sample, reads=(reasoning_gym.COLUMN,), seconds=lambda row: _SECONDS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -40,24 +41,24 @@ class CompletionRecorder:
     def watch(
         self, log_metric: Callable[[str, float], object], rows: Sequence[Mapping[str, Any]], completions: Sequence[Any]
     ) -> None:
-        """Log the share of completions that repeat their prompt (`covey.answers.watch`).
+        """Log the shares of completions that repeat their prompt (`covey.answers.watch`), and of those without any text
+        after the thinking, tags aside, and call no tool.
 
         Args:
             log_metric: takes a name and a value, as the one that TRL passes to rewards does.
             rows: the data row of each completion.
             completions: texts, or conversations.
         """
-        repeated = [
-            repeats_prompt(
-                completion_text(with_prefix(completion, self._prefix) if self._prefix else completion),
-                last_user_message(row.get("prompt")),
-                gold_text(row),
-                self._tags,
-            )
-            for row, completion in zip(rows, completions, strict=True)
-        ]
-        if repeated:
-            log_metric(names.REPEATS_PROMPT, sum(repeated) / len(repeated))
+        repeated = empty = 0
+        marks = re.compile(rf"</?(?:{re.escape(self._tags.think)}|{re.escape(self._tags.answer)})>")
+        for row, completion in zip(rows, completions, strict=True):
+            text = completion_text(with_prefix(completion, self._prefix) if self._prefix else completion)
+            repeated += repeats_prompt(text, last_user_message(row.get("prompt")), gold_text(row), self._tags)
+            calls = not isinstance(completion, str) and any(message.get("tool_calls") for message in completion)
+            empty += not calls and not marks.sub("", text.rpartition(f"</{self._tags.think}>")[2]).strip()
+        if completions:
+            log_metric(names.REPEATS_PROMPT, repeated / len(completions))
+            log_metric(names.EMPTY.removeprefix("train/"), empty / len(completions))
 
     def log(
         self,
