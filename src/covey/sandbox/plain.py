@@ -1,0 +1,156 @@
+"""Plain data as JSON, and back: what crosses between two processes that do not trust each other.
+
+Only exact types of the tables below come out of `decode`. An object of a type derived from one of them is written by
+the base's own methods, whatever its class overrides. Arrays and data frames cross as their buffers, where numpy and
+pandas are installed.
+
+Also runs inside sandboxes, so it imports the standard library only.
+"""
+
+import collections
+import datetime
+import decimal
+import fractions
+import functools
+import sys
+from collections.abc import Callable
+from typing import Any
+
+_WIDE = 1 << 63  # larger integers are written in hexadecimal: their decimal digits are limited
+_TEXTS: dict[type, tuple[str, Callable[[Any], str], Callable[[str], Any]]] = {
+    bytes: ("bytes", bytes.hex, bytes.fromhex),
+    bytearray: ("bytearray", bytearray.hex, bytearray.fromhex),
+    complex: ("complex", complex.__repr__, complex),
+    decimal.Decimal: ("decimal", decimal.Decimal.__str__, decimal.Decimal),
+    fractions.Fraction: ("fraction", fractions.Fraction.__str__, fractions.Fraction),
+    datetime.datetime: ("datetime", datetime.datetime.isoformat, datetime.datetime.fromisoformat),
+    datetime.date: ("date", datetime.date.isoformat, datetime.date.fromisoformat),
+    datetime.time: ("time", datetime.time.isoformat, datetime.time.fromisoformat),
+}
+"""Types with a text of their own: a name, and functions to and from the text."""
+_PARTS: dict[type, tuple[str, Callable[[Any], Any], Callable[[list[Any]], Any]]] = {
+    **{kind: (kind.__name__, kind.__iter__, kind) for kind in (tuple, set, frozenset, collections.deque)},
+    range: ("range", lambda value: (value.start, value.stop, value.step), lambda parts: range(*parts)),
+    datetime.timedelta: (
+        "timedelta",
+        lambda value: (value.days, value.seconds, value.microseconds),
+        lambda parts: datetime.timedelta(*parts),
+    ),
+    dict: ("dict", dict.items, dict),
+    collections.OrderedDict: ("ordered", collections.OrderedDict.items, collections.OrderedDict),
+    collections.Counter: ("counter", dict.items, lambda parts: collections.Counter(dict(parts))),
+    collections.defaultdict: ("default", dict.items, lambda parts: collections.defaultdict(None, parts)),
+    type({}.keys()): ("keys", iter, lambda parts: dict.fromkeys(parts).keys()),
+    type({}.values()): ("values", iter, lambda parts: dict(enumerate(parts)).values()),
+    type({}.items()): ("items", iter, lambda parts: dict(parts).items()),
+}
+"""Types that hold others: a name, the parts of a value, and the value of parts."""
+_MADE = {name: make for table in (_TEXTS, _PARTS) for name, _, make in table.values()}
+_KINDS = (str, int, float, list, *_TEXTS, *_PARTS)
+_NUMBERS = (int, float, complex, fractions.Fraction)
+
+
+def encode(value: Any, other: Callable[[Any], Any], kind: type | None = None) -> Any:
+    """A value as JSON data; `other` writes what is no plain data. With a kind, as a value of that base."""
+    kind = kind or type(value)
+    if value is None or kind is bool:
+        return value
+    if kind in (str, float):
+        return kind.__str__(value) if kind is str else kind.__float__(value)
+    if kind is int:
+        whole = int.__int__(value)
+        return whole if -_WIDE < whole < _WIDE else {"is": "int", "of": hex(whole)}
+    if kind is list:
+        return [encode(part, other) for part in list.__iter__(value)]
+    if kind in _TEXTS:
+        return {"is": _TEXTS[kind][0], "of": _TEXTS[kind][1](value)}
+    if kind in _PARTS:
+        return {"is": _PARTS[kind][0], "of": [encode(part, other) for part in _PARTS[kind][1](value)]}
+    if "_fields" in vars(kind) and kind.__mro__[1:2] == (tuple,):
+        parts = [encode(part, other) for part in tuple.__iter__(value)]
+        return {"is": "named", "of": [kind.__name__, list(map(str, vars(kind)["_fields"])), parts]}
+    return _encode_array(value, kind, other)
+
+
+def base(kind: type) -> type | None:
+    """The plain type that a class derives from, if any; for a named tuple, the class itself."""
+    if "_fields" in vars(kind) and kind.__mro__[1:2] == (tuple,):
+        return kind
+    return next((one for one in kind.__mro__[1:] if one in _KINDS), None)
+
+
+def decode(value: Any, other: Callable[[dict[str, Any]], Any]) -> Any:
+    """The value that `encode` wrote; `other` reads what another `other` wrote."""
+    if isinstance(value, list):
+        return [decode(part, other) for part in value]
+    if not isinstance(value, dict):
+        return value
+    name, content = value["is"], value["of"]
+    if name == "int":
+        return int(content, 16)
+    if name in _MADE:
+        return _MADE[name](decode(content, other))
+    if name == "named":
+        return collections.namedtuple(content[0], content[1])(*decode(content[2], other))  # type: ignore[misc]
+    if name in ("array", "series", "index", "frame"):
+        return _decode_array(name, decode(content, other))
+    return other(value)
+
+
+def _encode_array(value: Any, kind: type, other: Callable[[Any], Any]) -> Any:
+    numpy, pandas = sys.modules.get("numpy"), sys.modules.get("pandas")
+    found: list[Any] = []
+    name = "array"
+    if numpy and issubclass(kind, (numpy.ndarray, numpy.generic)):
+        array = numpy.asarray(value)
+        if array.dtype.kind in "biufcSUmM":
+            found = [array.dtype.str, array.shape, array.tobytes()]
+        elif array.dtype.kind == "O":
+            found = ["O", array.shape, array.ravel().tolist()]
+        found += [issubclass(kind, numpy.generic)] if found else []
+    elif pandas and issubclass(kind, (pandas.Series, pandas.Index)):
+        objects = isinstance(value, pandas.MultiIndex) or not isinstance(value.dtype, numpy.dtype if numpy else ())
+        values = [None if one is pandas.NA else one for one in value.tolist()] if objects else value.to_numpy()
+        name = "series" if issubclass(kind, pandas.Series) else "index"
+        found = [values, str(value.dtype), *([value.index, value.name] if name == "series" else [list(value.names)])]
+    elif pandas and issubclass(kind, pandas.DataFrame):
+        name = "frame"
+        found = [value.columns, value.index, [value.iloc[:, at] for at in range(value.shape[1])]]
+    return {"is": name, "of": encode(found, other)} if found else other(value)
+
+
+def _decode_array(name: str, content: list[Any]) -> Any:
+    if name == "array":
+        import numpy
+
+        dtype, shape, data, scalar = content
+        array = numpy.empty(len(data), object) if dtype == "O" else numpy.frombuffer(data, dtype).copy()
+        if dtype == "O":
+            array[:] = data
+        return array.reshape(shape)[()] if scalar else array.reshape(shape)
+    import pandas  # type: ignore[import-untyped]
+
+    if name == "series":
+        return pandas.Series(content[0], dtype=content[1], index=content[2], name=content[3])
+    if name == "index":
+        several = len(content[2]) > 1
+        return pandas.Index(content[0], names=content[2]) if several else pandas.Index(
+            content[0], dtype=content[1], name=content[2][0]
+        )
+    frame = pandas.DataFrame(dict(enumerate(content[2])), index=content[1])
+    frame.columns = content[0]
+    return frame
+
+
+def fields_and_methods() -> tuple[frozenset[str], frozenset[str]]:
+    """Names of attributes that plain data have here: values of numbers, arrays and frames; and methods of any."""
+    return _attributes("numpy" in sys.modules, "pandas" in sys.modules)
+
+
+@functools.cache
+def _attributes(numpy: bool, pandas: bool) -> tuple[frozenset[str], frozenset[str]]:
+    arrays = [sys.modules["numpy"].ndarray] if numpy else []
+    arrays += [sys.modules["pandas"].DataFrame, sys.modules["pandas"].Series] if pandas else []
+    methods = {name for kind in (*_KINDS, *arrays) for name in dir(kind) if callable(getattr(kind, name, None))}
+    fields = {name for kind in (*_NUMBERS, *arrays) for name in dir(kind)} - methods
+    return frozenset(fields), frozenset(methods)
