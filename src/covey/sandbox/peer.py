@@ -87,11 +87,8 @@ class Handle:
     def __hash__(self) -> int:
         return int(self._peer.ask("hash", [self])) if self._named else hash(self._number)
 
-    def __str__(self) -> str:
-        return str(self._peer.ask("str", [self]))
-
     def __repr__(self) -> str:
-        return str(self._peer.ask("repr", [self]))
+        raise TypeError("an object of the tested code has no text")
 
     def __instancecheck__(self, value: object) -> Any:
         return isinstance(value, Handle) and self._peer.ask("isinstance", [self, value])
@@ -138,6 +135,12 @@ class Part(Handle):
 
     def __bool__(self) -> bool:
         return True
+
+    def __str__(self) -> str:
+        return str(self._peer.ask("str", [self]))
+
+    def __repr__(self) -> str:
+        return str(self._peer.ask("repr", [self]))
 
 
 class Object(Part):
