@@ -1,214 +1,26 @@
 """Calls between two processes that do not trust each other, and share plain data only.
 
-What is no plain data crosses as a handle. No test passes by what the tested code says of a handle: it can be called,
-its attributes can be read, and that is all. An object is more than that only if the tests made it, by calling a class
-of the tested code by its name: its operators are the class's own.
-
-Also runs inside sandboxes, so it imports the standard library and `plain` only.
+Also runs inside sandboxes, so it imports the standard library and its neighbours only.
 """
 
 import builtins
 import collections
-import collections.abc
-import copy
 import json
-import operator
 import socket
 import struct
 import types
-from collections.abc import Iterator, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import Any
 
 from covey.sandbox import plain
+from covey.sandbox.handles import SPECIAL, Handle, Items, Object, Part, Pending, perform
 
 _LONGEST = 1 << 26  # bytes of a message
 _MUTABLE = (list, dict, set, bytearray, collections.deque)
-_ORDER = ("lt", "le", "gt", "ge")
-_BINARY = "add sub mul truediv floordiv mod pow matmul and or xor lshift rshift divmod".split()
-_ARITHMETIC = [f"{side}{name}" for name in _BINARY for side in ("", "r", "i")]
-_OTHERS = "len iter next bool int float complex index abs neg pos invert round reversed format contains getitem setitem"
-_SPECIAL = [*_ORDER, *_ARITHMETIC, *_OTHERS.split(), "delitem", "enter", "exit", "copy", "deepcopy"]
-"""Special methods, without their underscores, of objects that the tests made."""
-_SERVED = {*_SPECIAL, "call", "getattr", "setattr", "delattr", "str", "repr", "hash", "eq", "isinstance", "await"}
+_SERVED = {*SPECIAL, "call", "getattr", "setattr", "delattr", "str", "repr", "hash", "eq", "isinstance", "await"}
 """What the tested code may do with an object of the tests."""
 _INNER = ("_", "gi_", "cr_", "ag_", "f_", "tb_", "co_", "func_")
 """How attributes begin that lead from an object of the tests into their interpreter."""
-_TOLD = ("__name__", "__qualname__", "__doc__", "__dict__", "__wrapped__", "__annotations__")
-
-
-class Handle:
-    """An object of the other process: no plain data, and nothing that a test may take for it."""
-
-    __slots__ = ("_named", "_number", "_peer")
-
-    def __init__(self, peer: "Peer", number: int, named: bool) -> None:
-        for name, value in (("_peer", peer), ("_number", number), ("_named", named)):
-            object.__setattr__(self, name, value)
-
-    def __call__(self, *args: Any, **named: Any) -> Any:
-        return self._peer.ask("call", [self, *args], named, made=self._number in self._peer.classes)
-
-    def __getattr__(self, name: str) -> Any:
-        peer, free = self._peer, isinstance(self, Object)
-        if name.startswith("__") and name not in _TOLD:
-            raise AttributeError(name)
-        fields, methods = ((), ()) if free else plain.fields_and_methods()
-        if name in fields:
-            raise AttributeError(f"{name} of an object of the tested code is not plain data's")
-        found = peer.ask("getattr" if free else "declared", [self, name], made=self._number in peer.classes)
-        if name in methods and isinstance(found, Handle):
-            raise AttributeError(f"{name} of an object of the tested code is not plain data's")
-        if self._number in peer.classes:
-            return peer.as_class(found, name)
-        return peer.handle(Part, found) if type(found) is Handle and isinstance(self, Part) else found
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        self._peer.ask("setattr", [self, name, value])
-
-    def __delattr__(self, name: str) -> None:
-        self._peer.ask("delattr", [self, name])
-
-    def __bool__(self) -> bool:
-        raise TypeError("whether an object of the tested code is true says nothing")
-
-    def __eq__(self, other: object) -> Any:
-        if other is None:
-            return False
-        if not isinstance(other, Handle):
-            raise TypeError("an object of the tested code is not compared with plain data")
-        if self._number != other._number and not (self._named and other._named):
-            raise TypeError("objects of the tested code are compared only if the tests name their class")
-        return self._number == other._number or self._peer.ask("eq", [self, other])
-
-    def __ne__(self, other: object) -> Any:
-        return not self == other
-
-    def __hash__(self) -> int:
-        return int(self._peer.ask("hash", [self])) if self._named else hash(self._number)
-
-    def __repr__(self) -> str:
-        raise TypeError("an object of the tested code has no text")
-
-    def __instancecheck__(self, value: object) -> Any:
-        return isinstance(value, Handle) and self._peer.ask("isinstance", [self, value])
-
-    def __subclasscheck__(self, kind: object) -> Any:
-        return isinstance(kind, Handle) and self._peer.ask("issubclass", [self, kind])
-
-
-class Items(Handle):
-    """A generator, or another iterator of Python's own."""
-
-    def __iter__(self) -> Iterator[Any]:
-        return self
-
-    def __next__(self) -> Any:
-        return self._peer.ask("next", [self])
-
-
-class Pending(Handle):
-    """A coroutine, which runs to its end in the other process."""
-
-    def __getattr__(self, name: str) -> Any:
-        raise AttributeError(name)
-
-    def send(self, _: None) -> Any:
-        raise StopIteration(self._peer.ask("await", [self]))
-
-    def throw(self, error: BaseException) -> Any:
-        raise error
-
-    def close(self) -> None:
-        pass
-
-    def __await__(self) -> Any:
-        yield from ()
-        return self._peer.ask("await", [self])
-
-
-collections.abc.Coroutine.register(Pending)
-
-
-class Part(Handle):
-    """An object of a class that the tests name, or an attribute of one: it is true, as an object is by default."""
-
-    def __bool__(self) -> bool:
-        return True
-
-    def __str__(self) -> str:
-        return str(self._peer.ask("str", [self]))
-
-    def __repr__(self) -> str:
-        return str(self._peer.ask("repr", [self]))
-
-
-class Object(Part):
-    """An object that the tests made; for the tested code, any object of the tests."""
-
-    def __eq__(self, other: object) -> Any:
-        if not self._peer.guarded:
-            return self._peer.ask("eq", [self, other])
-        if other is None or isinstance(other, Handle):
-            return super().__eq__(other)
-        try:
-            return self._peer.ask("plain", [self]) == other
-        except TypeError:
-            return False
-
-    __hash__ = Handle.__hash__
-
-
-def _special(name: str) -> Any:
-    def method(self: Any, *args: Any) -> Any:
-        """With plain data, an order is that of its own plain base, and so is a result that is plain data."""
-        found = None
-        alone = self._peer.guarded and args and not isinstance(args[0], Handle)
-        if not (alone and name in _ORDER):
-            found = self._peer.ask(name, [self, *args], made=True)
-        if alone and name in (*_ORDER, *_ARITHMETIC) and not isinstance(found, Handle):
-            return _perform(name, self._peer.ask("plain", [self]), *args)
-        return found
-
-    return method
-
-
-for _name in _SPECIAL:
-    setattr(Object, f"__{_name}__", _special(_name))
-
-
-def _perform(name: str, value: Any, *args: Any, **named: Any) -> Any:
-    """What an operation does with an object of this process."""
-    word = f"__{name}__"
-    if name == "call":
-        return value(*args, **named)
-    if name == "declared":  # what `__getattr__` makes up for any name is not
-        import inspect
-
-        inspect.getattr_static(value, args[0])
-        return getattr(value, args[0])
-    if name in ("isinstance", "issubclass"):
-        kind = type(args[0]) if name == "isinstance" else args[0]
-        return any(value is one for one in kind.__mro__)
-    if name == "eq":
-        return bool(value == args[0]) and not value != args[0]
-    if name in ("lt", "gt"):
-        return getattr(operator, name)(value, args[0]) and not getattr(operator, name)(args[0], value)
-    if name == "iter":
-        return (item for item in value)
-    if name == "await":
-        import asyncio
-
-        return asyncio.run(value)
-    if name in ("copy", "deepcopy"):
-        return getattr(copy, name)(value)
-    if word in vars(operator):
-        return getattr(operator, word)(value, *args)
-    if name in vars(builtins):
-        return getattr(builtins, name)(value, *args)
-    if name[1:] in _BINARY:
-        return _perform(name[1:], args[0], value)
-    return getattr(type(value), word)(value, *args)
 
 
 class Peer:
@@ -238,12 +50,12 @@ class Peer:
         """
         named = named or {}
         mutable = [value for value in (*args, *named.values()) if _is_mutable(value)]
+        sent = [self._encode(value) for value in args]
         words = {key: self._encode(value) for key, value in named.items()}
-        before = [self._encode(value) for value in mutable]
-        self._send({"do": operation, "args": [self._encode(value) for value in args], "named": words})
+        self._send({"do": operation, "args": sent, "named": words})
         answer = self._serve()
-        for value, sent, after in zip(mutable, before, answer.get("after", ()), strict=False):
-            if after != sent:
+        for value, after in zip(mutable, answer.get("after", ()), strict=False):
+            if after not in (*sent, *words.values()):
                 _become(value, self._decode(after))
         if "error" in answer:
             raise self._error(answer["error"])
@@ -316,7 +128,7 @@ class Peer:
             return plain.decode(plain.encode(args[0], self._encode_other, kind), self._decode_other)
         if self.guarded and operation.endswith("attr") and str(args[1]).startswith(_INNER) and args[1] != "__name__":
             raise AttributeError(args[1])
-        return _perform(operation, *args, **named)
+        return perform(operation, *args, **named)
 
     def _encode(self, value: Any) -> Any:
         return plain.encode(value, self._encode_other)
@@ -430,11 +242,6 @@ class Peer:
                 raise EOFError("the tested code has ended")
             parts += data
         return bytes(parts)
-
-
-def is_same(one: Any, other: Any) -> bool:
-    """Whether two handles stand for one object."""
-    return isinstance(one, Handle) and isinstance(other, Handle) and bool(one._number == other._number)
 
 
 def _is_mutable(value: Any) -> bool:

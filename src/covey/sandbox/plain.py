@@ -52,7 +52,7 @@ _NUMBERS = (int, float, complex, fractions.Fraction)
 
 def encode(value: Any, other: Callable[[Any], Any], kind: type | None = None) -> Any:
     """A value as JSON data; `other` writes what is no plain data. With a kind, as a value of that base."""
-    kind = kind or type(value)
+    derived, kind = kind is not None, kind or type(value)
     if value is None or kind is bool:
         return value
     if kind in (str, float):
@@ -66,7 +66,7 @@ def encode(value: Any, other: Callable[[Any], Any], kind: type | None = None) ->
         return {"is": _TEXTS[kind][0], "of": _TEXTS[kind][1](value)}
     if kind in _PARTS:
         return {"is": _PARTS[kind][0], "of": [encode(part, other) for part in _PARTS[kind][1](value)]}
-    if "_fields" in vars(kind) and kind.__mro__[1:2] == (tuple,):
+    if derived and "_fields" in vars(kind):
         parts = [encode(part, other) for part in tuple.__iter__(value)]
         return {"is": "named", "of": [kind.__name__, list(map(str, vars(kind)["_fields"])), parts]}
     return _encode_array(value, kind, other)
@@ -133,10 +133,9 @@ def _decode_array(name: str, content: list[Any]) -> Any:
     if name == "series":
         return pandas.Series(content[0], dtype=content[1], index=content[2], name=content[3])
     if name == "index":
-        several = len(content[2]) > 1
-        return pandas.Index(content[0], names=content[2]) if several else pandas.Index(
-            content[0], dtype=content[1], name=content[2][0]
-        )
+        if len(content[2]) > 1:
+            return pandas.MultiIndex.from_tuples(content[0], names=content[2])
+        return pandas.Index(content[0], dtype=content[1], name=content[2][0])
     frame = pandas.DataFrame(dict(enumerate(content[2])), index=content[1])
     frame.columns = content[0]
     return frame

@@ -3,10 +3,10 @@
 Run as a program in a sandbox, with the descriptor of a socket to the other process: with `tests FD SECONDS` it runs
 the test code `tests.py`, within so much CPU time; with `code FD`, the tested `code.py`. In the tests, a name that they
 do not define stands for the tested code's: a call goes to the other process and comes back as plain data or as a
-handle on an object there, which is no plain data (see `peer`). So the tested code has nothing of the tests to tamper
+handle on an object there (see `handles`). So the tested code has nothing of the tests to tamper
 with, not even in memory.
 
-Imports the standard library, `peer` and `plain` only.
+Imports the standard library and its neighbours only.
 """
 
 import ast
@@ -23,7 +23,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from covey.sandbox.peer import Peer, is_same
+from covey.sandbox.handles import is_same
+from covey.sandbox.peer import Peer
 
 _LIBRARIES = {"numpy", "pytest", "pandas", "scipy", "sympy", "torch", "hypothesis", "sklearn", "networkx", "matplotlib"}
 """Which are not the tested code, although they are not there."""
@@ -90,7 +91,7 @@ def test(channel: socket.socket) -> Iterator[str]:
     own = {name for name in used & theirs if not hasattr(builtins, name)}
     # The tested code replaces one of Python's names only if it is tested.
     names = Names(peer, own if own or imported else used & theirs)
-    names["__same__"] = lambda one, other: one is other or is_same(one, other)
+    names["__same__"] = is_same
     told = used | {n.attr for n in ast.walk(tree) if isinstance(n, ast.Attribute)}
     for name in (told | {n.name for n in ast.walk(tree) if isinstance(n, ast.alias)}) & theirs:
         peer.look_up(name)  # which classes the tests name counts from the first result
