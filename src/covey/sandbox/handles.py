@@ -27,28 +27,31 @@ _TOLD = ("__name__", "__qualname__", "__doc__", "__dict__", "__wrapped__", "__an
 class Handle:
     """An object of the other process: no plain data, and nothing that a test may take for it."""
 
-    __slots__ = ("_named", "_number", "_peer")
+    __slots__ = ("_classes", "_number", "_of", "_peer")
 
-    def __init__(self, peer: Any, number: int, named: bool) -> None:
-        for name, value in (("_peer", peer), ("_number", number), ("_named", named)):
+    def __init__(self, peer: Any, number: int, classes: frozenset[int]) -> None:
+        """Of an object of classes that the tests name; `_of` are those of the object that it is an attribute of."""
+        for name, value in (("_peer", peer), ("_number", number), ("_classes", classes), ("_of", frozenset())):
             object.__setattr__(self, name, value)
 
     def __call__(self, *args: Any, **named: Any) -> Any:
-        return self._peer.ask("call", [self, *args], named, made=self._number in self._peer.classes)
+        found = self._peer.ask("call", [self, *args], named, made=self._number in self._peer.classes)
+        own = isinstance(found, Part) and self._of & found._classes  # `Solution().f(2)` may be the solution itself
+        return self._peer.handle(Handle, found) if own else found
 
     def __getattr__(self, name: str) -> Any:
         peer, free = self._peer, isinstance(self, Object)
-        if name.startswith("__") and name not in _TOLD:
+        if (name.startswith("__") and name not in _TOLD) or (name in plain.FIELDS and not free):
             raise AttributeError(name)
-        fields, methods = ((), ()) if free else plain.fields_and_methods()
-        if name in fields:
-            raise AttributeError(f"{name} of an object of the tested code is not plain data's")
         found = peer.ask("getattr" if free else "declared", [self, name], made=self._number in peer.classes)
-        if name in methods and isinstance(found, Handle):
-            raise AttributeError(f"{name} of an object of the tested code is not plain data's")
+        if name in plain.METHODS and isinstance(found, Handle) and not free:
+            raise AttributeError(f"{name} of an object of the tested code is not that of plain data")
         if self._number in peer.classes:
             return peer.as_class(found, name)
-        return peer.handle(Part, found) if type(found) is Handle and isinstance(self, Part) else found
+        if type(found) is Handle and isinstance(self, Part):
+            found = peer.handle(Part, found)
+            object.__setattr__(found, "_of", self._classes)
+        return found
 
     def __setattr__(self, name: str, value: Any) -> None:
         self._peer.ask("setattr", [self, name, value])
@@ -64,7 +67,7 @@ class Handle:
             return False
         if not isinstance(other, Handle):
             raise TypeError("an object of the tested code is not compared with plain data")
-        if self._number != other._number and not (self._named and other._named):
+        if self._number != other._number and not (self._classes and other._classes):
             raise TypeError("objects of the tested code are compared only if the tests name their class")
         return self._number == other._number or self._peer.ask("eq", [self, other])
 
@@ -72,10 +75,18 @@ class Handle:
         return not self == other
 
     def __hash__(self) -> int:
-        return int(self._peer.ask("hash", [self])) if self._named else hash(self._number)
+        return hash((Handle, self._peer.ask("hash", [self]) if self._classes else self._number))
 
     def __repr__(self) -> str:
-        raise TypeError("an object of the tested code has no text")
+        return self._text("repr")
+
+    def __str__(self) -> str:
+        return self._text("str")
+
+    def _text(self, operation: str) -> str:
+        if not self._classes:
+            raise TypeError("an object of the tested code has a text only if the tests name its class")
+        return str(self._peer.ask(operation, [self]))
 
     def __instancecheck__(self, value: object) -> Any:
         return isinstance(value, Handle) and self._peer.ask("isinstance", [self, value])
@@ -116,12 +127,6 @@ class Part(Handle):
 
     def __bool__(self) -> bool:
         return True
-
-    def __str__(self) -> str:
-        return str(self._peer.ask("str", [self]))
-
-    def __repr__(self) -> str:
-        return str(self._peer.ask("repr", [self]))
 
 
 class Object(Part):
@@ -171,10 +176,11 @@ def perform(name: str, value: Any, *args: Any, **named: Any) -> Any:
     if name in ("isinstance", "issubclass"):
         kind = type(args[0]) if name == "isinstance" else args[0]
         return any(value is one for one in kind.__mro__)
-    if name == "eq":
-        return bool(value == args[0]) and not value != args[0]
-    if name in ("lt", "gt"):
-        return getattr(operator, name)(value, args[0]) and not getattr(operator, name)(args[0], value)
+    if name in ("eq", "lt", "gt"):
+        first = getattr(operator, name)(value, args[0])
+        if bool(first) and (value != args[0] if name == "eq" else getattr(operator, name)(args[0], value)):
+            raise TypeError(f"{type(value).__name__} contradicts itself")
+        return first
     if name == "iter":
         return (item for item in value)
     if name == "await":

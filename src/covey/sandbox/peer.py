@@ -76,7 +76,7 @@ class Peer:
 
     def handle(self, kind: type[Handle], found: Handle) -> Handle:
         """Another view of an object of the other process."""
-        return self._handles.setdefault((found._number, kind), kind(self, found._number, found._named))
+        return self._handles.setdefault((found._number, kind), kind(self, found._number, found._classes))
 
     def serve(self) -> None:
         """Do what the other process asks for, until it ends."""
@@ -170,15 +170,16 @@ class Peer:
             return next(kind for kind in (getattr(builtins, str(number)),) if isinstance(kind, type))
         if "exception" in value:
             return self._exception(value["exception"])
-        named = not self.classes.isdisjoint(value.get("classes", ()))
-        kind: type[Handle] = {"iterator": Items, "coroutine": Pending}.get(name, Part if named else Handle)
-        if name == "handle" and (not self.guarded or (made and named)):
+        classes = frozenset(value.get("classes", ()))
+        classes = classes & self.classes if self.guarded else frozenset({-1})
+        kind: type[Handle] = {"iterator": Items, "coroutine": Pending}.get(name) or (Part if classes else Handle)
+        if name == "handle" and (not self.guarded or (made and classes)):
             kind = Object
         elif "plain" in value:
             return self._decode(value["plain"])
         if "class" in value:
             self._types.add(number)
-        return self._handles.setdefault((number, kind), kind(self, number, named))
+        return self._handles.setdefault((number, kind), kind(self, number, classes))
 
     def _describe(self, error: BaseException) -> dict[str, Any]:
         known = (None.__class__, bool, int, float, str)

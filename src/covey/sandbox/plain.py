@@ -11,7 +11,6 @@ import collections
 import datetime
 import decimal
 import fractions
-import functools
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -47,7 +46,11 @@ _PARTS: dict[type, tuple[str, Callable[[Any], Any], Callable[[list[Any]], Any]]]
 """Types that hold others: a name, the parts of a value, and the value of parts."""
 _MADE = {name: make for table in (_TEXTS, _PARTS) for name, _, make in table.values()}
 _KINDS = (str, int, float, list, *_TEXTS, *_PARTS)
-_NUMBERS = (int, float, complex, fractions.Fraction)
+FIELDS = frozenset("real imag numerator denominator shape ndim dtype T empty".split())
+"""Attributes of numbers and arrays by which a test may take an object for one."""
+METHODS = {name for kind in _KINDS for name in dir(kind) if callable(getattr(kind, name))}
+METHODS |= {"all", "any", "equals", "item", "tolist"}
+"""Methods of plain data, likewise."""
 
 
 def encode(value: Any, other: Callable[[Any], Any], kind: type | None = None) -> Any:
@@ -56,7 +59,7 @@ def encode(value: Any, other: Callable[[Any], Any], kind: type | None = None) ->
     if value is None or kind is bool:
         return value
     if kind in (str, float):
-        return kind.__str__(value) if kind is str else kind.__float__(value)
+        return str.__str__(value) if kind is str else float.__float__(value)
     if kind is int:
         whole = int.__int__(value)
         return whole if -_WIDE < whole < _WIDE else {"is": "int", "of": hex(whole)}
@@ -91,7 +94,7 @@ def decode(value: Any, other: Callable[[dict[str, Any]], Any]) -> Any:
     if name in _MADE:
         return _MADE[name](decode(content, other))
     if name == "named":
-        return collections.namedtuple(content[0], content[1])(*decode(content[2], other))  # type: ignore[misc]
+        return collections.namedtuple(content[0], content[1])(*decode(content[2], other))
     if name in ("array", "series", "index", "frame"):
         return _decode_array(name, decode(content, other))
     return other(value)
@@ -103,20 +106,25 @@ def _encode_array(value: Any, kind: type, other: Callable[[Any], Any]) -> Any:
     name = "array"
     if numpy and issubclass(kind, (numpy.ndarray, numpy.generic)):
         array = numpy.asarray(value)
-        if array.dtype.kind in "biufcSUmM":
-            found = [array.dtype.str, array.shape, array.tobytes()]
-        elif array.dtype.kind == "O":
-            found = ["O", array.shape, array.ravel().tolist()]
-        found += [issubclass(kind, numpy.generic)] if found else []
-    elif pandas and issubclass(kind, (pandas.Series, pandas.Index)):
-        objects = isinstance(value, pandas.MultiIndex) or not isinstance(value.dtype, numpy.dtype if numpy else ())
-        values = [None if one is pandas.NA else one for one in value.tolist()] if objects else value.to_numpy()
-        name = "series" if issubclass(kind, pandas.Series) else "index"
-        found = [values, str(value.dtype), *([value.index, value.name] if name == "series" else [list(value.names)])]
+        if array.dtype.kind in "biufcSUmMO":
+            data = array.ravel().tolist() if array.dtype.kind == "O" else array.tobytes()
+            found = [array.dtype.str, array.shape, data, issubclass(kind, numpy.generic)]
     elif pandas and issubclass(kind, pandas.DataFrame):
-        name = "frame"
-        found = [value.columns, value.index, [value.iloc[:, at] for at in range(value.shape[1])]]
+        columns = [_column(value.iloc[:, at]) for at in range(value.shape[1])]
+        name, found = "frame", [value.columns, value.index, columns]
+    elif pandas and issubclass(kind, (pandas.Series, pandas.Index)):
+        name = "series" if issubclass(kind, pandas.Series) else "index"
+        found = [*_column(value), *([value.index, value.name] if name == "series" else [list(value.names)])]
     return {"is": name, "of": encode(found, other)} if found else other(value)
+
+
+def _column(data: Any) -> list[Any]:
+    """Values and their type: an array, or a list for a type of pandas' own."""
+    numpy, pandas = sys.modules["numpy"], sys.modules["pandas"]
+    if isinstance(data.dtype, numpy.dtype):
+        return [data.to_numpy(), str(data.dtype)]
+    values = data.astype(str) if data.dtype.kind == "M" else data
+    return [[None if one is pandas.NA else one for one in values.tolist()], str(data.dtype)]
 
 
 def _decode_array(name: str, content: list[Any]) -> Any:
@@ -124,8 +132,8 @@ def _decode_array(name: str, content: list[Any]) -> Any:
         import numpy
 
         dtype, shape, data, scalar = content
-        array = numpy.empty(len(data), object) if dtype == "O" else numpy.frombuffer(data, dtype).copy()
-        if dtype == "O":
+        array = numpy.empty(len(data), object) if dtype == "|O" else numpy.frombuffer(data, dtype).copy()
+        if dtype == "|O":
             array[:] = data
         return array.reshape(shape)[()] if scalar else array.reshape(shape)
     import pandas  # type: ignore[import-untyped]
@@ -136,20 +144,7 @@ def _decode_array(name: str, content: list[Any]) -> Any:
         if len(content[2]) > 1:
             return pandas.MultiIndex.from_tuples(content[0], names=content[2])
         return pandas.Index(content[0], dtype=content[1], name=content[2][0])
-    frame = pandas.DataFrame(dict(enumerate(content[2])), index=content[1])
+    series = [pandas.Series(values, dtype=dtype, index=content[1]) for values, dtype in content[2]]
+    frame = pandas.DataFrame(dict(enumerate(series)), index=content[1])
     frame.columns = content[0]
     return frame
-
-
-def fields_and_methods() -> tuple[frozenset[str], frozenset[str]]:
-    """Names of attributes that plain data have here: values of numbers, arrays and frames; and methods of any."""
-    return _attributes("numpy" in sys.modules, "pandas" in sys.modules)
-
-
-@functools.cache
-def _attributes(numpy: bool, pandas: bool) -> tuple[frozenset[str], frozenset[str]]:
-    arrays = [sys.modules["numpy"].ndarray] if numpy else []
-    arrays += [sys.modules["pandas"].DataFrame, sys.modules["pandas"].Series] if pandas else []
-    methods = {name for kind in (*_KINDS, *arrays) for name in dir(kind) if callable(getattr(kind, name, None))}
-    fields = {name for kind in (*_NUMBERS, *arrays) for name in dir(kind)} - methods
-    return frozenset(fields), frozenset(methods)
