@@ -191,12 +191,9 @@ class Peer:
 
     def _kinds(self, kind: type) -> list[str]:
         """The names of an exception's class and its bases, up to one of Python's own."""
-        names = []
-        for one in kind.__mro__:
-            names.append(one.__name__)
-            if getattr(builtins, one.__name__, None) is one:
-                break
-        return names
+        names = [one.__name__ for one in kind.__mro__]
+        own = next(at for at, one in enumerate(kind.__mro__) if vars(builtins).get(one.__name__) is one)
+        return names[: own + 1]
 
     def _error(self, described: dict[str, Any]) -> Exception:
         try:

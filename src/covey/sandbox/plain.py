@@ -46,7 +46,7 @@ _PARTS: dict[type, tuple[str, Callable[[Any], Any], Callable[[list[Any]], Any]]]
 """Types that hold others: a name, the parts of a value, and the value of parts."""
 _MADE = {name: make for table in (_TEXTS, _PARTS) for name, _, make in table.values()}
 _KINDS = (str, int, float, list, *_TEXTS, *_PARTS)
-FIELDS = frozenset("real imag numerator denominator shape ndim dtype T empty".split())
+FIELDS = frozenset(["real", "imag", "numerator", "denominator", "shape", "ndim", "dtype", "T", "empty"])
 """Attributes of numbers and arrays by which a test may take an object for one."""
 METHODS = {name for kind in _KINDS for name in dir(kind) if callable(getattr(kind, name))}
 METHODS |= {"all", "any", "equals", "item", "tolist"}
