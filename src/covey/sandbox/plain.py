@@ -11,6 +11,7 @@ import collections
 import datetime
 import decimal
 import fractions
+import importlib
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -128,23 +129,20 @@ def _column(data: Any) -> list[Any]:
 
 
 def _decode_array(name: str, content: list[Any]) -> Any:
+    library: Any = importlib.import_module("numpy" if name == "array" else "pandas")
     if name == "array":
-        import numpy
-
         dtype, shape, data, scalar = content
-        array = numpy.empty(len(data), object) if dtype == "|O" else numpy.frombuffer(data, dtype).copy()
+        array = library.empty(len(data), object) if dtype == "|O" else library.frombuffer(data, dtype).copy()
         if dtype == "|O":
             array[:] = data
         return array.reshape(shape)[()] if scalar else array.reshape(shape)
-    import pandas  # type: ignore[import-untyped]
-
     if name == "series":
-        return pandas.Series(content[0], dtype=content[1], index=content[2], name=content[3])
+        return library.Series(content[0], dtype=content[1], index=content[2], name=content[3])
+    if name == "index" and len(content[2]) > 1:
+        return library.MultiIndex.from_tuples(content[0], names=content[2])
     if name == "index":
-        if len(content[2]) > 1:
-            return pandas.MultiIndex.from_tuples(content[0], names=content[2])
-        return pandas.Index(content[0], dtype=content[1], name=content[2][0])
-    series = [pandas.Series(values, dtype=dtype, index=content[1]) for values, dtype in content[2]]
-    frame = pandas.DataFrame(dict(enumerate(series)), index=content[1])
+        return library.Index(content[0], dtype=content[1], name=content[2][0])
+    series = [library.Series(values, dtype=dtype, index=content[1]) for values, dtype in content[2]]
+    frame = library.DataFrame(dict(enumerate(series)), index=content[1])
     frame.columns = content[0]
     return frame

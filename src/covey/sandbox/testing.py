@@ -147,8 +147,8 @@ def _unit_tests(tree: ast.Module) -> Iterator[tuple[str, str]]:
 
 def _run_case(names: dict[str, Any], kind: str, name: str) -> None:
     case = names[kind](name)
-    case.assertIs = lambda one, other, text=None: case.assertEqual(is_same(one, other), True, text)
-    case.assertIsNot = lambda one, other, text=None: case.assertEqual(is_same(one, other), False, text)
+    case.assertIs = lambda one, other, text=None: is_same(one, other) or case.fail(text)
+    case.assertIsNot = lambda one, other, text=None: is_same(one, other) and case.fail(text)
     case.setUpClass()
     try:
         case.debug()
