@@ -32,7 +32,8 @@ logger = logging.getLogger(__name__)
 
 _LAUNCHER = Path(__file__).with_name("launcher.py").read_text(encoding="utf-8")
 _TESTING = {
-    f"covey/sandbox/{name}.py": Path(__file__).with_name(f"{name}.py").read_bytes() for name in ("peer", "testing")
+    f"covey/sandbox/{name}.py": Path(__file__).with_name(f"{name}.py").read_bytes()
+    for name in ("handles", "peer", "plain", "testing")
 }
 _RUN_TESTING = "covey/sandbox/testing.py"
 _GRACE = 5.0  # seconds for a sandbox to start and end

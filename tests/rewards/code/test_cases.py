@@ -14,6 +14,7 @@ from covey.rewards.code.cases import Cases, read_cases
 PAIRS = [{"input": "1 2", "output": "3"}, {"input": "4", "output": "5"}]
 READ = Cases(pairs=(("1 2", "3"), ("4", "5")))
 CALLS = Cases(source="assert f(*[1, 2]) == 3\nassert f(*['a']) == 'b'")
+EITHER = Cases(source="assert f(*[1, 2]) in (3, [3])\nassert f(*['a']) in ('b', ['b'])")
 
 
 @pytest.mark.parametrize(
@@ -29,7 +30,8 @@ CALLS = Cases(source="assert f(*[1, 2]) == 3\nassert f(*['a']) == 'b'")
         ({"tests": [{"output": "x"}]}, Cases(pairs=(("", "x"),))),
         ({"tests": "assert f(1) == 2"}, Cases(source="assert f(1) == 2")),
         ({"test_list": ["assert f(1) == 2", "assert f(2) == 3"]}, Cases(source="assert f(1) == 2\nassert f(2) == 3")),
-        ({"tests": {"fn_name": "f", "inputs": [[1, 2], ["a"]], "outputs": [[3], ["b"]]}}, CALLS),
+        ({"tests": {"fn_name": "f", "inputs": [[1, 2], ["a"]], "outputs": [[3], ["b"]]}}, EITHER),
+        ({"tests": {"fn_name": "f", "inputs": [[1, 2], ["a"]], "outputs": [3, "b"]}}, CALLS),
         ({"tests": [{"fn_name": "f", "input": "1\n2", "output": "3"}, {"fn_name": "f", "input": '"a"', "output": '"b"'}]}, CALLS),
         ({"tests": None, "test_list": ["assert f(1) == 2"]}, Cases(source="assert f(1) == 2")),
         ({"tests": None}, None),

@@ -63,6 +63,16 @@ def test_asserts_and_calls() -> None:
     assert code(never, {"tests": "assert add(1, 2) == 3"}, SETTINGS).detail == "1 timed_out"
 
 
+@pytest.mark.parametrize(
+    ("result", "value"),
+    [("[0] * n", 1.0), ("list(range(n))", 0.5), ("0 if n == 1 else [0] * n", 1.0), ("0", 0.5), ("[]", 0.0)],
+)
+def test_an_expected_list_of_one_is_the_value_or_its_element(result: str, value: float) -> None:
+    text = f"```python\ndef count(n):\n    return {result}\n```"
+    tests = {"fn_name": "count", "inputs": [[1], [2]], "outputs": [[0], [0, 0]]}
+    assert code(text, {"tests": tests}, SETTINGS).value == value
+
+
 def test_what_cannot_be_graded() -> None:
     assert code("no program", {"tests": PAIRS}, SETTINGS).outcome is Outcome.UNPARSABLE_PREDICTION
     assert code("<think>\n" + DOUBLE + "\n</think>\nDone.", {"tests": PAIRS}, SETTINGS).value == 0.0

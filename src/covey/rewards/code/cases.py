@@ -85,16 +85,16 @@ def _pairs(found: Sequence[Mapping[str, Any]], language: str) -> Cases | None:
                 arguments = [json.loads(line) for line in arguments.splitlines() if line.strip()]
             except ValueError:
                 return None
-        wanted = one["output"]
+        wanted, test = one["output"], "=="
         if isinstance(wanted, list) and len(wanted) == 1 and isinstance(one.get("input"), list):
-            wanted = wanted[0]  # as APPS and TACO hold it
+            wanted, test = (wanted[0], wanted), "in"  # APPS and TACO hold a result so, others do not
         elif isinstance(wanted, str) and isinstance(one.get("input"), str):
             with contextlib.suppress(ValueError):
                 wanted = json.loads(wanted)
         function = str(one.get("fn_name"))
         if not function.isidentifier() or not isinstance(arguments, list):
             return None
-        lines.append(f"assert {function}(*{arguments!r}) == {wanted!r}")
+        lines.append(f"assert {function}(*{arguments!r}) {test} {wanted!r}")
     return Cases(language, source="\n".join(lines))
 
 
