@@ -38,10 +38,11 @@ def agree(gold: str, prediction: str) -> bool | None:
     first, second = tidy(gold), tidy(prediction)
     if not (is_bounded(first) and is_bounded(second)):
         return bool(first) and first == second
-    with final_form.required() as put_off:
+    pending: list[str] = []
+    with final_form.required(pending):
         if _agree(first, second):
             return True
-    return None if put_off and _agree(first, second) else False
+    return None if pending and _agree(first, second) else False
 
 
 def _agree(first: str, second: str) -> bool:
@@ -141,7 +142,7 @@ def _named(gold: str, prediction: str) -> bool | None:
     ours, theirs = first.value if first else gold, second.value if second else prediction
     if same(ours, theirs):
         return True
-    with final_form.waived():  # `180 = 92 + 88` states 180 too
+    with final_form.required(None):  # `180 = 92 + 88` states 180 too
         agreed = second is not None and bool(second.between) and same(ours, theirs)
     return agreed and any(same(ours, part) for part in (second.between if second else ()))
 
@@ -160,7 +161,7 @@ def _is_consistent(named: structure.Named) -> bool:
         return False
     if not any(read_number(part.core) and not units_differ(part, value) for part in parts):
         return True
-    with final_form.waived():
+    with final_form.required(None):
         return any(same(part.core, value.core) or rounds_to_decimal(part.core, value.core) for part in parts)
 
 

@@ -29,63 +29,50 @@ _RATIONAL = frozenset(
 )
 _QUOTIENT = re.compile(r"[-+(\s]*[\d.,]+\)?\s*/[-+(\s]*[\d.,]+\)?", re.ASCII)
 _OPERATOR = re.compile(
-    r"(?<=[\w)\]}!%])\s*[-+](?![A-Za-z]{2})|[*|=]|/(?![A-Za-z]{2})|(?:[\d)}]|(?<![A-Za-z])[A-Za-z])!|\^(?!\\circ)|\\(?:frac|sqrt|cdot|times|d?t?binom|choose|l?floor|l?ceil|b?mod|pm|mp|gcd|lcm"
-    r"|max|min|log|ln|exp|(?:arc)?(?:sin|cos|tan|cot|sec|csc)h?)(?![a-zA-Z])"
+    r"(?<=[\w)\]}!%])\s*[-+](?![A-Za-z]{2})|[*|=]|/(?![A-Za-z]{2})|(?:[\d)}]|(?<![A-Za-z])[A-Za-z])!|\^(?!\\circ)"
+    r"|\\(?:frac|sqrt|cdot|times|d?t?binom|choose|l?floor|l?ceil|b?mod|pm|mp|gcd|lcm|max|min|log|ln|exp"
+    r"|(?:arc)?(?:sin|cos|tan|cot|sec|csc)h?)(?![a-zA-Z])"
 )
 _FRACTION = re.compile(r"\\frac\{([^{}]*)\}\{([^{}]*)\}")
 _NOTATION = (  # differences of notation between a question and an answer
     (re.compile(r"\\(?:cdot|times)(?![a-zA-Z])"), "*"),
     (re.compile(r"\\text(?![a-zA-Z])|[\s{}()\[\]]"), ""),
 )
+_TEN = Node("number", value=Fraction(10))
 _pending: ContextVar[list[str] | None] = ContextVar("pending", default=None)
 
 
 @contextmanager
-def required() -> Iterator[list[str]]:
-    """Inside, predictions must be in final form. Gives the list of those that are equal to the gold answer and not."""
-    found: list[str] = []
-    token = _pending.set(found)
-    try:
-        yield found
-    finally:
-        _pending.reset(token)
-
-
-@contextmanager
-def waived() -> Iterator[None]:
-    """Inside, predictions may have any form."""
-    token = _pending.set(None)
+def required(pending: list[str] | None) -> Iterator[None]:
+    """Inside, predictions must be in final form: those that equal the gold answer and are not are listed, and count
+    as different. None waives it."""
+    token = _pending.set(pending)
     try:
         yield
     finally:
         _pending.reset(token)
 
 
-def admits_quotient(gold: str, prediction: str) -> bool:
-    """Whether a prediction equal to the gold answer, both without units, is final as a number."""
-    return _pending.get() is None or not _is_open(prediction) or _is_open(gold) or _put_off(prediction)
-
-
 def admits(gold: str, prediction: str) -> bool:
-    """Whether a prediction equal to the gold answer, both expressions without units, is in final form."""
-    if _pending.get() is None:
+    """Whether a prediction equal to the gold answer, both without units, is in final form."""
+    pending = _pending.get()
+    if pending is None or _is_final(gold, prediction):
+        return True
+    pending.append(prediction)
+    return False
+
+
+def _is_final(gold: str, prediction: str) -> bool:
+    if _is_open(prediction) and not _is_open(gold):
+        return False
+    if read_number(prediction) is not None:
         return True
     target, node = symbolic.read(gold), symbolic.read(prediction)
     if target is None or node is None or variables(target):
         return True
-    number = read_number(gold)
-    if number is not None and symbolic.expressions_agree(target, node):
-        final = _is_atom(node) and not _is_open(prediction)
-    else:
-        final = not _is_reduced(target) or _is_reduced(node)
-    return final or _put_off(prediction)
-
-
-def _put_off(prediction: str) -> bool:
-    pending = _pending.get()
-    assert pending is not None
-    pending.append(prediction)
-    return False
+    if read_number(gold) is not None and symbolic.expressions_agree(target, node):
+        return _is_atom(node)
+    return not _is_reduced(target) or _is_reduced(node)
 
 
 def _is_open(text: str) -> bool:
@@ -100,65 +87,42 @@ def _bare(node: Node) -> Node:
     return _bare(node.args[0]) if node.op == "neg" else node
 
 
-def _is_plain(node: Node) -> bool:
-    return _bare(node).op == "number"
+def _are_plain(*nodes: Node) -> bool:
+    return all(_bare(node).op == "number" for node in nodes)
 
 
 def _is_rational(node: Node) -> bool:
     """Whether a constant is rational by its form: numbers under arithmetic and whole powers."""
-    if node.op == "pow" and not (_is_plain(node.args[1]) and _whole(_bare(node.args[1]))):
+    if node.op == "pow" and not (_are_plain(node.args[1]) and _is_whole(_bare(node.args[1]))):
         return False
     return node.op == "number" or (node.op in _RATIONAL and all(map(_is_rational, node.args)))
 
 
-def _whole(node: Node) -> bool:
+def _is_whole(node: Node) -> bool:
     return isinstance(node.value, Fraction) and node.value.denominator == 1
 
 
 def _is_atom(node: Node) -> bool:
-    r"""A number, fraction, mixed number, root, power, factorial or binomial of plain numbers, or `a \cdot 10^n`."""
+    r"""A number, fraction, root, power, factorial or binomial of plain numbers, or `a \cdot 10^n`."""
     node = _bare(node)
-    match node.op:
-        case "number":
-            return True
-        case "div" | "root" | "factorial" | "binom":
-            return all(map(_is_plain, node.args))
-        case "pow":
-            base = _bare(node.args[0])
-            return _is_plain(node.args[1]) and (
-                _is_plain(base) or (base.op == "div" and all(map(_is_plain, base.args)))
-            )
-        case "mul" if len(node.args) == 2:
-            ten = Node("number", value=Fraction(10))
-            pairs = (node.args, node.args[::-1])
-            return any(
-                one.op == "pow" and one.args[0] == ten and _is_plain(one.args[1]) and _is_plain(other)
-                for one, other in pairs
-            )
-    return False
+    match node.op, node.args:
+        case "pow", (base, exponent):
+            base = _bare(base)
+            return _are_plain(exponent, *(base.args if base.op == "div" else (base,)))
+        case "mul", (first, second):
+            one, other = (second, first) if second.op == "pow" else (first, second)
+            return one.op == "pow" and one.args[0] == _TEN and _are_plain(one.args[1], other)
+    return node.op in ("number", "div", "root", "factorial", "binom") and _are_plain(*node.args)
 
 
 def _is_reduced(node: Node) -> bool:
-    """Whether no sum and no product of a constant has two parts that are rational by form."""
+    """Whether no sum and no product of a constant has two parts that are rational by form; a mixed number is one."""
     if _is_rational(node):
-        return _is_atom(node) or _is_mixed(node)
+        whole, *rest = node.args or (node,)
+        mixed = node.op == "add" and len(rest) == 1 and _is_whole(whole) and rest[0].op == "div"
+        return _is_atom(node) or (mixed and _is_atom(rest[0]))
     parts = _parts(node, node.op) if node.op in ("add", "mul") else node.args
-    if node.op in ("add", "mul") and sum(map(_is_rational, parts)) > 1:
-        return False
-    return all(map(_is_reduced, parts))
-
-
-def _is_mixed(node: Node) -> bool:
-    """Whether a sum is what the parser makes of a mixed number."""
-    whole, *rest = node.args or (node,)
-    return (
-        node.op == "add"
-        and len(rest) == 1
-        and whole.op == "number"
-        and _whole(whole)
-        and rest[0].op == "div"
-        and _is_atom(rest[0])
-    )
+    return all(map(_is_reduced, parts)) and (node.op not in ("add", "mul") or sum(map(_is_rational, parts)) <= 1)
 
 
 def _parts(node: Node, op: str) -> list[Node]:

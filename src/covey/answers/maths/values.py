@@ -32,7 +32,7 @@ def numbers(gold: str, prediction: str) -> bool | None:
     """Numbers, with or without units and percent signs."""
     first, second = measured(gold), measured(prediction)
     verdict = quantities_agree(first, second)
-    return verdict and final_form.admits_quotient(first.core, second.core)
+    return verdict and final_form.admits(first.core, second.core)
 
 
 def choices(gold: str, prediction: str) -> bool | None:
