@@ -7,28 +7,22 @@ equals only itself. There is no timer: work is counted (`covey.answers.maths.bud
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from fractions import Fraction
+from itertools import islice
 
 from covey.answers.maths.arithmetic import NoValueError, Value, as_fraction, is_real, is_zero
 from covey.answers.maths.budget import spend
 from covey.answers.maths.evaluation import evaluate
 from covey.answers.maths.expression import Node, parse, uses_imaginary_unit, variables
 from covey.answers.maths.numbers import Number, rounds_to
+from covey.answers.maths.places import Break, Place, breaks, few, many
 
-_POINTS = (
-    (Fraction(61, 97), Fraction(137, 101), Fraction(223, 103)),
-    (Fraction(173, 101), Fraction(43, 103), Fraction(313, 97)),
-    (Fraction(-83, 101), Fraction(127, 107), Fraction(-247, 109)),
-    (Fraction(263, 103), Fraction(-163, 97), Fraction(37, 101)),
-)
-_WHOLE_POINTS = tuple(
-    tuple(map(Fraction, point)) for point in ((7, 4, 3), (12, 5, 8), (3, 7, 12), (5, 11, 17), (2, 9, 20))
-)
-"""For an expression that has no real value between whole numbers: `(-1)^n`, `n!`."""
+_ENOUGH = 3  # places with values
 _HERE = "here "
 _COST_OF_READING = 8.0  # microseconds for a character
 Sides = tuple[Node, Node]
-Place = dict[str, Fraction]
 
 
 def read(text: str) -> Node | None:
@@ -53,8 +47,15 @@ def expressions_agree(gold: Node, prediction: Node) -> bool:
     gap = _difference(gold, prediction)
     if not variables(gold):
         return any(map(is_zero, _values((gap,), {}, uses_imaginary_unit(gap))))
-    found = _at_places((gap,))
-    return bool(found) and all(is_zero(value) for _, (value,) in found)
+    try:
+        return all(is_zero(value) for _, (value,) in _at_places((gold, prediction), (gap,)))
+    except _UndecidedError:
+        first, second = _normal(gold), _normal(prediction)
+        return first is not None and first == second
+
+
+class _UndecidedError(Exception):
+    """Too few places tell whether two expressions agree."""
 
 
 def relations_agree(gold: Sides, prediction: Sides, same_direction: bool | None = None) -> bool:
@@ -67,8 +68,14 @@ def relations_agree(gold: Sides, prediction: Sides, same_direction: bool | None 
     first, second = _difference(*gold), _difference(*prediction)
     if not variables(first) or variables(first) != variables(second):
         return False
-    found = _at_places((first, second))
-    if not found or any(is_zero(value) for _, values in found for value in values):
+    try:
+        found = list(_at_places((first, second), (first, second)))
+    except _UndecidedError:
+        return False
+    if any(is_zero(one) != is_zero(other) for _, (one, other) in found):
+        return False
+    found = [(place, values) for place, values in found if not is_zero(values[0])]
+    if len(found) < _ENOUGH:
         return False
     (here, (one, other)), *elsewhere = found
     for there, _ in elsewhere:  # first(there) * second(here) = first(here) * second(there)
@@ -119,16 +126,73 @@ def _difference(left: Node, right: Node) -> Node:
     return Node("add", (left, Node("neg", (right,))))
 
 
-def _at_places(nodes: tuple[Node, ...]) -> list[tuple[Place, tuple[Value, ...]]]:
-    """Places at which all of these expressions have values, with the values; empty if there are fewer than two."""
-    names = sorted({name for node in nodes for name in variables(node)})
+def _at_places(sides: Sides, nodes: tuple[Node, ...]) -> Iterator[tuple[Place, tuple[Value, ...]]]:
+    """Places at which all of these expressions, made of the two sides, have values, with the values.
+
+    Raises:
+        _UndecidedError: there are too few of them, or none on one side of a breakpoint where only one side has a value.
+    """
     imaginary = any(map(uses_imaginary_unit, nodes))
-    for points in (_POINTS, _WHOLE_POINTS):
-        places: list[Place] = [{name: point[i % 3] + i // 3 for i, name in enumerate(names)} for point in points]
-        found = [(place, values) for place in places if (values := _values(nodes, place, imaginary))]
-        if len(found) > 1:
-            return found
-    return []
+    found = [list(breaks(side)) for side in sides]
+    if not any(found):
+        simple = [(place, values) for place in few(sides) if (values := _values(nodes, place, imaginary))]
+        if len(simple) >= _ENOUGH:
+            yield from simple
+            return
+    shared: list[Place] = []
+    alone: tuple[list[Place], list[Place]] = ([], [])
+    for place in many(sides, [one for several in found for one in several]):
+        if values := _values(nodes, place, imaginary):
+            shared.append(place)
+            yield place, values
+        else:
+            for side, places in zip(sides, alone, strict=True):
+                places += [place] if _values((side,), place, imaginary) else []
+    pieces = [(one, places) for several, places in zip(found, alone, strict=True) for one in several if one.piece]
+    edges = [one for several in found for one in several if not one.piece]
+    clear = (place for place in shared if not any(one.touches(place) for one in edges))
+    if len(list(islice(clear, _ENOUGH))) < _ENOUGH or any(_hides(one, shared, places) for one, places in pieces if places):
+        raise _UndecidedError
+
+
+def _hides(one: Break, shared: list[Place], alone: list[Place]) -> bool:
+    """Whether the places that both sides share lie in one cell, and those of one side alone in another."""
+    cells = {one.cell(place) for place in shared} - {None}
+    return len(cells) < 2 and bool({one.cell(place) for place in alone} - {None} - cells)
+
+
+def _normal(node: Node) -> Node | None:
+    """The same node for expressions that differ in the order of terms and factors, or in how they write quotients, roots
+    and signs; None with notation that is not computed, where the order may matter."""
+    parts = [_normal(part) for part in node.args]
+    if node.op == "valueless" or None in parts:
+        return None
+    args = tuple(part for part in parts if part is not None)
+    match node.op:
+        case "neg":
+            return _sorted("mul", (Node("number", value=Fraction(-1)), *args))
+        case "div" | "root":
+            power = _sorted("pow", (args[1], Node("number", value=Fraction(-1))))
+            return _sorted("mul", (args[0], power)) if node.op == "div" else _sorted("pow", (args[0], power))
+        case "add" | "mul" | "max" | "min" | "gcd" | "lcm" | "pow":
+            return _sorted(node.op, args)
+    return Node(node.op, args, node.value)
+
+
+def _sorted(op: str, args: tuple[Node, ...]) -> Node:
+    """A sum, product or the like with its parts in one order, nested ones merged, its numbers added or multiplied."""
+    if op == "pow":
+        base, exponent = args[0].value, args[1].value
+        whole = isinstance(base, Fraction) and isinstance(exponent, Fraction) and exponent in (-1, 1)
+        return Node("number", value=base**exponent) if whole and base else Node(op, args)
+    flat = [part for arg in args for part in (arg.args if arg.op == op else (arg,))]
+    if op in ("add", "mul"):
+        numbers = [arg.value for arg in flat if isinstance(arg.value, Fraction)]
+        flat = [arg for arg in flat if not isinstance(arg.value, Fraction)]
+        total = sum(numbers, Fraction(0)) if op == "add" else math.prod(numbers, start=Fraction(1))
+        if total != (op == "mul") or not flat:
+            flat.append(Node("number", value=total))
+    return flat[0] if len(flat) == 1 else Node(op, tuple(sorted(flat, key=repr)))
 
 
 def _values(nodes: tuple[Node, ...], place: Place, imaginary: bool) -> tuple[Value, ...]:
