@@ -15,7 +15,7 @@ from covey.answers.maths import budget, structure, symbolic, values
 from covey.answers.maths.equations import rounds_to_decimal, statement
 from covey.answers.maths.latex import tidy, trim
 from covey.answers.maths.numbers import read_number
-from covey.answers.maths.quantity import measured, units_differ
+from covey.answers.maths.quantity import measured, own, own_words, units_differ
 from covey.answers.maths.readable import is_bounded
 from covey.answers.maths.sets import sets_agree
 
@@ -32,17 +32,21 @@ _COST_OF_RULES = 30
 _depth: ContextVar[int] = ContextVar("depth", default=0)
 
 
-def agree(gold: str, prediction: str) -> bool:
-    """Whether two answers are the same. They may be any text; the work is bounded."""
+def agree(gold: str, prediction: str, question: str = "") -> bool:
+    """Whether two answers are the same. They may be any text; the work is bounded. What the question counts ("how many
+    pebbles") is a unit too."""
     first, second = tidy(gold), tidy(prediction)
     if not (is_bounded(first) and is_bounded(second)):
         return bool(first) and first == second
+    token = own.set(own_words(first, question))
     try:
         with budget.allowed(_MOST_WORK):
             merged = _without_thousands(first), _without_thousands(second)
             return same(first, second) or (merged != (first, second) and same(*merged))
     except budget.ExhaustedError:
         return False
+    finally:
+        own.reset(token)
 
 
 def same(gold: str, prediction: str) -> bool:

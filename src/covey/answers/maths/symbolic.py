@@ -7,8 +7,8 @@ equals only itself. There is no timer: work is counted (`covey.answers.maths.bud
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
+from contextlib import suppress
 from fractions import Fraction
 from itertools import islice
 
@@ -50,8 +50,9 @@ def expressions_agree(gold: Node, prediction: Node) -> bool:
     try:
         return all(is_zero(value) for _, (value,) in _at_places((gold, prediction), (gap,)))
     except _UndecidedError:
-        first, second = _normal(gold), _normal(prediction)
-        return first is not None and first == second
+        with suppress(_UndecidedError):
+            return _normal(gold) == _normal(prediction)
+        return False
 
 
 class _UndecidedError(Exception):
@@ -101,7 +102,7 @@ def matches_decimal(expression: Node, number: Number) -> bool | None:
     if number.places is None or variables(expression):
         return None
     try:
-        gap = evaluate(_difference(expression, Node("number", value=number.value)))
+        gap = evaluate(_difference(expression, _number(number.value)))
     except NoValueError:
         return False
     if is_zero(gap):
@@ -148,51 +149,41 @@ def _at_places(sides: Sides, nodes: tuple[Node, ...]) -> Iterator[tuple[Place, t
         else:
             for side, places in zip(sides, alone, strict=True):
                 places += [place] if _values((side,), place, imaginary) else []
+    edges = [one for one in (*found[0], *found[1]) if not one.piece]
+    clear = (place for place in shared if all(one.cell(place) is not None for one in edges))
     pieces = [(one, places) for several, places in zip(found, alone, strict=True) for one in several if one.piece]
-    edges = [one for several in found for one in several if not one.piece]
-    clear = (place for place in shared if not any(one.touches(place) for one in edges))
-    if len(list(islice(clear, _ENOUGH))) < _ENOUGH or any(_hides(one, shared, places) for one, places in pieces if places):
+    if len(list(islice(clear, _ENOUGH))) < _ENOUGH or any(_hides(one, shared, places) for one, places in pieces):
         raise _UndecidedError
 
 
 def _hides(one: Break, shared: list[Place], alone: list[Place]) -> bool:
-    """Whether the places that both sides share lie in one cell, and those of one side alone in another."""
-    cells = {one.cell(place) for place in shared} - {None}
+    """Whether the places that both sides share lie in one cell, and some of one side alone in another."""
+    cells = {one.cell(place) for place in (shared if alone else ())} - {None}
     return len(cells) < 2 and bool({one.cell(place) for place in alone} - {None} - cells)
 
 
-def _normal(node: Node) -> Node | None:
-    """The same node for expressions that differ in the order of terms and factors, or in how they write quotients, roots
-    and signs; None with notation that is not computed, where the order may matter."""
-    parts = [_normal(part) for part in node.args]
-    if node.op == "valueless" or None in parts:
-        return None
-    args = tuple(part for part in parts if part is not None)
-    match node.op:
-        case "neg":
-            return _sorted("mul", (Node("number", value=Fraction(-1)), *args))
-        case "div" | "root":
-            power = _sorted("pow", (args[1], Node("number", value=Fraction(-1))))
-            return _sorted("mul", (args[0], power)) if node.op == "div" else _sorted("pow", (args[0], power))
-        case "add" | "mul" | "max" | "min" | "gcd" | "lcm" | "pow":
-            return _sorted(node.op, args)
-    return Node(node.op, args, node.value)
+def _normal(node: Node) -> Node:
+    """The same node for expressions that differ in the order of terms and factors, or in how they write constants,
+    quotients, roots and signs."""
+    if node.op == "valueless":  # the order of what follows a sum or limit may matter
+        raise _UndecidedError
+    value = None if variables(node) else next(iter(_values((node,), {}, False)), None)
+    if isinstance(value, Fraction):
+        return _number(value)
+    op, args = node.op, [_normal(part) for part in node.args]
+    if op == "neg":
+        op, args = "mul", [_number(Fraction(-1)), *args]
+    elif op == "div":
+        op, args = "mul", [args[0], _normal(Node("pow", (args[1], _number(Fraction(-1)))))]
+    elif op == "root":
+        op, args = "pow", [args[0], _normal(Node("div", (_number(Fraction(1)), args[1])))]
+    if op in ("add", "mul", "max", "min", "gcd", "lcm"):
+        args = sorted((part for arg in args for part in (arg.args if arg.op == op else (arg,))), key=repr)
+    return Node(op, tuple(args), node.value)
 
 
-def _sorted(op: str, args: tuple[Node, ...]) -> Node:
-    """A sum, product or the like with its parts in one order, nested ones merged, its numbers added or multiplied."""
-    if op == "pow":
-        base, exponent = args[0].value, args[1].value
-        whole = isinstance(base, Fraction) and isinstance(exponent, Fraction) and exponent in (-1, 1)
-        return Node("number", value=base**exponent) if whole and base else Node(op, args)
-    flat = [part for arg in args for part in (arg.args if arg.op == op else (arg,))]
-    if op in ("add", "mul"):
-        numbers = [arg.value for arg in flat if isinstance(arg.value, Fraction)]
-        flat = [arg for arg in flat if not isinstance(arg.value, Fraction)]
-        total = sum(numbers, Fraction(0)) if op == "add" else math.prod(numbers, start=Fraction(1))
-        if total != (op == "mul") or not flat:
-            flat.append(Node("number", value=total))
-    return flat[0] if len(flat) == 1 else Node(op, tuple(sorted(flat, key=repr)))
+def _number(value: Fraction) -> Node:
+    return Node("number", value=value)
 
 
 def _values(nodes: tuple[Node, ...], place: Place, imaginary: bool) -> tuple[Value, ...]:
