@@ -13,7 +13,7 @@ from covey.answers.extract import (
 from covey.answers.grade import answers_agree, gold_answer, grade_exact, grade_math
 from covey.answers.maths.numbers import canonical_number
 from covey.answers.outcome import Outcome
-from covey.answers.statement import extract_prediction
+from covey.answers.statement import extract_prediction, final_answer
 
 __all__ = [
     "EXTRACTORS",
@@ -26,6 +26,7 @@ __all__ = [
     "extract_gsm8k",
     "extract_prediction",
     "extractor",
+    "final_answer",
     "gold_answer",
     "grade_exact",
     "grade_math",

@@ -83,6 +83,7 @@ _CHANGED = re.compile(  # "18 point five", "18 in hex", "18 degrees below zero",
     r"\W*(?:(?:degrees|in|at|too|half) )?(?:point|base|binary|octal|hex|shy|short of|to the|or so|below|above|least"
     r"|most|few|many|halved|doubled|tripled|squared|cubed|half|(?:ten|hundred|thousand)ths|dozen|times \d|negative)\b"
 )
+_PLAN = re.compile(r"(?:Now,? )?(?:let me|let us|let's|I will|I'll|we will|we need to)\b", re.IGNORECASE)
 _OR_BETWEEN = re.compile(r"[^.\n]{0,30}(?:\. )?\bor\b[^.\n]{0,20}", re.IGNORECASE)
 _OR_ELSE = re.compile(r"(?<=[\w)$}])[.!?] (?:Or|Maybe|Perhaps)\b")
 _ASIDE = re.compile(  # `5 (five)`, but not `5 (or 6)` and `2 (3x - 5)`
@@ -172,6 +173,8 @@ def guessed(text: str, *, tagged: bool = False) -> str | None:
         text = text[lead.end() :] if lead and _VALUE.match(text, lead.end()) else text
         return text if label is None else _at(text[label.end() :])
     sentences = [part for part in _SENTENCES.split(text[-_STATEMENT:]) if part.strip()]
+    if sentences and _PLAN.match(sentences[-1]) and not _IS.search(sentences[-1]):
+        return None
     for sentence in reversed(sentences):
         if value := possibilities(sentence) or _predicate(sentence) or _chosen(sentence):
             return value

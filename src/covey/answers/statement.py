@@ -12,7 +12,7 @@ import re
 from collections import deque
 
 from covey.answers.denial import alternatives, without_denied
-from covey.answers.extract import TAGS, Tags, extract_answer_tag, extract_gsm8k
+from covey.answers.extract import TAGS, Tags, extract_answer_tag, extract_boxed, extract_gsm8k
 from covey.answers.maths.latex import unicode_to_latex
 from covey.answers.sentence import PERCENT, guessed, stated
 
@@ -23,7 +23,10 @@ _BOX = re.compile(r"\\(?:(?:begin)?boxed|fbox)\s*\{")
 _BOX_OR_BRACE = re.compile(rf"(?P<box>\\?{_BOX.pattern})|\\.|[{{}}]", re.DOTALL)
 _BARE_BOX = re.compile(r"\\boxed\s*(-?[\w.]+)")
 _LATEX_NOISE = re.compile(r"\\(?:quad|qquad|text\w*|mbox|[,;:! ()\[\]])|[${}\\*]")
-_NOT_READ = re.compile(r"<\|[^|<>]{1,40}\|>.*|I hope (?:it|this) is correct.*|<<[^<>\n]*>>", re.DOTALL)
+_END_OF_TURN = r"(?:(?:<\|[^|<>]{1,40}\|>|</s>|<eos>|<end_of_turn>)\s*)+"
+_NOT_READ = re.compile(  # what follows the end of a turn, unless it closes a box or tag
+    rf"{_END_OF_TURN}(?:(?=\\?[}})\]$]|</)|.*)|I hope (?:it|this) is correct.*|<<[^<>\n]*>>", re.DOTALL
+)
 _BLANKS = (  # substrings of which one must occur, the pattern, and its replacement
     (("  ", "\t", "\r", "\v", "\f"), re.compile(r"[^\S\n]{2,}|[^\S\n ]"), " "),
     ((" \n", "\n "), re.compile(r" \n ?|\n "), "\n"),
@@ -71,6 +74,12 @@ def after_thinking(text: str, tags: Tags) -> str | None:
     if opening in after:
         return None
     return before + mark + after
+
+
+def final_answer(text: str, tags: Tags = TAGS) -> str | None:
+    r"""The content of the last `<answer>…</answer>` after the thinking, or else of the last `\boxed{…}` there."""
+    after = after_thinking(text, tags) or ""
+    return extract_answer_tag(after, tags.answer) or extract_boxed(after)
 
 
 def marked(text: str) -> str | None:

@@ -142,7 +142,7 @@ def _measured(text: str, words: frozenset[str]) -> Measured:
 def _is_unit(text: str | None, others: frozenset[str]) -> bool:
     """Whether the words after a number are units, counted things, or belong to these."""
     text = _EXPONENT.sub("", text or "")
-    words = [word.lower() if len(word) > 1 else word for word in re.findall(r"[^\W\d_]+", text)]
+    words = [word.lower() if len(word) > 1 else word for word in re.findall(r"(?<!\\)\b[^\W\d_]+", text)]
     named = [bool(_stems(word) & (others | _LISTED)) for word in words]
     return (
         not any(map(str.isdigit, text))
