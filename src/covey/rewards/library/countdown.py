@@ -17,8 +17,9 @@ def countdown(text: str, row: Mapping[str, Any], settings: RewardSettings) -> Gr
     r"""1 where the completion's expression uses every given number exactly once and equals the target, else 0.
 
     The expression is the content of the last `<answer>…</answer>` after the thinking, or else of the last `\boxed{…}`:
-    the given numbers, + - * / (or × ÷ −), signs and parentheses. An `= target` at its end is allowed if it is true. Values
-    are exact fractions, so `8 / (3 - 8 / 3)` is 24. Anything else, names and powers among it, cannot be read and scores 0.
+    the given numbers, + - * / (or × ÷ −), signs and parentheses. An `= target` at its end is allowed if it is true.
+    Values are exact fractions, so `8 / (3 - 8 / 3)` is 24. Anything else, names and powers among it, cannot be read and
+    scores 0.
 
     The gold answer is `{"numbers": [3, 3, 8, 8], "target": 24}`, as JSON or as a mapping; any right expression counts.
     Its mode is its canonical form (`covey.answers.tasks.expressions`): `1+2` and `(2)+1` are one answer.
