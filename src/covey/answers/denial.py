@@ -11,7 +11,7 @@ from collections.abc import Iterator
 DENIED = "\N{OBJECT REPLACEMENT CHARACTER}"
 
 _LATEST = 20  # denials that are read, at the end
-_WINDOW = 160  # characters before "wrong" that can hold what is
+_WINDOW = 120  # characters before "wrong" that can hold what is
 _MAX_ALTERNATIVES = 20
 
 MATH = re.compile(  # bounded, so that unclosed delimiters cost linear time
@@ -29,17 +29,19 @@ _VALUE = rf"(?:{_DOLLARS}|{_NAKED})"
 _LISTED = rf"{_VALUE}(?:(?:,|,? (?:or|and|nor)) {_VALUE}"
 _SMALL_WORDS = (
     r"(?: (?:be(?:ing)?|equals?|to|as|for|if|of|necessarily|really|simply|just|possibly|ever|the|an?|that|it|its|it's"
-    r"|is|was|were|value|number|option|choice|letter|result|solution|idea|claim|(?:(?:final|correct|right) )?answer"
-    r"|say(?:ing)?|claiming|think(?:ing)?|believe|conclud(?:e|ing)|answering|write|assum(?:e|ing)|suppose|guess(?:ing)?"
-    r"|choose|pick|(?:true|correct|right|possible|likely|the case)(?= (?:that|to)\b)))*"
+    r"|[Ixyn]|you|we|said|is|was|were|value|number|option|choice|letter|result|solution|idea|claim"
+    r"|(?:(?:final|correct|right) )?answer|say(?:ing)?|claiming|think(?:ing)?|believe|conclud(?:e|ing)|answering|write"
+    r"|assum(?:e|ing)|suppose|guess(?:ing)?|choose|pick"
+    r"|(?:true|correct|right|possible|likely|the case)(?= (?:that|to)\b)))*"
 )
 _STATED = rf"{_SMALL_WORDS}:?[\s*]*(?:<\w+> ?)?(?:\((?![A-J]\))\s*)?(?P<value>{_LISTED}(?! (?:is|are|works?|must)\b))*)"
 _BEFORE = re.compile(  # begins with a mark
     r"(?i:n't\b|(?P<not>\b(?:not|never|neither|nor)|(?<=\bcan)not)\b|(?P<but>thing but|\b(?:except|other than))\b"
-    r"|\b(?:rul(?:e|es|ed|ing) out|(?:reject|discard|dismiss|disprove?|refute?|exclude?|eliminate?|avoid|refuse?|deny"
-    r"|doubt)(?:e?s|e?d|ing|ful)?|denie[sd]|far from|nowhere near|nothing like|differ(?:s|ent) from|no (?:means|way)"
-    r"|hardly|instead of|rather than|(?:wrong|incorrect|unlikely|improbable|impossible|false|untrue|absurd|mistake"
-    r"|error)(?= (?:to|that)\b)|(?:wrong|incorrect) (?:answer|result|value|option|choice))\b)"
+    r"|\b(?:rul(?:e|es|ed|ing) out|(?:reject|discard|dismiss|discount|disprove?|refute?|exclude?|eliminate?|avoid"
+    r"|refuse?|deny|doubt)(?:e?s|e?d|ing|ful)?|denie[sd]|far from|nowhere near|nothing like|differ(?:s|ent) from"
+    r"|no (?:means|way)|hardly|instead of|rather than|(?:wrong|incorrect|unlikely|improbable|impossible|false|untrue"
+    r"|absurd|silly|foolish|mistake|error)(?= (?:to|that|if)\b)"
+    r"|(?:wrong|incorrect) (?:answer|result|value|option|choice))\b)"
     rf"{_STATED}|(?:\\neq?\b|(?<!-)\bnegative ) ?(?P<box>{_BOXED})"
 )
 _CANCELLED = re.compile(  # "no doubt it is 5", "cannot be anything but 5"
@@ -48,12 +50,13 @@ _CANCELLED = re.compile(  # "no doubt it is 5", "cannot be anything but 5"
 _FRAME = re.compile(  # what someone might think, once said, or supposes, and takes back; it ends before a mark
     r"(?i:\b(?:if|had|suppose|assum(?:e|ing)|imagine|might|may|could|would|will|tempt(?:ed|ing)|first|initially|naively"
     r"|naive|students|people|some|many|I|common|obvious)\b(?: \w+){0,2}? (?:was|were|think|thought|say|said|guess"
-    rf"|guessed|answer(?:ed)?|expect|believed?|conclude|got|chose|is))\b{_STATED}"
+    r"|guessed|answer(?:ed)?|expect|believed?|conclude|accept|take|try|got|chose|is)"
+    rf"|\b(?:looks|seems|appears)(?: like)?)\b{_STATED}"
     r"(?i:(?=[^.!?\n\d]{0,80}\b(?:wrong|mistaken|false|incorrect|contradict|impossible|absurd|error"
     r"|(?:but|however|yet)\b[^.!?\n\d]{1,40}(?:fail|\bnot|n't))))"
 )
 _WRONG = (
-    r"(?:wrong|incorrect|false|impossible|invalid|mistaken|untrue|unlikely|improbable|absurd|nonsense|refuted|dismissed"
+    r"(?:wrong|incorrect|false|impossible|invalid|inconsistent|mistaken|untrue|unlikely|improbable|absurd|nonsense|refuted|dismissed"
     r"|disproved|discarded|ruled out|eliminated|excluded|rejected|out of the question|far from (?:right|correct)"
     r"|too (?:large|small|big|high|low|many|few|much)|an? (?:\w+ ){0,2}(?:mistake|error|trap)"
     r"|(?:an?|the) (?:\w+ ){0,2}(?:wrong|incorrect|mistaken|false) \w+)\b(?! (?:to|that|for|about|if)\b)"
@@ -64,24 +67,27 @@ _FAILS = (
 )
 _AFTER = re.compile(  # has a mark
     rf"(?<![\w.])(?P<value>{_LISTED})*)[\s*)$]*(?:</\w+>)?,?(?:"
-    r"(?i:\?[\"')\s]*(?:(?:certainly|of course|definitely|absolutely|surely|probably|well|oh),? )?"
-    r"(?:no(?! (?:doubt|problem|question|other|one|need))|nope|not|never|wrong|incorrect|impossible|false|hardly)\b"
+    r"(?i:(?: \w+){0,4}\?[\"')\s]*(?:(?:certainly|of course|definitely|absolutely|surely|probably|well|oh),? )?"
+    r"(?:no(?! (?:doubt|problem|question|other|one|need))|nope|not|never|wrong|incorrect|impossible|false|hardly"
+    r"|I don't think so|I doubt it)\b|[-\u2014:! ]{1,3}(?:wrong|incorrect)\b|\W{1,4}not(?=[.!]|$)"
     r"|[.,;:!]? (?:- )?(?:(?:but|however|and|yet|no|though),? )*(?:that|this|it|which|you|I|we|they|one)"
     rf"(?:(?: ?'s|'re| is| was| were| are| am| would be| must be) (?:\w+ly |also )?{_WRONG}| {_FAILS}))"
     r"|(?: (?:is|was)| (?P<are>are|were)| (?:can|could|must|should|would|will)(?: be)?)?(?:(?: not|n't)(?:"
-    r" (?:be )?(?:\w+ ){0,2}?(?:correct|right|answer|true|valid|possible|acceptable|it|close)\b|(?=[.,;!]|$))"
+    r" (?:be )?(?:\w+ ){0,2}?(?:correct|right|answer|true|valid|possible|acceptable|it|close|what"
+    r"|solution)\b|(?=[.,;!]|$))"
     rf"| can(?:not|'t) be (?:\w+ ){{0,2}}?(?:correct|right|answer|true|valid)\b)| {_FAILS}| \((?:wrong|incorrect)\)"
-    r"|(?: which| that)? (?:is|was|would be|turns out to be|(?:can|must|should|has to) be|(?P<are2>are|were))"
+    r"|(?: which| that)? (?:is|was|would be|turns out to be|has been|(?:can|must|should|has to) be|(?P<are2>are|were))"
     rf" (?:\w+ly |also )?{_WRONG}| was (?:my|our|the) (?:first|initial|original|earlier) (?:guess|answer|thought)\b)"
 )
 _BEFORE_MARKS = "never neither nor_ except other_than thing_but avoid deny denie doubt nowhere nothing_like differ" + (
     " no_way no_means hardly instead_of rather_than \\ne negative_"
 )
 _BOTH_MARKS = "n't not rul reject discard dismiss disprov refu exclud eliminat far_from wrong incorrect unlikely" + (
-    " improbable impossible false untrue absurd mistake error"
+    " improbable impossible false untrue absurd mistake error discount silly foolish"
 )
-_AFTER_MARKS = "?_ too_ trap question fail contradict violate nonsense invalid"
+_AFTER_MARKS = "?_ too_ trap inconsistent question fail contradict violate nonsense invalid"
 _FRAME_MARKS = frozenset(("wrong", "mistake", "false", "incorrect", "contradict", "impossible", "absurd", "error"))
+_OPPOSED_MARKS = frozenset(("not", "n't", "fail"))  # after "but"
 _MARKS = {
     mark.replace("_", " "): (marks is not _AFTER_MARKS, marks is not _BEFORE_MARKS)
     for marks in (_BEFORE_MARKS, _BOTH_MARKS, _AFTER_MARKS)
@@ -121,8 +127,9 @@ def without_denied(text: str) -> str:
         asked = match["but"] and _NO.match(text, match.end())
         if plain or not (asked or _CANCELLED.search(text[max(0, match.start() - 60) : match.start()])):
             found.append(match)
-    frames = [place for place, mark in marks if mark in _FRAME_MARKS or mark in ("not", "n't", "fail")]
-    found += _near(_FRAME, text, frames)
+    opposed = "but " in lower or "however" in lower or " yet" in lower
+    taken_back = _FRAME_MARKS | _OPPOSED_MARKS if opposed else _FRAME_MARKS
+    found += _near(_FRAME, text, [place for place, mark in marks if mark in taken_back])
     for match in _near(_AFTER, text, [place for place, mark in marks if _MARKS[mark][1]]):
         many = (match["are"] or match["are2"]) and any(c.isdigit() for c in match["value"])
         if not many and not _OTHER.search(text, 0, match.start()):
@@ -147,7 +154,7 @@ def _near(pattern: re.Pattern[str], text: str, places: list[int]) -> Iterator[re
         if place - _WINDOW > end:
             yield from pattern.finditer(text, begin, end)
             begin = place - _WINDOW
-        begin, end = max(0, begin), place + 120
+        begin, end = max(0, begin), place + 60
 
 
 def alternatives(text: str, begin: int) -> list[str]:

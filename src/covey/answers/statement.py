@@ -23,9 +23,9 @@ _BOX = re.compile(r"\\(?:(?:begin)?boxed|fbox)\s*\{")
 _BOX_OR_BRACE = re.compile(rf"(?P<box>\\?{_BOX.pattern})|\\.|[{{}}]", re.DOTALL)
 _BARE_BOX = re.compile(r"\\boxed\s*(-?[\w.]+)")
 _LATEX_NOISE = re.compile(r"\\(?:quad|qquad|text\w*|mbox|[,;:! ()\[\]])|[${}\\*]")
-_END_OF_TURN = r"(?:(?:<\|[^|<>]{1,40}\|>|</s>|<eos>|<end_of_turn>)\s*)+"
-_NOT_READ = re.compile(  # what follows the end of a turn, unless it closes a box or tag
-    rf"{_END_OF_TURN}(?:(?=\\?[}})\]$]|</)|.*)|I hope (?:it|this) is correct.*|<<[^<>\n]*>>", re.DOTALL
+_NOT_READ = re.compile(  # what follows the end of a turn, unless it closes a box or tag; a calculator's annotation
+    r"<(?:(?:\|[^|<>]{1,40}\||/s|eos|end_of_turn)>(?:\s|<\|[^|<>]{1,40}\|>)*(?:(?=\\?[})\]$]|</)|.*)|<[^<>\n]*>>)",
+    re.DOTALL,
 )
 _BLANKS = (  # substrings of which one must occur, the pattern, and its replacement
     (("  ", "\t", "\r", "\v", "\f"), re.compile(r"[^\S\n]{2,}|[^\S\n ]"), " "),
@@ -101,8 +101,9 @@ def _plain(text: str) -> str:
     for marks, pattern, blank in _BLANKS:
         if any(mark in text for mark in marks):
             text = pattern.sub(blank, text)
-    if "<" in text or "I hope" in text:
+    if "<" in text:
         text = _NOT_READ.sub("", text)
+    text = re.sub(r"I hope (?:it|this) is correct.*", "", text, flags=re.DOTALL)
     for mark, pattern in _EMPHASIS:
         if mark in text:
             text = pattern.sub(r"\1", text)

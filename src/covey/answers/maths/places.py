@@ -24,7 +24,9 @@ Place = dict[str, Fraction]
 
 _STEPS = tuple(map(Fraction, range(-2, 4)))
 _ZERO = (Fraction(0),)
-_ENDS = dict.fromkeys(("asin", "acos", "asec", "acsc", "acosh", "atanh"), (Fraction(-1), Fraction(1)))
+_ENDS: dict[str, tuple[Fraction, ...]] = dict.fromkeys(
+    ("asin", "acos", "asec", "acsc", "acosh", "atanh"), (Fraction(-1), Fraction(1))
+)
 _ENDS |= dict.fromkeys(("root", "ln", "log"), _ZERO)
 _WHOLE_NAMES = frozenset("jkmnKMN")  # whole numbers, if anything is rounded
 _FEW = ((1, 4), (1, 4), (-3, 3), (-9, 0), (100, 300))

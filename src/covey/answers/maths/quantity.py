@@ -115,7 +115,8 @@ def own_words(gold: str, question: str = "") -> frozenset[str]:
 
 def measured(text: str) -> Measured:
     """Split off a tidied answer's unit and percent sign. A text of words only is left as it is."""
-    return _measured(text, own.get() if _WORD.search(text) else frozenset())
+    words = own.get()
+    return _measured(text, words if words and _WORD.search(text) else frozenset())
 
 
 @lru_cache(maxsize=4096)
