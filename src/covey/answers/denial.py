@@ -69,7 +69,7 @@ _AFTER = re.compile(  # has a mark
     rf"(?<![\w.])(?P<value>{_LISTED})*)[\s*)$]*(?:</\w+>)?,?(?:"
     r"(?i:(?: \w+){0,4}\?[\"')\s]*(?:(?:certainly|of course|definitely|absolutely|surely|probably|well|oh),? )?"
     r"(?:no(?! (?:doubt|problem|question|other|one|need))|nope|not|never|wrong|incorrect|impossible|false|hardly"
-    r"|I don't think so|I doubt it)\b|[-\u2014:! ]{1,3}(?:wrong|incorrect)\b|\W{1,4}not(?=[.!]|$)"
+    r"|I don't think so|I doubt it)\b|(?:[:!]| ?[-\u2014]) ?(?:wrong|incorrect)\b|\W{1,4}not(?=[.!]|$)"
     r"|[.,;:!]? (?:- )?(?:(?:but|however|and|yet|no|though),? )*(?:that|this|it|which|you|I|we|they|one)"
     rf"(?:(?: ?'s|'re| is| was| were| are| am| would be| must be) (?:\w+ly |also )?{_WRONG}| {_FAILS}))"
     r"|(?: (?:is|was)| (?P<are>are|were)| (?:can|could|must|should|would|will)(?: be)?)?(?:(?: not|n't)(?:"

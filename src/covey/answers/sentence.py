@@ -83,7 +83,7 @@ _CHANGED = re.compile(  # "18 point five", "18 in hex", "18 degrees below zero",
     r"\W*(?:(?:degrees|in|at|too|half) )?(?:point|base|binary|octal|hex|shy|short of|to the|or so|below|above|least"
     r"|most|few|many|halved|doubled|tripled|squared|cubed|half|(?:ten|hundred|thousand)ths|dozen|times \d|negative)\b"
 )
-_PLAN = re.compile(r"(?:Now,? )?(?:let me|let us|let's|I will|I'll|we will|we need to)\b", re.IGNORECASE)
+_PLAN = re.compile(r"(?:Now,? )?(?:let me|let us|let's)\b(?! know)", re.IGNORECASE)
 _OR_BETWEEN = re.compile(r"[^.\n]{0,30}(?:\. )?\bor\b[^.\n]{0,20}", re.IGNORECASE)
 _OR_ELSE = re.compile(r"(?<=[\w)$}])[.!?] (?:Or|Maybe|Perhaps)\b")
 _ASIDE = re.compile(  # `5 (five)`, but not `5 (or 6)` and `2 (3x - 5)`
