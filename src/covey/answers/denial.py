@@ -132,7 +132,7 @@ def without_denied(text: str) -> str:
     found += _near(_FRAME, text, [place for place, mark in marks if mark in taken_back])
     for match in _near(_AFTER, text, [place for place, mark in marks if _MARKS[mark][1]]):
         many = (match["are"] or match["are2"]) and any(c.isdigit() for c in match["value"])
-        if not many and not _OTHER.search(text, 0, match.start()):
+        if not many and not _OTHER.search(text, max(0, match.start() - 40), match.start()):
             found.append(match)
     spans = {match.span("value" if match["value"] else "box") for match in found}
     for begin, end in sorted(spans, reverse=True)[:_LATEST]:
