@@ -23,6 +23,9 @@ RUNAWAY = {
     "tags": ("", "<answer>1</answer> or ", ""),
     "emphasis": ("**", "* ", "**"),
     "fractions of one character": ("", "\N{VULGAR FRACTION ONE HALF}", ""),
+    "questions that are answered no": ("", "? No 5", ""),
+    "denials": ("", "5 is not ", ""),
+    "suppositions": ("", "if I said 5, but not ", ""),
     "fences": ("", "```python\n", ""),
 }
 

@@ -13,7 +13,7 @@ from covey.answers.extract import (
 from covey.answers.grade import answers_agree, gold_answer, grade_exact, grade_math
 from covey.answers.maths.numbers import canonical_number
 from covey.answers.outcome import Outcome
-from covey.answers.statement import extract_prediction
+from covey.answers.statement import extract_prediction, final_answer
 from covey.answers.watch import VALUE_GRADERS, holds_gold_value, repeats_prompt
 
 __all__ = [
@@ -28,6 +28,7 @@ __all__ = [
     "extract_gsm8k",
     "extract_prediction",
     "extractor",
+    "final_answer",
     "gold_answer",
     "grade_exact",
     "grade_math",

@@ -6,12 +6,12 @@ A denied value is replaced by `DENIED` before a text is read, so that it cannot 
 from __future__ import annotations
 
 import re
-from collections import deque
+from collections.abc import Iterator
 
 DENIED = "\N{OBJECT REPLACEMENT CHARACTER}"
 
 _LATEST = 20  # denials that are read, at the end
-_WINDOW = 200  # characters before "is wrong" that can hold what is
+_WINDOW = 120  # characters before "wrong" that can hold what is
 _MAX_ALTERNATIVES = 20
 
 MATH = re.compile(  # bounded, so that unclosed delimiters cost linear time
@@ -26,31 +26,80 @@ _NAKED = (
 )
 _DOLLARS = r"\$(?!\s)[^$\n]{1,100}(?<!\s)\$(?!\d)|\\\([^()\n]{1,100}\\\)"
 _VALUE = rf"(?:{_DOLLARS}|{_NAKED})"
+_LISTED = rf"{_VALUE}(?:(?:,|,? (?:or|and|nor)) {_VALUE}"
 _SMALL_WORDS = (
-    r"(?: (?:be|equal|equals|to|necessarily|really|simply|just|the|an?|that|it|its|it's|is|value|number|option|choice"
-    r"|letter|(?:(?:final|correct|right) )?answer))*"
+    r"(?: (?:be(?:ing)?|equals?|to|as|for|if|of|necessarily|really|simply|just|possibly|ever|the|an?|that|it|its|it's"
+    r"|[Ixyn]|you|we|said|is|was|were|value|number|option|choice|letter|result|solution|idea|claim"
+    r"|(?:(?:final|correct|right) )?answer|say(?:ing)?|claiming|think(?:ing)?|believe|conclud(?:e|ing)|answering|write"
+    r"|assum(?:e|ing)|suppose|guess(?:ing)?|choose|pick"
+    r"|(?:true|correct|right|possible|likely|the case)(?= (?:that|to)\b)))*"
 )
-_BEFORE = re.compile(
-    r"(?i:\b(?:not|cannot|never|neither|nor|anything but|rul(?:e|es|ed|ing) out|(?:eliminat|exclud)(?:es?|ed|ing)"
-    rf"|I (?:\w+ )?doubt|(?:wrong|incorrect) (?:answer|result|value|option|choice)(?= is\b))\b|n't\b)"
-    rf"{_SMALL_WORDS}:?[\s*]*(?:<\w+> ?)?(?:\((?![A-J]\))\s*)?"
-    rf"(?P<value>{_VALUE}(?:(?:,|,? (?:or|and|nor)) {_VALUE}(?! (?:is|are|works?|must)\b))*)"
-    rf"|(?:\\neq?\b|(?<!-)\bnegative ) ?(?P<box>{_BOXED})"
+_STATED = rf"{_SMALL_WORDS}:?[\s*]*(?:<\w+> ?)?(?:\((?![A-J]\))\s*)?(?P<value>{_LISTED}(?! (?:is|are|works?|must)\b))*)"
+_BEFORE = re.compile(  # begins with a mark
+    r"(?i:n't\b|(?P<not>\b(?:not|never|neither|nor)|(?<=\bcan)not)\b|(?P<but>thing but|\b(?:except|other than))\b"
+    r"|\b(?:rul(?:e|es|ed|ing) out|(?:reject|discard|dismiss|discount|disprove?|refute?|exclude?|eliminate?|avoid"
+    r"|refuse?|deny|doubt)(?:e?s|e?d|ing|ful)?|denie[sd]|far from|nowhere near|nothing like|differ(?:s|ent) from"
+    r"|no (?:means|way)|hardly|instead of|rather than|(?:wrong|incorrect|unlikely|improbable|impossible|false|untrue"
+    r"|absurd|silly|foolish|mistake|error)(?= (?:to|that|if)\b)"
+    r"|(?:wrong|incorrect) (?:answer|result|value|option|choice))\b)"
+    rf"{_STATED}|(?:\\neq?\b|(?<!-)\bnegative ) ?(?P<box>{_BOXED})"
 )
-_AFTER = re.compile(
-    r"(?: (?:is|was)| (?P<are>are|were)| (?:can|could|must|should|would|will)(?: be)?)?(?:(?: not|n't)(?:"
-    r" (?:be )?(?:\w+ ){0,2}?(?:correct|right|answer|true|valid|possible|acceptable|it)\b|(?=[.,;!]|$))"
-    r"| cannot be (?:\w+ ){0,2}?(?:correct|right|answer|true|valid)\b)"
-    r"| (?:does not|doesn't|did not|didn't) (?:work|fit|hold)\b| \((?:wrong|incorrect)\)"
-    r"|(?: which| that)? (?:is|was|(?:can|must|should) be|(?P<are2>are|were)) (?:\w+ly |also )?"
-    r"(?:wrong|incorrect|false|impossible|invalid|ruled out|eliminated|excluded|rejected)\b"
+_CANCELLED = re.compile(  # "no doubt it is 5", "cannot be anything but 5"
+    r"(?i:\b(?:no|not|none|nothing|never|cannot|without|beyond|remov\w+|hardly|nobody|nor)\b|n't\b)[^.,;:!?\n]*$"
 )
+_FRAME = re.compile(  # what someone might think, once said, or supposes, and takes back; it ends before a mark
+    r"(?i:\b(?:if|had|suppose|assum(?:e|ing)|imagine|might|may|could|would|will|tempt(?:ed|ing)|first|initially|naively"
+    r"|naive|students|people|some|many|I|common|obvious)\b(?: \w+){0,2}? (?:was|were|think|thought|say|said|guess"
+    r"|guessed|answer(?:ed)?|expect|believed?|conclude|accept|take|try|got|chose|is)"
+    rf"|\b(?:looks|seems|appears)(?: like)?)\b{_STATED}"
+    r"(?i:(?=[^.!?\n\d]{0,80}\b(?:wrong|mistaken|false|incorrect|contradict|impossible|absurd|error"
+    r"|(?:but|however|yet)\b[^.!?\n\d]{1,40}(?:fail|\bnot|n't))))"
+)
+_WRONG = (
+    r"(?:wrong|incorrect|false|impossible|invalid|inconsistent|mistaken|untrue|unlikely|improbable|absurd|nonsense|refuted|dismissed"
+    r"|disproved|discarded|ruled out|eliminated|excluded|rejected|out of the question|far from (?:right|correct)"
+    r"|too (?:large|small|big|high|low|many|few|much)|an? (?:\w+ ){0,2}(?:mistake|error|trap)"
+    r"|(?:an?|the) (?:\w+ ){0,2}(?:wrong|incorrect|mistaken|false) \w+)\b(?! (?:to|that|for|about|if)\b)"
+)
+_FAILS = (
+    r"(?:(?:does not|doesn't|did not|didn't) (?:work|fit|hold|satisfy|match|check)|(?:fail|contradict|violate)s?"
+    r"|(?:leads?|led) to an? (?:contradiction|absurdity))\b"
+)
+_AFTER = re.compile(  # has a mark
+    rf"(?<![\w.])(?P<value>{_LISTED})*)[\s*)$]*(?:</\w+>)?,?(?:"
+    r"(?i:(?: \w+){0,4}\?[\"')\s]*(?:(?:certainly|of course|definitely|absolutely|surely|probably|well|oh),? )?"
+    r"(?:no(?! (?:doubt|problem|question|other|one|need))|nope|not|never|wrong|incorrect|impossible|false|hardly"
+    r"|I don't think so|I doubt it)\b|(?:[:!]| ?[-\u2014]) ?(?:wrong|incorrect)\b|\W{1,4}not(?=[.!]|$)"
+    r"|[.,;:!]? (?:- )?(?:(?:but|however|and|yet|no|though),? )*(?:that|this|it|which|you|I|we|they|one)"
+    rf"(?:(?: ?'s|'re| is| was| were| are| am| would be| must be) (?:\w+ly |also )?{_WRONG}| {_FAILS}))"
+    r"|(?: (?:is|was)| (?P<are>are|were)| (?:can|could|must|should|would|will)(?: be)?)?(?:(?: not|n't)(?:"
+    r" (?:be )?(?:\w+ ){0,2}?(?:correct|right|answer|true|valid|possible|acceptable|it|close|what"
+    r"|solution)\b|(?=[.,;!]|$))"
+    rf"| can(?:not|'t) be (?:\w+ ){{0,2}}?(?:correct|right|answer|true|valid)\b)| {_FAILS}| \((?:wrong|incorrect)\)"
+    r"|(?: which| that)? (?:is|was|would be|turns out to be|has been|(?:can|must|should|has to) be|(?P<are2>are|were))"
+    rf" (?:\w+ly |also )?{_WRONG}| was (?:my|our|the) (?:first|initial|original|earlier) (?:guess|answer|thought)\b)"
+)
+_BEFORE_MARKS = "never neither nor_ except other_than thing_but avoid deny denie doubt nowhere nothing_like differ" + (
+    " no_way no_means hardly instead_of rather_than \\ne negative_"
+)
+_BOTH_MARKS = "n't not rul reject discard dismiss disprov refu exclud eliminat far_from wrong incorrect unlikely" + (
+    " improbable impossible false untrue absurd mistake error discount silly foolish"
+)
+_AFTER_MARKS = "?_ too_ trap inconsistent question fail contradict violate nonsense invalid"
+_FRAME_MARKS = frozenset(("wrong", "mistake", "false", "incorrect", "contradict", "impossible", "absurd", "error"))
+_OPPOSED_MARKS = frozenset(("not", "n't", "fail"))  # after "but"
+_MARKS = {
+    mark.replace("_", " "): (marks is not _AFTER_MARKS, marks is not _BEFORE_MARKS)
+    for marks in (_BEFORE_MARKS, _BOTH_MARKS, _AFTER_MARKS)
+    for mark in marks.split()
+}
+_FIRST_LETTERS = frozenset(
+    ("anyt", "ever", "cann", "rule", "ruli", "not.", "not,", "not;", "not!", *(mark.split()[0][:4] for mark in _MARKS))
+)
+_BLANKS = str.maketrans("(>*", "   ")
+_NO = re.compile(r"(?:\W|</\w+>)*\?\s*No\b")
+_OTHER = re.compile(r"(?i:thing but|except|other than)\W*(?:<\w+>)?$")
 _NOT_BUT = re.compile(rf"\bnot {DENIED},? but (?:rather |instead )?")  # "not 6 but 5" states 5
-_LAST_VALUE = re.compile(rf"(?<![\w.])(?P<value>{_VALUE}(?:(?:,|,? (?:or|and|nor)) {_VALUE})*)[\s*)$]*(?:</\w+>)?,?$")
-_MARKS = (  # a text without any of these has no denials
-    *("not", "n't", "never", "neither", "nor ", "anything but", "rul", "eliminat", "exclud", "doubt", "\\ne"),
-    *("wrong", "incorrect", "false", "impossible", "invalid", "reject", "negative"),
-)
 _ALTERNATIVE = re.compile(
     r"[\s$*.,;()\]\\]{0,8}\b(?:or|maybe|perhaps|possibly|alternatively)\b,?"
     r"(?: (?:or|maybe|perhaps|possibly|else|alternatively|it is|is it|it's|also|even|just),?)*[\s*(]*(?:<\w{1,9}> ?)?"
@@ -68,20 +117,44 @@ def without_denied(text: str) -> str:
     if "negative " in text or "minus " in text:
         text = _NEGATIVE.sub(lambda found: (found[1] or "") + "-", text)
     lower = text.lower()
-    if not any(mark in lower for mark in _MARKS):
+    words = {word[:4] for word in lower.translate(_BLANKS).split()}  # cheaper than to search for every mark
+    if words.isdisjoint(_FIRST_LETTERS) and "n't" not in lower and "? " not in lower and "\\ne" not in lower:
         return text
-    for found in reversed(deque(_BEFORE.finditer(text), maxlen=_LATEST)):
-        text = _replaced(text, *found.span("value" if found["value"] else "box"))
-    for found in reversed(deque(_AFTER.finditer(text), maxlen=_LATEST)):
-        begin = max(0, found.start() - _WINDOW)
-        value = _LAST_VALUE.search(text[begin : found.start()])
-        if value and (not (found["are"] or found["are2"]) or not any(c.isdigit() for c in value["value"])):
-            text = _replaced(text, begin + value.start("value"), begin + value.end("value"))
+    found: list[re.Match[str]] = []
+    marks = [(place, mark) for mark in _MARKS for place in _places(lower, mark)]
+    for match in filter(None, (_BEFORE.match(text, place) for place, mark in marks if _MARKS[mark][0])):
+        plain = match["box"] or match["not"] or match.group().startswith("n't")
+        asked = match["but"] and _NO.match(text, match.end())
+        if plain or not (asked or _CANCELLED.search(text[max(0, match.start() - 60) : match.start()])):
+            found.append(match)
+    opposed = "but " in lower or "however" in lower or " yet" in lower
+    taken_back = _FRAME_MARKS | _OPPOSED_MARKS if opposed else _FRAME_MARKS
+    found += _near(_FRAME, text, [place for place, mark in marks if mark in taken_back])
+    for match in _near(_AFTER, text, [place for place, mark in marks if _MARKS[mark][1]]):
+        many = (match["are"] or match["are2"]) and any(c.isdigit() for c in match["value"])
+        if not many and not _OTHER.search(text, max(0, match.start() - 40), match.start()):
+            found.append(match)
+    spans = {match.span("value" if match["value"] else "box") for match in found}
+    for begin, end in sorted(spans, reverse=True)[:_LATEST]:
+        text = text[:begin] + DENIED + text[end:]
     return _NOT_BUT.sub("", text)
 
 
-def _replaced(text: str, begin: int, end: int) -> str:
-    return text[:begin] + DENIED + text[end:]
+def _places(lower: str, mark: str) -> Iterator[int]:
+    place = lower.find(mark)
+    while place >= 0:
+        yield place
+        place = lower.find(mark, place + 1)
+
+
+def _near(pattern: re.Pattern[str], text: str, places: list[int]) -> Iterator[re.Match[str]]:
+    """The matches of a pattern around these places."""
+    begin = end = 0
+    for place in [*sorted(places), len(text) + 1000]:
+        if place - _WINDOW > end:
+            yield from pattern.finditer(text, begin, end)
+            begin = place - _WINDOW
+        begin, end = max(0, begin), place + 60
 
 
 def alternatives(text: str, begin: int) -> list[str]:

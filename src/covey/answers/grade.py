@@ -54,7 +54,7 @@ def answers_agree(prediction: str, gold: str, tags: Tags = TAGS, *, question: st
     target = gold_answer(gold, tags)
     if canonical_number(prediction) == canonical_number(target) != "":
         return Outcome.RIGHT
-    agreed = agree(target, prediction)
+    agreed = agree(target, prediction, question or "")
     if agreed is None or (agreed and question and is_copied(prediction, target, question)):
         return Outcome.UNEVALUATED
     if agreed:

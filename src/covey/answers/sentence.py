@@ -79,6 +79,11 @@ _LABEL = re.compile(r"[^\W\d_](?:[^\W\d_]| ){2,30}:\s+(?=\S)")
 _VALUE = re.compile(r"\d|\\[a-zA-Z(\[]|\$")
 _OPERATOR = re.compile(r"[-+*/^=<>]")
 _OR = re.compile(r"\bor\b(?: (?:more|less|fewer)\b|[^.\n]{0,40}?(?:\d|\\[a-zA-Z]|\([A-J]\)))")
+_CHANGED = re.compile(  # "18 point five", "18 in hex", "18 degrees below zero", "18 half dozen"
+    r"\W*(?:(?:degrees|in|at|too|half) )?(?:point|base|binary|octal|hex|shy|short of|to the|or so|below|above|least"
+    r"|most|few|many|halved|doubled|tripled|squared|cubed|half|(?:ten|hundred|thousand)ths|dozen|times \d|negative)\b"
+)
+_PLAN = re.compile(r"(?:Now,? )?(?:let me|let us|let's)\b(?! know)", re.IGNORECASE)
 _OR_BETWEEN = re.compile(r"[^.\n]{0,30}(?:\. )?\bor\b[^.\n]{0,20}", re.IGNORECASE)
 _OR_ELSE = re.compile(r"(?<=[\w)$}])[.!?] (?:Or|Maybe|Perhaps)\b")
 _ASIDE = re.compile(  # `5 (five)`, but not `5 (or 6)` and `2 (3x - 5)`
@@ -168,6 +173,8 @@ def guessed(text: str, *, tagged: bool = False) -> str | None:
         text = text[lead.end() :] if lead and _VALUE.match(text, lead.end()) else text
         return text if label is None else _at(text[label.end() :])
     sentences = [part for part in _SENTENCES.split(text[-_STATEMENT:]) if part.strip()]
+    if sentences and _PLAN.match(sentences[-1]) and not _IS.search(sentences[-1]):
+        return None
     for sentence in reversed(sentences):
         if value := possibilities(sentence) or _predicate(sentence) or _chosen(sentence):
             return value
@@ -222,7 +229,7 @@ def _beginning(sentence: str) -> str | None:
     value = re.sub(r"(?:[\s,;:(*-]|\b(?:and|or)$)+$", "", sentence[: word.start()] if word else sentence)
     if not _VALUE.search(value) and not _CHOICE.fullmatch(value):
         return None
-    return sentence if _OR.search(sentence, len(value)) else value
+    return sentence if _OR.search(sentence, len(value)) or _CHANGED.match(sentence, len(value)) else value
 
 
 def _states_value(text: str) -> bool:
@@ -333,7 +340,7 @@ def _last(text: str) -> str | None:
         numbers.insert(0, spans.pop())
     values = [text[begin:end].strip() for begin, end in numbers]
     denied = DENIED in text[numbers[-1][1] :] or _is_denied(text, numbers[0][0])
-    return None if denied else ", ".join(values)
+    return None if denied or _CHANGED.match(text, numbers[-1][1]) else ", ".join(values)
 
 
 def _is_denied(text: str, position: int) -> bool:

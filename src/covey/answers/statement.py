@@ -12,7 +12,7 @@ import re
 from collections import deque
 
 from covey.answers.denial import alternatives, without_denied
-from covey.answers.extract import TAGS, Tags, extract_answer_tag, extract_gsm8k
+from covey.answers.extract import TAGS, Tags, extract_answer_tag, extract_boxed, extract_gsm8k
 from covey.answers.maths.latex import unicode_to_latex
 from covey.answers.sentence import PERCENT, guessed, stated
 
@@ -23,7 +23,10 @@ _BOX = re.compile(r"\\(?:(?:begin)?boxed|fbox)\s*\{")
 _BOX_OR_BRACE = re.compile(rf"(?P<box>\\?{_BOX.pattern})|\\.|[{{}}]", re.DOTALL)
 _BARE_BOX = re.compile(r"\\boxed\s*(-?[\w.]+)")
 _LATEX_NOISE = re.compile(r"\\(?:quad|qquad|text\w*|mbox|[,;:! ()\[\]])|[${}\\*]")
-_NOT_READ = re.compile(r"<\|[^|<>]{1,40}\|>.*|I hope (?:it|this) is correct.*|<<[^<>\n]*>>", re.DOTALL)
+_NOT_READ = re.compile(  # what follows the end of a turn, unless it closes a box or tag; a calculator's annotation
+    r"<(?:(?:\|[^|<>]{1,40}\||/s|eos|end_of_turn)>(?:\s|<\|[^|<>]{1,40}\|>)*(?:(?=\\?[})\]$]|</)|.*)|<[^<>\n]*>>)",
+    re.DOTALL,
+)
 _BLANKS = (  # substrings of which one must occur, the pattern, and its replacement
     (("  ", "\t", "\r", "\v", "\f"), re.compile(r"[^\S\n]{2,}|[^\S\n ]"), " "),
     ((" \n", "\n "), re.compile(r" \n ?|\n "), "\n"),
@@ -73,6 +76,12 @@ def after_thinking(text: str, tags: Tags) -> str | None:
     return before + mark + after
 
 
+def final_answer(text: str, tags: Tags = TAGS) -> str | None:
+    r"""The content of the last `<answer>…</answer>` after the thinking, or else of the last `\boxed{…}` there."""
+    after = after_thinking(text, tags) or ""
+    return extract_answer_tag(after, tags.answer) or extract_boxed(after)
+
+
 def marked(text: str) -> str | None:
     r"""The answer in the last boxes, or after the last `####`, of a text without tags."""
     return boxes(text) or (extract_gsm8k(text.rstrip()) if "####" in text else None)
@@ -92,8 +101,9 @@ def _plain(text: str) -> str:
     for marks, pattern, blank in _BLANKS:
         if any(mark in text for mark in marks):
             text = pattern.sub(blank, text)
-    if "<" in text or "I hope" in text:
+    if "<" in text:
         text = _NOT_READ.sub("", text)
+    text = re.sub(r"I hope (?:it|this) is correct.*", "", text, flags=re.DOTALL)
     for mark, pattern in _EMPHASIS:
         if mark in text:
             text = pattern.sub(r"\1", text)

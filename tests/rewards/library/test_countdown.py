@@ -82,6 +82,27 @@ def test_where_the_expression_is_looked_for() -> None:
 
 
 @pytest.mark.parametrize(
+    ("reward", "answer", "gold"),
+    [
+        ("countdown", "8/(3-8/3)", TASK),
+        ("graph_coloring", "B=green", '{"vertices": "AB", "edges": ["AB"], "given": {"A": "red"}}'),
+    ],
+)
+def test_nothing_is_read_inside_thinking(reward: str, answer: str, gold: str) -> None:
+    sample = find(reward, RewardSettings()).sample
+    assert sample
+    for tried in (f"<answer>{answer}</answer>", rf"\boxed{{{answer}}}"):
+        for thinking in (
+            f"<think>{tried}",
+            f"<think>{tried}</think>",
+            f"{tried}</think>",
+            f"<think>{tried}</think>So.",
+        ):
+            assert sample(thinking, {"answer": gold}).outcome is Outcome.UNPARSABLE_PREDICTION
+            assert sample(thinking.replace(tried, "x") + "</think>" + tried, {"answer": gold}).outcome is Outcome.RIGHT
+
+
+@pytest.mark.parametrize(
     "gold",
     [
         "[" * 100_000,

@@ -15,7 +15,7 @@ from covey.answers.maths import budget, final_form, structure, symbolic, values
 from covey.answers.maths.equations import rounds_to_decimal, statement
 from covey.answers.maths.latex import tidy, trim
 from covey.answers.maths.numbers import read_number
-from covey.answers.maths.quantity import measured, units_differ
+from covey.answers.maths.quantity import measured, own, own_words, units_differ
 from covey.answers.maths.readable import is_bounded
 from covey.answers.maths.sets import sets_agree
 
@@ -32,17 +32,23 @@ _COST_OF_RULES = 30
 _depth: ContextVar[int] = ContextVar("depth", default=0)
 
 
-def agree(gold: str, prediction: str) -> bool | None:
-    """Whether two answers are the same; None if they are, and the prediction is not in final form (see
-    `final_form`). They may be any text; the work is bounded."""
+def agree(gold: str, prediction: str, question: str = "") -> bool | None:
+    """Whether two answers are the same; None if they are, and the prediction is not in final form (see `final_form`).
+
+    They may be any text; the work is bounded. What the question counts ("how many pebbles") is a unit too.
+    """
     first, second = tidy(gold), tidy(prediction)
     if not (is_bounded(first) and is_bounded(second)):
         return bool(first) and first == second
     pending: list[str] = []
-    with final_form.required(pending):
-        if _agree(first, second):
-            return True
-    return None if pending and _agree(first, second) else False
+    token = own.set(own_words(first, question))
+    try:
+        with final_form.required(pending):
+            if _agree(first, second):
+                return True
+        return None if pending and _agree(first, second) else False
+    finally:
+        own.reset(token)
 
 
 def _agree(first: str, second: str) -> bool:
@@ -171,11 +177,13 @@ def _both_named(first: structure.Named, second: structure.Named, gold: str, pred
         return same(first.value, second.value) or bool(_equations(gold, prediction))
     call, called = _CALL.fullmatch(one), _CALL.fullmatch(other)
     if call and called and call[1] == called[1]:  # f(n) = … and f(x) = …
-        value = re.sub(rf"(?<![a-zA-Z\\]){called[2]}(?![a-zA-Z])", call[2], second.value)
+        swapped = {call[2]: called[2], called[2]: call[2]}  # so that f(y) = x is not f(x) = x
+        value = _LETTER.sub(lambda letter: swapped.get(letter[0], letter[0]), second.value)
         return same(first.value, value)
     return bool(_equations(gold, prediction))
 
 
+_LETTER = re.compile(r"\\[a-zA-Z]+|[a-zA-Z]")
 _CALL = re.compile(r"([A-Za-z]+)\(([a-zA-Z])\)")
 
 
@@ -210,8 +218,12 @@ def _collections(gold: str, prediction: str) -> bool | None:
         if structure.read_matrix(single) is not None:
             return None
         if len(collection.items) == 1:
-            item = collection.items[0]
-            return collection.opening == "{" and (same(item, prediction) if second is None else same(gold, item))
+            item, brackets = collection.items[0], collection.opening + collection.closing
+            if brackets == "{}":
+                held = r"\emptyset" not in (item, single) and not item.startswith(r"\{")  # the empty set is no element
+            else:  # a Python list of one value
+                held = brackets == "[]" and second is None and (item[0] in "'\"" or symbolic.is_constant(item))
+            return held and (same(item, prediction) if second is None else same(gold, item))
         if collection.ordered and structure.read_named(single) is None:  # (2, 2) is not 2
             return False if symbolic.read(measured(single).core) else None
         named = structure.read_named(single)

@@ -159,7 +159,8 @@ class _Parser:
         begin = self._at
         factors = [self._powered()]
         while goes_on():
-            if self._next[0] in _DIGITS and self._tokens[self._at - 1][0] in _BEFORE_DIGITS:  # not a product: `1 2`
+            after_digits = self._next[0] in _DIGITS and self._tokens[self._at - 1][0] in _BEFORE_DIGITS
+            if after_digits and (factors[-1].op != "pow" or self._tokens[self._at + 1] != "^"):  # `1 2`, not `2^6 3^5`
                 raise _UnreadableError
             factors.append(self._powered())
         if len(factors) > 1 and factors[0] == _number(0):  # 0x48

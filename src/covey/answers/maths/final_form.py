@@ -142,9 +142,10 @@ def is_copied(prediction: str, gold: str, question: str) -> bool:
     return re.search(before + re.escape(piece) + after, _of_question(question)) is not None
 
 
-def has_operator(prediction: str) -> bool:
-    """Whether the question may decide about a prediction, see `is_copied`."""
-    return _OPERATOR.search(_value(prediction)) is not None
+def needs_question(prediction: str) -> bool:
+    """Whether the question may decide about a prediction: it has an operator (see `is_copied`), or words, which may be
+    what the question counts."""
+    return re.search(r"[A-Za-z]{2}", prediction) is not None or _OPERATOR.search(_value(prediction)) is not None
 
 
 def _value(answer: str) -> str:

@@ -107,11 +107,12 @@ _NORMALISATIONS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         (r"\\(?:mathbb|mathbf|mathrm)\s*\{?R\}?(?![a-zA-Z])", r"(-\\infty,\\infty)"),
         (r"(?<![\\a-zA-Z])(pi|sqrt|sin|cos|tan|cot|sec|csc|log|ln|theta|alpha|beta)(?![a-zA-Z])", r"\\\1 "),
         (r"\*\*", "^"),
-        (r"([_^])\s*\{\s*(\w)\s*\}", r"\1\2"),
+        (r"([_^])\s*\{\s*(\w)\s*\}(?!\d)", r"\1\2"),
         (r"(?<=[\d)}])\s*(and|or)(?=[A-Za-z(\\]\s*[(=_])", r" \1 "),  # two answers whose spaces were lost
     )
 )
 _DOUBLED = re.compile(r"\\\\(?=[a-zA-Z%${}!,;()\[\]])")
+_HALVED = re.compile(r"\\(?=[\s\d-])")
 _TEXT = re.compile(
     r"\\(?:text(?:bf|it|rm|sf|normal|tt)?|mbox|hbox|mathrm|mathbf|mathit|mathsf|boldsymbol|bm|operatorname|rm|bf)\s*\{"
 )
@@ -138,6 +139,8 @@ def tidy(text: str) -> str:
     text = text.strip().strip("*")
     if r"\begin{" not in text:
         text = _DOUBLED.sub(r"\\", text)
+    elif r"\\" not in text:  # rows whose backslashes were halved
+        text = _HALVED.sub(r"\\\\", text)
     text = unwrap_text(_ALL_TEXT.sub(r"\1", text))
     for pattern, replacement in _NORMALISATIONS:
         text = pattern.sub(replacement, text)

@@ -61,8 +61,10 @@ _MIXED = re.compile(
     re.ASCII,
 )
 _RECURRING = re.compile(rf"{_SIGN}(\d*)\.(\d*)\\(?:overline|bar|dot)\s*\{{?(\d+)\}}?", re.ASCII)
-_SCALE = re.compile(r"(.*\d)\s*(hundred|thousand|million|billion|trillion)", re.ASCII)
-_SCALES = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12}
+_SCALES = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12, "quadrillion": 15}
+_SCALES |= {"quintillion": 18, "lakh": 5, "crore": 7}
+SCALE = rf"(?:{'|'.join(_SCALES)})s?"
+_SCALE = re.compile(rf"(.*\d)\s*({SCALE})", re.ASCII)
 
 
 @lru_cache(maxsize=4096)
@@ -73,7 +75,7 @@ def read_number(text: str) -> Number | None:
         return None
     if found := _SCALE.fullmatch(text):
         inner = read_number(found[1])
-        return None if inner is None else _shifted(inner, _SCALES[found[2]])
+        return None if inner is None else _shifted(inner, _SCALES[found[2].removesuffix("s")])
     if found := _DECIMAL.fullmatch(text):
         return _decimal(found["sign"], found["digits"])
     if found := _SCIENTIFIC.fullmatch(text):

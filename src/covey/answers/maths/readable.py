@@ -9,7 +9,7 @@ from functools import lru_cache
 from covey.answers.maths import structure, symbolic
 from covey.answers.maths.latex import MAX_LENGTH, tidy, trim
 from covey.answers.maths.numbers import read_number
-from covey.answers.maths.quantity import measured
+from covey.answers.maths.quantity import measured, own, own_words
 
 _WORD = re.compile(r"[A-Za-z][a-z']{3,}(?:-[a-z]+)*")  # of at least four letters: `xyz` may be a product
 _WHOLE_TEXT = re.compile(r"\s*(?:\\text\{[^{}]*\}\s*)+")
@@ -26,7 +26,11 @@ def is_bounded(text: str) -> bool:
 def is_readable(text: str) -> bool:
     """Whether an answer can be compared: it is a number, a word, a choice, mathematics, or a collection of these."""
     text = tidy(text)
-    return is_bounded(text) and _is_readable(text, 0)
+    token = own.set(own_words(text))
+    try:
+        return is_bounded(text) and _is_readable(text, 0)
+    finally:
+        own.reset(token)
 
 
 def _is_readable(text: str, depth: int) -> bool:

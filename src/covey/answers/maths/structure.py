@@ -90,7 +90,7 @@ def read_collection(text: str) -> Collection | None:
     opening, content, closing = inside
     items = _items(content)
     if opening in (r"\{", "{"):
-        if len(items) == 1 and bracketed(items[0]):
+        if len(items) == 1 and bracketed(items[0]) and not (opening == r"\{" and items[0].startswith(r"\{")):
             return read_collection(items[0]) or Collection("{", "}", tuple(items))
         return Collection("{", "}", tuple(items)) if items else None
     if len(items) < 2 and _PAIRS[opening] == closing and opening == "(":

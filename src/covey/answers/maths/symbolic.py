@@ -7,28 +7,22 @@ equals only itself. There is no timer: work is counted (`covey.answers.maths.bud
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import suppress
 from fractions import Fraction
+from itertools import islice
 
 from covey.answers.maths.arithmetic import NoValueError, Value, as_fraction, is_real, is_zero
 from covey.answers.maths.budget import spend
 from covey.answers.maths.evaluation import evaluate
 from covey.answers.maths.expression import Node, parse, uses_imaginary_unit, variables
 from covey.answers.maths.numbers import Number, rounds_to
+from covey.answers.maths.places import Break, Place, breaks, few, many
 
-_POINTS = (
-    (Fraction(61, 97), Fraction(137, 101), Fraction(223, 103)),
-    (Fraction(173, 101), Fraction(43, 103), Fraction(313, 97)),
-    (Fraction(-83, 101), Fraction(127, 107), Fraction(-247, 109)),
-    (Fraction(263, 103), Fraction(-163, 97), Fraction(37, 101)),
-)
-_WHOLE_POINTS = tuple(
-    tuple(map(Fraction, point)) for point in ((7, 4, 3), (12, 5, 8), (3, 7, 12), (5, 11, 17), (2, 9, 20))
-)
-"""For an expression that has no real value between whole numbers: `(-1)^n`, `n!`."""
+_ENOUGH = 3  # places with values
 _HERE = "here "
 _COST_OF_READING = 8.0  # microseconds for a character
 Sides = tuple[Node, Node]
-Place = dict[str, Fraction]
 
 
 def read(text: str) -> Node | None:
@@ -53,8 +47,16 @@ def expressions_agree(gold: Node, prediction: Node) -> bool:
     gap = _difference(gold, prediction)
     if not variables(gold):
         return any(map(is_zero, _values((gap,), {}, uses_imaginary_unit(gap))))
-    found = _at_places((gap,))
-    return bool(found) and all(is_zero(value) for _, (value,) in found)
+    try:
+        return all(is_zero(value) for _, (value,) in _at_places((gold, prediction), (gap,)))
+    except _UndecidedError:
+        with suppress(_UndecidedError):
+            return _normal(gold) == _normal(prediction)
+        return False
+
+
+class _UndecidedError(Exception):
+    """Too few places tell whether two expressions agree."""
 
 
 def relations_agree(gold: Sides, prediction: Sides, same_direction: bool | None = None) -> bool:
@@ -67,8 +69,14 @@ def relations_agree(gold: Sides, prediction: Sides, same_direction: bool | None 
     first, second = _difference(*gold), _difference(*prediction)
     if not variables(first) or variables(first) != variables(second):
         return False
-    found = _at_places((first, second))
-    if not found or any(is_zero(value) for _, values in found for value in values):
+    try:
+        found = list(_at_places((first, second), (first, second)))
+    except _UndecidedError:
+        return False
+    if any(is_zero(one) != is_zero(other) for _, (one, other) in found):
+        return False
+    found = [(place, values) for place, values in found if not is_zero(values[0])]
+    if len(found) < _ENOUGH:
         return False
     (here, (one, other)), *elsewhere = found
     for there, _ in elsewhere:  # first(there) * second(here) = first(here) * second(there)
@@ -94,7 +102,7 @@ def matches_decimal(expression: Node, number: Number) -> bool | None:
     if number.places is None or variables(expression):
         return None
     try:
-        gap = evaluate(_difference(expression, Node("number", value=number.value)))
+        gap = evaluate(_difference(expression, _number(number.value)))
     except NoValueError:
         return False
     if is_zero(gap):
@@ -119,16 +127,63 @@ def _difference(left: Node, right: Node) -> Node:
     return Node("add", (left, Node("neg", (right,))))
 
 
-def _at_places(nodes: tuple[Node, ...]) -> list[tuple[Place, tuple[Value, ...]]]:
-    """Places at which all of these expressions have values, with the values; empty if there are fewer than two."""
-    names = sorted({name for node in nodes for name in variables(node)})
+def _at_places(sides: Sides, nodes: tuple[Node, ...]) -> Iterator[tuple[Place, tuple[Value, ...]]]:
+    """Places at which all of these expressions, made of the two sides, have values, with the values.
+
+    Raises:
+        _UndecidedError: there are too few of them, or none on one side of a breakpoint where only one side has a value.
+    """
     imaginary = any(map(uses_imaginary_unit, nodes))
-    for points in (_POINTS, _WHOLE_POINTS):
-        places: list[Place] = [{name: point[i % 3] + i // 3 for i, name in enumerate(names)} for point in points]
-        found = [(place, values) for place in places if (values := _values(nodes, place, imaginary))]
-        if len(found) > 1:
-            return found
-    return []
+    found = [list(breaks(side)) for side in sides]
+    if not any(found):
+        simple = [(place, values) for place in few(sides) if (values := _values(nodes, place, imaginary))]
+        if len(simple) >= _ENOUGH:
+            yield from simple
+            return
+    shared: list[Place] = []
+    alone: tuple[list[Place], list[Place]] = ([], [])
+    for place in many(sides, [one for several in found for one in several]):
+        if values := _values(nodes, place, imaginary):
+            shared.append(place)
+            yield place, values
+        else:
+            for side, places in zip(sides, alone, strict=True):
+                places += [place] if _values((side,), place, imaginary) else []
+    edges = [one for one in (*found[0], *found[1]) if not one.piece]
+    clear = (place for place in shared if all(one.cell(place) is not None for one in edges))
+    pieces = [(one, places) for several, places in zip(found, alone, strict=True) for one in several if one.piece]
+    if len(list(islice(clear, _ENOUGH))) < _ENOUGH or any(_hides(one, shared, places) for one, places in pieces):
+        raise _UndecidedError
+
+
+def _hides(one: Break, shared: list[Place], alone: list[Place]) -> bool:
+    """Whether the places that both sides share lie in one cell, and some of one side alone in another."""
+    cells = {one.cell(place) for place in (shared if alone else ())} - {None}
+    return len(cells) < 2 and bool({one.cell(place) for place in alone} - {None} - cells)
+
+
+def _normal(node: Node) -> Node:
+    """The same node for expressions that differ in the order of terms and factors, or in how they write constants,
+    quotients, roots and signs."""
+    if node.op == "valueless":  # the order of what follows a sum or limit may matter
+        raise _UndecidedError
+    value = None if variables(node) else next(iter(_values((node,), {}, False)), None)
+    if isinstance(value, Fraction):
+        return _number(value)
+    op, args = node.op, [_normal(part) for part in node.args]
+    if op == "neg":
+        op, args = "mul", [_number(Fraction(-1)), *args]
+    elif op == "div":
+        op, args = "mul", [args[0], _normal(Node("pow", (args[1], _number(Fraction(-1)))))]
+    elif op == "root":
+        op, args = "pow", [args[0], _normal(Node("div", (_number(Fraction(1)), args[1])))]
+    if op in ("add", "mul", "max", "min", "gcd", "lcm"):
+        args = sorted((part for arg in args for part in (arg.args if arg.op == op else (arg,))), key=repr)
+    return Node(op, tuple(args), node.value)
+
+
+def _number(value: Fraction) -> Node:
+    return Node("number", value=value)
 
 
 def _values(nodes: tuple[Node, ...], place: Place, imaginary: bool) -> tuple[Value, ...]:

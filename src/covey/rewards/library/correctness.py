@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Any
 
 from covey.answers import Outcome, extract_prediction, grade_exact, grade_math
-from covey.answers.maths.final_form import has_operator
+from covey.answers.maths.final_form import needs_question
 from covey.rewards.reward import Graded, gold_text, last_user_message
 from covey.rewards.settings import RewardSettings
 
@@ -63,7 +63,7 @@ def accuracy_key(text: str, row: Mapping[str, Any], settings: RewardSettings) ->
     prediction = extract_prediction(text, settings.tags)
     if prediction is None or len(gold) + len(prediction) > _MAX_KEY:
         return None
-    question = last_user_message(row.get("prompt")) if has_operator(prediction) else ""
+    question = last_user_message(row.get("prompt")) if needs_question(prediction) else ""
     return None if len(question) > _MAX_QUESTION else (gold, prediction, question)
 
 

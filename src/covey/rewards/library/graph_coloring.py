@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from covey.answers import Outcome, extract_answer_tag, extract_boxed
+from covey.answers import Outcome, final_answer
 from covey.answers.tasks.graph_coloring import (
     UnreadableColoringError,
     full_coloring,
@@ -21,8 +21,9 @@ from covey.rewards.settings import RewardSettings
 def graph_coloring(text: str, row: Mapping[str, Any], settings: RewardSettings) -> Graded:
     r"""1 where the completion gives every asked vertex one of three colours and no edge joins two of a colour, else 0.
 
-    The answer is the content of the last `<answer>…</answer>`, or else of the last `\boxed{…}`: vertices with their
-    colours, as `A=red B=green`, `A: red, B: green` or `A=r B=g`. Given vertices may be repeated in their own colours.
+    The answer is the content of the last `<answer>…</answer>` after the thinking, or else of the last `\boxed{…}`:
+    vertices with their colours, as `A=red B=green`, `A: red, B: green` or `A=r B=g`. Given vertices may be repeated in
+    their own colours.
 
     The gold answer is `{"vertices": "ABC", "edges": ["AB"], "given": {"A": "red"}}`, as JSON or as a mapping; any right
     colouring counts. Its mode is the colouring of all vertices.
@@ -33,7 +34,7 @@ def graph_coloring(text: str, row: Mapping[str, Any], settings: RewardSettings) 
     graph = read_graph(gold_value(row))
     if graph is None:
         return Graded(None, Outcome.UNPARSABLE_GOLD)
-    answer = extract_answer_tag(text, settings.tags.answer) or extract_boxed(text)
+    answer = final_answer(text, settings.tags)
     try:
         colors = read_coloring(answer or "")
     except UnreadableColoringError:
