@@ -7,6 +7,8 @@ from collections.abc import Callable
 from fractions import Fraction
 from math import ceil, floor, gcd
 
+import pytest
+
 from covey.answers.maths.agreement import agree
 
 Function = Callable[[Fraction], Fraction]
