@@ -10,14 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 from fractions import Fraction
-from itertools import islice
 
 from covey.answers.maths.arithmetic import NoValueError, Value, as_fraction, is_real, is_zero
 from covey.answers.maths.budget import spend
 from covey.answers.maths.evaluation import evaluate
 from covey.answers.maths.expression import Node, parse, uses_imaginary_unit, variables
 from covey.answers.maths.numbers import Number, rounds_to
-from covey.answers.maths.places import Break, Place, breaks, few, many
+from covey.answers.maths.places import PIECES, Place, breaks, few, many, uses
 
 _ENOUGH = 3  # places with values
 _HERE = "here "
@@ -131,35 +130,26 @@ def _at_places(sides: Sides, nodes: tuple[Node, ...]) -> Iterator[tuple[Place, t
     """Places at which all of these expressions, made of the two sides, have values, with the values.
 
     Raises:
-        _UndecidedError: there are too few of them, or none on one side of a breakpoint where only one side has a value.
+        _UndecidedError: there are too few of them, or a function with pieces has values where the other side has none.
     """
     imaginary = any(map(uses_imaginary_unit, nodes))
-    found = [list(breaks(side)) for side in sides]
-    if not any(found):
+    found = [at for side in sides for at in breaks(side)]
+    if not found:
         simple = [(place, values) for place in few(sides) if (values := _values(nodes, place, imaginary))]
         if len(simple) >= _ENOUGH:
             yield from simple
             return
-    shared: list[Place] = []
-    alone: tuple[list[Place], list[Place]] = ([], [])
-    for place in many(sides, [one for several in found for one in several]):
+    shared = 0
+    beside, on = many(sides, found)
+    for place in beside:
         if values := _values(nodes, place, imaginary):
-            shared.append(place)
+            shared += 1
             yield place, values
-        else:
-            for side, places in zip(sides, alone, strict=True):
-                places += [place] if _values((side,), place, imaginary) else []
-    edges = [one for one in (*found[0], *found[1]) if not one.piece]
-    clear = (place for place in shared if all(one.cell(place) is not None for one in edges))
-    pieces = [(one, places) for several, places in zip(found, alone, strict=True) for one in several if one.piece]
-    if len(list(islice(clear, _ENOUGH))) < _ENOUGH or any(_hides(one, shared, places) for one, places in pieces):
+        elif any(uses(side, PIECES) and _values((side,), place, imaginary) for side in sides):
+            raise _UndecidedError
+    yield from ((place, values) for place in on if (values := _values(nodes, place, imaginary)))
+    if shared < _ENOUGH:
         raise _UndecidedError
-
-
-def _hides(one: Break, shared: list[Place], alone: list[Place]) -> bool:
-    """Whether the places that both sides share lie in one cell, and some of one side alone in another."""
-    cells = {one.cell(place) for place in (shared if alone else ())} - {None}
-    return len(cells) < 2 and bool({one.cell(place) for place in alone} - {None} - cells)
 
 
 def _normal(node: Node) -> Node:
