@@ -27,7 +27,7 @@ _WHOLE_NAMES = frozenset("jkmnKMN")  # whole numbers, if anything is rounded
 _FEW = ((1, 4), (1, 4), (-3, 3), (-9, 0), (100, 300))
 _MANY = ((-6, 25), (-6, 25), (-10, 0), (0, 100), (-100, 0), (0, 1000), (-1000, 0), (0, 10**4), (-(10**4), 0))
 _FAR = ((0, 1), (1, 5), (10, 90), (200, 900), (2000, 9000))
-_STEPS = range(-2, 4)
+_STEPS = range(-1, 3)
 _STARTS = tuple(map(Fraction, (-1000, 0, 1000)))
 _MOST_CUTS = 40
 _MOST_PASSES = 32
@@ -64,7 +64,7 @@ def many(nodes: Sequence[Node], found: Sequence[Node]) -> tuple[list[Place], lis
     """Places on both sides of each breakpoint, whole and not, of both signs, small and large; and those on one."""
     random, names = _start(nodes)
     whole = {name for name in names if name[:1] in _WHOLE_NAMES and any(uses(node, _ROUNDING) for node in nodes)}
-    drawn = [{name: _between(random, *ends) for name in names} for ends in _MANY * 4]
+    drawn = [{name: _between(random, *ends) for name in names} for ends in _MANY * 3]
     beside = [*drawn, *({name: Fraction(math.floor(value)) for name, value in place.items()} for place in drawn)]
     on: list[Place] = []
     for base in (few(nodes)[0], drawn[-1]):
@@ -112,10 +112,9 @@ def _roots(node: Node, name: str, base: Place, start: Fraction) -> Iterator[Frac
     for step in _STEPS:
         (before, value), (one, other) = first, (start, start + 1)
         for _ in range(_MOST_PASSES):
-            if before is None or value is None or before == value:
-                break
             if value == step or one == other:
                 yield other
+            if before is None or value is None or before == value or value == step:
                 break
             nearer = other - (value - step) * (other - one) / (value - before)
             one, other = other, nearer.limit_denominator(10**6)
