@@ -79,24 +79,37 @@ _AFTER = re.compile(  # has a mark
     r"|(?: which| that)? (?:is|was|would be|turns out to be|has been|(?:can|must|should|has to) be|(?P<are2>are|were))"
     rf" (?:\w+ly |also )?{_WRONG}| was (?:my|our|the) (?:first|initial|original|earlier) (?:guess|answer|thought)\b)"
 )
-_BEFORE_MARKS = "never neither nor_ except other_than thing_but avoid deny denie doubt nowhere nothing_like differ" + (
-    " no_way no_means hardly instead_of rather_than \\ne negative_"
+_MARKS = (
+    *("never", "neither", "nor ", "except", "other than", "thing but", "avoid", "deny", "denie", "doubt", "nowhere"),
+    *(
+        "nothing like",
+        "differ",
+        "no way",
+        "no means",
+        "hardly",
+        "instead of",
+        "rather than",
+        "\\ne",
+        "negative ",
+        "n't",
+    ),
+    *("not", "rul", "reject", "discard", "dismiss", "disprov", "refu", "exclud", "eliminat", "far from", "wrong"),
+    *("incorrect", "unlikely", "improbable", "impossible", "false", "untrue", "absurd", "mistake", "error", "discount"),
+    *(
+        "silly",
+        "foolish",
+        "? ",
+        "too ",
+        "trap",
+        "inconsistent",
+        "question",
+        "fail",
+        "contradict",
+        "violate",
+        "nonsense",
+    ),
+    "invalid",
 )
-_BOTH_MARKS = "n't not rul reject discard dismiss disprov refu exclud eliminat far_from wrong incorrect unlikely" + (
-    " improbable impossible false untrue absurd mistake error discount silly foolish"
-)
-_AFTER_MARKS = "?_ too_ trap inconsistent question fail contradict violate nonsense invalid"
-_FRAME_MARKS = frozenset(("wrong", "mistake", "false", "incorrect", "contradict", "impossible", "absurd", "error"))
-_OPPOSED_MARKS = frozenset(("not", "n't", "fail"))  # after "but"
-_MARKS = {
-    mark.replace("_", " "): (marks is not _AFTER_MARKS, marks is not _BEFORE_MARKS)
-    for marks in (_BEFORE_MARKS, _BOTH_MARKS, _AFTER_MARKS)
-    for mark in marks.split()
-}
-_FIRST_LETTERS = frozenset(
-    ("anyt", "ever", "cann", "rule", "ruli", "not.", "not,", "not;", "not!", *(mark.split()[0][:4] for mark in _MARKS))
-)
-_BLANKS = str.maketrans("(>*", "   ")
 _NO = re.compile(r"(?:\W|</\w+>)*\?\s*No\b")
 _OTHER = re.compile(r"(?i:thing but|except|other than)\W*(?:<\w+>)?$")
 _NOT_BUT = re.compile(rf"\bnot {DENIED},? but (?:rather |instead )?")  # "not 6 but 5" states 5
@@ -117,23 +130,19 @@ def without_denied(text: str) -> str:
     if "negative " in text or "minus " in text:
         text = _NEGATIVE.sub(lambda found: (found[1] or "") + "-", text)
     lower = text.lower()
-    words = {word[:4] for word in lower.translate(_BLANKS).split()}  # cheaper than to search for every mark
-    if words.isdisjoint(_FIRST_LETTERS) and "n't" not in lower and "? " not in lower and "\\ne" not in lower:
-        return text
+    places = sorted(place for mark in _MARKS for place in _places(lower, mark))
     found: list[re.Match[str]] = []
-    marks = [(place, mark) for mark in _MARKS for place in _places(lower, mark)]
-    for match in filter(None, (_BEFORE.match(text, place) for place, mark in marks if _MARKS[mark][0])):
+    for match in filter(None, (_BEFORE.match(text, place) for place in places)):
         plain = match["box"] or match["not"] or match.group().startswith("n't")
         asked = match["but"] and _NO.match(text, match.end())
         if plain or not (asked or _CANCELLED.search(text[max(0, match.start() - 60) : match.start()])):
             found.append(match)
-    opposed = "but " in lower or "however" in lower or " yet" in lower
-    taken_back = _FRAME_MARKS | _OPPOSED_MARKS if opposed else _FRAME_MARKS
-    found += _near(_FRAME, text, [place for place, mark in marks if mark in taken_back])
-    for match in _near(_AFTER, text, [place for place, mark in marks if _MARKS[mark][1]]):
-        many = (match["are"] or match["are2"]) and any(c.isdigit() for c in match["value"])
-        if not many and not _OTHER.search(text, max(0, match.start() - 40), match.start()):
-            found.append(match)
+    for begin, end in _windows(places):
+        found += _FRAME.finditer(text, begin, end)
+        for match in _AFTER.finditer(text, begin, end):
+            many = (match["are"] or match["are2"]) and any(c.isdigit() for c in match["value"])
+            if not many and not _OTHER.search(text, max(0, match.start() - 40), match.start()):
+                found.append(match)
     spans = {match.span("value" if match["value"] else "box") for match in found}
     for begin, end in sorted(spans, reverse=True)[:_LATEST]:
         text = text[:begin] + DENIED + text[end:]
@@ -147,14 +156,15 @@ def _places(lower: str, mark: str) -> Iterator[int]:
         place = lower.find(mark, place + 1)
 
 
-def _near(pattern: re.Pattern[str], text: str, places: list[int]) -> Iterator[re.Match[str]]:
-    """The matches of a pattern around these places."""
+def _windows(places: list[int]) -> Iterator[tuple[int, int]]:
+    """The stretches of a text around these places, of which those that overlap are one."""
     begin = end = 0
-    for place in [*sorted(places), len(text) + 1000]:
+    for place in places:
         if place - _WINDOW > end:
-            yield from pattern.finditer(text, begin, end)
+            yield begin, end
             begin = place - _WINDOW
-        begin, end = max(0, begin), place + 60
+        end = place + 60
+    yield max(0, begin), end
 
 
 def alternatives(text: str, begin: int) -> list[str]:

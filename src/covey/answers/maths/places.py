@@ -26,11 +26,12 @@ _LIMITED = frozenset(("root", "ln", "log", "asin", "acos", "asec", "acsc", "acos
 _WHOLE_NAMES = frozenset("jkmnKMN")  # whole numbers, if anything is rounded
 _FEW = ((1, 4), (1, 4), (-3, 3), (-9, 0), (100, 300))
 _MANY = ((-6, 25), (-6, 25), (-10, 0), (0, 100), (-100, 0), (0, 1000), (-1000, 0), (0, 10**4), (-(10**4), 0))
-_FAR = ((0, 1), (1, 5), (10, 90), (200, 900), (2000, 9000))
-_STEPS = range(-1, 3)
+_FAR = ((0, 1), (1, 9), (10, 900))
+_STEPS = range(-1, 2)
 _STARTS = tuple(map(Fraction, (-1000, 0, 1000)))
 _MOST_CUTS = 40
 _MOST_PASSES = 32
+_FARTHEST = 10**6
 
 
 def uses(node: Node, operations: Collection[str]) -> bool:
@@ -67,7 +68,7 @@ def many(nodes: Sequence[Node], found: Sequence[Node]) -> tuple[list[Place], lis
     drawn = [{name: _between(random, *ends) for name in names} for ends in _MANY * 3]
     beside = [*drawn, *({name: Fraction(math.floor(value)) for name, value in place.items()} for place in drawn)]
     on: list[Place] = []
-    for base in (few(nodes)[0], drawn[-1]):
+    for base in (few(nodes)[0], drawn[-1])[: len(names)]:
         base = {name: Fraction(math.floor(value)) if name in whole else value for name, value in base.items()}
         for name in names:
             cuts = _cuts(found, name, base)
@@ -111,10 +112,10 @@ def _roots(node: Node, name: str, base: Place, start: Fraction) -> Iterator[Frac
     first = _real(node, {**base, name: start}), _real(node, {**base, name: start + 1})
     for step in _STEPS:
         (before, value), (one, other) = first, (start, start + 1)
-        for _ in range(_MOST_PASSES):
+        for _ in range(_MOST_PASSES if value and value.denominator < 2**64 else 3):  # an inexact value costs far more
             if value == step or one == other:
                 yield other
-            if before is None or value is None or before == value or value == step:
+            if before is None or value is None or value in (before, step) or abs(other) > _FARTHEST:
                 break
             nearer = other - (value - step) * (other - one) / (value - before)
             one, other = other, nearer.limit_denominator(10**6)

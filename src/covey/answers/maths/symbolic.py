@@ -133,7 +133,7 @@ def _at_places(sides: Sides, nodes: tuple[Node, ...]) -> Iterator[tuple[Place, t
         _UndecidedError: there are too few of them, or a function with pieces has values where the other side has none.
     """
     imaginary = any(map(uses_imaginary_unit, nodes))
-    found = [at for side in sides for at in breaks(side)]
+    found = list(dict.fromkeys(at for side in sides for at in breaks(side)))
     if not found:
         simple = [(place, values) for place in few(sides) if (values := _values(nodes, place, imaginary))]
         if len(simple) >= _ENOUGH:
