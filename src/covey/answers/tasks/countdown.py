@@ -30,7 +30,7 @@ def evaluate(expression: str) -> tuple[Fraction, list[Fraction], Fraction | None
     """The value of an arithmetic expression, its numbers from left to right, and the value after its equals sign.
 
     Raises:
-        UnreadableExpressionError: it is not arithmetic, or longer than 1000 characters.
+        UnreadableExpressionError: it is not arithmetic, or longer than 500 characters.
         ZeroDivisionError: it divides by zero.
     """
     numbers: list[Fraction] = []
@@ -197,7 +197,7 @@ def _shapes(count: int) -> _Shapes:
             shapes.made.append(None)
         halves = [(one, subset ^ one) for one in range(1, subset) if one & subset == one and one < subset ^ one]
         pairs = [pair for one, other in halves for pair in product(places[one], places[other])]
-        for operator, left, right in [way for pair in pairs for way in _ways_to_join(*pair)]:
+        for operator, left, right in [way for a, b in pairs for way in (*((o, a, b) for o in "+-*/"), ("/", b, a))]:
             form = _APPLY[operator](forms[left], forms[right])
             at = known.setdefault(form.text, len(forms))
             join = _Join(operator, left, right, at, at < len(forms) and form.sign != forms[at].sign)
@@ -211,11 +211,6 @@ def _shapes(count: int) -> _Shapes:
     shapes.last = places[(1 << count) - 1]
     shapes.all_ways = shapes.ways([None] * len(forms))
     return shapes
-
-
-def _ways_to_join(left: int, right: int) -> Iterator[tuple[str, int, int]]:
-    yield from ((operator, left, right) for operator in "+-*/")
-    yield "/", right, left
 
 
 def _inverts(join: _Join | None, forms: Sequence[Form]) -> bool:

@@ -4,12 +4,6 @@ Two expressions are one answer if one becomes the other by changing the order of
 that make no difference, and by moving signs: `3+5`, `5+3` and `(5)+3` are one; so are `8-(3-2)` and `8-3+2`, `6/(3/2)`
 and `6*2/3`, `(4-1)*(2-5)` and `(1-4)*(5-2)`. Nothing is multiplied out or worked out: `2*1` and `2/1` stay two answers,
 and so do `2*3+2*4` and `2*(3+4)`.
-
-The grammar:
-
-    sum     = product { ("+" | "-") product }
-    product = signed { ("*" | "/") signed }
-    signed  = [ "+" | "-" ] signed | number | "(" sum ")"
 """
 
 from __future__ import annotations
@@ -19,23 +13,15 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from decimal import Context, Decimal
 from fractions import Fraction
-from typing import Any, Generic, Protocol, Self, TypeVar
+from typing import Protocol, Self, TypeVar
 
-_MAX_LENGTH = 1000  # characters of an expression
-_MAX_DEPTH = 100  # parentheses and signs within each other
-_TOKEN = re.compile(r"\s*(?:(\d{1,18}(?:\.\d{1,18})?)(?![\d.])|([-+*/()]))", re.ASCII)
-_SIGNS = str.maketrans(
-    {
-        "\N{MULTIPLICATION SIGN}": "*",
-        "\N{MIDDLE DOT}": "*",
-        "\N{DOT OPERATOR}": "*",
-        "\N{ASTERISK OPERATOR}": "*",
-        "\N{DIVISION SIGN}": "/",
-        "\N{DIVISION SLASH}": "/",
-        "\N{MINUS SIGN}": "-",
-        "\N{EN DASH}": "-",
-    }
+from covey.answers.maths.expression import Node, parse
+
+_NUMBER_TEXT = r"\d{1,18}(?:\.\d{1,18})?(?![\d.])"
+_ARITHMETIC = re.compile(  # numbers between operators: neither a product without its sign nor a power
+    rf"(?:[-+(\s]{{0,100}}{_NUMBER_TEXT}[)\s]*(?:[-+*/](?=.)|$))+", re.ASCII | re.DOTALL
 )
+_SIGNS = str.maketrans("\u00d7\u00b7\u22c5\u2217\u00f7\u2215\u2212\u2013", "****//--")
 _LATEX = {r"\times": "*", r"\cdot": "*", r"\div": "/", r"\left": "", r"\right": "", "$": ""}
 
 
@@ -65,16 +51,26 @@ def read(expression: str, number: Callable[[Fraction], T]) -> tuple[T, str | Non
             `Form.of` its canonical form.
 
     Raises:
-        UnreadableExpressionError: it is not arithmetic, or longer than 1000 characters.
+        UnreadableExpressionError: it is not arithmetic, or longer than 500 characters.
         ZeroDivisionError: it divides by zero; only where values are computed.
     """
-    if len(expression) > _MAX_LENGTH:
-        raise UnreadableExpressionError
     plain = expression.translate(_SIGNS)
     for mark, meant in _LATEX.items():
         plain = plain.replace(mark, meant)
-    formula, equals, right = plain.partition("=")
-    return _Parser(formula, number).whole(), right if equals else None
+    formula, equals, right = plain.strip().partition("=")
+    node = parse(formula.rstrip()) if _ARITHMETIC.fullmatch(formula) else None
+    if node is None:
+        raise UnreadableExpressionError
+    return _folded(node, number), right if equals else None
+
+
+def _folded(node: Node, number: Callable[[Fraction], T]) -> T:
+    if isinstance(node.value, Fraction):
+        return number(node.value)
+    found, *others = (_folded(part, number) for part in node.args)
+    for other in others:
+        found = found + other if node.op == "add" else found * other if node.op == "mul" else found / other
+    return -found if node.op == "neg" else found
 
 
 def canonical(expression: str) -> str:
@@ -155,17 +151,13 @@ class Form:
 
 def _sum(terms: Iterable[Form]) -> Form:
     """The sum of terms that are no sums."""
-    plain, mirrored = (sorted(way, key=_order) for way in _both_ways(terms))
+    plain = sorted(terms, key=_order)
+    mirrored = sorted((-term for term in plain), key=_order)
     texts, other = _sum_text(plain), _sum_text(mirrored)
     even = texts == other
     if not even and ([-t.sign for t in plain], texts) > ([-t.sign for t in mirrored], other):
         return Form(_SUM, other, -1, (tuple(mirrored), ()))
     return Form(_SUM, texts, 1, (tuple(plain), ()), even)
-
-
-def _both_ways(terms: Iterable[Form]) -> tuple[list[Form], list[Form]]:
-    kept = list(terms)
-    return kept, [-term for term in kept]
 
 
 def _product(sign: int, above: Iterable[Form], below: Iterable[Form]) -> Form:
@@ -187,70 +179,3 @@ def _factor(form: Form) -> str:
 
 def _sum_text(terms: Iterable[Form]) -> str:
     return "".join(("+" if term.sign > 0 else "-") + term.text for term in terms).removeprefix("+")
-
-
-class _Parser(Generic[T]):
-    """Reads one expression from left to right, one method for each rule of the grammar."""
-
-    def __init__(self, formula: str, number: Callable[[Fraction], T]) -> None:
-        self._tokens = _tokens(formula)
-        self._number = number
-        self._next = 0
-        self._depth = 0
-
-    def whole(self) -> T:
-        value = self._sum()
-        if self._peek() is not None:
-            raise UnreadableExpressionError
-        return value
-
-    def _sum(self) -> T:
-        value = self._product()
-        while (operator := self._peek()) in ("+", "-"):
-            self._next += 1
-            other = self._product()
-            value = value + other if operator == "+" else value - other
-        return value
-
-    def _product(self) -> T:
-        value = self._signed()
-        while (operator := self._peek()) in ("*", "/"):
-            self._next += 1
-            other = self._signed()
-            value = value * other if operator == "*" else value / other
-        return value
-
-    def _signed(self) -> T:
-        token = self._peek()
-        self._next += 1
-        if isinstance(token, Fraction):
-            return self._number(token)
-        self._depth += 1
-        if token is None or token not in "+-(" or self._depth > _MAX_DEPTH:
-            raise UnreadableExpressionError
-        if token == "(":
-            value = self._sum()
-            if self._peek() != ")":
-                raise UnreadableExpressionError
-            self._next += 1
-        else:
-            value = self._signed() if token == "+" else -self._signed()
-        self._depth -= 1
-        return value
-
-    def _peek(self) -> Any:
-        return self._tokens[self._next] if self._next < len(self._tokens) else None
-
-
-def _tokens(formula: str) -> list[Fraction | str]:
-    found: list[Fraction | str] = []
-    formula = formula.strip()
-    position = 0
-    while position < len(formula):
-        token = _TOKEN.match(formula, position)
-        if token is None:
-            raise UnreadableExpressionError
-        number, sign = token.groups()
-        found.append(Fraction(number) if number else sign)
-        position = token.end()
-    return found
