@@ -1,15 +1,18 @@
 r"""Sets of real numbers: unions, intersections and differences of intervals and points.
 
-The ends of all intervals divide the real line into points and gaps; a set is a list of these.
+The ends of all intervals divide the real line into points and gaps; two sets are equal if the same of these belong to
+both.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from fractions import Fraction
+from itertools import pairwise
+from typing import NamedTuple
 
 from covey.answers.maths import final_form, structure
-from covey.answers.maths.symbolic import expressions_agree, read, real_value
+from covey.answers.maths.symbolic import real_value
 
 _OPERATORS: dict[str, Callable[[bool, bool], bool]] = {
     r"\cup": lambda left, right: left or right,
@@ -17,12 +20,15 @@ _OPERATORS: dict[str, Callable[[bool, bool], bool]] = {
     r"\setminus": lambda left, right: left and not right,
     r"\backslash": lambda left, right: left and not right,
 }
-_INFINITE = {r"\infty": float("inf"), r"-\infty": float("-inf")}
-_NEAR = Fraction(1, 2**120)
+_INFINITE = {r"\infty": Fraction(2**100_000), r"-\infty": Fraction(-(2**100_000))}  # beyond all that is computed
+_PRECISION = 2**450  # values that differ by less are one: they are computed with more bits than that
 _MAX_PARTS = 64
-End = tuple[Fraction | float, str]  # its computed value, and its text, which tells close ones apart
-Interval = tuple[End, End, bool, bool]  # from, to, and whether the ends belong to it
-Tree = Interval | tuple[str, "Tree", "Tree"]
+
+
+class _Set(NamedTuple):
+    ends: dict[Fraction, str]
+    """Its ends, each with its text."""
+    holds: Callable[[Fraction], bool]
 
 
 def sets_agree(gold: str, prediction: str) -> bool | None:
@@ -33,112 +39,81 @@ def sets_agree(gold: str, prediction: str) -> bool | None:
     first, second = _read(gold), _read(prediction)
     if first is None or second is None:
         return None
-    ours, theirs = _ends(first), _ends(second)
-    ends = _distinct(ours + theirs)
-    if _members(first, ends) != _members(second, ends):
+    ends = sorted({*first.ends, *second.ends})
+    gaps = [(low + high) / 2 for low, high in pairwise(ends)]
+    if any(first.holds(place) != second.holds(place) for place in (*ends, *gaps)):
         return False
-    equal = [(text, mine) for end, text in theirs for value, mine in ours if value == end and mine != text]
-    return all(final_form.admits(mine, text) for text, mine in equal)
+    texts = [(text, second.ends.get(end, text)) for end, text in first.ends.items()]
+    return all(mine == text or final_form.admits(mine, text) for mine, text in texts)
 
 
 def _is_composed(text: str) -> bool:
     return any(token in _OPERATORS or token == r"\ne" for _, token in structure.top_level(text))
 
 
-def _read(text: str) -> Tree | None:
+def _read(text: str) -> _Set | None:
     parts = structure.split(text, r"\in")
     if len(parts) == 2 and structure.is_name(parts[0]):
         text = parts[1]
     without = structure.split(text, r"\ne")
     if len(without) == 2 and structure.is_name(without[0]):
-        points = _union([_interval(value, value, "[", "]") for value in structure.split(without[1], ",", "or", "and")])
-        everything: Tree = ((float("-inf"), ""), (float("inf"), ""), False, False)
-        return None if points is None else (r"\setminus", everything, points)
+        points = [_interval(value, value, "[", "]") for value in structure.split(without[1], ",", "or", "and")]
+        return _joined([_interval(r"-\infty", r"\infty", "(", ")"), *points], [r"\setminus"] * len(points))
     return _composed(text, 0)
 
 
-def _composed(text: str, depth: int) -> Tree | None:
+def _composed(text: str, depth: int) -> _Set | None:
     operators = [(place, token) for place, token in structure.top_level(text) if token in _OPERATORS]
     if len(operators) > _MAX_PARTS or depth > 6:
         return None
-    begin, pending, found = 0, "", None
-    for place, token in (*operators, (len(text), "")):
-        part = _simple(text[begin:place].strip(), depth)
-        if part is None:
-            return None
-        found = part if found is None else (pending, found, part)
-        begin, pending = place + len(token), token
-    return found
+    begins = [0, *(place + len(token) for place, token in operators)]
+    ends = [*(place for place, _ in operators), len(text)]
+    parts = [_simple(text[begin:end].strip(), depth) for begin, end in zip(begins, ends, strict=True)]
+    return _joined(parts, [token for _, token in operators])
 
 
-def _simple(text: str, depth: int) -> Tree | None:
+def _joined(parts: Sequence[_Set | None], operators: Sequence[str]) -> _Set | None:
+    """Several sets as one, from left to right."""
+    known = [part for part in parts if part is not None]
+    if not known or len(known) < len(parts) or len(parts) > _MAX_PARTS + 1:
+        return None
+
+    def holds(place: Fraction) -> bool:
+        found = known[0].holds(place)
+        for operator, part in zip(operators, known[1:], strict=True):
+            found = _OPERATORS[operator](found, part.holds(place))
+        return found
+
+    return _Set({end: text for part in known for end, text in part.ends.items()}, holds)
+
+
+def _simple(text: str, depth: int) -> _Set | None:
     if text == r"\emptyset":
-        return (Fraction(0), "0"), (Fraction(0), "0"), False, False
+        return _Set({}, lambda place: False)
     inside = structure.bracketed(text)
     if inside is None:
-        region = structure.read_region(text)
-        return _union([_interval(one.low, one.high, one.opening, one.closing) for one in region[1]]) if region else None
+        regions = (structure.read_region(text) or ("", []))[1]
+        intervals = [_interval(one.low, one.high, one.opening, one.closing) for one in regions]
+        return _joined(intervals, [r"\cup"] * (len(intervals) - 1))
     opening, content, closing = inside
     items = structure.split(content, ",")
     if opening in ("{", r"\{"):
-        return _union([_interval(item, item, "[", "]") for item in items])
+        return _joined([_interval(item, item, "[", "]") for item in items], [r"\cup"] * (len(items) - 1))
     if len(items) == 2:
         return _interval(items[0], items[1], opening, closing)
     return _composed(content, depth + 1) if _is_composed(content) else None
 
 
-def _union(intervals: list[Interval | None]) -> Tree | None:
-    found: Tree | None = None
-    for interval in intervals[:_MAX_PARTS]:
-        if interval is None:
-            return None
-        found = interval if found is None else (r"\cup", found, interval)
-    return found if len(intervals) <= _MAX_PARTS else None
-
-
-def _interval(low: str, high: str, opening: str, closing: str) -> Interval | None:
-    first, last = (_INFINITE[end] if end in _INFINITE else real_value(end) for end in (low.strip(), high.strip()))
+def _interval(low: str, high: str, opening: str, closing: str) -> _Set | None:
+    first, last = _end(low.strip()), _end(high.strip())
     if first is None or last is None or first > last or (first == last and (opening, closing) != ("[", "]")):
         return None  # (0, 0) is a point of the plane, not an empty interval
-    return (first, low), (last, high), opening == "[", closing == "]"
+    closed = [end for end, bracket in ((first, opening), (last, closing)) if bracket in "[]"]
+    return _Set({first: low, last: high}, lambda place: first < place < last or place in closed)
 
 
-def _ends(tree: Tree) -> list[End]:
-    if len(tree) == 3:
-        return _ends(tree[1]) + _ends(tree[2])
-    return [tree[0], tree[1]]
-
-
-def _distinct(ends: list[End]) -> list[End]:
-    found: list[End] = []
-    for end in sorted(ends):
-        if not found or not _equal(found[-1], end):
-            found.append(end)
-    return found
-
-
-def _equal(first: End, second: End) -> bool:
-    (one, text), (other, its) = first, second
-    if one == other or isinstance(one, float) or isinstance(other, float):
-        return one == other
-    if abs(one - other) > _NEAR * max(abs(one), abs(other)):
-        return False
-    nodes = read(text), read(its)
-    return nodes[0] is not None and nodes[1] is not None and expressions_agree(nodes[0], nodes[1])
-
-
-def _members(tree: Tree, ends: list[End]) -> list[bool]:
-    """For each end, and for the gap after it, whether it belongs to the set."""
-    if len(tree) == 3:
-        left, right = _members(tree[1], ends), _members(tree[2], ends)
-        return [_OPERATORS[tree[0]](one, other) for one, other in zip(left, right, strict=True)]
-    low, high, *closed = tree
-    first, last = (next(i for i, end in enumerate(ends) if _equal(end, value)) for value in (low, high))
-    found: list[bool] = []
-    for i, _ in enumerate(ends):
-        if first == last:
-            found += [i == first and all(closed), False]
-        else:
-            inside = first < i < last or (i == first and closed[0]) or (i == last and closed[1])
-            found += [bool(inside), first <= i < last]
-    return found
+def _end(text: str) -> Fraction | None:
+    if text in _INFINITE:
+        return _INFINITE[text]
+    value = real_value(text)
+    return None if value is None else Fraction(round(value * _PRECISION), _PRECISION)
