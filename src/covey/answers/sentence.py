@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Iterator
 
 from covey.answers.denial import DENIED, MATH, alternatives, possibilities
 
@@ -327,7 +326,8 @@ def _last(text: str) -> str | None:
     chain = [environments.pop()] if environments else []
     while environments and _JOIN.fullmatch(text, environments[-1].end(), chain[0].start()):
         chain.insert(0, environments.pop())
-    spans = deque(_numbers(text, chain[-1].end() if chain else 0), maxlen=_MAX_JOINED)
+    found = _NUMBER.finditer(text, chain[-1].end() if chain else 0)
+    spans = deque((one.span() for one in found if any(map(str.isdigit, one.group()))), maxlen=_MAX_JOINED)
     if not spans:
         if not chain or DENIED in text[chain[-1].end() :] or _is_denied(text, chain[0].start()):
             return None
@@ -345,12 +345,6 @@ def _last(text: str) -> str | None:
 
 def _is_denied(text: str, position: int) -> bool:
     return _DENIAL.search(text[max(0, position - 40) : position].rpartition(DENIED)[2]) is not None
-
-
-def _numbers(text: str, begin: int = 0) -> Iterator[tuple[int, int]]:
-    for found in _NUMBER.finditer(text, begin):
-        if any(character.isdigit() for character in found.group()):
-            yield found.span()
 
 
 def _without_code(text: str) -> str:

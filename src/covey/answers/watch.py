@@ -13,8 +13,8 @@ from covey.answers.extract import TAGS, Tags
 from covey.answers.grade import gold_answer
 from covey.answers.maths.final_form import is_copied
 from covey.answers.maths.latex import tidy, trim, unicode_to_latex
-from covey.answers.maths.numbers import Number, numbers_agree, read_number
-from covey.answers.maths.quantity import hundredth, measured
+from covey.answers.maths.numbers import read_number
+from covey.answers.maths.quantity import agree_in_percent, measured
 from covey.answers.statement import after_thinking
 
 VALUE_GRADERS = ("accuracy", "exact_match")
@@ -68,10 +68,7 @@ def holds_gold_value(completion: str, gold: str) -> bool | None:
         return None
     target = replace(target, value=abs(target.value))
     literals = dict.fromkeys(found.group() for found in _LITERAL.finditer(unicode_to_latex(completion[-_LONGEST:])))
-    return any(_agree(target, number) for text in literals if (number := read_number(trim(tidy(text)))) is not None)
-
-
-def _agree(target: Number, number: Number) -> bool:
+    held = [number for text in literals if (number := read_number(trim(tidy(text)))) is not None]
     return any(
-        numbers_agree(a, b) for a, b in ((target, number), (target, hundredth(number)), (hundredth(target), number))
+        agree_in_percent(target, number, *percent) for number in held for percent in ((True, False), (False, True))
     )

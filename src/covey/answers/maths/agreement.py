@@ -197,12 +197,12 @@ def _regions(gold: str, prediction: str) -> bool | None:
         return None  # two brackets: tuples or intervals, which `_collections` compares
     if first[0] and second[0] and _key(first[0]) != _key(second[0]):
         return False
-    return _match(first[1], second[1], _intervals_agree) or bool(sets_agree(gold, prediction))
 
+    def agrees(one: structure.Interval, other: structure.Interval) -> bool:
+        brackets = (one.opening, one.closing) == (other.opening, other.closing)
+        return brackets and same(one.low, other.low) and same(one.high, other.high)
 
-def _intervals_agree(gold: structure.Interval, prediction: structure.Interval) -> bool:
-    brackets = (gold.opening, gold.closing) == (prediction.opening, prediction.closing)
-    return brackets and same(gold.low, prediction.low) and same(gold.high, prediction.high)
+    return _match(first[1], second[1], agrees) or bool(sets_agree(gold, prediction))
 
 
 def _collections(gold: str, prediction: str) -> bool | None:
@@ -254,13 +254,9 @@ def _brackets_agree(gold: structure.Collection, prediction: structure.Collection
     named = [name for name in (ours if any(ours) else theirs) if name]
     if len(set(named)) > 1 and not (any(ours) and any(theirs)):  # AB = 4, CD = 5 and 4, 5
         values = _values(gold.items), _values(prediction.items)
-        return _in_order(*values) or (_subscripted(named) and _match(*values, same))
+        subscripted = len({name.split("_")[0] for name in named}) == 1  # x_1 and x_2, whose order is arbitrary
+        return _in_order(*values) or (subscripted and _match(*values, same))
     return _match(_values(gold.items), _values(prediction.items), same)
-
-
-def _subscripted(names: Sequence[str]) -> bool:
-    """Whether names are one letter with subscripts, as `x_1` and `x_2`: then their order is arbitrary."""
-    return len({name.split("_")[0] for name in names}) == 1
 
 
 def _names(items: Sequence[str]) -> list[str]:

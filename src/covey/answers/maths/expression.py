@@ -163,13 +163,14 @@ class _Parser:
             if after_digits and (factors[-1].op != "pow" or self._tokens[self._at + 1] != "^"):  # `1 2`, not `2^6 3^5`
                 raise _UnreadableError
             factors.append(self._powered())
-        if len(factors) > 1 and factors[0] == _number(0):  # 0x48
+        if len(factors) > 1 and factors[0] == constant(0):  # 0x48
             raise _UnreadableError
         if (
             len(factors) > 1
-            and _is_whole(factors[0])
+            and is_whole(factors[0])
             and self._tokens[begin + 1] == r"\frac"
-            and _is_fraction(factors[1])
+            and factors[1].op == "div"
+            and all(is_whole(part) and part.value for part in factors[1].args)
         ):
             factors[:2] = [Node("add", tuple(factors[:2]))]  # 2\frac{1}{2}
         return factors[0] if len(factors) == 1 else Node("mul", tuple(factors))
@@ -181,7 +182,7 @@ class _Parser:
             if mark == "!":
                 found = Node("factorial", (found,))
             elif mark in ("%", r"\%"):
-                found = Node("div", (found, _number(100)))
+                found = Node("div", (found, constant(100)))
             elif mark == "'" or self._next in ("'", r"\prime"):
                 raise _UnreadableError
             else:
@@ -217,7 +218,8 @@ class _Parser:
         elif token[0] == "\\":
             found = self._command(token[1:])
         elif token.isalpha() and token.isascii():
-            found = self._letter(token)
+            name = token + self._decoration()
+            found = Node("constant" if name in ("e", "i") else "variable", value=name)
         else:
             raise _UnreadableError
         self._depth -= 1
@@ -240,12 +242,6 @@ class _Parser:
         self._expect(_OPENING[opening])
         self._bars = bars
         return Node(_ROUNDING[opening], (found,)) if opening in _ROUNDING else found
-
-    def _letter(self, token: str) -> Node:
-        name = token + self._decoration()
-        if name in ("e", "i"):
-            return Node("constant", value=name)
-        return Node("variable", value=name)
 
     def _decoration(self) -> str:
         """The subscript and the primes of a name, normalised."""
@@ -303,7 +299,7 @@ class _Parser:
 
     def _root(self) -> Node:
         if self._next != "[":
-            return Node("root", (self._argument(), _number(2)))
+            return Node("root", (self._argument(), constant(2)))
         self._take()
         degree = self._sum()
         self._expect("]")
@@ -320,7 +316,7 @@ class _Parser:
                 base = (self._argument(),)
             else:
                 raise _UnreadableError
-        if power == Node("neg", (_number(1),)) and name in TRIGONOMETRY:
+        if power == Node("neg", (constant(1),)) and name in TRIGONOMETRY:
             name, power = "a" + name, None
         if self._next in ("(", "{", "["):
             argument = self._group(self._take())
@@ -374,16 +370,19 @@ class _Parser:
         return Node("matrix", tuple(cell for row in rows for cell in row), (len(rows), len(rows[0])))
 
 
-def _number(value: int) -> Node:
+def constant(value: Fraction | int) -> Node:
+    """A number as an expression."""
     return Node("number", value=Fraction(value))
 
 
-def _is_whole(node: Node) -> bool:
-    return node.op == "number" and isinstance(node.value, Fraction) and node.value.denominator == 1
+def is_whole(node: Node) -> bool:
+    """Whether an expression is a whole number without a sign."""
+    return isinstance(node.value, Fraction) and node.value.denominator == 1
 
 
-def _is_fraction(node: Node) -> bool:
-    return node.op == "div" and all(_is_whole(part) and part.value for part in node.args)
+def unsigned(node: Node) -> Node:
+    """An expression without its signs."""
+    return unsigned(node.args[0]) if node.op == "neg" else node
 
 
 def variables(node: Node) -> frozenset[str]:

@@ -15,11 +15,10 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from fractions import Fraction
 from functools import lru_cache
 
 from covey.answers.maths import structure, symbolic
-from covey.answers.maths.expression import Node, variables
+from covey.answers.maths.expression import Node, constant, is_whole, unsigned, variables
 from covey.answers.maths.latex import tidy
 from covey.answers.maths.numbers import read_number
 from covey.answers.maths.quantity import measured
@@ -38,7 +37,6 @@ _NOTATION = (  # differences of notation between a question and an answer
     (re.compile(r"\\(?:cdot|times)(?![a-zA-Z])"), "*"),
     (re.compile(r"\\text(?![a-zA-Z])|[\s{}()\[\]]"), ""),
 )
-_TEN = Node("number", value=Fraction(10))
 _pending: ContextVar[list[str] | None] = ContextVar("pending", default=None)
 
 
@@ -83,35 +81,27 @@ def _is_open(text: str) -> bool:
     return number is not None and (number.value.denominator == 1 or "." in text)
 
 
-def _bare(node: Node) -> Node:
-    return _bare(node.args[0]) if node.op == "neg" else node
-
-
 def _are_plain(*nodes: Node) -> bool:
-    return all(_bare(node).op == "number" for node in nodes)
+    return all(unsigned(node).op == "number" for node in nodes)
 
 
 def _is_rational(node: Node) -> bool:
     """Whether a constant is rational by its form: numbers under arithmetic and whole powers."""
-    if node.op == "pow" and not (_are_plain(node.args[1]) and _is_whole(_bare(node.args[1]))):
+    if node.op == "pow" and not (_are_plain(node.args[1]) and is_whole(unsigned(node.args[1]))):
         return False
     return node.op == "number" or (node.op in _RATIONAL and all(map(_is_rational, node.args)))
 
 
-def _is_whole(node: Node) -> bool:
-    return isinstance(node.value, Fraction) and node.value.denominator == 1
-
-
 def _is_atom(node: Node) -> bool:
     r"""A number, fraction, root, power, factorial or binomial of plain numbers, or `a \cdot 10^n`."""
-    node = _bare(node)
+    node = unsigned(node)
     match node.op, node.args:
         case "pow", (base, exponent):
-            base = _bare(base)
+            base = unsigned(base)
             return _are_plain(exponent, *(base.args if base.op == "div" else (base,)))
         case "mul", (first, second):
             one, other = (second, first) if second.op == "pow" else (first, second)
-            return one.op == "pow" and one.args[0] == _TEN and _are_plain(one.args[1], other)
+            return one.op == "pow" and one.args[0] == constant(10) and _are_plain(one.args[1], other)
     return node.op in ("number", "div", "root", "factorial", "binom") and _are_plain(*node.args)
 
 
@@ -119,7 +109,7 @@ def _is_reduced(node: Node) -> bool:
     """Whether no sum and no product of a constant has two parts that are rational by form; a mixed number is one."""
     if _is_rational(node):
         whole, *rest = node.args or (node,)
-        mixed = node.op == "add" and len(rest) == 1 and _is_whole(whole) and rest[0].op == "div"
+        mixed = node.op == "add" and len(rest) == 1 and is_whole(whole) and rest[0].op == "div"
         return _is_atom(node) or (mixed and _is_atom(rest[0]))
     parts = _parts(node, node.op) if node.op in ("add", "mul") else node.args
     return all(map(_is_reduced, parts)) and (node.op not in ("add", "mul") or sum(map(_is_rational, parts)) <= 1)

@@ -151,7 +151,8 @@ def numbers_agree(gold: Number, prediction: Number) -> bool:
 def _is_rounded(coarse: Number, fine: Number) -> bool:
     if coarse.places is None or coarse.places < 1 or (fine.places is not None and fine.places <= coarse.places):
         return False
-    needed = 3 if fine.places is None and not _terminates(fine.value) else 4
+    terminates = pow(10, fine.value.denominator.bit_length(), fine.value.denominator) == 0  # every 2 and 5 is in it
+    needed = 3 if fine.places is None and not terminates else 4
     return coarse.significant >= needed and rounds_to(fine.value, coarse)
 
 
@@ -160,12 +161,3 @@ def rounds_to(value: Fraction, decimal: Number) -> bool:
     equal, counts as another decimal with a little added."""
     gap = abs(value - decimal.value)
     return not gap or decimal.half_step / 1000 < gap <= decimal.half_step
-
-
-def _terminates(value: Fraction) -> bool:
-    """Whether the decimal expansion of a fraction terminates."""
-    below = value.denominator
-    for prime in (2, 5):
-        while below % prime == 0:
-            below //= prime
-    return below == 1

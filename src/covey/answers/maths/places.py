@@ -16,7 +16,7 @@ from random import Random
 
 from covey.answers.maths.arithmetic import NoValueError, as_fraction, is_real
 from covey.answers.maths.evaluation import evaluate
-from covey.answers.maths.expression import Node, variables
+from covey.answers.maths.expression import Node, is_whole, unsigned, variables
 
 Place = dict[str, Fraction]
 
@@ -44,7 +44,7 @@ def breaks(node: Node) -> Iterator[Node]:
     for arg in node.args:
         yield from breaks(arg)
     op, args, found = node.op, node.args, list[Node]()
-    if op in ("abs", "floor", "ceil") or op in _LIMITED or (op == "pow" and not _is_whole(args[1])):
+    if op in ("abs", "floor", "ceil") or op in _LIMITED or (op == "pow" and not is_whole(unsigned(args[1]))):
         found = [args[0]]
     elif op == "mod":
         found = [Node("div", args)]
@@ -66,16 +66,13 @@ def many(nodes: Sequence[Node], found: Sequence[Node]) -> tuple[list[Place], lis
     random, names = _start(nodes)
     whole = {name for name in names if name[:1] in _WHOLE_NAMES and any(uses(node, _ROUNDING) for node in nodes)}
     drawn = [{name: _between(random, *ends) for name in names} for ends in _MANY * 3]
-    beside = [*drawn, *({name: Fraction(math.floor(value)) for name, value in place.items()} for place in drawn)]
-    on: list[Place] = []
+    beside, on = [*drawn, *(_rounded(place, names) for place in drawn)], list[Place]()
     for base in (few(nodes)[0], drawn[-1])[: len(names)]:
-        base = {name: Fraction(math.floor(value)) if name in whole else value for name, value in base.items()}
         for name in names:
-            cuts = _cuts(found, name, base)
+            cuts = _cuts(found, name, _rounded(base, whole))
             on += [{**base, name: value} for value in cuts]
             beside += [{**base, name: value} for value in _cells(random, cuts)]
-    places = [[_rounded(place, whole) for place in several] for several in (beside, on)]
-    return places[0], places[1]
+    return [_rounded(place, whole) for place in beside], [_rounded(place, whole) for place in on]
 
 
 def _rounded(place: Place, names: Collection[str]) -> Place:
@@ -128,8 +125,3 @@ def _real(node: Node, place: Place) -> Fraction | None:
     except NoValueError:
         return None
     return as_fraction(value) if is_real(value) else None
-
-
-def _is_whole(node: Node) -> bool:
-    value = node.args[0].value if node.op == "neg" else node.value
-    return isinstance(value, Fraction) and value.denominator == 1

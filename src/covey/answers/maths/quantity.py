@@ -188,10 +188,11 @@ def units_differ(first: Measured, second: Measured) -> bool:
 
 def quantities_agree(gold: Measured, prediction: Measured) -> bool | None:
     """Compare two numbers, ignoring units; None where one is not a number, or may mean something else."""
-    target, readings = read_number(gold.core), _readings(prediction.core)
-    if target is None or not readings:
+    target, *readings = read_number(gold.core), read_number(prediction.core), read_decimal_comma(prediction.core)
+    numbers = [number for number in readings if number is not None]
+    if target is None or not numbers:
         return None
-    if any(agree_in_percent(target, number, gold.percent, prediction.percent) for number in readings):
+    if any(agree_in_percent(target, number, gold.percent, prediction.percent) for number in numbers):
         return not units_differ(gold, prediction)
     return None if "," in gold.core and "," in prediction.core else False
 
@@ -209,9 +210,3 @@ def hundredth(number: Number) -> Number:
     """A hundredth of the number."""
     places = None if number.places is None else number.places + 2
     return Number(number.value / Fraction(100), places, number.significant)
-
-
-def _readings(core: str) -> list[Number]:
-    """The numbers that a text may mean; the comma of `3,5` may be a decimal one in predictions only."""
-    found = (read_number(core), read_decimal_comma(core))
-    return [number for number in found if number is not None]

@@ -14,7 +14,7 @@ from fractions import Fraction
 from covey.answers.maths.arithmetic import NoValueError, Value, as_fraction, is_real, is_zero
 from covey.answers.maths.budget import spend
 from covey.answers.maths.evaluation import evaluate
-from covey.answers.maths.expression import Node, parse, uses_imaginary_unit, variables
+from covey.answers.maths.expression import Node, constant, parse, uses_imaginary_unit, variables
 from covey.answers.maths.numbers import Number, rounds_to
 from covey.answers.maths.places import PIECES, Place, breaks, few, many, uses
 
@@ -101,7 +101,7 @@ def matches_decimal(expression: Node, number: Number) -> bool | None:
     if number.places is None or variables(expression):
         return None
     try:
-        gap = evaluate(_difference(expression, _number(number.value)))
+        gap = evaluate(_difference(expression, constant(number.value)))
     except NoValueError:
         return False
     if is_zero(gap):
@@ -159,21 +159,17 @@ def _normal(node: Node) -> Node:
         raise _UndecidedError
     value = None if variables(node) else next(iter(_values((node,), {}, False)), None)
     if isinstance(value, Fraction):
-        return _number(value)
+        return constant(value)
     op, args = node.op, [_normal(part) for part in node.args]
     if op == "neg":
-        op, args = "mul", [_number(Fraction(-1)), *args]
+        op, args = "mul", [constant(-1), *args]
     elif op == "div":
-        op, args = "mul", [args[0], _normal(Node("pow", (args[1], _number(Fraction(-1)))))]
+        op, args = "mul", [args[0], _normal(Node("pow", (args[1], constant(-1))))]
     elif op == "root":
-        op, args = "pow", [args[0], _normal(Node("div", (_number(Fraction(1)), args[1])))]
+        op, args = "pow", [args[0], _normal(Node("div", (constant(1), args[1])))]
     if op in ("add", "mul", "max", "min", "gcd", "lcm"):
         args = sorted((part for arg in args for part in (arg.args if arg.op == op else (arg,))), key=repr)
     return Node(op, tuple(args), node.value)
-
-
-def _number(value: Fraction) -> Node:
-    return Node("number", value=value)
 
 
 def _values(nodes: tuple[Node, ...], place: Place, imaginary: bool) -> tuple[Value, ...]:
