@@ -176,8 +176,8 @@ HOSTILE = {
         "assert f(1) == 2",
     ),
     "answers of the wrong form": (
-        'import json, os, struct, sys\ndef f(x):\n    data = b\'{"value": {"is": "yours", "of": 99}}\'\n'
-        "    os.write(int(sys.argv[2]), struct.pack('!I', len(data)) + data)\n    return 1",
+        'import os, sys\ndef f(x):\n    os.write(int(sys.argv[2]), b\'{"value": {"is": "yours", "of": 99}}\\n\')\n'
+        "    return 1",
         "assert f(1) == 2",
     ),
     "hangs": ("def f(x):\n    while True: pass", "assert f(1) == 2"),

@@ -1,56 +1,99 @@
 """Objects of the other process, as handles.
 
 No test passes by what the tested code says of a handle: it can be called, its attributes can be read, and that is all.
-An object is more than that only if the tests made it, by calling a class of the tested code by its name.
+An object is more than that only if the tests made it, by calling a class of the tested code by its name. Then Python's
+operators and protocols reach it by one mechanism: each special method asks the other process for what it does there.
 
 Also runs inside sandboxes, so it imports the standard library and `plain` only.
 """
 
-import builtins
 import collections.abc
 import copy
+import importlib
 import operator
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Set
 from typing import Any
 
 from covey.sandbox import plain
 
+
+def _reflected(operate: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    return lambda value, other: operate(other, value)
+
+
+def _consistent(operate: Callable[[Any, Any], Any], opposite: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    def compare(value: Any, other: Any) -> Any:
+        found = operate(value, other)
+        if found and opposite(value, other):
+            raise TypeError(f"{type(value).__name__} contradicts itself")
+        return found
+
+    return compare
+
+
+_OPERATORS = {name[2:-2]: one for name, one in vars(operator).items() if name.startswith("__") and callable(one)}
+_BINARY = [name for name in _OPERATORS if f"i{name}" in _OPERATORS]
 _ORDER = ("lt", "le", "gt", "ge")
-_BINARY = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "lshift", "rshift", "and", "or", "xor")
-_ARITHMETIC = [f"{side}{name}" for name in _BINARY for side in ("", "r", "i")]
-_OTHERS = "len iter next bool int float complex index abs neg pos invert round reversed format contains getitem setitem"
-SPECIAL = [*_ORDER, *_ARITHMETIC, *_OTHERS.split(), "delitem", "enter", "exit", "copy", "deepcopy"]
-"""Special methods, without their underscores, of objects that the tests made."""
+_WITH_PLAIN = {*_ORDER, *(f"{side}{name}" for name in _BINARY for side in ("", "r", "i"))}
+_SPECIAL: dict[str, Callable[..., Any]] = {
+    **{one.__name__: one for one in (len, next, bool, int, float, complex, round, reversed, format)},
+    **_OPERATORS,
+    **{f"r{name}": _reflected(_OPERATORS[name]) for name in _BINARY},
+    **{a: _consistent(_OPERATORS[a], _OPERATORS[b]) for a, b in (("eq", "ne"), ("lt", "gt"), ("gt", "lt"))},
+    "iter": lambda value: (item for item in value),
+    "enter": lambda value: type(value).__enter__(value),
+    "exit": lambda value, *error: type(value).__exit__(value, *error),
+    "copy": copy.copy,
+    "deepcopy": lambda value, _: copy.deepcopy(value),
+}
+OPERATIONS: dict[str, Callable[..., Any]] = {
+    **_SPECIAL,
+    **{one.__name__: one for one in (getattr, setattr, delattr, str, repr, hash, dir)},
+    "self": lambda value: value,
+    "isinstance": lambda kind, value: any(kind is one for one in type(value).__mro__),
+    "issubclass": lambda kind, value: any(kind is one for one in value.__mro__),
+    "await": lambda value: importlib.import_module("asyncio").run(value),
+    "declared attr": lambda *args: (importlib.import_module("inspect").getattr_static(*args), getattr(*args))[1],
+}
+"""What one process may ask the other to do with an object: special methods, without their underscores, and more."""
 
 
 class Handle:
-    """An object of the other process: no plain data, and nothing that a test may take for it."""
+    """An object of the other process: no plain data, and nothing that a test may take for it.
 
-    __slots__ = ("_classes", "_number", "_of", "_peer")
+    Args:
+        peer: asks the other process.
+        number: of the object there.
+        classes: numbers of its classes that the tests name.
+    """
 
-    def __init__(self, peer: Any, number: int, classes: frozenset[int]) -> None:
-        """Of an object of classes that the tests name; `_of` are those of the object that it is an attribute of."""
-        for name, value in (("_peer", peer), ("_number", number), ("_classes", classes), ("_of", frozenset())):
+    __slots__ = ("_classes", "_number", "_owners", "_peer", "_true")
+
+    def __init__(self, peer: Any, number: int, classes: Set[int]) -> None:
+        self._set(_peer=peer, _number=number, _classes=classes, _owners=set(), _true=bool(classes))
+
+    def _set(self, **fields: Any) -> Any:
+        """`_owners`: the classes of what it is an attribute of; `_true`: as objects are whose class says nothing."""
+        for name, value in fields.items():
             object.__setattr__(self, name, value)
+        return self
 
     def __call__(self, *args: Any, **named: Any) -> Any:
         found = self._peer.ask("call", [self, *args], named, made=self._number in self._peer.classes)
-        own = isinstance(found, Part) and self._of & found._classes  # `Solution().f(2)` may be the solution itself
-        return self._peer.handle(Handle, found) if own else found
+        if isinstance(found, Handle) and self._owners & found._classes:
+            found._set(_true=False)  # `Solution().f(2)` may be the solution itself
+        return found
 
     def __getattr__(self, name: str) -> Any:
-        peer, free = self._peer, isinstance(self, Object)
+        peer, free, named = self._peer, isinstance(self, Object), self._number in self._peer.classes
         if name.startswith("__array") or (name in plain.FIELDS and not free):
             raise AttributeError(name)
-        found = peer.ask("getattr" if free else "declared", [self, name], made=self._number in peer.classes)
+        found = peer.ask("getattr" if free else "declared attr", [self, name], made=named)
         if name in plain.METHODS and isinstance(found, Handle) and not free:
             raise AttributeError(f"{name} of an object of the tested code is not that of plain data")
-        if self._number in peer.classes:
+        if named:
             return peer.as_class(found, name)
-        if type(found) is Handle and isinstance(self, Part):
-            found = peer.handle(Part, found)
-            object.__setattr__(found, "_of", self._classes)
-        return found
+        return found._set(_owners=self._classes, _true=True) if type(found) is Handle and self._true else found
 
     def __setattr__(self, name: str, value: Any) -> None:
         self._peer.ask("setattr", [self, name, value])
@@ -59,7 +102,9 @@ class Handle:
         self._peer.ask("delattr", [self, name])
 
     def __bool__(self) -> bool:
-        raise TypeError("whether an object of the tested code is true says nothing")
+        if not self._true:
+            raise TypeError("whether an object of the tested code is true says nothing")
+        return True
 
     def __eq__(self, other: object) -> Any:
         if other is None:
@@ -76,16 +121,13 @@ class Handle:
     def __hash__(self) -> int:
         return hash((Handle, self._peer.ask("hash", [self]) if self._classes else self._number))
 
-    def __repr__(self) -> str:
-        return self._text("repr")
-
-    def __str__(self) -> str:
-        return self._text("str")
-
-    def _text(self, operation: str) -> str:
+    def __repr__(self, operation: str = "repr") -> str:
         if not self._classes:
             raise TypeError("an object of the tested code has a text only if the tests name its class")
         return str(self._peer.ask(operation, [self]))
+
+    def __str__(self) -> str:
+        return self.__repr__("str")
 
     def __instancecheck__(self, value: object) -> Any:
         return isinstance(value, Handle) and self._peer.ask("isinstance", [self, value])
@@ -121,14 +163,7 @@ class Pending(Handle):
 collections.abc.Coroutine.register(Pending)
 
 
-class Part(Handle):
-    """An object of a class that the tests name, or an attribute of one: it is true, as an object is by default."""
-
-    def __bool__(self) -> bool:
-        return True
-
-
-class Object(Part):
+class Object(Handle):
     """An object that the tests made; for the tested code, any object of the tests."""
 
     def __eq__(self, other: object) -> Any:
@@ -136,65 +171,27 @@ class Object(Part):
             return self._peer.ask("eq", [self, other])
         if other is None or isinstance(other, Handle):
             return super().__eq__(other)
-        try:
-            return self._peer.ask("plain", [self]) == other
-        except TypeError:
-            return False
+        found = self._peer.ask("self", [self])
+        return not isinstance(found, Handle) and found == other
 
     __hash__ = Handle.__hash__
 
 
-def _special(name: str) -> Any:
+def _special(name: str) -> Callable[..., Any]:
     def method(self: Any, *args: Any) -> Any:
         """With plain data, an order is that of its own plain base, and so is a result that is plain data."""
-        found = None
-        alone = self._peer.guarded and args and not isinstance(args[0], Handle)
+        alone = self._peer.guarded and name in _WITH_PLAIN and not isinstance(args[0], Handle)
         if not (alone and name in _ORDER):
             found = self._peer.ask(name, [self, *args], made=True)
-        if alone and name in (*_ORDER, *_ARITHMETIC) and not isinstance(found, Handle):
-            return perform(name, self._peer.ask("plain", [self]), *args)
-        return found
+            if not alone or isinstance(found, Handle):
+                return found
+        return _SPECIAL[name](self._peer.ask("self", [self]), *args)
 
     return method
 
 
-for _name in SPECIAL:
+for _name in _SPECIAL.keys() - {"eq", "ne", "call"}:
     setattr(Object, f"__{_name}__", _special(_name))
-
-
-def perform(name: str, value: Any, *args: Any, **named: Any) -> Any:
-    """What an operation does with an object of this process."""
-    word = f"__{name}__"
-    if name == "call":
-        return value(*args, **named)
-    if name == "declared":  # what `__getattr__` makes up for any name is not
-        import inspect
-
-        inspect.getattr_static(value, args[0])
-        return getattr(value, args[0])
-    if name in ("isinstance", "issubclass"):
-        kind = type(args[0]) if name == "isinstance" else args[0]
-        return any(value is one for one in kind.__mro__)
-    if name in ("eq", "lt", "gt"):
-        first = getattr(operator, name)(value, args[0])
-        if bool(first) and (value != args[0] if name == "eq" else getattr(operator, name)(args[0], value)):
-            raise TypeError(f"{type(value).__name__} contradicts itself")
-        return first
-    if name == "iter":
-        return (item for item in value)
-    if name == "await":
-        import asyncio
-
-        return asyncio.run(value)
-    if name in ("copy", "deepcopy"):
-        return getattr(copy, name)(value)
-    if word in vars(operator):
-        return getattr(operator, word)(value, *args)
-    if name in vars(builtins) and name != "exit":
-        return getattr(builtins, name)(value, *args)
-    if name[1:] in _BINARY:
-        return perform(name[1:], args[0], value)
-    return getattr(type(value), word)(value, *args)
 
 
 def is_same(one: Any, other: Any) -> bool:
