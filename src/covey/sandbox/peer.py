@@ -3,8 +3,6 @@
 Messages are lines of JSON. An object that is no plain data crosses as a number, which counts in the process that has
 the object; the other one holds a handle. The side of the tests does nothing with its objects that leads from them into
 its interpreter, decodes to exact plain types, and decides itself which handles are of classes that the tests name.
-
-Also runs inside sandboxes, so it imports the standard library and its neighbours only.
 """
 
 import builtins
@@ -20,6 +18,7 @@ from covey.sandbox import plain
 from covey.sandbox.handles import OPERATIONS, Handle, Items, Object, Pending
 
 _LONGEST = 1 << 26  # bytes of a message
+_BUILTIN = {name: kind for name, kind in vars(builtins).items() if isinstance(kind, type)}
 _INNER = ("_", "gi_", "cr_", "ag_", "f_", "tb_", "co_", "func_")
 """How attributes begin that lead from an object of the tests into their interpreter."""
 
@@ -34,7 +33,7 @@ class Peer:
 
     def __init__(self, channel: socket.socket, module: types.ModuleType | None = None) -> None:
         self._channel, self._lines, self.guarded = channel, channel.makefile("rb"), module is None
-        self.module = Handle(self, 0, set())
+        self.module = Handle(self, 0)
         self.classes: set[int] = set()
         """Numbers of the classes that the tests name."""
         self._types: dict[int, list[str]] = {}
@@ -43,20 +42,25 @@ class Peer:
         self._numbers: dict[int, int] = {}
         self._errors: dict[str, type[Exception]] = {}
         self._found: dict[int, Any] = {}
+        self._encode = partial(plain.encode, other=self._encode_other)
 
     def ask(self, operation: str, args: Sequence[Any], named: dict[str, Any] | None = None, made: bool = False) -> Any:
-        """Have the other process do something with objects; raises what it raises there.
+        """Have the other process do something; raises what it raises there.
 
-        Args:
-            made: whether the tests make what comes back, if it is of a class that they name.
+        `made` says that the tests make what comes back, if it is of a class that they name.
         """
         values = [*args, *(named or {}).values()]
         sent = [self._encode(value) for value in values]
         self._send({"do": operation, "args": sent, "named": list(named or ())})
-        answer = self._serve()
+        answer = self.serve()
         for value, before, after in zip(values, sent, answer.get("after", ()), strict=False):
-            if _is_mutable(value) and after != before:
-                _become(value, self._decode(after))
+            if not _is_mutable(value) or after == before or type(found := self._decode(after)) is not type(value):
+                continue
+            if hasattr(value, "shape"):
+                value[...] = found
+            else:
+                value.clear()
+                (value.extend if hasattr(value, "extend") else value.update)(found)
         if "error" in answer:
             kinds, details, fields = answer["error"]
             error = self._exception(kinds)(*self._decode(details))
@@ -76,26 +80,16 @@ class Peer:
             return self._exception(kinds)
         if name.lstrip("_")[:1].isupper():
             self.classes.add(found._number)
-            return found if name.isupper() else Object(self, found._number, set())
+            return Object(self, found._number)
         return found
 
-    def serve(self) -> None:
-        """Do what the other process asks for, until it ends."""
-        try:
-            self._serve()
-        except EOFError:
-            return
-
-    def _serve(self) -> dict[str, Any]:
-        """Serve requests until the answer to the own one comes."""
+    def serve(self) -> dict[str, Any]:
+        """Do what the other process asks for, until it answers the own request; EOFError once it has ended."""
         while True:
-            line = self._lines.readline(_LONGEST)
             try:
-                message = json.loads(line) if line.endswith(b"\n") else None
-            except (ValueError, RecursionError):
-                message = None
-            if not isinstance(message, dict):
-                raise EOFError("the tested code has ended, or sent something else")
+                message = dict(json.loads(self._lines.readline(_LONGEST)))
+            except (ValueError, TypeError, RecursionError):
+                raise EOFError("the other process has ended, or sent something else") from None
             if "do" not in message:
                 return message
             self._send(self._do(**message))
@@ -121,29 +115,23 @@ class Peer:
             answer = {"error": _described(error)}
         return answer
 
-    def _encode(self, value: Any) -> Any:
-        return plain.encode(value, self._encode_other)
-
     def _encode_other(self, value: Any) -> dict[str, Any]:
         kind = type(value)
         if issubclass(kind, Handle):
             return {"is": "yours", "of": value._number}
-        called = getattr(value, "__name__", "") if kind is type else ""
-        if called and vars(builtins).get(called) is value:
-            return {"is": "type", "of": called}
+        if kind is type and value in _BUILTIN.values():
+            return {"is": "type", "of": value.__name__}
         number = self._numbers.setdefault(id(value), len(self._kept))
         self._kept += [value] if number == len(self._kept) else []
         found: dict[str, Any] = {"is": "handle", "of": number}
-        if kind is types.CoroutineType:
-            found["is"] = "coroutine"
-        elif hasattr(kind, "__next__") and kind.__module__ in ("builtins", "itertools"):
-            found["is"] = "iterator"
+        if kind is types.CoroutineType or (hasattr(kind, "__next__") and kind.__module__ in ("builtins", "itertools")):
+            found["is"] = "coroutine" if kind is types.CoroutineType else "iterator"
         elif issubclass(kind, type):
-            found["class"] = _names(value) if issubclass(value, Exception) else []
+            found["class"] = [one.__name__ for one in value.__mro__] if issubclass(value, Exception) else []
         else:
             found["classes"] = [self._numbers[id(one)] for one in kind.__mro__ if id(one) in self._numbers]
             if (base := plain.base(kind)) is not None:
-                found["plain"] = plain.encode(value, self._encode_other, base)
+                found["plain"] = self._encode(value, kind=base)
         return found
 
     def _decode(self, value: Any, made: bool = False) -> Any:
@@ -154,11 +142,11 @@ class Peer:
         if name == "yours":
             return self._kept[number]
         if name == "type":
-            return next(kind for kind in (getattr(builtins, str(number)),) if isinstance(kind, type))
+            return _BUILTIN[number]
         if "class" in value:
             self._types[number] = value["class"]
         if name in ("iterator", "coroutine"):
-            return (Items if name == "iterator" else Pending)(self, number, set())
+            return (Items if name == "iterator" else Pending)(self, number)
         if not self.guarded:  # where `is` must tell that two are the same
             found = self._exception(value["class"]) if value.get("class") else Object(self, number, {-1})
             return self._found.setdefault(number, found)
@@ -168,11 +156,12 @@ class Peer:
         return self._decode(value["plain"]) if "plain" in value else Handle(self, number, classes)
 
     def _exception(self, names: list[str]) -> type[Exception]:
-        """Python's exception of the last name, or a class here that derives from it by way of the other names."""
-        kind: type[Exception] = getattr(builtins, names[-1])
+        """The first of the names that is Python's own, or a class here that derives from it by way of those before."""
+        own = next(at for at, name in enumerate(names) if name in _BUILTIN)
+        kind = _BUILTIN[names[own]]
         if not issubclass(kind, Exception):
             raise TypeError(f"{kind} is not an exception")
-        for name in reversed(names[:-1]):
+        for name in reversed(names[:own]):
             kind = self._errors.setdefault(name, type(name, (kind,), {}))
         return kind
 
@@ -186,26 +175,10 @@ class Peer:
 def _described(error: BaseException) -> list[Any]:
     """The names of an exception's class and its bases, its arguments, and its attributes."""
     if not isinstance(error, Exception):  # SystemExit, say, must not end the other process
-        return [["RuntimeError"], [f"it raised {type(error).__name__}"], {}]
-    return [_names(type(error)), plain.encode(list(error.args), repr), plain.encode(vars(error), repr)]
-
-
-def _names(kind: type) -> list[str]:
-    """The names of a class and its bases, up to one of Python's own."""
-    names = [one.__name__ for one in kind.__mro__]
-    return names[: 1 + next(at for at, one in enumerate(kind.__mro__) if vars(builtins).get(names[at]) is one)]
+        error = RuntimeError(f"it raised {type(error).__name__}")
+    names = [one.__name__ for one in type(error).__mro__]
+    return [names, plain.encode(list(error.args), repr), plain.encode(vars(error), repr)]
 
 
 def _is_mutable(value: Any) -> bool:
     return type(value) in (list, dict, set, bytearray, collections.deque) or type(value).__name__ == "ndarray"
-
-
-def _become(value: Any, after: Any) -> None:
-    """Give a container the content of another of its type: the tested code has changed its copy."""
-    if type(value) is not type(after):
-        return
-    if type(value).__name__ == "ndarray":
-        value[...] = after
-    else:
-        value.clear()
-        (value.extend if hasattr(value, "extend") else value.update)(after)

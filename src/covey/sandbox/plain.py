@@ -3,8 +3,6 @@
 Only exact types of the table below come out of `decode`. An object of a type derived from one of them is written by
 the base's own methods, whatever its class overrides. Arrays and data frames cross as their values, where numpy and
 pandas are installed.
-
-Also runs inside sandboxes, so it imports the standard library only.
 """
 
 import collections
@@ -16,7 +14,6 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Any
 
-_WIDE = 1 << 63  # larger integers are written in hexadecimal: their decimal digits are limited
 _TYPES: dict[type, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
     **{kind: (kind.hex, kind.fromhex) for kind in (bytes, bytearray)},
     **{kind: (kind.isoformat, kind.fromisoformat) for kind in (datetime, date, time)},
@@ -24,6 +21,7 @@ _TYPES: dict[type, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
     **{kind: (kind.__iter__, kind) for kind in (tuple, set, frozenset, collections.deque)},
     **{kind: (kind.items, kind) for kind in (dict, collections.OrderedDict)},
     complex: (complex.__repr__, complex),
+    int: (lambda value: int.__format__(value, "x"), lambda text: int(text, 16)),
     range: (lambda value: (value.start, value.stop, value.step), lambda parts: range(*parts)),
     timedelta: (lambda value: (value.days, value.seconds, value.microseconds), lambda parts: timedelta(*parts)),
     collections.Counter: (dict.items, lambda parts: collections.Counter(dict(parts))),
@@ -34,7 +32,7 @@ _TYPES: dict[type, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
 }
 """Types, and functions to and from a text or the parts of a value."""
 _MADE = {kind.__name__: make for kind, (_, make) in _TYPES.items()}
-_KINDS = (str, int, float, list, *_TYPES)
+_KINDS = (str, float, list, *_TYPES)
 FIELDS = frozenset(["real", "imag", "numerator", "denominator", "shape", "ndim", "dtype", "T", "empty"])
 """Attributes of numbers and arrays by which a test may take an object for one."""
 METHODS = {name for kind in _KINDS for name in dir(kind) if callable(getattr(kind, name))}
@@ -44,31 +42,27 @@ METHODS |= {"all", "any", "equals", "item", "tolist"}
 
 def encode(value: Any, other: Callable[[Any], Any], kind: type | None = None) -> Any:
     """A value as JSON data; `other` writes what is no plain data. With a kind, as a value of that base."""
-    name, found, derived = "", None, kind is not None
     kind = kind or type(value)
     if value is None or kind is bool:
         return value
     if kind in (str, float):
         return str.__str__(value) if kind is str else float.__float__(value)
-    if kind is int:
-        whole = int.__int__(value)
-        return whole if -_WIDE < whole < _WIDE else {"is": "int", "of": hex(whole)}
+    if kind is int and int.bit_length(value) < 64:  # the decimal digits of larger ones are limited
+        return int.__int__(value)
     if kind is list:
         return [encode(part, other) for part in list.__iter__(value)]
+    if kind is tuple and "_fields" in vars(type(value)):
+        named = [type(value).__name__, list(map(str, type(value)._fields)), list(tuple.__iter__(value))]
+        return {"is": "named", "of": encode(named, other)}
     if kind in _TYPES:
         found = _TYPES[kind][0](value)
-        name, found = kind.__name__, found if isinstance(found, str) else list(found)
-    elif derived:
-        name, found = "named", [kind.__name__, list(map(str, vars(kind)["_fields"])), list(tuple.__iter__(value))]
-    else:
-        name, found = _array(value, kind)
-    return {"is": name, "of": encode(found, other)} if name else other(value)
+        return {"is": kind.__name__, "of": encode(found if isinstance(found, str) else list(found), other)}
+    name, parts = _array(value, kind)
+    return {"is": name, "of": encode(parts, other)} if name else other(value)
 
 
 def base(kind: type) -> type | None:
-    """The plain type that a class derives from, if any; for a named tuple, the class itself."""
-    if "_fields" in vars(kind) and kind.__mro__[1:2] == (tuple,):
-        return kind
+    """The plain type that a class derives from, if any."""
     return next((one for one in kind.__mro__[1:] if one in _KINDS), None)
 
 
@@ -79,8 +73,6 @@ def decode(value: Any, other: Callable[[dict[str, Any]], Any]) -> Any:
     if not isinstance(value, dict):
         return value
     name, content = value["is"], value["of"]
-    if name == "int":
-        return int(content, 16)
     if name in _MADE:
         return _MADE[name](decode(content, other))
     if name == "named":
@@ -98,13 +90,12 @@ def _array(value: Any, kind: type) -> tuple[str, list[Any]]:
         if array.dtype.kind in "biufcSUmMO":
             data = array.ravel().tolist() if array.dtype.kind == "O" else bytearray(array.tobytes())
             return "array", [array.dtype.str, array.shape, data, issubclass(kind, numpy.generic)]
-    elif pandas and issubclass(kind, pandas.DataFrame):
-        columns = [_column(value.iloc[:, at]) for at in range(value.shape[1])]
-        return "frame", [columns, value.index, value.columns]
-    elif pandas and issubclass(kind, pandas.Series):
-        return "series", [_column(value), value.index, value.name]
-    elif pandas and issubclass(kind, pandas.Index):
-        return "index", [[_column(value.get_level_values(at)) for at in range(value.nlevels)], list(value.names)]
+    if pandas and issubclass(kind, pandas.DataFrame):
+        return "frame", [[_column(value.iloc[:, at]) for at in range(value.shape[1])], value.columns, value.index]
+    if pandas and issubclass(kind, pandas.Series):
+        return "series", [[_column(value)], [value.name], value.index]
+    if pandas and issubclass(kind, pandas.Index):
+        return "index", [[_column(value.get_level_values(at)) for at in range(value.nlevels)], list(value.names), None]
     return "", []
 
 
@@ -120,11 +111,11 @@ def _decode_array(name: str, *content: Any) -> Any:
         dtype, shape, data, scalar = content
         array = (library.fromiter if dtype == "|O" else library.frombuffer)(data, dtype).reshape(shape)
         return array[()] if scalar else array
-    columns, index, *named = content
+    columns, names, index = content
+    series = [library.Series(values, index, dtype) for values, dtype in columns]
     if name == "series":
-        return library.Series(columns[0], index, columns[1], name=named[0])
+        return series[0].rename(names[0])
     if name == "index":
-        levels = [library.Index(values, dtype) for values, dtype in columns]
-        return library.MultiIndex.from_arrays(levels, names=index) if len(levels) > 1 else levels[0].rename(index[0])
-    parts = {at: library.Series(values, index, dtype) for at, (values, dtype) in enumerate(columns)}
-    return library.DataFrame(parts, index).set_axis(named[0], axis=1)
+        index = library.MultiIndex.from_arrays(series, names=names)
+        return index if len(series) > 1 else library.Index(series[0], name=names[0])
+    return library.DataFrame(dict(enumerate(series)), index).set_axis(names, axis=1)

@@ -5,7 +5,7 @@ the test code `tests.py`, within so much CPU time; with `code FD`, the tested `c
 do not define stands for the tested code's: a call goes to the other process and comes back as plain data or as a
 handle (see `handles`). So the tested code has nothing of the tests to tamper with, not even in memory.
 
-Imports the standard library and its neighbours only.
+This module and those that it uses run inside sandboxes, so they import the standard library only.
 """
 
 import ast
@@ -27,20 +27,8 @@ from covey.sandbox.peer import Peer
 
 _LIBRARIES = {"numpy", "pytest", "pandas", "scipy", "sympy", "torch", "hypothesis", "sklearn", "networkx", "matplotlib"}
 """Which are not the tested code, although they are not there."""
+_FUNCTION = ast.FunctionDef | ast.AsyncFunctionDef
 _COMPOUND = ast.For | ast.While | ast.With | ast.Try | ast.If
-
-
-class Names(dict[str, Any]):
-    """The names of the tests: their own, then those of the tested code."""
-
-    def __init__(self, peer: Peer, borrowed: set[str]) -> None:
-        super().__init__(__name__="__main__", __builtins__=builtins)
-        self._peer, self._borrowed = peer, borrowed
-
-    def __missing__(self, name: str) -> Any:
-        if name not in self._borrowed:
-            raise KeyError(name)
-        return self._peer.look_up(name)
 
 
 class Identity(ast.NodeTransformer):
@@ -61,37 +49,46 @@ def test(channel: socket.socket) -> Iterator[str]:
         How many there are, and then an outcome for each; also for another statement that fails.
     """
     tree = ast.parse(Path("tests.py").read_text(encoding="utf-8"))
-    tree.body = [node for node in tree.body if not _runs_cases(node)]
+    # Test cases are run one by one.
+    tree.body = [n for n in tree.body if not (isinstance(n, ast.Expr | ast.If) and "unittest.main(" in ast.unparse(n))]
     nodes = list(ast.walk(tree))
     called = {n.func.id for n in nodes if isinstance(n, ast.Call) and isinstance(n.func, ast.Name)}
-    functions = [n.name for n in tree.body if isinstance(n, ast.FunctionDef) and n.name.startswith("test")]
-    functions = [name for name in functions if name not in called]
+    functions = [n.name for n in tree.body if isinstance(n, ast.FunctionDef) and n.name not in called]
+    functions = [name for name in functions if name.startswith("test")]
     classes = [n for n in tree.body if isinstance(n, ast.ClassDef) and "TestCase" in "".join(map(ast.unparse, n.bases))]
-    cases = [(kind.name, name) for kind in classes for name in _functions(kind) if name.startswith("test")]
-    counting = [node for node in tree.body if _asserts(node, _functions(tree))]
+    methods = [(kind.name, n.name) for kind in classes for n in kind.body if isinstance(n, _FUNCTION)]
+    cases = [(kind, name) for kind, name in methods if name.startswith("test")]
+    counting = [n for n in tree.body if _asserts(n, {n.name for n in tree.body if isinstance(n, _FUNCTION)})]
     if not (counting or functions or cases):
         counting = [n for n in tree.body if isinstance(n.value if isinstance(n, ast.Expr) else n, ast.Call | _COMPOUND)]
     yield str(len(counting) + len(functions) + len(cases))
     peer = Peer(channel)
-    try:
-        theirs = {name for name in peer.ask("dir", [peer.module]) if not name.startswith("__")}
-    except (EOFError, TypeError):
-        return
+    theirs = {name for name in peer.ask("dir", [peer.module]) if not name.startswith("__")}
     modules = {n.module for n in nodes if isinstance(n, ast.ImportFrom) and n.module and not n.level}
     modules |= {alias.name for n in nodes if isinstance(n, ast.Import) for alias in n.names}
     imported = {name for name in modules if _stand_in(name, theirs, peer)}
     used = {n.id for n in nodes if isinstance(n, ast.Name)}
     own = {name for name in used & theirs if not hasattr(builtins, name)}
     # The tested code replaces one of Python's names only if it is tested.
-    names = Names(peer, own if own or imported else used & theirs)
-    names["__same__"] = is_same
+    borrowed = own if own or imported else used & theirs
+    # Tests may leave it to the tested code to import math, say.
+    roots = {n.value.id for n in nodes if isinstance(n, ast.Attribute) and isinstance(n.value, ast.Name)}
+    standard = roots & (sys.stdlib_module_names - called)
+
+    class Names(dict[str, Any]):
+        """The names of the tests: their own, then those of the tested code."""
+
+        def __missing__(self, name: str) -> Any:
+            if name in standard:
+                return importlib.import_module(name)
+            if name in borrowed:
+                return peer.look_up(name)
+            raise KeyError(name)
+
+    names = Names(__name__="__main__", __builtins__=builtins, __same__=is_same)
     for name in theirs & {getattr(n, "attr", getattr(n, "name", getattr(n, "id", ""))) for n in nodes}:
         with contextlib.suppress(Exception):
             peer.look_up(name)  # which classes the tests name counts from the first result
-    roots = {n.value.id for n in nodes if isinstance(n, ast.Attribute) and isinstance(n.value, ast.Name)}
-    for name in roots & (sys.stdlib_module_names - called):
-        with contextlib.suppress(ImportError):  # such as math, which tests may leave to the tested code to import
-            names[name] = importlib.import_module(name)
     tree = ast.fix_missing_locations(Identity().visit(tree))
     for node in tree.body:
         outcome = _outcome(partial(exec, compile(ast.Module([node], []), "tests.py", "exec"), names))
@@ -103,18 +100,9 @@ def test(channel: socket.socket) -> Iterator[str]:
         yield _outcome(partial(_run_case, names, kind, name))
 
 
-def _functions(holder: ast.Module | ast.ClassDef) -> list[str]:
-    return [node.name for node in holder.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
-
-
-def _runs_cases(node: ast.stmt) -> bool:
-    """Whether it runs the `unittest` cases, which are run one by one here."""
-    return isinstance(node, ast.Expr | ast.If) and "unittest.main(" in ast.unparse(node)
-
-
-def _asserts(node: ast.stmt, own: list[str]) -> bool:
+def _asserts(node: ast.stmt, own: set[str]) -> bool:
     """Whether a statement tests something: it asserts, raises, or calls a function of the tests."""
-    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+    if isinstance(node, _FUNCTION | ast.ClassDef):
         return False
     found = list(ast.walk(node))
     called = [ast.unparse(n.func) for n in found if isinstance(n, ast.Call) and isinstance(node, ast.Expr | _COMPOUND)]
@@ -127,11 +115,7 @@ def _run_case(names: dict[str, Any], kind: str, name: str) -> None:
     case = names[kind](name)
     case.assertIs = lambda one, other, text=None: is_same(one, other) or case.fail(text)
     case.assertIsNot = lambda one, other, text=None: is_same(one, other) and case.fail(text)
-    case.setUpClass()
-    try:
-        case.debug()
-    finally:
-        case.tearDownClass()
+    sys.modules["unittest"].TestSuite([case]).debug()
 
 
 def _stand_in(name: str, theirs: set[str], peer: Peer) -> bool:
@@ -180,7 +164,8 @@ def main(role: str, descriptor: int, seconds: int = 0) -> None:
         exec(compile(Path("code.py").read_text(encoding="utf-8"), "code.py", "exec"), module.__dict__)
     except BaseException as error:  # what it has defined by then may do
         sys.stderr.write(f"{type(error).__name__}: {error}\n")
-    Peer(channel, module).serve()
+    with contextlib.suppress(EOFError):
+        Peer(channel, module).serve()
     os._exit(0)
 
 
