@@ -44,6 +44,19 @@ HONEST = {
         "try:\n    f(-1)\nexcept ValueError: pass\ntry:\n    f(0)\nexcept ZeroDivisionError: pass\nf(-1)",
         "right failed",
     ),
+    "arguments that it swaps": (
+        "def swap(a, b): a[:], b[:] = b[:], a[:]\ndef turn(d, s): d.appendleft(d.pop()); s.discard(1)",
+        "from collections import deque\na, b = [1], [2]\nswap(a, b)\nassert (a, b) == ([2], [1])\n"
+        "d, s = deque([1, 2]), {1}\nturn(d, s)\nassert d == deque([2, 1]) and s == set()",
+        "right right",
+    ),
+    "arguments of exceptions": (
+        "class invalid(Exception): pass\ndef f(x): raise invalid('a', [x], {'b': (x,)})\ndef g(x): return x.decode()",
+        "try:\n    f(3)\nexcept invalid as e:\n    assert e.args == ('a', [3], {'b': (3,)})\nelse:\n    assert False\n"
+        "try:\n    g(b'\\xff')\nexcept UnicodeDecodeError as e:\n    assert e.start == 0 and 'decode' in str(e)\n"
+        "else:\n    assert False",
+        "right right",
+    ),
     "functions as arguments": (
         "def apply(g, x): return g(x)\ndef by(xs, key): return sorted(xs, key=key)",
         "assert apply(lambda v: v * 2, 4) == 8\nassert by(['bb', 'a'], len) == ['a', 'bb']",
@@ -176,8 +189,8 @@ HOSTILE = {
         "assert f(1) == 2",
     ),
     "answers of the wrong form": (
-        'import json, os, struct, sys\ndef f(x):\n    data = b\'{"value": {"is": "yours", "of": 99}}\'\n'
-        "    os.write(int(sys.argv[2]), struct.pack('!I', len(data)) + data)\n    return 1",
+        'import os, sys\ndef f(x):\n    os.write(int(sys.argv[2]), b\'{"value": {"is": "yours", "of": 99}}\\n\')\n'
+        "    return 1",
         "assert f(1) == 2",
     ),
     "hangs": ("def f(x):\n    while True: pass", "assert f(1) == 2"),

@@ -45,6 +45,11 @@ _ARROW = re.compile(r"^([A-Za-z]\w{0,20} ?)[\u2192\u21d2\u27f9\u2014] ?(?=[\w$\\
 _THEREFORE = re.compile(r"(^|[$>]) ?\\therefore\b ?", re.MULTILINE)
 _FINALLY = re.compile(r"^(?:Finally|Lastly|Overall|Altogether|In total), (?=[a-zA-Z] ?[-+=])")
 _WHICH_IS = re.compile(r"[\s$.]*,? ?(?:which|that) is (?:the )?(?:(?:option|choice|answer) )?\(([A-J])\)[\s.]*")
+_ARITHMETIC = re.compile(r"(?=.*[\d)}] ?(?:[-+*/]|\\(?:times|cdot|div)))(?:[\d\s.,$()+*/-]|\\(?:times|cdot|div|\$))+")
+_EQUALS = re.compile(  # "92 + 88, which equals 180." states the number too
+    r"[\s})\]$,]{0,6}(?:=|(?:which|that) (?:is|equals|makes|gives|comes to)) ?(\$?[-+]?\d[\d,]*(?:\.\d+)?)"
+    r"(?=[\s$)\]]*(?:[.!;,]|$|\n|</))"
+)
 _ALTERNATIVELY = frozenset(("or", "maybe", "perhaps", "possibly", "else", "also", "vs", "versus"))
 _JOINED = re.compile(r"\s*(?:,|;|,?\s*(?:and|or)\b)\s*", re.IGNORECASE)
 
@@ -61,8 +66,13 @@ def extract_prediction(completion: str, tags: Tags = TAGS) -> str | None:
     text = without_denied(_plain(text[-_MAX_LENGTH:]))
     inside = _tagged(text, tags.answer)
     if inside is not None:
-        return _read(inside, tagged=True) or inside
-    return _read(text, cut_off=f"<{tags.answer}>" in text.rpartition(f"</{tags.answer}>")[2])
+        found: str | None = _read(inside, tagged=True) or inside
+    else:
+        found = _read(text, cut_off=f"<{tags.answer}>" in text.rpartition(f"</{tags.answer}>")[2])
+    if found and _ARITHMETIC.fullmatch(found) and (begin := text.rfind(found)) >= 0:
+        equal = _EQUALS.match(text, begin + len(found))
+        return f"{found} = {equal[1]}" if equal else found
+    return found
 
 
 def after_thinking(text: str, tags: Tags) -> str | None:

@@ -42,7 +42,8 @@ def compute_metrics(
         found["partial_accuracy"] = _share([[item["partial"] for item in problem] for problem in graded])
     found |= _reward_estimates(problems)
     found["format"] = _share([[item["well_formed"] for item in problem] for problem in problems])
-    found |= watch_estimates(problems, grader)
+    signs = [[(item.get("repeats_prompt"), item.get("holds_gold")) for item in problem] for problem in problems]
+    found |= watch_estimates(signs, grader)
     found["truncated"] = _share([[item["truncated"] for item in problem] for problem in problems])
     lengths = [mean([item["length"] for item in problem]) for problem in problems]
     found["completion_length"] = mean_estimate(lengths, lowest=0.0)
@@ -123,16 +124,17 @@ def _reward_estimates(problems: Sequence[Sequence[Mapping[str, Any]]]) -> dict[s
     return {name: mean_estimate(values) for name, values in named.items() if values}
 
 
-def watch_estimates(problems: Sequence[Sequence[Mapping[str, Any]]], grader: str | None) -> dict[str, Estimate]:
-    """The signs of `covey.answers.watch`, over the completions that have them; those of an older version have none."""
-    fields = {names.REPEATS_PROMPT: "repeats_prompt"}
-    if grader is None or grader in VALUE_GRADERS:
-        fields[names.GOLD_VALUE_SHARE] = "holds_gold"
+def watch_estimates(
+    signs: Sequence[Sequence[tuple[bool | None, bool | None]]], grader: str | None
+) -> dict[str, Estimate]:
+    """The signs of `covey.answers.watch`, by problem: whether each completion repeats the prompt and holds the gold
+    answer's value. Those that are None do not count."""
+    kinds = (names.REPEATS_PROMPT, names.GOLD_VALUE_SHARE)[: 2 if grader in (None, *VALUE_GRADERS) else 1]
     found = {}
-    for name, key in fields.items():
-        flags = [[bool(item[key]) for item in problem if item.get(key) is not None] for problem in problems]
+    for at, name in enumerate(kinds):
+        flags = [[each[at] for each in problem if each[at] is not None] for problem in signs]
         if any(flags):
-            found[name] = _share([problem for problem in flags if problem])
+            found[name] = _share([[bool(flag) for flag in problem] for problem in flags if problem])
     return found
 
 

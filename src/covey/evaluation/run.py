@@ -235,6 +235,8 @@ def summarise(graded: list[GradedCompletion], ks: Sequence[int] = (), grader: st
     reward, rewards = rewards_by_problem((item.problem, item.reward, item.rewards) for item in graded)
     has_grader = not graded or any(item.outcome is not None for item in graded)
     answered = [[item.record() for item in p] for p in by_problem.values() if any(item.outcome for item in p)]
+    signs = [[(item.repeats_prompt, item.holds_gold) for item in problem] for problem in by_problem.values()]
+    watched = watch_estimates(signs, grader)
     return EvaluationResult(
         accuracy=accuracy(credits) if has_grader else None,
         format=mean([float(item.well_formed) for item in graded]),
@@ -245,15 +247,8 @@ def summarise(graded: list[GradedCompletion], ks: Sequence[int] = (), grader: st
         rewards={name: mean(values) for name, values in rewards.items()},
         episodes={name: estimate.value for name, estimate in played.items()},
         modes=modes_at(answered, ks, grader),
-        watch={
-            name: estimate.value
-            for name, estimate in watch_estimates([*map(_flags, by_problem.values())], grader).items()
-        },
+        watch={name: estimate.value for name, estimate in watched.items()},
     )
-
-
-def _flags(problem: Sequence[GradedCompletion]) -> list[dict[str, Any]]:
-    return [{"repeats_prompt": item.repeats_prompt, "holds_gold": item.holds_gold} for item in problem]
 
 
 def _with_interval(name: str, estimate: Estimate) -> dict[str, float]:

@@ -1,91 +1,119 @@
 """Objects of the other process, as handles.
 
 No test passes by what the tested code says of a handle: it can be called, its attributes can be read, and that is all.
-An object is more than that only if the tests made it, by calling a class of the tested code by its name.
-
-Also runs inside sandboxes, so it imports the standard library and `plain` only.
+An object is more than that only if the tests made it, by calling a class of the tested code by its name. Then Python's
+operators and protocols reach it by one mechanism: each special method asks the other process for an operation.
 """
 
-import builtins
-import collections.abc
 import copy
+import importlib
 import operator
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator, Set
+from functools import partial, partialmethod
 from typing import Any
 
 from covey.sandbox import plain
 
+_OPERATORS = {name[2:-2]: one for name, one in vars(operator).items() if name.startswith("__") and callable(one)}
+_BINARY = [name for name in _OPERATORS if f"i{name}" in _OPERATORS]
 _ORDER = ("lt", "le", "gt", "ge")
-_BINARY = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "lshift", "rshift", "and", "or", "xor")
-_ARITHMETIC = [f"{side}{name}" for name in _BINARY for side in ("", "r", "i")]
-_OTHERS = "len iter next bool int float complex index abs neg pos invert round reversed format contains getitem setitem"
-SPECIAL = [*_ORDER, *_ARITHMETIC, *_OTHERS.split(), "delitem", "enter", "exit", "copy", "deepcopy"]
-"""Special methods, without their underscores, of objects that the tests made."""
+_WITH_PLAIN = {*_ORDER, *(f"{side}{name}" for name in _BINARY for side in ("", "r", "i"))}
+
+
+def _compare(name: str, opposite: str, value: Any, other: Any) -> Any:
+    found = _OPERATORS[name](value, other)
+    if found and _OPERATORS[opposite](value, other):
+        raise TypeError(f"{type(value).__name__} contradicts itself")
+    return found
+
+
+_SPECIAL: dict[str, Callable[..., Any]] = {
+    **{one.__name__: one for one in (len, next, bool, int, float, complex, round, reversed, format, delattr)},
+    **_OPERATORS,
+    **{f"r{name}": lambda value, other, do=_OPERATORS[name]: do(other, value) for name in _BINARY},
+    **{name: partial(_compare, name, other) for name, other in (("eq", "ne"), ("lt", "gt"), ("gt", "lt"))},
+    "iter": lambda value: (item for item in value),
+    "enter": lambda value: type(value).__enter__(value),
+    "exit": lambda value, *error: type(value).__exit__(value, *error),
+    **{one.__name__: lambda value, *_, one=one: one(value) for one in (copy.copy, copy.deepcopy)},
+}
+OPERATIONS: dict[str, Callable[..., Any]] = {
+    **_SPECIAL,
+    **{one.__name__: one for one in (getattr, setattr, str, repr, hash, dir)},
+    "self": lambda value: value,
+    "isinstance": lambda kind, value: any(kind is one for one in type(value).__mro__),
+    "issubclass": lambda kind, value: any(kind is one for one in value.__mro__),
+    "await": lambda value: importlib.import_module("asyncio").run(value),
+    "declared attr": lambda *args: (importlib.import_module("inspect").getattr_static(*args), getattr(*args))[1],
+}
+"""What one process may ask the other to do with an object: special methods, without their underscores, and more."""
 
 
 class Handle:
-    """An object of the other process: no plain data, and nothing that a test may take for it."""
+    """An object of the other process: no plain data, and nothing that a test may take for it.
 
-    __slots__ = ("_classes", "_number", "_of", "_peer")
+    It has a `number` there, and `classes` are the numbers of its classes that the tests name.
+    """
 
-    def __init__(self, peer: Any, number: int, classes: frozenset[int]) -> None:
-        """Of an object of classes that the tests name; `_of` are those of the object that it is an attribute of."""
-        for name, value in (("_peer", peer), ("_number", number), ("_classes", classes), ("_of", frozenset())):
-            object.__setattr__(self, name, value)
+    __slots__ = ("_classes", "_number", "_owners", "_peer", "_true")
+
+    def __init__(self, peer: Any, number: int, classes: Set[int] = frozenset()) -> None:
+        self._peer, self._number, self._classes = peer, number, classes
+        self._owners: Set[int] = frozenset()  # the classes of what it is an attribute of
+        self._true = bool(classes)  # as objects are by default
 
     def __call__(self, *args: Any, **named: Any) -> Any:
         found = self._peer.ask("call", [self, *args], named, made=self._number in self._peer.classes)
-        own = isinstance(found, Part) and self._of & found._classes  # `Solution().f(2)` may be the solution itself
-        return self._peer.handle(Handle, found) if own else found
-
-    def __getattr__(self, name: str) -> Any:
-        peer, free = self._peer, isinstance(self, Object)
-        if name.startswith("__array") or (name in plain.FIELDS and not free):
-            raise AttributeError(name)
-        found = peer.ask("getattr" if free else "declared", [self, name], made=self._number in peer.classes)
-        if name in plain.METHODS and isinstance(found, Handle) and not free:
-            raise AttributeError(f"{name} of an object of the tested code is not that of plain data")
-        if self._number in peer.classes:
-            return peer.as_class(found, name)
-        if type(found) is Handle and isinstance(self, Part):
-            found = peer.handle(Part, found)
-            object.__setattr__(found, "_of", self._classes)
+        if isinstance(found, Handle) and self._owners & found._classes:
+            found._true = False  # `Solution().f(2)` may be the solution itself
         return found
 
-    def __setattr__(self, name: str, value: Any) -> None:
-        self._peer.ask("setattr", [self, name, value])
+    def __getattr__(self, name: str) -> Any:
+        free, named = isinstance(self, Object), self._number in self._peer.classes
+        if name.startswith("__array") or (name in plain.FIELDS and not free):
+            raise AttributeError(name)
+        found = self._peer.ask("getattr" if free else "declared attr", [self, name], made=named)
+        if name in plain.METHODS and isinstance(found, Handle) and not free:
+            raise AttributeError(f"{name} of an object of the tested code is not that of plain data")
+        if type(found) is Handle and self._true:
+            found._owners, found._true = self._classes, True
+        return self._peer.as_class(found, name) if named else found
 
-    def __delattr__(self, name: str) -> None:
-        self._peer.ask("delattr", [self, name])
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in Handle.__slots__:
+            object.__setattr__(self, name, value)
+        else:
+            self._peer.ask("setattr", [self, name, value])
 
     def __bool__(self) -> bool:
-        raise TypeError("whether an object of the tested code is true says nothing")
+        if not self._true:
+            raise TypeError("whether an object of the tested code is true says nothing")
+        return True
 
     def __eq__(self, other: object) -> Any:
+        if not self._peer.guarded:
+            return self._peer.ask("eq", [self, other])
         if other is None:
             return False
-        if not isinstance(other, Handle):
+        if isinstance(other, Handle):
+            if self._number != other._number and not (self._classes and other._classes):
+                raise TypeError("objects of the tested code are compared only if the tests name their class")
+            return self._number == other._number or self._peer.ask("eq", [self, other])
+        if not isinstance(self, Object):
             raise TypeError("an object of the tested code is not compared with plain data")
-        if self._number != other._number and not (self._classes and other._classes):
-            raise TypeError("objects of the tested code are compared only if the tests name their class")
-        return self._number == other._number or self._peer.ask("eq", [self, other])
-
-    def __ne__(self, other: object) -> Any:
-        return not self == other
+        found = self._peer.ask("self", [self])
+        return not isinstance(found, Handle) and found == other
 
     def __hash__(self) -> int:
         return hash((Handle, self._peer.ask("hash", [self]) if self._classes else self._number))
 
-    def __repr__(self) -> str:
-        return self._text("repr")
-
-    def __str__(self) -> str:
-        return self._text("str")
-
-    def _text(self, operation: str) -> str:
+    def __repr__(self, operation: str = "repr") -> str:
         if not self._classes:
             raise TypeError("an object of the tested code has a text only if the tests name its class")
         return str(self._peer.ask(operation, [self]))
+
+    def __str__(self) -> str:
+        return self.__repr__("str")
 
     def __instancecheck__(self, value: object) -> Any:
         return isinstance(value, Handle) and self._peer.ask("isinstance", [self, value])
@@ -104,6 +132,7 @@ class Items(Handle):
         return self._peer.ask("next", [self])
 
 
+@Coroutine.register
 class Pending(Handle):
     """A coroutine, which runs to its end in the other process."""
 
@@ -118,83 +147,22 @@ class Pending(Handle):
         return self._peer.ask("await", [self])
 
 
-collections.abc.Coroutine.register(Pending)
-
-
-class Part(Handle):
-    """An object of a class that the tests name, or an attribute of one: it is true, as an object is by default."""
-
-    def __bool__(self) -> bool:
-        return True
-
-
-class Object(Part):
+class Object(Handle):
     """An object that the tests made; for the tested code, any object of the tests."""
 
-    def __eq__(self, other: object) -> Any:
-        if not self._peer.guarded:
-            return self._peer.ask("eq", [self, other])
-        if other is None or isinstance(other, Handle):
-            return super().__eq__(other)
-        try:
-            return self._peer.ask("plain", [self]) == other
-        except TypeError:
-            return False
 
-    __hash__ = Handle.__hash__
+def _special(self: Any, name: str, *args: Any) -> Any:
+    """With plain data, an order is that of its own plain base, and so is a result that is plain data."""
+    alone = self._peer.guarded and name in _WITH_PLAIN and not isinstance(args[0], Handle)
+    if not (alone and name in _ORDER):
+        found = self._peer.ask(name, [self, *args], made=True)
+        if not alone or isinstance(found, Handle):
+            return found
+    return _SPECIAL[name](self._peer.ask("self", [self]), *args)
 
 
-def _special(name: str) -> Any:
-    def method(self: Any, *args: Any) -> Any:
-        """With plain data, an order is that of its own plain base, and so is a result that is plain data."""
-        found = None
-        alone = self._peer.guarded and args and not isinstance(args[0], Handle)
-        if not (alone and name in _ORDER):
-            found = self._peer.ask(name, [self, *args], made=True)
-        if alone and name in (*_ORDER, *_ARITHMETIC) and not isinstance(found, Handle):
-            return perform(name, self._peer.ask("plain", [self]), *args)
-        return found
-
-    return method
-
-
-for _name in SPECIAL:
-    setattr(Object, f"__{_name}__", _special(_name))
-
-
-def perform(name: str, value: Any, *args: Any, **named: Any) -> Any:
-    """What an operation does with an object of this process."""
-    word = f"__{name}__"
-    if name == "call":
-        return value(*args, **named)
-    if name == "declared":  # what `__getattr__` makes up for any name is not
-        import inspect
-
-        inspect.getattr_static(value, args[0])
-        return getattr(value, args[0])
-    if name in ("isinstance", "issubclass"):
-        kind = type(args[0]) if name == "isinstance" else args[0]
-        return any(value is one for one in kind.__mro__)
-    if name in ("eq", "lt", "gt"):
-        first = getattr(operator, name)(value, args[0])
-        if bool(first) and (value != args[0] if name == "eq" else getattr(operator, name)(args[0], value)):
-            raise TypeError(f"{type(value).__name__} contradicts itself")
-        return first
-    if name == "iter":
-        return (item for item in value)
-    if name == "await":
-        import asyncio
-
-        return asyncio.run(value)
-    if name in ("copy", "deepcopy"):
-        return getattr(copy, name)(value)
-    if word in vars(operator):
-        return getattr(operator, word)(value, *args)
-    if name in vars(builtins) and name != "exit":
-        return getattr(builtins, name)(value, *args)
-    if name[1:] in _BINARY:
-        return perform(name[1:], args[0], value)
-    return getattr(type(value), word)(value, *args)
+for _name in _SPECIAL.keys() - {"eq", "ne", "call"}:
+    setattr(Object, f"__{_name}__", partialmethod(_special, _name))
 
 
 def is_same(one: Any, other: Any) -> bool:

@@ -3,10 +3,9 @@
 Run as a program in a sandbox, with the descriptor of a socket to the other process: with `tests FD SECONDS` it runs
 the test code `tests.py`, within so much CPU time; with `code FD`, the tested `code.py`. In the tests, a name that they
 do not define stands for the tested code's: a call goes to the other process and comes back as plain data or as a
-handle on an object there (see `handles`). So the tested code has nothing of the tests to tamper
-with, not even in memory.
+handle (see `handles`). So the tested code has nothing of the tests to tamper with, not even in memory.
 
-Imports the standard library and its neighbours only.
+This module and those that it uses run inside sandboxes, so they import the standard library only.
 """
 
 import ast
@@ -21,26 +20,15 @@ import types
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any
 
 from covey.sandbox.handles import is_same
 from covey.sandbox.peer import Peer
 
 _LIBRARIES = {"numpy", "pytest", "pandas", "scipy", "sympy", "torch", "hypothesis", "sklearn", "networkx", "matplotlib"}
 """Which are not the tested code, although they are not there."""
-
-
-class Names(dict[str, Any]):
-    """The names of the tests: their own, then those of the tested code."""
-
-    def __init__(self, peer: Peer, borrowed: set[str]) -> None:
-        super().__init__(__name__="__main__", __builtins__=builtins)
-        self._peer, self._borrowed = peer, borrowed
-
-    def __missing__(self, name: str) -> Any:
-        if name not in self._borrowed:
-            raise KeyError(name)
-        return self._peer.look_up(name)
+_FUNCTION = ast.FunctionDef | ast.AsyncFunctionDef
+_COMPOUND = ast.For | ast.While | ast.With | ast.Try | ast.If
 
 
 class Identity(ast.NodeTransformer):
@@ -61,37 +49,46 @@ def test(channel: socket.socket) -> Iterator[str]:
         How many there are, and then an outcome for each; also for another statement that fails.
     """
     tree = ast.parse(Path("tests.py").read_text(encoding="utf-8"))
-    cases = list(_unit_tests(tree))
-    own_main = "unittest" in {n.value.id for n in ast.walk(tree) if _is_attribute(n) and n.attr == "main"}
-    tree.body = [node for node in tree.body if not (own_main and _calls_main(node))]
-    functions = [node.name for node in tree.body if isinstance(node, ast.FunctionDef) and node.name.startswith("test")]
-    calls = {n.func.id for n in ast.walk(tree) if isinstance(n, ast.Call) and isinstance(n.func, ast.Name)}
-    functions = [name for name in functions if name not in calls]
-    counting = [node for node in tree.body if _asserts(node, tree)]
+    # Test cases are run one by one.
+    tree.body = [n for n in tree.body if not (isinstance(n, ast.Expr | ast.If) and "unittest.main(" in ast.unparse(n))]
+    nodes = list(ast.walk(tree))
+    called = {n.func.id for n in nodes if isinstance(n, ast.Call) and isinstance(n.func, ast.Name)}
+    functions = [n.name for n in tree.body if isinstance(n, ast.FunctionDef) and n.name not in called]
+    functions = [name for name in functions if name.startswith("test")]
+    classes = [n for n in tree.body if isinstance(n, ast.ClassDef) and "TestCase" in "".join(map(ast.unparse, n.bases))]
+    methods = [(kind.name, n.name) for kind in classes for n in kind.body if isinstance(n, _FUNCTION)]
+    cases = [(kind, name) for kind, name in methods if name.startswith("test")]
+    counting = [n for n in tree.body if _asserts(n, {n.name for n in tree.body if isinstance(n, _FUNCTION)})]
     if not (counting or functions or cases):
-        counting = [node for node in tree.body if _runs(node)]
+        counting = [n for n in tree.body if isinstance(n.value if isinstance(n, ast.Expr) else n, ast.Call | _COMPOUND)]
     yield str(len(counting) + len(functions) + len(cases))
-    peer = Peer(channel, {}, guarded=True)
-    try:
-        theirs = set(peer.ask("names", ()))
-    except (EOFError, TypeError):
-        return
-    modules = {n.module for n in ast.walk(tree) if isinstance(n, ast.ImportFrom) and n.module and not n.level}
-    modules |= {alias.name for n in ast.walk(tree) if isinstance(n, ast.Import) for alias in n.names}
+    peer = Peer(channel)
+    theirs = {name for name in peer.ask("dir", [peer.module]) if not name.startswith("__")}
+    modules = {n.module for n in nodes if isinstance(n, ast.ImportFrom) and n.module and not n.level}
+    modules |= {alias.name for n in nodes if isinstance(n, ast.Import) for alias in n.names}
     imported = {name for name in modules if _stand_in(name, theirs, peer)}
-    used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    used = {n.id for n in nodes if isinstance(n, ast.Name)}
     own = {name for name in used & theirs if not hasattr(builtins, name)}
     # The tested code replaces one of Python's names only if it is tested.
-    names = Names(peer, own if own or imported else used & theirs)
-    names["__same__"] = is_same
-    told = {getattr(n, "attr", getattr(n, "name", getattr(n, "id", ""))) for n in ast.walk(tree)}
-    for name in told & {name for name in theirs if not name.islower()}:
+    borrowed = own if own or imported else used & theirs
+    # Tests may leave it to the tested code to import math, say.
+    roots = {n.value.id for n in nodes if isinstance(n, ast.Attribute) and isinstance(n.value, ast.Name)}
+    standard = roots & (sys.stdlib_module_names - called)
+
+    class Names(dict[str, Any]):
+        """The names of the tests: their own, then those of the tested code."""
+
+        def __missing__(self, name: str) -> Any:
+            if name in standard:
+                return importlib.import_module(name)
+            if name in borrowed:
+                return peer.look_up(name)
+            raise KeyError(name)
+
+    names = Names(__name__="__main__", __builtins__=builtins, __same__=is_same)
+    for name in theirs & {getattr(n, "attr", getattr(n, "name", getattr(n, "id", ""))) for n in nodes}:
         with contextlib.suppress(Exception):
             peer.look_up(name)  # which classes the tests name counts from the first result
-    called = {n.func.id for n in ast.walk(tree) if isinstance(n, ast.Call) and isinstance(n.func, ast.Name)}
-    for name in {n.value.id for n in ast.walk(tree) if _is_attribute(n)} & (sys.stdlib_module_names - called):
-        with contextlib.suppress(ImportError):  # such as math, which tests may leave to the tested code to import
-            names[name] = importlib.import_module(name)
     tree = ast.fix_missing_locations(Identity().visit(tree))
     for node in tree.body:
         outcome = _outcome(partial(exec, compile(ast.Module([node], []), "tests.py", "exec"), names))
@@ -103,67 +100,28 @@ def test(channel: socket.socket) -> Iterator[str]:
         yield _outcome(partial(_run_case, names, kind, name))
 
 
-def _asserts(node: ast.stmt, tree: ast.Module) -> bool:
+def _asserts(node: ast.stmt, own: set[str]) -> bool:
     """Whether a statement tests something: it asserts, raises, or calls a function of the tests."""
-    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+    if isinstance(node, _FUNCTION | ast.ClassDef):
         return False
-    own = {n.name for n in tree.body if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)}
-    for found in ast.walk(node):
-        if isinstance(found, ast.Assert | ast.Raise):
-            return True
-        if isinstance(found, ast.Call) and isinstance(
-            node, ast.Expr | ast.For | ast.While | ast.With | ast.Try | ast.If
-        ):
-            name = getattr(found.func, "attr", getattr(found.func, "id", ""))
-            if name.startswith("assert") or (isinstance(found.func, ast.Name) and name in own):
-                return True
-    return False
-
-
-def _runs(node: ast.stmt) -> bool:
-    """Whether a statement is a test if there is no other."""
-    if isinstance(node, ast.Expr):
-        return isinstance(node.value, ast.Call)
-    return isinstance(node, ast.For | ast.While | ast.With | ast.Try | ast.If)
-
-
-def _is_attribute(node: ast.AST) -> TypeGuard[Any]:
-    return isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)
-
-
-def _calls_main(node: ast.stmt) -> bool:
-    """Whether it runs the test cases, which are run one by one here."""
-    return isinstance(node, ast.Expr | ast.If) and any(_is_attribute(n) and n.attr == "main" for n in ast.walk(node))
-
-
-def _unit_tests(tree: ast.Module) -> Iterator[tuple[str, str]]:
-    """The classes and methods of `unittest` test cases."""
-    for node in tree.body:
-        if isinstance(node, ast.ClassDef) and any("TestCase" in ast.unparse(base) for base in node.bases):
-            for method in node.body:
-                if isinstance(method, ast.FunctionDef | ast.AsyncFunctionDef) and method.name.startswith("test"):
-                    yield node.name, method.name
+    found = list(ast.walk(node))
+    called = [ast.unparse(n.func) for n in found if isinstance(n, ast.Call) and isinstance(node, ast.Expr | _COMPOUND)]
+    return any(isinstance(n, ast.Assert | ast.Raise) for n in found) or any(
+        name in own or name.rpartition(".")[2].startswith("assert") for name in called
+    )
 
 
 def _run_case(names: dict[str, Any], kind: str, name: str) -> None:
     case = names[kind](name)
     case.assertIs = lambda one, other, text=None: is_same(one, other) or case.fail(text)
     case.assertIsNot = lambda one, other, text=None: is_same(one, other) and case.fail(text)
-    case.setUpClass()
-    try:
-        case.debug()
-    finally:
-        case.tearDownClass()
+    sys.modules["unittest"].TestSuite([case]).debug()
 
 
 def _stand_in(name: str, theirs: set[str], peer: Peer) -> bool:
     """A module that the tests import and that is not there is the tested code; returns whether it is that."""
     top = name.partition(".")[0]
-    try:
-        found = top in sys.modules or importlib.util.find_spec(top) is not None
-    except (ImportError, ValueError):
-        found = False
-    if found or top in _LIBRARIES:
+    if top in sys.modules or top in _LIBRARIES or importlib.util.find_spec(top) is not None:
         return False
 
     def looked_up(wanted: str) -> Any:
@@ -181,15 +139,13 @@ def _stand_in(name: str, theirs: set[str], peer: Peer) -> bool:
 def _outcome(run: Callable[[], Any]) -> str:
     try:
         run()
+        return "right"
     except EOFError:
         return "ended"
     except SystemExit as end:
         return "wrong" if end.code else "right"
-    except AssertionError:
-        return "wrong"
-    except BaseException:
-        return "failed"
-    return "right"
+    except BaseException as error:
+        return "wrong" if isinstance(error, AssertionError) else "failed"
 
 
 def main(role: str, descriptor: int, seconds: int = 0) -> None:
@@ -198,11 +154,9 @@ def main(role: str, descriptor: int, seconds: int = 0) -> None:
     if role == "tests":
         resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
         answers = os.fdopen(os.dup(1), "w")
-        null = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(null, 1)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         for outcome in test(channel):
-            answers.write(f"{outcome}\n")
-            answers.flush()
+            print(outcome, file=answers, flush=True)
         os._exit(0)
     module = types.ModuleType("solution")
     sys.modules["solution"] = module
@@ -210,7 +164,8 @@ def main(role: str, descriptor: int, seconds: int = 0) -> None:
         exec(compile(Path("code.py").read_text(encoding="utf-8"), "code.py", "exec"), module.__dict__)
     except BaseException as error:  # what it has defined by then may do
         sys.stderr.write(f"{type(error).__name__}: {error}\n")
-    Peer(channel, module.__dict__, guarded=False).serve()
+    with contextlib.suppress(EOFError):
+        Peer(channel, module).serve()
     os._exit(0)
 
 

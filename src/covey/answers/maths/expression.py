@@ -18,7 +18,7 @@ _MAX_DEPTH = 40
 _MAX_HEIGHT = 100
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Node:
     """A number, a variable, a constant, or an operation on other nodes."""
 
@@ -28,6 +28,11 @@ class Node:
     args: tuple[Node, ...] = ()
     value: Fraction | str | tuple[int, ...] = ""
     """A number's value, the name of a variable or constant, a matrix's shape."""
+
+    def __repr__(self) -> str:  # decimals of huge numbers take quadratic time, and Python refuses them
+        value = self.value
+        written = f"{value.numerator:x}/{value.denominator:x}" if isinstance(value, Fraction) else value
+        return f"{self.op} {written} {self.args}"
 
 
 class _UnreadableError(ValueError):
