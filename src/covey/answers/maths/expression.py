@@ -30,9 +30,8 @@ class Node:
     """A number's value, the name of a variable or constant, a matrix's shape."""
 
     def __repr__(self) -> str:  # decimals of huge numbers take quadratic time, and Python refuses them
-        value = self.value
-        written = f"{value.numerator:x}/{value.denominator:x}" if isinstance(value, Fraction) else value
-        return f"{self.op} {written} {self.args}"
+        ratio = map(hex, self.value.as_integer_ratio()) if isinstance(self.value, Fraction) else [self.value]
+        return f"{self.op} {[*ratio]} {self.args}"
 
 
 class _UnreadableError(ValueError):
@@ -53,8 +52,7 @@ _VALUELESS = re.compile(
     "infty|sum|(?:co)?prod|i{1,3}nt|oint|lim(?:sup|inf)?|sup|inf|Gamma|Beta|det|dim|ker|arg|deg|Re|Im|Pr|partial|nabla"
     "|[lcv]?dots|dots[bc]|aleph|wp|bigcup|bigcap"
 )
-_DIGITS = frozenset(".0123456789")
-_BEFORE_DIGITS = _DIGITS | {"|"}
+_DIGITS, _BEFORE_DIGITS = frozenset(".0123456789"), frozenset(".0123456789|")
 _OPENING = {"(": ")", "[": "]", "{": "}", r"\lfloor": r"\rfloor", r"\lceil": r"\rceil"}
 _ROUNDING = {r"\lfloor": "floor", r"\lceil": "ceil"}
 _PRODUCT = frozenset(("*", r"\cdot", r"\times"))
