@@ -16,7 +16,7 @@ import torch
 from datasets import Dataset
 from torch.utils.data import Sampler
 from transformers import TrainerState
-from transformers.trainer import TRAINER_STATE_NAME
+from transformers.trainer import SCHEDULER_NAME, TRAINER_STATE_NAME
 from trl import GRPOConfig
 from trl import GRPOTrainer as TRLGRPOTrainer
 from trl.trainer import grpo_trainer
@@ -37,6 +37,7 @@ from covey.training.batch_source.early_rewards import EarlyRewards
 from covey.training.batch_source.recording import CompletionRecorder
 from covey.training.checkpoint.checkpoints import Checkpoints
 from covey.training.checkpoint.finite import FiniteCheck
+from covey.training.checkpoint.hyperparameters import Hyperparameters
 from covey.training.checkpoint.progress import TrainingProgress, copy_log, load_progress, save_progress
 from covey.training.microbatch.batching import batching_for
 from covey.training.microbatch.metric_weights import merged_entries
@@ -363,12 +364,20 @@ class GRPOTrainer(TRLGRPOTrainer):
         with self.checkpoints.rotating(self.args):
             return super()._finalize_training(*args)
 
-    # -- replaces TRL's `_load_optimizer_and_scheduler`: restores the progress. The only hook of a resume between
-    #    loading the trainer state and reading data.
+    # -- replaces transformers' `create_scheduler`, which follows the optimiser's creation: keeps what the config set.
+    def create_scheduler(self, *args: Any, **kwargs: Any) -> Any:
+        scheduler = super().create_scheduler(*args, **kwargs)
+        self._hyperparameters = Hyperparameters(self.optimizer)
+        return scheduler
+
+    # -- replaces TRL's `_load_optimizer_and_scheduler`: restores the progress, and hyperparameters by the config. The
+    #    only hook of a resume between loading the trainer state and reading data.
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         super()._load_optimizer_and_scheduler(checkpoint)
         if checkpoint is None:
             return
+        step = None if (Path(checkpoint) / SCHEDULER_NAME).is_file() else self.state.global_step
+        self._hyperparameters.restore(self.optimizer, self.lr_scheduler, step)
         progress = load_progress(Path(checkpoint), self.args.process_index, self.accelerator.device)
         if progress is None:
             return  # a checkpoint of stock TRL; `load_progress` has logged a warning
