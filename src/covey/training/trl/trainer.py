@@ -39,6 +39,7 @@ from covey.training.checkpoint.checkpoints import Checkpoints
 from covey.training.checkpoint.finite import FiniteCheck
 from covey.training.checkpoint.hyperparameters import Hyperparameters
 from covey.training.checkpoint.progress import TrainingProgress, copy_log, load_progress, save_progress
+from covey.training.checkpoint.reference import MovedReference
 from covey.training.microbatch.batching import batching_for
 from covey.training.microbatch.metric_weights import merged_entries
 from covey.training.microbatch.microbatch_split import PLAN, forward_in_chunks
@@ -147,6 +148,8 @@ class GRPOTrainer(TRLGRPOTrainer):
         self._early_rewards = EarlyRewards(self.reward_funcs)
         self.checkpoints = Checkpoints()
         self._finite = FiniteCheck(self.args, self.accelerator, settle=self.checkpoints.wait)
+        process = {"process_index": self.args.process_index, "processes": self.args.world_size}
+        self._reference = MovedReference(self.ref_model, moves=self.args.sync_ref_model, **process)
         self.add_callback(TrainerHooks(self))
 
     @property
@@ -357,6 +360,7 @@ class GRPOTrainer(TRLGRPOTrainer):
         ):
             super()._save_checkpoint(model, trial)
             save_progress(folder, self.args.process_index, progress_of(self))
+            self._reference.save(folder)
 
     # -- replaces transformers' `_finalize_training`, which with save_total_limit=1 deletes the newest checkpoint and
     #    keeps the best.
@@ -378,6 +382,7 @@ class GRPOTrainer(TRLGRPOTrainer):
             return
         step = None if (Path(checkpoint) / SCHEDULER_NAME).is_file() else self.state.global_step
         self._hyperparameters.restore(self.optimizer, self.lr_scheduler, step)
+        self._reference.load(Path(checkpoint))
         progress = load_progress(Path(checkpoint), self.args.process_index, self.accelerator.device)
         if progress is None:
             return  # a checkpoint of stock TRL; `load_progress` has logged a warning
