@@ -50,7 +50,7 @@ from covey.training.scoring.thinking import ReasoningSupport
 from covey.training.trl.advantages import apply_objective, end_kl_step, loss_with_kl
 from covey.training.trl.asynchronous import AsynchronousRounds
 from covey.training.trl.engine import patched_engine
-from covey.training.trl.generation import engine_for, generate_turn, mixed_precision
+from covey.training.trl.generation import engine_for, generate_turn, mixed_precision, training_options
 from covey.training.trl.hooks import TrainerHooks
 from covey.training.trl.resampled_batch import make_resampler, resampled_batch
 from covey.training.trl.restricted_head import give_bias
@@ -246,7 +246,8 @@ class GRPOTrainer(TRLGRPOTrainer):
         turn = generate_turn(self, prompt_ids, text_only=images is None and not fields, max_lengths=limits)
         if turn is not None:
             return turn
-        with self._reasoning.generating(), casting_once(self.model, mixed_precision(self)):
+        casting = casting_once(self.model, mixed_precision(self))
+        with training_options(self), self._reasoning.generating(), casting:
             return super()._generate_single_turn(prompt_ids, images, fields, *args, **kwargs)
 
     # -- replaces TRL's `_tool_call_loop`: calls of different rows run at once, and tokens are exact for more templates.
