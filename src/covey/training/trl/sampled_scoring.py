@@ -86,7 +86,7 @@ class SampledScoring:
         if unused := unused_options(self._trainer):
             text = (
                 "The model's generation_config.json sets %s, and training does not sample by it: training.* and "
-                "training.generation_kwargs count. (model.use_generation_config=true takes what the engine knows of it.)"
+                "training.generation_kwargs count (model.use_generation_config=true takes what the engine knows)."
             )
             log_once(logger, text, ", ".join(f"{name}={show(value)}" for name, value in unused.items()))
         engine, mode = self._trainer.engine, self._trainer.vllm_importance_sampling_mode
@@ -262,7 +262,8 @@ class SampledScoring:
         if "sampling_per_token_logps" in batch:
             if self._measures or "old_per_token_logps" in batch:
                 self._measure(batch)
-            if isinstance(trainer.engine, PolicyEngine) and not trainer.asynchronous:
+            own = isinstance(trainer.engine, PolicyEngine) and trainer.rollout_func is None
+            if own and not trainer.asynchronous:
                 del batch["sampling_per_token_logps"]  # else TRL's off-policy mask would take them
         elif self._measures:
             text = "logging.sampler_gap has nothing to measure: %s gave no log-probs of what it sampled."
