@@ -19,6 +19,7 @@ from covey.training.checkpoint.progress import TrainingProgress
 from covey.training.microbatch.microbatch_split import RowShape, plan_chunks
 from stopped_runs import (
     ACCUMULATED,
+    IN_ORDER,
     MOVING_REFERENCE,
     REUSED,
     SPARSE_LOGS,
@@ -28,12 +29,27 @@ from stopped_runs import (
     logged,
     run,
 )
+from trainers import variety
 
 
 @pytest.mark.parametrize(
     ("settings", "stops"),
-    [(ACCUMULATED, (1, 3)), (REUSED, (1, 2, 5)), (SPARSE_LOGS, (2, 4)), (TRUNCATED, (1, 2)), (MOVING_REFERENCE, (3,))],
-    ids=["accumulation", "reused-generations", "sparse-logs-and-kl", "truncated-sampling", "moving-reference"],
+    [
+        (ACCUMULATED, (1, 3)),
+        (REUSED, (1, 2, 5)),
+        (SPARSE_LOGS, (2, 4)),
+        (TRUNCATED, (1, 2)),
+        (MOVING_REFERENCE, (3,)),
+        (IN_ORDER, (2, 3)),
+    ],
+    ids=[
+        "accumulation",
+        "reused-generations",
+        "sparse-logs-and-kl",
+        "truncated-sampling",
+        "moving-reference",
+        "in-order",
+    ],
 )
 def test_a_resumed_run_equals_the_straight_run(
     tiny_model: str, tmp_path: Path, settings: dict[str, Any], stops: tuple[int, ...]
@@ -49,6 +65,21 @@ def test_the_straight_run_moves_the_weights(tiny_model: str, tmp_path: Path) -> 
     assert any(not torch.equal(before[name], after[name]) for name in before)
     assert len({row["loss"] for row in logged(trainer)}) > 1
     assert len({json.dumps(row["reward"]) for row in logged(trainer)}) > 1
+
+
+@pytest.mark.parametrize("more", [{}, {"resample_groups": 1}], ids=["plain", "resampling"])
+def test_without_shuffling_every_row_is_trained_on(tiny_model: str, tmp_path: Path, more: dict[str, Any]) -> None:
+    """Also after a resume: what the reward sees is what is trained on."""
+    seen: list[str] = []
+
+    def watched(prompts: list[Any], completions: list[Any], **columns: Any) -> list[float]:
+        seen.extend(prompt[0]["content"] for prompt in prompts[::4])
+        return variety(completions, **columns)
+
+    settings = {**IN_ORDER, "reward": watched, "more": more, "max_steps": 6}
+    run(tiny_model, tmp_path, settings, 3, None)  # in the middle of the second of three generation batches
+    run(tiny_model, tmp_path, settings, None, tmp_path / "checkpoint-3")
+    assert seen == [f"What is {n} + {n}?" for n in (0, 1, 2, 3, 4, 5, 0, 1, 2, 3, 4, 5)]
 
 
 def test_a_moved_reference_stays_where_it_is_once_it_moves_no_more(tiny_model: str, tmp_path: Path) -> None:

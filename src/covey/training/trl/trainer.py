@@ -34,6 +34,7 @@ from covey.training.advantages.kl_control import KLMonitor
 from covey.training.advantages.state import in_use
 from covey.training.asynchronous.settings import Asynchronous
 from covey.training.batch_source.early_rewards import EarlyRewards
+from covey.training.batch_source.prompt_order import OwnOrder
 from covey.training.batch_source.recording import CompletionRecorder
 from covey.training.checkpoint.checkpoints import Checkpoints
 from covey.training.checkpoint.finite import FiniteCheck
@@ -342,11 +343,12 @@ class GRPOTrainer(TRLGRPOTrainer):
         with self.sampling.correcting(inputs), self.sampling.batch(inputs):
             return loss_with_kl(self, inputs, partial(super()._compute_loss, model, inputs))
 
-    # -- replaces TRL's `_get_train_sampler`: keeps the sampler, to restore an epoch's permutation after a resume.
+    # -- replaces TRL's `_get_train_sampler`: keeps the sampler, to restore an epoch's permutation after a resume;
+    #    without shuffling, rows that fill no generation batch begin the next pass.
     def _get_train_sampler(self, dataset: Dataset | None = None) -> Sampler[int]:
         sampler: Sampler[int] = super()._get_train_sampler(dataset)
-        self._train_sampler = sampler
-        return sampler
+        self._train_sampler = sampler if self.shuffle_dataset else OwnOrder(sampler)
+        return self._train_sampler
 
     # -- replaces TRL's `_save_checkpoint`: adds the progress that TRL leaves out, then the marker; no model card.
     def _save_checkpoint(self, model: torch.nn.Module, trial: Any) -> None:
