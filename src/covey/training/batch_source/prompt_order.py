@@ -76,31 +76,22 @@ class PromptOrder:
 
 
 class OwnOrder(Sampler[int]):
-    """The data's own order, in which every pass goes on where the last one ended, over the end of the data.
-
-    Args:
-        sampler: TRL's, without shuffling, whose repetitions and number of batches this has.
-    """
+    """TRL's sampler without shuffling, but every pass goes on where the last one ended, over the end of the data."""
 
     def __init__(self, sampler: Any) -> None:
-        self._length = len(sampler)
-        self._repetitions = sampler.mini_repeat_count, sampler.repeat_count
+        self._sampler = sampler
         self.data_source, self.batch_size = sampler.data_source, sampler.batch_size
         self.shuffle, self.seed = False, sampler.seed
         self.passes = 0
-        """Passes so far; a pass has as many rows as fill generation batches."""
 
     def __len__(self) -> int:
-        return self._length
+        return len(self._sampler)
 
     def __iter__(self) -> Iterator[int]:
-        size, each, times = len(self.data_source), *self._repetitions
-        batches = size // self.batch_size
-        order = PromptOrder(size, shuffle=False, seed=0, cursor=divmod(self.passes * batches * self.batch_size, size))
+        size = len(self.data_source)
+        before = self.passes * (size // self.batch_size) * self.batch_size
         self.passes += 1
-        for _ in range(batches):
-            rows = order.batch(self.batch_size) * times
-            yield from (row for row in rows for _ in range(each))
+        return ((row + before) % size for row in self._sampler)
 
 
 def replay_permutations(sampler: Any, count: int) -> None:

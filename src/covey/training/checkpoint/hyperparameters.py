@@ -1,7 +1,4 @@
-"""Hyperparameters of a resumed run, which are its config's: a checkpoint's optimiser and schedule bring back their own.
-
-Knows PyTorch's optimisers and schedules, not TRL.
-"""
+"""Hyperparameters of a resumed run: its config's, where a checkpoint's optimiser and schedule bring back their own."""
 
 from __future__ import annotations
 
@@ -12,14 +9,8 @@ from torch.optim.lr_scheduler import LambdaLR
 
 
 class Hyperparameters:
-    """What the config sets of an optimiser, read before a checkpoint is loaded.
-
-    Hyperparameters are what the optimiser's constructor takes. Other values of its groups are state, such as the
-    distance of Prodigy, and stay as they were loaded.
-
-    Args:
-        optimizer: as it was made, with its schedule, for which `initial_lr` is the config's learning rate.
-    """
+    """What the constructor of an optimiser took, read once it has its schedule and before a checkpoint is loaded. Other
+    values of its groups are state, such as the distance of Prodigy."""
 
     def __init__(self, optimizer: Any) -> None:
         inner = optimizer
@@ -29,14 +20,8 @@ class Hyperparameters:
         self._groups = [{name: group[name] for name in names & group.keys()} for group in optimizer.param_groups]
 
     def restore(self, optimizer: Any, scheduler: Any, step: int | None) -> None:
-        """Set them again, and the learning rate of the config's schedule at this point of the run.
-
-        Args:
-            optimizer: with the moments of a checkpoint.
-            scheduler: with the position of a checkpoint. The learning rate of one that is no function of the step, such
-                as `reduce_lr_on_plateau`, stays as it was loaded.
-            step: the position, where the checkpoint holds none.
-        """
+        """Set them again after a checkpoint was loaded, and the learning rate of the schedule at this point of the run,
+        if it is a function of the step. `step` is that point, where the checkpoint has no schedule."""
         for group, own in zip(optimizer.param_groups, self._groups, strict=True):
             group |= own
         scheduler = getattr(scheduler, "scheduler", scheduler)  # DeepSpeed's wrapper

@@ -35,8 +35,6 @@ from covey.training.trl.engine import EngineGeneration
 DEFAULT_TOP_K = 50
 """Of transformers' `generate`, where neither the settings nor the model set it."""
 
-_SPECIAL_TOKENS = ("eos_token_id", "pad_token_id", "bos_token_id", "decoder_start_token_id")
-
 Turn = tuple[list[list[int]], list[list[float]] | None]
 """Token ids and log-probabilities of completions, as TRL's `_generate_single_turn` returns them."""
 
@@ -338,17 +336,16 @@ def _all_sampling_of(trainer: Any) -> tuple[SamplingSettings, str | None]:
 def training_options(trainer: Any) -> Iterator[None]:
     """Context manager: the model's generation config has its special tokens only. transformers' `generate` fills in
     from it what training leaves open."""
-    own = getattr(base_model(trainer.model), "generation_config", None)
-    ids = {name: getattr(own, name, None) for name in _SPECIAL_TOKENS}
-    with replaced(own, **dict.fromkeys(vars(own)) | vars(GenerationConfig(**ids))) if own else nullcontext():
+    own = getattr(base_model(trainer.model), "generation_config", None) or GenerationConfig()
+    tokens = ("eos_token_id", "pad_token_id", "bos_token_id", "decoder_start_token_id")
+    ids = {name: getattr(own, name) for name in tokens}
+    with replaced(own, **dict.fromkeys(vars(own)) | vars(GenerationConfig(**ids))):
         yield
 
 
 def unused_options(trainer: Any) -> dict[str, Any]:
     """What the model's generation config sets, and training does not sample by."""
-    own = getattr(base_model(trainer.model), "generation_config", None)
-    if own is None:
-        return {}
+    own = getattr(base_model(trainer.model), "generation_config", None) or GenerationConfig()
     sampling, _ = sampling_of(trainer)
     used = {**(trainer.args.generation_kwargs or {}), **{name: getattr(sampling, name) for name in OWN_SAMPLING}}
     sets = {name: getattr(own, name) for name in OWN_SAMPLING if getattr(own, name) is not None} | other_options(own)

@@ -39,8 +39,7 @@ from covey.training.batch_source.recording import CompletionRecorder
 from covey.training.checkpoint.checkpoints import Checkpoints
 from covey.training.checkpoint.finite import FiniteCheck
 from covey.training.checkpoint.hyperparameters import Hyperparameters
-from covey.training.checkpoint.progress import TrainingProgress, copy_log, load_progress, save_progress
-from covey.training.checkpoint.reference import MovedReference
+from covey.training.checkpoint.progress import MovedReference, TrainingProgress, copy_log, load_progress, save_progress
 from covey.training.microbatch.batching import batching_for
 from covey.training.microbatch.metric_weights import merged_entries
 from covey.training.microbatch.microbatch_split import PLAN, forward_in_chunks
@@ -149,8 +148,8 @@ class GRPOTrainer(TRLGRPOTrainer):
         self._early_rewards = EarlyRewards(self.reward_funcs)
         self.checkpoints = Checkpoints()
         self._finite = FiniteCheck(self.args, self.accelerator, settle=self.checkpoints.wait)
-        process = {"process_index": self.args.process_index, "processes": self.args.world_size}
-        self._reference = MovedReference(self.ref_model, moves=self.args.sync_ref_model, **process)
+        process = (self.args.process_index, self.args.world_size)
+        self._reference = MovedReference(self.ref_model, self.args.sync_ref_model, process)
         self.add_callback(TrainerHooks(self))
 
     @property
