@@ -51,6 +51,7 @@ def _config(**kl: Any) -> dict[str, Any]:
     return {"objective": {"kl": kl}, "training": {"max_completion_length": 96}}
 
 
+MASKED = {"max_completion_length": 96, "mask_truncated_completions": True}
 GAP, (TYPES, CUT_OFF, STALE) = names.SAMPLING_GAP, names.SAMPLING_GAP_PARTS
 OUTSIDE = f"{names.SAMPLING_RATIO}outside"
 RIGHT, LOST = names.grader_name("right"), names.grader_name("timed_out")
@@ -80,6 +81,34 @@ SPEAKS: list[tuple[Rule, Evidence, str, str, str]] = [
         "warn",
         "80% of groups",
         "Easier problems",
+    ),
+    (
+        rules.no_signal,
+        Evidence(_rows({names.FRAC_REWARD_ZERO_STD: lambda s: 1.0})[1:11], {"objective": {"resample_groups": 2}}),
+        "warn",
+        "100% of groups",
+        " problems or more generations per prompt would help.",
+    ),
+    (
+        rules.no_signal,  # ten steps, of which every fifth is logged
+        Evidence([{names.STEP: step, names.FRAC_REWARD_ZERO_STD: 1.0} for step in (5, 10)], {}),
+        "warn",
+        "100% of groups",
+        "From step 5 on, 100% of groups had no signal",
+    ),
+    (
+        rules.truncation,
+        Evidence(_rows({names.CLIPPED_RATIO: lambda s: 1.0})[1:11], {"training": MASKED}),
+        "warn",
+        "100% truncated",
+        "length limit of 96 tokens and masked, so that no reward has any effect. Raise training.max_completion_length.",
+    ),
+    (
+        rules.truncation,
+        _given({names.CLIPPED_RATIO: lambda s: 0.5}, {"training": MASKED}),
+        "warn",
+        "50% truncated",
+        "at the length limit of 96 tokens and masked. Raise training.max_completion_length.",
     ),
     (
         rules.length_without_gain,
@@ -309,6 +338,8 @@ SILENT: list[tuple[Rule, Evidence]] = [
     (rules.best_was_earlier, _given(since_best=_change(3, 1))),
     (rules.best_was_earlier, _given(since_best=_change(0, 6), candidates=2)),  # 2 * 2 / 2^6 is above 0.05
     (rules.no_signal, _given({names.FRAC_REWARD_ZERO_STD: lambda s: 0.45})),
+    (rules.no_signal, Evidence(_rows({names.FRAC_REWARD_ZERO_STD: lambda s: 1.0})[1:10], {})),  # nine steps
+    (rules.no_signal, Evidence(_rows({names.FRAC_REWARD_ZERO_STD: lambda s: float(s != 6)})[1:16], {})),
     (rules.no_signal, _given({names.FRAC_REWARD_ZERO_STD: lambda s: 0.9 if s < 30 else 0.1})),  # it passed
     (rules.length_without_gain, _given(LONGER, change=_change(13, 1))),
     (rules.length_without_gain, _given({names.COMPLETION_LENGTH: lambda s: 300 - 4 * s}, change=_change(1, 1))),
@@ -357,6 +388,26 @@ SILENT += [
 @pytest.mark.parametrize(("rule", "run"), SILENT)
 def test_a_rule_gives_none(rule: Rule, run: Evidence) -> None:
     assert rule(run) is None
+
+
+@pytest.mark.parametrize(
+    ("rule", "metrics", "key", "value"),
+    [
+        (rules.truncation, (names.CLIPPED_RATIO,), "training.mask_truncated_completions", True),
+        (rules.no_signal, (names.FRAC_REWARD_ZERO_STD,), "objective.resample_groups", 2),
+        (rules.length_without_gain, (names.COMPLETION_LENGTH,), "training.loss_type", "dr_grpo"),
+        (rules.sampler_apart, (GAP, CUT_OFF), "rollout.support", "kept"),
+        (rules.sampler_apart, (GAP, TYPES), "training.cast_lm_head_to_fp32", True),
+    ],
+)
+def test_a_key_that_is_set_is_not_advised(rule: Rule, metrics: tuple[str, ...], key: str, value: Any) -> None:
+    group, _, name = key.partition(".")
+    curves = dict.fromkeys(metrics, lambda s: 1.0 + s)
+    free, used = (rule(_given(curves, {group: values}, change=_change(1, 1))) for values in ({}, {name: value}))
+    assert free is not None
+    assert key in free.text
+    assert used is not None
+    assert key not in used.text
 
 
 def test_every_rule_is_tested_both_ways() -> None:

@@ -17,6 +17,15 @@ STEPS = 7  # six prompts, two a generation batch: the run goes through several p
 ACCUMULATED: dict[str, Any] = {"gradient_accumulation_steps": 2}
 REUSED: dict[str, Any] = {"num_iterations": 2, "steps_per_generation": 2, "gradient_accumulation_steps": 1}
 SPARSE_LOGS: dict[str, Any] = {"gradient_accumulation_steps": 2, "logging_steps": 3, "beta": 0.05}
+MOVING_REFERENCE: dict[str, Any] = {
+    **{"beta": 0.5, "sync_ref_model": True, "ref_model_sync_steps": 2, "ref_model_mixup_alpha": 0.6},
+    "gradient_accumulation_steps": 1,
+}
+IN_ORDER: dict[str, Any] = {
+    **{"shuffle_dataset": False, "gradient_accumulation_steps": 1},
+    **{"per_device_train_batch_size": 8, "steps_per_generation": 2},
+}
+"""Four of six prompts in a generation batch: two are left over in the first pass."""
 TRUNCATED: dict[str, Any] = {
     **REUSED,
     **{"top_k": 5, "top_p": 0.8, "temperature": 0.7, "repetition_penalty": 1.2},

@@ -170,13 +170,13 @@ def own_generation_config(model: ModelConfig) -> GenerationConfig | None:
 OWN_SAMPLING = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 
 
-def own_sampling(model: ModelConfig) -> dict[str, float]:
+def own_sampling(model: ModelConfig, *, required: bool = True) -> dict[str, float]:
     """The sampling settings of the model's own generation config, by TRL's names; unset ones are left out. Raises a
-    `ModelError` if it has none."""
+    `ModelError` if it has none although they are required."""
     found = own_generation_config(model)
     settings = {} if found is None else found.to_diff_dict()
     values = {name: settings[name] for name in OWN_SAMPLING if settings.get(name) is not None}
-    if not values:
+    if required and not values:
         raise ModelError(
             f"model.use_generation_config=true, but the model {model.name} has no generation_config.json that says how "
             f"to sample ({', '.join(OWN_SAMPLING)}). Set it to false, and training.temperature and its like by hand."

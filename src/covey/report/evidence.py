@@ -95,6 +95,11 @@ class Evidence:
                 return f", as in “{said}” for “{question}”" + (f", whose answer is {answer[:_SHOWN]}" if answer else "")
         return ""
 
+    def value(self, key: str) -> Any:
+        """The value of `group.name` in the run's config; None where it has none."""
+        group, _, name = key.partition(".")
+        return (self.config.get(group) or {}).get(name)
+
     @property
     def improved(self) -> bool:
         """Whether the held-out figure rose, by the paired test."""
@@ -123,6 +128,15 @@ def ends(points: Sequence[Point]) -> tuple[float, float]:
 def noise(points: Sequence[Point]) -> float:
     """The mean absolute change from one point to the next."""
     return fmean(abs(b - a) for (_, a), (_, b) in pairwise(points))
+
+
+def ten_steps_of_all(points: Sequence[Point]) -> int | None:
+    """The index from which a share is 1 to the end, for ten steps or more; None if there is none."""
+    start = len(points)
+    while start and points[start - 1][1] >= 1:
+        start -= 1
+    before = points[start - 1][0] if start else 0
+    return start if start < len(points) and points[-1][0] - before >= 10 else None
 
 
 def since(points: Sequence[Point], holds: Callable[[float], bool]) -> int | None:

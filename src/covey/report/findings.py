@@ -15,7 +15,7 @@ from covey.evaluation.comparison import LEVEL
 from covey.evaluation.figures import sized_text, value_text
 from covey.report.charts.panels import reward_names
 from covey.report.completion_findings import EPISODE_RULES, GRADING_RULES
-from covey.report.evidence import MIN_STEPS, Evidence, Finding, Rule, ends, noise, since
+from covey.report.evidence import MIN_STEPS, Evidence, Finding, Rule, ends, noise, since, ten_steps_of_all
 from covey.report.summary import Change
 from covey.runlog import names
 from covey.runlog.metrics import series
@@ -77,24 +77,25 @@ def _sentence(change: Change) -> str:
 
 
 def no_signal(run: Evidence) -> Finding | None:
-    """From some step to the end, half or more of the groups have equal rewards."""
+    """From some step to the end, half or more of the groups have equal rewards, or all of them for ten steps."""
     points = series(run.rows, names.FRAC_REWARD_ZERO_STD)
-    if len(points) < MIN_STEPS:
-        return None
-    start = since(points, lambda value: value >= 0.5)
+    start = since(points, lambda value: value >= 0.5) if len(points) >= MIN_STEPS else None
     if start is None or len(points) - start < MIN_STEPS // 2:
+        start = ten_steps_of_all(points)
+    if start is None:
         return None
     share, step = fmean(value for _, value in points[start:]), points[start][0]
     reward = fmean(value for _, value in (series(run.rows, names.REWARD) or points)[-10:])
     right = series(run.rows, names.grader_name(Outcome.RIGHT))
     solved = right[-1][1] > 0.5 if right else reward > 0.5
-    cure = "harder problems" if solved else "easier problems"
+    cure = "Harder problems" if solved else "Easier problems"
+    other = "" if run.value("objective.resample_groups") else ", or objective.resample_groups,"
     return Finding(
         "note" if solved and run.improved else "warn",
         "Groups without signal",
         f"{share:.0%} of groups",
         f"From step {step} on, {share:.0%} of groups had no signal: all their completions got the same reward. "
-        f"{cure.capitalize()}, more generations per prompt, or objective.resample_groups would help.",
+        f"{cure} or more generations per prompt{other} would help.",
     )
 
 
@@ -106,12 +107,13 @@ def length_without_gain(run: Evidence) -> Finding | None:
     early, late = ends(lengths)
     if early <= 0 or late < 1.2 * early:
         return None
+    unbiased = run.value("training.loss_type") == "dr_grpo"
+    loss = "" if unbiased else "a loss without length bias (training.loss_type=dr_grpo) or "
     return Finding(
         "warn",
         "Longer, not better",
         f"{early:.0f} → {late:.0f} tokens",
-        f"Completions grow longer while {change.what} does not rise. Try a loss without length bias "
-        "(training.loss_type=dr_grpo) or a length reward.",
+        f"Completions grow longer while {change.what} does not rise. Try {loss}a length reward.",
     )
 
 
@@ -196,14 +198,18 @@ def truncation(run: Evidence) -> Finding | None:
     late = fmean(value for _, value in points[-10:])
     if late < 0.1:
         return None
-    limit = (run.config.get("training") or {}).get("max_completion_length")
+    limit, masked = run.value("training.max_completion_length"), run.value("training.mask_truncated_completions")
     of = f" of {limit} tokens" if limit else ""
+    title, counted = "Truncated completions", "masked" if masked else "graded as incomplete"
+    other = "" if masked else ", or set training.mask_truncated_completions=true"
+    if masked and ten_steps_of_all(points) is not None:
+        title, counted = "Nothing is trained", "masked, so that no reward has any effect"
     return Finding(
         "warn",
-        "Truncated completions",
+        title,
         f"{late:.0%} truncated",
-        f"Of the last completions {late:.0%} were truncated at the length limit{of} and graded as incomplete. Raise "
-        "training.max_completion_length, or set training.mask_truncated_completions=true.",
+        f"Of the last completions {late:.0%} were truncated at the length limit{of} and {counted}. Raise "
+        f"training.max_completion_length{other}.",
     )
 
 
@@ -239,14 +245,16 @@ def sampler_apart(run: Evidence) -> Finding | None:
         return None
     gap, number_type, cut_off, staleness, outside = (fmean(values) if values else 0.0 for values in last)
     title, share = "The sampler is far from the trainer", f" {outside:.1%} of the ratios are out of bounds."
+    kept = "Take" if run.value("rollout.support") == "kept" else "Set rollout.support=kept, with"
+    head = "" if run.value("training.cast_lm_head_to_fp32") else "try training.cast_lm_head_to_fp32=true, "
     if cut_off > NUMBER_TYPE_LIMIT and gap > cut_off / 2:
         return Finding(
             "warn",
             "Ratios hold what was cut off",
             f"{cut_off:.2g} nats per token",
             "The loss normalises over the full vocabulary, and the sampler over the tokens that top-k, top-p and min-p "
-            f"left: a token's ratio is {math.exp(-cut_off):.3f} where it should be 1. Set rollout.support=kept, with "
-            "an engine that returns supports.",
+            f"left: a token's ratio is {math.exp(-cut_off):.3f} where it should be 1. {kept} an "
+            "engine that returns supports.",
         )
     if number_type > NUMBER_TYPE_LIMIT:
         return Finding(
@@ -254,7 +262,7 @@ def sampler_apart(run: Evidence) -> Finding | None:
             title,
             f"{number_type:.2g} nats per token",
             f"At equal weights their log-probs differ by more than {NUMBER_TYPE_LIMIT} nats, ten times what bfloat16 "
-            f"does in a healthy run.{share} Let both compute in one dtype, try training.cast_lm_head_to_fp32=true, and "
+            f"does in a healthy run.{share} Let both compute in one dtype, {head}and "
             "check that the engine has the policy's weights and settings.",
         )
     if staleness > STALENESS_LIMIT:

@@ -21,7 +21,7 @@ from covey.errors import ConfigError, ModelError, one_line
 from covey.model.adapters import check_adapters, lora_config, quantization_config, trainable_rows, with_adapters
 from covey.model.adapters import merge as merge_adapters
 from covey.model.export import set_end_and_pad_tokens
-from covey.model.loading import own_sampling
+from covey.model.loading import own_generation_config, own_sampling
 from covey.model.reasoning_vocab.token_map import MAP_FILE
 from covey.runlog.directory import RunDirectory
 from covey.training.asynchronous.settings import Asynchronous
@@ -52,6 +52,7 @@ def grpo_config(config: Config, run: RunDirectory) -> tuple[GRPOConfig, list[str
     """
     import torch
 
+    from covey.rollout.local.compatibility import other_options
     from covey.training.distributed.sharding import asks_for_fsdp, let_cpus_shard, mesh_arguments
 
     values: dict[str, Any] = {name: value for name, value in config.training.values.items() if name not in snapshot.OWN}
@@ -70,9 +71,13 @@ def grpo_config(config: Config, run: RunDirectory) -> tuple[GRPOConfig, list[str
         values["save_total_limit"] = 2
         notes.append("training.save_total_limit=1 keeps two checkpoints: the newest and the best.")
     if config.model.use_generation_config:
-        own = own_sampling(config.model)
-        values |= own
-        shown = ", ".join(f"{name}={value:g}" for name, value in own.items())
+        generation = own_generation_config(config.model)
+        more = {} if generation is None else other_options(generation)
+        values |= (own := own_sampling(config.model, required=not more))
+        if config.training.use_vllm or config.rollout.own_engine or Asynchronous.of(config):
+            more = {}  # which transformers' generate alone knows; the trainer logs them
+        values["generation_kwargs"] = {**(values.get("generation_kwargs") or {}), **more} or None
+        shown = ", ".join(f"{name}={show(value)}" for name, value in {**own, **more}.items())
         notes.append(f"Sampling by the model's own generation config: {shown}.")
     fsdp = bool(values.get("fsdp")) or asks_for_fsdp()
     arguments = mesh_arguments(Mesh.of(config.model.mesh_shape), fsdp_set=fsdp)

@@ -1,20 +1,24 @@
-"""Rounds ahead of the sampler: the rows of TRL's own sampler, and seeds that depend on nothing else."""
+"""Rounds ahead of the sampler: the rows of the trainer's sampler, and seeds that depend on nothing else."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import pytest
 from trl.trainer.utils import RepeatSampler
 
 from covey.training.asynchronous.plan import RoundPlan, rounds_in, seeds_of
+from covey.training.batch_source.prompt_order import OwnOrder
 
 
 @pytest.mark.parametrize("shuffle", [True, False])
 @pytest.mark.parametrize("first", [0, 1, 4, 7])
-def test_the_rounds_are_those_of_trls_sampler(shuffle: bool, first: int) -> None:
+def test_the_rounds_are_those_of_the_sampler(shuffle: bool, first: int) -> None:
     size, prompts, rounds = 7, 2, 10  # three rounds in a pass, one row left over
-    sampler = RepeatSampler(
+    sampler: Any = RepeatSampler(
         range(size), mini_repeat_count=3, batch_size=prompts, repeat_count=2, shuffle=shuffle, seed=5
     )
+    sampler = sampler if shuffle else OwnOrder(sampler)
     expected: list[list[int]] = []
     while len(expected) < rounds:
         drawn = list(sampler)  # each round twice, each prompt three times

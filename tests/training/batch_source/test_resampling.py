@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from trl.trainer.utils import RepeatSampler
 from covey import GRPOTrainer
 from covey.errors import ConfigError, RewardError
 from covey.training.advantages.objective_step import ScoredRewards
-from covey.training.batch_source.prompt_order import PromptOrder
+from covey.training.batch_source.prompt_order import OwnOrder, PromptOrder, replay_permutations
 from covey.training.batch_source.resampling import (
     FilledBatch,
     Resampler,
@@ -86,9 +87,22 @@ def test_further_prompts_are_the_next_ones_and_are_not_returned_again() -> None:
     assert order.cursor == (0, 5)
     assert order.more(3) == [5, 6, 0]  # into the next pass, whose first prompt is then used up
     assert order.batch(3) == [1, 2, 3]
-    assert order.batch(4) == [0, 1, 2, 3]  # three are left of the second pass: not enough for a batch
-    assert order.passes == 2 + 4 / 7
-    assert order.batch(3) == [4, 5, 6]  # exactly what was left
+    assert order.batch(4) == [4, 5, 6, 0]  # three are left of the second pass: they are not left out
+    assert order.passes == 2 + 1 / 7
+
+
+def test_without_shuffling_passes_go_on_where_the_last_one_ended() -> None:
+    """TRL's repetitions and number of rows, and every row as often as any other."""
+    trls = RepeatSampler(range(7), mini_repeat_count=2, batch_size=3, repeat_count=2, shuffle=False, seed=1)
+    sampler = OwnOrder(trls)
+    passes = [list(sampler) for _ in range(7)]
+    assert passes[0] == list(trls)
+    assert passes[1] == [6, 6, 0, 0, 1, 1] * 2 + [2, 2, 3, 3, 4, 4] * 2
+    assert all(len(rows) == len(sampler) == len(trls) for rows in passes)
+    assert set(Counter(row for rows in passes for row in rows).values()) == {24}
+    again = OwnOrder(trls)
+    replay_permutations(again, 5)
+    assert [list(again), list(again)] == passes[5:]
 
 
 def test_an_order_resumes_from_its_cursor() -> None:

@@ -245,3 +245,49 @@ def test_an_engine_without_supports_is_scored_over_all(
     assert "the sampler, Plain, gives no support" in caplog.text
     (row,) = rows_of(trainer)
     assert row["sampling/logp_gap"] >= row["sampling/logp_gap/truncation"]
+
+
+@pytest.mark.filterwarnings("ignore:You are using 'rollout_func'")
+@pytest.mark.parametrize("measures", [False, True])
+def test_the_off_policy_mask_takes_the_log_probs_of_a_rollout_function(
+    tiny_model: str, tmp_path: Path, measures: bool
+) -> None:
+    """A function that says that its tokens were likelier by 2 nats than they are now is far off the policy: of its
+    completions only those with a positive advantage count."""
+    stated = -math.log(512) + 2.0  # the tiny model's distribution is nearly uniform
+
+    def rollout(prompts: list[Any], trainer: Any) -> dict[str, Any]:
+        ids = [[20 + row, *range(30, 30 + row)] for row, _ in enumerate(prompts)]
+        logps = [[stated] * len(row) for row in ids]
+        return {"prompt_ids": [[5, 6, 7]] * len(prompts), "completion_ids": ids, "logprobs": logps}
+
+    def longest(completion_ids: list[list[int]], **_: Any) -> list[float]:
+        return [float(len(ids)) for ids in completion_ids]
+
+    kept, given, drop = GRPOTrainer.get_off_policy_mask, list[torch.Tensor](), list[torch.Tensor]()
+
+    class Seen(Watched):
+        @staticmethod
+        def get_off_policy_mask(**named: Any) -> torch.Tensor:
+            given.append(named["sampling_per_token_logps"][named["mask"].bool()])
+            drop.append(torch.stack([named["advantages"][:, 0] < 0, kept(**named)[:, 0] == 0]))
+            return kept(**named)
+
+    def norms(threshold: float) -> float:
+        given.clear()
+        drop.clear()
+        settings = {"off_policy_mask_threshold": threshold, "max_steps": 1, "per_device_train_batch_size": 8}
+        more = {"rollout_func": rollout, "sampler_gap": measures}
+        folder = tmp_path / str(threshold)
+        trainer = build_trainer(Seen, tiny_model, folder, prompts=2, reward=longest, more=more, **settings)
+        trainer.train()
+        assert all(torch.equal(values, torch.full_like(values, stated)) for values in given)
+        return float(rows_of(trainer)[0]["grad_norm"])
+
+    all_rows = norms(10.0)
+    assert not torch.cat(drop, dim=1)[1].any()
+    some_rows = norms(0.5)
+    negative, dropped = torch.cat(drop, dim=1)
+    assert torch.equal(negative, dropped)
+    assert dropped.any()
+    assert some_rows != pytest.approx(all_rows, rel=1e-3)

@@ -115,7 +115,8 @@ class ModelConfig(Group):
     """Whether a hub model may run its own Python code on this machine."""
     use_generation_config: bool = False
     """Whether training samples as the model's own `generation_config.json` says (temperature, top_p, top_k, min_p,
-    repetition_penalty), which then overrides `training.*`."""
+    repetition_penalty; where the policy itself samples, all else), which then overrides `training.*`. Otherwise that
+    file has no effect on training but for its end-of-sequence tokens, and what it would have changed is logged."""
     chat_template: str | None = None
     """A chat template, or a file with one, in place of the tokenizer's own."""
     load_in_8bit: bool = False

@@ -84,8 +84,8 @@ def options_of(model: Any, config: GenerationConfig | None = None) -> dict[str, 
 
 def other_options(config: GenerationConfig) -> dict[str, Any]:
     """The options that are set in a config, have an effect, and are none of `SamplingSettings`."""
-    without = SUPPORTED | WITHOUT_EFFECT
-    return {name: value for name, value in config.to_dict().items() if value is not None and name not in without}
+    found = {name: value for name, value in config.to_dict().items() if value is not None}
+    return {name: value for name, value in found.items() if unsupported_option({name: value}) is not None}
 
 
 def samples_by_generate(model: Any, config: GenerationConfig) -> bool:

@@ -8,7 +8,7 @@ from covey.training.batch_source.prompt_order import PromptOrder
 
 
 class RoundPlan:
-    """The rows of one generation round after the other, in the order of TRL's sampler, pass after pass.
+    """The rows of one generation round after the other, in the order of the trainer's sampler, pass after pass.
 
     The rows of round k are a function of the arguments and k, so a resumed run needs only the number of its next round.
 
@@ -22,7 +22,8 @@ class RoundPlan:
 
     def __init__(self, size: int, prompts: int, *, shuffle: bool, seed: int, first: int = 0) -> None:
         passes, place = divmod(first, size // prompts)
-        self._order = PromptOrder(size, shuffle=shuffle, seed=seed, cursor=(passes, place * prompts))
+        cursor = (passes, place * prompts) if shuffle else divmod(first * prompts, size)
+        self._order = PromptOrder(size, shuffle=shuffle, seed=seed, cursor=cursor)
         self._prompts = prompts
 
     def take(self) -> list[int]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
+from torch.utils.data import Sampler
 
 Cursor = tuple[int, int]
 """Complete passes over the data, and how many rows of the current one are used."""
@@ -13,7 +15,9 @@ Cursor = tuple[int, int]
 class PromptOrder:
     """The rows of the data in the order of the run's permutations, one permutation after the other.
 
-    The permutations are those of a run without resampling: `torch.randperm` of one generator.
+    The permutations are those of a run without resampling: `torch.randperm` of one generator. Rows that do not fill the
+    last batch of a pass are left out of it: of each permutation others, and in the data's own order, where they would
+    always be the same, they begin the next pass.
 
     Args:
         size: rows in the data.
@@ -41,7 +45,9 @@ class PromptOrder:
         return self._passes + self._position / self._size
 
     def batch(self, count: int) -> list[int]:
-        """The rows of the next generation batch: all of one pass, so the rest of a pass may be skipped."""
+        """The rows of the next generation batch: all of one pass if they are shuffled, so the rest may be skipped."""
+        if self._generator is None:
+            return self.more(count)
         if self._position + count > self._size:
             self._begin_pass()
         return self._take(count)
@@ -69,8 +75,29 @@ class PromptOrder:
         )
 
 
+class OwnOrder(Sampler[int]):
+    """TRL's sampler without shuffling, but every pass goes on where the last one ended, over the end of the data."""
+
+    def __init__(self, sampler: Any) -> None:
+        self._sampler = sampler
+        self.data_source, self.batch_size = sampler.data_source, sampler.batch_size
+        self.shuffle, self.seed = False, sampler.seed
+        self.passes = 0
+
+    def __len__(self) -> int:
+        return len(self._sampler)
+
+    def __iter__(self) -> Iterator[int]:
+        size = len(self.data_source)
+        before = self.passes * (size // self.batch_size) * self.batch_size
+        self.passes += 1
+        return ((row + before) % size for row in self._sampler)
+
+
 def replay_permutations(sampler: Any, count: int) -> None:
     """Draw and drop the permutations of the passes that a resumed run does not make again."""
+    if isinstance(sampler, OwnOrder):
+        sampler.passes = count
     generator = getattr(sampler, "generator", None)
     if generator is None:
         return

@@ -1,4 +1,4 @@
-"""The training progress that checkpoints hold besides what transformers and TRL save. Knows neither of them."""
+"""The training progress that checkpoints hold besides what transformers and TRL save. Knows no TRL."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from typing import Any
 
 import torch
 from accelerate.utils import send_to_device
+from torch.distributed.tensor import DTensor
+from transformers.integrations import is_fsdp_managed_module
 
+from covey.errors import RunDirectoryError
 from covey.training.microbatch.microbatch_split import PLAN, ChunkPlan
 
 logger = logging.getLogger(__name__)
@@ -96,6 +99,46 @@ def extend_log(log: Mapping[str, Any], stored: Mapping[str, Any]) -> None:
     for name in ("rewards", "extra"):
         for column, values in stored[name].items():
             log[name][column].extend(values)
+
+
+class MovedReference:
+    """A trainer's reference model, if any: checkpoints hold its weights once training moves it (`sync_ref_model`), in a
+    file of each process where it is sharded. `process` is the index of this one, and how many there are."""
+
+    def __init__(self, model: Any, moves: bool, process: tuple[int, int]) -> None:
+        self._weights: dict[str, torch.Tensor] = {} if model is None else dict(model.named_parameters())
+        self._moves = moves and model is not None
+        self._index, processes = process
+        shards = any(isinstance(one, DTensor) or hasattr(one, "ds_tensor") for one in self._weights.values())
+        self._files = processes if shards or is_fsdp_managed_module(model) else 1
+
+    def save(self, checkpoint: Path) -> None:
+        """Write its weights into a checkpoint, if they are no longer those that training started from."""
+        if self._moves and self._index < self._files:
+            held = {name: local_part(one).cpu() for name, one in self._weights.items()}
+            torch.save(held, checkpoint / f"reference_{self._index}.pt")
+
+    def load(self, checkpoint: Path) -> None:
+        """Take the weights that a checkpoint holds. Raises a `RunDirectoryError` if it has them in other parts."""
+        written = len(list(checkpoint.glob("reference_*.pt")))
+        if written and self._weights and written != self._files:
+            raise RunDirectoryError(
+                f"The reference model in {checkpoint} is in {written} parts, and this run needs {self._files}: resume "
+                "it with as many processes, and the same sharding, as then."
+            )
+        if written and self._weights:
+            self._moves, file = True, checkpoint / f"reference_{self._index if self._files > 1 else 0}.pt"
+            for name, one in torch.load(file, map_location="cpu", mmap=True, weights_only=True).items():
+                local_part(self._weights[name]).copy_(one)
+        elif self._moves:
+            text = "%s holds no reference model that has moved: training.sync_ref_model=true begins anew with it."
+            logger.warning(text, checkpoint)
+
+
+def local_part(weight: Any) -> torch.Tensor:
+    """What this process holds of a weight, without its gradient."""
+    held = getattr(weight, "ds_tensor", weight)  # of DeepSpeed's ZeRO-3
+    return (held.to_local() if isinstance(held, DTensor) else held).detach()
 
 
 def _plans(batches: list[dict[str, Any]] | None, convert: Callable[[Any], Any]) -> list[dict[str, Any]] | None:

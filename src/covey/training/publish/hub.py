@@ -21,17 +21,9 @@ from covey.report.model_card import CARD, model_card
 from covey.runlog.directory import RunDirectory
 
 LEFT_OUT = (
-    *("optimizer.pt", "optimizer.bin", "scheduler.pt", "scaler.pt", "rng_state*", "progress_*", "training_args.bin"),
-    *(
-        "trainer_state.json",
-        "complete.json",
-        "ref/*",
-        "records/*",
-        "pytorch_model_fsdp*",
-        "optimizer_*/*",
-        "global_step*/*",
-        ".*",
-    ),
+    *("optimizer.pt", "optimizer.bin", "scheduler.pt", "scaler.pt", "rng_state*", "progress_*", "reference_*"),
+    *("training_args.bin", "trainer_state.json", "complete.json", "ref/*", "records/*", "pytorch_model_fsdp*"),
+    *("optimizer_*/*", "global_step*/*", ".*"),
 )
 """Files of a checkpoint that only training uses."""
 

@@ -34,7 +34,7 @@ from covey.training.asynchronous.settings import Asynchronous
 from covey.training.asynchronous.snapshots import FolderSnapshot
 from covey.training.checkpoint.progress import TrainingProgress
 from covey.training.replaced import replaced
-from covey.training.trl.generation import mixed_precision, named_weights, sampling_of, vocab_size
+from covey.training.trl.generation import mixed_precision, named_weights, sampling_of, training_options, vocab_size
 
 logger = logging.getLogger(__name__)
 
@@ -244,15 +244,16 @@ class AsynchronousRounds:
             )
         if device.type == "cuda" and SAMPLING_GPU in os.environ:  # else it shares the trainer's
             device = torch.device("cuda", 0)
-        engine = ProcessEngine(
-            trainer.accelerator.unwrap_model(trainer.model),
-            trainer._tokenizer,
-            device=device,
-            folder=self._folder,
-            seed=int(trainer.args.seed),
-            shared_prefill=trainer._speed.shared_prefill,
-            autocast=mixed_precision(trainer),
-        )
+        with training_options(trainer):  # the process gets a copy of them
+            engine = ProcessEngine(
+                trainer.accelerator.unwrap_model(trainer.model),
+                trainer._tokenizer,
+                device=device,
+                folder=self._folder,
+                seed=int(trainer.args.seed),
+                shared_prefill=trainer._speed.shared_prefill,
+                autocast=mixed_precision(trainer),
+            )
         if device.type == "cpu":
             torch.set_num_threads(max(1, self._threads - engine.threads))
         return engine

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from accelerate.utils import gather_object
+from transformers import GenerationConfig
 from transformers.integrations import is_deepspeed_zero3_enabled, is_fsdp_managed_module
 from trl.distributed import DistributedBackend
 from trl.extras.profiling import profiling_context
@@ -20,6 +21,7 @@ from covey.errors import ConfigError, EngineError
 from covey.model.adapters import unmerged_exactly
 from covey.model.base import base_model, evaluating
 from covey.model.device import casting_once
+from covey.model.loading import OWN_SAMPLING
 from covey.rollout import Capabilities, Completion, InferenceEngine, LocalEngine, SamplingSettings, complete
 from covey.rollout.engine import NamedWeights
 from covey.rollout.generate import engine_failures
@@ -32,9 +34,6 @@ from covey.training.trl.engine import EngineGeneration
 
 DEFAULT_TOP_K = 50
 """Of transformers' `generate`, where neither the settings nor the model set it."""
-
-_VLLM_NAMES = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
-"""Settings that vLLM's requests have by the same names."""
 
 Turn = tuple[list[list[int]], list[list[float]] | None]
 """Token ids and log-probabilities of completions, as TRL's `_generate_single_turn` returns them."""
@@ -77,7 +76,7 @@ class PolicyEngine(LocalEngine):
             max_lengths: see `LocalEngine.generate`.
         """
         config = self._trainer.generation_config
-        with self._in_use() as model, torch.no_grad():
+        with training_options(self._trainer), self._in_use() as model, torch.no_grad():
             found = self._sample(model, prompts, sampling, refusal, max_lengths) if self.shared_prefill else None
             asked = sampling.logprobs or sampling.support or sampling.repetition_penalty != 1.0
             limited = config.max_new_tokens is not None
@@ -136,7 +135,7 @@ class TRLEngine:
         """
         engine: EngineGeneration = self._trainer.vllm_generation
         rows = [list(ids) for ids in prompts]
-        names = ("max_completion_length", *_VLLM_NAMES)
+        names = ("max_completion_length", *OWN_SAMPLING)
         settings: dict[str, Any] = {name: getattr(sampling, name) for name in names}
         more = {name: value for name, value in engine.generation_kwargs.items() if name not in (*names, "logprobs")}
         settings["generation_kwargs"] = more
@@ -324,12 +323,33 @@ def _all_sampling_of(trainer: Any) -> tuple[SamplingSettings, str | None]:
             stop_token_ids=ends,
         )
         given = trainer.args.generation_kwargs or {}  # of which vLLM takes these in place of the settings
-        return replace(settings, **{name: given[name] for name in _VLLM_NAMES if given.get(name) is not None}), None
-    options = options_of(trainer.model, trainer.generation_config)
+        return replace(settings, **{name: given[name] for name in OWN_SAMPLING if given.get(name) is not None}), None
+    with training_options(trainer):
+        options = options_of(trainer.model, trainer.generation_config)
     refusal = unsupported_option(options)
     if "max_new_tokens" not in options:
         refusal = "there is no limit on new tokens (max_new_tokens)"
     return settings_of({"max_new_tokens": trainer.max_completion_length, **options}, ends), refusal
+
+
+@contextmanager
+def training_options(trainer: Any) -> Iterator[None]:
+    """Context manager: the model's generation config has its special tokens only. transformers' `generate` fills in
+    from it what training leaves open."""
+    own = getattr(base_model(trainer.model), "generation_config", None) or GenerationConfig()
+    tokens = ("eos_token_id", "pad_token_id", "bos_token_id", "decoder_start_token_id")
+    ids = {name: getattr(own, name) for name in tokens}
+    with replaced(own, **dict.fromkeys(vars(own)) | vars(GenerationConfig(**ids))):
+        yield
+
+
+def unused_options(trainer: Any) -> dict[str, Any]:
+    """What the model's generation config sets, and training does not sample by."""
+    own = getattr(base_model(trainer.model), "generation_config", None) or GenerationConfig()
+    sampling, _ = sampling_of(trainer)
+    used = {**(trainer.args.generation_kwargs or {}), **{name: getattr(sampling, name) for name in OWN_SAMPLING}}
+    sets = {name: getattr(own, name) for name in OWN_SAMPLING if getattr(own, name) is not None} | other_options(own)
+    return {name: value for name, value in sets.items() if value != used.get(name)}
 
 
 def settings_of(options: Mapping[str, Any], more_eos_token_ids: Sequence[int] = ()) -> SamplingSettings:

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
+import torch
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from covey.log_once import log_once
+from covey.training.checkpoint.progress import local_part
+
+logger = logging.getLogger(__name__)
 
 
 class TrainerHooks(TrainerCallback):
@@ -16,6 +23,8 @@ class TrainerHooks(TrainerCallback):
     def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         trainer = self._trainer
         trainer._finite.check_start(trainer.model, str(trainer.model.config._name_or_path))
+        if state.is_world_process_zero and not trainer.is_deepspeed_enabled:  # whose optimiser has float32 weights
+            log_rounded_steps(trainer.model, float(args.learning_rate))
         trainer._scoring.supports(trainer.model)  # prepares its layers: a resumed run must sample as this one goes on
         trainer.checkpoints.newest = None
         restored, trainer._restored = trainer._restored, None
@@ -44,3 +53,18 @@ class TrainerHooks(TrainerCallback):
         if trainer._kl_monitor.exceeded:
             control.should_log = control.should_training_stop = True
             control.should_save = control.should_evaluate = False
+
+
+def log_rounded_steps(model: torch.nn.Module, rate: float) -> None:
+    """Log how many of the weights that are trained in half precision a step can move: in the others it is less than
+    half the spacing. Adam's steps are about as long as the learning rate."""
+    held = [one for one in model.parameters() if one.requires_grad and one.dtype in (torch.bfloat16, torch.float16)]
+    count = sum(local_part(one).numel() for one in held)
+    if count:
+        share = sum(int((local_part(one) + rate).ne(local_part(one)).sum()) for one in held) / count
+        text = (
+            "Weights are trained in %s: a step of the learning rate %g moves %.1f%% of them, and is rounded away in "
+            "the others. model.dtype=float32 lets all move; training.bf16=true still computes in bfloat16."
+        )
+        level = logging.WARNING if share < 0.9 else logging.INFO
+        log_once(logger, text, str(held[0].dtype).removeprefix("torch."), rate, 100 * share, level=level)

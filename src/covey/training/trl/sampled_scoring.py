@@ -13,6 +13,7 @@ import torch
 from trl import GRPOTrainer
 from trl.models.utils import disable_gradient_checkpointing
 
+from covey.config.values import show
 from covey.errors import ConfigError, EngineError
 from covey.log_once import log_once
 from covey.rollout import Capabilities, Completion, SamplingSettings
@@ -21,7 +22,7 @@ from covey.training.advantages.objective_step import loss_mask
 from covey.training.replaced import replaced
 from covey.training.scoring.gap import Correction, ScoredSample, measure_gap
 from covey.training.scoring.sampled import SUPPORT, Sampled, ScoredRows, padded
-from covey.training.trl.generation import PolicyEngine, TRLEngine, sampling_of
+from covey.training.trl.generation import PolicyEngine, TRLEngine, sampling_of, unused_options
 from covey.training.trl.restricted_head import RestrictedHead
 
 logger = logging.getLogger(__name__)
@@ -76,12 +77,18 @@ class SampledScoring:
         """The newest gap by metric, which steps without a generation log again."""
 
     def check(self) -> None:
-        """Check the run, once its engine is known.
+        """Check the run, once its engine is known, and log what the model's generation config would sample by.
 
         Raises:
             ConfigError: the loss cannot be corrected for the engine.
             EngineError: vLLM cannot say which tokens could be sampled.
         """
+        if unused := unused_options(self._trainer):
+            text = (
+                "The model's generation_config.json sets %s, and training does not sample by it: training.* and "
+                "training.generation_kwargs count (model.use_generation_config=true takes what the engine knows)."
+            )
+            log_once(logger, text, ", ".join(f"{name}={show(value)}" for name, value in unused.items()))
         engine, mode = self._trainer.engine, self._trainer.vllm_importance_sampling_mode
         if isinstance(engine, TRLEngine):
             engine.check(self.settings(sampling_of(self._trainer)[0]))
@@ -255,7 +262,8 @@ class SampledScoring:
         if "sampling_per_token_logps" in batch:
             if self._measures or "old_per_token_logps" in batch:
                 self._measure(batch)
-            if isinstance(trainer.engine, PolicyEngine) and not trainer.asynchronous:
+            own = isinstance(trainer.engine, PolicyEngine) and trainer.rollout_func is None
+            if own and not trainer.asynchronous:
                 del batch["sampling_per_token_logps"]  # else TRL's off-policy mask would take them
         elif self._measures:
             text = "logging.sampler_gap has nothing to measure: %s gave no log-probs of what it sampled."

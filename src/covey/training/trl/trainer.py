@@ -16,7 +16,7 @@ import torch
 from datasets import Dataset
 from torch.utils.data import Sampler
 from transformers import TrainerState
-from transformers.trainer import TRAINER_STATE_NAME
+from transformers.trainer import SCHEDULER_NAME, TRAINER_STATE_NAME
 from trl import GRPOConfig
 from trl import GRPOTrainer as TRLGRPOTrainer
 from trl.trainer import grpo_trainer
@@ -34,10 +34,12 @@ from covey.training.advantages.kl_control import KLMonitor
 from covey.training.advantages.state import in_use
 from covey.training.asynchronous.settings import Asynchronous
 from covey.training.batch_source.early_rewards import EarlyRewards
+from covey.training.batch_source.prompt_order import OwnOrder
 from covey.training.batch_source.recording import CompletionRecorder
 from covey.training.checkpoint.checkpoints import Checkpoints
 from covey.training.checkpoint.finite import FiniteCheck
-from covey.training.checkpoint.progress import TrainingProgress, copy_log, load_progress, save_progress
+from covey.training.checkpoint.hyperparameters import Hyperparameters
+from covey.training.checkpoint.progress import MovedReference, TrainingProgress, copy_log, load_progress, save_progress
 from covey.training.microbatch.batching import batching_for
 from covey.training.microbatch.metric_weights import merged_entries
 from covey.training.microbatch.microbatch_split import PLAN, forward_in_chunks
@@ -48,7 +50,7 @@ from covey.training.scoring.thinking import ReasoningSupport
 from covey.training.trl.advantages import apply_objective, end_kl_step, loss_with_kl
 from covey.training.trl.asynchronous import AsynchronousRounds
 from covey.training.trl.engine import patched_engine
-from covey.training.trl.generation import engine_for, generate_turn, mixed_precision
+from covey.training.trl.generation import engine_for, generate_turn, mixed_precision, training_options
 from covey.training.trl.hooks import TrainerHooks
 from covey.training.trl.resampled_batch import make_resampler, resampled_batch
 from covey.training.trl.restricted_head import give_bias
@@ -146,6 +148,8 @@ class GRPOTrainer(TRLGRPOTrainer):
         self._early_rewards = EarlyRewards(self.reward_funcs)
         self.checkpoints = Checkpoints()
         self._finite = FiniteCheck(self.args, self.accelerator, settle=self.checkpoints.wait)
+        process = (self.args.process_index, self.args.world_size)
+        self._reference = MovedReference(self.ref_model, self.args.sync_ref_model, process)
         self.add_callback(TrainerHooks(self))
 
     @property
@@ -242,7 +246,8 @@ class GRPOTrainer(TRLGRPOTrainer):
         turn = generate_turn(self, prompt_ids, text_only=images is None and not fields, max_lengths=limits)
         if turn is not None:
             return turn
-        with self._reasoning.generating(), casting_once(self.model, mixed_precision(self)):
+        casting = casting_once(self.model, mixed_precision(self))
+        with training_options(self), self._reasoning.generating(), casting:
             return super()._generate_single_turn(prompt_ids, images, fields, *args, **kwargs)
 
     # -- replaces TRL's `_tool_call_loop`: calls of different rows run at once, and tokens are exact for more templates.
@@ -337,11 +342,12 @@ class GRPOTrainer(TRLGRPOTrainer):
         with self.sampling.correcting(inputs), self.sampling.batch(inputs):
             return loss_with_kl(self, inputs, partial(super()._compute_loss, model, inputs))
 
-    # -- replaces TRL's `_get_train_sampler`: keeps the sampler, to restore an epoch's permutation after a resume.
+    # -- replaces TRL's `_get_train_sampler`: keeps the sampler, to restore an epoch's permutation after a resume;
+    #    without shuffling, rows that fill no generation batch begin the next pass.
     def _get_train_sampler(self, dataset: Dataset | None = None) -> Sampler[int]:
         sampler: Sampler[int] = super()._get_train_sampler(dataset)
-        self._train_sampler = sampler
-        return sampler
+        self._train_sampler = sampler if self.shuffle_dataset else OwnOrder(sampler)
+        return self._train_sampler
 
     # -- replaces TRL's `_save_checkpoint`: adds the progress that TRL leaves out, then the marker; no model card.
     def _save_checkpoint(self, model: torch.nn.Module, trial: Any) -> None:
@@ -356,6 +362,7 @@ class GRPOTrainer(TRLGRPOTrainer):
         ):
             super()._save_checkpoint(model, trial)
             save_progress(folder, self.args.process_index, progress_of(self))
+            self._reference.save(folder)
 
     # -- replaces transformers' `_finalize_training`, which with save_total_limit=1 deletes the newest checkpoint and
     #    keeps the best.
@@ -363,12 +370,21 @@ class GRPOTrainer(TRLGRPOTrainer):
         with self.checkpoints.rotating(self.args):
             return super()._finalize_training(*args)
 
-    # -- replaces TRL's `_load_optimizer_and_scheduler`: restores the progress. The only hook of a resume between
-    #    loading the trainer state and reading data.
+    # -- replaces transformers' `create_scheduler`, which follows the optimiser's creation: keeps what the config set.
+    def create_scheduler(self, *args: Any, **kwargs: Any) -> Any:
+        scheduler = super().create_scheduler(*args, **kwargs)
+        self._hyperparameters = Hyperparameters(self.optimizer)
+        return scheduler
+
+    # -- replaces TRL's `_load_optimizer_and_scheduler`: restores the progress, and hyperparameters by the config. The
+    #    only hook of a resume between loading the trainer state and reading data.
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         super()._load_optimizer_and_scheduler(checkpoint)
         if checkpoint is None:
             return
+        step = None if (Path(checkpoint) / SCHEDULER_NAME).is_file() else self.state.global_step
+        self._hyperparameters.restore(self.optimizer, self.lr_scheduler, step)
+        self._reference.load(Path(checkpoint))
         progress = load_progress(Path(checkpoint), self.args.process_index, self.accelerator.device)
         if progress is None:
             return  # a checkpoint of stock TRL; `load_progress` has logged a warning
