@@ -37,7 +37,8 @@ Rates = list[tuple[Any, dict[str, float]]]
 
 def disable_dropout(model: torch.nn.Module) -> Rates:
     """Set every dropout rate to 0: of dropout modules, and the numbers that modules, or their configs, hold for
-    functional dropout, dropped layers and jittered routers, which are read in each forward.
+    functional dropout and dropped layers, which are read in each forward. Routers with jitter, which may draw experts
+    too, stay in evaluation mode.
 
     Returns:
         The configs that were changed, for `own_dropout`.
@@ -50,6 +51,8 @@ def disable_dropout(model: torch.nn.Module) -> Rates:
             setattr(module, name, 0.0)
         if isinstance(module, torch.nn.modules.dropout._DropoutNd):
             module.p = 0.0
+        if any("jitter" in name for name in vars(module)):
+            module.eval().train = _stays  # type: ignore[method-assign, assignment]
     changed = [(config, rates) for config in configs.values() if (rates := _rates(config))]
     for config, rates in changed:
         vars(config).update(dict.fromkeys(rates, 0.0))
@@ -68,9 +71,9 @@ def own_dropout(changed: Rates) -> Iterator[None]:
             vars(config).update(dict.fromkeys(rates, 0.0))
 
 
+def _stays(mode: bool = True) -> None:
+    """In place of a module's `train`."""
+
+
 def _rates(owner: Any) -> dict[str, float]:
-    return {
-        name: value
-        for name, value in vars(owner).items()
-        if isinstance(value, float) and value and ("drop" in name or "jitter" in name)
-    }
+    return {name: value for name, value in vars(owner).items() if isinstance(value, float) and value and "drop" in name}

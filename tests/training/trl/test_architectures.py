@@ -20,8 +20,9 @@ from covey import GRPOConfig, GRPOTrainer
 from covey.config import ModelConfig
 from covey.model.adapters import merge
 from covey.model.export import export_model, load_whole
+from covey.model.starter.coldstart import make_tokenizer
 from tiny_architectures import ARCHITECTURES, make, plain_logps, saved
-from trainers import variety
+from trainers import build_trainer, variety
 
 PROMPTS = ["1 + 2 =", "12 + 34 + 56 + 78 =", "7 =", "123 + 456 ="]
 
@@ -155,3 +156,38 @@ def test_all_passes_and_the_exported_model(name: str, kind: str, tied: bool, tmp
     assert [value for key, value in config.items() if "drop" in key and isinstance(value, float)] == [
         value for key, value in make(name).config.to_dict().items() if "drop" in key and isinstance(value, float)
     ]
+
+
+@pytest.mark.parametrize("name", ["GPT2", "BioGpt", "Qwen3"])
+@pytest.mark.filterwarnings("ignore:fan_in_fan_out is set")
+@pytest.mark.parametrize("adapts", [False, True])
+def test_a_head_in_float32(name: str, adapts: bool, tmp_path: Path) -> None:
+    """Of weights and hidden states in bfloat16, with a tied head and adapters too."""
+    model = make(name, tie_word_embeddings=True).bfloat16()
+    make_tokenizer().save_pretrained(tmp_path / "model")
+    model.save_pretrained(tmp_path / "model")
+    more: dict[str, Any] = {"peft_config": LoraConfig(r=2, **settings_for(model, "adapters"))} if adapts else {}
+    source, settings = str(tmp_path / "model"), {"model_init_kwargs": {"dtype": "bfloat16"}, "disable_dropout": True}
+    trainer: Any = build_trainer(
+        GRPOTrainer,
+        source,
+        tmp_path,
+        prompts=2,
+        more=more,
+        cast_lm_head_to_fp32=True,
+        max_steps=1,
+        beta=0.1,
+        **settings,
+    )
+    ids = torch.arange(3, 40)[None]
+    for one in (trainer.model, trainer.ref_model) if not adapts else (trainer.model,):
+        base = one.get_base_model() if adapts else one
+        with torch.no_grad():
+            states = base.base_model(ids).last_hidden_state
+            expected = (states.float() @ model.get_output_embeddings().weight.float().T).log_softmax(-1)
+            expected = expected[:, :-1].gather(2, ids[:, 1:, None])[..., 0]
+            scores = trainer._get_per_token_logps_and_entropies(one, ids, torch.ones_like(ids), 30)[0]
+        assert base.get_input_embeddings()(ids).dtype == states.dtype == torch.bfloat16
+        torch.testing.assert_close(scores, expected[:, -30:], rtol=0, atol=1e-4)
+    trainer.train()
+    assert trainer.state.global_step == 1
