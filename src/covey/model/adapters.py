@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from covey.errors import ModelError
+from covey.errors import ConfigError, ModelError
 from covey.model.weight_files import check_file
 
 if TYPE_CHECKING:
@@ -110,18 +110,58 @@ def with_adapters(model: PreTrainedModel, lora: LoraConfig) -> PeftModel:
         raise ModelError(f"The adapters in model.lora.path={lora.path} do not fit this model: {cause}") from error
 
 
+def untie(model: nn.Module) -> None:
+    """Separate weights that layers share where adapters change only some of the layers, as an embedding whose head is
+    tied to it: merged, they would change the others too.
+
+    Raises:
+        ConfigError: DeepSpeed has partitioned such weights.
+    """
+    from peft.tuners.trainable_tokens import TrainableTokensLayer
+    from peft.tuners.tuners_utils import BaseTunerLayer
+    from torch.nn import Parameter
+
+    layers = (one for one in model.modules() if isinstance(one, BaseTunerLayer))
+    # Trained rows of an embedding are those of its head as well.
+    adapted = {id(one.get_base_layer()) for one in layers if not isinstance(one, TrainableTokensLayer)}
+    holders: dict[int, list[tuple[nn.Module, str, nn.Parameter]]] = {}
+    for module in model.modules():
+        for name, weights in module.named_parameters(recurse=False):
+            holders.setdefault(id(weights), []).append((module, name, weights))
+    for held in (held for held in holders.values() if any(id(module) in adapted for module, _, _ in held)):
+        for module, name, weights in held[1:]:
+            if hasattr(weights, "ds_status"):
+                raise ConfigError(
+                    "Adapters on an embedding that is tied to the head cannot be trained with DeepSpeed ZeRO-3: leave "
+                    "the embedding out of target_modules, or shard in another way."
+                )
+            setattr(module, name, Parameter(weights.detach().clone(), requires_grad=weights.requires_grad))
+
+
 def merge(model: PeftModel) -> PreTrainedModel:
     """The base model with its adapters merged.
 
-    If they changed an output layer that was tied to the embedding, peft unties the two.
+    If they changed only one of the embedding and an output layer tied to it, the two are untied.
 
     Raises:
-        ModelError: the merged weights are not finite.
+        ModelError: the merged weights are not finite, or differ where the architecture shares them.
     """
+    import torch
+
+    untie(model)
     try:
         merged: PreTrainedModel = model.merge_and_unload(safe_merge=True)
     except ValueError as error:
         raise ModelError(f"The adapters cannot be merged: {' '.join(str(error).split())}") from error
+    head = merged.get_output_embeddings()
+    for name, source in getattr(merged, "all_tied_weights_keys", {}).items():
+        weights = merged.get_parameter(name)
+        is_head = head is not None and weights is getattr(head, "weight", None)
+        if not is_head and not torch.equal(weights, merged.get_parameter(source)):
+            raise ModelError(
+                f"The adapters cannot be merged: {name} and {source} share their weights in this architecture, but "
+                "have different adapters. Keep these as they are: model.lora.merge=false, covey export --adapters."
+            )
     return merged
 
 

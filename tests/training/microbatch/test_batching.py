@@ -14,12 +14,10 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import GPT2Config, GPT2LMHeadModel, OPTConfig, OPTForCausalLM, Qwen3Config, Qwen3ForCausalLM
 from trl.trainer.utils import shuffle_sequence_dict, split_tensor_dict
 
 from batches import PLAIN, WAYS, batching, generation_batch, relative_difference
 from covey.config import SpeedConfig
-from covey.training.microbatch.batching import positions_are_relative
 from covey.training.microbatch.microbatch_split import PLAN, RowShape, split_rows
 from covey.training.microbatch.row_order import shuffle_groups, sort_within, window
 from second_pass import CASES, Case, TwoSteps, two_steps
@@ -145,19 +143,6 @@ def test_a_token_budget_splits_as_worked_out_by_hand() -> None:
     mixed = [row._replace(has_gradient=place % 2 == 0) for place, row in enumerate(rows)]
     assert split_rows(mixed, 48, packed=False) == [[0, 2, 4], [6]]
     assert split_rows(rows_of(1, 2, has_gradient=False), 48, packed=False) == []
-
-
-def test_left_padding_stays_where_a_model_has_learned_position_embeddings() -> None:
-    small = {"vocab_size": 64, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
-    gpt2 = GPT2LMHeadModel(GPT2Config(vocab_size=64, n_embd=16, n_layer=1, n_head=2, n_positions=64))
-    opt = OPTForCausalLM(OPTConfig(**small, ffn_dim=16, word_embed_proj_dim=16, max_position_embeddings=32))
-    qwen = Qwen3ForCausalLM(Qwen3Config(**small, intermediate_size=16, head_dim=8, max_position_embeddings=64))
-    assert [positions_are_relative(model) for model in (gpt2, opt, qwen)] == [False, False, True]
-    batch = generation_batch(0, groups=2)
-    batch["prompt_mask"][:, :3] = 0
-    (micro,) = batching(WAYS["trim"], 1, 1, trims_prompts=False).split(batch, beta=0.0)
-    assert micro["prompt_ids"].shape[1] == 9
-    assert micro["completion_ids"].shape[1] == batch["completion_mask"].sum(dim=1).max()
 
 
 @pytest.fixture(scope="module")

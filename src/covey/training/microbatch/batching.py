@@ -23,9 +23,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from peft import PeftModel
 from torch import Tensor
-from transformers import PreTrainedModel
 
 from covey.config import SpeedConfig
 from covey.config.groups.speed import BNPO, check_token_budget, coupling
@@ -90,7 +88,6 @@ class Batching:
         micro_batches: int,
         accumulation: int,
         multiple_of: int | None = None,
-        trims_prompts: bool = True,
     ) -> None:
         """
         Args:
@@ -99,13 +96,11 @@ class Batching:
             micro_batches: how many a generation batch is split into on each process.
             accumulation: micro-batches per optimiser step.
             multiple_of: padded widths are a multiple of this.
-            trims_prompts: whether padding on the left may be removed, see `positions_are_relative`.
         """
         self._speed, self._loss = speed, loss
         self._num_generations, self._micro_batches = num_generations, micro_batches
         self._window = window(micro_batches, accumulation)
         self._multiple = multiple_of or 1
-        self._trims_prompts = trims_prompts
 
     @property
     def is_plain(self) -> bool:
@@ -177,10 +172,8 @@ class Batching:
         completion_B = (mask.bool() * columns[: mask.shape[1]]).amax(dim=1)
         counted_B = (mask * batch["tool_mask"] if batch.get("tool_mask") is not None else mask).sum(dim=1)
         has_gradient_B = (batch["advantages"].reshape(len(mask), -1) != 0).any(dim=1) & (counted_B > 0)
-        trims = self._speed.trim and not self._unknown(batch)
-        if not (trims and self._trims_prompts):
+        if not self._speed.trim or self._unknown(batch):
             prompt_B = torch.full_like(prompt_B, length)
-        if not trims:
             completion_B = torch.full_like(completion_B, mask.shape[1])
         table = torch.stack([prompt_B, completion_B, counted_B, has_gradient_B.to(counted_B)], dim=1).tolist()
         first = process * len(table)
@@ -282,12 +275,11 @@ class Batching:
         return trim_padding(micro, prompt, completion), plan
 
 
-def batching_for(speed: SpeedConfig, args: Any, model: torch.nn.Module, *, router_loss: bool) -> Batching:
+def batching_for(speed: SpeedConfig, args: Any, *, router_loss: bool) -> Batching:
     """The batching of a run.
 
     Args:
         args: the run's GRPOConfig.
-        model: to be trained.
         router_loss: whether a mixture of experts adds its load-balancing loss.
 
     Raises:
@@ -305,26 +297,6 @@ def batching_for(speed: SpeedConfig, args: Any, model: torch.nn.Module, *, route
         micro_batches=args.steps_per_generation,
         accumulation=args.gradient_accumulation_steps,
         multiple_of=args.pad_to_multiple_of,
-        trims_prompts=positions_are_relative(model),
-    )
-
-
-def positions_are_relative(model: torch.nn.Module) -> bool:
-    """Whether only distances between tokens matter to the model, so that left padding can be removed.
-
-    Without position ids, transformers counts positions from the first column, padding included. A model with learned
-    position embeddings (GPT-2) would then read other embeddings than when the row was scored.
-    """
-    config = getattr(model, "config", None)
-    positions = getattr(config, "max_position_embeddings", None) or getattr(config, "n_positions", None)
-    if positions is None:
-        return True
-    embeddings = model.get_input_embeddings() if isinstance(model, PreTrainedModel | PeftModel) else None
-    return not any(
-        isinstance(module, torch.nn.Embedding)
-        and module is not embeddings
-        and positions <= module.num_embeddings <= positions + 2  # OPT keeps two more
-        for module in model.modules()
     )
 
 

@@ -11,7 +11,6 @@ from typing import Any
 import torch
 
 from covey.errors import ConfigError
-from covey.model.base import base_model
 from covey.model.reasoning_vocab import ReasoningVocabulary
 from covey.model.reasoning_vocab.vocabulary import attach, vocabulary_of
 from covey.rollout.thinking import masked_generation
@@ -31,21 +30,13 @@ class ReasoningSupport:
         model: the policy, adapters or not.
         reference: the reference model, if it is a separate one.
         args: the trainer's.
-        prepare: makes a model's fused head ready to score by a vocabulary.
 
     Raises:
         ConfigError: the settings cannot be combined with a reasoning vocabulary.
         ModelError: the vocabulary does not fit the weights.
     """
 
-    def __init__(
-        self,
-        vocabulary: ReasoningVocabulary | None,
-        model: Any,
-        reference: Any,
-        args: Any,
-        prepare: Callable[[Any], None],
-    ) -> None:
+    def __init__(self, vocabulary: ReasoningVocabulary | None, model: Any, reference: Any, args: Any) -> None:
         self.vocabulary = vocabulary or vocabulary_of(model)
         self._model, self._temperature = model, float(args.temperature)
         if self.vocabulary is None:
@@ -58,7 +49,6 @@ class ReasoningSupport:
         for one in (model, reference):
             if one is not None:
                 attach(one, self.vocabulary)
-                prepare(base_model(one))
         if hasattr(model, "peft_config") and not _rows_are_trained(model):
             logger.warning(
                 "The adapters do not train the embeddings of the reasoning tokens, so these stay copies. "

@@ -89,7 +89,8 @@ def give_bias(model: Any) -> None:
     """Give a model's head the attribute `bias`, which peft's wrapper of a head with trainable rows lacks."""
     head = model.get_output_embeddings()
     if not hasattr(head, "bias"):
-        object.__setattr__(head, "bias", getattr(head.original_module, "bias", None))  # not a parameter of the wrapper
+        original = getattr(head, "original_module", None)
+        object.__setattr__(head, "bias", getattr(original, "bias", None))  # not a parameter of the wrapper
 
 
 @dataclass(frozen=True)

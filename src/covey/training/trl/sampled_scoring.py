@@ -6,16 +6,16 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
-from inspect import signature
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
-from trl import GRPOTrainer
 from trl.models.utils import disable_gradient_checkpointing
 
 from covey.config.values import show
-from covey.errors import ConfigError, EngineError
+from covey.errors import ConfigError, EngineError, ModelError
 from covey.log_once import log_once
+from covey.model.positions import reads_padding
 from covey.rollout import Capabilities, Completion, SamplingSettings
 from covey.runlog import names
 from covey.training.advantages.objective_step import loss_mask
@@ -34,15 +34,13 @@ FORWARD_KEYS = (
 """What TRL's scoring pass takes besides tokens, all for images."""
 
 
-def scoring_temperature(support: str, *args: Any, **kwargs: Any) -> AbstractContextManager[None]:
+def scoring_temperature(support: str, config: Any) -> AbstractContextManager[None]:
     """Context manager around TRL's constructor: it scores at the temperature that `generation_kwargs` samples at.
 
     Args:
         support: see `SampledScoring`; with `full`, TRL scores at `temperature`.
-        args: the constructor's arguments.
-        kwargs: its keyword arguments.
+        config: its GRPOConfig, if one is given.
     """
-    config = signature(GRPOTrainer).bind_partial(*args, **kwargs).arguments.get("args")
     given: Mapping[str, Any] = getattr(config, "generation_kwargs", None) or {}
     temperature = given.get("temperature") if given.get("do_sample", True) else None
     if support == "full" or not temperature:
@@ -71,6 +69,7 @@ class SampledScoring:
         self._measures = measures
         self._head = RestrictedHead(trainer._reasoning.vocabulary)
         self._batch: Mapping[str, Any] | None = None
+        self._padding: WeakKeyDictionary[torch.nn.Module, str | None] = WeakKeyDictionary()
         self.newest = Sampled()
         """Of the completions that were generated last, or of their last turn; whoever generates sets it."""
         self.last_gap: dict[str, float] = {}
@@ -216,6 +215,9 @@ class SampledScoring:
             length_T: completion columns.
             batch_size: rows per forward.
             more: further arguments.
+
+        Raises:
+            ModelError: rows are padded, and the model's log-probs depend on it.
         """
         trainer = self._trainer
         known: Mapping[str, Any] = self._batch if self._batch is not None else self._entries(len(ids_BS), length_T)
@@ -231,10 +233,19 @@ class SampledScoring:
                 restricted=lambda size: self._head.over(rows, size),
                 **more,
             )
+            if scores is None and not trainer._scoring.supports(model):
+                self._check_padding(model, mask_BS)
         if scores is not None:
             return tuple(scores)
         with self._head.over(rows, batch_size or len(ids_BS)):
             return tuple(plain(model, ids_BS, mask_BS, length_T, batch_size=batch_size, **more))
+
+    def _check_padding(self, model: Any, mask_BS: torch.Tensor) -> None:
+        """Raise a `ModelError` if rows are padded on the left and the model reads it."""
+        if model not in self._padding:
+            self._padding[model] = reads_padding(model)
+        if (reason := self._padding[model]) is not None and not mask_BS[:, 0].all():
+            raise ModelError(f"{reason}. Train it on prompts of one length in tokens, or train another model.")
 
     def score_batch(self, batch: Mapping[str, Any]) -> torch.Tensor:
         """Log-probs of a batch's completion tokens under the policy, `[B, T]`, without gradients."""

@@ -25,6 +25,7 @@ from trl.trainer.utils import split_pixel_values_by_grid, unsplit_pixel_values_b
 from covey.config import SpeedConfig
 from covey.environments.templates import parse
 from covey.log_once import begin_run, log_once
+from covey.model.base import own_dropout
 from covey.model.device import casting_once
 from covey.model.reasoning_vocab import ReasoningVocabulary
 from covey.objective import KLController, Objective
@@ -43,7 +44,7 @@ from covey.training.checkpoint.progress import MovedReference, TrainingProgress,
 from covey.training.microbatch.batching import batching_for
 from covey.training.microbatch.metric_weights import merged_entries
 from covey.training.microbatch.microbatch_split import PLAN, forward_in_chunks
-from covey.training.preflight.dataset_checks import check_prompts
+from covey.training.preflight.arguments import check_arguments
 from covey.training.replaced import replaced
 from covey.training.scoring.shared_scoring import SharedScoring
 from covey.training.scoring.thinking import ReasoningSupport
@@ -52,8 +53,8 @@ from covey.training.trl.asynchronous import AsynchronousRounds
 from covey.training.trl.engine import patched_engine
 from covey.training.trl.generation import engine_for, generate_turn, mixed_precision, training_options
 from covey.training.trl.hooks import TrainerHooks
+from covey.training.trl.loading import precise_heads, prepare_models
 from covey.training.trl.resampled_batch import make_resampler, resampled_batch
-from covey.training.trl.restricted_head import give_bias
 from covey.training.trl.sampled_scoring import FORWARD_KEYS, SampledScoring, scoring_temperature
 from covey.training.trl.state import progress_of, restore_progress
 from covey.training.trl.tool_loop import TrainerEpisodes
@@ -118,15 +119,17 @@ class GRPOTrainer(TRLGRPOTrainer):
             kwargs: TRL's arguments by keyword.
 
         Raises:
-            ConfigError: the objective, the controller or the engine cannot be combined with the rest.
+            ConfigError: the objective, the controller, the engine or a setting cannot be combined with the rest.
             DataError: rows have no `prompt`.
+            ModelError: nothing of the model would be trained.
         """
         begin_run()
         if objective is not None:
             check_objective(objective)
-        check_prompts(TRLGRPOTrainer, *args, **kwargs)
-        with patched_engine(self, vllm_lora_sync), scoring_temperature(support, *args, **kwargs):
+        config = check_arguments(TRLGRPOTrainer, *args, **kwargs)
+        with patched_engine(self, vllm_lora_sync), scoring_temperature(support, config), precise_heads(config):
             super().__init__(*args, **kwargs)
+        self._dropout = prepare_models(self)
         self._speed = speed if speed is not None else SpeedConfig()
         run = {"num_generations": self.num_generations, "max_completion_length": self.max_completion_length}
         self._objective = in_use(objective, loss_type=self.loss_type, beta=self.beta, **run)
@@ -137,13 +140,13 @@ class GRPOTrainer(TRLGRPOTrainer):
         self._keeps_loss_logps = False
         self._restored: TrainingProgress | None = None
         self.asynchronous = AsynchronousRounds(self, asynchronous, engine) if asynchronous else None
-        self._reasoning = ReasoningSupport(vocabulary, self.model, self.ref_model, self.args, give_bias)
+        self._reasoning = ReasoningSupport(vocabulary, self.model, self.ref_model, self.args)
         self.sampling = SampledScoring(self, support=support, support_top_k=support_top_k, measures=sampler_gap)
         self.engine = engine_for(self, engine)
         self.sampling.check()
         self._episodes = TrainerEpisodes(self)
         self._scoring = SharedScoring(on=self._speed.shared_scoring)
-        self._batching = batching_for(self._speed, self.args, self.model, router_loss=self.aux_loss_enabled)
+        self._batching = batching_for(self._speed, self.args, router_loss=self.aux_loss_enabled)
         self._resampler = make_resampler(self, resample_groups) if resample_groups else None
         self._early_rewards = EarlyRewards(self.reward_funcs)
         self.checkpoints = Checkpoints()
@@ -207,7 +210,8 @@ class GRPOTrainer(TRLGRPOTrainer):
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """Save the model as transformers does, and the map of its reasoning vocabulary next to it."""
-        super().save_model(output_dir, _internal_call)
+        with own_dropout(self._dropout):
+            super().save_model(output_dir, _internal_call)
         self._reasoning.save(output_dir or str(self.args.output_dir), writes=self.args.should_save)
 
     def load_checkpoint_weights(self, checkpoint: Path) -> None:
