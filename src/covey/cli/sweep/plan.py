@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from covey.cli.config_arguments import Request, check_names, default_name
+from covey.cli.config_arguments import Request, check_names, default_name, print_without_effect
 from covey.cli.sweep.expand import Variant, expand
 from covey.config import Composed, Config, compose
 from covey.config.compose.group_files import Roots
@@ -71,6 +71,7 @@ def make_plan(request: Request) -> SweepPlan:
 def _compose(request: Request, number: int, variant: Variant) -> Composed:
     try:
         composed = compose(variant.overrides, request.recipe, request.config_dirs, config_name=request.config_name)
+        print_without_effect(composed)
         check_names(composed.config)
         check_supported(composed.config)
     except CoveyError as error:
