@@ -171,12 +171,16 @@ def print_notes(composed: Composed) -> None:
         print(f"· {note}", file=sys.stderr)
 
 
-def print_without_effect(composed: Composed) -> None:
-    """Print to stderr which of the user's keys have no effect, and what would give them one; each line once."""
-    for line in notes_without_effect(composed.config, composed.given, _FACTS):
-        if line not in _PRINTED:
-            print(f"· {redact(line)}", file=sys.stderr)
-            _PRINTED.add(line)
+def print_without_effect(*composed: Composed) -> None:
+    """Print to stderr which of the user's keys have no effect, and what would give them one: each line once, also for
+    the jobs of a sweep."""
+    for line in dict.fromkeys(line for one in composed for line in lines_without_effect(one)):
+        print(f"· {redact(line)}", file=sys.stderr)
+
+
+def lines_without_effect(composed: Composed) -> list[str]:
+    """See `covey.config.live.notes_without_effect`."""
+    return notes_without_effect(composed.config, composed.given, _FACTS)
 
 
 def _rewards(config: Config) -> list[str]:
@@ -198,7 +202,6 @@ def _graders(config: Config) -> list[str]:
 
 
 _FACTS = MappingProxyType({"rewards": _rewards, "grader": _grader, "graders": _graders})
-_PRINTED: set[str] = set()
 
 
 def check_names(config: Config) -> None:

@@ -1,8 +1,8 @@
 """Which of the keys that a person sets have an effect in a run, and what would give the others one.
 
-A field says when it has an effect beside its definition (`option(live=…)`, `training_live.LIVE`): an expression over the
-config, `"training.beta != 0 and objective.name != 'maxent'"`. It has comparisons, `and`, `or`, `not`, `in`, literals,
-dotted keys or properties of groups, and the facts below.
+A field says when, beside its definition (`option(live=…)`, `training_live.LIVE`), by an expression over the config such
+as `"training.beta != 0 and objective.name != 'maxent'"`: comparisons, `and`, `or`, `not`, literals, dotted keys and
+properties of groups, and the facts below.
 """
 
 from __future__ import annotations
@@ -11,11 +11,13 @@ import ast
 import dataclasses
 import operator
 import os
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, partial
 from types import MappingProxyType
 from typing import Any
 
+from covey.config.groups import snapshot
 from covey.config.groups.base import both
 from covey.config.groups.training import TrainingConfig
 from covey.config.groups.training_live import LIVE, NEVER
@@ -57,8 +59,10 @@ def given_by(sources: Iterable[Source], *, typed_only: bool) -> list[Given]:
     last: dict[str, tuple[Setting, str]] = {}
     for source in sources:
         for setting in source.settings:
+            if setting.implied:
+                continue
             last.pop(setting.key, None)
-            if not (setting.implied or setting.written.delete or (typed_only and not setting.written.typed)):
+            if not setting.written.delete and (setting.written.typed or not typed_only):
                 foreign = source.foreign and not setting.written.typed
                 last[setting.key] = setting, setting.written.place.rpartition(", line ")[0] if foreign else ""
     found: dict[int, Given] = {}
@@ -94,40 +98,45 @@ def notes_without_effect(config: Config, given: Sequence[Given], facts: Facts) -
 def refuse_without_effect(config: Config, given: Iterable[Given]) -> None:
     """Raise a `BadKeyError` for a key without effect whose run would go another way than asked for."""
     for key in (key for item in given for key in item.keys):
-        if _declared().get(key, ("", False))[1] and not is_live(key, config):
+        if _declared()[_field_of(key)].refused and not is_live(key, config):
             raise BadKeyError(key, f" has no effect in this run: {condition(key)}. Set that too, or leave it out.")
 
 
 def is_live(key: str, config: Config, facts: Facts = MappingProxyType({})) -> bool:
-    """Whether a key has an effect in this run. One that depends on a fact that cannot be known has."""
-    known = _field_of(key)
-    if known.removeprefix("training.") in NEVER and known.startswith("training."):
-        return False
-    expression = _declared()[known][0]
+    """Whether a key has an effect in this run. One that depends on what cannot be known has."""
+    expression = _declared()[_field_of(key)].live
     try:
-        return not expression or bool(_value(_parsed(expression), partial(_look_up, config, {**FACTS, **facts})))
+        return not expression or bool(_value(_parsed(expression), partial(_read, config, {**FACTS, **facts})))
     except CoveyError:  # an unknown reward, of which the user is told in its place
         return True
 
 
 def condition(key: str) -> str:
     """What would give a key an effect, or why nothing does, as a part of a sentence."""
-    known = _field_of(key)
-    never = NEVER.get(known.removeprefix("training.")) if known.startswith("training.") else None
-    return never or f"read only where {_words(_parsed(_declared()[known][0]))}"
+    found = _declared()[_field_of(key)]
+    return found.never or f"read only where {_words(_parsed(found.live))}"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Declared:
+    live: str = ""
+    refused: bool = False
+    never: str = ""
 
 
 @cache
-def _declared() -> Mapping[str, tuple[str, bool]]:
-    """Every key with its expression, and whether it is refused without effect."""
+def _declared() -> Mapping[str, _Declared]:
+    """What every key says of its effect."""
     found = {}
     for prefix, group in {"": Config, **GROUPS}.items():
-        if group is TrainingConfig:
-            continue
-        for item in dataclasses.fields(group):
+        for item in dataclasses.fields(group) if group is not TrainingConfig else ():
             live = both(group.LIVE, item.metadata.get("live", ""))  # type: ignore[attr-defined]
-            found[f"{prefix}.{item.name}" if prefix else item.name] = live, bool(item.metadata.get("refused"))
-    return found | {key: (LIVE.get(key.removeprefix("training."), ""), False) for key in kinds() if key not in found}
+            found[f"{prefix}.{item.name}".lstrip(".")] = _Declared(live, bool(item.metadata.get("refused")))
+    for name in snapshot.fields():
+        found[f"training.{name}"] = (
+            _Declared("False", never=NEVER[name]) if name in NEVER else _Declared(LIVE.get(name, ""))
+        )
+    return found
 
 
 def _field_of(key: str) -> str:
@@ -142,23 +151,23 @@ def _parsed(expression: str) -> ast.expr:
     return ast.parse(expression, mode="eval").body
 
 
-def _value(node: ast.expr, look_up: Callable[[str], Any]) -> Any:
+def _value(node: ast.expr, read: Callable[[str], Any]) -> Any:
     match node:
         case ast.BoolOp(op=ast.And(), values=parts):
-            return all(_value(part, look_up) for part in parts)
+            return all(_value(part, read) for part in parts)
         case ast.BoolOp(values=parts):
-            return any(_value(part, look_up) for part in parts)
+            return any(_value(part, read) for part in parts)
         case ast.UnaryOp(op=ast.Not(), operand=part):
-            return not _value(part, look_up)
+            return not _value(part, read)
         case ast.Compare(left=left, ops=[operation], comparators=[right]):
-            return _COMPARE[type(operation)](_value(left, look_up), _value(right, look_up))
+            return _COMPARE[type(operation)](_value(left, read), _value(right, read))
         case ast.Name() | ast.Attribute():
-            return look_up(ast.unparse(node))
+            return read(ast.unparse(node))
         case _:
             return ast.literal_eval(node)
 
 
-def _look_up(config: Config, facts: Facts, name: str) -> Any:
+def _read(config: Config, facts: Facts, name: str) -> Any:
     if name in facts:
         return facts[name](config)
     found: Any = config
@@ -199,7 +208,7 @@ _SIGNS = {ast.Eq: "=", ast.NotEq: " is not ", ast.In: "=", ast.NotIn: " is not "
 _NAMES = {"rewards": "rewards.funcs", "graders": "rewards.funcs or evaluation.grader", "trackers": "training.report_to"}
 _NAMES["grader"] = "evaluation.grader"
 _TRUTHS = {
-    "model.lora.active": "adapters are trained (model.lora.rank=16)",
+    "model.lora.active": "adapters are trained (model.lora.enabled=true, TRL's use_peft)",
     "model.from_hub": "model.name is one on the hub",
     "environment.used": "environment.factory or environment.tools is set",
     "dataset.has_rows": "rows are read (dataset.path, dataset.id or dataset.mixture)",
@@ -208,6 +217,9 @@ _TRUTHS = {
     "truncates": "tokens are cut off (training.top_k, training.top_p, training.min_p or training.generation_kwargs)",
     "reward_models": "rewards.funcs has a reward model (model:NAME)",
     "deepspeed": "DeepSpeed is used (training.deepspeed or launch.accelerate)",
+    "has_betas": "training.optim is one of Adam's kind",
+    "has_arguments": "training.optim is one that has some, such as sgd or stable_adamw",
+    "scaled": "the advantages are TRL's (objective.name=grpo)",
     "galore_or_apollo": "training.optim is one of GaLore or Apollo",
 }
 _PLACES = {
@@ -216,6 +228,12 @@ _PLACES = {
     "server": "training.vllm_mode=server on this machine",
     "elsewhere": "the address of another server",
 }
+
+
+_WITHOUT_BETAS = re.compile(r"adafactor|sgd|adagrad|rmsprop.*|(ada)?lomo|grokadamw|schedule_free_sgd|galore_.*")
+_WITHOUT_ARGUMENTS = re.compile(
+    r"adafactor|adamw_torch(_fused|_xla|_npu_fused)?|adamw_(bnb_)?8bit|paged_adamw_.*|(paged_)?lion_.*|(ada)?lomo"
+)
 
 
 def _trackers(config: Config) -> list[str]:
@@ -253,7 +271,10 @@ FACTS: Facts = MappingProxyType(
         "vllm": _vllm,
         "truncates": _truncates,
         "deepspeed": _deepspeed,
-        "galore_or_apollo": lambda config: str(config.training.optim).startswith(("galore", "apollo")),
+        "has_betas": lambda config: _WITHOUT_BETAS.fullmatch(config.training.optim) is None,
+        "has_arguments": lambda config: _WITHOUT_ARGUMENTS.fullmatch(config.training.optim) is None,
+        "galore_or_apollo": lambda config: config.training.optim.startswith(("galore", "apollo")),
+        "scaled": lambda config: config.objective.name == "grpo" or ":" in config.objective.name,
         "reward_models": lambda config: any(name.startswith("model:") for name in config.rewards.funcs),
     }
 )

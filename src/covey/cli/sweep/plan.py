@@ -47,6 +47,7 @@ def make_plan(request: Request) -> SweepPlan:
     that are the same, or a folder that holds something else."""
     variants = expand(request.overrides, Roots.of(request.config_dirs))
     composed = [_compose(request, number, variant) for number, variant in enumerate(variants)]
+    print_without_effect(*composed)
     _reject_duplicates(variants, composed)
     configs = [one.config for one in composed]
     directory = SweepDirectory(Path(_one(configs, "output_dir", variants)) / _sweep_name(request, configs, variants))
@@ -71,7 +72,6 @@ def make_plan(request: Request) -> SweepPlan:
 def _compose(request: Request, number: int, variant: Variant) -> Composed:
     try:
         composed = compose(variant.overrides, request.recipe, request.config_dirs, config_name=request.config_name)
-        print_without_effect(composed)
         check_names(composed.config)
         check_supported(composed.config)
     except CoveyError as error:

@@ -30,6 +30,7 @@ _OF_MIXTURES = "dataset.mixture.datasets"
 _OF_ROWS = "dataset.has_rows"
 _WITH_SPLITS = "dataset.path or dataset.id"
 
+
 def name_in_file(column: str) -> str:
     """The name that a column of the training rows has in the user's file."""
     name = column.removeprefix(RENAMED)

@@ -36,6 +36,7 @@ MAX_TURNS = 10_000
 
 _USED = "environment.used"
 
+
 @dataclass(frozen=True, kw_only=True)
 class EnvironmentConfig(Group):
     """The environments and tools that the model meets, and the limits of their processes."""

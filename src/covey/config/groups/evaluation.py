@@ -9,9 +9,10 @@ from covey.config.groups.base import Group, option
 from covey.config.groups.rollout import check_engine
 from covey.config.values import MAX_TOKENS, BadKeyError, show
 
-
+_SAMPLED = "evaluation.temperature != 0"
 _IN_TRAINING = "evaluation.every_steps != 0"
 _EARLY_STOPPING = "'early_stopping' in callbacks"
+
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationConfig(Group):
@@ -33,7 +34,7 @@ class EvaluationConfig(Group):
     `check_answer`, `check_numbers`, or a function of your own with the signature of a reward, as `file.py:function` or
     `package.module:function`. Null takes the one that the built-in rewards imply; with only other rewards there is no
     accuracy."""
-    right_at: float | None = option(None, live="':' in grader or environment.factory")
+    right_at: float | None = option(None, live="':' in grader or environment.gives_prompts")
     """A grader of your own, and an environment with `get_reward`, give numbers: a completion is right from this one on.
     Null means 1, and where an environment rewards, that the accuracy is the mean of its rewards."""
     best_by: str | None = option(None, live=_IN_TRAINING)
@@ -49,9 +50,9 @@ class EvaluationConfig(Group):
     """Evaluate on the first so many problems only."""
     temperature: float = option(1.0, low=0)
     """Sampling temperature; 0 is greedy decoding."""
-    top_p: float = option(1.0, above=0, high=1)
+    top_p: float = option(1.0, above=0, high=1, live=_SAMPLED)
     """Nucleus sampling: sample from the likeliest tokens with this total probability."""
-    top_k: int = option(0, low=0)
+    top_k: int = option(0, low=0, live=_SAMPLED)
     """Sample from the k likeliest tokens; 0 means all."""
     max_completion_length: int | None = option(None, low=1, high=MAX_TOKENS)
     """Longest completion in tokens; null takes `training.max_completion_length`."""
@@ -60,7 +61,7 @@ class EvaluationConfig(Group):
     early_stopping_patience: int = option(3, low=1, live=_EARLY_STOPPING, refused=True)
     """With `callbacks=[early_stopping]`: end the run after so many evaluations in a row without a new best on the
     held-out problems, by `best_by`."""
-    early_stopping_threshold: float = option(0.0, low=0, live=_EARLY_STOPPING, refused=True)
+    early_stopping_threshold: float = option(0.0, low=0, live=_EARLY_STOPPING)
     """How much higher it must be to count as a new best there: of an accuracy as a share of the problems, of a reward
     in its own unit."""
     engine: str = "local"

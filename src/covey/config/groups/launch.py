@@ -74,6 +74,7 @@ class SlurmConfig(Group):
 
 _OF_OUR_SERVER = "vllm in ('server', 'open')"
 
+
 @dataclass(frozen=True, kw_only=True)
 class LaunchConfig(Group):
     """On how many processes and machines the run is started, and how it is supervised (`covey launch`)."""

@@ -7,8 +7,8 @@ from typing import ClassVar
 
 from covey.config.groups.base import Group, option
 
-
 _IN_WANDB = "'wandb' in trackers"
+
 
 @dataclass(frozen=True, kw_only=True)
 class LoggingConfig(Group):
@@ -20,7 +20,9 @@ class LoggingConfig(Group):
     """Write the completions of every so many steps into the run directory; 0 means never."""
     sample_completions: int = option(3, low=0)
     """Completions shown in the live display."""
-    sampler_gap: bool = option(False, live="not training.use_vllm or not training.vllm_importance_sampling_correction or truncates")
+    sampler_gap: bool = option(
+        False, live="not training.use_vllm or not training.vllm_importance_sampling_correction or truncates"
+    )
     """Measure at every generation how far the sampler's log-probs are from the trainer's (`sampling/logp_gap`), where
     that needs a forward pass of its own; where it does not, as with vLLM, it is always measured."""
     run_name: str | None = option(None, live="trackers")

@@ -28,6 +28,7 @@ _NEW_ADAPTERS = "model.lora.active and not model.lora.path"
 _EXPANDS = "model.reasoning_vocab_size != 0"
 _IN_4BIT = "model.load_in_4bit"
 
+
 @dataclass(frozen=True, kw_only=True)
 class LoraConfig(Group):
     """Low-rank adapters (LoRA), trained while the base weights stay frozen."""
@@ -36,11 +37,13 @@ class LoraConfig(Group):
 
     enabled: bool | None = None
     """Whether to train adapters instead of all weights; null means yes when `rank` is set."""
-    rank: int | None = option(None, low=1, high=65_536, live="model.lora.enabled != False")
+    rank: int | None = option(None, low=1, high=65_536, live="model.lora.active")
     """Rank of the adapters; null means 16 when they are enabled."""
     alpha: float = option(32, above=0, live=_NEW_ADAPTERS)
     """Scale of the adapters: their output is multiplied by alpha / rank."""
-    dropout: float = option(0.05, low=0, high=1, live=f"{_NEW_ADAPTERS} and not training.disable_dropout")
+    dropout: float = option(
+        0.05, low=0, high=1, live=f"{_NEW_ADAPTERS} and (not training.disable_dropout or model.lora.dropout == 0)"
+    )
     """Dropout on the adapters' inputs while training; the run's `disable_dropout` overrides it."""
     target_modules: str | tuple[str, ...] | None = option(None, live=_NEW_ADAPTERS)
     """Names of the layers that get adapters, a regular expression, or `all-linear`; null leaves it to peft."""

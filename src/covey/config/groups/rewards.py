@@ -8,11 +8,11 @@ from typing import ClassVar
 from covey.config.groups.base import Group, option
 from covey.config.values import MAX_SECONDS, BadKeyError, check_tags, show
 
-
 _COSINE = "'cosine_scaled' in rewards"
 _REPETITION = "'repetition_penalty' in rewards"
 _OVERLONG = "'soft_overlong' in rewards"
 _IN_WORKERS = "rewards.workers != 0"
+
 
 @dataclass(frozen=True, kw_only=True)
 class CodeConfig(Group):

@@ -11,7 +11,7 @@ from typing import Any
 
 from covey.config.groups import snapshot
 from covey.config.groups.training_limits import check_limits
-from covey.config.groups.training_live import refuse_without_effect
+from covey.config.groups.training_live import refuse_unfollowed
 from covey.config.values import BadKeyError, coerce, show
 
 OWNED_ELSEWHERE = {
@@ -137,7 +137,7 @@ def _check(name: str, value: Any) -> Any:
     if value is False and "no" in known.choices:  # YAML reads a bare `no` as false
         value = "no"
     value = check_limits(name, coerce(f"training.{name}", value, known.type))
-    refuse_without_effect(name, value)
+    refuse_unfollowed(name, value)
     return value
 
 

@@ -15,27 +15,17 @@ def _each(names: str, live: str) -> dict[str, str]:
 
 _CLIPPED = "training.loss_type in ('grpo', 'bnpo', 'dr_grpo', 'dapo', 'luspo')"
 _CORRECTED = "training.use_vllm or training.staleness > 0 or rollout.own_engine"
-_NO_ADAM = (
-    "'adafactor', 'sgd', 'adagrad', 'rmsprop', 'rmsprop_bnb', 'rmsprop_bnb_8bit', 'rmsprop_bnb_32bit', 'lomo', "
-    "'adalomo', 'grokadamw', 'schedule_free_sgd', 'galore_adamw', 'galore_adamw_8bit', 'galore_adafactor', "
-    "'galore_adamw_layerwise', 'galore_adamw_8bit_layerwise', 'galore_adafactor_layerwise'"
-)
-_NO_ARGUMENTS = (
-    "'adafactor', 'adamw_torch', 'adamw_torch_fused', 'adamw_torch_xla', 'adamw_torch_npu_fused', 'adamw_torch_8bit', "
-    "'adamw_bnb_8bit', 'adamw_8bit', 'paged_adamw_32bit', 'paged_adamw_8bit', 'lion_8bit', 'lion_32bit', "
-    "'paged_lion_32bit', 'paged_lion_8bit', 'lomo', 'adalomo'"
-)
+_SERVER = "vllm in ('server', 'open', 'elsewhere')"
+_OUR_ENGINE = "vllm in ('colocate', 'server', 'open')"
 
 LIVE: Mapping[str, str] = MappingProxyType(
     {
-        # the length of a run, its optimiser and schedule
         "num_train_epochs": "training.max_steps == -1",
         "warmup_steps": "training.lr_scheduler_type != 'constant'",
         "lr_scheduler_kwargs": "training.lr_scheduler_type not in ('constant', 'constant_with_warmup')",
-        **_each("adam_beta1 adam_beta2 adam_epsilon", f"training.optim not in ({_NO_ADAM})"),
-        "optim_args": f"training.optim not in ({_NO_ARGUMENTS})",
+        **_each("adam_beta1 adam_beta2 adam_epsilon", "has_betas"),
+        "optim_args": "has_arguments",
         "optim_target_modules": "galore_or_apollo",
-        # memory and kernels
         "gradient_checkpointing_kwargs": "training.gradient_checkpointing",
         "activation_checkpointing_kwargs": "training.activation_checkpointing",
         "liger_kernel_config": "training.use_liger_kernel",
@@ -48,37 +38,29 @@ LIVE: Mapping[str, str] = MappingProxyType(
             "ddp_find_unused_parameters ddp_bucket_cap_mb ddp_broadcast_buffers ddp_static_graph",
             "not training.fsdp and not training.deepspeed",
         ),
-        # loss
         "epsilon": f"{_CLIPPED} or training.loss_type == 'cispo' and training.epsilon_high == None",
         "epsilon_high": f"{_CLIPPED} or training.loss_type == 'cispo'",
         "delta": _CLIPPED,
         **_each("sapo_temperature_neg sapo_temperature_pos", "training.loss_type == 'sapo'"),
         **_each("vespo_k_pos vespo_k_neg vespo_lambda_pos vespo_lambda_neg", "training.loss_type == 'vespo'"),
         "importance_sampling_level": "training.loss_type != 'vespo' or training.beta != 0",
-        "scale_rewards": (
-            "(objective.name == 'grpo' or ':' in objective.name)"
-            " and training.multi_objective_aggregation == 'sum_then_normalize'"
-        ),
+        "scale_rewards": "scaled and training.multi_objective_aggregation == 'sum_then_normalize'",
         "use_bias_correction_kl": "training.beta != 0 and objective.name != 'maxent'",
         **_each("ref_model_mixup_alpha ref_model_sync_steps", "training.sync_ref_model"),
         **_each("entropy_coef_min entropy_coef_max entropy_coef_delta entropy_target", "training.use_adaptive_entropy"),
-        # sampling ahead
         **_each("async_order async_partial", "training.staleness > 0"),
-        # vLLM
         **_each("vllm_mode vllm_structured_outputs_regex", "training.use_vllm"),
-        **_each("vllm_server_base_url vllm_server_host vllm_server_port", "vllm in ('server', 'open', 'elsewhere')"),
-        **_each("vllm_server_timeout vllm_group_port", "vllm in ('server', 'open', 'elsewhere')"),
-        **_each("vllm_gpu_memory_utilization vllm_tensor_parallel_size", "vllm in ('colocate', 'server', 'open')"),
-        **_each("vllm_max_model_length vllm_model_impl", "vllm in ('colocate', 'server', 'open')"),
+        **_each("vllm_server_base_url vllm_server_host vllm_server_port vllm_server_timeout vllm_group_port", _SERVER),
+        **_each("vllm_gpu_memory_utilization vllm_tensor_parallel_size", _OUR_ENGINE),
+        **_each("vllm_max_model_length vllm_model_impl", _OUR_ENGINE),
         "vllm_enable_sleep_mode": "vllm in ('colocate', 'open')",
         "vllm_lora_sync": "training.use_vllm and model.lora.active",
         "vllm_importance_sampling_correction": _CORRECTED,
-        **_each(
-            "vllm_importance_sampling_mode vllm_importance_sampling_clip_max vllm_importance_sampling_clip_min "
-            "vllm_importance_sampling_cap",
-            f"({_CORRECTED}) and training.vllm_importance_sampling_correction or logging.sampler_gap",
-        ),
-        # logs, checkpoints, trackers, the hub
+        **{
+            f"vllm_importance_sampling_{name}": f"({_CORRECTED}) and training.vllm_importance_sampling_correction"
+            " or logging.sampler_gap"
+            for name in ("mode", "clip_max", "clip_min", "cap")
+        },
         "logging_steps": "training.logging_strategy == 'steps'",
         "save_steps": "training.save_strategy == 'steps'",
         **_each("save_total_limit save_only_model save_on_each_node", "training.save_strategy != 'no'"),
@@ -89,7 +71,6 @@ LIVE: Mapping[str, str] = MappingProxyType(
         **_each("trackio_space_id trackio_bucket_id trackio_static_space_id", "'trackio' in trackers"),
         **_each("hub_revision hub_strategy", "training.push_to_hub"),
         **_each("hub_model_id hub_private_repo", "training.push_to_hub or training.log_completions_hub_repo"),
-        # reading data
         "dataloader_in_order": "training.dataloader_num_workers > 0",
     }
 )
@@ -115,25 +96,17 @@ NEVER: Mapping[str, str] = MappingProxyType(
 )
 """The fields without effect in any run, each with the reason."""
 
-_WITHOUT: Mapping[str, tuple[tuple[Any, ...], str]] = MappingProxyType(
+_REFUSED: Mapping[str, str] = MappingProxyType(
     {
-        "label_smoothing_factor": ((0.0,), "it smooths the labels of cross-entropy, and GRPO's loss has none"),
-        "neftune_noise_alpha": (
-            (None, 0.0),
-            "its noise would also change what samples and scores the completions, each time in another way, so ratios "
-            "would hold the noise",
-        ),
-        "train_sampling_strategy": (
-            ("random",),
-            "GRPO's sampler draws whole groups of a prompt. For the order of the data: training.shuffle_dataset=false",
-        ),
+        "label_smoothing_factor": "it smooths the labels of cross-entropy, and the loss has none",
+        "neftune_noise_alpha": "its noise would be in sampling and scoring too, another each time, so in the ratios",
+        "train_sampling_strategy": "the sampler draws whole groups; training.shuffle_dataset=false keeps their order",
     }
 )
-"""The fields that would not do what they say: the values that ask for nothing, and why the others are refused."""
+"""The fields whose effect training cannot have as they describe it, each with the reason."""
 
 
-def refuse_without_effect(name: str, value: Any) -> None:
-    """Raise a `BadKeyError` for a value of TRL's that training would not follow."""
-    harmless, why = _WITHOUT.get(name, ((value,), ""))
-    if value not in harmless:
-        raise BadKeyError(f"training.{name}", f"={show(value)} has no effect in GRPO: {why}. Leave it out.")
+def refuse_unfollowed(name: str, value: Any) -> None:
+    """Raise a `BadKeyError` for a value of TRL's that training would not follow; what asks for nothing is accepted."""
+    if name in _REFUSED and value not in (None, 0.0, "random"):
+        raise BadKeyError(f"training.{name}", f"={show(value)} has no effect in GRPO: {_REFUSED[name]}. Leave it out.")

@@ -7,8 +7,8 @@ from typing import ClassVar
 
 from covey.config.groups.base import Group, option
 
-
 _ADAPTIVE = "objective.kl.controller == 'adaptive'"
+
 
 @dataclass(frozen=True, kw_only=True)
 class KLConfig(Group):
