@@ -63,8 +63,8 @@ def given_by(sources: Iterable[Source], *, typed_only: bool) -> list[Given]:
                 continue
             last.pop(setting.key, None)
             if not setting.written.delete and (setting.written.typed or not typed_only):
-                foreign = source.foreign and not setting.written.typed
-                last[setting.key] = setting, setting.written.place.rpartition(", line ")[0] if foreign else ""
+                of_file = source.foreign and not setting.written.typed
+                last[setting.key] = setting, setting.written.place.rpartition(", line ")[0] if of_file else ""
     found: dict[int, Given] = {}
     for setting, foreign in last.values():
         if setting.value not in (None, "", [], {}, ()):  # which is how nothing is asked for
