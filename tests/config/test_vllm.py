@@ -1,8 +1,6 @@
-"""Where vLLM runs by the config alone, and the notes on keys of it that have no effect there."""
+"""Where vLLM runs by the config alone."""
 
 from __future__ import annotations
-
-from pathlib import Path
 
 import pytest
 
@@ -10,53 +8,6 @@ from covey.config import compose, load
 from covey.config.vllm import colocated_share, notes_on_sharing
 
 ON = "training.use_vllm=true"
-
-
-def notes(*words: str) -> list[str]:
-    return [note for note in compose(words).notes if "without effect" in note]
-
-
-@pytest.mark.parametrize(
-    ("words", "parts"),
-    [
-        (("launch.vllm_model=a/b",), ("without training.use_vllm=true", "launch.vllm_model")),
-        (("vllm_url=http://h:1/x",), ("without training.use_vllm=true", "vllm_url")),
-        (
-            ("training.vllm_mode=server", "training.vllm_server_port=8001", "training.vllm_gpu_memory_utilization=0.9"),
-            ("vllm_mode", "vllm_server_port", "vllm_gpu_memory_utilization"),
-        ),
-        (
-            (ON, "launch.vllm_model=a/b", "training.vllm_server_port=8001", "launch.server_timeout=9"),
-            ("launch.vllm_model", "training.vllm_server_port", "launch.server_timeout", "training.vllm_mode=server"),
-        ),
-        (
-            (ON, "training.vllm_mode=colocate", "vllm_url=http://localhost:1/x"),
-            ("vllm_url", "training.vllm_mode=server"),
-        ),
-        ((ON, "training.vllm_mode=colocate", "vllm_device=auto"), ("vllm_device",)),
-        (
-            (ON, "vllm_url=http://far:1/x", "vllm_gpu_memory_utilization=0.9", "training.vllm_tensor_parallel_size=2"),
-            ("vllm_gpu_memory_utilization", "training.vllm_tensor_parallel_size", "http://far:1", "covey launch"),
-        ),
-        ((), ()),
-        ((ON,), ()),
-        ((ON, "training.vllm_gpu_memory_utilization=0.4", "training.vllm_max_model_length=64"), ()),
-        ((ON, "training.vllm_mode=server", "training.vllm_server_port=8001", "launch.vllm_model=a/b"), ()),
-        ((ON, "training.vllm_mode=server", "training.vllm_tensor_parallel_size=2"), ()),
-        ((ON, "vllm_device=auto", "launch.vllm_model=a/b"), ()),  # the launcher decides
-    ],
-)
-def test_keys_without_effect_are_named_once(words: tuple[str, ...], parts: tuple[str, ...]) -> None:
-    found = notes(*words)
-    assert len(found) == bool(parts)
-    for part in parts:
-        assert part in found[0]
-
-
-def test_a_resolved_config_was_reported_before(tmp_path: Path) -> None:
-    recipe = tmp_path / "config.yaml"
-    recipe.write_text("defaults: []\ndataset: {task: arithmetic}\ntraining: {vllm_server_port: 8001}\n")
-    assert compose((), recipe).notes == ()
 
 
 def test_the_address_of_a_server_means_that_it_is_used() -> None:

@@ -20,7 +20,8 @@ from covey.config import Composed, Config
 from covey.config import compose as compose_config
 from covey.config.compose import flags
 from covey.config.compose.flags import Flag
-from covey.config.secrets import from_launcher
+from covey.config.live import notes_without_effect
+from covey.config.secrets import from_launcher, redact
 from covey.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -168,6 +169,39 @@ def print_notes(composed: Composed) -> None:
     """Print the notes to stderr, apart from the command's output."""
     for note in composed.notes:
         print(f"· {note}", file=sys.stderr)
+
+
+def print_without_effect(*composed: Composed) -> None:
+    """Print to stderr which of the user's keys have no effect, and what would give them one: each line once, also for
+    the jobs of a sweep."""
+    for line in dict.fromkeys(line for one in composed for line in lines_without_effect(one)):
+        print(f"· {redact(line)}", file=sys.stderr)
+
+
+def lines_without_effect(composed: Composed) -> list[str]:
+    """See `covey.config.live.notes_without_effect`."""
+    return notes_without_effect(composed.config, composed.given, _FACTS)
+
+
+def _rewards(config: Config) -> list[str]:
+    from covey.rewards.registry import canonical_name
+
+    return [name if ":" in name else canonical_name(name) for name in config.rewards.funcs]
+
+
+def _grader(config: Config) -> str:
+    from covey.evaluation.grading import grader_name
+
+    return grader_name(config) or ""
+
+
+def _graders(config: Config) -> list[str]:
+    from covey.rewards.registry import IMPLIED_GRADERS
+
+    return [_grader(config), *(IMPLIED_GRADERS[name] for name in _rewards(config) if name in IMPLIED_GRADERS)]
+
+
+_FACTS = MappingProxyType({"rewards": _rewards, "grader": _grader, "graders": _graders})
 
 
 def check_names(config: Config) -> None:

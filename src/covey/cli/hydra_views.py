@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from covey.cli.config_arguments import Request, print_notes
+from covey.cli.config_arguments import Request, print_notes, print_without_effect
 from covey.cli.sweep.expand import Variant, expand
 from covey.cli.sweep.launch import check_launcher
 from covey.config import Composed, to_yaml
@@ -20,6 +20,7 @@ def show(request: Request, cfg: str | None, info: str | None, *, sweep: bool = F
     for number, variant in enumerate(variants):
         composed = replace(request, overrides=variant.overrides, hydra=()).compose()
         print_notes(composed)
+        print_without_effect(composed)
         if sweep:
             print(f"---\n# job {number}: {variant.text}")
         if cfg is not None:

@@ -1,8 +1,8 @@
-"""Where vLLM runs, as far as the config alone decides it, and which of its keys have no effect there. No torch."""
+"""Where vLLM runs, as far as the config alone decides it. No torch."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from covey.config.groups import snapshot
@@ -17,12 +17,6 @@ _OF_A_SERVER = (
     *("training.vllm_server_base_url", "training.vllm_server_host", "training.vllm_server_port"),
     *("training.vllm_server_timeout", "training.vllm_group_port"),
 )
-_OF_OUR_ENGINE = (
-    *("launch.vllm_model", "launch.server_restarts", "training.vllm_gpu_memory_utilization"),
-    *("training.vllm_tensor_parallel_size", "training.vllm_max_model_length", "training.vllm_model_impl"),
-    "training.vllm_enable_sleep_mode",
-)
-"""Settings of an engine that the run starts: in its processes, or as a server of the launcher."""
 
 
 def server_where_addressed(values: Mapping[str, Any]) -> list[str]:
@@ -79,39 +73,6 @@ def notes_on_sharing(config: Config) -> list[str]:
             "shared one. Set training.vllm_mode=colocate as well to keep it."
         )
     set_here = {f"training.{name}" for name in config.training.values}
-    unused = _among(_OF_A_SERVER, set_here | ({"launch.vllm_model"} if config.launch.vllm_model else set()))
+    set_here |= {"launch.vllm_model"} if config.launch.vllm_model else set()
+    unused = [key for key in _OF_A_SERVER if key in set_here]
     return found + [f"Without effect there: {', '.join(unused)}."] * bool(unused)
-
-
-def notes_without_effect(config: Config, written: Mapping[str, str]) -> list[str]:
-    """A note on the keys of vLLM that have no effect where it runs, and on what would give them one.
-
-    Args:
-        written: the keys that the user sets, each with the name that the user gave it.
-    """
-    training, of_trl = config.training, [key for key in written if key.startswith("training.vllm_")]
-    if not training.use_vllm:
-        unused = _among((*of_trl, *_OF_A_SERVER, "launch.vllm_own_gpu", "launch.sync_tolerance"), written)
-        return [f"without effect without training.use_vllm=true: {_named(unused, written)}"] * bool(unused)
-    if leaves_place_open(config):
-        return []
-    if training.vllm_mode == "colocate":
-        unused = _among((*_OF_A_SERVER, "launch.vllm_own_gpu"), written)
-        return [
-            f"without effect: {_named(unused, written)}, as vLLM runs in the training processes "
-            "(training.vllm_mode=colocate). With training.vllm_mode=server `covey launch` starts a server"
-        ] * bool(unused)
-    unused = _among(_OF_OUR_ENGINE, written) if is_elsewhere(config) else []
-    where = training.vllm_server_base_url or training.vllm_server_host
-    return [
-        f"without effect: {_named(unused, written)}, as the vLLM server at {where} has settings of its own. Without "
-        "its address `covey launch` starts one with these"
-    ] * bool(unused)
-
-
-def _among(keys: Iterable[str], there: Collection[str]) -> list[str]:
-    return [key for key in dict.fromkeys(keys) if key in there]
-
-
-def _named(keys: Iterable[str], written: Mapping[str, str]) -> str:
-    return ", ".join(dict.fromkeys(written[key] for key in keys))

@@ -82,8 +82,8 @@ def answer_asked_by(config: Config) -> str | None:
     return f"the grader {grader} ({_GRADER})" if grader is not None and reads_answer(grader, _GRADER) else None
 
 
-def check_evaluation(config: Config, rewarding: Sequence[str] = ()) -> list[str]:
-    """Check the grader and the metric that decides the best evaluation; what has no effect becomes a note.
+def check_evaluation(config: Config, rewarding: Sequence[str] = ()) -> None:
+    """Check the grader and the metric that decides the best evaluation.
 
     Args:
         rewarding: names of the classes of its environments that reward their episodes.
@@ -93,9 +93,8 @@ def check_evaluation(config: Config, rewarding: Sequence[str] = ()) -> list[str]
         RewardError: there is no such reward or grader, or it does not accept the arguments of a reward.
     """
     settings, grader = config.evaluation, grader_name(config)
-    own = grader is not None and ":" in grader
-    if own:
-        find_custom(str(grader), _GRADER)
+    if grader is not None and ":" in grader:
+        find_custom(grader, _GRADER)
     accuracy = (names.ACCURACY, names.ACCURACY_LOW, names.ACCURACY_HIGH)
     decided = grader is not None or bool(rewarding)
     functions = [*(function.__name__ for function in _rewards(config)), *rewarding]
@@ -125,10 +124,6 @@ def check_evaluation(config: Config, rewarding: Sequence[str] = ()) -> list[str]
             f"evaluation.early_stopping_threshold={settings.early_stopping_threshold:g} is out of range: the accuracy "
             "decides, which is a share, so a gain is at most 1."
         )
-    if settings.right_at not in (None, 1.0) and not own and not rewarding:
-        which = f"the grader here is {grader}" if grader else "this run has no grader"
-        return [f"evaluation.right_at={settings.right_at:g} has no effect: it is for a grader of your own; {which}."]
-    return []
 
 
 def check_columns_for(

@@ -197,13 +197,10 @@ class Examination:
             longest = config.training.max_completion_length
             self.models = reward_models(config.rewards)
             self.runner = RewardRunner.of(config.rewards, max_completion_length=longest, models=self.models)
-            notes.extend(check_evaluation(config, self.rewarding))
+            check_evaluation(config, self.rewarding)
             return (answer_asked_by(config),)
 
-        notes: list[str] = []
-        asked = yield from self._attempt("rewards", load)
-        yield from (PreflightFinding(Mark.WARNING, "evaluation", note) for note in notes)
-        return asked
+        return (yield from self._attempt("rewards", load))
 
     def _data(self) -> Findings[None]:
         self.progress("Reading the data …")

@@ -11,6 +11,7 @@ import math
 from pathlib import Path
 
 import pytest
+from tests.support.dead_keys import dead_lines_of
 
 from compose_config import from_words, from_yaml
 from covey.config import Composed, load
@@ -172,7 +173,9 @@ def test_which_objective():
 def test_adapters_as_in_trl():
     quiet = from_yaml("lora_r: 8\nlora_alpha: 16\n")
     assert quiet.config.model.lora.active is False
-    assert any("no effect without use_peft" in note for note in quiet.notes)
+    (line,) = dead_lines_of(quiet)
+    assert "lora_r (model.lora.rank), lora_alpha (model.lora.alpha)" in line
+    assert "use_peft" in line
     used = from_yaml("use_peft: true\nlora_r: 8\n", "r.yaml", "--lora_alpha", "64")
     assert (used.config.model.lora.active, used.config.model.lora.rank, used.config.model.lora.alpha) == (True, 8, 64)
     assert used.notes == ()

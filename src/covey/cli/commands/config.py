@@ -57,6 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
         return _compare(arguments.diff, request, as_json=arguments.as_json)
     composed = request.compose()
     config_arguments.print_notes(composed)
+    config_arguments.print_without_effect(composed)
     if arguments.as_json:
         print_json(without_secrets(as_dict(composed.config)))
     else:
@@ -71,6 +72,7 @@ def _compare(other: str, request: Request, *, as_json: bool) -> int:
     base = Request(other or None, (), (), request.config_dirs).compose()
     here = request.compose()
     config_arguments.print_notes(here)
+    config_arguments.print_without_effect(here)
     rows = _differences(base.config, here.config)
     if as_json:
         values = [(key, *(redact_value(key, value) for value in both)) for key, *both in rows]

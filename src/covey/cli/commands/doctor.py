@@ -67,6 +67,8 @@ def _run(arguments: argparse.Namespace) -> int:
     request = config_arguments.read_request(arguments)
     processes = arguments.processes or int(os.environ.get("WORLD_SIZE", "1"))
     composed = request.compose(lambda config: processes)
+    if not arguments.quiet:
+        config_arguments.print_without_effect(composed)
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     console = config_arguments.make_console(stderr=as_json)
     from covey.training.doctor import examine, try_steps

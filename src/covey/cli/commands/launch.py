@@ -75,8 +75,8 @@ def run(arguments: argparse.Namespace) -> int:
     machine = this_machine()
     composed = request.compose(partial(training_processes, machine=machine))
     config = composed.config
-    for note in composed.notes:
-        print(f"· {note}", file=sys.stderr)
+    config_arguments.print_notes(composed)
+    config_arguments.print_without_effect(composed)
     name = config_arguments.default_name(request.source, [config])
     job = job_id()
     if job is not None:  # a job that was pre-empted must find its run again

@@ -44,6 +44,8 @@ def run(arguments: argparse.Namespace) -> int:
 
         return run_sweep(request, arguments.given, as_json=arguments.as_json)
     composed = request.compose()
+    if is_main():
+        config_arguments.print_without_effect(composed)
     config_arguments.check_names(composed.config)
     if is_main():
         config_arguments.check_run(composed.config)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from covey.cli.config_arguments import Request, check_names, default_name
+from covey.cli.config_arguments import Request, check_names, default_name, print_without_effect
 from covey.cli.sweep.expand import Variant, expand
 from covey.config import Composed, Config, compose
 from covey.config.compose.group_files import Roots
@@ -47,6 +47,7 @@ def make_plan(request: Request) -> SweepPlan:
     that are the same, or a folder that holds something else."""
     variants = expand(request.overrides, Roots.of(request.config_dirs))
     composed = [_compose(request, number, variant) for number, variant in enumerate(variants)]
+    print_without_effect(*composed)
     _reject_duplicates(variants, composed)
     configs = [one.config for one in composed]
     directory = SweepDirectory(Path(_one(configs, "output_dir", variants)) / _sweep_name(request, configs, variants))

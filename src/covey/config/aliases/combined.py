@@ -80,8 +80,7 @@ def adapters(values: CanonicalValues, set_here: frozenset[str]) -> AliasResult:
         return AliasResult({"model.lora.enabled": flag(values["use_peft"])})
     if "use_peft" in values:
         return AliasResult()
-    note = "the lora_* keys have no effect without use_peft: true, as in TRL: no adapters are trained"
-    return AliasResult(implied={"model.lora.enabled": False}, note=note)
+    return AliasResult(implied={"model.lora.enabled": False})
 
 
 def kl_control(values: CanonicalValues, set_here: frozenset[str]) -> AliasResult:

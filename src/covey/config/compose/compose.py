@@ -19,11 +19,12 @@ from covey.config.compose.group_files import Roots
 from covey.config.compose.overrides import read_overrides
 from covey.config.compose.recipe import ConfigFile, find_recipe, read_file
 from covey.config.compose.variables import guarded_variables
+from covey.config.live import Given, given_by, refuse_without_effect
 from covey.config.schema import Config
 from covey.config.secrets import redact
-from covey.config.settings import Choice, Setting
+from covey.config.settings import Choice
 from covey.config.values import BadKeyError
-from covey.config.vllm import notes_without_effect, server_where_addressed
+from covey.config.vllm import server_where_addressed
 from covey.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -45,6 +46,8 @@ class Composed:
     """The option of each group, in the order of merging."""
     defaults_tree: tuple[str, ...]
     """The lines that show which file is composed of which; empty for a complete config."""
+    given: tuple[Given, ...]
+    """What the user set, of which `covey.config.live` says what has no effect."""
     place_of: Callable[[str], str] = field(repr=False, compare=False)
     """Gives the sentence on where the user set a key; empty when it has its default."""
 
@@ -111,14 +114,14 @@ def _compose(
             merging.notes += server_where_addressed(values)
         config = build(values, world_size)
         _refuse_secret_names(config)
+        given = given_by(merging.users, typed_only=files.complete)
+        refuse_without_effect(config, given)
     except BadKeyError as problem:
         place = "" if problem.where or merging is None else merging.place_of(problem.key)
         above = "" if merging is None else merging.set_above(problem.key)
         raise ConfigError(f"{problem}{place}{above}") from None
     read = [note for source in merging.users for note in source.notes]
-    if not files.complete:
-        read += notes_without_effect(config, {setting.key: setting.written.name for setting in settings})
-    notes = dict.fromkeys((*_warnings(config), *_for_trackers(config, settings), *files.notes, *read, *merging.notes))
+    notes = dict.fromkeys((*_warnings(config), *files.notes, *read, *merging.notes))
     origins = {s.key: redact(s.written.where) if s.written.typed else s.written.place for s in settings}
     composition = merging.composition
     chosen = [Choice(part.group, part.path.rpartition("/")[2]) for part in composition.parts if part.group]
@@ -129,6 +132,7 @@ def _compose(
         origins=MappingProxyType(origins),
         choices=tuple(chosen),
         defaults_tree=() if files.complete and not chosen else composition.lines,
+        given=tuple(given),
         place_of=merging.place_of,
     )
 
@@ -175,13 +179,3 @@ def _warnings(config: Config) -> list[str]:
         "leave the key out."
         for what in found
     ]
-
-
-def _for_trackers(config: Config, settings: Sequence[Setting]) -> list[str]:
-    """A note on what the user sets for trackers in a run without any."""
-    named = {setting.key for setting in settings if setting.value not in (None, "", [])}
-    unused = [f"logging.{name}" for name in ("run_name", "project", "entity", "group", "tags", "notes")]
-    unused = [key for key in unused if key in named]
-    if not unused or config.training.report_to not in (None, "none", [], ()) or config.logging.mode == "disabled":
-        return []
-    return [f"{', '.join(unused)}: no effect without a tracker; logging=wandb or logging.mode=offline adds W&B"]

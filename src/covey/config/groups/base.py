@@ -16,10 +16,27 @@ def option(
     low: float | None = None,
     high: float | None = None,
     above: float | None = None,
+    live: str = "",
+    refused: bool = False,
 ) -> Any:
-    """A dataclass field with its allowed values."""
+    """A dataclass field with its allowed values.
+
+    Args:
+        default: of the field.
+        choices: the possible values; empty for any.
+        low: the least value.
+        high: the greatest value.
+        above: what the value must be above.
+        live: when the field has an effect, as an expression of `covey.config.live`; empty for always.
+        refused: whether setting it without effect is an error, as a run would go another way than asked for.
+    """
     checks = {"choices": choices, "low": low, "high": high, "above": above}
-    return field(default=default, metadata=checks)
+    return field(default=default, metadata={**checks, "live": live, "refused": refused})
+
+
+def both(first: str, second: str) -> str:
+    """The expression of `live` that holds where both do; an empty one always holds."""
+    return " and ".join(f"({one})" if " or " in one else one for one in (first, second) if one)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +44,8 @@ class Group:
     """Checks every field against its own annotation and `option` when the object is made."""
 
     PREFIX: ClassVar[str] = ""
+    LIVE: ClassVar[str] = ""
+    """When any of its fields has an effect, besides what each says: see `option`."""
 
     def __post_init__(self) -> None:
         for item in dataclasses.fields(self):

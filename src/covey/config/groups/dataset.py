@@ -23,6 +23,14 @@ RENAMED = "original_"
 """The prefix of a column that is renamed: one of these, or a prompt or answer that differs from the one made of it."""
 
 
+_OF_NUMBERS = "dataset.task in ('arithmetic', 'countdown')"
+_OF_MODES = "dataset.task in ('countdown', 'graph_coloring')"
+_OF_GRAPHS = "dataset.task == 'graph_coloring'"
+_OF_MIXTURES = "dataset.mixture.datasets"
+_OF_ROWS = "dataset.has_rows"
+_WITH_SPLITS = "dataset.path or dataset.id"
+
+
 def name_in_file(column: str) -> str:
     """The name that a column of the training rows has in the user's file."""
     name = column.removeprefix(RENAMED)
@@ -34,27 +42,28 @@ class DifficultyConfig(Group):
     """What the problems of a built-in task look like."""
 
     PREFIX: ClassVar[str] = "dataset.difficulty."
+    LIVE: ClassVar[str] = "not dataset.path and not dataset.library"
 
-    min_digits: int = option(2, low=1, high=18)
+    min_digits: int = option(2, low=1, high=18, live=_OF_NUMBERS)
     """Fewest digits of an operand."""
-    max_digits: int = option(4, low=1, high=18)
+    max_digits: int = option(4, low=1, high=18, live=_OF_NUMBERS)
     """Most digits of an operand."""
-    min_operands: int = option(2, low=2, high=16)
+    min_operands: int = option(2, low=2, high=16, live=_OF_NUMBERS)
     """Fewest operands of a problem."""
-    max_operands: int = option(2, low=2, high=16)
+    max_operands: int = option(2, low=2, high=16, live=_OF_NUMBERS)
     """Most operands of a problem."""
-    operators: tuple[str, ...] = option(("+", "-"), choices=("+", "-", "*", "/"))
+    operators: tuple[str, ...] = option(("+", "-"), choices=("+", "-", "*", "/"), live=_OF_NUMBERS)
     """Operators that problems are made with; `/` only in countdown."""
-    allow_negative: bool = False
+    allow_negative: bool = option(False, live=_OF_NUMBERS)
     """Whether an answer may be below zero."""
-    min_vertices: int = option(5, low=4, high=12)
+    min_vertices: int = option(5, low=4, high=12, live=_OF_GRAPHS)
     """Fewest vertices of a graph, in graph_coloring; graphs of four leave more to chance than its problems may."""
-    max_vertices: int = option(8, low=4, high=12)
+    max_vertices: int = option(8, low=4, high=12, live=_OF_GRAPHS)
     """Most vertices of a graph, in graph_coloring."""
-    min_modes: int | None = option(None, low=1)
+    min_modes: int | None = option(None, low=1, live=_OF_MODES)
     """Fewest different right answers of a problem, in countdown (of at most five numbers) and graph_coloring; null
     means any number in countdown, and 2 in graph_coloring."""
-    max_modes: int | None = option(None, low=1)
+    max_modes: int | None = option(None, low=1, live=_OF_MODES)
     """Most of them; null means any number in countdown, and 16 in graph_coloring."""
 
     def __post_init__(self) -> None:
@@ -73,9 +82,10 @@ class HardDifficultyConfig(DifficultyConfig):
     """What the harder held-out problems of a built-in task look like."""
 
     PREFIX: ClassVar[str] = "dataset.hard_difficulty."
+    LIVE: ClassVar[str] = "dataset.hard_size > 0 and not dataset.path and not dataset.library"
 
-    min_digits: int = option(5, low=1, high=18)
-    max_digits: int = option(5, low=1, high=18)
+    min_digits: int = option(5, low=1, high=18, live=_OF_NUMBERS)
+    max_digits: int = option(5, low=1, high=18, live=_OF_NUMBERS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,12 +120,12 @@ class MixtureConfig(Group):
 
     datasets: list[dict] = field(default_factory=list)  # type: ignore[type-arg]
     """The datasets: each `{id or path, config, split, columns, weight}`."""
-    weights: str = option("share", choices=("share", "fraction"))
+    weights: str = option("share", choices=("share", "fraction"), live=_OF_MIXTURES)
     """What a weight is: a set's share of the rows of an epoch, which has as many as all sets together (`share`; without
     weights every set is used whole, once), or the fraction of the set to keep (`fraction`)."""
-    seed: int = option(0, low=0)
+    seed: int = option(0, low=0, live=_OF_MIXTURES)
     """Seed of drawing and shuffling the rows."""
-    test_split_size: float | None = option(None, above=0)
+    test_split_size: float | None = option(None, above=0, live=_OF_MIXTURES)
     """Rows of the mixture to hold out: a share below 1, or a number of rows; null derives it from
     `dataset.test_fraction` or `dataset.test_size`."""
 
@@ -183,33 +193,33 @@ class DatasetConfig(Group):
     """The library whose task `dataset.task` is; null means Covey's own tasks."""
     settings: dict[str, Any] = field(default_factory=dict)
     """Settings of a library's task, as in `{min_terms: 2}`."""
-    hard_settings: dict[str, Any] = field(default_factory=dict)
+    hard_settings: dict[str, Any] = field(default_factory=dict, metadata={"live": "dataset.hard_size > 0"})
     """Settings of its harder held-out problems, in addition to `dataset.settings`."""
-    id: str | None = None
+    id: str | None = option(None, live="not dataset.path")
     """A dataset on the Hugging Face hub."""
     path: str | None = None
     """A local json, jsonl, csv or parquet file, a folder of such files, a folder saved by the datasets library, or
     `kaggle://owner/name[/file]`; overrides `id`."""
     mixture: MixtureConfig = field(default_factory=MixtureConfig)
     """Several datasets blended into one, in place of the other sources."""
-    streaming: bool = False
+    streaming: bool = option(False, live="dataset.id and not dataset.path or dataset.mixture.datasets")
     """Whether to read a hub dataset row by row instead of downloading all of it; `max_train_samples` bounds it and
     must be set."""
     test_path: str | None = None
     """A local file or folder with the held-out problems that belong to `path`."""
-    config: str | None = None
+    config: str | None = option(None, live=_WITH_SPLITS)
     """Configuration of the hub dataset (its subset), where it has several."""
-    revision: str | None = None
+    revision: str | None = option(None, live="dataset.id and not dataset.path")
     """Branch, tag or commit of the hub dataset."""
-    train_split: str = "train"
+    train_split: str = option("train", live=_WITH_SPLITS)
     """The split that is trained on."""
-    test_split: str | None = "test"
+    test_split: str | None = option("test", live=_WITH_SPLITS)
     """The split held out for evaluation; null holds out rows of the training split."""
-    prompt_column: str | None = None
+    prompt_column: str | None = option(None, live=_OF_ROWS)
     """The column that holds the problem; null looks for one under the usual names."""
-    answer_column: str | None = None
+    answer_column: str | None = option(None, live=_OF_ROWS)
     """The column that holds the answer or the worked solution; null looks for one under the usual names."""
-    answer_extractor: str = "none"
+    answer_extractor: str = option("none", live=_OF_ROWS)
     r"""Where the answer is found in the column: all of it (`none`), after `####` (`gsm8k`), in `\boxed{}` (`boxed`), in
     `<answer>` tags (`answer_tag`), or by a regular expression (`regex:...`, its first group or the whole match)."""
     system_prompt: str | None = None
@@ -220,19 +230,19 @@ class DatasetConfig(Group):
     """Train on the first so many rows only."""
     max_prompt_length: int | None = option(None, low=1)
     """Longest prompt in tokens, chat template included, tools and what an environment adds not; null means any."""
-    overlong_prompts: str = option("drop", choices=("drop", "truncate"))
+    overlong_prompts: str = option("drop", choices=("drop", "truncate"), live="dataset.max_prompt_length")
     """What happens to longer prompts: drop their rows, or cut off their beginning. Both are counted."""
     train_fraction: float = option(1.0, above=0, high=1)
     """Train on this share of the training rows only, after rows were held out."""
     validation_fraction: float = option(0.0, low=0)
     """Share of the training rows held out for evaluation in training, besides the test split; 0 means none."""
-    test_fraction: float | None = option(None, above=0)
+    test_fraction: float | None = option(None, above=0, live="dataset.has_rows and not dataset.mixture.test_split_size")
     """Share of the training rows held out where there is no test split; null holds out `test_size` rows."""
     test_size: int = option(256, low=0)
     """Most held-out problems."""
-    train_size: int = option(8192, low=1)
+    train_size: int = option(8192, low=1, live="not dataset.has_rows")
     """Number of training problems that a built-in task generates; without a source, of episodes in an epoch."""
-    hard_size: int = option(0, low=0)
+    hard_size: int = option(0, low=0, live="dataset.task and not dataset.path")
     """Size of the harder held-out set of a built-in task; 0 means none."""
     single_size: int = option(0, low=0)
     """Size of a held-out set of countdown or graph_coloring whose problems have one right answer each, as a control for
@@ -246,6 +256,11 @@ class DatasetConfig(Group):
     def has_source(self) -> bool:
         """Whether there are rows; without, an environment makes the prompts."""
         return bool(self.task or self.path or self.id or self.mixture.datasets)
+
+    @property
+    def has_rows(self) -> bool:
+        """Whether rows are read, rather than made by a task or an environment."""
+        return bool(self.path or self.id or self.mixture.datasets)
 
     @property
     def label(self) -> str:

@@ -34,6 +34,9 @@ ADAPTERS: Mapping[str, str] = MappingProxyType({"reasoning_gym": "TASK", "openen
 MAX_TURNS = 10_000
 
 
+_USED = "environment.used"
+
+
 @dataclass(frozen=True, kw_only=True)
 class EnvironmentConfig(Group):
     """The environments and tools that the model meets, and the limits of their processes."""
@@ -49,16 +52,16 @@ class EnvironmentConfig(Group):
     tools: tuple[str, ...] = ()
     """Functions that the model may call: built in (`calculator`, `python`), as `file.py:function` or as
     `package.module:function`. Type hints and docstring become the schema that the model is shown."""
-    max_turns: int | None = option(16, low=1, high=MAX_TURNS)
+    max_turns: int | None = option(16, low=1, high=MAX_TURNS, live=_USED)
     """Most turns of the model in an episode, that is one more than `training.max_tool_calling_iterations`, TRL's name;
     null means no limit but the length."""
-    timeout: float = option(10.0, above=0, high=MAX_SECONDS)
+    timeout: float = option(10.0, above=0, high=MAX_SECONDS, live=_USED)
     """Timeout in seconds for one call of a tool, `reset` or `get_reward`, after which its process is killed and the
     episode ends."""
-    episode_timeout: float | None = option(None, above=0, high=MAX_SECONDS)
+    episode_timeout: float | None = option(None, above=0, high=MAX_SECONDS, live=_USED)
     """Most seconds that an episode may spend in its environment and tools, generation not counted; null means ten times
     `environment.timeout`."""
-    memory_mb: int | None = option(4096, low=1)
+    memory_mb: int | None = option(4096, low=1, live=_USED)
     """Megabytes that an environment's process may use beyond its memory once the code is loaded (on Linux); null means
     no limit."""
     rollout_func: str | None = None

@@ -72,6 +72,9 @@ class SlurmConfig(Group):
                 )
 
 
+_OF_OUR_SERVER = "vllm in ('server', 'open')"
+
+
 @dataclass(frozen=True, kw_only=True)
 class LaunchConfig(Group):
     """On how many processes and machines the run is started, and how it is supervised (`covey launch`)."""
@@ -84,9 +87,9 @@ class LaunchConfig(Group):
     """Machines; more than one need Slurm, and then a vLLM server runs on the last one."""
     num_processes: int | None = option(None, low=1, high=1024)
     """Training processes per node; null means one for each GPU not used by a vLLM server, or one without GPUs."""
-    vllm_model: str | None = None
+    vllm_model: str | None = option(None, live=_OF_OUR_SERVER)
     """Model that a vLLM server loads; null means `model.name`."""
-    vllm_own_gpu: bool = False
+    vllm_own_gpu: bool = option(False, live="vllm in ('server', 'open', 'elsewhere')")
     """Whether vLLM gets GPUs of its own where a node has enough and `training.vllm_mode` is not set: then `covey
     launch` takes `vllm_mode=server`. Recipes with `vllm_device` set it."""
     accelerate: str | None = None
@@ -95,18 +98,18 @@ class LaunchConfig(Group):
     `model.mesh_shape` shards the model."""
     main_process_port: int | None = option(None, low=1, high=65535)
     """Rendezvous port of the training processes; null picks a free one."""
-    server_timeout: float = option(600.0, above=0, high=MAX_SECONDS)
+    server_timeout: float = option(600.0, above=0, high=MAX_SECONDS, live="vllm in ('server', 'open', 'elsewhere')")
     """Seconds that a vLLM server may take to start."""
-    server_restarts: int = option(3, low=0)
+    server_restarts: int = option(3, low=0, live=_OF_OUR_SERVER)
     """How often a vLLM server that dies is restarted."""
     step_timeout: float | None = option(3600.0, above=0, high=MAX_SECONDS)
     """Seconds without any progress (a step, an evaluation, a checkpoint) after which training counts as hanging; null
     never does."""
-    hang_restarts: int = option(1, low=0)
+    hang_restarts: int = option(1, low=0, live="launch.step_timeout")
     """How often a run that hangs is stopped and resumed."""
     stop_timeout: float = option(120.0, above=0, high=MAX_SECONDS)
     """Seconds that training has to write its checkpoint on a stop signal, before it is killed."""
-    sync_tolerance: float | None = option(None, above=0)
+    sync_tolerance: float | None = option(None, above=0, live="training.use_vllm")
     """Largest mean difference between the log-probabilities of vLLM and of the trainer, in nats per token, right after
     a weight sync: beyond it the run stops. Null means 0.001 where both compute in float32, else 0.1."""
     log_dir: str = "logs"

@@ -24,6 +24,11 @@ def is_starter(name: str) -> bool:
         return False
 
 
+_NEW_ADAPTERS = "model.lora.active and not model.lora.path"
+_EXPANDS = "model.reasoning_vocab_size != 0"
+_IN_4BIT = "model.load_in_4bit"
+
+
 @dataclass(frozen=True, kw_only=True)
 class LoraConfig(Group):
     """Low-rank adapters (LoRA), trained while the base weights stay frozen."""
@@ -32,24 +37,26 @@ class LoraConfig(Group):
 
     enabled: bool | None = None
     """Whether to train adapters instead of all weights; null means yes when `rank` is set."""
-    rank: int | None = option(None, low=1, high=65_536)
+    rank: int | None = option(None, low=1, high=65_536, live="model.lora.active")
     """Rank of the adapters; null means 16 when they are enabled."""
-    alpha: float = option(32, above=0)
+    alpha: float = option(32, above=0, live=_NEW_ADAPTERS)
     """Scale of the adapters: their output is multiplied by alpha / rank."""
-    dropout: float = option(0.05, low=0, high=1)
+    dropout: float = option(
+        0.05, low=0, high=1, live=f"{_NEW_ADAPTERS} and (not training.disable_dropout or model.lora.dropout == 0)"
+    )
     """Dropout on the adapters' inputs while training; the run's `disable_dropout` overrides it."""
-    target_modules: str | tuple[str, ...] | None = None
+    target_modules: str | tuple[str, ...] | None = option(None, live=_NEW_ADAPTERS)
     """Names of the layers that get adapters, a regular expression, or `all-linear`; null leaves it to peft."""
-    modules_to_save: tuple[str, ...] | None = None
+    modules_to_save: tuple[str, ...] | None = option(None, live=_NEW_ADAPTERS)
     """Names of further layers to train in full and save with the adapters."""
-    use_rslora: bool = False
+    use_rslora: bool = option(False, live=_NEW_ADAPTERS)
     """Whether to scale by alpha / sqrt(rank), which keeps high ranks stable (rsLoRA)."""
-    use_dora: bool = False
+    use_dora: bool = option(False, live=_NEW_ADAPTERS)
     """Whether to train magnitude and direction separately (DoRA)."""
     path: str | None = None
     """A folder with adapters to start from, in place of new ones, such as a run's `final_model/`. Their own rank and
     layers apply."""
-    merge: bool = False
+    merge: bool = option(False, live="model.lora.active")
     """Whether `final_model/` holds full weights with the adapters merged in, instead of the adapters alone."""
 
     @property
@@ -105,7 +112,7 @@ class ModelConfig(Group):
     """A name on the Hugging Face hub, a local folder, `kaggle://owner/model/transformers/variation` (through
     kagglehub), or a small model that comes with Covey: `starter`, or `starter_agent`, which can call a calculator and
     is the default with an environment or tools."""
-    revision: str | None = None
+    revision: str | None = option(None, live="model.from_hub")
     """Branch, tag or commit of a hub model; null means its main branch."""
     dtype: str | None = option(None, choices=("float32", "bfloat16", "float16", "auto"))
     """dtype in which the weights are loaded; `auto` takes that of the saved weights, null leaves it to the run."""
@@ -123,9 +130,9 @@ class ModelConfig(Group):
     """Whether to load the weights in 8 bits (bitsandbytes); only adapters can be trained then."""
     load_in_4bit: bool = False
     """Whether to load the weights in 4 bits (bitsandbytes); only adapters can be trained then."""
-    bnb_4bit_quant_type: str = option("nf4", choices=("nf4", "fp4"))
+    bnb_4bit_quant_type: str = option("nf4", choices=("nf4", "fp4"), live=_IN_4BIT)
     """Data type of 4-bit weights."""
-    use_bnb_nested_quant: bool = False
+    use_bnb_nested_quant: bool = option(False, live=_IN_4BIT)
     """Whether the scales of 4-bit weights are themselves quantised to 8 bits."""
     lora: LoraConfig = field(default_factory=LoraConfig)
     """Low-rank adapters."""
@@ -134,16 +141,22 @@ class ModelConfig(Group):
     model, `fsdp` shards of each replica; training takes no `tp` (tensor parallelism) but 1."""
     reasoning_vocab_size: int | str = 0
     """Number of extra tokens, used between the thinking tags only; `full` copies the whole vocabulary."""
-    reasoning_token_ids: str | int | tuple[int | str, ...] | None = None
+    reasoning_token_ids: str | int | tuple[int | str, ...] | None = option(None, live=_EXPANDS)
     """Which tokens are copied: a file of token ids, a range such as `0-9999`, or a list of ids and ranges; null starts
     at id 0."""
-    reasoning_start: str = option("copy", choices=("copy", "same_text", "noise"))
+    reasoning_start: str = option("copy", choices=("copy", "same_text", "noise"), live=_EXPANDS)
     """Initial probability of the extra tokens: `copy` gives each that of the token it copies; `same_text` shares that
     out, so that the model generates the same text as before; `noise` is `copy` with noise on the copies' rows."""
-    reasoning_noise: float = option(0.3, above=0, high=10)
+    reasoning_noise: float = option(0.3, above=0, high=10, live="model.reasoning_start == 'noise'")
     """Expected norm of that noise, as a share of a row's norm; only with `reasoning_start=noise`."""
     reasoning_lr_multiplier: float = option(1.0, above=0, high=10_000)
     """Multiplies the learning rate of the extra tokens' rows, in the embedding and in the head."""
+
+    @property
+    def from_hub(self) -> bool:
+        """Whether the name is one on the Hugging Face hub."""
+        elsewhere = self.name in ("starter", "starter_agent") or self.name.startswith("kaggle://")
+        return not elsewhere and not Path(self.name).expanduser().exists()
 
     def __post_init__(self) -> None:
         super().__post_init__()

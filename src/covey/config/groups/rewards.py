@@ -8,12 +8,18 @@ from typing import ClassVar
 from covey.config.groups.base import Group, option
 from covey.config.values import MAX_SECONDS, BadKeyError, check_tags, show
 
+_COSINE = "'cosine_scaled' in rewards"
+_REPETITION = "'repetition_penalty' in rewards"
+_OVERLONG = "'soft_overlong' in rewards"
+_IN_WORKERS = "rewards.workers != 0"
+
 
 @dataclass(frozen=True, kw_only=True)
 class CodeConfig(Group):
     """The programs that the rewards `code` and `binary_code` run."""
 
     PREFIX: ClassVar[str] = "rewards.code."
+    LIVE: ClassVar[str] = "'code' in graders"
 
     timeout: float = option(5.0, above=0, high=MAX_SECONDS)
     """Timeout in seconds for one input, or for the asserts of a row; waiting for a core does not count."""
@@ -36,6 +42,7 @@ class RewardModelConfig(Group):
     """How reward models, `model:FOLDER` or `model:OWNER/NAME` among `rewards.funcs`, are loaded and run."""
 
     PREFIX: ClassVar[str] = "rewards.model."
+    LIVE: ClassVar[str] = "reward_models"
 
     name: str | None = None
     """A reward model that becomes the first of `rewards.funcs`: TRL's `reward_model_name_or_path`."""
@@ -68,37 +75,37 @@ class RewardsConfig(Group):
     workers: int | None = option(None, low=0, high=1024)
     """Worker processes for reward functions given by name; null derives it from the number of cores, 0 runs them in
     the trainer's process, without timeouts."""
-    timeout: float = option(5.0, above=0, high=MAX_SECONDS)
+    timeout: float = option(5.0, above=0, high=MAX_SECONDS, live=_IN_WORKERS)
     """Timeout in seconds for one completion, after which its worker is killed and replaced."""
-    batch_timeout: float = option(60.0, above=0, high=MAX_SECONDS)
+    batch_timeout: float = option(60.0, above=0, high=MAX_SECONDS, live=_IN_WORKERS)
     """Timeout in seconds for one call of a function that takes a whole batch."""
-    memory_mb: int | None = option(4096, low=1)
+    memory_mb: int | None = option(4096, low=1, live=_IN_WORKERS)
     """Megabytes that a worker may use beyond its memory once the reward is loaded (on Linux); null means no limit."""
     think_tag: str = "think"
     """Tag of the thinking part: `think` stands for `<think>` and `</think>`."""
     answer_tag: str = "answer"
     """Tag of the final answer."""
-    unevaluated: str = option("reject", choices=("reject", "accept"))
+    unevaluated: str = option("reject", choices=("reject", "accept"), live="'accuracy' in graders")
     """What `accuracy` does with an answer that is equal to the gold answer but left to be evaluated (`92 + 88` for
     180) or copied out of the question: count it as the outcome `unevaluated`, with reward 0 (`reject`), or as right
     (`accept`), in evaluations too."""
-    cosine_min_value_wrong: float = 0.0
+    cosine_min_value_wrong: float = option(0.0, live=_COSINE)
     """`cosine_scaled`: reward of the shortest wrong completion, as open-r1 and TRL use the name."""
-    cosine_max_value_wrong: float = -0.5
+    cosine_max_value_wrong: float = option(-0.5, live=_COSINE)
     """`cosine_scaled`: reward of a wrong completion as long as `cosine_max_len`."""
-    cosine_min_value_correct: float = 0.5
+    cosine_min_value_correct: float = option(0.5, live=_COSINE)
     """`cosine_scaled`: reward of a correct completion as long as `cosine_max_len`."""
-    cosine_max_value_correct: float = 1.0
+    cosine_max_value_correct: float = option(1.0, live=_COSINE)
     """`cosine_scaled`: reward of the shortest correct completion."""
-    cosine_max_len: int = option(1000, low=1)
+    cosine_max_len: int = option(1000, low=1, live=_COSINE)
     """`cosine_scaled`: length of a completion, in characters, at which the cosine ends."""
-    repetition_n_grams: int = option(3, low=1)
+    repetition_n_grams: int = option(3, low=1, live=_REPETITION)
     """`repetition_penalty`: words per n-gram."""
-    repetition_max_penalty: float = option(-1.0, high=0)
+    repetition_max_penalty: float = option(-1.0, high=0, live=_REPETITION)
     """`repetition_penalty`: the penalty of pure repetition."""
-    soft_overlong_max_length: int | None = option(None, low=1)
+    soft_overlong_max_length: int | None = option(None, low=1, live=_OVERLONG)
     """`soft_overlong`: length in tokens with the full penalty; null means `training.max_completion_length`."""
-    soft_overlong_cache: int | None = option(None, low=1)
+    soft_overlong_cache: int | None = option(None, low=1, live=_OVERLONG)
     """`soft_overlong`: how many tokens before that the penalty begins; null means a fifth of the length."""
     code: CodeConfig = field(default_factory=CodeConfig)
     """What programs may use that are run for a reward."""

@@ -27,10 +27,10 @@ class RolloutConfig(Group):
     """Your own inference engine, as `file.py:Class` or `package.module:Class`; null means vLLM with
     `training.use_vllm=true`, else Covey's own (`local`)."""
 
-    support: str = option("kept", choices=("kept", "full"))
+    support: str = option("kept", choices=("kept", "full"), live="truncates or training.repetition_penalty != 1")
     """Over which tokens log-probs are normalised when top-k, top-p or min-p cut the vocabulary: those that could be
     sampled, so that ratios are 1 at unchanged weights, or the full vocabulary, as TRL does."""
-    support_top_k: int = option(64, low=1)
+    support_top_k: int = option(64, low=1, live="rollout.support == 'kept' and truncates and training.top_k == 0")
     """Most tokens that can be sampled in one place when top-p or min-p cut the vocabulary and `training.top_k` does
     not; only with `support=kept`."""
 

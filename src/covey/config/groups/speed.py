@@ -18,7 +18,10 @@ class SpeedConfig(Group):
 
     PREFIX: ClassVar[str] = "speed."
 
-    shared_prefill: bool = True
+    shared_prefill: bool = option(
+        True,
+        live="not training.use_vllm and not rollout.own_engine and not training.use_transformers_continuous_batching",
+    )
     """Whether sampling prefills the prompt of a group once and drops finished completions; false uses transformers' own
     `generate`. Has no effect with vLLM or an engine of your own."""
     shared_scoring: bool = True

@@ -11,6 +11,7 @@ from typing import Any
 
 from covey.config.groups import snapshot
 from covey.config.groups.training_limits import check_limits
+from covey.config.groups.training_live import refuse_unfollowed
 from covey.config.values import BadKeyError, coerce, show
 
 OWNED_ELSEWHERE = {
@@ -135,7 +136,9 @@ def _check(name: str, value: Any) -> Any:
         value = "group" if value else "none"
     if value is False and "no" in known.choices:  # YAML reads a bare `no` as false
         value = "no"
-    return check_limits(name, coerce(f"training.{name}", value, known.type))
+    value = check_limits(name, coerce(f"training.{name}", value, known.type))
+    refuse_unfollowed(name, value)
+    return value
 
 
 def _check_combinations(training: TrainingConfig) -> None:

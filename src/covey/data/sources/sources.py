@@ -31,8 +31,6 @@ def read_rows(dataset: DatasetConfig, notes: list[str], needs: RowNeeds) -> Sour
     """
     if not dataset.path:
         return read_hub(dataset, notes, needs)
-    if dataset.streaming:
-        notes.append("dataset.streaming has no effect on local files")
     path = _locate(dataset.path, needs.path_key)
     found = _local(path, dataset, notes, needs)
     if dataset.test_path is None:

@@ -48,11 +48,8 @@ class Asynchronous:
         return cls(training.staleness, training.async_order, training.async_partial, schedule)
 
 
-def check_asynchronous(config: Config) -> list[str]:
+def check_asynchronous(config: Config) -> None:
     """Check that the settings go together, before anything is loaded.
-
-    Returns:
-        What the user should know.
 
     Raises:
         ConfigError: they do not; with the reason.
@@ -64,12 +61,7 @@ def check_asynchronous(config: Config) -> list[str]:
                 f"training.schedule={training.schedule} replays an asynchronous run, and training.staleness=0 "
                 "generates and learns in turns: set training.staleness to that of the recorded run."
             )
-        given = {"async_order": "sampler", "async_partial": "finish"}
-        return [
-            f"training.{name}={getattr(training, name)} has no effect with training.staleness=0."
-            for name, default in given.items()
-            if getattr(training, name) != default
-        ]
+        return
     for found in _conflicts(config):
         raise ConfigError(f"training.staleness={training.staleness} cannot be combined with {found}")
     if training.schedule is not None:
@@ -84,7 +76,6 @@ def check_asynchronous(config: Config) -> list[str]:
                 "seed": config.seed,
             }
         )
-    return []
 
 
 def _refuse_own_schedule(config: Config, schedule: Path) -> None:

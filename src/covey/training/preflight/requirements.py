@@ -43,7 +43,8 @@ def check_supported(config: Config) -> list[str]:
         from covey.rollout.registry import engine_class
 
         engine_class(config.rollout.own_engine, "rollout.engine")
-    notes = [*check_asynchronous(config), *notes_on_sharing(config)]
+    check_asynchronous(config)
+    notes = notes_on_sharing(config)
     if config.training.use_vllm:
         notes += _on_adapters(config)
     return notes

@@ -346,10 +346,12 @@ class GRPOTrainer(TRLGRPOTrainer):
         with self.sampling.correcting(inputs), self.sampling.batch(inputs):
             return loss_with_kl(self, inputs, partial(super()._compute_loss, model, inputs))
 
-    # -- replaces TRL's `_get_train_sampler`: keeps the sampler, to restore an epoch's permutation after a resume;
-    #    without shuffling, rows that fill no generation batch begin the next pass.
+    # -- replaces TRL's `_get_train_sampler`: `data_seed` orders the data; keeps the sampler, to restore an epoch's
+    #    permutation after a resume; without shuffling, rows that fill no generation batch begin the next pass.
     def _get_train_sampler(self, dataset: Dataset | None = None) -> Sampler[int]:
-        sampler: Sampler[int] = super()._get_train_sampler(dataset)
+        seed = self.args.seed if self.args.data_seed is None else self.args.data_seed
+        with replaced(self.args, seed=seed):
+            sampler: Sampler[int] = super()._get_train_sampler(dataset)
         self._train_sampler = sampler if self.shuffle_dataset else OwnOrder(sampler)
         return self._train_sampler
 

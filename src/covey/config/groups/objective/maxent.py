@@ -36,7 +36,7 @@ class MaxEntSettings(ObjectiveSettings):
     """Temperature of the softmax that turns a group's rewards into the distribution q."""
     q_epsilon: float = option(1e-6, low=0)
     """Lower bound of q for each completion; times the group size it must be below 1."""
-    length_normalize_ref: bool = True
+    length_normalize_ref: bool = option(True, live="training.beta != 0")
     """Whether the reference model's log-prob of a completion is the mean over its tokens instead of the sum."""
     fit: str = option("listwise", choices=FITS)
     """How the target is fitted: weighted maximum likelihood (`mle`), or cross-entropy with the policy's own

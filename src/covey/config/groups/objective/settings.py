@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, fields, make_dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from covey.config.groups.base import Group, option
+from covey.config.groups.base import Group, both, option
 from covey.config.groups.objective.base import ObjectiveSettings
 from covey.config.groups.objective.by_modes import DarlingSettings, SEEDSettings, UniqueSettings, UnlikelySettings
 from covey.config.groups.objective.kl import KLConfig
@@ -55,7 +55,14 @@ else:
             (
                 f"{name}_{item.name}",
                 item.type,
-                field(default=item.default, metadata={**item.metadata, "declared": (settings.__name__, item.name)}),
+                field(
+                    default=item.default,
+                    metadata={
+                        **item.metadata,
+                        "declared": (settings.__name__, item.name),
+                        "live": both(f"objective.name == '{name}'", item.metadata.get("live", "")),
+                    },
+                ),
             )
             for name, settings in SETTINGS.items()
             for item in fields(settings)
