@@ -25,7 +25,7 @@ _ROUNDING = frozenset(("floor", "ceil", "mod", "gcd", "lcm"))
 _LIMITED = frozenset(("root", "ln", "log", "asin", "acos", "asec", "acsc", "acosh", "atanh"))
 _WHOLE_NAMES = frozenset("jkmnKMN")  # whole numbers, if anything is rounded
 _FEW = ((1, 4), (1, 4), (-3, 3), (-9, 0), (100, 300))
-_MANY = ((-6, 25), (-6, 25), (-10, 0), (0, 100), (-100, 0), (0, 1000), (-1000, 0), (0, 10**4), (-(10**4), 0))
+_MANY = ((-6, 25), (-10, 0), (0, 100), (-100, 0), (0, 1000), (-1000, 0), (0, 10**4), (-(10**4), 0))
 _FAR = ((0, 1), (1, 9), (10, 900))
 _STEPS = range(-1, 2)
 _STARTS = tuple(map(Fraction, (-1000, 0, 1000)))
@@ -66,8 +66,9 @@ def many(nodes: Sequence[Node], found: Sequence[Node]) -> tuple[list[Place], lis
     random, names = _start(nodes)
     whole = {name for name in names if name[:1] in _WHOLE_NAMES and any(uses(node, _ROUNDING) for node in nodes)}
     drawn = [{name: _between(random, *ends) for name in names} for ends in _MANY * 3]
-    beside, on = [*drawn, *(_rounded(place, names) for place in drawn)], list[Place]()
-    for base in (few(nodes)[0], drawn[-1])[: len(names)]:
+    small = [{name: Fraction(random.randrange(7)) for name in names} for _ in range(16)]  # for `n!` and `n/k`
+    beside, on = [*small, *drawn, *(_rounded(place, names) for place in drawn)], list[Place]()
+    for base in (few(nodes)[0], drawn[-1])[: 2 if len(names) == 2 else 1]:
         for name in names:
             cuts = _cuts(found, name, _rounded(base, whole))
             on += [{**base, name: value} for value in cuts]

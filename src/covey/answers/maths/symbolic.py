@@ -100,26 +100,18 @@ def matches_decimal(expression: Node, number: Number) -> bool | None:
     """
     if number.places is None or variables(expression):
         return None
-    try:
-        gap = evaluate(_difference(expression, constant(number.value)))
-    except NoValueError:
-        return False
-    if is_zero(gap):
-        return True
     rounded = number.significant >= 3 and number.places > 0 and number.value.denominator > 1
-    return rounded and is_real(gap) and rounds_to(number.value + as_fraction(gap), number)
+    return any(
+        is_zero(gap) or (rounded and is_real(gap) and rounds_to(number.value + as_fraction(gap), number))
+        for gap in _values((_difference(expression, constant(number.value)),), {}, False)
+    )
 
 
 def real_value(text: str) -> Fraction | None:
     """The value of a text that is a real constant, exactly as computed; None where it has none."""
     node = read(text)
-    if node is None or variables(node):
-        return None
-    try:
-        value = evaluate(node)
-    except NoValueError:
-        return None
-    return as_fraction(value) if is_real(value) else None
+    found = () if node is None or variables(node) else _values((node,), {}, False)
+    return next((as_fraction(value) for value in found if is_real(value)), None)
 
 
 def _difference(left: Node, right: Node) -> Node:
