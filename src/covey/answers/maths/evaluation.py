@@ -48,6 +48,14 @@ def evaluate(node: Node, at: Mapping[str, Fraction] | None = None, imaginary: bo
     raise NoValueError
 
 
+def values_at(nodes: tuple[Node, ...], place: Mapping[str, Fraction], imaginary: bool) -> tuple[Value, ...]:
+    """The values of expressions at a place; empty where one of them has none."""
+    try:
+        return tuple(evaluate(node, place, imaginary) for node in nodes)
+    except NoValueError:
+        return ()
+
+
 class _Run(Arithmetic):
     """One pass over an expression, at one precision in bits."""
 

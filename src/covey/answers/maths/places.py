@@ -14,8 +14,8 @@ from fractions import Fraction
 from itertools import combinations, pairwise
 from random import Random
 
-from covey.answers.maths.arithmetic import NoValueError, as_fraction, is_real
-from covey.answers.maths.evaluation import evaluate
+from covey.answers.maths.arithmetic import as_fraction, is_real
+from covey.answers.maths.evaluation import values_at
 from covey.answers.maths.expression import Node, is_whole, unsigned, variables
 
 Place = dict[str, Fraction]
@@ -121,8 +121,4 @@ def _roots(node: Node, name: str, base: Place, start: Fraction) -> Iterator[Frac
 
 
 def _real(node: Node, place: Place) -> Fraction | None:
-    try:
-        value = evaluate(node, place)
-    except NoValueError:
-        return None
-    return as_fraction(value) if is_real(value) else None
+    return next((as_fraction(value) for value in values_at((node,), place, False) if is_real(value)), None)
