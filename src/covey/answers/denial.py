@@ -6,11 +6,10 @@ A denied value is replaced by `DENIED` before a text is read, so that it cannot 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
 DENIED = "\N{OBJECT REPLACEMENT CHARACTER}"
 
-_LATEST = 20  # denials that are read, at the end
+_LATEST = 200  # marks that are read, at the end
 _WINDOW = 120  # characters before "wrong" that can hold what is
 _MAX_ALTERNATIVES = 20
 
@@ -107,33 +106,23 @@ def without_denied(text: str) -> str:
     if "negative " in text or "minus " in text:
         text = _NEGATIVE.sub(lambda found: (found[1] or "") + "-", text)
     lower = text.lower()
-    places = sorted(at.start() for mark, found in _MARKS.items() if mark in lower for at in found.finditer(lower))
+    marks = (found for mark, found in _MARKS.items() if mark in lower)
+    places = sorted(at.start() for mark in marks for at in mark.finditer(lower))[-_LATEST:]
     found: list[re.Match[str]] = []
     for match in filter(None, (_BEFORE.match(text, place) for place in places)):
         plain = match["box"] or match["not"] or match.group().startswith("n't")
         asked = match["but"] and _NO.match(text, match.end())
         if plain or not (asked or _CANCELLED.search(text[max(0, match.start() - 60) : match.start()])):
             found.append(match)
-    for begin, end in _windows(places):
+    for begin, end in ((max(0, place - _WINDOW), place + 60) for place in places):
         found += _FRAME.finditer(text, begin, end)
         for match in _AFTER.finditer(text, begin, end):
             if not _OTHER.search(text, max(0, match.start() - 40), match.start()):
                 found.append(match)
     spans = {match.span("value" if match["value"] else "box") for match in found}
-    for begin, end in sorted(spans, reverse=True)[:_LATEST]:
+    for begin, end in sorted(spans, reverse=True):
         text = text[:begin] + DENIED + text[end:]
     return _NOT_BUT.sub("", text)
-
-
-def _windows(places: list[int]) -> Iterator[tuple[int, int]]:
-    """The stretches of a text around these places, of which those that overlap are one."""
-    begin = end = 0
-    for place in places:
-        if place - _WINDOW > end:
-            yield begin, end
-            begin = place - _WINDOW
-        end = place + 60
-    yield max(0, begin), end
 
 
 def alternatives(text: str, begin: int) -> list[str]:

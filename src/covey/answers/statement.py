@@ -94,13 +94,8 @@ def final_answer(text: str, tags: Tags = TAGS) -> str | None:
 
 def marked(text: str) -> str | None:
     r"""The answer in the last boxes, or after the last `####`, of a text without tags."""
-    return boxes(text) or (extract_gsm8k(text.rstrip()) if "####" in text else None)
-
-
-def boxes(text: str) -> str | None:
-    r"""The content of the last `\boxed{…}`, or of the last few adjacent ones ("\boxed{1} and \boxed{2}")."""
     found = _boxed(text)
-    return found[0] if found else None
+    return found[0] if found else extract_gsm8k(text.rstrip())
 
 
 def _plain(text: str) -> str:

@@ -48,6 +48,14 @@ def evaluate(node: Node, at: Mapping[str, Fraction] | None = None, imaginary: bo
     raise NoValueError
 
 
+def values_at(nodes: tuple[Node, ...], place: Mapping[str, Fraction], imaginary: bool) -> tuple[Value, ...]:
+    """The values of expressions at a place; empty where one of them has none."""
+    try:
+        return tuple(evaluate(node, place, imaginary) for node in nodes)
+    except NoValueError:
+        return ()
+
+
 class _Run(Arithmetic):
     """One pass over an expression, at one precision in bits."""
 
@@ -140,9 +148,6 @@ class _Run(Arithmetic):
         nearest = self._mp.nint(value)
         return Fraction(int(nearest if abs(value - nearest) <= self._small else self._mp.floor(value)))
 
-    def _ceil(self, value: Value) -> Value:
-        return -self._floor(self._multiply(Fraction(-1), value))
-
     def _mod(self, value: Value, modulus: Value) -> Value:
         times = self._floor(self._multiply(value, self._inverse(modulus)))
         return self._add(value, self._multiply(-times, modulus))
@@ -155,9 +160,6 @@ class _Run(Arithmetic):
             gap = self._add(value, self._multiply(Fraction(-1), best))
             best = value if gap * sign > 0 else best
         return best
-
-    def _abs(self, value: Value) -> Value:
-        return abs(value) if isinstance(value, Fraction) else self._checked(abs(value))
 
     def _divisor(self, function: Callable[..., int], *values: Value) -> Value:
         numbers = [as_integer(value) for value in values]
@@ -181,14 +183,17 @@ class _Run(Arithmetic):
         return Fraction(math.comb(total, chosen))
 
 
+def _elementary(name: str) -> Callable[[_Run, Value], Value]:
+    return lambda run, value: run._elementary(name, value)
+
+
 _FUNCTIONS: dict[str, Callable[..., Value]] = {
+    **{name: _elementary(name) for name in ("sin", "cos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh")},
     "pow": _Run._power,
     "root": _Run._root,
     "exp": _Run._exp,
     "ln": _Run._log,
     "log": lambda run, value, base=Fraction(10): run._log(value, base),
-    "sin": lambda run, value: run._elementary("sin", value),
-    "cos": lambda run, value: run._elementary("cos", value),
     "tan": lambda run, value: run._quotient("sin", "cos", value),
     "cot": lambda run, value: run._quotient("cos", "sin", value),
     "sec": lambda run, value: run._quotient("", "cos", value),
@@ -197,17 +202,11 @@ _FUNCTIONS: dict[str, Callable[..., Value]] = {
     "acos": lambda run, value: run._inverse_sine("acos", value),
     "asec": lambda run, value: run._inverse_sine("acos", run._inverse(value)),
     "acsc": lambda run, value: run._inverse_sine("asin", run._inverse(value)),
-    "atan": lambda run, value: run._elementary("atan", value),
     "acot": _Run._arccot,
-    "sinh": lambda run, value: run._elementary("sinh", value),
-    "cosh": lambda run, value: run._elementary("cosh", value),
     "tanh": _Run._tanh,
-    "asinh": lambda run, value: run._elementary("asinh", value),
-    "acosh": lambda run, value: run._elementary("acosh", value),
-    "atanh": lambda run, value: run._elementary("atanh", value),
-    "abs": _Run._abs,
+    "abs": lambda run, value: abs(value) if isinstance(value, Fraction) else run._checked(abs(value)),
     "floor": _Run._floor,
-    "ceil": _Run._ceil,
+    "ceil": lambda run, value: -run._floor(run._multiply(Fraction(-1), value)),
     "mod": _Run._mod,
     "max": lambda run, *values: run._extreme(1, *values),
     "min": lambda run, *values: run._extreme(-1, *values),

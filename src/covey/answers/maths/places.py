@@ -14,8 +14,8 @@ from fractions import Fraction
 from itertools import combinations, pairwise
 from random import Random
 
-from covey.answers.maths.arithmetic import NoValueError, as_fraction, is_real
-from covey.answers.maths.evaluation import evaluate
+from covey.answers.maths.arithmetic import as_fraction, is_real
+from covey.answers.maths.evaluation import values_at
 from covey.answers.maths.expression import Node, is_whole, unsigned, variables
 
 Place = dict[str, Fraction]
@@ -25,7 +25,7 @@ _ROUNDING = frozenset(("floor", "ceil", "mod", "gcd", "lcm"))
 _LIMITED = frozenset(("root", "ln", "log", "asin", "acos", "asec", "acsc", "acosh", "atanh"))
 _WHOLE_NAMES = frozenset("jkmnKMN")  # whole numbers, if anything is rounded
 _FEW = ((1, 4), (1, 4), (-3, 3), (-9, 0), (100, 300))
-_MANY = ((-6, 25), (-6, 25), (-10, 0), (0, 100), (-100, 0), (0, 1000), (-1000, 0), (0, 10**4), (-(10**4), 0))
+_MANY = ((-6, 25), (-10, 0), (0, 100), (-100, 0), (0, 1000), (-1000, 0), (0, 10**4), (-(10**4), 0))
 _FAR = ((0, 1), (1, 9), (10, 900))
 _STEPS = range(-1, 2)
 _STARTS = tuple(map(Fraction, (-1000, 0, 1000)))
@@ -66,8 +66,9 @@ def many(nodes: Sequence[Node], found: Sequence[Node]) -> tuple[list[Place], lis
     random, names = _start(nodes)
     whole = {name for name in names if name[:1] in _WHOLE_NAMES and any(uses(node, _ROUNDING) for node in nodes)}
     drawn = [{name: _between(random, *ends) for name in names} for ends in _MANY * 3]
-    beside, on = [*drawn, *(_rounded(place, names) for place in drawn)], list[Place]()
-    for base in (few(nodes)[0], drawn[-1])[: len(names)]:
+    small = [{name: Fraction(random.randrange(7)) for name in names} for _ in range(16)]  # for `n!` and `n/k`
+    beside, on = [*small, *drawn, *(_rounded(place, names) for place in drawn)], list[Place]()
+    for base in (few(nodes)[0], drawn[-1])[: 2 if len(names) == 2 else 1]:
         for name in names:
             cuts = _cuts(found, name, _rounded(base, whole))
             on += [{**base, name: value} for value in cuts]
@@ -120,8 +121,4 @@ def _roots(node: Node, name: str, base: Place, start: Fraction) -> Iterator[Frac
 
 
 def _real(node: Node, place: Place) -> Fraction | None:
-    try:
-        value = evaluate(node, place)
-    except NoValueError:
-        return None
-    return as_fraction(value) if is_real(value) else None
+    return next((as_fraction(value) for value in values_at((node,), place, False) if is_real(value)), None)

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from contextlib import suppress
 from fractions import Fraction
 
-from covey.answers.maths.arithmetic import NoValueError, Value, as_fraction, is_real, is_zero
+from covey.answers.maths.arithmetic import Value, as_fraction, is_real, is_zero
 from covey.answers.maths.budget import spend
-from covey.answers.maths.evaluation import evaluate
+from covey.answers.maths.evaluation import values_at
 from covey.answers.maths.expression import Node, constant, parse, uses_imaginary_unit, variables
 from covey.answers.maths.numbers import Number, rounds_to
 from covey.answers.maths.places import PIECES, Place, breaks, few, many, uses
@@ -45,7 +45,7 @@ def expressions_agree(gold: Node, prediction: Node) -> bool:
         return False
     gap = _difference(gold, prediction)
     if not variables(gold):
-        return any(map(is_zero, _values((gap,), {}, uses_imaginary_unit(gap))))
+        return any(map(is_zero, values_at((gap,), {}, uses_imaginary_unit(gap))))
     try:
         return all(is_zero(value) for _, (value,) in _at_places((gold, prediction), (gap,)))
     except _UndecidedError:
@@ -80,7 +80,7 @@ def relations_agree(gold: Sides, prediction: Sides, same_direction: bool | None 
     (here, (one, other)), *elsewhere = found
     for there, _ in elsewhere:  # first(there) * second(here) = first(here) * second(there)
         left, right = Node("mul", (first, _renamed(second))), Node("mul", (_renamed(first), second))
-        gap = _values((_difference(left, right),), {**there, **{_HERE + name: here[name] for name in here}}, True)
+        gap = values_at((_difference(left, right),), {**there, **{_HERE + name: here[name] for name in here}}, True)
         if not any(map(is_zero, gap)):
             return False
     return same_direction is None or (is_real(one) and is_real(other) and ((one > 0) == (other > 0)) == same_direction)
@@ -100,26 +100,18 @@ def matches_decimal(expression: Node, number: Number) -> bool | None:
     """
     if number.places is None or variables(expression):
         return None
-    try:
-        gap = evaluate(_difference(expression, constant(number.value)))
-    except NoValueError:
-        return False
-    if is_zero(gap):
-        return True
     rounded = number.significant >= 3 and number.places > 0 and number.value.denominator > 1
-    return rounded and is_real(gap) and rounds_to(number.value + as_fraction(gap), number)
+    return any(
+        is_zero(gap) or (rounded and is_real(gap) and rounds_to(number.value + as_fraction(gap), number))
+        for gap in values_at((_difference(expression, constant(number.value)),), {}, False)
+    )
 
 
 def real_value(text: str) -> Fraction | None:
     """The value of a text that is a real constant, exactly as computed; None where it has none."""
     node = read(text)
-    if node is None or variables(node):
-        return None
-    try:
-        value = evaluate(node)
-    except NoValueError:
-        return None
-    return as_fraction(value) if is_real(value) else None
+    found = () if node is None or variables(node) else values_at((node,), {}, False)
+    return next((as_fraction(value) for value in found if is_real(value)), None)
 
 
 def _difference(left: Node, right: Node) -> Node:
@@ -135,19 +127,19 @@ def _at_places(sides: Sides, nodes: tuple[Node, ...]) -> Iterator[tuple[Place, t
     imaginary = any(map(uses_imaginary_unit, nodes))
     found = list(dict.fromkeys(at for side in sides for at in breaks(side)))
     if not found:
-        simple = [(place, values) for place in few(sides) if (values := _values(nodes, place, imaginary))]
+        simple = [(place, values) for place in few(sides) if (values := values_at(nodes, place, imaginary))]
         if len(simple) >= _ENOUGH:
             yield from simple
             return
     shared = 0
     beside, on = many(sides, found)
     for place in beside:
-        if values := _values(nodes, place, imaginary):
+        if values := values_at(nodes, place, imaginary):
             shared += 1
             yield place, values
-        elif any(uses(side, PIECES) and _values((side,), place, imaginary) for side in sides):
+        elif any(uses(side, PIECES) and values_at((side,), place, imaginary) for side in sides):
             raise _UndecidedError
-    yield from ((place, values) for place in on if (values := _values(nodes, place, imaginary)))
+    yield from ((place, values) for place in on if (values := values_at(nodes, place, imaginary)))
     if shared < _ENOUGH:
         raise _UndecidedError
 
@@ -157,7 +149,7 @@ def _normal(node: Node) -> Node:
     quotients, roots and signs."""
     if node.op == "valueless":  # the order of what follows a sum or limit may matter
         raise _UndecidedError
-    value = None if variables(node) else next(iter(_values((node,), {}, False)), None)
+    value = None if variables(node) else next(iter(values_at((node,), {}, False)), None)
     if isinstance(value, Fraction):
         return constant(value)
     op, args = node.op, [_normal(part) for part in node.args]
@@ -170,11 +162,3 @@ def _normal(node: Node) -> Node:
     if op in ("add", "mul", "max", "min", "gcd", "lcm"):
         args = sorted((part for arg in args for part in (arg.args if arg.op == op else (arg,))), key=repr)
     return Node(op, tuple(args), node.value)
-
-
-def _values(nodes: tuple[Node, ...], place: Place, imaginary: bool) -> tuple[Value, ...]:
-    """The values of expressions at a place; empty where one of them has none."""
-    try:
-        return tuple(evaluate(node, place, imaginary) for node in nodes)
-    except NoValueError:
-        return ()

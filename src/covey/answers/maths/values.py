@@ -61,15 +61,12 @@ def expressions(gold: str, prediction: str) -> bool | None:
     left, right = symbolic.read(first.core), symbolic.read(second.core)
     if left is None or right is None:
         return None
-    return _equal(first, second, left, right) and final_form.admits(first.core, second.core)
-
-
-def _equal(first: Measured, second: Measured, left: Node, right: Node) -> bool:
+    verdict: bool | None = None
     for expression, side, other in ((left, first, second), (right, second, first)):
-        number = read_number(other.core)
-        if number is not None and (verdict := _decimal(expression, side, number, other)) is not None:
-            return verdict
-    return symbolic.expressions_agree(left, right)
+        if verdict is None and (number := read_number(other.core)) is not None:
+            verdict = _decimal(expression, side, number, other)
+    equal = symbolic.expressions_agree(left, right) if verdict is None else verdict
+    return equal and final_form.admits(first.core, second.core)
 
 
 def _decimal(expression: Node, side: Measured, number: Number, other: Measured) -> bool | None:

@@ -52,9 +52,12 @@ def read_task(gold: Any) -> tuple[list[Fraction], Fraction] | None:
     gold = read_json(gold)
     if not isinstance(gold, Mapping) or not isinstance(gold.get("numbers"), list | tuple):
         return None
-    values = [_exact(value) for value in (*gold["numbers"], gold.get("target"))]
-    known = [value for value in values if value is not None]
-    return (known[:-1], known[-1]) if len(known) == len(values) > 1 else None
+    values = [*gold["numbers"], gold.get("target")]
+    plain = (isinstance(value, int | float) and not isinstance(value, bool) for value in values)
+    if len(values) < 2 or not all(plain) or not all(_NUMBER.fullmatch(str(value)) for value in values):
+        return None
+    *numbers, target = (Fraction(str(value)) for value in values)
+    return numbers, target
 
 
 def modes(gold: Any) -> Mapping[str, float] | None:
@@ -220,8 +223,3 @@ def _inverts(join: _Join | None, forms: Sequence[Form]) -> bool:
 
 def _remainder(number: Fraction) -> int:
     return number.numerator * pow(number.denominator, -1, _PRIME) % _PRIME
-
-
-def _exact(value: Any) -> Fraction | None:
-    plain = isinstance(value, int | float) and not isinstance(value, bool) and _NUMBER.fullmatch(str(value))
-    return Fraction(str(value)) if plain else None
