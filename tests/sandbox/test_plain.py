@@ -51,7 +51,7 @@ VALUES = [
 ]
 
 
-@pytest.mark.parametrize("value", VALUES, ids=repr)
+@pytest.mark.parametrize("value", VALUES, ids=range(len(VALUES)))
 def test_a_value_is_itself_afterwards(value: Any) -> None:
     found = _crossed(value)
     assert type(found) is type(value)
