@@ -47,15 +47,14 @@ def disable_dropout(model: torch.nn.Module) -> Rates:
     for module in model.modules():
         config = getattr(module, "config", None)
         configs |= {id(one): one for one in (config, getattr(config, "text_config", None)) if hasattr(one, "to_dict")}
-        for name in _rates(module):
-            setattr(module, name, 0.0)
+        _set(module, dict.fromkeys(_rates(module), 0.0))
         if isinstance(module, torch.nn.modules.dropout._DropoutNd):
             module.p = 0.0
         if any("jitter" in name for name in vars(module)):
             module.eval().train = _stays  # type: ignore[method-assign, assignment]
     changed = [(config, rates) for config in configs.values() if (rates := _rates(config))]
     for config, rates in changed:
-        vars(config).update(dict.fromkeys(rates, 0.0))
+        _set(config, dict.fromkeys(rates, 0.0))
     return changed
 
 
@@ -63,12 +62,17 @@ def disable_dropout(model: torch.nn.Module) -> Rates:
 def own_dropout(changed: Rates) -> Iterator[None]:
     """Context manager: configs have their dropout rates again, as they are to be saved."""
     for config, rates in changed:
-        vars(config).update(rates)
+        _set(config, rates)
     try:
         yield
     finally:
         for config, rates in changed:
-            vars(config).update(dict.fromkeys(rates, 0.0))
+            _set(config, dict.fromkeys(rates, 0.0))
+
+
+def _set(owner: Any, values: dict[str, float]) -> None:
+    for name, value in values.items():
+        setattr(owner, name, value)
 
 
 def _stays(mode: bool = True) -> None:

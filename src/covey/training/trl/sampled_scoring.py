@@ -10,11 +10,13 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
+from accelerate.utils import extract_model_from_parallel
 from trl.models.utils import disable_gradient_checkpointing
 
 from covey.errors import ConfigError, EngineError, ModelError
 from covey.log_once import log_once
-from covey.model.positions import reads_padding
+from covey.model.base import base_model
+from covey.model.positions import score_gaps
 from covey.rollout import Capabilities, Completion, SamplingSettings
 from covey.runlog import names
 from covey.training.advantages.objective_step import loss_mask
@@ -68,7 +70,7 @@ class SampledScoring:
         self._measures = measures
         self._head = RestrictedHead(trainer._reasoning.vocabulary)
         self._batch: Mapping[str, Any] | None = None
-        self._padding: WeakKeyDictionary[torch.nn.Module, str | None] = WeakKeyDictionary()
+        self._gaps: WeakKeyDictionary[torch.nn.Module, tuple[float, float]] = WeakKeyDictionary()
         self.newest = Sampled()
         """Of the completions that were generated last, or of their last turn; whoever generates sets it."""
         self.last_gap: dict[str, float] = {}
@@ -210,12 +212,13 @@ class SampledScoring:
             more: further arguments.
 
         Raises:
-            ModelError: rows are padded, and the model's log-probs depend on it.
+            ModelError: these are not the model's own log-probs.
         """
         trainer = self._trainer
         known: Mapping[str, Any] = self._batch if self._batch is not None else self._entries(len(ids_BS), length_T)
         rows = ScoredRows.of(ids_BS, mask_BS, length_T, known)
         with trainer.accelerator.autocast():
+            self._check_scores(model, mask_BS)
             scores = trainer._scoring.score(
                 model,
                 ids_BS,
@@ -226,19 +229,26 @@ class SampledScoring:
                 restricted=lambda size: self._head.over(rows, size),
                 **more,
             )
-            if scores is None and not trainer._scoring.supports(model):
-                self._check_padding(model, mask_BS)
         if scores is not None:
             return tuple(scores)
         with self._head.over(rows, batch_size or len(ids_BS)):
             return tuple(plain(model, ids_BS, mask_BS, length_T, batch_size=batch_size, **more))
 
-    def _check_padding(self, model: Any, mask_BS: torch.Tensor) -> None:
-        """Raise a `ModelError` if rows are padded on the left and the model reads it."""
-        if model not in self._padding:
-            self._padding[model] = reads_padding(model)
-        if (reason := self._padding[model]) is not None and not mask_BS[:, 0].all():
-            raise ModelError(f"{reason}. Train it on prompts of one length in tokens, or train another model.")
+    def _check_scores(self, model: Any, mask_BS: torch.Tensor) -> None:
+        if model not in self._gaps:
+            self._gaps[model] = score_gaps(model, self._trainer.temperature)
+        gap, padded_gap = self._gaps[model]
+        name = type(base_model(extract_model_from_parallel(model))).__name__
+        if gap:
+            raise ModelError(
+                f"{name} cannot be trained: its log-probs by TRL's fused head differ from those of its own logits, by "
+                f"{gap:.2g} nats per token. It changes them after the head in a way that the fused head does not know."
+            )
+        if padded_gap and not self._trainer._scoring.supports(model) and not mask_BS[:, 0].all():
+            raise ModelError(
+                f"{name} reads the padding on the left of a row, which changes its log-probs by {padded_gap:.2g} nats "
+                "per token. Train it on prompts of one length in tokens, or train another model."
+            )
 
     def score_batch(self, batch: Mapping[str, Any]) -> torch.Tensor:
         """Log-probs of a batch's completion tokens under the policy, `[B, T]`, without gradients."""
