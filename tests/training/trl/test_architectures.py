@@ -201,7 +201,7 @@ def test_a_model_that_is_not_scored_as_it_samples_is_refused(tmp_path: Path) -> 
     capped = RecurrentGemmaForCausalLM(RecurrentGemmaConfig(**griffin, block_types=["recurrent", "attention"]))
     for model, says in (
         (rwkv, "reads the padding on the left of a row"),
-        (capped, "differ from those of its own logits"),
+        (capped, "changes its logits after the head"),
     ):
         with torch.no_grad():
             for weights in (one for one in model.parameters() if one.ndim > 1):

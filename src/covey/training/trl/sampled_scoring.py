@@ -10,12 +10,10 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
-from accelerate.utils import extract_model_from_parallel
 from trl.models.utils import disable_gradient_checkpointing
 
 from covey.errors import ConfigError, EngineError, ModelError
 from covey.log_once import log_once
-from covey.model.base import base_model
 from covey.model.positions import score_gaps
 from covey.rollout import Capabilities, Completion, SamplingSettings
 from covey.runlog import names
@@ -201,6 +199,7 @@ class SampledScoring:
         **more: Any,
     ) -> tuple[Any, ...]:
         """Log-probs, entropies and the router's loss of a batch; a group's prompt is computed once, where supported.
+        Raises a `ModelError` if the log-probs are not those of the model's own logits.
 
         Args:
             plain: TRL's `_get_per_token_logps_and_entropies`, whose other arguments these are.
@@ -210,9 +209,6 @@ class SampledScoring:
             length_T: completion columns.
             batch_size: rows per forward.
             more: further arguments.
-
-        Raises:
-            ModelError: these are not the model's own log-probs.
         """
         trainer = self._trainer
         known: Mapping[str, Any] = self._batch if self._batch is not None else self._entries(len(ids_BS), length_T)
@@ -238,17 +234,14 @@ class SampledScoring:
         if model not in self._gaps:
             self._gaps[model] = score_gaps(model, self._trainer.temperature)
         gap, padded_gap = self._gaps[model]
-        name = type(base_model(extract_model_from_parallel(model))).__name__
+        why = "it changes its logits after the head"
+        if not gap and padded_gap and not self._trainer._scoring.supports(model) and not mask_BS[:, 0].all():
+            gap, why = padded_gap, "it reads the padding on the left of a row, so take prompts of one length in tokens"
         if gap:
-            raise ModelError(
-                f"{name} cannot be trained: its log-probs by TRL's fused head differ from those of its own logits, by "
-                f"{gap:.2g} nats per token. It changes them after the head in a way that the fused head does not know."
+            text = (
+                "The model cannot be trained so: log-probs by TRL's fused head differ from those of its own logits by"
             )
-        if padded_gap and not self._trainer._scoring.supports(model) and not mask_BS[:, 0].all():
-            raise ModelError(
-                f"{name} reads the padding on the left of a row, which changes its log-probs by {padded_gap:.2g} nats "
-                "per token. Train it on prompts of one length in tokens, or train another model."
-            )
+            raise ModelError(f"{text} {gap:.2g} nats per token, as {why}.")
 
     def score_batch(self, batch: Mapping[str, Any]) -> torch.Tensor:
         """Log-probs of a batch's completion tokens under the policy, `[B, T]`, without gradients."""
