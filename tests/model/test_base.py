@@ -9,7 +9,8 @@ import torch
 from torch import nn
 from transformers import MixtralConfig, MixtralForCausalLM, PhimoeConfig, PhimoeForCausalLM
 
-from covey.model.base import disable_dropout, own_dropout
+from covey.model.base import disable_dropout
+from covey.training.replaced import all_replaced
 from tiny_architectures import RATE, SIZES, make
 
 EXPERTS = {**SIZES, "vocab_size": 64, "num_local_experts": 4}
@@ -48,6 +49,6 @@ def test_the_config_is_saved_with_its_own_rates() -> None:
     model = make("Falcon")
     changed = disable_dropout(model)
     assert model.config.hidden_dropout == 0
-    with own_dropout(changed):
+    with all_replaced(changed):
         assert model.config.hidden_dropout == model.config.attention_dropout == RATE
     assert model.config.hidden_dropout == 0

@@ -1,4 +1,4 @@
-"""Positions count from the first token, under adapters with virtual tokens too; models that read padding are found."""
+"""Positions count from the first token, under adapters with virtual tokens too; other scores are found."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from peft import PrefixTuningConfig, PromptTuningConfig, get_peft_model
 from transformers import RecurrentGemmaConfig, RecurrentGemmaForCausalLM, RwkvConfig, RwkvForCausalLM
 
-from covey.model.positions import count_from_first_token, reads_padding
+from covey.model.positions import count_from_first_token, score_gaps
 from covey.training.trl.loading import with_fused_head
 from tiny_architectures import SIZES, make
 
@@ -36,20 +36,23 @@ def test_padding_on_the_left_changes_nothing(name: str, kind: Any) -> None:
     torch.testing.assert_close(padded, alone, rtol=0, atol=1e-5)
 
 
-def test_models_that_read_padding_are_found() -> None:
+def test_models_that_are_not_scored_as_they_sample() -> None:
     sizes = {**SIZES, "vocab_size": 64}
     torch.manual_seed(0)
-    griffin = RecurrentGemmaConfig(**sizes, lru_width=32, block_types=["recurrent", "attention"], initializer_range=0.3)
     rwkv = RwkvConfig(vocab_size=64, hidden_size=32, attention_hidden_size=32, num_hidden_layers=2, context_length=64)
-    for model in (RecurrentGemmaForCausalLM(griffin), RwkvForCausalLM(rwkv)):
+    griffin = RecurrentGemmaConfig(**sizes, lru_width=32, block_types=["recurrent", "attention"], logits_soft_cap=2.0)
+    gaps = []
+    for model in (RwkvForCausalLM(rwkv), RecurrentGemmaForCausalLM(griffin)):
         with torch.no_grad():
-            for weights in model.parameters():
-                if weights.ndim > 1:
-                    weights.normal_(std=0.3)
+            for weights in (one for one in model.parameters() if one.ndim > 1):
+                weights.normal_(std=0.3)
         count_from_first_token(model)
-        assert "reads the padding on the left" in str(reads_padding(with_fused_head(model)))
-    for name in ("Bloom", "FalconH1", "GPT2"):
+        gaps.append(score_gaps(with_fused_head(model), 1.0))
+    assert gaps[0][0] == 0  # its state goes through padding
+    assert gaps[0][1] > 0.1
+    assert gaps[1][0] > 0.1  # its cap has a name of its own
+    for name in ("Bloom", "FalconH1", "GPT2", "Gemma2", "Granite"):
         model = make(name)
         count_from_first_token(model)
-        assert reads_padding(with_fused_head(model)) is None
+        assert score_gaps(with_fused_head(model), 1.0) == (0, 0)
         assert model.training

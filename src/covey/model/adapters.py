@@ -112,18 +112,16 @@ def with_adapters(model: PreTrainedModel, lora: LoraConfig) -> PeftModel:
 
 def untie(model: nn.Module) -> None:
     """Separate weights that layers share where adapters change only some of the layers, as an embedding whose head is
-    tied to it: merged, they would change the others too.
-
-    Raises:
-        ConfigError: DeepSpeed has partitioned such weights.
-    """
+    tied to it: merged, they would change the others too. Raises a `ConfigError` if DeepSpeed has partitioned them."""
     from peft.tuners.trainable_tokens import TrainableTokensLayer
     from peft.tuners.tuners_utils import BaseTunerLayer
     from torch.nn import Parameter
 
-    layers = (one for one in model.modules() if isinstance(one, BaseTunerLayer))
-    # Trained rows of an embedding are those of its head as well.
-    adapted = {id(one.get_base_layer()) for one in layers if not isinstance(one, TrainableTokensLayer)}
+    adapted = {
+        id(one.get_base_layer())
+        for one in model.modules()  # trained rows of an embedding are those of its head as well
+        if isinstance(one, BaseTunerLayer) and not isinstance(one, TrainableTokensLayer)
+    }
     holders: dict[int, list[tuple[nn.Module, str, nn.Parameter]]] = {}
     for module in model.modules():
         for name, weights in module.named_parameters(recurse=False):
@@ -131,10 +129,7 @@ def untie(model: nn.Module) -> None:
     for held in (held for held in holders.values() if any(id(module) in adapted for module, _, _ in held)):
         for module, name, weights in held[1:]:
             if hasattr(weights, "ds_status"):
-                raise ConfigError(
-                    "Adapters on an embedding that is tied to the head cannot be trained with DeepSpeed ZeRO-3: leave "
-                    "the embedding out of target_modules, or shard in another way."
-                )
+                raise ConfigError("DeepSpeed ZeRO-3 allows no adapters on an embedding that is tied to the head.")
             setattr(module, name, Parameter(weights.detach().clone(), requires_grad=weights.requires_grad))
 
 

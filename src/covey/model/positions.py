@@ -1,4 +1,4 @@
-"""Positions of rows that are padded on the left, and whether a model's log-probs depend on that padding."""
+"""Positions of rows that are padded on the left, and whether a model is scored as it samples."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from inspect import signature
 from typing import Any
 
 import torch
-from accelerate.utils import extract_model_from_parallel
+from accelerate.utils import extract_model_from_parallel, is_compiled_module
+from torch.nn.functional import pad
 
 from covey.model.base import base_model, evaluating
 
@@ -16,63 +17,53 @@ _TOKENS, _PADDING = 8, 5
 def count_from_first_token(model: Any) -> None:
     """Make a model count positions from the first token of each row, in forwards with a padding mask and no positions.
 
-    transformers counts from the first column, padding included, so that a model with learned positions reads other
-    embeddings in a padded row than in generation. Models that take no positions (they use the mask, or distances), and
-    those that read images, whose positions follow rules of their own, stay as they are.
-
-    Args:
-        model: a transformers model, with adapters or a wrapper or without.
+    transformers counts padding too, so that a model with learned positions reads other embeddings in a padded row than
+    in generation. Models that take no positions (they use the mask, or distances), and those that read images, whose
+    positions follow rules of their own, stay as they are.
     """
     base = base_model(extract_model_from_parallel(model))
-    backbone = getattr(base, "base_model", None)  # every wrapper calls it as a module, so that its hooks run
-    config = getattr(base, "config", None)
-    if backbone is None or config is None or config.get_text_config() is not config:
-        return
-    if "position_ids" in signature(backbone.forward).parameters:
-        backbone.register_forward_pre_hook(_count, with_kwargs=True)
+    # Every wrapper calls the backbone as a module, so that its hooks run.
+    if _reads_only_text(base) and "position_ids" in signature(base.base_model.forward).parameters:
+        base.base_model.register_forward_pre_hook(_count, with_kwargs=True)
 
 
 def _count(_: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any] | None:
-    mask_BS, tokens = kwargs.get("attention_mask"), kwargs.get("input_ids", args[0] if args else None)
-    tokens = kwargs.get("inputs_embeds") if tokens is None else tokens
-    if kwargs.get("position_ids") is not None or tokens is None or not isinstance(mask_BS, torch.Tensor):
+    mask: Any = kwargs.get("attention_mask")
+    tokens = next(one for one in (*args[:1], kwargs.get("input_ids"), kwargs.get("inputs_embeds")) if one is not None)
+    if kwargs.get("position_ids") is not None or getattr(mask, "ndim", 0) != 2 or len(mask) != len(tokens):
         return None
-    width = tokens.shape[1]
-    if mask_BS.shape[0] != tokens.shape[0] or mask_BS.ndim != 2 or mask_BS.shape[1] < width:
-        return None
-    positions_BS = (mask_BS.long().cumsum(1) - 1).clamp(min=0)[:, -width:]  # with a cache, of the new tokens only
+    positions_BS = (mask.long().cumsum(1) - 1).clamp(min=0)[:, -tokens.shape[1] :]  # without those in a cache
     return args, kwargs | {"position_ids": positions_BS}
 
 
-@torch.no_grad()
-def reads_padding(model: torch.nn.Module) -> str | None:
-    """Why padding on the left changes a model's log-probs, or None: a few tokens are scored with and without.
-
-    A recurrent state that goes through the padding is such a reason (RWKV, RecurrentGemma).
-
-    Args:
-        model: with a fused head, see `SharedScoring`; wrapped or not. Every process must call this.
-    """
-    base = base_model(extract_model_from_parallel(model))
+def _reads_only_text(base: Any) -> bool:
     config = getattr(base, "config", None)
-    if config is None or config.get_text_config() is not config:
-        return None  # images come with masks of their own
-    device = next(model.parameters()).device
-    ids_1S = torch.arange(1, _TOKENS + 1, device=device)[None] % config.vocab_size
-    found, mixed = [], torch.is_autocast_enabled(device.type)
+    return config is not None and config.get_text_config() is config
+
+
+@torch.no_grad()
+def score_gaps(model: Any, temperature: float) -> tuple[float, float]:
+    """How far the fused head's log-probs of a few tokens are from those of the model's own logits.
+
+    Every process must call this. The model, wrapped or not, has a fused head of this temperature.
+
+    Returns:
+        Mean differences in nats per token, 0 where rounding explains them: of a row as it is (the model may change its
+        logits after the head), and of a row padded on the left (a recurrent state may go through the padding).
+    """
+    base, first = base_model(extract_model_from_parallel(model)), next(model.parameters())
+    if not _reads_only_text(base):
+        return 0.0, 0.0
+    model, gaps = model._orig_mod if is_compiled_module(model) else model, list[float]()
+    ids_1S = torch.arange(1, _TOKENS + 1, device=first.device)[None] % base.config.vocab_size
+    exact = first.dtype == torch.float32 and not torch.is_autocast_enabled(first.device.type)
     with evaluating(model):
-        for padding in (0, _PADDING):
-            padded_1S = torch.nn.functional.pad(ids_1S, (padding, 0))
-            mask_1S = torch.nn.functional.pad(torch.ones_like(ids_1S), (padding, 0))
-            labels_1S = padded_1S.masked_fill(mask_1S == 0, -100)
-            labels_1S[:, padding] = -100
-            output: Any = model(input_ids=padded_1S, attention_mask=mask_1S, labels=labels_1S, fused_lm_head=True)
-            found.append(output.log_probs[:, 1 - _TOKENS :].float())
-    difference = float((found[0] - found[1]).abs().mean())
-    exact = next(model.parameters()).dtype == torch.float32 and not mixed
-    if difference <= (1e-2 if exact else 0.5):  # 16 bits round otherwise in another layout
-        return None
-    return (
-        f"{type(base).__name__} reads the padding on the left of a row, which changes its log-probs by "
-        f"{difference:.2g} nats per token"
-    )
+        own = model(input_ids=ids_1S, attention_mask=torch.ones_like(ids_1S), use_cache=False)
+        logps_SV = (own.logits[0, -_TOKENS:-1].float() / temperature).log_softmax(-1)
+        own_S = logps_SV.gather(1, ids_1S[0, 1:, None])[:, 0]
+        for left in ((0, 0), (_PADDING, 0)):
+            tokens, mask = {"input_ids": pad(ids_1S, left)}, pad(torch.ones_like(ids_1S), left)
+            output = model(**tokens, attention_mask=mask, labels=pad(ids_1S, left, value=-100), fused_lm_head=True)
+            gaps.append(float((output.log_probs[0, 1 - _TOKENS :].float() - own_S).abs().mean()))
+    gap, padded_gap = (one if one > (0.05 if exact else 0.5) else 0.0 for one in gaps)
+    return gap, padded_gap

@@ -20,13 +20,13 @@ from covey.config.vllm import colocated_share
 from covey.errors import ConfigError, ModelError, one_line
 from covey.model.adapters import check_adapters, lora_config, quantization_config, trainable_rows, with_adapters
 from covey.model.adapters import merge as merge_adapters
-from covey.model.base import own_dropout
 from covey.model.export import set_end_and_pad_tokens
 from covey.model.loading import own_generation_config, own_sampling
 from covey.model.reasoning_vocab.token_map import MAP_FILE
 from covey.runlog.directory import RunDirectory
 from covey.training.asynchronous.settings import Asynchronous
 from covey.training.preflight.trackers import trackers
+from covey.training.replaced import all_replaced
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -373,7 +373,7 @@ def save_final_model(trainer: GRPOTrainer, run: RunDirectory, *, merge: bool, wa
     if merge and trainer.args.should_save:
         merged = merge_adapters(trainer.accelerator.unwrap_model(trainer.model))
         set_end_and_pad_tokens(merged, trainer.processing_class)
-        with own_dropout(trainer._dropout):
+        with all_replaced(trainer._dropout):
             merged.save_pretrained(partial)
         trainer.processing_class.save_pretrained(partial)
         if (vocabulary := vocabulary_of(trainer.model)) is not None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 
@@ -21,3 +21,11 @@ def replaced(owner: Any, **attributes: Any) -> Iterator[None]:
                 setattr(owner, name, before[name])
             else:
                 delattr(owner, name)
+
+
+def all_replaced(owners: Sequence[tuple[Any, dict[str, Any]]]) -> ExitStack:
+    """Context manager: `replaced` for each of these owners, with its attributes."""
+    stack = ExitStack()
+    for owner, attributes in owners:
+        stack.enter_context(replaced(owner, **attributes))
+    return stack

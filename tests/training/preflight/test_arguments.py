@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,8 +12,7 @@ from transformers import AutoModelForCausalLM
 
 from covey import GRPOTrainer
 from covey.errors import ConfigError, ModelError
-from covey.model.adapters import untie
-from covey.training.preflight.arguments import check_vllm_head
+from covey.training.trl.loading import prepare_models
 from tiny_architectures import make
 from trainers import build_trainer
 
@@ -38,7 +38,7 @@ def test_a_model_of_which_nothing_would_be_trained(tiny_model: str, tmp_path: Pa
     with pytest.raises(ModelError, match="is_trainable=True"):
         build(load())
     frozen = AutoModelForCausalLM.from_pretrained(tiny_model).requires_grad_(False)
-    with pytest.raises(ModelError, match=r"Nothing would be trained: all weights of the Qwen3.* peft_config"):
+    with pytest.raises(ModelError, match=r"Nothing would be trained: .* peft_config"):
         build(frozen)
     with pytest.raises(ModelError, match="inference_mode"):
         build(tiny_model, peft_config=LoraConfig(target_modules=["q_proj"], inference_mode=True))
@@ -50,8 +50,8 @@ def test_a_model_of_which_nothing_would_be_trained(tiny_model: str, tmp_path: Pa
 def test_what_vllm_cannot_hold() -> None:
     def check(tied: bool, **settings: Any) -> None:
         model = get_peft_model(make("Qwen3", tie_word_embeddings=tied), LoraConfig(r=2, **settings))
-        untie(model)
-        check_vllm_head(model)
+        args = SimpleNamespace(use_vllm=True, disable_dropout=False)
+        prepare_models(SimpleNamespace(model=model, ref_model=None, args=args))
 
     attention = ["q_proj"]
     refused: list[dict[str, Any]] = [

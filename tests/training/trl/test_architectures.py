@@ -12,16 +12,25 @@ from typing import Any
 import pytest
 import torch
 from datasets import Dataset
-from peft import LoraConfig
-from transformers import AutoModelForCausalLM
+from peft import LoraConfig, get_peft_model
+from transformers import (
+    AutoModelForCausalLM,
+    RecurrentGemmaConfig,
+    RecurrentGemmaForCausalLM,
+    RwkvConfig,
+    RwkvForCausalLM,
+    Zamba2Config,
+    Zamba2ForCausalLM,
+)
 from transformers.pytorch_utils import Conv1D
 
 from covey import GRPOConfig, GRPOTrainer
-from covey.config import ModelConfig
+from covey.config import ModelConfig, SpeedConfig
+from covey.errors import ModelError
 from covey.model.adapters import merge
 from covey.model.export import export_model, load_whole
 from covey.model.starter.coldstart import make_tokenizer
-from tiny_architectures import ARCHITECTURES, make, plain_logps, saved
+from tiny_architectures import ARCHITECTURES, SIZES, make, plain_logps, saved
 from trainers import build_trainer, variety
 
 PROMPTS = ["1 + 2 =", "12 + 34 + 56 + 78 =", "7 =", "123 + 456 ="]
@@ -167,18 +176,10 @@ def test_a_head_in_float32(name: str, adapts: bool, tmp_path: Path) -> None:
     make_tokenizer().save_pretrained(tmp_path / "model")
     model.save_pretrained(tmp_path / "model")
     more: dict[str, Any] = {"peft_config": LoraConfig(r=2, **settings_for(model, "adapters"))} if adapts else {}
-    source, settings = str(tmp_path / "model"), {"model_init_kwargs": {"dtype": "bfloat16"}, "disable_dropout": True}
-    trainer: Any = build_trainer(
-        GRPOTrainer,
-        source,
-        tmp_path,
-        prompts=2,
-        more=more,
-        cast_lm_head_to_fp32=True,
-        max_steps=1,
-        beta=0.1,
-        **settings,
-    )
+    more["speed"] = SpeedConfig(shared_scoring=False)  # another attention would round otherwise
+    settings: dict[str, Any] = {"cast_lm_head_to_fp32": True, "disable_dropout": True, "max_steps": 1, "beta": 0.1}
+    settings["model_init_kwargs"] = {"dtype": "bfloat16"}
+    trainer: Any = build_trainer(GRPOTrainer, str(tmp_path / "model"), tmp_path, prompts=2, more=more, **settings)
     ids = torch.arange(3, 40)[None]
     for one in (trainer.model, trainer.ref_model) if not adapts else (trainer.model,):
         base = one.get_base_model() if adapts else one
@@ -191,3 +192,32 @@ def test_a_head_in_float32(name: str, adapts: bool, tmp_path: Path) -> None:
         torch.testing.assert_close(scores, expected[:, -30:], rtol=0, atol=1e-4)
     trainer.train()
     assert trainer.state.global_step == 1
+
+
+def test_a_model_that_is_not_scored_as_it_samples_is_refused(tmp_path: Path) -> None:
+    sizes = {"hidden_size": 32, "attention_hidden_size": 32, "num_hidden_layers": 2, "context_length": 64}
+    rwkv = RwkvForCausalLM(RwkvConfig(**sizes, vocab_size=len(make_tokenizer())))
+    griffin = {**SIZES, "lru_width": 32, "vocab_size": len(make_tokenizer()), "logits_soft_cap": 2.0}
+    capped = RecurrentGemmaForCausalLM(RecurrentGemmaConfig(**griffin, block_types=["recurrent", "attention"]))
+    for model, says in (
+        (rwkv, "reads the padding on the left of a row"),
+        (capped, "changes its logits after the head"),
+    ):
+        with torch.no_grad():
+            for weights in (one for one in model.parameters() if one.ndim > 1):
+                weights.normal_(std=0.3)
+        model.save_pretrained(tmp_path / "model")
+        make_tokenizer().save_pretrained(tmp_path / "model")
+        with pytest.raises(ModelError, match=says):
+            compared(str(tmp_path / "model"), tmp_path / "run")
+
+
+def test_layers_that_share_weights_are_not_merged_into_another_model() -> None:
+    """Zamba2 uses the weights of a block in several places, which may have adapters of their own."""
+    config = Zamba2Config(
+        **SIZES, vocab_size=64, mamba_d_state=4, n_mamba_heads=8, mamba_headdim=8, mamba_ngroups=1, chunk_size=8,
+        attention_head_dim=16, num_mem_blocks=1, layers_block_type=["hybrid", "hybrid"], adapter_rank=4,
+    )  # fmt: skip
+    model = get_peft_model(Zamba2ForCausalLM(config), LoraConfig(target_modules=["o_proj"], init_lora_weights=False))
+    with pytest.raises(ModelError, match="share their weights in this architecture"):
+        merge(model)

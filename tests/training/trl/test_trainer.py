@@ -19,7 +19,7 @@ from covey import GRPOTrainer
 from covey.config import SpeedConfig
 from covey.errors import DataError
 from covey.runlog.checkpoint import CHECKPOINT_MARKER, is_complete
-from covey.training.preflight.dataset_checks import check_prompts
+from covey.training.preflight.dataset_checks import check_arguments
 from trainers import build_trainer
 
 
@@ -119,7 +119,7 @@ def test_a_checkpoint_of_stock_trl_resumes_with_a_warning(
 
 def test_rows_without_a_prompt_are_refused_with_advice() -> None:
     """TRL raises a bare KeyError, in the first batch."""
-    check = partial(check_prompts, TRLGRPOTrainer)
+    check = partial(check_arguments, TRLGRPOTrainer)
     good = Dataset.from_dict({"prompt": ["1 + 1?"]})
     check(train_dataset=good, eval_dataset={"a": good, "b": good})
     check(train_dataset=good.rename_column("prompt", "q").with_transform(lambda rows: {"prompt": rows["q"]}))

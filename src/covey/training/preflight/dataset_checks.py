@@ -1,4 +1,4 @@
-"""Checks of datasets that are passed to the trainer in Python, and which columns a run wants."""
+"""Checks of what is passed to the trainer in Python, and which columns a run wants."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from covey.config import Config
 from covey.data.columns import PROMPT_NAMES
-from covey.errors import DataError
+from covey.errors import ConfigError, DataError, ModelError
 from covey.rewards import RewardSettings, find
 from covey.rewards.custom import GIVEN
 from covey.rewards.registry import columns_read
@@ -18,18 +18,45 @@ if TYPE_CHECKING:
     from covey.environments.runner import EnvironmentRunner
 
 
-def check_prompts(trainer: Any, *args: Any, **kwargs: Any) -> None:
-    """Check that every dataset has a `prompt` column, if its columns are known, unless environments make the prompts.
+_WITHOUT_USE = {
+    "neftune_noise_alpha": "its noise would be in sampling and in scoring, each time another, so that ratios are wrong",
+    "label_smoothing_factor": "no loss of GRPO reads it",
+}
 
-    Args:
-        trainer: the trainer's class.
-        args: its arguments; a dataset may be a mapping of several, or None.
-        kwargs: its keyword arguments.
+
+def check_arguments(trainer: Any, *args: Any, **kwargs: Any) -> Any:
+    """Check what a trainer of this class is made with, before anything is loaded: rows have a `prompt` column, if the
+    columns are known and no environment makes prompts, something is trained, and every setting works.
+
+    Returns:
+        Its GRPOConfig; None if it is not given.
 
     Raises:
         DataError: with the argument, its columns, and a fix.
+        ConfigError: a setting cannot work.
+        ModelError: nothing of the model would be trained.
     """
     arguments = signature(trainer).bind_partial(*args, **kwargs).arguments
+    _check_prompts(arguments)
+    config, adapters = arguments.get("args"), arguments.get("peft_config")
+    model: Any = arguments.get("model")
+    for name, why in _WITHOUT_USE.items():
+        if getattr(config, name, None):
+            raise ConfigError(f"{name}={getattr(config, name)} cannot be used: {why}. Leave it out.")
+    if getattr(adapters, "inference_mode", False):
+        raise ModelError("peft_config has inference_mode=True, so that nothing would be trained. Set it to False.")
+    frozen = hasattr(model, "parameters") and not any(one.requires_grad for one in model.parameters())
+    if frozen and adapters is None:
+        advice = (
+            "Load its adapters by PeftModel.from_pretrained(model, folder, is_trainable=True): peft's default is False."
+            if hasattr(model, "peft_config")
+            else "Unfreeze what is to be trained (requires_grad_), or pass a peft_config."
+        )
+        raise ModelError(f"Nothing would be trained: all weights of the model have requires_grad=False. {advice}")
+    return config
+
+
+def _check_prompts(arguments: Mapping[str, Any]) -> None:
     if arguments.get("environment_factory") is not None:
         return
     for argument in ("train_dataset", "eval_dataset"):

@@ -15,7 +15,7 @@ from trl.models.utils import disable_gradient_checkpointing
 from covey.config.values import show
 from covey.errors import ConfigError, EngineError, ModelError
 from covey.log_once import log_once
-from covey.model.positions import reads_padding
+from covey.model.positions import score_gaps
 from covey.rollout import Capabilities, Completion, SamplingSettings
 from covey.runlog import names
 from covey.training.advantages.objective_step import loss_mask
@@ -69,7 +69,7 @@ class SampledScoring:
         self._measures = measures
         self._head = RestrictedHead(trainer._reasoning.vocabulary)
         self._batch: Mapping[str, Any] | None = None
-        self._padding: WeakKeyDictionary[torch.nn.Module, str | None] = WeakKeyDictionary()
+        self._gaps: WeakKeyDictionary[torch.nn.Module, tuple[float, float]] = WeakKeyDictionary()
         self.newest = Sampled()
         """Of the completions that were generated last, or of their last turn; whoever generates sets it."""
         self.last_gap: dict[str, float] = {}
@@ -206,6 +206,7 @@ class SampledScoring:
         **more: Any,
     ) -> tuple[Any, ...]:
         """Log-probs, entropies and the router's loss of a batch; a group's prompt is computed once, where supported.
+        Raises a `ModelError` if the log-probs are not those of the model's own logits.
 
         Args:
             plain: TRL's `_get_per_token_logps_and_entropies`, whose other arguments these are.
@@ -215,14 +216,12 @@ class SampledScoring:
             length_T: completion columns.
             batch_size: rows per forward.
             more: further arguments.
-
-        Raises:
-            ModelError: rows are padded, and the model's log-probs depend on it.
         """
         trainer = self._trainer
         known: Mapping[str, Any] = self._batch if self._batch is not None else self._entries(len(ids_BS), length_T)
         rows = ScoredRows.of(ids_BS, mask_BS, length_T, known)
         with trainer.accelerator.autocast():
+            self._check_scores(model, mask_BS)
             scores = trainer._scoring.score(
                 model,
                 ids_BS,
@@ -233,19 +232,23 @@ class SampledScoring:
                 restricted=lambda size: self._head.over(rows, size),
                 **more,
             )
-            if scores is None and not trainer._scoring.supports(model):
-                self._check_padding(model, mask_BS)
         if scores is not None:
             return tuple(scores)
         with self._head.over(rows, batch_size or len(ids_BS)):
             return tuple(plain(model, ids_BS, mask_BS, length_T, batch_size=batch_size, **more))
 
-    def _check_padding(self, model: Any, mask_BS: torch.Tensor) -> None:
-        """Raise a `ModelError` if rows are padded on the left and the model reads it."""
-        if model not in self._padding:
-            self._padding[model] = reads_padding(model)
-        if (reason := self._padding[model]) is not None and not mask_BS[:, 0].all():
-            raise ModelError(f"{reason}. Train it on prompts of one length in tokens, or train another model.")
+    def _check_scores(self, model: Any, mask_BS: torch.Tensor) -> None:
+        if model not in self._gaps:
+            self._gaps[model] = score_gaps(model, self._trainer.temperature)
+        gap, padded_gap = self._gaps[model]
+        why = "it changes its logits after the head"
+        if not gap and padded_gap and not self._trainer._scoring.supports(model) and not mask_BS[:, 0].all():
+            gap, why = padded_gap, "it reads the padding on the left of a row, so take prompts of one length in tokens"
+        if gap:
+            text = (
+                "The model cannot be trained so: log-probs by TRL's fused head differ from those of its own logits by"
+            )
+            raise ModelError(f"{text} {gap:.2g} nats per token, as {why}.")
 
     def score_batch(self, batch: Mapping[str, Any]) -> torch.Tensor:
         """Log-probs of a batch's completion tokens under the policy, `[B, T]`, without gradients."""

@@ -25,7 +25,6 @@ from trl.trainer.utils import split_pixel_values_by_grid, unsplit_pixel_values_b
 from covey.config import SpeedConfig
 from covey.environments.templates import parse
 from covey.log_once import begin_run, log_once
-from covey.model.base import own_dropout
 from covey.model.device import casting_once
 from covey.model.reasoning_vocab import ReasoningVocabulary
 from covey.objective import KLController, Objective
@@ -44,8 +43,8 @@ from covey.training.checkpoint.progress import MovedReference, TrainingProgress,
 from covey.training.microbatch.batching import batching_for
 from covey.training.microbatch.metric_weights import merged_entries
 from covey.training.microbatch.microbatch_split import PLAN, forward_in_chunks
-from covey.training.preflight.arguments import check_arguments
-from covey.training.replaced import replaced
+from covey.training.preflight.dataset_checks import check_arguments
+from covey.training.replaced import all_replaced, replaced
 from covey.training.scoring.shared_scoring import SharedScoring
 from covey.training.scoring.thinking import ReasoningSupport
 from covey.training.trl.advantages import apply_objective, end_kl_step, loss_with_kl
@@ -210,7 +209,7 @@ class GRPOTrainer(TRLGRPOTrainer):
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """Save the model as transformers does, and the map of its reasoning vocabulary next to it."""
-        with own_dropout(self._dropout):
+        with all_replaced(self._dropout):
             super().save_model(output_dir, _internal_call)
         self._reasoning.save(output_dir or str(self.args.output_dir), writes=self.args.should_save)
 
