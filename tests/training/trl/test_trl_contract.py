@@ -39,6 +39,7 @@ REPLACED = {
         *["self", "prompts", "prompt_ids", "completion_ids", "completions", "logprobs", "images", "multimodal_fields"],
     ],
     "_load_optimizer_and_scheduler": ["self", "checkpoint"],
+    "create_scheduler": ["self", "num_training_steps", "optimizer"],
 }
 
 ATTRIBUTES = {
@@ -93,7 +94,9 @@ def test_running_totals_are_reset_before_training_begins_and_not_after() -> None
 def test_a_resume_loads_the_optimizer_before_it_reads_data() -> None:
     source = inspect.getsource(Trainer._inner_training_loop)
     assert source.index("self._prepare_for_training(") < source.index("self._run_epoch(")
-    assert "self._load_optimizer_and_scheduler(" in inspect.getsource(Trainer._prepare_for_training)
+    prepares = inspect.getsource(Trainer._prepare_for_training)
+    created, loaded = (prepares.index(call) for call in ("self.create_scheduler(", "deepspeed_load_checkpoint("))
+    assert created < loaded < prepares.index("self._load_optimizer_and_scheduler(")
 
 
 def test_the_reference_is_built_scored_and_used_while_beta_is_not_zero() -> None:
