@@ -168,13 +168,8 @@ class _Parser:
             factors.append(self._powered())
         if len(factors) > 1 and factors[0] == constant(0):  # 0x48
             raise _UnreadableError
-        if (
-            len(factors) > 1
-            and is_whole(factors[0])
-            and self._tokens[begin + 1] == r"\frac"
-            and factors[1].op == "div"
-            and all(is_whole(part) and part.value for part in factors[1].args)
-        ):
+        mixed = len(factors) > 1 and is_whole(factors[0]) and self._tokens[begin + 1] == r"\frac"
+        if mixed and factors[1].op == "div" and all(is_whole(part) and part.value for part in factors[1].args):
             factors[:2] = [Node("add", tuple(factors[:2]))]  # 2\frac{1}{2}
         return factors[0] if len(factors) == 1 else Node("mul", tuple(factors))
 
