@@ -161,7 +161,7 @@ def score(answer: str | None, text: str) -> float:
 
 @lru_cache(maxsize=64)
 def _scorer(task: str, settings: str) -> Any:
-    return make_task(task, json.loads(settings), f"the column {COLUMN}")
+    return scoring_task(task, json.loads(settings), f"the column {COLUMN}")
 
 
 def _own_score(scorer: Any, answer: str, entry: Mapping[str, Any]) -> float:

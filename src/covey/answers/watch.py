@@ -25,7 +25,9 @@ _FEWEST_WORDS = 4
 _WORDS = re.compile(r"\w+")
 _BOX = re.compile(r"[$\s]*\\(?:boxed|fbox)\s*\{(.*)\}[$\s.]*", re.DOTALL)  # and nothing else
 _LITERAL = re.compile(
-    r"\\[dt]?frac\s*\{\s*-?\d+\s*\}\s*\{\s*\d+\s*\}|\d[\d,]*(?:\.\d+)?\s*/\s*\d+|\d[\d,]*(?:\.\d+)?|\.\d+", re.ASCII
+    r"(?:\d+\s*)?\\[dt]?frac(?:\s*\{\s*-?\d+\s*\}\s*\{\s*\d+\s*\}|\s?\d\s?\d)|\d+ \d+/\d+"
+    r"|\d[\d,]*(?:\.\d+)? (?:hundred|thousand|million|billion|trillion)|\d[\d,]*(?:\.\d+)?\s*/\s*\d+|\d[\d,]*(?:\.\d+)?|\.\d+",
+    re.ASCII,
 )
 
 

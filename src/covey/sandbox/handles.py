@@ -72,7 +72,8 @@ class Handle:
         free, named = isinstance(self, Object), self._number in self._peer.classes
         if name.startswith("__array") or (name in plain.FIELDS and not free):
             raise AttributeError(name)
-        found = self._peer.ask("getattr" if free else "declared attr", [self, name], made=named)
+        own = free and not self._peer.guarded  # an object of the tests
+        found = self._peer.ask("getattr" if own else "declared attr", [self, name], made=named)
         if name in plain.METHODS and isinstance(found, Handle) and not free:
             raise AttributeError(f"{name} of an object of the tested code is not that of plain data")
         if type(found) is Handle and self._true:
@@ -156,6 +157,8 @@ def _special(self: Any, name: str, *args: Any) -> Any:
     alone = self._peer.guarded and name in _WITH_PLAIN and not isinstance(args[0], Handle)
     if not (alone and name in _ORDER):
         found = self._peer.ask(name, [self, *args], made=True)
+        if name == "exit" and isinstance(args[1], AssertionError):  # no context manager hides that a test failed
+            return False
         if not alone or isinstance(found, Handle):
             return found
     return _SPECIAL[name](self._peer.ask("self", [self]), *args)

@@ -75,10 +75,11 @@ def _is_final(gold: str, prediction: str) -> bool:
 
 def _is_open(text: str) -> bool:
     r"""Whether a number is written as a quotient that is not a fraction: `48/2`, `7.5/2`, but not `\frac{8}{2}`."""
-    if not _QUOTIENT.fullmatch(text):
+    bare, is_fraction = text.translate({ord("{"): None, ord("}"): None}), r"\frac" in text
+    number = read_number(text if is_fraction else bare)
+    if number is None or not (is_fraction or _QUOTIENT.fullmatch(bare)):
         return False
-    number = read_number(text)
-    return number is not None and (number.value.denominator == 1 or "." in text)
+    return "." in text or (number.value.denominator == 1 and not is_fraction)
 
 
 def _are_plain(*nodes: Node) -> bool:

@@ -99,7 +99,7 @@ def read_decimal_comma(text: str) -> Number | None:
 def _read_fraction(text: str) -> Number | None:
     if found := _MIXED.fullmatch(text):
         whole, above, below = found[2], found[3] or found[5], found[4] or found[6]
-        if not int(below) or not int(above):
+        if not 0 < int(above) < int(below):  # `92 88/1` is a sum in disguise
             return None
         return Number(_signed(found["sign"], int(whole.replace(",", "")) + Fraction(int(above), int(below))))
     if found := _FRACTION.fullmatch(text):
