@@ -26,7 +26,8 @@ _WORDS = re.compile(r"\w+")
 _BOX = re.compile(r"[$\s]*\\(?:boxed|fbox)\s*\{(.*)\}[$\s.]*", re.DOTALL)  # and nothing else
 _LITERAL = re.compile(
     r"(?:\d+\s*)?\\[dt]?frac(?:\s*\{\s*-?\d+\s*\}\s*\{\s*\d+\s*\}|\s?\d\s?\d)|\d+ \d+/\d+"
-    r"|\d[\d,]*(?:\.\d+)? (?:hundred|thousand|million|billion|trillion)|\d[\d,]*(?:\.\d+)?\s*/\s*\d+|\d[\d,]*(?:\.\d+)?|\.\d+",
+    r"|\d[\d,]*(?:\.\d+)? (?:hundred|thousand|million|billion|trillion)|\d[\d,]*(?:\.\d+)?\s*/\s*\d+"
+    r"|\d[\d,]*(?:\.\d+)?|\.\d+",
     re.ASCII,
 )
 
