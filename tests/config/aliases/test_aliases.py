@@ -229,7 +229,6 @@ def sample(name: str) -> Any:
         "vllm_mode": "server",
         "importance_sampling_level": "sequence",
         "multi_objective_aggregation": "normalize_then_sum",
-        "train_sampling_strategy": "sequential",
         "vllm_model_impl": "transformers",
         "vllm_importance_sampling_mode": "token_mask",
         "scale_rewards": "batch",

@@ -174,7 +174,8 @@ def test_adapters_as_in_trl():
     quiet = from_yaml("lora_r: 8\nlora_alpha: 16\n")
     assert quiet.config.model.lora.active is False
     (line,) = dead_lines_of(quiet)
-    assert "lora_r (model.lora.rank), lora_alpha (model.lora.alpha)" in line
+    assert "lora_r (model.lora.rank)" in line
+    assert "lora_alpha (model.lora.alpha)" in line
     assert "use_peft" in line
     used = from_yaml("use_peft: true\nlora_r: 8\n", "r.yaml", "--lora_alpha", "64")
     assert (used.config.model.lora.active, used.config.model.lora.rank, used.config.model.lora.alpha) == (True, 8, 64)
