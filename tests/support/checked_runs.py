@@ -25,10 +25,10 @@ def refused(folder: Path, capsys: pytest.CaptureFixture[str], *overrides: str) -
     error = capsys.readouterr().err
     assert code in (1, 2), error
     assert not (folder / "out").exists()
-    lines = error.splitlines()
+    lines = [line for line in error.splitlines() if "no effect in this run" not in line]  # the words are for other data
     assert lines[0].startswith("covey: ")
     assert len(lines) == 1
     assert main(["doctor", "--quiet", *words(folder, *overrides)]) == 1
-    assert capsys.readouterr().err.splitlines()[0] == lines[0]
+    assert lines[0] in capsys.readouterr().err.splitlines()[:2]
     assert not (folder / "out").exists()
     return lines[0]

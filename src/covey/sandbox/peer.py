@@ -68,7 +68,7 @@ class Peer:
             raise error
         return values[answer["same"]] if "same" in answer else self._decode(answer["value"], made)
 
-    def look_up(self, name: str) -> Any:
+    def named(self, name: str) -> Any:
         """What the tested code has under a name."""
         return self.as_class(self.ask("getattr", [self.module, name]), name)
 

@@ -82,13 +82,13 @@ def test(channel: socket.socket) -> Iterator[str]:
             if name in standard:
                 return importlib.import_module(name)
             if name in borrowed:
-                return peer.look_up(name)
+                return peer.named(name)
             raise KeyError(name)
 
     names = Names(__name__="__main__", __builtins__=builtins, __same__=is_same)
     for name in theirs & {getattr(n, "attr", getattr(n, "name", getattr(n, "id", ""))) for n in nodes}:
         with contextlib.suppress(Exception):
-            peer.look_up(name)  # which classes the tests name counts from the first result
+            peer.named(name)  # which classes the tests name counts from the first result
     tree = ast.fix_missing_locations(Identity().visit(tree))
     for node in tree.body:
         outcome = _outcome(partial(exec, compile(ast.Module([node], []), "tests.py", "exec"), names))
@@ -127,7 +127,7 @@ def _stand_in(name: str, theirs: set[str], peer: Peer) -> bool:
     def looked_up(wanted: str) -> Any:
         if wanted not in theirs:
             raise AttributeError(wanted)
-        return peer.look_up(wanted)
+        return peer.named(wanted)
 
     module = types.ModuleType(name)
     module.__getattr__ = looked_up  # type: ignore[method-assign]
