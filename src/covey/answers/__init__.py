@@ -14,7 +14,7 @@ from covey.answers.grade import answers_agree, gold_answer, grade_exact, grade_m
 from covey.answers.maths.numbers import canonical_number
 from covey.answers.outcome import Outcome
 from covey.answers.statement import extract_prediction, final_answer
-from covey.answers.watch import VALUE_GRADERS, holds_gold_value, repeats_prompt
+from covey.answers.watch import VALUE_GRADERS, holds_gold_value, repeats_prompt, without_tags
 
 __all__ = [
     "EXTRACTORS",
@@ -36,4 +36,5 @@ __all__ = [
     "has_think_format",
     "holds_gold_value",
     "repeats_prompt",
+    "without_tags",
 ]

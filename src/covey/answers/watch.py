@@ -32,6 +32,11 @@ _LITERAL = re.compile(
 )
 
 
+def without_tags(text: str, tags: Tags = TAGS) -> str:
+    """A text without the tags of thinking and answer, whose content stays, stripped."""
+    return re.sub(rf"</?(?:{re.escape(tags.think)}|{re.escape(tags.answer)})>", " ", text).strip()
+
+
 def repeats_prompt(completion: str, question: str, gold: str | None, tags: Tags = TAGS) -> bool:
     """Whether the final text of a completion, after its thinking and without tags, is a contiguous piece of the
     question with an operator or at least four words, and is not the gold answer.
@@ -45,7 +50,7 @@ def repeats_prompt(completion: str, question: str, gold: str | None, tags: Tags 
     text = after_thinking(completion[-_LONGEST:], tags)
     if text is None or not question:
         return False
-    text = re.sub(rf"</?(?:{re.escape(tags.think)}|{re.escape(tags.answer)})>", " ", text).strip()
+    text = without_tags(text, tags)
     text = box[1] if (box := _BOX.fullmatch(text)) else text
     if len(text) > 2 * len(question):  # no piece of it, whatever the white space
         return False

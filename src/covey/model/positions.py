@@ -18,12 +18,19 @@ def count_from_first_token(model: Any) -> None:
     """Make a model count positions from the first token of each row, in forwards with a padding mask and no positions.
 
     transformers counts padding too, so that a model with learned positions reads other embeddings in a padded row than
-    in generation. Models that take no positions (they use the mask, or distances), and those that read images, whose
-    positions follow rules of their own, stay as they are.
+    in generation. Models that take no positions (they use the mask), to which only distances matter (so that their
+    numbers stay TRL's to the bit), and those that read images, whose positions follow rules of their own, stay as they
+    are.
     """
-    base = base_model(extract_model_from_parallel(model))
+    model = extract_model_from_parallel(model)
+    base, adapters = base_model(model), getattr(model, "active_peft_config", None)
+    if not _reads_only_text(base):
+        return
+    rope = str(getattr(base.config, "rope_parameters", None) or "dynamic")  # by layer type in some models
+    by_distance = not any(kind in rope for kind in ("dynamic", "longrope"))  # these scale by the last position
+    by_distance &= not getattr(adapters, "is_prompt_learning", False)  # whose tokens come before the padding
     # Every wrapper calls the backbone as a module, so that its hooks run.
-    if _reads_only_text(base) and "position_ids" in signature(base.base_model.forward).parameters:
+    if not by_distance and "position_ids" in signature(base.base_model.forward).parameters:
         base.base_model.register_forward_pre_hook(_count, with_kwargs=True)
 
 

@@ -52,7 +52,8 @@ _VALUELESS = re.compile(
     "infty|sum|(?:co)?prod|i{1,3}nt|oint|lim(?:sup|inf)?|sup|inf|Gamma|Beta|det|dim|ker|arg|deg|Re|Im|Pr|partial|nabla"
     "|[lcv]?dots|dots[bc]|aleph|wp|bigcup|bigcap"
 )
-_DIGITS, _BEFORE_DIGITS = frozenset(".0123456789"), frozenset(".0123456789|")
+_DIGITS = frozenset(".0123456789")
+_BEFORE_DIGITS = _DIGITS | {"|"}
 _OPENING = {"(": ")", "[": "]", "{": "}", r"\lfloor": r"\rfloor", r"\lceil": r"\rceil"}
 _ROUNDING = {r"\lfloor": "floor", r"\lceil": "ceil"}
 _PRODUCT = frozenset(("*", r"\cdot", r"\times"))

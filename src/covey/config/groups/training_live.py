@@ -96,7 +96,7 @@ NEVER: Mapping[str, str] = MappingProxyType(
 )
 """The fields without effect in any run, each with the reason."""
 
-_REFUSED: Mapping[str, str] = MappingProxyType(
+REFUSED: Mapping[str, str] = MappingProxyType(
     {
         "label_smoothing_factor": "it smooths the labels of cross-entropy, and the loss has none",
         "neftune_noise_alpha": "its noise would be in sampling and scoring too, another each time, so in the ratios",
@@ -104,9 +104,11 @@ _REFUSED: Mapping[str, str] = MappingProxyType(
     }
 )
 """The fields whose effect training cannot have as they describe it, each with the reason."""
+ASKS_FOR_NOTHING = (None, 0.0, "random")
+"""Their values that are accepted."""
 
 
 def refuse_unfollowed(name: str, value: Any) -> None:
     """Raise a `BadKeyError` for a value of TRL's that training would not follow; what asks for nothing is accepted."""
-    if name in _REFUSED and value not in (None, 0.0, "random"):
-        raise BadKeyError(f"training.{name}", f"={show(value)} has no effect in GRPO: {_REFUSED[name]}. Leave it out.")
+    if name in REFUSED and value not in ASKS_FOR_NOTHING:
+        raise BadKeyError(f"training.{name}", f"={show(value)} has no effect in GRPO: {REFUSED[name]}. Leave it out.")

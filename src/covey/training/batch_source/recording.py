@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from covey.answers import Tags, repeats_prompt
+from covey.answers import Tags, repeats_prompt, without_tags
 from covey.model.prompts import TemplateArguments, render
 from covey.rewards.reward import completion_text, gold_text, last_user_message, with_prefix
 from covey.runlog import names
@@ -50,12 +49,11 @@ class CompletionRecorder:
             completions: texts, or conversations.
         """
         repeated = empty = 0
-        marks = re.compile(rf"</?(?:{re.escape(self._tags.think)}|{re.escape(self._tags.answer)})>")
         for row, completion in zip(rows, completions, strict=True):
             text = completion_text(with_prefix(completion, self._prefix) if self._prefix else completion)
             repeated += repeats_prompt(text, last_user_message(row.get("prompt")), gold_text(row), self._tags)
             calls = not isinstance(completion, str) and any(message.get("tool_calls") for message in completion)
-            empty += not calls and not marks.sub("", text.rpartition(f"</{self._tags.think}>")[2]).strip()
+            empty += not calls and not without_tags(text.rpartition(f"</{self._tags.think}>")[2], self._tags)
         if completions:
             log_metric(names.REPEATS_PROMPT, repeated / len(completions))
             log_metric(names.EMPTY.removeprefix("train/"), empty / len(completions))

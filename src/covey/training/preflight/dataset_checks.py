@@ -7,6 +7,7 @@ from inspect import Parameter, signature
 from typing import TYPE_CHECKING, Any
 
 from covey.config import Config
+from covey.config.groups.training_live import ASKS_FOR_NOTHING, REFUSED
 from covey.data.columns import PROMPT_NAMES
 from covey.errors import ConfigError, DataError, ModelError
 from covey.rewards import RewardSettings, find
@@ -16,12 +17,6 @@ from covey.training.preflight.findings import Mark, PreflightFinding
 
 if TYPE_CHECKING:
     from covey.environments.runner import EnvironmentRunner
-
-
-_WITHOUT_USE = {
-    "neftune_noise_alpha": "its noise would be in sampling and in scoring, each time another, so that ratios are wrong",
-    "label_smoothing_factor": "no loss of GRPO reads it",
-}
 
 
 def check_arguments(trainer: Any, *args: Any, **kwargs: Any) -> Any:
@@ -40,9 +35,9 @@ def check_arguments(trainer: Any, *args: Any, **kwargs: Any) -> Any:
     _check_prompts(arguments)
     config, adapters = arguments.get("args"), arguments.get("peft_config")
     model: Any = arguments.get("model")
-    for name, why in _WITHOUT_USE.items():
-        if getattr(config, name, None):
-            raise ConfigError(f"{name}={getattr(config, name)} cannot be used: {why}. Leave it out.")
+    for name, why in REFUSED.items():
+        if getattr(config, name, None) not in ASKS_FOR_NOTHING:
+            raise ConfigError(f"{name}={getattr(config, name)} has no effect in GRPO: {why}. Leave it out.")
     if getattr(adapters, "inference_mode", False):
         raise ModelError("peft_config has inference_mode=True, so that nothing would be trained. Set it to False.")
     frozen = hasattr(model, "parameters") and not any(one.requires_grad for one in model.parameters())
