@@ -60,6 +60,11 @@ def test_divisors_of_whole_numbers() -> None:
         (r"\sqrt{-x^2-1}", r"\sqrt{-x^2-2}", False),
         (r"2^{10000000x+y}", r"2^{y+x \cdot 10000000}", True),  # too large everywhere
         (r"2^{10000000x}", r"2^{10000001x}", False),
+        *(
+            (rf"{base}^{{{base}00000{digit}x}}", rf"{base}^{{{base}00000{digit}1x}}", False)
+            for base in (3, 5, 7)
+            for digit in range(8)
+        ),
         (r"k \sum_{k=1}^{n} k", r"\sum_{k=1}^{n} k \cdot k", False),  # the order counts
     ],
 )

@@ -35,7 +35,7 @@ _depth: ContextVar[int] = ContextVar("depth", default=0)
 def agree(gold: str, prediction: str, question: str = "") -> bool | None:
     """Whether two answers are the same; None if they are, and the prediction is not in final form (see `final_form`).
 
-    They may be any text; the work is bounded. What the question counts ("how many pebbles") is a unit too.
+    They may be any text; the work is bounded. Words of the question ("how many pebbles") are units too.
     """
     first, second = tidy(gold), tidy(prediction)
     if not (is_bounded(first) and is_bounded(second)):

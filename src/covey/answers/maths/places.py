@@ -73,7 +73,12 @@ def many(nodes: Sequence[Node], found: Sequence[Node]) -> tuple[list[Place], lis
             cuts = _cuts(found, name, _rounded(base, whole))
             on += [{**base, name: value} for value in cuts]
             beside += [{**base, name: value} for value in _cells(random, cuts)]
-    return [_rounded(place, whole) for place in beside], [_rounded(place, whole) for place in on]
+    return _distinct(beside, whole), _distinct(on, whole)
+
+
+def _distinct(places: Sequence[Place], whole: Collection[str]) -> list[Place]:
+    rounded = [_rounded(place, whole) for place in places]
+    return [*{tuple(place.values()): place for place in rounded}.values()]  # one that is drawn twice tells no more
 
 
 def _rounded(place: Place, names: Collection[str]) -> Place:

@@ -86,7 +86,6 @@ _CHANGES = re.compile(  # no unit even where the gold answer or the question has
     r"|gross|score|point|base|binary|octal|hex|or|not|no|is|if|and|wrong|incorrect|impossible"
 )
 _WORD = re.compile(r"(?<!\\)\b[^\W\d_]{2,}")
-_ASKED = re.compile(r"(?:how (?:many|much)|number of|\d) +([a-z]+)(?: +([a-z]+))?", re.IGNORECASE)
 own: ContextVar[frozenset[str]] = ContextVar("own", default=frozenset())
 """`own_words` of the answers that are being compared."""
 _LEADING = re.compile(
@@ -107,10 +106,11 @@ class Measured:
     """The exponent of the unit."""
 
 
+@lru_cache(maxsize=1024)
 def own_words(gold: str, question: str = "") -> frozenset[str]:
-    """The words of a gold answer, and of what the question asks for or counts, which are units after a number too."""
-    words = [*_WORD.findall(gold), *(word for found in _ASKED.findall(question) for word in found)]
-    return frozenset(word for word in map(str.lower, words) if not _CHANGES.fullmatch(word))
+    """The words of a gold answer and of its question, which are units after a number too."""
+    words = map(str.lower, _WORD.findall(f"{gold} {question}"))
+    return frozenset(word for word in words if not _CHANGES.fullmatch(word))
 
 
 def measured(text: str) -> Measured:
