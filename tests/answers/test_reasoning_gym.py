@@ -259,6 +259,9 @@ def test_a_task_that_takes_any_text_is_refused_by_name(capsys: pytest.CaptureFix
     for task, settings in (("game_of_life_halting", {}), ("composite", parts)):
         with pytest.raises(DataError, match=r"dataset\.task=x: .*game_of_life_halting takes any text"):
             reasoning_gym.draw(task, settings, 1, 1, "dataset.task=x")
+    stored = reasoning_gym.problem("game_of_life_halting", {}, 1, "here")[2]  # of data made by another version
+    with pytest.raises(DataError, match="game_of_life_halting takes any text"):
+        reasoning_gym.score("junk", stored)
     for task in set(tasks()) - {"game_of_life_halting"}:
         reasoning_gym.scoring_task(task, {}, "here")
     assert capsys.readouterr().out == ""

@@ -347,6 +347,32 @@ def test_no_statement_passes(name: str) -> None:
     assert _passed(UNIVERSAL[name], "f(2)", "Solution().f(2)") == []
 
 
+@pytest.mark.parametrize(
+    "tests",
+    [
+        "assert U().zzz()",
+        "assert U().startswith('x')",
+        "assert U().is_valid() and U().anything.at.all",
+        "with U() as one:\n    assert 1 == 2",
+        "with U():\n    unittest.TestCase().assertEqual(1, 2)",
+    ],
+)
+def test_an_object_that_the_tests_made_makes_nothing_up_and_hides_no_failure(tests: str) -> None:
+    code = """class U:
+    def __getattr__(self, name): return lambda *args: True
+    def __enter__(self): return self
+    def __exit__(self, *error): return True
+"""
+    outcomes, _ = run_tests(code, f"import unittest\n{tests}", LIMITS)
+    assert outcomes
+    assert "right" not in outcomes
+
+
+def test_a_context_manager_may_hide_what_it_is_for() -> None:
+    code = "class Quiet:\n    def __enter__(self): pass\n    def __exit__(self, kind, *_): return kind is ValueError\n"
+    assert run_tests(code, "with Quiet():\n    assert int('x')", LIMITS)[0] == ["right"]
+
+
 def test_a_solution_that_returns_itself_passes_nothing() -> None:
     code = "class Solution(U):\n    def f(self, x): return self\n    def __getattr__(self, name): return self\n"
     statements = [re.sub(r"\bR\b", "Solution().f(2)", one) for one in _statements(STATEMENTS)]

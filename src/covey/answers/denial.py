@@ -41,7 +41,7 @@ _BEFORE = re.compile(  # begins with a mark
     r"|no (?:means|way)|hardly|instead of|rather than|(?:wrong|incorrect|unlikely|improbable|impossible|false|untrue"
     r"|absurd|silly|foolish|mistake|error)(?= (?:to|that|if)\b)"
     r"|(?:wrong|incorrect) (?:answer|result|value|option|choice))\b)"
-    rf"{_STATED}|(?:\\neq?\b|(?<!-)\bnegative ) ?(?P<box>{_BOXED})"
+    rf"{_STATED}|(?:\\neq?\b|(?<!-)\bnegative |\b(?:(?<!other )than|least|most) [\s$]*) ?(?P<box>{_BOXED})"
 )
 _CANCELLED = re.compile(  # "no doubt it is 5", "cannot be anything but 5"
     r"(?i:\b(?:no|not|none|nothing|never|cannot|without|beyond|remov\w+|hardly|nobody|nor)\b|n't\b)[^.,;:!?\n]*$"
@@ -55,8 +55,9 @@ _FRAME = re.compile(  # what someone might think, once said, or supposes, and ta
     r"|(?:but|however|yet)\b[^.!?\n\d]{1,40}(?:fail|\bnot|n't))))"
 )
 _WRONG = (
-    r"(?:wrong|incorrect|false|impossible|invalid|inconsistent|mistaken|untrue|unlikely|improbable|absurd|nonsense|refuted|dismissed"
-    r"|disproved|discarded|ruled out|eliminated|excluded|rejected|out of the question|far from (?:right|correct)"
+    r"(?:wrong|incorrect|false|impossible|invalid|inconsistent|mistaken|untrue|unlikely|improbable|absurd|nonsense"
+    r"|refuted|dismissed|disproved|discarded|ruled out|eliminated|excluded|rejected|out of the question"
+    r"|far from (?:right|correct)|(?:an )?extraneous"
     r"|too (?:large|small|big|high|low|many|few|much)|an? (?:\w+ ){0,2}(?:mistake|error|trap)"
     r"|(?:an?|the) (?:\w+ ){0,2}(?:wrong|incorrect|mistaken|false) \w+)\b(?! (?:to|that|for|about|if)\b)"
 )
@@ -68,8 +69,9 @@ _AFTER = re.compile(  # has a mark
     rf"(?<![\w.])(?P<value>{_LISTED})*)[\s*)$]*(?:</\w+>)?,?(?:"
     r"(?i:(?: \w+){0,4}\?[\"')\s]*(?:(?:certainly|of course|definitely|absolutely|surely|probably|well|oh),? )?"
     r"(?:no(?! (?:doubt|problem|question|other|one|need))|nope|not|never|wrong|incorrect|impossible|false|hardly"
-    r"|I don't think so|I doubt it)\b|(?:[:!]| ?[-\u2014]) ?(?:wrong|incorrect)\b|\W{1,4}not(?=[.!]|$)"
-    r"|[.,;:!]? (?:- )?(?:(?:but|however|and|yet|no|though),? )*(?:that|this|it|which|you|I|we|they|one)"
+    r"|I don't think so|I doubt it|(?:it|that|this) (?:is|was)(?: not|n't))\b"
+    r"|(?:[:!]| ?[-\u2014]) ?(?:wrong|incorrect)\b|\W{1,4}not(?=[.!]|$)"
+    r"|[.,;:!]?[ \n]{1,2}(?:- )?(?:(?:but|however|and|yet|no|though),? )*(?:that|this|it|which|you|I|we|they|one)"
     rf"(?:(?: ?'s|'re| is| was| were| are| am| would be| must be) (?:\w+ly |also )?{_WRONG}| {_FAILS}))"
     r"|(?: (?:is|was)|(?<![\d}$]) (?:are|were)| (?:can|could|must|should|would|will)(?: be)?)?(?:(?: not|n't)(?:"
     r" (?:be )?(?:\w+ ){0,2}?(?:correct|right|answer|true|valid|possible|acceptable|it|close|what"
@@ -83,7 +85,7 @@ _MARK_WORDS = (  # without one of these a text denies nothing
     r"n't|not|\ne|never|neither|nor |except|other than|thing but|negative |no way|no means|hardly|instead of|too |? "
     "|rather than|nothing like|nowhere|far from|differ|reject|rul|discard|discount|dismiss|disprov|refu|exclud|avoid"
     "|eliminat|fail|deny|denie|doubt|wrong|incorrect|unlikely|improbable|impossible|false|untrue|absurd|mistake|error"
-    "|silly|foolish|trap|question|inconsistent|contradict|violate|nonsense|invalid"
+    "|silly|foolish|trap|question|extraneous|than |least |most |inconsistent|contradict|violate|nonsense|invalid"
 )
 _MARKS = {mark: re.compile(re.escape(mark)) for mark in _MARK_WORDS.split("|")}
 _NO = re.compile(r"(?:\W|</\w+>)*\?\s*No\b")

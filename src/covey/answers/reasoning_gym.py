@@ -7,6 +7,7 @@ process with another seed of string hashes. `draw` therefore makes them in a pro
 from __future__ import annotations
 
 import ast
+import atexit
 import contextlib
 import difflib
 import json
@@ -224,6 +225,7 @@ def _sandbox(process: int) -> socket.socket:
     ours.settimeout(STARTING)
     with contextlib.suppress(TimeoutError):
         if ours.recv(1):
+            atexit.register(ours.close)
             return ours
     raise DataError(
         f"The sandbox of reasoning-gym's scorers does not start ({''.join(errors[-1:])}). Its programs, which may have "
