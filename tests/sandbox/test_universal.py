@@ -368,6 +368,17 @@ def test_an_object_that_the_tests_made_makes_nothing_up_and_hides_no_failure(tes
     assert "right" not in outcomes
 
 
+def test_an_attribute_that_is_made_up_is_plain_data() -> None:
+    code = """class Record:
+    def __init__(self, **fields): self.__dict__['fields'] = {'b': lambda: True, **fields}
+    def __getattr__(self, name):
+        try: return self.fields[name]
+        except KeyError: raise AttributeError(name) from None
+"""
+    tests = "r = Record(a=1)\nassert r.a == 1\nassert r.a == 2\nassert r.b()\nassert not hasattr(r, 'c')"
+    assert run_tests(code, tests, LIMITS)[0] == ["right", "wrong", "failed", "right"]
+
+
 def test_a_context_manager_may_hide_what_it_is_for() -> None:
     code = "class Quiet:\n    def __enter__(self): pass\n    def __exit__(self, kind, *_): return kind is ValueError\n"
     assert run_tests(code, "with Quiet():\n    assert int('x')", LIMITS)[0] == ["right"]

@@ -72,8 +72,14 @@ class Handle:
         free, named = isinstance(self, Object), self._number in self._peer.classes
         if name.startswith("__array") or (name in plain.FIELDS and not free):
             raise AttributeError(name)
-        own = free and not self._peer.guarded  # an object of the tests
-        found = self._peer.ask("getattr" if own else "declared attr", [self, name], made=named)
+        try:
+            found = self._peer.ask("declared attr", [self, name], made=named)
+        except AttributeError:  # what `__getattr__` makes up is plain data, of an object that the tests made
+            if not free:
+                raise
+            found = self._peer.ask("getattr", [self, name])
+            if isinstance(found, Handle) and self._peer.guarded:
+                raise
         if name in plain.METHODS and isinstance(found, Handle) and not free:
             raise AttributeError(f"{name} of an object of the tested code is not that of plain data")
         if type(found) is Handle and self._true:
