@@ -40,7 +40,8 @@ class Config(Group):
     output_dir: str = "out"
     """Folder that holds the run directories."""
     seed: int = option(0, low=0)
-    """Seed of the data order, the sampling and every other random draw."""
+    """Seed of the training problems, their order, the sampling and every other random draw; held-out problems have
+    `dataset.seed`."""
     resume: str | bool = "auto"
     """`auto` resumes from the newest checkpoint of the same config, if there is one; `true` requires one, and accepts
     other values of the config; `false` rejects an existing run; or the path of a checkpoint."""

@@ -47,13 +47,13 @@ def test_rows(rows: int, dataset: DatasetConfig, name: str) -> int:
     return _some(rows, dataset.test_fraction, "dataset.test_fraction", name)
 
 
-def split_validation(rows: int, dataset: DatasetConfig, seed: int, name: str) -> tuple[list[int], list[int]]:
-    """Indices that stay for training, in their own order, and those held out for validation. Raises a `DataError` if
-    `dataset.validation_fraction` leaves one of the two empty."""
+def split_validation(rows: int, dataset: DatasetConfig, name: str) -> tuple[list[int], list[int]]:
+    """Indices that stay for training, in their own order, and those held out for validation, drawn with `dataset.seed`.
+    Raises a `DataError` if `dataset.validation_fraction` leaves one of the two empty."""
     if not dataset.validation_fraction:
         return list(range(rows)), []
     count = _some(rows, dataset.validation_fraction, "dataset.validation_fraction", name)
-    drawn = shuffled(rows, seed, "validation")[:count]
+    drawn = shuffled(rows, dataset.seed, "validation")[:count]
     chosen = set(drawn)
     return [i for i in range(rows) if i not in chosen], drawn
 

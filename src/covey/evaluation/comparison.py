@@ -13,6 +13,7 @@ from typing import Any
 
 from covey.errors import CoveyError, RunDirectoryError
 from covey.evaluation.completions.modes import values_at_k
+from covey.evaluation.grading import SEED_OFFSET
 from covey.evaluation.metrics import credit
 from covey.evaluation.paired import Comparison, compare, holm
 from covey.evaluation.stored import evaluations_of, read_stored
@@ -345,13 +346,20 @@ def _sampled_differently(first: Mapping[str, Any], second: Mapping[str, Any]) ->
 
 
 def _seeds(one: Mapping[str, Any], two: Mapping[str, Any]) -> str:
-    """A hint when the seeds may have made the problems differ."""
-    seeds = one.get("seed"), two.get("seed")
+    """A hint when the seeds of held-out problems may have made these differ; older versions drew them with `seed`."""
+    seeds = [
+        (side.get("data") or {}).get("seed", None if side.get("seed") is None else side["seed"] - SEED_OFFSET)
+        for side in (one, two)
+    ]
     same_count = _lookup(one, ("data", "problems")) == _lookup(two, ("data", "problems"))
     same_problems = _lookup(one, _SAME["the problems"]) == _lookup(two, _SAME["the problems"])
     if None in seeds or seeds[0] == seeds[1] or not same_count or same_problems:
         return ""
-    return " Their seeds differ, and the seed draws held-out problems: give `covey eval` one seed=N for both."
+    return (
+        f" Held-out problems are drawn with dataset.seed, {seeds[0]} and {seeds[1]} here: give `covey eval` one "
+        "dataset.seed=N for both. That is sound unless they are rows of the training data: another seed than a run's "
+        "own holds out rows that it was trained on."
+    )
 
 
 def _which_problems(first: StoredEvaluation, other: StoredEvaluation) -> str:

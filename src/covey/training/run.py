@@ -358,6 +358,7 @@ def _evaluate(job: _Job) -> Mapping[str, EvaluationResult]:
                 chat_template_kwargs=config.training.chat_template_kwargs,
                 prompt_prefix=job.rewards.prompt_prefix,
                 seed=config.seed + SEED_OFFSET,
+                start=config.dataset.seed + SEED_OFFSET,
                 shard=Shard(job.processes.index, job.processes.count, job.processes.gather),
                 vocab_size=vocab_size(trainer),
                 playing=playing,

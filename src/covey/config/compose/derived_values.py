@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from covey.config.compose.recipe import read_yaml
 from covey.config.groups.objective.settings import SETTINGS
 from covey.config.groups.rewards import RewardsConfig
 from covey.config.settings import Setting, Source
+from covey.errors import ConfigError
 
 _OWNERS = {f"objective.{name}_{item.name}": name for name, kind in SETTINGS.items() for item in fields(kind)}
 """The built-in objective that each setting belongs to."""
@@ -105,3 +107,39 @@ def name_by_folder(values: dict[str, Any], settings: Sequence[Setting], recipe: 
         logging["run_name"] = logging.get("run_name") or name
         notes.append(f"--run_name {name}: its name in trackers only, as in TRL; run_name={name} names a folder")
     return notes
+
+
+def with_held_out_seed(stored: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of a stored run's config; one that was written before `dataset.seed` existed means its `seed`."""
+    data = stored.get("dataset") or {}
+    if "seed" not in stored or "dataset.seed" in stored or not isinstance(data, Mapping) or "seed" in data:
+        return {**stored}
+    return {**stored, "dataset": {**data, "seed": stored["seed"]}}
+
+
+def keep_held_out_seed(values: dict[str, Any]) -> list[str]:
+    """Give a run that may be resumed, and for which none is set, the `dataset.seed` that it has. Returns a note.
+
+    Another one would hold out rows that it has been trained on.
+
+    Args:
+        values: the merged values, which are changed.
+    """
+    run, resume = (
+        Path(str(values.get("output_dir") or "out")) / str(values.get("run_name") or "."),
+        values.get("resume"),
+    )
+    if isinstance(resume, str) and resume != "auto":
+        run = Path(resume).expanduser().parent
+    elif not values.get("run_name") or resume is False:
+        return []
+    try:
+        stored = with_held_out_seed(read_yaml(run / "config.yaml")) if not values.get("overwrite") else {}
+    except ConfigError:  # missing, or damaged, of which the user is told when the run is resumed
+        return []
+    data = values.get("dataset")
+    found = (stored.get("dataset") or {}).get("seed")
+    if not found or not isinstance(data, dict):
+        return []
+    data["seed"] = found
+    return [f"dataset.seed={found}, with which the problems are held out of the run in {run}"]

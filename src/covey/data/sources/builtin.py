@@ -1,9 +1,9 @@
-"""The built-in tasks, and those of a library, as datasets: problems drawn with the run's seed."""
+"""The built-in tasks, and those of a library, as datasets of drawn problems."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -29,30 +29,35 @@ _TASKS: Mapping[str, tuple[Any, Any]] = MappingProxyType(
 
 
 def task_sets(dataset: DatasetConfig, seed: int) -> tuple[Prepared, dict[str, Prepared]]:
-    """Training problems, and the held-out sets `test`, `hard` (`dataset.hard_difficulty`), `single` (one right answer
-    each) and `validation`.
+    """Training problems, drawn with `seed`, and the held-out sets `test`, `hard` (`dataset.hard_difficulty`), `single`
+    (one right answer each) and `validation`, drawn with `dataset.seed`.
 
     All but the last come from the held-out split of all problems, so no training problem of any seed is among them. A
     library's task has no such split: its held-out problems are of other seeds, and copies of them leave the training
-    problems. `validation` is cut from the training problems, and copies of its problems leave them.
+    problems. `validation` is cut from the training problems of `dataset.seed`, and copies of its problems leave those
+    of `seed`.
 
     Raises:
         DataError: there is no such task, or it has too few problems.
     """
     if dataset.library is not None:
         return _library_sets(dataset, seed)
-    size = _train_size(dataset)
-    train = _draw(dataset, dataset.difficulty, "train", seed, size, "dataset.train_size", "dataset.difficulty")
+
+    def draw(seed: int) -> Prepared:
+        size = _train_size(dataset)
+        return _draw(dataset, dataset.difficulty, "train", seed, size, "dataset.train_size", "dataset.difficulty")
+
+    evaluation, validation = dict[str, Prepared](), dict[str, Prepared]()
+    train = cut(draw, dataset, seed, validation)
     single = replace(dataset.difficulty, min_modes=1, max_modes=1)
-    evaluation = {}
     for name, count, difficulty, key in (
         ("test", dataset.test_size, dataset.difficulty, "dataset.difficulty"),
         ("hard", dataset.hard_size, dataset.hard_difficulty, "dataset.hard_difficulty"),
         ("single", dataset.single_size, single, "dataset.difficulty"),
     ):
         if count:
-            evaluation[name] = _draw(dataset, difficulty, "test", seed, count, f"dataset.{name}_size", key)
-    return cut(train, dataset, seed, evaluation), evaluation
+            evaluation[name] = _draw(dataset, difficulty, "test", dataset.seed, count, f"dataset.{name}_size", key)
+    return train, evaluation | validation
 
 
 def _train_size(dataset: DatasetConfig) -> int:
@@ -62,15 +67,33 @@ def _train_size(dataset: DatasetConfig) -> int:
 
 
 def cut(
-    train: Prepared, dataset: DatasetConfig, seed: int, evaluation: dict[str, Prepared], name: str = ""
+    draw: Callable[[int], Prepared],
+    dataset: DatasetConfig,
+    seed: int,
+    evaluation: dict[str, Prepared],
+    name: str = "",
 ) -> Prepared:
-    """The training problems without those of `validation`, which joins the held-out sets, and as few as asked for."""
-    name = name or f"the task {dataset.task}"
-    rest, chosen = split_validation(len(train), dataset, seed, name)
-    if chosen:
-        evaluation["validation"] = train.select(chosen)
-        train = train.select(rest)
+    """The training problems without those of `validation`, which joins the held-out sets, and as few as asked for.
+
+    Args:
+        draw: makes training problems with a seed.
+        dataset: what is cut, and the seed of `validation`.
+        seed: of the training problems.
+        evaluation: the held-out sets by name.
+        name: of the problems in messages.
+    """
+    name, train = name or f"the task {dataset.task}", draw(seed)
+    if dataset.validation_fraction:
+        pool = train if seed == dataset.seed else draw(dataset.seed)
+        _, chosen = split_validation(len(pool), dataset, name)
+        evaluation["validation"] = pool.select(chosen)
+        train = train.select(sorted(set(range(len(train))).difference(chosen)))
         train = train.select(without_duplicates(train.questions, evaluation["validation"].questions))
+        if not len(train):
+            raise DataError(
+                f"dataset.validation_fraction={dataset.validation_fraction:g} of {name} holds out all its different "
+                "problems, and none is left to train on. Hold out fewer, or make it harder."
+            )
     kept = subsample(len(train), dataset, seed, name)
     return train if len(kept) == len(train) else train.select(kept)
 
@@ -82,18 +105,22 @@ def _library_sets(dataset: DatasetConfig, seed: int) -> tuple[Prepared, dict[str
         ("hard", dataset.hard_size, {**dataset.settings, **dataset.hard_settings}),
     ):
         if count:
-            found = _draw_library(dataset, settings, name, seed, count)
+            found = _draw_library(dataset, settings, name, dataset.seed, count)
             first = {question: i for i, question in reversed(list(enumerate(found.questions)))}
             evaluation[name] = found.select(sorted(first.values()))
-    train = _draw_library(dataset, dataset.settings, "train", seed, _train_size(dataset))
-    for name, held_out in evaluation.items():
-        train = train.select(without_duplicates(train.questions, held_out.questions))
-        if not len(train):
-            raise DataError(
-                f"dataset.{name}_size={len(held_out)}: the task {dataset.task} has so few different problems that all "
-                "training problems are held out. Hold out fewer, or make it harder with dataset.settings."
-            )
-    return cut(train, dataset, seed, evaluation), evaluation
+
+    def draw(seed: int) -> Prepared:
+        train = _draw_library(dataset, dataset.settings, "train", seed, _train_size(dataset))
+        for name, held_out in evaluation.items():
+            train = train.select(without_duplicates(train.questions, held_out.questions))
+            if not len(train):
+                raise DataError(
+                    f"dataset.{name}_size={len(held_out)}: the task {dataset.task} has so few different problems that "
+                    "all training problems are held out. Hold out fewer, or make it harder with dataset.settings."
+                )
+        return train
+
+    return cut(draw, dataset, seed, evaluation), evaluation
 
 
 def _draw_library(dataset: DatasetConfig, settings: Mapping[str, Any], split: str, seed: int, count: int) -> Prepared:
