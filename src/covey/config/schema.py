@@ -40,8 +40,7 @@ class Config(Group):
     output_dir: str = "out"
     """Folder that holds the run directories."""
     seed: int = option(0, low=0)
-    """Seed of the training problems, their order, the sampling and every other random draw; held-out problems have
-    `dataset.seed`."""
+    """Seed of every random draw (training problems, their order, the sampling, …) but those of `dataset.seed`."""
     resume: str | bool = "auto"
     """`auto` resumes from the newest checkpoint of the same config, if there is one; `true` requires one, and accepts
     other values of the config; `false` rejects an existing run; or the path of a checkpoint."""

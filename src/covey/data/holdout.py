@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from covey.errors import DataError
@@ -86,12 +85,6 @@ def rows_to_read(wanted: int, dataset: DatasetConfig, *, cut_test: bool) -> int:
     elif cut_test:
         rows += dataset.test_size
     return math.ceil(rows - 1e-9)
-
-
-def without_duplicates(train: Sequence[str], held_out: Sequence[str]) -> list[int]:
-    """Indices of training questions that are not also held out."""
-    known = set(held_out)
-    return [i for i, question in enumerate(train) if question not in known]
 
 
 def _some(rows: int, share: float, key: str, name: str) -> int:

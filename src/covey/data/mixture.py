@@ -52,8 +52,7 @@ def blend(dataset: DatasetConfig, seed: int, notes: list[str], needs: RowNeeds) 
 
     Args:
         dataset: the mixture, and how rows are prepared and held out.
-        seed: draws the rows of `train_fraction`; those of `validation` have `dataset.seed`, and all else, `test`
-            included, `dataset.mixture.seed`.
+        seed: draws the rows of `train_fraction`; `validation` has `dataset.seed`, the rest `dataset.mixture.seed`.
         notes: messages for the user are appended to it.
         needs: of the run, see `find_columns`.
 

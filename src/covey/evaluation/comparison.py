@@ -347,18 +347,15 @@ def _sampled_differently(first: Mapping[str, Any], second: Mapping[str, Any]) ->
 
 def _seeds(one: Mapping[str, Any], two: Mapping[str, Any]) -> str:
     """A hint when the seeds of held-out problems may have made these differ; older versions drew them with `seed`."""
-    seeds = [
-        (side.get("data") or {}).get("seed", None if side.get("seed") is None else side["seed"] - SEED_OFFSET)
-        for side in (one, two)
-    ]
+    given = ((side.get("seed"), side.get("data") or {}) for side in (one, two))
+    seeds = [data.get("seed", None if seed is None else seed - SEED_OFFSET) for seed, data in given]
     same_count = _lookup(one, ("data", "problems")) == _lookup(two, ("data", "problems"))
     same_problems = _lookup(one, _SAME["the problems"]) == _lookup(two, _SAME["the problems"])
     if None in seeds or seeds[0] == seeds[1] or not same_count or same_problems:
         return ""
     return (
-        f" Held-out problems are drawn with dataset.seed, {seeds[0]} and {seeds[1]} here: give `covey eval` one "
-        "dataset.seed=N for both. That is sound unless they are rows of the training data: another seed than a run's "
-        "own holds out rows that it was trained on."
+        f" They were drawn with dataset.seed={seeds[0]} and {seeds[1]}: give `covey eval` one for both, unless they "
+        "are rows of the training data, where another seed holds out what was trained on."
     )
 
 

@@ -135,7 +135,6 @@ def evaluate(
         engine: samples the completions, `batch_size` at a time.
         tokenizer: of its model.
         problems: rows with `prompt` (conversation or string), and with what `grade` reads.
-        seed: of the sampling.
         start: seed of the environments' starts; None takes `seed`.
         grade: grades completions against their rows, and rewards them; None compares the last answer tag with the
             row's `answer`, numbers by value.

@@ -115,8 +115,7 @@ def problems_digest(
 
 
 def environment_seed(seed: int, environment: EnvironmentConfig) -> int | None:
-    """The seed (`dataset.seed`) from which each problem's environment starts; None without one, as tools have no
-    start."""
+    """The seed from which each problem's environment starts; None without one, as tools have no start."""
     return None if environment.factory is None else seed
 
 

@@ -118,28 +118,18 @@ def with_held_out_seed(stored: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def keep_held_out_seed(values: dict[str, Any]) -> list[str]:
-    """Give a run that may be resumed, and for which none is set, the `dataset.seed` that it has. Returns a note.
-
-    Another one would hold out rows that it has been trained on.
-
-    Args:
-        values: the merged values, which are changed.
-    """
-    run, resume = (
-        Path(str(values.get("output_dir") or "out")) / str(values.get("run_name") or "."),
-        values.get("resume"),
-    )
-    if isinstance(resume, str) and resume != "auto":
-        run = Path(resume).expanduser().parent
-    elif not values.get("run_name") or resume is False:
+    """Give a run that may be resumed the `dataset.seed` that it has: another one would hold out rows that it has been
+    trained on. Returns a note; changes the merged values."""
+    folder, name, resume = (values.get(key) for key in ("output_dir", "run_name", "resume"))
+    if values.get("overwrite") or resume is False or not isinstance(values.get("dataset"), dict):
         return []
+    named = isinstance(resume, str) and resume != "auto"
+    run = Path(str(resume)).expanduser().parent if named else Path(str(folder or "out")) / str(name)
     try:
-        stored = with_held_out_seed(read_yaml(run / "config.yaml")) if not values.get("overwrite") else {}
+        stored = with_held_out_seed(read_yaml(run / "config.yaml")).get("dataset") if named or name else None
     except ConfigError:  # missing, or damaged, of which the user is told when the run is resumed
         return []
-    data = values.get("dataset")
-    found = (stored.get("dataset") or {}).get("seed")
-    if not found or not isinstance(data, dict):
+    if not isinstance(stored, dict) or not isinstance(found := stored.get("seed"), int) or found == 0:
         return []
-    data["seed"] = found
-    return [f"dataset.seed={found}, with which the problems are held out of the run in {run}"]
+    values["dataset"]["seed"] = found
+    return [f"dataset.seed={found}, as the run in {run} has it"]

@@ -5,12 +5,13 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
+from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from covey.answers import reasoning_gym
 from covey.data.columns import Prepared
-from covey.data.holdout import split_validation, subsample, without_duplicates
+from covey.data.holdout import split_validation, subsample
 from covey.data.prompts import conversation, prompt_type
 from covey.data.sources import arithmetic, countdown, graph_coloring
 from covey.errors import DataError
@@ -42,11 +43,8 @@ def task_sets(dataset: DatasetConfig, seed: int) -> tuple[Prepared, dict[str, Pr
     """
     if dataset.library is not None:
         return _library_sets(dataset, seed)
-
-    def draw(seed: int) -> Prepared:
-        size = _train_size(dataset)
-        return _draw(dataset, dataset.difficulty, "train", seed, size, "dataset.train_size", "dataset.difficulty")
-
+    keys = "dataset.train_size", "dataset.difficulty"
+    draw = partial(_draw, dataset, dataset.difficulty, "train", _train_size(dataset), *keys)
     evaluation, validation = dict[str, Prepared](), dict[str, Prepared]()
     train = cut(draw, dataset, seed, validation)
     single = replace(dataset.difficulty, min_modes=1, max_modes=1)
@@ -56,7 +54,7 @@ def task_sets(dataset: DatasetConfig, seed: int) -> tuple[Prepared, dict[str, Pr
         ("single", dataset.single_size, single, "dataset.difficulty"),
     ):
         if count:
-            evaluation[name] = _draw(dataset, difficulty, "test", dataset.seed, count, f"dataset.{name}_size", key)
+            evaluation[name] = _draw(dataset, difficulty, "test", count, f"dataset.{name}_size", key, dataset.seed)
     return train, evaluation | validation
 
 
@@ -67,35 +65,31 @@ def _train_size(dataset: DatasetConfig) -> int:
 
 
 def cut(
-    draw: Callable[[int], Prepared],
-    dataset: DatasetConfig,
-    seed: int,
-    evaluation: dict[str, Prepared],
-    name: str = "",
+    draw: Callable[[int], Prepared], dataset: DatasetConfig, seed: int, held_out: dict[str, Prepared], name: str = ""
 ) -> Prepared:
-    """The training problems without those of `validation`, which joins the held-out sets, and as few as asked for.
-
-    Args:
-        draw: makes training problems with a seed.
-        dataset: what is cut, and the seed of `validation`.
-        seed: of the training problems.
-        evaluation: the held-out sets by name.
-        name: of the problems in messages.
-    """
-    name, train = name or f"the task {dataset.task}", draw(seed)
+    """The training problems that `draw` makes with `seed`, as few as asked for and none that is held out; `validation`,
+    of those with `dataset.seed`, joins the held-out sets. Raises a `DataError` if none is left."""
+    name = name or f"the task {dataset.task}"
+    train = _without(draw(seed), held_out, name)
     if dataset.validation_fraction:
-        pool = train if seed == dataset.seed else draw(dataset.seed)
+        pool = train if seed == dataset.seed else _without(draw(dataset.seed), held_out, name)
         _, chosen = split_validation(len(pool), dataset, name)
-        evaluation["validation"] = pool.select(chosen)
-        train = train.select(sorted(set(range(len(train))).difference(chosen)))
-        train = train.select(without_duplicates(train.questions, evaluation["validation"].questions))
-        if not len(train):
-            raise DataError(
-                f"dataset.validation_fraction={dataset.validation_fraction:g} of {name} holds out all its different "
-                "problems, and none is left to train on. Hold out fewer, or make it harder."
-            )
+        held_out["validation"] = pool.select(chosen)
+        train = _without(train.select(sorted(set(range(len(train))).difference(chosen))), held_out, name)
     kept = subsample(len(train), dataset, seed, name)
     return train if len(kept) == len(train) else train.select(kept)
+
+
+def _without(train: Prepared, held_out: Mapping[str, Prepared], name: str) -> Prepared:
+    """The training problems of which there is no copy among those held out."""
+    known = {question for rows in held_out.values() for question in rows.questions}
+    left = train.select([i for i, question in enumerate(train.questions) if question not in known]) if known else train
+    if not len(left):
+        raise DataError(
+            f"All training problems of {name} are held out ({', '.join(held_out)}), as it has so few different "
+            "problems. Hold out fewer, or make it harder."
+        )
+    return left
 
 
 def _library_sets(dataset: DatasetConfig, seed: int) -> tuple[Prepared, dict[str, Prepared]]:
@@ -105,25 +99,14 @@ def _library_sets(dataset: DatasetConfig, seed: int) -> tuple[Prepared, dict[str
         ("hard", dataset.hard_size, {**dataset.settings, **dataset.hard_settings}),
     ):
         if count:
-            found = _draw_library(dataset, settings, name, dataset.seed, count)
+            found = _draw_library(dataset, settings, name, count, dataset.seed)
             first = {question: i for i, question in reversed(list(enumerate(found.questions)))}
             evaluation[name] = found.select(sorted(first.values()))
-
-    def draw(seed: int) -> Prepared:
-        train = _draw_library(dataset, dataset.settings, "train", seed, _train_size(dataset))
-        for name, held_out in evaluation.items():
-            train = train.select(without_duplicates(train.questions, held_out.questions))
-            if not len(train):
-                raise DataError(
-                    f"dataset.{name}_size={len(held_out)}: the task {dataset.task} has so few different problems that "
-                    "all training problems are held out. Hold out fewer, or make it harder with dataset.settings."
-                )
-        return train
-
+    draw = partial(_draw_library, dataset, dataset.settings, "train", _train_size(dataset))
     return cut(draw, dataset, seed, evaluation), evaluation
 
 
-def _draw_library(dataset: DatasetConfig, settings: Mapping[str, Any], split: str, seed: int, count: int) -> Prepared:
+def _draw_library(dataset: DatasetConfig, settings: Mapping[str, Any], split: str, count: int, seed: int) -> Prepared:
     """Problems of a library's task; each split has a seed of its own."""
     import datasets
     import pyarrow as pa
@@ -160,10 +143,10 @@ def _draw(
     dataset: DatasetConfig,
     values: DifficultyConfig,
     split: arithmetic.Split,
-    seed: int,
     count: int,
     size_key: str,
     difficulty_key: str,
+    seed: int,
 ) -> Prepared:
     """Problems of one split as rows; an error begins with the key that caused it."""
     task, difficulty = _TASKS[str(dataset.task)][0], _difficulty(dataset, values, difficulty_key)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from covey.data.columns import Prepared
@@ -30,15 +31,12 @@ def episode_sets(
     """
     evaluation = {}
     if dataset.test_size:
-        evaluation["test"] = _rows(dataset, dataset.seed, "test", dataset.test_size, environments)
-
-    def draw(seed: int) -> Prepared:
-        return _rows(dataset, seed, "train", dataset.train_size, environments)
-
+        evaluation["test"] = _rows(dataset, "test", dataset.test_size, environments, dataset.seed)
+    draw = partial(_rows, dataset, "train", dataset.train_size, environments)
     return cut(draw, dataset, seed, evaluation, "the environment's own episodes"), evaluation
 
 
-def _rows(dataset: DatasetConfig, seed: int, split: str, count: int, environments: Sequence[str]) -> Prepared:
+def _rows(dataset: DatasetConfig, split: str, count: int, environments: Sequence[str], seed: int) -> Prepared:
     import datasets
     import pyarrow as pa
 
