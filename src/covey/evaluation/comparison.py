@@ -354,8 +354,8 @@ def _seeds(one: Mapping[str, Any], two: Mapping[str, Any]) -> str:
     if None in seeds or seeds[0] == seeds[1] or not same_count or same_problems:
         return ""
     return (
-        f" They were drawn with dataset.seed={seeds[0]} and {seeds[1]}: give `covey eval` one for both, unless they "
-        "are rows of the training data, where another seed holds out what was trained on."
+        f" Their seeds differ (dataset.seed={seeds[0]} and {seeds[1]}): give `covey eval` one dataset.seed=N for both, "
+        "unless they are rows of the training data, where another seed holds out what was trained on."
     )
 
 
