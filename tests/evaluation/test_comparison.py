@@ -253,7 +253,6 @@ def test_the_hint_of_an_older_evaluation_has_its_seed(tmp_path: Path) -> None:
         (folder / "settings.json").write_text(json.dumps(settings))
         (folder / "summary.json").write_text('{"format": 1, "metrics": {"reward": {}}}')
         (folder / "completions.jsonl").write_text(json.dumps({"problem": 0, "prompt": folder.name}) + "\n")
-    with pytest.raises(
-        NotComparableError, match=r"differ \(dataset\.seed=0 and 3\): give `covey eval` one dataset\.seed=N for both"
-    ):
+    hint = r"Their seeds differ \(dataset\.seed=0 and 3\): give `covey eval` one dataset\.seed=N for both"
+    with pytest.raises(NotComparableError, match=hint):
         compare_evaluations(*map(read_stored, pair))
