@@ -347,11 +347,9 @@ def _sampled_differently(first: Mapping[str, Any], second: Mapping[str, Any]) ->
 
 def _seeds(one: Mapping[str, Any], two: Mapping[str, Any]) -> str:
     """A hint when the seeds of held-out problems may have made these differ; older versions drew them with `seed`."""
-    given = ((side.get("seed"), side.get("data") or {}) for side in (one, two))
-    seeds = [data.get("seed", None if seed is None else seed - SEED_OFFSET) for seed, data in given]
-    same_count = _lookup(one, ("data", "problems")) == _lookup(two, ("data", "problems"))
-    same_problems = _lookup(one, _SAME["the problems"]) == _lookup(two, _SAME["the problems"])
-    if None in seeds or seeds[0] == seeds[1] or not same_count or same_problems:
+    seeds = [(side.get("data") or {}).get("seed", side.get("seed", 0) - SEED_OFFSET) for side in (one, two)]
+    same = [_lookup(one, keys) == _lookup(two, keys) for keys in (("data", "problems"), _SAME["the problems"])]
+    if seeds[0] == seeds[1] or same != [True, False]:
         return ""
     return (
         f" Their seeds differ (dataset.seed={seeds[0]} and {seeds[1]}): give `covey eval` one dataset.seed=N for both, "
