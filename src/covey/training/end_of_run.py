@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import shlex
 from pathlib import Path
 from typing import Any
 
+from covey.advice import command
 from covey.config import Config
 from covey.errors import CoveyError
 from covey.evaluation.comparison import compare_evaluations, newest_in_common
@@ -80,30 +80,25 @@ def _needs_more_words(config: Config) -> bool:
 
 
 def _resume(config: Config, run: RunDirectory) -> str:
-    words = ["train", "--config", str(run.config), f"output_dir={config.output_dir}", f"run_name={run.root.name}"]
-    several = os.environ.get("WORLD_SIZE", "1") != "1"
-    return f"{'accelerate launch … -m covey' if several else 'covey'} {shlex.join(words)}"
+    places = {"config": run.config, "folder": config.output_dir, "name": run.root.name}
+    again = command("train --config {config} output_dir={folder} run_name={name}", **places)
+    return f"accelerate launch … -m {again}" if os.environ.get("WORLD_SIZE", "1") != "1" else again
 
 
 def _next(result: RunResult, config: Config, resume: str | None) -> list[Command]:
     """Three commands to go on with."""
     run = result.run
-    name = str(run.root)
-    view = "see every run", _command("view", str(run.root.parent))
+    view = "see every run", command("view {folder}", folder=run.root.parent)
     if not result.finished:
-        newest = _command("eval", name, "--checkpoint", str(result.step))
+        newest = command("eval {run} --checkpoint {step}", run=run.root, step=result.step)
         return [("resume", resume or _resume(config, run)), view, ("evaluate it so far", newest)]
     other = _comparable(run)
     third = (
-        ("evaluate, greedily", _command("eval", name, "evaluation=greedy"))
+        ("evaluate, greedily", command("eval {run} evaluation=greedy", run=run.root))
         if other is None
-        else ("compare with the run before", _command("compare", str(other.root), name))
+        else ("compare with the run before", command("compare {first} {run}", first=other.root, run=run.root))
     )
-    return [view, ("talk to the model", _command("chat", name)), third]
-
-
-def _command(*words: str) -> str:
-    return shlex.join(["covey", *words])
+    return [view, ("talk to the model", command("chat {run}", run=run.root)), third]
 
 
 def _comparable(run: RunDirectory) -> RunDirectory | None:

@@ -9,6 +9,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
+from covey.advice import command
 from covey.config.aliases.alias_result import ANYTHING, Alias, AliasResult, AliasValueError, DeferredValue
 from covey.config.aliases.aliases import FOREIGN_GROUPS, look_up, table
 from covey.config.aliases.combined import COMBINED, CombinedConversion
@@ -107,7 +108,8 @@ def explain_alias(name: str) -> tuple[str, str]:
     if result.ignored or result.unsupported:
         what = "has no effect here" if result.ignored else "is not supported by Covey"
         return "", f"{another} for something that {what}: it is ignored, with a note."
-    return "", f"{another}; what it sets depends on its value: `covey config {name}=VALUE --diff` shows it."
+    shows = command("config {name}=VALUE --diff", name=name)
+    return "", f"{another}; what it sets depends on its value: `{shows}` shows it."
 
 
 def _unknown(item: Written, more_names: Callable[[str], list[str]]) -> BadKeyError:

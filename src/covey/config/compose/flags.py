@@ -62,7 +62,8 @@ def split(words: Sequence[str]) -> Words:
     """
     rest = list(words)
     recipe = None
-    if rest and not rest[0].startswith(("+", "~", "-")) and ("=" not in rest[0] or is_there(rest[0])):
+    spaced = any(word.startswith("=") for word in rest[1:2])  # `key = value`
+    if rest and not (spaced or rest[0].startswith(("+", "~", "-"))) and ("=" not in rest[0] or is_there(rest[0])):
         recipe = rest.pop(0)
     found: list[str | Flag] = []
     while rest:
