@@ -10,13 +10,12 @@ def command(template: str, /, *more: object, **values: object) -> str:
     """A `covey` command for a message, as a shell reads it.
 
     Args:
-        template: the words after `covey`, as a literal: a test finds every call in the sources and tries its command.
-            `{name}` is a value of this call; FILE and the like are for the reader.
+        template: the words after `covey`, a literal, which a test finds and tries; FILE and its like are the reader's.
         more: further words.
-        values: by name; quoted where the shell needs it, and after `=` where an override does.
+        values: what `{name}` stands for; quoted where the shell needs it, and after `=` where an override does.
     """
     shown = {}
     for name, text in ((name, str(value)) for name, value in values.items()):
-        plain = f"={{{name}}}" not in template or re.fullmatch(r"[\w./:@%+ -]*", text)
+        plain = f"={{{name}}}" not in template or re.fullmatch(r"[\w./:@%+ -]*", text, re.ASCII)
         shown[name] = shlex.quote(text if plain else '"' + text.replace('"', '\\"') + '"')
     return " ".join(filter(None, ["covey", template.format(**shown), *(shlex.quote(str(word)) for word in more)]))

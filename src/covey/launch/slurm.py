@@ -106,9 +106,8 @@ def check_starter_job(config: Config, machine: Machine, environ: Mapping[str, st
     kept = ("--nodes", "--gres", "--cpus-per-task", "--mem", "--time", "--exclusive")
     options = " ".join(option for option in job_options(config, "run", gpus) if option.startswith(kept))
     has = "4 CPUs and 8 GB, which is what training.sh asks for, for the starter"
-    more = (
-        f"`sbatch {options} training.sh …`, or `{command('launch … --slurm launch.gpus={n}', n=gpus)}` (launch.slurm.*)"
-    )
+    again = command("launch … --slurm launch.gpus={n}", n=gpus)
+    more = f"`sbatch {options} training.sh …`, or `{again}` (launch.slurm.*)"
     if machine.gpus:
         return f"This Slurm job has only {has}. Should model.name={name} need more: {more}."
     raise LaunchError(

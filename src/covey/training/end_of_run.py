@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
+from contextlib import suppress
 from typing import Any
 
 from covey.advice import command
@@ -104,27 +104,18 @@ def _next(result: RunResult, config: Config, resume: str | None) -> list[Command
 def _comparable(run: RunDirectory) -> RunDirectory | None:
     """The newest other finished run in the same folder on the same data with which `covey compare` compares it."""
     try:
-        summaries = sorted(run.root.parent.glob("*/summary.json"), key=_changed_at, reverse=True)
+        finished = run.root.parent.glob("*/summary.json")
+        summaries = sorted(finished, key=lambda path: path.stat().st_mtime, reverse=True)
         mine = read_mapping(run.config).get("dataset")
         others = [RunDirectory(summary.parent) for summary in summaries if summary.parent != run.root][:_LOOKED_AT]
-        same = (
-            other for other in others if not has_failed(other) and read_mapping(other.config).get("dataset") == mine
-        )
-        return next((other for other in same if _compares(other, run)), None)
+        for other in others:
+            if not has_failed(other) and read_mapping(other.config).get("dataset") == mine:
+                with suppress(CoveyError):  # such as other graders
+                    compare_evaluations(*newest_in_common([other.root, run.root], None))
+                    return other
     except (OSError, CoveyError):  # it is only an advice
-        return None
-
-
-def _compares(other: RunDirectory, run: RunDirectory) -> bool:
-    try:
-        compare_evaluations(*newest_in_common([other.root, run.root], None))
-    except CoveyError:  # such as other graders
-        return False
-    return True
-
-
-def _changed_at(path: Path) -> float:
-    return path.stat().st_mtime
+        pass
+    return None
 
 
 _LOOKED_AT = 5

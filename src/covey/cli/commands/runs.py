@@ -65,7 +65,8 @@ def run(arguments: argparse.Namespace) -> int:
             )
         return _list(RunStore(Path(action or arguments.folder)), arguments)
     if not named:
-        raise ConfigError(f"It needs a run: {command('runs {action} RUN', action=action)}. `covey runs` lists them.")
+        it = command("runs {action}", action=action)
+        raise ConfigError(f"{it} needs a run: {it} RUN. `covey runs` lists them.")
     folder = Path(arguments.folder)
     store = RunStore(folder if folder.is_dir() else Path())
     entries = [store.select(name) for name in named]

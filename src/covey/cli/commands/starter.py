@@ -89,8 +89,7 @@ def run(arguments: argparse.Namespace) -> int:
         print_json({"folder": target, "figures": figures if config is None else figures.estimates})
     else:
         console.print(figures.table())
-    # the group brings the starter's own tuning
-    proposed = command("train model={starter} model.name={folder}", starter=name, folder=target)
+    proposed = command("train model=starter model.name={folder}", folder=target)  # the group brings its own tuning
     if arguments.agent:
         proposed = command("train model=starter_agent model.name={folder} environment=calculator", folder=target)
     elif task:

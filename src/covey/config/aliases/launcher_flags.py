@@ -39,7 +39,7 @@ OF_COVEY: Mapping[str, str] = MappingProxyType(
         "diff": "`covey config --diff` shows what differs from the defaults",
         "doc": "`covey config --doc KEY` explains a key",
         **dict.fromkeys(
-            ("device", "cuda", "gpu"), "a GPU is used where there is one, and training.use_cpu=true trains on the CPU"
+            ("device", "cuda", "gpu"), "a GPU that is there is used; training.use_cpu=true trains on the CPU"
         ),
     }
 )

@@ -33,8 +33,6 @@ _SOURCES = {
 _OPTION_KEYS = {"objective.name": "objective"}
 """Keys whose value, where it is an option of the group, chooses it below the user's keys: with all that it sets."""
 
-_SAMPLING = frozenset({"temperature", "top_k", "top_p"})
-"""The keys of the group `evaluation` that its options set."""
 _WITH_TOOLS = ("factory", "tools")
 """Keys of the group `environment` with which the model has tools to call."""
 
@@ -215,9 +213,9 @@ class Merging:
             for part, source in self._pairs():
                 if self.files.complete and part.chosen and part.group not in replaced:
                     replaced.add(part.group)  # it takes the place of all that the complete config has there
-                    if part.group == "evaluation":  # options of sampling: how it grades, and what, stays the run's
-                        for key in _SAMPLING & set(tree.get("evaluation") or ()):
-                            tree.evaluation.pop(key)
+                    if part.group == "evaluation":  # its options set the sampling; grader and sizes stay the run's
+                        for key in ("temperature", "top_k", "top_p"):
+                            tree.get("evaluation", {}).pop(key, None)
                     elif any(setting.key.startswith(f"{part.group}.") for setting in source.settings):
                         tree.pop(part.group, None)
                 for setting in source.settings:

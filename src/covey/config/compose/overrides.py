@@ -41,7 +41,7 @@ def read_overrides(words: Iterable[str | Flag], roots: Roots) -> tuple[list[Choi
             except ConfigError as error:
                 if not (meant := _as_one_word(listed, place)):
                     raise
-                raise ConfigError(f"Spaces end a word, so `{_short(word)}` cannot be read: write {meant}.") from error
+                raise ConfigError(f"{error} If the shell has split one word at its spaces, write {meant}.") from None
             read = _as_choice(override, roots) or _as_written(override)
         if isinstance(read, Choice):
             choices.append(read)
@@ -74,11 +74,11 @@ def _as_one_word(words: Sequence[str | Flag], place: int) -> str:
     """The override that the shell has split at its spaces, in quotes where it needs them; empty if there is none."""
     for start in (place, place - 1)[: place + 1]:
         texts = list(takewhile(lambda word: isinstance(word, str), words[start:]))
-        for end in range(place - start + 1, len(texts) + 1):
+        for end in range(len(texts), 1, -1):
             meant = re.sub(r"\s*=\s*", "=", " ".join(map(str, texts[:end])), count=1)
             key, _, value = meant.partition("=")
             try:
-                if end > 1 and value and not value.endswith((".yaml", ".yml")):
+                if value and not value.endswith((".yaml", ".yml")):
                     coerce(key, _plain(_value(_parse(meant))), kind_of(key) or "float")
                     return shlex.quote(meant)
             except ConfigError:
