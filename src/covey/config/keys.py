@@ -94,8 +94,9 @@ def check_known(key: str) -> None:
     group, _, name = key.rpartition(".")
     if group == "training" and name in OWNED_ELSEWHERE:
         raise BadKeyError(key, f" is not read: {OWNED_ELSEWHERE[name]}.")
-    near = did_you_mean(nearest(key)) or _keys_of(group)
-    raise BadKeyError(key, f" is not a key that Covey knows.{near}")
+    keys = [known for known in kinds() if known.rpartition(".")[0] == group and group]
+    listed = f" The keys of {group} are: {', '.join(keys)}." if 0 < len(keys) <= 20 else ""
+    raise BadKeyError(key, f" is not a key that Covey knows.{did_you_mean(nearest(key)) or listed}")
 
 
 _SHORT = {
@@ -127,12 +128,6 @@ def nearest(key: str) -> list[str]:
 def did_you_mean(names: list[str]) -> str:
     """A sentence that suggests these names; empty when there are none."""
     return f" Did you mean {' or '.join(names)}?" if names else ""
-
-
-def _keys_of(group: str) -> str:
-    """A sentence that lists the keys of a group, if it is small."""
-    keys = [key for key in kinds() if key.rpartition(".")[0] == group and group]
-    return f" The keys of {group} are: {', '.join(keys)}." if 0 < len(keys) <= 20 else ""
 
 
 def _similarity(a: str, b: str) -> float:

@@ -51,15 +51,9 @@ def leaves(
             known = look_up(item.name)
             if known is None or known.convert is None:
                 text = f"={show(value)} is not a mapping: {item.name} is a group and holds keys."
-                raise BadKeyError(item.name, text + _how(item.name, value), item.sentence())
+                option = isinstance(value, str) and "." not in item.name and item.name not in FOREIGN_GROUPS
+                raise BadKeyError(item.name, text + (_choosing(item.name) if option else ""), item.sentence())
         yield item
-
-
-def _how(group: str, value: Any) -> str:
-    """How to choose an option of a group, when its name was given as the group's value."""
-    if not isinstance(value, str) or "." in group or group in FOREIGN_GROUPS:
-        return ""
-    return _choosing(group)
 
 
 def _choosing(group: str) -> str:
