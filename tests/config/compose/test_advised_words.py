@@ -63,11 +63,12 @@ def test_a_list_is_written_in_brackets_and_quotes_around_the_word(
     assert load([f"{found[1]}=[accuracy, format]"]).rewards.funcs == ("accuracy", "format")
 
 
-def test_a_text_is_written_in_two_pairs_of_quotes_or_as_a_flag(capsys: pytest.CaptureFixture[str]) -> None:
-    text = advice("'dataset.system_prompt=a (b, c'", capsys)
-    assert "'dataset.system_prompt=\"…\"'; or write --dataset.system_prompt VALUE." in text
-    for words in (['dataset.system_prompt="a (b, c"'], ["--dataset.system_prompt", "a (b, c"]):
-        assert load(split(words).overrides).dataset.system_prompt == "a (b, c"
+def test_a_text_is_written_in_two_pairs_of_quotes(capsys: pytest.CaptureFixture[str]) -> None:
+    for key in ("dataset.system_prompt", "run_name"):  # no flag: --run_name is the name in trackers only
+        text = advice(f"'{key}=a (b, c'", capsys)
+        assert f"into quotes of the shell: '{key}=\"…\"'." in text
+        assert "--" not in text
+    assert load(['dataset.system_prompt="a (b, c"']).dataset.system_prompt == "a (b, c"
 
 
 def test_a_list_in_quotes_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:

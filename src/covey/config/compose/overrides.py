@@ -122,7 +122,7 @@ def _how_to_write(key: str) -> str:
         return f"A list is put into brackets, and the whole word into quotes of the shell: '{key}=[…]'."
     if "str" not in wants:
         return f"The value is {describe(kind_of(key) or '')}."
-    return f"Put the text into quotes, and the word into quotes of the shell: '{key}=\"…\"'; or write --{key} VALUE."
+    return f"Put the text into quotes, and the whole word into quotes of the shell: '{key}=\"…\"'."
 
 
 def _as_choice(override: Override, roots: Roots) -> Choice | None:
