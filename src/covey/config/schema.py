@@ -120,7 +120,7 @@ class Config(Group):
                 "model.reasoning_vocab_size",
                 f"={self.model.reasoning_vocab_size} with training.vllm_mode=server: the server must start with the "
                 "expanded model, which the run has not written yet. Write it first (covey expand-vocab MODEL FOLDER "
-                "--size …), and use model.name=FOLDER without model.reasoning_vocab_size; or set "
+                "--size N), and use model.name=FOLDER without model.reasoning_vocab_size; or set "
                 "training.vllm_mode=colocate.",
             )
 

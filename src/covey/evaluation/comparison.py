@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from covey.advice import command
 from covey.errors import CoveyError, RunDirectoryError
 from covey.evaluation.completions.modes import values_at_k
 from covey.evaluation.grading import SEED_OFFSET
@@ -166,7 +167,7 @@ def newest_in_common(runs: Sequence[Path], wanted: str | None) -> list[StoredEva
         if not found:
             raise RunDirectoryError(
                 f"{run} is neither an evaluation (it has no settings.json) nor a run directory with one in its "
-                f"evaluation/ that is finished. Make one with: covey eval {run}"
+                f"evaluation/ that is finished. Make one with: {command('eval {run}', run=run)}"
             )
     for of_training in (False, True):
         named = [{name: path for (kind, name), path in found.items() if kind == of_training} for found in held.values()]

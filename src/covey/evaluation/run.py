@@ -319,8 +319,8 @@ def engine_of(
     if target.adapter is not None or settings.load_in_4bit or settings.load_in_8bit:
         raise ConfigError(
             f"evaluation.engine={name} needs merged, unquantised weights, and {target.label} has adapters or weights "
-            "that are quantised on loading. Merge them with `covey export` and evaluate that folder, or use "
-            "evaluation.engine=local."
+            "that are quantised on loading. Merge them (covey export RUN FOLDER) and evaluate that folder, or "
+            "use evaluation.engine=local."
         )
     return make_engine(
         name,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import os
-import shlex
 import subprocess
 import sys
 import tempfile
@@ -13,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from covey.advice import command
 from covey.cli import config_arguments
 from covey.cli.json_output import add_json, print_json
 from covey.errors import ConfigError
@@ -166,7 +166,7 @@ def _resume_command(arguments: argparse.Namespace, config: Config, name: str) ->
         words.append(f"run_name={name}")
     if config.resume not in ("auto", True) or config.overwrite:
         words += RESUMED
-    return shlex.join(["covey", *words])
+    return command("", *words)
 
 
 def _as_job(arguments: argparse.Namespace, composed: Composed, name: str, machine: Machine) -> int:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import shlex
 import signal
 from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
 
+from covey.advice import command
 from covey.cli.config_arguments import Request, make_console
 from covey.cli.json_output import print_json
 from covey.cli.sweep.display import SweepDisplay, as_table
@@ -141,7 +141,7 @@ def _resume_command(plan: SweepPlan, given: Sequence[str]) -> str:
     name = plan.directory.root.name
     if not any(name in word for word in words):
         words.append(f"run_name={name}")
-    return shlex.join(["covey", *words])
+    return command("", *words)
 
 
 def _last_line(output: Path) -> str:
