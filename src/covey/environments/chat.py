@@ -12,6 +12,7 @@ from transformers.utils import get_json_schema
 
 from covey.environments.templates import parse, prepare
 from covey.errors import EnvironmentSetupError, one_line
+from covey.model.prompts import without_special_tokens
 
 Message = dict[str, Any]
 Tools = Sequence[Callable[..., Any]]
@@ -188,7 +189,8 @@ class ToolChat:
         more |= {**self.chat_template_kwargs, "chat_template": self.chat_template, "return_dict": False}
         schemas = self._schemas(tools)
         try:
-            return self.tokenizer.apply_chat_template(list(messages), tools=schemas, tokenize=tokenize, **more)
+            shown = without_special_tokens(self.tokenizer, list(messages))
+            return self.tokenizer.apply_chat_template(shown, tools=schemas, tokenize=tokenize, **more)
         except (TemplateError, TypeError) as error:
             roles = ", ".join(message["role"] for message in messages)
             raise EnvironmentSetupError(
