@@ -38,7 +38,9 @@ SMALL = {
 def recipe(folder: Path, keys: dict[str, Any]) -> str:
     (folder / "own.py").write_text(CODE)
     text = json.dumps(keys).replace("{}", str(folder / "own.py"))
-    (folder / "recipe.yaml").write_text(yaml.safe_dump({"defaults": [{"model": "starter"}], **SMALL, **json.loads(text)}))
+    (folder / "recipe.yaml").write_text(
+        yaml.safe_dump({"defaults": [{"model": "starter"}], **SMALL, **json.loads(text)})
+    )
     return str(folder / "recipe.yaml")
 
 
