@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from tests.environments.test_episodes import ADD, END, Written, episode
 
 from chat_templates import add, make_tokenizer
 from covey.environments.chat import ToolChat
 from covey.environments.episodes import run_episodes
-from tests.environments.test_episodes import ADD, END, Written, episode
 
 BROKEN = {
     "qwen3": ('<tool_call>\n{"name": "add", "arguments": {"a": 1,\n</tool_call>', "<|im_end|>"),

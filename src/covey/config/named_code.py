@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from copy import copy
 from types import MappingProxyType
 from typing import Any
@@ -30,26 +30,28 @@ SKIPPED: Mapping[str, str] = MappingProxyType(
 
 def named_code(config: Config) -> dict[str, tuple[str, ...]]:
     """The Python code, commands and kernels that a config names and that would run with the user's rights, by key."""
-    rewards, model, kwargs = config.rewards, config.model, config.training.model_init_kwargs or {}
+    rewards, model, environment = config.rewards, config.model, config.environment
+    kwargs = config.training.model_init_kwargs or {}
     attention = str(model.attn_implementation or kwargs.get("attn_implementation") or "")
-    trusts = model.trust_remote_code or kwargs.get("trust_remote_code")
-    models = [name for name in rewards.funcs if name.startswith("model:")]
-    found: dict[str, Iterable[str | None]] = {
+    models = tuple(name for name in rewards.funcs if name.startswith("model:"))
+    factories = [name for name, _ in environment.factories.values()]
+    named: dict[str, Any] = {
         "rewards.funcs": [name for name in rewards.funcs if name not in models],
         "evaluation.grader": [config.evaluation.grader],
         "objective.name": [config.objective.name],
         "rollout.engine": [config.rollout.engine],
         "evaluation.engine": [config.evaluation.engine],
-        "environment.factory": [n for n in config.environment.own_code if n in _factories(config)],
-        "environment.tools": [n for n in config.environment.own_code if n in config.environment.tools],
-        "environment.rollout_func": [config.environment.rollout_func],
+        "environment.factory": [name for name in environment.own_code if name in factories],
+        "environment.tools": [name for name in environment.own_code if name in environment.tools],
+        "environment.rollout_func": [environment.rollout_func],
         "callbacks": config.callbacks,
     }
-    named = {key: tuple(name for name in names if name and ":" in name) for key, names in found.items()}
+    named = {key: tuple(name for name in names if name and ":" in name) for key, names in named.items()}
     named["rewards.code.commands"] = tuple(rewards.code.commands.values())
-    named["rewards.model.trust_remote_code"] = tuple(models) if rewards.model.trust_remote_code else ()
-    named["model.trust_remote_code"] = (model.name,) if trusts else ()
-    named["model.attn_implementation"] = (attention,) if "/" in attention or kwargs.get("allow_all_kernels") else ()
+    named["rewards.model.trust_remote_code"] = models * rewards.model.trust_remote_code
+    trusts = bool(model.trust_remote_code or kwargs.get("trust_remote_code"))
+    named["model.trust_remote_code"] = (model.name,) * trusts
+    named["model.attn_implementation"] = (attention,) * bool("/" in attention or kwargs.get("allow_all_kernels"))
     return {key: names for key, names in named.items() if names}
 
 
@@ -57,12 +59,9 @@ def not_typed(config: Config, given: Collection[Given]) -> dict[str, tuple[str, 
     """Those of `named_code` that a file names, not the command line."""
 
     def is_typed(key: str, name: str) -> bool:
-        return any(
-            one.written.typed
-            and any(f"{k}.".startswith(f"{key}.") for k in one.keys)
-            and (key.endswith("trust_remote_code") or name in f"{one.written.place} {one.written.value}")
-            for one in given
-        )
+        typed = [one.written for one in given if any(f"{k}.".startswith(f"{key}.") for k in one.keys)]
+        typed = [written for written in typed if written.typed]
+        return any(key.endswith("_code") or name in f"{one.place} {one.value}" for one in typed)
 
     found = {key: tuple(n for n in names if not is_typed(key, n)) for key, names in named_code(config).items()}
     return {key: names for key, names in found.items() if names}
@@ -70,36 +69,26 @@ def not_typed(config: Config, given: Collection[Given]) -> dict[str, tuple[str, 
 
 def without(config: Config, named: Mapping[str, Collection[str]]) -> Config:
     """The config without this code. Checks that need it must be left out, see `SKIPPED`."""
-
-    def changed(group: Any, **values: Any) -> Any:
-        found = copy(group)  # not made anew: without what is left out it may not be a config that can run
-        for name, value in values.items():
-            object.__setattr__(found, name, value)
-        return found
-
     gone = {name for names in named.values() for name in names}
-    rewards, evaluation, training = config.rewards, config.evaluation, config.training
+    values: dict[str, Any] = {"evaluation.grader": None, "evaluation.engine": "local", "rollout.engine": None}
+    values = {key: value for key, value in values.items() if key in named}
+    values["callbacks"] = tuple(name for name in config.callbacks if name not in gone)
+    values["rewards.funcs"] = tuple(name for name in config.rewards.funcs if name not in gone)
+    training = dict(config.training.values)
     if {"rewards.funcs", "rewards.model.trust_remote_code", "evaluation.grader"} & {*named}:
-        rewards = changed(rewards, funcs=tuple(name for name in rewards.funcs if name not in gone))
-        evaluation = changed(evaluation, best_by=None)
-        training = type(training)({**training.values, "reward_weights": None})
-    if "evaluation.grader" in named:
-        evaluation = changed(evaluation, grader=None)
-    if "evaluation.engine" in named:
-        evaluation = changed(evaluation, engine="local")
-    parts = {"rewards": rewards, "evaluation": evaluation, "training": training}
-    parts["callbacks"] = tuple(name for name in config.callbacks if name not in gone)
+        values["evaluation.best_by"] = training["reward_weights"] = None
     if "objective.name" in named:
-        parts["objective"] = changed(config.objective, name="grpo", settings={})
-    if "rollout.engine" in named:
-        parts["rollout"] = changed(config.rollout, engine=None)
+        values |= {"objective.name": "grpo", "objective.settings": {}}
     if any(key.startswith("environment.") for key in named):
-        parts["environment"] = changed(config.environment, factory=None, tools=(), rollout_func=None)
-    if {"model.trust_remote_code", "model.attn_implementation"} & {*named}:
-        parts["model"] = changed(config.model, trust_remote_code=False, attn_implementation=None)
-        parts["training"] = type(training)({**parts["training"].values, "model_init_kwargs": None})
-    return changed(config, **parts)  # type: ignore[no-any-return]
-
-
-def _factories(config: Config) -> list[str]:
-    return [factory for factory, _ in config.environment.factories.values()]
+        values |= {"environment.factory": None, "environment.tools": (), "environment.rollout_func": None}
+    if any(key.startswith("model.") for key in named):
+        values |= {"model.trust_remote_code": False, "model.attn_implementation": None}
+        training["model_init_kwargs"] = None
+    values["training"] = type(config.training)(training)
+    found = copy(config)  # not made anew: without what is left out it may not be a config that can run
+    for key, value in values.items():
+        group, dot, name = key.rpartition(".")
+        if dot:
+            object.__setattr__(found, group, copy(getattr(found, group)))
+        object.__setattr__(getattr(found, group) if dot else found, name, value)
+    return found

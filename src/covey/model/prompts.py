@@ -50,12 +50,11 @@ def render(
 def without_special_tokens(tokenizer: Any, content: Any) -> Any:
     """Messages, or parts of them, whose texts cannot become special tokens, such as those that end or begin a turn.
 
-    A token's text in them gets a zero-width joiner after its first character, so that it is read as ordinary tokens;
-    everything else stays as it is. Tags that prompts ask for (`<think>`, `<answer>`, `<tool_call>` where it is no special
-    token) are kept.
+    A token's text in them gets a zero-width joiner after its first character; everything else stays as it is, as do
+    tags that prompts ask for (`<think>`; `<tool_call>` where it is no special token).
 
     Args:
-        tokenizer: names the special tokens; the chat template's markup counts too.
+        tokenizer: names the special tokens; other tokens that it adds count too.
         content: messages, in any nesting of mappings and lists. A prompt that is one text writes its turns itself.
     """
     if isinstance(content, str):

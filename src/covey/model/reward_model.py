@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from covey.config.groups.rewards import RewardModelConfig, RewardsConfig
 from covey.errors import ModelError, one_line
-from covey.model.prompts import without_special_tokens
 from covey.hub import check_connection_once
+from covey.model.prompts import without_special_tokens
 from covey.rewards.registry import MODEL_PREFIX
 
 if TYPE_CHECKING:
