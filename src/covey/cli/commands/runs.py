@@ -247,17 +247,13 @@ def _remove(entry: Entry, *, ask: bool) -> None:
         )
     run.refuse_locked()
     name = _readable(entry.path)
-    if ask and not _agreed(f"Delete {name} ({entry.status}, {_size(folder)})?"):
+    if ask and not sys.stdin.isatty():
+        raise ConfigError("covey runs rm asks before it deletes, and nobody can answer here: give -y to delete.")
+    if ask and not config_arguments.agreed(f"Delete {name} ({entry.status}, {_size(folder)})?"):
         print(f"{name} stays.")
         return
     left = _readable(", ".join(run.delete()))
     print(f"Deleted {name}" + (f", but for what Covey did not write: {left}" if left else ""))
-
-
-def _agreed(question: str) -> bool:
-    if not sys.stdin.isatty():
-        raise ConfigError("covey runs rm asks before it deletes, and nobody can answer here: give -y to delete.")
-    return input(f"{question} [y/N] ").strip().lower() in ("y", "yes")
 
 
 def _size(folder: Path) -> str:
