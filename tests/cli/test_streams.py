@@ -29,13 +29,8 @@ def shell(line: str, **environment: str) -> subprocess.CompletedProcess[str]:
     ("line", "code"),
     [
         ("config | true", 0),
-        ("config --help 2>&1 | true", 0),
-        ("config >&-", 0),
-        ("config 2>&- | cat", 0),
         ("config <&- >&- 2>&-", 0),
         ("trian 2>&-", 2),
-        ("trian 2>&1 | true", 2),
-        ("runs --json | true", 0),
     ],
 )
 def test_a_reader_that_is_gone_does_not_matter(line: str, code: int, tmp_path: Path) -> None:
@@ -50,7 +45,7 @@ def test_output_that_a_full_disk_loses_is_an_error() -> None:
     assert ended.stderr.startswith("covey: Part of the output could not be written: No space left on device.")
 
 
-@pytest.mark.parametrize("words", ["config run_name=räuber", "trian→", "runs räuber"])
+@pytest.mark.parametrize("words", ["config run_name=räuber", "trian→"])
 def test_characters_that_the_terminal_lacks_are_escaped(words: str, tmp_path: Path) -> None:
     ended = shell(f"cd {tmp_path}; {SHELL} {words} 2>&1", PYTHONIOENCODING="ascii", PYTHONUTF8="0")
     assert "Traceback" not in ended.stdout

@@ -18,6 +18,7 @@ from covey.cli.streams import protect_streams
 from covey.launch.progress import FINISH_FILE, STACKS_FILE
 from covey.runlog.files import write_atomically
 
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command of `covey`; returns its exit code."""
 

@@ -68,9 +68,7 @@ class StopCallback(TrainerCallback):
             display.status(f"{signal.Signals(number).name}: finishing this step, then writing a checkpoint")
             display.hint = _AGAIN
 
-        with signal_handler(
-            STOPS, StopRequest(request_stop, alone=self._processes.count == 1)
-        ):
+        with signal_handler(STOPS, StopRequest(request_stop, alone=self._processes.count == 1)):
             display.hint = _STOPS
             try:
                 yield
