@@ -52,9 +52,11 @@ def test_a_lasting_fault_is_one_paragraph_and_keeps_the_old_file(
 ) -> None:
     (tmp_path / "file").write_text("old")
     calls = failing(monkeypatch, code, 9)
-    with pytest.raises(RunDirectoryError, match=r"(?s)Could not write.*Earlier files are intact") as raised:
-        with guard_disk("file", tmp_path):
-            write_atomically(tmp_path / "file", "new")
+    with (
+        pytest.raises(RunDirectoryError, match=r"(?s)Could not write.*Earlier files are intact") as raised,
+        guard_disk("file", tmp_path),
+    ):
+        write_atomically(tmp_path / "file", "new")
     assert os.strerror(code) in str(raised.value)
     assert len(calls) == 2
     assert [path.read_text() for path in tmp_path.iterdir()] == ["old"]
@@ -73,10 +75,8 @@ def test_every_write_under_the_lock_is_guarded(code: int, tmp_path: Path) -> Non
         raise OSError(code, os.strerror(code))
 
 
-@pytest.mark.parametrize("whole", [True, False])
-def test_a_deleted_run_leaves_nothing_in_a_new_ones_way(whole: bool, tmp_path: Path) -> None:
-    run = RunDirectory(tmp_path / "run")
-    with pytest.raises(RunDirectoryError, match=r"was deleted or moved while.*start again"), run.lock():
+def begin_and_delete(run: RunDirectory, *, whole: bool) -> None:
+    with run.lock():
         write_atomically(run.config, "a: 1")
         run.refuse_deleted()
         if whole:
@@ -86,16 +86,28 @@ def test_a_deleted_run_leaves_nothing_in_a_new_ones_way(whole: bool, tmp_path: P
         write_atomically(run.summary, "{}")
         write_atomically(run.completions / "step.parquet", "half")
         run.refuse_deleted()
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_deleted_run_leaves_nothing_in_a_new_ones_way(whole: bool, tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path / "run")
+    with pytest.raises(RunDirectoryError, match=r"was deleted or moved while.*start again"):
+        begin_and_delete(run, whole=whole)
     assert run.is_empty()
     assert not run.exists()
 
 
-def test_a_run_without_its_config_keeps_its_records(tmp_path: Path) -> None:
-    run = RunDirectory(tmp_path / "run")
-    with pytest.raises(FileNotFoundError), run.lock():
+def lose_config(run: RunDirectory) -> None:
+    with run.lock():
         write_atomically(run.metrics, "{}\n")
         run.refuse_deleted()
-        (tmp_path / "elsewhere").read_text()
+        run.config.read_text()
+
+
+def test_a_run_without_its_config_keeps_its_records(tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path / "run")
+    with pytest.raises(FileNotFoundError):
+        lose_config(run)
     assert run.metrics.read_text() == "{}\n"
 
 

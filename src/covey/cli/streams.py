@@ -64,7 +64,7 @@ def protect_streams() -> None:
         except OSError:
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # it gets the lowest number that is free
     if sys.stdin is None:
-        sys.stdin = open(0, closefd=False)  # noqa: SIM115, PTH123 (open as long as the process)
+        sys.stdin = open(0, closefd=False)  # noqa: SIM115 (open as long as the process)
     for name, descriptor in (("stdout", 1), ("stderr", 2)):
         stream = getattr(sys, name)
         if stream is not None and (type(stream) is not io.TextIOWrapper or _raw(stream) is not None):

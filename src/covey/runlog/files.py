@@ -31,7 +31,8 @@ _FORBIDDEN = {
     errno.EPERM: "there is no permission to write there",
 }
 
-# Libraries with their own writers report disk errors only as text (`os error`: Rust's). The last two are messages of torch's zip writer.
+# Libraries with their own writers report disk errors only as text (`os error`: Rust's). The last two are messages of
+# torch's zip writer.
 _MESSAGES = {
     "No space left on device": errno.ENOSPC,
     "Disk quota exceeded": errno.EDQUOT,

@@ -60,7 +60,7 @@ class StopCallback(TrainerCallback):
 
     @contextmanager
     def catching_signals(self, display: Display) -> Iterator[None]:
-        """Context manager: the first Ctrl-C, SIGTERM or SIGHUP requests a clean stop; a second Ctrl-C interrupts at once."""
+        """Context manager: the first signal of `STOPS` requests a clean stop; a second Ctrl-C interrupts at once."""
 
         def request_stop(number: int) -> None:
             self._caught = number
