@@ -20,8 +20,8 @@ from covey.report.live import LiveReport
 from covey.report.summary import before_and_after, write_summary
 from covey.rewards.runner import RewardRunner
 from covey.runlog.directory import RunDirectory
+from covey.runlog.locks import temporary_folder
 from covey.runlog.rotation import bounded
-from covey.runlog.temporary import temporary_folder
 from covey.training.batch_source.recording import CompletionRecorder
 from covey.training.build import build_trainer, save_final_model
 from covey.training.callbacks.memory_in_use import peak_memory

@@ -141,7 +141,7 @@ def _passes(config: Config, name: str, machine: Machine) -> bool:
     from covey.launch.checks import check_plan
     from covey.launch.plan import make_plan
     from covey.launch.slurm import write_private
-    from covey.runlog.temporary import temporary_folder
+    from covey.runlog.locks import temporary_folder
 
     plan = make_plan(config, name, machine)
     if plan.server is None or not plan.server.is_ours:

@@ -14,7 +14,7 @@ from covey.rollout.vllm.engine import cpu_options, engine_errors, installed, sta
 from covey.rollout.vllm.support import candidates, sampled_logps, support_of
 from covey.rollout.vllm.worker import WORKER
 from covey.rollout.weight_folder import write_folder
-from covey.runlog.temporary import temporary_folder
+from covey.runlog.locks import temporary_folder
 
 
 class VLLMEngine:

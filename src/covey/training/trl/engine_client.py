@@ -20,7 +20,7 @@ from covey.rollout.engine import NamedWeights
 from covey.rollout.vllm.serve import INSTANCE_HEADER
 from covey.rollout.vllm.worker import WORKER
 from covey.rollout.weight_folder import read_folder, write_folder
-from covey.runlog.temporary import temporary_folder
+from covey.runlog.locks import temporary_folder
 
 logger = logging.getLogger(__name__)
 
