@@ -1,4 +1,4 @@
-"""Locks of folders, which the operating system releases when the process ends; temporary folders that are deleted once theirs is free."""
+"""Locks of folders, which the system releases when a process ends, and temporary folders that are then deleted."""
 
 from __future__ import annotations
 
