@@ -62,8 +62,8 @@ protect_streams()
 from rich.console import Console
 from rich.progress import track
 for _ in track(range(50), console=Console(force_terminal=True)):
-    print("x" * 10_000, flush=True)
-    sys.stderr.write("y" * 10_000)
+    print("x" * 1_000, flush=True)
+    sys.stderr.write("y" * 1_000 + "\\n")
     sys.stdout.buffer.write(b"z" * 10_000)
 logging.getLogger("other").warning("not a traceback")
 subprocess.run([sys.executable, "-c", "print('x' * 100_000, flush=True)"], check=True)
