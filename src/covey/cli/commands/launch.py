@@ -7,7 +7,6 @@ import dataclasses
 import os
 import subprocess
 import sys
-import tempfile
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -142,13 +141,14 @@ def _passes(config: Config, name: str, machine: Machine) -> bool:
     from covey.launch.checks import check_plan
     from covey.launch.plan import make_plan
     from covey.launch.slurm import write_private
+    from covey.runlog.locks import temporary_folder
 
     plan = make_plan(config, name, machine)
     if plan.server is None or not plan.server.is_ours:
         return True
     check_plan(config, plan, machine, alone=True)
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "config.yaml"
+    with temporary_folder("covey-launch-") as folder:
+        file = folder / "config.yaml"
         write_private(file, to_yaml(config))
         command = [sys.executable, "-m", "covey.cli.main", "doctor", "--quiet", "--config", str(file)]
         command.append(f"--processes={plan.num_processes}")

@@ -25,7 +25,7 @@ from covey.report.sweep import JobResult, read_results, write_tables
 from covey.runlog.directory import RunDirectory
 from covey.runlog.files import guard_disk, write_atomically
 from covey.runlog.sweep import FAILED, FINISHED, RUNNING, WAITING
-from covey.training.distributed.processes import signal_handler
+from covey.training.distributed.processes import STOPS, signal_handler
 
 
 def run_sweep(
@@ -63,7 +63,7 @@ def run_sweep(
         _announce(plan, console)
         try:
             # Ctrl-C and SIGTERM end the running job with a checkpoint, and the sweep.
-            stopping = signal_handler((signal.SIGINT, signal.SIGTERM), runner.stop)
+            stopping = signal_handler(STOPS, runner.stop)
             with stopping, SweepDisplay(plan.directory, plan.sweep, list(plan.configs), console):
                 if plan.to_run:
                     launch(runner, plan.to_run, plan.directory.launcher, request.hydra, request.config_dirs)
