@@ -162,7 +162,8 @@ def newest_in_common(runs: Sequence[Path], wanted: str | None) -> list[StoredEva
     Raises:
         RunDirectoryError: a run holds none, or they have none in common.
     """
-    held = {run: newest_evaluations(run) for run in runs}
+    if not (held := {run: newest_evaluations(run) for run in runs}):
+        return []
     for run, found in held.items():
         if not found:
             raise RunDirectoryError(
@@ -171,7 +172,7 @@ def newest_in_common(runs: Sequence[Path], wanted: str | None) -> list[StoredEva
             )
     for of_training in (False, True):
         named = [{name: path for (kind, name), path in found.items() if kind == of_training} for found in held.values()]
-        in_all = [name for name in (named[0] if named else {}) if all(name in one for one in named)]
+        in_all = [name for name in (named[0]) if all(name in one for one in named)]
         common = {name: read_stored(named[0][name]) for name in in_all}
         if wanted is not None and len(runs) == 1:
             common = {name: one for name, one in common.items() if one.settings["name"] == wanted}
@@ -183,8 +184,6 @@ def newest_in_common(runs: Sequence[Path], wanted: str | None) -> list[StoredEva
                 key=lambda name: (sets[name] != names.HARD_SET, of_training and sets[name] == names.TEST_SET),
             )
             return [common[newest], *(read_stored(one[newest]) for one in named[1:])]
-    if not runs:
-        return []
     has = "; ".join(f"{run}: {', '.join(one.name for one in evaluations_of(run))}" for run in runs)
     raise RunDirectoryError(f"These runs have no evaluation in common ({has}). Name the evaluation folders.")
 
