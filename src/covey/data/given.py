@@ -8,9 +8,11 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from covey.data.written import from_arrow, reading, text_of
 from covey.errors import DataError
 from covey.runlog.files import guard_disk, write_atomically
 
+_NARROW = ("float16", "float32")
 _KEYS = {"train": "dataset.path", "test": "dataset.test_path"}
 _WANTED = (
     "give a list of rows such as {'prompt': '2 + 2', 'answer': '4'}, a mapping of columns to lists, a datasets.Dataset "
@@ -74,8 +76,13 @@ def _lines(data: Any, what: str) -> bytes:
 
 def _rows(data: Any, what: str) -> Iterable[Any]:
     if hasattr(data, "to_dict") and hasattr(data, "notna"):  # a DataFrame, whose missing values are NaN
+        narrow = [name for name, kind in data.dtypes.items() if str(kind) in _NARROW]
+        data = data.astype(dict.fromkeys(narrow, str)).astype(dict.fromkeys(narrow, float))
         found: list[Any] = data.astype(object).where(data.notna(), None).to_dict("records")
         return found
+    if hasattr(data, "set_format") and data.format["type"] != "custom":  # a Dataset
+        arrow, texts = from_arrow(data.with_format("arrow")[:])
+        return reading(type(data)(arrow), texts)
     if isinstance(data, Mapping):
         columns = {name: list(values) for name, values in data.items() if _is_column(values)}
         if len(columns) < len(data) or len({len(values) for values in columns.values()}) != 1:
@@ -92,9 +99,13 @@ def _is_column(values: Any) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """A number or array of another library as Python's own."""
+    """A number or array of another library as Python's own; the text of what JSON has not."""
+    if str(getattr(value, "dtype", "")) in _NARROW:
+        return value.astype(str).astype(float).tolist()  # 0.1 of 32 bits is 0.1
     if hasattr(value, "tolist"):
         return value.tolist()
+    if (text := text_of(value)) is not None:
+        return text
     raise TypeError(f"it is of type {type(value).__name__}")
 
 
