@@ -74,6 +74,7 @@ def test_values_of_other_libraries_become_plain_and_missing_ones_null(tmp_path: 
             [*ROWS, {"prompt": "a", "day": {datetime.date(2026, 1, 2)}}],
             r"^data\[2\] cannot be written as JSON \(column 'day': it is of type set\)",
         ),
+        ([{"prompt": "a", "meta": [{1: "b"}]}], r"\(column 'meta': its key 1 is not text\)"),
         ([{"prompt": "half \ud83d"}], r"^data\[0\] cannot be written as JSON \(column 'prompt': .*surrogates"),
     ],
 )

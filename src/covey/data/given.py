@@ -63,6 +63,7 @@ def _lines(data: Any, what: str) -> bytes:
                 f"{what}[{number}] is of type {type(row).__name__}, and a row maps columns to values: {_WANTED}."
             )
         try:
+            _check_keys(list(row.values()))
             lines.append(json.dumps(dict(row), ensure_ascii=False, default=_plain).encode() + b"\n")
         except (TypeError, ValueError, RecursionError) as error:
             raise DataError(
@@ -82,7 +83,8 @@ def _rows(data: Any, what: str) -> Iterable[Any]:
         return found
     if hasattr(data, "set_format") and data.format["type"] != "custom":  # a Dataset
         arrow, texts = from_arrow(data.with_format("arrow")[:])
-        return reading(type(data)(arrow), texts)
+        rows: Iterable[Any] = reading(type(data)(arrow), texts)
+        return rows
     if isinstance(data, Mapping):
         columns = {name: list(values) for name, values in data.items() if _is_column(values)}
         if len(columns) < len(data) or len({len(values) for values in columns.values()}) != 1:
@@ -90,7 +92,7 @@ def _rows(data: Any, what: str) -> Iterable[Any]:
         return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
     if not _is_column(data):
         raise DataError(f"{what} is of type {type(data).__name__}: {_WANTED}.")
-    rows: Iterable[Any] = data
+    rows = data
     return rows
 
 
@@ -100,8 +102,10 @@ def _is_column(values: Any) -> bool:
 
 def _plain(value: Any) -> Any:
     """A number or array of another library as Python's own; the text of what JSON has not."""
-    if str(getattr(value, "dtype", "")) in _NARROW:
-        return value.astype(str).astype(float).tolist()  # 0.1 of 32 bits is 0.1
+    if str(getattr(value, "dtype", "")).removeprefix("torch.") in _NARROW:
+        import numpy as np
+
+        return np.asarray(value).astype(str).astype(float).tolist()  # 0.1 of 32 bits is 0.1
     if hasattr(value, "tolist"):
         return value.tolist()
     if (text := text_of(value)) is not None:
@@ -109,10 +113,19 @@ def _plain(value: Any) -> Any:
     raise TypeError(f"it is of type {type(value).__name__}")
 
 
+def _check_keys(value: Any) -> None:
+    """Refuse keys of objects that JSON would make text."""
+    if isinstance(value, Mapping) and (bad := [key for key in value if not isinstance(key, str)]):
+        raise TypeError(f"its key {bad[0]!r} is not text")
+    for inner in value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ():
+        _check_keys(inner)
+
+
 def _column(row: Mapping[Any, Any]) -> str:
     """The first column that JSON cannot hold, for a message."""
     for name, value in row.items():
         try:
+            _check_keys(value)
             json.dumps(value, ensure_ascii=False, default=_plain).encode()
         except (TypeError, ValueError, RecursionError):
             return f"column {name!r}: "

@@ -77,16 +77,8 @@ class Table:
 
     def is_conversations(self, column: str) -> bool:
         """Whether a column holds lists of objects, as messages are."""
-        import pyarrow as pa
-
-        if column in self.json:
-            values = [value for value in self.values(column) if value is not None]
-            return all(isinstance(value, list) and all(isinstance(item, dict) for item in value) for value in values)
-        if column not in self.columns:
-            return False
-        kind = self.data.data.schema.field(column).type
-        listed = pa.types.is_list(kind) or pa.types.is_large_list(kind)
-        return bool(listed and pa.types.is_struct(kind.value_type))
+        values = self.values(column) if column in self.columns else []
+        return any(isinstance(value, list) and value and isinstance(value[0], dict) for value in values)
 
     def place(self, index: int) -> str:
         """Where a row was read: `line 7`, after the name of its file when there are several."""

@@ -45,15 +45,13 @@ def encode(values: Sequence[Any]) -> tuple[Any, bool]:
 
     try:
         array = pa.array(values)
-        if repr(array.to_pylist()) == repr(list(values)):
+        same = (repr(now) == repr(value) for now, value in zip(array.to_pylist(), values, strict=True))
+        if pa.types.is_string(array.type) or all(same):
             return array, False
     except (pa.ArrowException, OverflowError):
         pass
-    texts = [
-        repr(value) if isinstance(value, WrittenFloat) else None if value is None else json.dumps(value)
-        for value in values
-    ]
-    return pa.array(texts, pa.string()), True
+    texts = (repr(value) if isinstance(value, WrittenFloat) else json.dumps(value) for value in values)
+    return pa.array([None if text == "null" else text for text in texts], pa.string()), True
 
 
 def decode(texts: Iterable[str | None], number: Callable[[str], float] = float) -> list[Any]:
@@ -119,7 +117,6 @@ def _reads_wrong(kind: pa.DataType) -> bool:
 
 
 def _value(value: Any, kind: pa.DataType) -> Any:
-    import numpy as np
     import pyarrow as pa
 
     if value is None:
@@ -127,7 +124,7 @@ def _value(value: Any, kind: pa.DataType) -> Any:
     if isinstance(kind, pa.JsonType):
         return json.loads(value)
     if pa.types.is_float16(kind) or pa.types.is_float32(kind):
-        return float(str((np.float16 if pa.types.is_float16(kind) else np.float32)(value)))
+        return float(str(kind.to_pandas_dtype()(value)))
     if pa.types.is_struct(kind):
         return {field.name: _value(value[field.name], field.type) for field in kind}
     if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
