@@ -160,12 +160,32 @@ def test_numbers_and_dates_of_arrow_are_answers(tmp_path: Path, values: pa.Array
     assert list(_given(datasets.Dataset(table), tmp_path)["answer"]) == [answer]
 
 
+@pytest.mark.parametrize(
+    ("value", "kind", "found"),
+    [
+        ([("a", 0.1)], pa.map_(pa.string(), pa.float32()), [["a", 0.1]]),
+        (
+            {"at": datetime.datetime(2026, 1, 2, 3, 4), "score": 0.1},
+            pa.struct([("at", pa.timestamp("ns")), ("score", pa.float32())]),
+            {"at": "2026-01-02 03:04:00", "score": 0.1},
+        ),
+    ],
+)
+def test_narrow_floats_beside_what_json_lacks(tmp_path: Path, value: Any, kind: pa.DataType, found: Any) -> None:
+    table = pa.table({"prompt": ["q"], "answer": ["1"], "meta": pa.array([value], kind)})
+    parquet.write_table(table, tmp_path / "rows.parquet")
+    assert load_file(tmp_path / "rows.parquet", test_size=0).train[0]["meta"] == found
+
+
 def test_narrow_floats_are_their_text_wherever_they_stand(tmp_path: Path) -> None:
     kind = pa.struct([("scores", pa.list_(pa.float32())), ("truth", pa.float32())])
     rows = {"prompt": ["a"], "meta": pa.array([{"scores": [0.1, None, 2.0], "truth": 0.7}], kind)}
     parquet.write_table(pa.table(rows), tmp_path / "rows.parquet")
     found = load_file(tmp_path / "rows.parquet", test_size=0, answer_column="meta.truth").train[0]
     assert (found["answer"], found["meta"]) == ("0.7", {"scores": [0.1, None, 2.0], "truth": 0.7})
+    mixed = pa.array([{"image": b"x", "size": 0.5}], pa.struct([("image", pa.binary()), ("size", pa.float32())]))
+    parquet.write_table(pa.table({"prompt": ["a"], "answer": ["1"], "meta": mixed}), tmp_path / "bytes.parquet")
+    assert load_file(tmp_path / "bytes.parquet", test_size=0).train[0]["meta"] == {"image": b"x", "size": 0.5}
     frame = pd.DataFrame({"prompt": ["a", "b"], "answer": np.array([0.1, 0.7], dtype=np.float32)})
     assert list(_given(frame, tmp_path)["answer"]) == ["0.1", "0.7"]
     given = [{"prompt": "a", "answer": np.float32(0.1), "scores": np.array([0.1, 2], dtype=np.float32)}]

@@ -13,7 +13,7 @@ from covey.config.groups.dataset import RENAMED, TAKEN_NAMES
 from covey.data.needs import RowNeeds
 from covey.data.prompts import Conversation, PromptBuilder, conversation, prompt_type, question, reply
 from covey.data.table import Table
-from covey.data.written import WrittenFloat, text_of
+from covey.data.written import WrittenFloat, as_text
 from covey.errors import DataError
 from covey.runlog.names import NUM_MODES
 
@@ -251,7 +251,10 @@ def answer_text(value: Any) -> str | None:
         return json.dumps({"numbers": value["numbers"], "target": value["target"]})
     if isinstance(value, Mapping) and value.get("vertices") and isinstance(value.get("given"), Mapping):
         return json.dumps({key: value.get(key) for key in ("vertices", "edges", "given")})
-    return text_of(value)
+    try:
+        return as_text(value)
+    except TypeError:
+        return None
 
 
 _EXTRACTOR_WANTS = {

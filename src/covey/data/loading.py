@@ -81,9 +81,8 @@ def load(
         train, evaluation = task_sets(dataset, seed)
     repeats = [note for name, held_out in evaluation.items() for note in _repeats(train, held_out, name)]
     sets = {name: reading(rows.data, rows.json) for name, rows in evaluation.items()}
-    return LoadedData(
-        reading(train.data, train.json), sets, list(dict.fromkeys([*notes, *repeats])), frozenset(repeats)
-    )
+    notes = list(dict.fromkeys([*notes, *repeats]))
+    return LoadedData(reading(train.data, train.json), sets, notes, frozenset(repeats))
 
 
 def _read(dataset: DatasetConfig, seed: int, notes: list[str], needs: RowNeeds) -> tuple[Prepared, dict[str, Prepared]]:

@@ -28,11 +28,11 @@ class WrittenFloat(float):
         self.text = text
 
 
-def text_of(value: Any) -> str | None:
-    """The text of a decimal number, date or time; None of anything else. A date with a time of midnight is a date."""
+def as_text(value: Any) -> str:
+    """The text of a decimal number, date or time; midnight is left out. Raises a `TypeError` of anything else."""
     if isinstance(value, decimal.Decimal | datetime.date | datetime.time | datetime.timedelta):
         return str(value).removesuffix(" 00:00:00")
-    return None
+    raise TypeError(f"it is of type {type(value).__name__}")
 
 
 def encode(values: Sequence[Any]) -> tuple[Any, bool]:
@@ -50,7 +50,7 @@ def encode(values: Sequence[Any]) -> tuple[Any, bool]:
             return array, False
     except (pa.ArrowException, OverflowError):
         pass
-    texts = (repr(value) if isinstance(value, WrittenFloat) else json.dumps(value) for value in values)
+    texts = (repr(value) if isinstance(value, WrittenFloat) else json.dumps(value, default=as_text) for value in values)
     return pa.array([None if text == "null" else text for text in texts], pa.string()), True
 
 
@@ -63,12 +63,15 @@ def from_arrow(table: pa.Table) -> tuple[pa.Table, frozenset[str]]:
     """A table that others wrote, and its columns of JSON text.
 
     Floats of 16 and 32 bits become those of the text that they stand for (0.1, not 0.10000000149011612), and JSON
-    values, which the datasets library rounds, what their text says.
+    values, which the datasets library rounds, what their text says; but not in a column that JSON could not hold.
     """
     texts = set()
     for at, (name, column) in enumerate(zip(table.column_names, table.columns, strict=True)):
         if _reads_wrong(column.type):
-            array, is_json = encode([_value(value, column.type) for value in column.to_pylist()])
+            try:
+                array, is_json = encode([_value(value, column.type) for value in column.to_pylist()])
+            except TypeError:  # it holds bytes, or times of a nanosecond, too: only Arrow has those
+                continue
             table = table.set_column(at, name, array)
             texts |= {name} if is_json else set()
     return table, frozenset(texts)
@@ -129,4 +132,6 @@ def _value(value: Any, kind: pa.DataType) -> Any:
         return {field.name: _value(value[field.name], field.type) for field in kind}
     if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
         return [_value(item, kind.value_type) for item in value]
+    if pa.types.is_map(kind):
+        return [(key, _value(item, kind.item_type)) for key, item in value]
     return value
