@@ -169,9 +169,12 @@ def test_numbers_and_dates_of_arrow_are_answers(tmp_path: Path, values: pa.Array
             pa.struct([("at", pa.timestamp("ns")), ("score", pa.float32())]),
             {"at": "2026-01-02 03:04:00", "score": 0.1},
         ),
+        ([("a", 1)], pa.map_(pa.string(), pa.int64()), [["a", 1]]),
     ],
 )
-def test_narrow_floats_beside_what_json_lacks(tmp_path: Path, value: Any, kind: pa.DataType, found: Any) -> None:
+def test_maps_and_narrow_floats_beside_what_json_lacks(
+    tmp_path: Path, value: Any, kind: pa.DataType, found: Any
+) -> None:
     table = pa.table({"prompt": ["q"], "answer": ["1"], "meta": pa.array([value], kind)})
     parquet.write_table(table, tmp_path / "rows.parquet")
     assert load_file(tmp_path / "rows.parquet", test_size=0).train[0]["meta"] == found

@@ -62,15 +62,16 @@ def decode(texts: Iterable[str | None], number: Callable[[str], float] = float) 
 def from_arrow(table: pa.Table) -> tuple[pa.Table, frozenset[str]]:
     """A table that others wrote, and its columns of JSON text.
 
-    Floats of 16 and 32 bits become those of the text that they stand for (0.1, not 0.10000000149011612), and JSON
-    values, which the datasets library rounds, what their text says; but not in a column that JSON could not hold.
+    Floats of 16 and 32 bits become those of the text that they stand for (0.1, not 0.10000000149011612), JSON values,
+    which the datasets library rounds, what their text says, and maps lists of pairs; but not beside bytes, say, which
+    JSON could not hold.
     """
     texts = set()
     for at, (name, column) in enumerate(zip(table.column_names, table.columns, strict=True)):
         if _reads_wrong(column.type):
             try:
                 array, is_json = encode([_value(value, column.type) for value in column.to_pylist()])
-            except TypeError:  # it holds bytes, or times of a nanosecond, too: only Arrow has those
+            except TypeError:  # it holds bytes too, say, which only Arrow has
                 continue
             table = table.set_column(at, name, array)
             texts |= {name} if is_json else set()
@@ -116,7 +117,7 @@ def _reads_wrong(kind: pa.DataType) -> bool:
     import pyarrow as pa
 
     narrow = pa.types.is_float16(kind) or pa.types.is_float32(kind) or isinstance(kind, pa.JsonType)
-    return narrow or any(_reads_wrong(kind.field(i).type) for i in range(kind.num_fields))
+    return narrow or pa.types.is_map(kind) or any(_reads_wrong(kind.field(i).type) for i in range(kind.num_fields))
 
 
 def _value(value: Any, kind: pa.DataType) -> Any:

@@ -204,7 +204,7 @@ def _read_parquet(path: Path) -> FileRows:
 
     try:
         arrow, texts = from_arrow(parquet.read_table(path))
-    except (pa.ArrowException, TypeError) as error:
+    except pa.ArrowException as error:
         raise DataError(f"{path} is not a Parquet file that can be read: {one_line(error)}.") from error
     return FileRows(arrow, Origin(str(path), "row", range(1, arrow.num_rows + 1)), texts)
 
