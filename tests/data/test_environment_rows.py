@@ -46,13 +46,13 @@ def test_files_of_a_folder_agree_on_the_columns_of_json(tmp_path: Path) -> None:
     assert exactly(load(tmp_path).train) == repr(ROWS)
 
 
-def test_without_an_environment_nothing_changes(tmp_path: Path) -> None:
+def test_the_same_without_an_environment(tmp_path: Path) -> None:
     rows = [{**row, "prompt": "What?"} for row in ROWS]
     path = write_jsonl(tmp_path / "rows.jsonl", rows)
     plain = data.load(DatasetConfig(path=str(path), test_size=0), 0)
     tools = load(path, EnvironmentConfig(tools=("calculator",)), "the run")
     assert plain.train.to_list() == tools.train.to_list()
-    assert plain.train[1]["mixed"] == '"x"'
+    assert repr(list(plain.train["mixed"])) == repr([row["mixed"] for row in ROWS])
     assert plain.train[0]["answer"] == "5"
 
 

@@ -71,9 +71,10 @@ def test_values_of_other_libraries_become_plain_and_missing_ones_null(tmp_path: 
         ({"train": ROWS, "validation": ROWS}, r"^data has the part 'validation' besides train.*held-out ones test\.$"),
         ({"train": ROWS, "test": [3]}, r"^data\['test'\]\[0\] is of type int"),
         (
-            [*ROWS, {"prompt": "a", "day": datetime.date(2026, 1, 2)}],
-            r"^data\[2\] cannot be written as JSON \(column 'day': it is of type date\)",
+            [*ROWS, {"prompt": "a", "day": {datetime.date(2026, 1, 2)}}],
+            r"^data\[2\] cannot be written as JSON \(column 'day': it is of type set\)",
         ),
+        ([{"prompt": "a", "meta": [{1: "b"}]}], r"\(column 'meta': its key 1 is not text\)"),
         ([{"prompt": "half \ud83d"}], r"^data\[0\] cannot be written as JSON \(column 'prompt': .*surrogates"),
     ],
 )

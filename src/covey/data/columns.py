@@ -13,6 +13,7 @@ from covey.config.groups.dataset import RENAMED, TAKEN_NAMES
 from covey.data.needs import RowNeeds
 from covey.data.prompts import Conversation, PromptBuilder, conversation, prompt_type, question, reply
 from covey.data.table import Table
+from covey.data.written import WrittenFloat, as_text
 from covey.errors import DataError
 from covey.runlog.names import NUM_MODES
 
@@ -99,7 +100,7 @@ def find_columns(table: Table, dataset: DatasetConfig, needs: RowNeeds) -> Colum
         return Columns(prompt, None)
     if dataset.answer_column is None and usual is None and prompt is not None and table.is_conversations(prompt):
         return Columns(prompt, None, replies=True)
-    if optional and (usual is None or usual in table.mixed):
+    if optional and usual is None:
         return Columns(prompt, None)
     return Columns(prompt, _find(table, dataset.answer_column, ANSWER_NAMES, "answer", needs))
 
@@ -215,7 +216,7 @@ def _answers(
     """The answer of every row; None if they have none, and none is required."""
     if columns.answer is None and not columns.replies:
         return None
-    values = table.values(columns.answer or str(columns.prompt))
+    values = table.values(columns.answer or str(columns.prompt), WrittenFloat)
     raw_answers = values if columns.answer else [reply(value) for value in values]
     extract = extractor(extractor_name)
     answers = [None if text is None else extract(text) for text in map(answer_text, raw_answers)]
@@ -238,18 +239,22 @@ def _answers(
 def answer_text(value: Any) -> str | None:
     """A raw answer as text; None if it is not an answer.
 
-    `27.0` becomes `27`, and an object with `numbers` and `target` (a countdown problem) JSON text with these two; so
-    does one with `vertices`, `edges` and `given` (graph_coloring).
+    `27.0` becomes `27`, other numbers, dates and times keep their text, and an object with `numbers` and `target` (a
+    countdown problem) becomes JSON text with these two; so does one with `vertices`, `edges` and `given`
+    (graph_coloring).
     """
     if isinstance(value, bool | int | str):
         return str(value)
     if isinstance(value, float) and value == value:
-        return str(int(value)) if value.is_integer() else str(value)
+        return repr(value).removesuffix(".0")
     if isinstance(value, Mapping) and value.get("numbers") and value.get("target") is not None:
         return json.dumps({"numbers": value["numbers"], "target": value["target"]})
     if isinstance(value, Mapping) and value.get("vertices") and isinstance(value.get("given"), Mapping):
         return json.dumps({key: value.get(key) for key in ("vertices", "edges", "given")})
-    return None
+    try:
+        return as_text(value)
+    except TypeError:
+        return None
 
 
 _EXTRACTOR_WANTS = {
@@ -284,11 +289,6 @@ def _find(table: Table, named: str | None, usual: Sequence[str], what: str, need
         raise DataError(
             f"{table.name} has no column '{column}', which {by}; it has {', '.join(table.columns)}."
             f"{_nearest(table, [column])}"
-        )
-    if column in table.mixed:
-        raise DataError(
-            f"Column '{column}' of {table.name} holds {table.mixed[column]} in different rows, so it cannot be the "
-            f"{what}. Give all rows one type, or name another column with {key}=NAME."
         )
     return column
 
@@ -325,7 +325,7 @@ def _assemble(
         if name not in new and name not in taken:
             columns[name] = values
             kept_json |= {name} & table.json
-        elif name not in new or not _same(name, values, new[name], exact=needs.exact):
+        elif name not in new or not _same(name, table.values(name, WrittenFloat), new[name], exact=needs.exact):
             other = f"{RENAMED}{name}"
             if other in arrow.column_names:
                 notes.append(f"{table.name}: column '{name}' is dropped, because there is already a column '{other}'")
@@ -337,9 +337,8 @@ def _assemble(
     return datasets.Dataset(pa.table(columns)), frozenset(kept_json)
 
 
-def _same(name: str, old: pa.ChunkedArray, new: pa.Array, *, exact: bool) -> bool:
+def _same(name: str, values: list[Any], new: pa.Array, *, exact: bool) -> bool:
     """Whether an original column equals the new one of its name; with `exact`, in its types too."""
-    values = old.to_pylist()
     as_text = name == "answer" and not exact
     return bool((list(map(answer_text, values)) if as_text else values) == new.to_pylist())
 

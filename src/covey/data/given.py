@@ -8,9 +8,11 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from covey.data.written import as_text, from_arrow, reading
 from covey.errors import DataError
 from covey.runlog.files import guard_disk, write_atomically
 
+_NARROW = ("float16", "float32")
 _KEYS = {"train": "dataset.path", "test": "dataset.test_path"}
 _WANTED = (
     "give a list of rows such as {'prompt': '2 + 2', 'answer': '4'}, a mapping of columns to lists, a datasets.Dataset "
@@ -60,13 +62,17 @@ def _lines(data: Any, what: str) -> bytes:
             raise DataError(
                 f"{what}[{number}] is of type {type(row).__name__}, and a row maps columns to values: {_WANTED}."
             )
+        cells = []
         try:
-            lines.append(json.dumps(dict(row), ensure_ascii=False, default=_plain).encode() + b"\n")
+            for column, value in row.items():
+                _check_keys(value)
+                cells.append(json.dumps({column: value}, ensure_ascii=False, default=_plain).encode()[1:-1])
         except (TypeError, ValueError, RecursionError) as error:
             raise DataError(
-                f"{what}[{number}] cannot be written as JSON ({_column(row)}{error}): values are texts, numbers, lists "
-                "and mappings."
+                f"{what}[{number}] cannot be written as JSON (column {column!r}: {error}): values are texts, numbers, "
+                "lists and mappings."
             ) from None
+        lines.append(b"{" + b", ".join(cells) + b"}\n")
     if not lines:
         raise DataError(f"{what} has no rows: {_WANTED}.")
     return b"".join(lines)
@@ -74,9 +80,13 @@ def _lines(data: Any, what: str) -> bytes:
 
 def _rows(data: Any, what: str) -> Iterable[Any]:
     if hasattr(data, "to_dict") and hasattr(data, "notna"):  # a DataFrame, whose missing values are NaN
-        found: list[Any] = data.astype(object).where(data.notna(), None).to_dict("records")
-        return found
-    if isinstance(data, Mapping):
+        narrow = [name for name, kind in data.dtypes.items() if str(kind) in _NARROW]
+        data = data.astype(dict.fromkeys(narrow, str)).astype(dict.fromkeys(narrow, float))
+        data = data.astype(object).where(data.notna(), None).to_dict("records")
+    elif hasattr(data, "set_format") and data.format["type"] != "custom":  # a Dataset
+        arrow, texts = from_arrow(data.with_format("arrow")[:])
+        data = reading(type(data)(arrow), texts)
+    elif isinstance(data, Mapping):
         columns = {name: list(values) for name, values in data.items() if _is_column(values)}
         if len(columns) < len(data) or len({len(values) for values in columns.values()}) != 1:
             raise DataError(f"{what} is a mapping, but not one of columns to lists of one length: {_WANTED}.")
@@ -92,17 +102,19 @@ def _is_column(values: Any) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """A number or array of another library as Python's own."""
+    """A number or array of another library as Python's own; the text of what JSON has not."""
+    if str(getattr(value, "dtype", "")).removeprefix("torch.") in _NARROW:
+        import numpy as np
+
+        return np.asarray(value).astype(str).astype(float).tolist()  # 0.1 of 32 bits is 0.1
     if hasattr(value, "tolist"):
         return value.tolist()
-    raise TypeError(f"it is of type {type(value).__name__}")
+    return as_text(value)
 
 
-def _column(row: Mapping[Any, Any]) -> str:
-    """The first column that JSON cannot hold, for a message."""
-    for name, value in row.items():
-        try:
-            json.dumps(value, ensure_ascii=False, default=_plain).encode()
-        except (TypeError, ValueError, RecursionError):
-            return f"column {name!r}: "
-    return ""
+def _check_keys(value: Any) -> None:
+    """Refuse keys of objects that JSON would make text."""
+    if isinstance(value, Mapping) and (bad := [key for key in value if not isinstance(key, str)]):
+        raise TypeError(f"its key {bad[0]!r} is not text")
+    for inner in value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ():
+        _check_keys(inner)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from covey.config.groups.environment import EnvironmentConfig
 from covey.data.columns import Prepared, beginning, find_columns, prepare
@@ -17,6 +15,7 @@ from covey.data.sources.builtin import task_sets
 from covey.data.sources.episodes import episode_sets
 from covey.data.sources.sources import read_rows
 from covey.data.table import SourceRows, Table
+from covey.data.written import reading
 from covey.runlog.names import set_label
 
 if TYPE_CHECKING:
@@ -60,8 +59,8 @@ def load(
         seed: draws the training problems of a task or environment, and the rows of `train_fraction`. All that is held
             out is drawn with `dataset.seed`; a mixture is blended, and its `test` held out, with its own seed.
         answer_for: what needs gold answers (a reward, say), for messages; None: the rows may lack them.
-        environment: the config group `environment`: with a factory, prompts may be missing, columns keep the types that
-            they have in a file, and without a source there are rows of seeds.
+        environment: the config group `environment`: with a factory, prompts may be missing, and without a source there
+            are rows of seeds.
         benchmark: the benchmark that this is, for messages; None for the data of a run.
 
     Returns:
@@ -81,20 +80,9 @@ def load(
     else:
         train, evaluation = task_sets(dataset, seed)
     repeats = [note for name, held_out in evaluation.items() for note in _repeats(train, held_out, name)]
-    sets = {name: _decoded(rows) for name, rows in evaluation.items()}
-    return LoadedData(_decoded(train), sets, list(dict.fromkeys([*notes, *repeats])), frozenset(repeats))
-
-
-def _decoded(rows: Prepared) -> datasets.Dataset:
-    """The rows, whose columns of JSON text are read as values."""
-    return rows.data.with_transform(partial(_decode, names=rows.json)) if rows.json else rows.data
-
-
-def _decode(batch: dict[str, list[Any]], names: Collection[str]) -> dict[str, list[Any]]:
-    return {
-        name: [None if text is None else json.loads(text) for text in values] if name in names else values
-        for name, values in batch.items()
-    }
+    sets = {name: reading(rows.data, rows.json) for name, rows in evaluation.items()}
+    notes = list(dict.fromkeys([*notes, *repeats]))
+    return LoadedData(reading(train.data, train.json), sets, notes, frozenset(repeats))
 
 
 def _read(dataset: DatasetConfig, seed: int, notes: list[str], needs: RowNeeds) -> tuple[Prepared, dict[str, Prepared]]:

@@ -24,11 +24,11 @@ from covey.data.holdout import rounded_share, split_validation, subsample, test_
 from covey.data.needs import RowNeeds
 from covey.data.sources.sources import read_source
 from covey.data.table import Table
+from covey.data.written import combine
 from covey.errors import DataError
 
 if TYPE_CHECKING:
     import datasets
-    import pyarrow as pa
 
     from covey.config import DatasetConfig, MixtureConfig, MixtureSource
 
@@ -203,7 +203,6 @@ def _prepare(
 ) -> tuple[Prepared, dict[Pick, int]]:
     """Every picked row, once, and the index of each."""
     import datasets
-    import pyarrow as pa
 
     index: dict[Pick, int] = {}
     sets: dict[str, Prepared] = {}
@@ -214,31 +213,34 @@ def _prepare(
             sets[f"{number}: {table.name}"] = prepare(
                 table.select(chosen), dataset, notes, source.answer_extractor, needs=needs
             )
-    arrows = {name: rows.data.with_format("arrow")[:].replace_schema_metadata(None) for name, rows in sets.items()}
+    _check_types(sets)
     try:
-        arrow = pa.concat_tables(arrows.values(), promote_options="permissive")
-    except pa.ArrowException as error:
-        raise DataError(_clash(arrows)) from error
+        arrow, texts = combine([(rows.data.with_format("arrow")[:], rows.json) for rows in sets.values()])
+    except TypeError as error:
+        raise DataError(f"The columns of the datasets of the mixture cannot be combined: {error}.") from error
     places = [f"{table.name}, {table.place(row)}" for table, row in ((tables[n], row) for n, row in index)]
     questions = [question for rows in sets.values() for question in rows.questions]
-    return Prepared(datasets.Dataset(arrow), questions, places.__getitem__), index
+    return Prepared(datasets.Dataset(arrow), questions, places.__getitem__, texts), index
 
 
-def _clash(arrows: Mapping[str, pa.Table]) -> str:
-    """The message for a column whose types differ between the sets."""
+def _check_types(sets: Mapping[str, Prepared]) -> None:
+    """Refuse a column that holds, say, numbers in one set and text in another; lists, objects and values of several
+    kinds are kept as they are."""
     import pyarrow as pa
 
-    for column in dict.fromkeys(name for arrow in arrows.values() for name in arrow.column_names):
-        kinds = {name: arrow.schema.field(column) for name, arrow in arrows.items() if column in arrow.column_names}
+    for column in dict.fromkeys(name for rows in sets.values() for name in rows.data.column_names):
+        there = {name: rows for name, rows in sets.items() if column in rows.data.column_names}
+        kinds = {name: rows.data.data.schema.field(column) for name, rows in there.items()}
+        if any(column in rows.json or pa.types.is_nested(kinds[name].type) for name, rows in there.items()):
+            continue
         try:
             pa.unify_schemas([pa.schema([kind]) for kind in kinds.values()], promote_options="permissive")
-        except pa.ArrowException:
+        except pa.ArrowException as error:
             shown = "; ".join(f"{kind.type} in set {name}" for name, kind in kinds.items())
-            return (
+            raise DataError(
                 f"Column '{column}' is of different types in the datasets of the mixture: {shown}. Leave it out with "
                 "`columns` (a list of the names to keep), or make the types the same."
-            )
-    return "The columns of the datasets of the mixture cannot be combined."
+            ) from error
 
 
 def _note_shares(train: Sequence[Pick], tables: Sequence[Table], notes: list[str]) -> None:

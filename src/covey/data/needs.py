@@ -29,7 +29,7 @@ class RowNeeds:
 
     @property
     def exact(self) -> bool:
-        """Whether every column keeps the types that it has in its file, for the `reset` of an environment."""
+        """Whether an answer that nothing reads is a column like the others, for the `reset` of an environment."""
         return self.environment.factory is not None
 
     @property

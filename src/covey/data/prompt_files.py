@@ -28,7 +28,7 @@ def read_prompts(name: str, column: str | None = None) -> list[dict[str, Any]]:
     path = find_path(name, _KEY)
     if path.suffix.lower() not in READABLE:
         return _lines(path)
-    table, _ = read_files([path], _KEY, exact=True)
+    table = read_files([path], _KEY)
     found = column if column is not None and table.has(column) else usual_column(table, PROMPT_NAMES)
     if found is None:
         raise DataError(

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
+
+from covey.data.written import decode, encode
 
 if TYPE_CHECKING:
     import datasets
@@ -28,12 +29,10 @@ class Table:
 
     data: datasets.Dataset
     origins: tuple[Origin, ...]
-    mixed: Mapping[str, str] = field(default_factory=dict)
-    """Columns that are kept as JSON text because their rows have several kinds, each with the kinds."""
     rows: Sequence[int] | None = None
     """The indices of these rows in the origins; None: all of them."""
     json: frozenset[str] = frozenset()
-    """Columns of JSON text that stands for values which Arrow would change: objects of different keys, say."""
+    """Columns of JSON text, see `covey.data.written`."""
 
     def __len__(self) -> int:
         return len(self.data)
@@ -55,31 +54,31 @@ class Table:
 
         schema = self.data.data.schema
         objects = [entry for entry in schema if pa.types.is_struct(entry.type)]
-        return [f"{entry.name}.{entry.type.field(i).name}" for entry in objects for i in range(entry.type.num_fields)]
+        found = [f"{entry.name}.{entry.type.field(i).name}" for entry in objects for i in range(entry.type.num_fields)]
+        for name in sorted(self.json):
+            keys = dict.fromkeys(key for value in self.values(name) if isinstance(value, dict) for key in value)
+            found += [f"{name}.{key}" for key in keys]
+        return found
 
     def has(self, column: str) -> bool:
         """Whether there is such a column, or such a field of a column (`reward_model.ground_truth`)."""
         return column in self.columns or column in self.inner_columns
 
-    def values(self, column: str) -> list[Any]:
-        """All values of one column, or of one field of a column, as Python objects."""
+    def values(self, column: str, number: Callable[[str], float] = float) -> list[Any]:
+        """All values of one column, or of one field of a column, as Python objects; `number` makes floats of their
+        text in a column of JSON text."""
         if column in self.json:
-            return [None if text is None else json.loads(text) for text in self.data[column]]
+            return decode(self.data[column], number)
         if column in self.columns:
             return list(self.data[column])
         outer = next(name for name in self.columns if column.startswith(name + "."))
         key = column[len(outer) + 1 :]
-        return [None if value is None else value.get(key) for value in self.data[outer]]
+        return [value.get(key) if isinstance(value, dict) else None for value in self.values(outer, number)]
 
     def is_conversations(self, column: str) -> bool:
         """Whether a column holds lists of objects, as messages are."""
-        import pyarrow as pa
-
-        if column not in self.columns:
-            return False
-        kind = self.data.data.schema.field(column).type
-        listed = pa.types.is_list(kind) or pa.types.is_large_list(kind)
-        return bool(listed and pa.types.is_struct(kind.value_type))
+        values = self.values(column) if column in self.columns else []
+        return any(isinstance(value, list) and value and isinstance(value[0], dict) for value in values)
 
     def place(self, index: int) -> str:
         """Where a row was read: `line 7`, after the name of its file when there are several."""
@@ -108,13 +107,10 @@ class Table:
         import pyarrow as pa
 
         arrow: pa.Table = self.data.with_format("arrow")[:]
-        chosen = {
-            new: arrow.column(old) if old in arrow.column_names else pa.array(self.values(old))
-            for old, new in columns.items()
-        }
-        mixed = {new: self.mixed[old] for old, new in columns.items() if old in self.mixed}
-        kept = frozenset(new for old, new in columns.items() if old in self.json)
-        return replace(self, data=datasets.Dataset(pa.table(chosen)), mixed=mixed, json=kept)
+        there = {old: (arrow.column(old), old in self.json) for old in columns if old in arrow.column_names}
+        chosen = {new: there.get(old) or encode(self.values(old)) for old, new in columns.items()}
+        data = datasets.Dataset(pa.table({new: column for new, (column, _) in chosen.items()}))
+        return replace(self, data=data, json=frozenset(new for new, (_, is_json) in chosen.items() if is_json))
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,11 +11,12 @@ import io
 import json
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from covey.data.table import Origin, Table
+from covey.data.written import WrittenFloat, combine, encode, from_arrow
 from covey.errors import DataError, one_line
 
 if TYPE_CHECKING:
@@ -45,51 +46,33 @@ class FileRows:
 
     arrow: pa.Table
     origin: Origin
-    kinds: dict[str, str] = field(default_factory=dict)
-    """Columns of mixed types, see `_to_arrow`."""
     texts: frozenset[str] = frozenset()
-    """Columns of JSON text, see `Table.json`."""
+    """Columns of JSON text, see `covey.data.written`."""
 
 
-def read_files(paths: Iterable[Path], key: str, *, exact: bool = False) -> tuple[Table, list[str]]:
+def read_files(paths: Iterable[Path], key: str) -> Table:
     """Read files as one table.
 
     Args:
         paths: at least one file; its suffix gives the format.
         key: the config key that named them, for errors.
-        exact: keep JSON values that Arrow would change as `Table.json`.
-
-    Returns:
-        The table, and notes for the user about columns that are kept as text.
 
     Raises:
         DataError: a file is missing, empty, of an unknown kind, not readable, or does not fit the others.
     """
     import datasets
-    import pyarrow as pa
 
-    tables, origins, notes = [], [], []
-    mixed: dict[str, str] = {}
-    found = [(path, _read_file(path, key, exact)) for path in paths]
-    texts = frozenset[str]().union(*(rows.texts for _, rows in found))
-    for path, rows in found:
-        tables.append(_in_json(rows.arrow.replace_schema_metadata(None), texts - rows.texts))
-        origins.append(rows.origin)
-        mixed |= {column: kind for column, kind in rows.kinds.items() if kind}
-        notes += [
-            f"column '{column}' of {path} has values of several kinds, so it is kept as text"
-            for column in rows.kinds
-            if column not in texts
-        ]
+    found = [_read_file(path, key) for path in paths]
+    origins = tuple(rows.origin for rows in found)
     try:
-        arrow = pa.concat_tables(tables, promote_options="permissive")
-    except pa.ArrowException as error:
+        arrow, texts = combine([(rows.arrow, rows.texts) for rows in found])
+    except TypeError as error:
         names = ", ".join(str(origin.name) for origin in origins)
         raise DataError(
             f"{key}: the files {names} cannot be combined in one table ({one_line(error)}). Their columns of one name "
-            "must be of one type."
+            "must be of one type, or of values that JSON has."
         ) from error
-    return Table(datasets.Dataset(arrow), tuple(origins), mixed, json=texts), notes
+    return Table(datasets.Dataset(arrow), origins, json=texts)
 
 
 def find_path(text: str, key: str) -> Path:
@@ -143,7 +126,7 @@ def scan_folder(folder: Path, key: str, *, train: str, test: str | None, config:
     return Folder(for_train, for_test, [file for file in rest if file not in for_train])
 
 
-def _read_file(path: Path, key: str, exact: bool) -> FileRows:
+def _read_file(path: Path, key: str) -> FileRows:
     reader = _READERS.get(path.suffix.lower())
     if reader is None:
         raise DataError(
@@ -154,7 +137,7 @@ def _read_file(path: Path, key: str, exact: bool) -> FileRows:
             raise DataError(f"{key}={path}: this is not a file.")
         if path.stat().st_size == 0:
             raise DataError(f"{key}={path}: the file is empty. It must hold at least one problem and its answer.")
-        found = reader(path, exact)
+        found = reader(path)
     except OSError as error:
         raise DataError(f"{key}={path}: the file cannot be read: {one_line(error)}.") from error
     if found.arrow.num_rows == 0:
@@ -162,7 +145,7 @@ def _read_file(path: Path, key: str, exact: bool) -> FileRows:
     return found
 
 
-def _read_jsonl(path: Path, exact: bool) -> FileRows:
+def _read_jsonl(path: Path) -> FileRows:
     rows, numbers = [], []
     with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
@@ -170,11 +153,10 @@ def _read_jsonl(path: Path, exact: bool) -> FileRows:
             if text:
                 rows.append(_as_row(_parse(text, path, number), path, f"line {number}"))
                 numbers.append(number)
-    arrow, kinds, texts = _to_arrow(rows, exact)
-    return FileRows(arrow, Origin(str(path), "line", numbers), kinds, texts)
+    return _from_rows(rows, Origin(str(path), "line", numbers))
 
 
-def _read_json(path: Path, exact: bool) -> FileRows:
+def _read_json(path: Path) -> FileRows:
     """A list of objects; or one object per line, as many tools write it despite the suffix."""
     text = _decode(path.read_bytes(), path, "the file")
     if not text.lstrip().startswith("["):
@@ -183,14 +165,13 @@ def _read_json(path: Path, exact: bool) -> FileRows:
                 f"{path} holds one JSON object, not rows. Write a list of objects ([{{…}}, {{…}}]), or one object per "
                 "line."
             )
-        return _read_jsonl(path, exact)
+        return _read_jsonl(path)
     rows = _parse(text, path, 1)
     checked = [_as_row(row, path, f"item {number}") for number, row in enumerate(rows, start=1)]
-    arrow, kinds, texts = _to_arrow(checked, exact)
-    return FileRows(arrow, Origin(str(path), "item", range(1, len(checked) + 1)), kinds, texts)
+    return _from_rows(checked, Origin(str(path), "item", range(1, len(checked) + 1)))
 
 
-def _read_csv(path: Path, exact: bool) -> FileRows:
+def _read_csv(path: Path) -> FileRows:
     """CSV has no types, so every value stays text: an answer `007` is not 7."""
     import pyarrow as pa
 
@@ -217,18 +198,18 @@ def _read_csv(path: Path, exact: bool) -> FileRows:
     return FileRows(pa.table(columns), Origin(str(path), "line", numbers))
 
 
-def _read_parquet(path: Path, exact: bool) -> FileRows:
+def _read_parquet(path: Path) -> FileRows:
     import pyarrow as pa
     from pyarrow import parquet
 
     try:
-        arrow = parquet.read_table(path)
+        arrow, texts = from_arrow(parquet.read_table(path))
     except pa.ArrowException as error:
         raise DataError(f"{path} is not a Parquet file that can be read: {one_line(error)}.") from error
-    return FileRows(arrow, Origin(str(path), "row", range(1, arrow.num_rows + 1)))
+    return FileRows(arrow, Origin(str(path), "row", range(1, arrow.num_rows + 1)), texts)
 
 
-_READERS: dict[str, Callable[[Path, bool], FileRows]] = {
+_READERS: dict[str, Callable[[Path], FileRows]] = {
     ".jsonl": _read_jsonl,
     ".json": _read_json,
     ".csv": _read_csv,
@@ -250,7 +231,7 @@ def _decode(data: bytes, path: Path, where: str) -> str:
 def _parse(text: str, path: Path, first_line: int) -> Any:
     """The value of a JSON text that begins on `first_line` of the file."""
     try:
-        value = json.loads(text)
+        value = json.loads(text, parse_float=WrittenFloat)
     except (ValueError, RecursionError) as error:
         number, cause = first_line, one_line(error)
         if isinstance(error, json.JSONDecodeError):
@@ -278,47 +259,14 @@ def _as_row(value: Any, path: Path, where: str) -> DataRow:
     return value
 
 
-def _to_arrow(rows: list[DataRow], exact: bool) -> tuple[pa.Table, dict[str, str], frozenset[str]]:
-    """Columns of the rows, in the order of their first appearance; a row without a column has null there.
-
-    A column of mixed types is kept as text. The second value names such columns; for those with lists or objects it
-    gives the mixed kinds, because their text is JSON and cannot be a prompt. With `exact`, columns of which Arrow would
-    change any value are JSON text, and the last value names them.
-    """
+def _from_rows(rows: list[DataRow], origin: Origin) -> FileRows:
+    """Columns of the rows, in the order of their first appearance; a row without a column has null there."""
     import pyarrow as pa
 
     names = dict.fromkeys(name for row in rows for name in row)
-    columns, kinds, texts = {}, {}, set()
-    for name in names:
-        values = [row.get(name) for row in rows]
-        try:
-            columns[name] = pa.array(values)
-            changed = exact and json.dumps(columns[name].to_pylist()) != json.dumps(values)
-        except (pa.ArrowException, OverflowError):
-            nested = any(isinstance(value, dict | list) for value in values)
-            kinds[name] = " and ".join(sorted({_kind(v) for v in values if v is not None})) if nested else ""
-            columns[name] = pa.array([_as_text(value, quoted=nested) for value in values], pa.string())
-            changed = exact
-        if changed:
-            columns[name] = pa.array([_as_text(value, quoted=True) for value in values], pa.string())
-            texts.add(name)
-    return pa.table(columns), kinds, frozenset(texts)
-
-
-def _in_json(arrow: pa.Table, names: Iterable[str]) -> pa.Table:
-    """The table with these columns as JSON text."""
-    import pyarrow as pa
-
-    for name in set(names) & set(arrow.column_names):
-        texts = [_as_text(value, quoted=True) for value in arrow.column(name).to_pylist()]
-        arrow = arrow.set_column(arrow.column_names.index(name), name, pa.array(texts, pa.string()))
-    return arrow
-
-
-def _as_text(value: Any, *, quoted: bool) -> str | None:
-    if value is None or (isinstance(value, str) and not quoted):
-        return value
-    return json.dumps(value, ensure_ascii=False)
+    columns = {name: encode([row.get(name) for row in rows]) for name in names}
+    texts = frozenset(name for name, (_, is_json) in columns.items() if is_json)
+    return FileRows(pa.table({name: column for name, (column, _) in columns.items()}), origin, texts)
 
 
 def _kind(value: Any) -> str:

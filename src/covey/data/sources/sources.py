@@ -24,7 +24,7 @@ def read_rows(dataset: DatasetConfig, notes: list[str], needs: RowNeeds) -> Sour
     Args:
         dataset: which data and which splits of it.
         notes: messages for the user are appended to it.
-        needs: which types the columns keep, and what names the rows, for messages.
+        needs: what names the rows, for messages.
 
     Raises:
         DataError: the data cannot be found or read.
@@ -42,8 +42,8 @@ def read_rows(dataset: DatasetConfig, notes: list[str], needs: RowNeeds) -> Sour
             "training data. Leave test_path out: held-out problems are then taken from dataset.path."
         )
     split = dataset.test_split or "test"
-    key, exact = "dataset.test_path", needs.exact
-    return SourceRows(found.train, _one_split(test_path, key, split, dataset.config, notes, strict=False, exact=exact))
+    test = _one_split(test_path, "dataset.test_path", split, dataset.config, notes, strict=False)
+    return SourceRows(found.train, test)
 
 
 def read_source(source: MixtureSource, key: str, dataset: DatasetConfig, notes: list[str]) -> Table:
@@ -69,11 +69,9 @@ def _locate(text: str, key: str) -> Path:
 
 
 def _local(path: Path, dataset: DatasetConfig, notes: list[str], needs: RowNeeds) -> SourceRows:
-    key, exact = needs.path_key, needs.exact
+    key = needs.path_key
     if not path.is_dir():
-        train, more = read_files([path], key, exact=exact)
-        notes += more
-        return SourceRows(train, None, f"{key} is one file")
+        return SourceRows(read_files([path], key), None, f"{key} is one file")
     if is_saved(path):
         splits, named = load_saved(path, key, dataset.train_split)
         if named:
@@ -84,18 +82,13 @@ def _local(path: Path, dataset: DatasetConfig, notes: list[str], needs: RowNeeds
     test_split = "test" if apart else dataset.test_split
     folder = scan_folder(path, key, train=dataset.train_split, test=test_split, config=dataset.config)
     _note_unread(folder.left_out + (folder.test if apart else []), notes)
-    train, more = read_files(folder.train, key, exact=exact)
-    notes += more
+    train = read_files(folder.train, key)
     if apart or not folder.test:
         return SourceRows(train, None, f"no file in {path} is the test split by its name")
-    test, more = read_files(folder.test, key, exact=exact)
-    notes += more
-    return SourceRows(train, test)
+    return SourceRows(train, read_files(folder.test, key))
 
 
-def _one_split(
-    path: Path, key: str, split: str, config: str | None, notes: list[str], *, strict: bool, exact: bool = False
-) -> Table:
+def _one_split(path: Path, key: str, split: str, config: str | None, notes: list[str], *, strict: bool) -> Table:
     """The rows of a file, or of one split of a folder; without `strict`, a folder's only split may have any name."""
     if path.is_dir() and is_saved(path):
         splits, _ = load_saved(path, key, split)
@@ -106,9 +99,7 @@ def _one_split(
         folder = scan_folder(path, key, train=split, test=None if split == "test" else "test", config=config)
         files = folder.train
         _note_unread(folder.left_out + folder.test, notes)
-    table, more = read_files(files, key, exact=exact)
-    notes += more
-    return table
+    return read_files(files, key)
 
 
 def _note_unread(files: list[Path], notes: list[str]) -> None:

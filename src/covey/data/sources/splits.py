@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from covey.data.table import Origin, SourceRows, Table
+from covey.data.written import from_arrow
 from covey.errors import DataError
 
 if TYPE_CHECKING:
@@ -87,4 +88,8 @@ def choose_split(
         raise DataError(f"{key}={split}: {name} has no such split; it has {', '.join(splits)}.{guess}")
     if len(data) == 0:
         raise DataError(f"{key}={split}: this split of {name} holds no rows.")
-    return Table(data, (Origin(f"{name}, split {split}", "row", range(1, len(data) + 1)),))
+    import datasets
+
+    arrow, texts = from_arrow(data.with_format("arrow")[:])
+    origin = Origin(f"{name}, split {split}", "row", range(1, len(data) + 1))
+    return Table(datasets.Dataset(arrow), (origin,), json=texts)
