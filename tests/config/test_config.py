@@ -151,7 +151,7 @@ def test_removing_a_key_and_open_mappings():
         ("rewards.foo=1", r"The keys of rewards are: rewards\.funcs"),
         ("seed.foo=1", "seed takes a value and holds no keys"),
         ("justaword", "is not an override: write key=value"),
-        ("seed=1,2", r"sweep.*seed=\[\.\.\.\]"),
+        ("seed=1,2", "sweep.*`covey train --multirun` runs them all.*an integer"),
         ("dataset.system_prompt=a(b", "quotes"),
         ("~training.min_p", "which is not set"),
         ("training.max_steps=soon", "must be an integer"),

@@ -78,7 +78,8 @@ def test_rows_of_a_file(tmp_path: Path) -> None:
 
 def test_a_fifth_is_held_out_by_seed_with_a_note(tmp_path: Path) -> None:
     path = write_jsonl(tmp_path / "qa.jsonl", QA)
-    loaded, again, other = (load_file(path, seed) for seed in (0, 0, 1))
+    loaded, again = (load_file(path, seed) for seed in (0, 1))
+    other = data.load(DatasetConfig(path=str(path), seed=1), 0)
     levels = [row["level"] for row in loaded.evaluation["test"]]
     assert len(levels) == 4
     assert [row["level"] for row in loaded.train] == [i for i in range(20) if i not in levels]  # in the file's order
@@ -143,7 +144,9 @@ def test_validation_and_fractions(tmp_path: Path) -> None:
     assert sorted(test + validation + train) == list(range(100))
     assert train == sorted(train)
     assert levels(load_file(path, **keys).evaluation["validation"]) == validation
-    assert levels(load_file(path, seed=1, **keys).evaluation["validation"]) != validation
+    assert levels(load_file(path, seed=1, **keys).evaluation["validation"]) == validation
+    other = data.load(DatasetConfig(path=str(path), seed=1, **keys), 0)  # type: ignore[arg-type]
+    assert levels(other.evaluation["validation"]) != validation
     half = load_file(path, **keys, train_fraction=0.5)
     small = load_file(path, **keys, train_fraction=0.25, max_train_samples=10)
     assert levels(half.evaluation["validation"]) == validation

@@ -222,3 +222,37 @@ def test_the_t_interval_of_a_mean_by_hand() -> None:
     found = t_estimate([1.0, 2.0, 3.0, 6.0])  # mean 3, variance (4 + 1 + 0 + 9) / 3, t(3) = 3.182446
     half = 3.182446 * (14 / 3 / 4) ** 0.5
     assert (found.value, found.low, found.high) == (3.0, pytest.approx(3 - half), pytest.approx(3 + half))
+
+
+GAME = "dataset: {task: null%s}\nrewards: {funcs: []}\nenvironment: {factory: number_guess}\n"
+
+
+def test_runs_of_other_seeds_are_paired_and_other_held_out_problems_are_not(tmp_path: Path) -> None:
+    """Of an environment the start belongs to the problem. An older run's config means its `seed`."""
+    configs = {
+        "one": "defaults: []\nseed: 1\n" + GAME % ", seed: 0",
+        "two": "defaults: []\nseed: 2\n" + GAME % ", seed: 0",
+        "other": "defaults: []\nseed: 1\n" + GAME % ", seed: 2",
+        "older": "defaults: []\nseed: 2\n" + GAME % "",
+    }
+    runs = {name: _run(tmp_path / name, config) for name, config in configs.items()}
+    assert compare_runs(runs["one"], runs["two"])[0].found is not None
+    assert compare_runs(runs["other"], runs["older"])[0].found is not None
+    for name in ("other", "older"):
+        (result,) = compare_runs(runs["two"], runs[name])
+        assert result.found is None
+        assert result.reason.startswith("the problems differ. Their seeds differ (dataset.seed=0 and 2): give ")
+
+
+def test_the_hint_of_an_older_evaluation_has_its_seed(tmp_path: Path) -> None:
+    pair = [tmp_path / name for name in ("new", "older")]
+    for folder, data in zip(pair, ({"seed": 0}, {}), strict=True):
+        folder.mkdir()
+        known = {"problems": 1, "problems_fingerprint": folder.name, **data}
+        settings = {"format": 1, "name": "test", "seed": 7919 + 3, "num_samples": 1, "data": known}
+        (folder / "settings.json").write_text(json.dumps(settings))
+        (folder / "summary.json").write_text('{"format": 1, "metrics": {"reward": {}}}')
+        (folder / "completions.jsonl").write_text(json.dumps({"problem": 0, "prompt": folder.name}) + "\n")
+    hint = r"Their seeds differ \(dataset\.seed=0 and 3\): give `covey eval` one dataset\.seed=N for both"
+    with pytest.raises(NotComparableError, match=hint):
+        compare_evaluations(*map(read_stored, pair))

@@ -166,6 +166,7 @@ def test_the_accelerate_config_has_the_number_of_processes(
     flags = options(command[: command.index("covey.cli.process")])
     assert flags == {
         "--config_file": "logs/r/accelerate.yaml",
+        "--log_dir": "logs/r/torch",
         "--num_processes": str(max(gpus, 1) if gpus else 2),
         "--num_machines": "1",
         "--machine_rank": "0",

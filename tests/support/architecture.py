@@ -16,6 +16,7 @@ from pathlib import Path
 
 LAYERS = {
     "_version": 0,
+    "advice": 0,
     "errors": 0,
     "hub": 0,
     "log_once": 0,
@@ -45,6 +46,7 @@ LAYERS = {
 
 WITHOUT_TORCH = {
     "_version",
+    "advice",
     "errors",
     "hub",
     "log_once",

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import io
+import json
 import os
+import re
+import shlex
 import shutil
+import sys
 from pathlib import Path
 
+import pytest
 from rich.console import Console
 
+from commands import TINY
+from covey.cli.main import main, parse
 from covey.config import compose
 from covey.runlog import RunDirectory
 from covey.training.end_of_run import end_run
@@ -45,3 +52,29 @@ def test_a_stopped_run_of_a_launcher_names_the_launchers_command(tmp_path: Path)
     text = console.export_text()
     assert "with a checkpoint. Reason: SIGTERM. To resume from it: covey launch r.yaml run_name=r\n" in text
     assert "covey train" not in text
+
+
+@pytest.mark.slow
+def test_what_a_run_advises_works(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each command as it is printed, in a folder whose name needs quotes, with a grader that is not the implied one."""
+    monkeypatch.chdir(tmp_path)
+    words = ["train", *TINY, "output_dir=two words", "evaluation.grader=accuracy", "evaluation.num_samples=2"]
+    advised = {}
+    for name in ("first", "second"):
+        assert main([*words, f"run_name={name}"]) == 0
+        output = capsys.readouterr().out
+        advised[name] = [shlex.split(line)[1:] for line in re.findall(r"^.*\b(covey \w+ .*)$", output, re.MULTILINE)]
+    assert [[one[0] for one in commands] for commands in advised.values()] == [
+        ["view", "chat", "eval"],
+        ["view", "chat", "compare"],
+    ]
+    monkeypatch.setattr(sys, "stdin", io.StringIO("1 + 1 =\n"))
+    for view, *others in advised.values():
+        assert parse(view).folder == "two words"
+        for command in others:
+            assert main(command) == 0, command
+    settings = json.loads(next(Path("two words/first/evaluation").glob("*/settings.json")).read_text())
+    assert (settings["grader"], settings["num_samples"]) == ("accuracy", 2)
+    assert settings["sampling"]["temperature"] == 0

@@ -298,6 +298,11 @@ def value_of(config: Config, key: str) -> Any:
     return value
 
 
+def agreed(question: str) -> bool:
+    """Ask at the terminal."""
+    return input(f"{question} [y/N] ").strip().lower() in ("y", "yes")
+
+
 def default_name(recipe: str | Path | None, configs: Sequence[Config]) -> str:
     """A run's or sweep's name: timestamp and recipe, or without one model and data, where all configs agree."""
     models = {Path(config.model.name).name for config in configs}

@@ -14,6 +14,7 @@ from contextvars import ContextVar
 from pathlib import PurePath
 from typing import IO, Any
 
+from covey.cli.streams import screen
 from covey.config.secrets import redact_value
 from covey.runlog.files import writable
 
@@ -40,7 +41,7 @@ def json_alone(wanted: bool = True) -> Iterator[None]:
             own = False
         if own:
             out.flush()
-            out = stack.enter_context(os.fdopen(os.dup(1), "w", encoding="utf-8"))
+            out = stack.enter_context(screen(os.dup(1), None, closefd=True))
             os.dup2(2, 1)
             stack.callback(os.dup2, out.fileno(), 1)
         stack.enter_context(redirect_stdout(sys.stderr))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import difflib
 import logging
-import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -14,6 +13,7 @@ from covey._version import __version__
 from covey.cli import config_arguments
 from covey.cli.json_output import json_alone
 from covey.cli.main_process import is_main, process_label, skip_unless_main, wait_for_main
+from covey.cli.streams import lost_output, protect_streams
 from covey.config.secrets import redact, redact_words
 from covey.errors import ConfigError, CoveyError, EndedElsewhereError, printable
 
@@ -87,6 +87,7 @@ class _Printable(logging.Formatter):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code."""
+    protect_streams()
     if logging.lastResort is not None:  # prints the warnings of commands that set up no log
         logging.lastResort.setFormatter(_Printable())
     try:
@@ -96,7 +97,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         if words[0] not in _MULTI_PROCESS and skip_unless_main(words[0]):
             return 0
         with json_alone(getattr(arguments, "as_json", False)):
-            return int(arguments.run(arguments))
+            code = int(arguments.run(arguments))
+        if code == 0 and (lost := lost_output()) is not None:
+            raise CoveyError(f"Part of the output could not be written: {lost.strerror}. All else was done.")
+        return code
     except EndedElsewhereError as error:
         return error.exit_code
     except CoveyError as error:
@@ -104,9 +108,6 @@ def main(argv: Sequence[str] | None = None) -> int:
             wait_for_main()
         print(f"covey: {process_label()}{redact(str(error))}", file=sys.stderr)
         return error.exit_code
-    except BrokenPipeError:  # the reader of the output is gone (`covey config | head`)
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
     except KeyboardInterrupt:
         if is_main():
             print("covey: interrupted.", file=sys.stderr)

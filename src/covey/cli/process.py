@@ -6,48 +6,17 @@ on SIGUSR2; and it survives the loss of its terminal, so that it can write a che
 
 from __future__ import annotations
 
-import contextlib
-import errno
 import faulthandler
 import json
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import IO, Any
 
+from covey.cli.streams import protect_streams
 from covey.launch.progress import FINISH_FILE, STACKS_FILE
 from covey.runlog.files import write_atomically
-
-_HANGUP = (errno.EIO, errno.EPIPE)
-
-
-class HangupSafeStream:
-    """An output stream that ignores writes once its terminal or pipe is gone."""
-
-    def __init__(self, stream: IO[str]) -> None:
-        self._stream = stream
-
-    def write(self, text: str) -> int:
-        with self._ignore_hangup():
-            self._stream.write(text)
-        return len(text)
-
-    def flush(self) -> None:
-        with self._ignore_hangup():
-            self._stream.flush()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
-
-    @contextlib.contextmanager
-    def _ignore_hangup(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            if error.errno not in _HANGUP:
-                raise
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -67,7 +36,7 @@ def supervised(command: Callable[[], int]) -> int:
     The environment variables `FINISH_FILE` and `STACKS_FILE` name the files that it writes for the launcher.
     """
     rank = os.environ.get("RANK", "0")
-    sys.stdout, sys.stderr = HangupSafeStream(sys.stdout), HangupSafeStream(sys.stderr)
+    protect_streams()
     if path := os.environ.get(STACKS_FILE):
         stacks = Path(path.format(rank=rank)).open("a", encoding="utf-8")  # noqa: SIM115 (open as long as the process)
         faulthandler.register(signal.SIGUSR2, stacks)

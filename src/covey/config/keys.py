@@ -94,12 +94,24 @@ def check_known(key: str) -> None:
     group, _, name = key.rpartition(".")
     if group == "training" and name in OWNED_ELSEWHERE:
         raise BadKeyError(key, f" is not read: {OWNED_ELSEWHERE[name]}.")
-    near = did_you_mean(nearest(key)) or _keys_of(group)
-    raise BadKeyError(key, f" is not a key that Covey knows.{near}")
+    keys = [known for known in kinds() if known.rpartition(".")[0] == group and group]
+    listed = f" The keys of {group} are: {', '.join(keys)}." if 0 < len(keys) <= 20 else ""
+    raise BadKeyError(key, f" is not a key that Covey knows.{did_you_mean(nearest(key)) or listed}")
+
+
+_SHORT = {
+    **{"lr": "training.learning_rate", **dict.fromkeys(("epochs", "epoch", "n_epochs"), "training.num_train_epochs")},
+    **dict.fromkeys(("batch_size", "batch", "bs"), "training.per_device_train_batch_size"),
+    **dict.fromkeys(("n", "group_size"), "training.num_generations"),
+    **dict.fromkeys(("max_tokens", "max_new_tokens", "max_length"), "training.max_completion_length"),
+}
+"""Names of keys that they resemble less than others."""
 
 
 def nearest(key: str) -> list[str]:
     """Up to three known keys most similar to this one, with or without its group."""
+    if key in _SHORT:
+        return [_SHORT[key]]
     key = key[:_LONGEST]
     group, _, last = key.rpartition(".")
     scored = []
@@ -116,12 +128,6 @@ def nearest(key: str) -> list[str]:
 def did_you_mean(names: list[str]) -> str:
     """A sentence that suggests these names; empty when there are none."""
     return f" Did you mean {' or '.join(names)}?" if names else ""
-
-
-def _keys_of(group: str) -> str:
-    """A sentence that lists the keys of a group, if it is small."""
-    keys = [key for key in kinds() if key.rpartition(".")[0] == group and group]
-    return f" The keys of {group} are: {', '.join(keys)}." if 0 < len(keys) <= 20 else ""
 
 
 def _similarity(a: str, b: str) -> float:

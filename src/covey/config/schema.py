@@ -40,7 +40,7 @@ class Config(Group):
     output_dir: str = "out"
     """Folder that holds the run directories."""
     seed: int = option(0, low=0)
-    """Seed of the data order, the sampling and every other random draw."""
+    """Seed of every random draw (training problems, their order, the sampling, …) but those of `dataset.seed`."""
     resume: str | bool = "auto"
     """`auto` resumes from the newest checkpoint of the same config, if there is one; `true` requires one, and accepts
     other values of the config; `false` rejects an existing run; or the path of a checkpoint."""
@@ -120,7 +120,7 @@ class Config(Group):
                 "model.reasoning_vocab_size",
                 f"={self.model.reasoning_vocab_size} with training.vllm_mode=server: the server must start with the "
                 "expanded model, which the run has not written yet. Write it first (covey expand-vocab MODEL FOLDER "
-                "--size …), and use model.name=FOLDER without model.reasoning_vocab_size; or set "
+                "--size N), and use model.name=FOLDER without model.reasoning_vocab_size; or set "
                 "training.vllm_mode=colocate.",
             )
 

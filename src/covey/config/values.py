@@ -294,5 +294,7 @@ def _hint(value: Any, found: list[str]) -> str:
         return f" If you mean the string, put it in quotes: '{show(value)}'."
     of_one = int if "tuple[int, ...]" in found else str
     if isinstance(value, of_one) and any(member.startswith(("list", "tuple")) for member in found):
+        if isinstance(value, str) and value.startswith("["):
+            return f" For a list, leave out the quotes around {show(value)}."
         return f" For a list of one, write [{show(value)}]."
     return ""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from covey.errors import DataError
@@ -47,13 +46,13 @@ def test_rows(rows: int, dataset: DatasetConfig, name: str) -> int:
     return _some(rows, dataset.test_fraction, "dataset.test_fraction", name)
 
 
-def split_validation(rows: int, dataset: DatasetConfig, seed: int, name: str) -> tuple[list[int], list[int]]:
-    """Indices that stay for training, in their own order, and those held out for validation. Raises a `DataError` if
-    `dataset.validation_fraction` leaves one of the two empty."""
+def split_validation(rows: int, dataset: DatasetConfig, name: str) -> tuple[list[int], list[int]]:
+    """Indices that stay for training, in their own order, and those held out for validation, drawn with `dataset.seed`.
+    Raises a `DataError` if `dataset.validation_fraction` leaves one of the two empty."""
     if not dataset.validation_fraction:
         return list(range(rows)), []
     count = _some(rows, dataset.validation_fraction, "dataset.validation_fraction", name)
-    drawn = shuffled(rows, seed, "validation")[:count]
+    drawn = shuffled(rows, dataset.seed, "validation")[:count]
     chosen = set(drawn)
     return [i for i in range(rows) if i not in chosen], drawn
 
@@ -86,12 +85,6 @@ def rows_to_read(wanted: int, dataset: DatasetConfig, *, cut_test: bool) -> int:
     elif cut_test:
         rows += dataset.test_size
     return math.ceil(rows - 1e-9)
-
-
-def without_duplicates(train: Sequence[str], held_out: Sequence[str]) -> list[int]:
-    """Indices of training questions that are not also held out."""
-    known = set(held_out)
-    return [i for i, question in enumerate(train) if question not in known]
 
 
 def _some(rows: int, share: float, key: str, name: str) -> int:

@@ -57,8 +57,8 @@ def load(
 
     Args:
         dataset: the config group `dataset`. `path` takes precedence over `id` and `task`.
-        seed: draws the problems of a built-in task, and the held-out rows of other data. A mixture is blended with its
-            own seed.
+        seed: draws the training problems of a task or environment, and the rows of `train_fraction`. All that is held
+            out is drawn with `dataset.seed`; a mixture is blended, and its `test` held out, with its own seed.
         answer_for: what needs gold answers (a reward, say), for messages; None: the rows may lack them.
         environment: the config group `environment`: with a factory, prompts may be missing, columns keep the types that
             they have in a file, and without a source there are rows of seeds.
@@ -100,8 +100,8 @@ def _decode(batch: dict[str, list[Any]], names: Collection[str]) -> dict[str, li
 def _read(dataset: DatasetConfig, seed: int, notes: list[str], needs: RowNeeds) -> tuple[Prepared, dict[str, Prepared]]:
     source = read_rows(dataset, notes, needs)
     find_columns(source.train, dataset, needs)  # checked first: wrong columns are the likelier mistake
-    train, test = _hold_out_test(source, dataset, seed, notes)
-    stay, chosen = split_validation(len(train), dataset, seed, train.name)
+    train, test = _hold_out_test(source, dataset, notes)
+    stay, chosen = split_validation(len(train), dataset, train.name)
     kept = subsample(len(stay), dataset, seed, train.name)
     wanted = train if len(kept) == len(train) else train.select([stay[i] for i in kept])
     prepared = prepare(wanted, dataset, notes, needs=needs)
@@ -113,10 +113,8 @@ def _read(dataset: DatasetConfig, seed: int, notes: list[str], needs: RowNeeds) 
     return prepared, evaluation
 
 
-def _hold_out_test(
-    source: SourceRows, dataset: DatasetConfig, seed: int, notes: list[str]
-) -> tuple[Table, Table | None]:
-    """Training rows in their own order, and the held-out rows in an order drawn from the seed."""
+def _hold_out_test(source: SourceRows, dataset: DatasetConfig, notes: list[str]) -> tuple[Table, Table | None]:
+    """Training rows in their own order, and the held-out rows in an order drawn from `dataset.seed`."""
     if source.test is not None:
         if dataset.test_fraction is not None:
             notes.append(
@@ -125,12 +123,12 @@ def _hold_out_test(
             )
         if dataset.test_size == 0:
             return source.train, None
-        return source.train, source.test.select(shuffled(len(source.test), seed)[: dataset.test_size])
+        return source.train, source.test.select(shuffled(len(source.test), dataset.seed)[: dataset.test_size])
     rows = len(source.train)
     count = test_rows(rows, dataset, source.train.name)
     if count == 0:
         return source.train, None
-    drawn = shuffled(rows, seed)[:count]
+    drawn = shuffled(rows, dataset.seed)[:count]
     chosen = set(drawn)
     notes.append(
         f"{count} of the {rows} rows of {source.train.name} are held out for evaluation, because {source.why_no_test}"

@@ -52,7 +52,7 @@ def blend(dataset: DatasetConfig, seed: int, notes: list[str], needs: RowNeeds) 
 
     Args:
         dataset: the mixture, and how rows are prepared and held out.
-        seed: draws the validation rows and those of `train_fraction`; the rest uses `dataset.mixture.seed`.
+        seed: draws the rows of `train_fraction`; `validation` has `dataset.seed`, the rest `dataset.mixture.seed`.
         notes: messages for the user are appended to it.
         needs: of the run, see `find_columns`.
 
@@ -100,7 +100,7 @@ def make_plan(sizes: Sequence[int], names: Sequence[str], dataset: DatasetConfig
         pool += [(number, row) for row in _kept(size, weight, mixture, names[number])]
     pool = [pool[i] for i in _permuted(len(pool), mixture.seed)]
     rest, test = _hold_out_test(pool, dataset)
-    stay, chosen = split_validation(len(rest), dataset, seed, _NAME)
+    stay, chosen = split_validation(len(rest), dataset, _NAME)
     validation = [rest[i] for i in chosen]
     train = [rest[i] for i in stay]
     if mixture.weights == "share" and any(weight is not None for weight in weights):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property
 from typing import Any
@@ -12,10 +13,12 @@ from transformers.utils import get_json_schema
 
 from covey.environments.templates import parse, prepare
 from covey.errors import EnvironmentSetupError, one_line
+from covey.model.prompts import without_special_tokens
 
 Message = dict[str, Any]
 Tools = Sequence[Callable[..., Any]]
 
+_MARKUP = re.compile(r"<[^<>\s]+>|\[[A-Z_]+\]")
 _CALL_ID = "call{:05d}"
 """Nine letters and digits, which every template takes as the id of a call."""
 
@@ -78,6 +81,28 @@ class ToolChat:
             tools: functions that the model may call, which give the types of the arguments.
         """
         return parse(self.tokenizer, list(ids), list(prefix), self._schemas(tools))
+
+    def is_malformed(self, ids: Sequence[int], message: Message) -> bool:
+        """Whether a turn has the markup of a tool call, and none could be parsed from it.
+
+        Args:
+            ids: the tokens of the turn.
+            message: what `parse` made of them.
+        """
+        text = str(self.tokenizer.decode(list(ids))).strip()
+        if message.get("tool_calls"):
+            return False
+        if self._call_markup:
+            return any(mark in text for mark in self._call_markup)
+        return text.startswith("{") and '"name"' in text  # Llama writes a call as JSON alone
+
+    @cached_property
+    def _call_markup(self) -> set[str]:
+        """What the template writes around a call, and not around an answer."""
+        turn, _ = self._shape([_result("first")], self._style)
+        answer = [turn[0], {"role": "assistant", "content": "answer"}]
+        called, plain = (_MARKUP.findall(self._apply(one, None, tokenize=False)) for one in (turn, answer))
+        return {*called} - {*plain}
 
     def suffix_ids(
         self, turn_ids: Sequence[int], tool_messages: Sequence[Message], tools: Tools | None = None
@@ -188,7 +213,8 @@ class ToolChat:
         more |= {**self.chat_template_kwargs, "chat_template": self.chat_template, "return_dict": False}
         schemas = self._schemas(tools)
         try:
-            return self.tokenizer.apply_chat_template(list(messages), tools=schemas, tokenize=tokenize, **more)
+            shown = without_special_tokens(self.tokenizer, list(messages))
+            return self.tokenizer.apply_chat_template(shown, tools=schemas, tokenize=tokenize, **more)
         except (TemplateError, TypeError) as error:
             roles = ", ".join(message["role"] for message in messages)
             raise EnvironmentSetupError(

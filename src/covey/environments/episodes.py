@@ -21,6 +21,9 @@ Generate = Callable[[list[list[int]], list[int]], tuple[list[list[int]], list[li
 their log-probabilities, if the engine gives them."""
 
 
+_MALFORMED = str({"error": "The tool call could not be parsed: write it in the format of tool calls."})
+
+
 @dataclass
 class Episode:
     """One conversation of the model with its tools."""
@@ -48,6 +51,8 @@ class Episode:
     """Tool calls."""
     failures: int = 0
     """Calls that failed: of an unknown tool, with wrong arguments, or the tool raised."""
+    malformed: int = 0
+    """Turns with a tool call that could not be parsed."""
     seconds: float = 0.0
     """In the environment and tools; see `settle`."""
     ended: Ended | None = None
@@ -118,6 +123,8 @@ class Limits:
     """Most turns of the model; None for no limit."""
     max_length: int | None = None
     """Most tokens with the prompt, of the model's context; None for no limit."""
+    reports_malformed: bool = False
+    """Whether an episode goes on after a call that cannot be parsed."""
 
     def left(self, episode: Episode) -> int:
         """Tokens that an episode may still take."""
@@ -199,6 +206,7 @@ def run_episodes(
     run_async: RunAsync = run_coroutines,
     largest: Callable[[int], int] = int,
     watch: Callable[[], None] = lambda: None,
+    reports_malformed: bool = False,
 ) -> None:
     """Run episodes to their end; each is updated in place. Their tools run at once, their turns in one batch.
 
@@ -212,8 +220,9 @@ def run_episodes(
         run_async: runs `async` tools that are no proxies.
         largest: the largest of this number over all processes that must call `generate` equally often.
         watch: called after each turn and after its calls, to show them.
+        reports_malformed: whether the model is told of a call that cannot be parsed; else that turn is its answer.
     """
-    limits = Limits(max_completion_length, max_turns, max_length)
+    limits = Limits(max_completion_length, max_turns, max_length, reports_malformed)
     new = [one for one in episodes if one.ended is None and not one.turns]
     _generate_turns(new, chat, generate, limits, largest)
     watch()
@@ -244,8 +253,12 @@ def _calls(episode: Episode, chat: ToolChat, limits: Limits) -> bool:
     """Whether an episode goes on, with the calls of its last turn; else it has ended."""
     if episode.ended is not None:
         return False
-    if not (episode.turn_length and episode.completion[-1].get("tool_calls")):
-        ended = bool(episode.turn_length) and episode.ids[-1] in chat.stop_token_ids
+    ended = bool(episode.turn_length) and episode.ids[-1] in chat.stop_token_ids
+    turn = episode.ids[len(episode.ids) - episode.turn_length :]
+    malformed = ended and bool(episode.tools) and chat.is_malformed(turn, episode.completion[-1])
+    episode.malformed += malformed
+    called = bool(episode.turn_length and episode.completion[-1].get("tool_calls"))
+    if not called and not (malformed and limits.reports_malformed):
         episode.ended = "answered" if ended else "truncated"
     elif limits.max_turns is not None and episode.turns >= limits.max_turns:
         episode.ended = "max_turns"
@@ -254,7 +267,10 @@ def _calls(episode: Episode, chat: ToolChat, limits: Limits) -> bool:
 
 def _call_tools(episodes: Sequence[Episode], run_async: RunAsync) -> None:
     """Call what the last turns ask for, and add the results to the conversations."""
-    begun = [begin_calls(one.completion[-1]["tool_calls"], one.tools, run_async) for one in episodes]
+    for one in [one for one in episodes if not one.completion[-1].get("tool_calls")]:
+        one.completion.append({"role": "tool", "name": next(iter(one.tools)), "content": _MALFORMED})
+    calling = [one.completion[-1].get("tool_calls") or [] for one in episodes]
+    begun = [begin_calls(calls, one.tools, run_async) for calls, one in zip(calling, episodes, strict=True)]
     for episode, results in zip(episodes, begun, strict=True):
         finish_calls(results)
         episode.calls += len(results)

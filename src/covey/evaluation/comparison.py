@@ -11,8 +11,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from covey.advice import command
 from covey.errors import CoveyError, RunDirectoryError
 from covey.evaluation.completions.modes import values_at_k
+from covey.evaluation.grading import SEED_OFFSET
 from covey.evaluation.metrics import credit
 from covey.evaluation.paired import Comparison, compare, holm
 from covey.evaluation.stored import evaluations_of, read_stored
@@ -160,16 +162,17 @@ def newest_in_common(runs: Sequence[Path], wanted: str | None) -> list[StoredEva
     Raises:
         RunDirectoryError: a run holds none, or they have none in common.
     """
-    held = {run: newest_evaluations(run) for run in runs}
+    if not (held := {run: newest_evaluations(run) for run in runs}):
+        return []
     for run, found in held.items():
         if not found:
             raise RunDirectoryError(
                 f"{run} is neither an evaluation (it has no settings.json) nor a run directory with one in its "
-                f"evaluation/ that is finished. Make one with: covey eval {run}"
+                f"evaluation/ that is finished. Make one with: {command('eval {run}', run=run)}"
             )
     for of_training in (False, True):
         named = [{name: path for (kind, name), path in found.items() if kind == of_training} for found in held.values()]
-        in_all = [name for name in (named[0] if named else {}) if all(name in one for one in named)]
+        in_all = [name for name in (named[0]) if all(name in one for one in named)]
         common = {name: read_stored(named[0][name]) for name in in_all}
         if wanted is not None and len(runs) == 1:
             common = {name: one for name, one in common.items() if one.settings["name"] == wanted}
@@ -181,8 +184,6 @@ def newest_in_common(runs: Sequence[Path], wanted: str | None) -> list[StoredEva
                 key=lambda name: (sets[name] != names.HARD_SET, of_training and sets[name] == names.TEST_SET),
             )
             return [common[newest], *(read_stored(one[newest]) for one in named[1:])]
-    if not runs:
-        return []
     has = "; ".join(f"{run}: {', '.join(one.name for one in evaluations_of(run))}" for run in runs)
     raise RunDirectoryError(f"These runs have no evaluation in common ({has}). Name the evaluation folders.")
 
@@ -345,13 +346,15 @@ def _sampled_differently(first: Mapping[str, Any], second: Mapping[str, Any]) ->
 
 
 def _seeds(one: Mapping[str, Any], two: Mapping[str, Any]) -> str:
-    """A hint when the seeds may have made the problems differ."""
-    seeds = one.get("seed"), two.get("seed")
-    same_count = _lookup(one, ("data", "problems")) == _lookup(two, ("data", "problems"))
-    same_problems = _lookup(one, _SAME["the problems"]) == _lookup(two, _SAME["the problems"])
-    if None in seeds or seeds[0] == seeds[1] or not same_count or same_problems:
+    """A hint when the seeds of held-out problems may have made these differ; older versions drew them with `seed`."""
+    seeds = [(side.get("data") or {}).get("seed", side.get("seed", 0) - SEED_OFFSET) for side in (one, two)]
+    same = [_lookup(one, keys) == _lookup(two, keys) for keys in (("data", "problems"), _SAME["the problems"])]
+    if seeds[0] == seeds[1] or same != [True, False]:
         return ""
-    return " Their seeds differ, and the seed draws held-out problems: give `covey eval` one seed=N for both."
+    return (
+        f" Their seeds differ (dataset.seed={seeds[0]} and {seeds[1]}): give `covey eval` one dataset.seed=N for both, "
+        "unless they are rows of the training data, where another seed holds out what was trained on."
+    )
 
 
 def _which_problems(first: StoredEvaluation, other: StoredEvaluation) -> str:

@@ -20,6 +20,7 @@ from covey.errors import ConfigError, RunDirectoryError
 from covey.evaluation.benchmarks import benchmark, named
 from covey.evaluation.completions.graded import GradedCompletion
 from covey.evaluation.grading import (
+    SEED_OFFSET,
     HeldOutGrader,
     answer_asked_by,
     check_columns_for,
@@ -257,6 +258,7 @@ def _evaluate_set(
             num_samples=settings.num_samples,
             batch_size=settings.batch_size,
             seed=described["seed"],
+            start=config.dataset.seed + SEED_OFFSET,
             grade=HeldOutGrader(config, setup.runner, part.grader, part.rewarded, TrainerState()),
             tags=tags,
             prompt_prefix=thinking_prefix(setup.tokenizer, prompts_of(part.rows)[0], tags.think, template),

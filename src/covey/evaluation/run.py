@@ -112,6 +112,7 @@ def evaluate(
     num_samples: int = 1,
     batch_size: int,
     seed: int,
+    start: int | None = None,
     grade: GradeBatch | None = None,
     tags: Tags | None = None,
     prompt_prefix: str = "",
@@ -134,6 +135,7 @@ def evaluate(
         engine: samples the completions, `batch_size` at a time.
         tokenizer: of its model.
         problems: rows with `prompt` (conversation or string), and with what `grade` reads.
+        start: seed of the environments' starts; None takes `seed`.
         grade: grades completions against their rows, and rewards them; None compares the last answer tag with the
             row's `answer`, numbers by value.
         tags: the tags of a well-formed completion; None means `<think>` and `<answer>`.
@@ -164,7 +166,7 @@ def evaluate(
         if playing is None:
             more: dict[str, Any] = {"chat_template_kwargs": chat_template_kwargs, "vocab_size": vocab_size}
             return generate(engine, tokenizer, [row["prompt"] for row in rows], sampling, seed=seed_of_batch, **more)
-        starts = [start_seed(seed, problem) for problem, _, _ in batch]
+        starts = [start_seed(seed if start is None else start, problem) for problem, _, _ in batch]
         more = {"vocab_size": vocab_size} | ({"largest": lambda count: max(shard.gather(count))} if together else {})
         return playing.sample(engine, rows, sampling, seed=seed_of_batch, starts=starts, **more)
 
@@ -317,8 +319,8 @@ def engine_of(
     if target.adapter is not None or settings.load_in_4bit or settings.load_in_8bit:
         raise ConfigError(
             f"evaluation.engine={name} needs merged, unquantised weights, and {target.label} has adapters or weights "
-            "that are quantised on loading. Merge them with `covey export` and evaluate that folder, or use "
-            "evaluation.engine=local."
+            "that are quantised on loading. Merge them (covey export RUN FOLDER) and evaluate that folder, or "
+            "use evaluation.engine=local."
         )
     return make_engine(
         name,

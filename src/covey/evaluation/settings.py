@@ -47,7 +47,8 @@ def describe_data(config: Config, environment: EnvironmentConfig, rows: Dataset,
     messages = [] if isinstance(prompts[0], str) else prompts[0]
     return {
         "problems": len(rows),
-        "problems_fingerprint": problems_digest(problems, others, environment_seed(config.seed, environment)),
+        "seed": config.dataset.seed,
+        "problems_fingerprint": problems_digest(problems, others, environment_seed(config.dataset.seed, environment)),
         "prompts_fingerprint": digest((render(tokenizer, prompt, template),) for prompt in prompts),
         "system_prompt": next((str(one["content"]) for one in messages if one["role"] == "system"), None),
         "chat_template_kwargs": dict(template),

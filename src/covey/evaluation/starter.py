@@ -10,6 +10,7 @@ from datasets import Dataset
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from covey import data
+from covey.advice import command
 from covey.answers import Outcome
 from covey.config import Config, load
 from covey.data.sources.arithmetic import Difficulty, take
@@ -233,7 +234,8 @@ class TaskFigures:
 
     def card(self, settings: ColdStart, parameters: int) -> str:
         """The model card, in the hub's format."""
-        task, words = self.config.dataset.task, " ".join(["", *self.words])
+        task = self.config.dataset.task
+        again = command("starter FOLDER --task {task} --seed {seed}", *self.words, task=task, seed=settings.seed)
         rows = "\n".join(f"| {' | '.join(row)} |" for row in self._rows())
         return f"""{_FRONT_MATTER.replace("arithmetic", str(task))}
 # Covey starter for {task}
@@ -251,7 +253,7 @@ learned from right answers to training problems, one to each problem, drawn at r
 
 ## Making it again
 
-`covey starter FOLDER --task {task} --seed {settings.seed}{words}`: {_recipe(settings)}
+`{again}`: {_recipe(settings)}
 It is the same on machines whose PyTorch computes alike.
 """
 

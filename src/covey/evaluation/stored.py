@@ -78,7 +78,7 @@ def read_training_evaluation(file: Path) -> StoredEvaluation:
     rewarding = any(item.get(names.SCORE) is not None for item in completions)
     measured = settings_of(config, grader, rewarding=rewarding)
     rows = {item["problem"]: item["row"] for item in completions if "row" in item}
-    seed = environment_seed(config.seed, config.environment)
+    seed = environment_seed(config.dataset.seed, config.environment)
     fingerprint = problems_digest(problems, [rows[problem] for problem in sorted(rows)], seed)
     data = {"problems": len(problems), "problems_fingerprint": fingerprint, **measured["data"]}
     model = {"id": f"{run.root.name} at step {named[1]}"}
@@ -129,6 +129,7 @@ def settings_of(config: Config, grader: str | None, *, rewarding: bool = False) 
     return {
         "seed": config.seed + SEED_OFFSET,
         "data": {
+            "seed": config.dataset.seed,
             "system_prompt": config.dataset.system_prompt,
             "chat_template_kwargs": dict(config.training.chat_template_kwargs or {}),
             "chat_template": config.model.chat_template,

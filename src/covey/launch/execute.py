@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import secrets
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -18,7 +19,7 @@ from covey.errors import ConfigError
 from covey.launch.checks import check_plan
 from covey.launch.console import LaunchConsole
 from covey.launch.machine import LaunchError, Machine, Place
-from covey.launch.plan import SERVER, TRAINER, LaunchPlan, Ports, make_plan
+from covey.launch.plan import SERVER, TORCH_LOGS, TRAINER, LaunchPlan, Ports, make_plan
 from covey.launch.plan_yaml import as_text
 from covey.launch.ports import free_port
 from covey.launch.process import become_subreaper
@@ -125,6 +126,7 @@ def _write(config: Config, plan: LaunchPlan) -> None:
     named = dataclasses.replace(config, run_name=plan.run.name)
     for file in plan.logs.glob(STACKS):
         file.unlink(missing_ok=True)
+    shutil.rmtree(plan.logs / TORCH_LOGS, ignore_errors=True)
     if plan.accelerate is not None:
         write_atomically(plan.accelerate_file, yaml.safe_dump(dict(plan.accelerate), sort_keys=False))
     if plan.server is not None and plan.server.is_ours and not plan.key_file.exists():

@@ -281,7 +281,8 @@ def main() -> int:
             signal.signal(number, signal.SIG_IGN)
         return reap_launch(int(control), float(stop_seconds))
     guard: list[Guard] = []
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    ignored = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN  # `nohup`
+    for number in (signal.SIGTERM, signal.SIGINT, *(() if ignored else (signal.SIGHUP,))):
         # A signal to the whole job step or terminal reaches the guard too: it must outlive its process.
         signal.signal(number, lambda *_: guard[0].stop() if guard else os._exit(1))
     if ignore_sigterm == "1":

@@ -26,6 +26,8 @@ from covey.launch.server import Server, placed, server_command
 from covey.runlog.directory import Inside
 
 TRAINER, SERVER = "trainer", "server"
+TORCH_LOGS = "torch"
+"""A folder that torch's launcher would else leave in `TMPDIR` at each start."""
 ACCELERATE = "covey.cli.accelerate"
 """The module that starts several training processes: accelerate's own command."""
 ENTRY = "covey.cli.process"
@@ -302,6 +304,7 @@ def _trainer(plan: LaunchPlan, node: int, layout: _Layout, place: Place, python:
         environment["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"] = str(math.ceil(stop_seconds))
         options = {
             "--config_file": plan.accelerate_file,
+            "--log_dir": plan.logs / TORCH_LOGS,
             "--num_processes": plan.num_processes,
             "--num_machines": layout.train_nodes,
             "--machine_rank": node,

@@ -9,6 +9,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from covey.advice import command
 from covey.config import Config
 from covey.errors import ConfigError
 from covey.launch.machine import LaunchError, Machine
@@ -105,7 +106,8 @@ def check_starter_job(config: Config, machine: Machine, environ: Mapping[str, st
     kept = ("--nodes", "--gres", "--cpus-per-task", "--mem", "--time", "--exclusive")
     options = " ".join(option for option in job_options(config, "run", gpus) if option.startswith(kept))
     has = "4 CPUs and 8 GB, which is what training.sh asks for, for the starter"
-    more = f"`sbatch {options} training.sh …`, or `covey launch … --slurm launch.gpus={gpus}` (launch.slurm.*)"
+    again = command("launch … --slurm launch.gpus={n}", n=gpus)
+    more = f"`sbatch {options} training.sh …`, or `{again}` (launch.slurm.*)"
     if machine.gpus:
         return f"This Slurm job has only {has}. Should model.name={name} need more: {more}."
     raise LaunchError(

@@ -112,11 +112,12 @@ class Supervisor:
 
     @contextmanager
     def _listening(self) -> Iterator[None]:
-        before = [signal.signal(number, self._on_signal) for number in _STOPS]
+        kept = {signal.SIGHUP} if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN else set()  # `nohup`
+        before = {number: signal.signal(number, self._on_signal) for number in _STOPS if number not in kept}
         try:
             yield
         finally:
-            for number, handler in zip(_STOPS, before, strict=True):
+            for number, handler in before.items():
                 signal.signal(number, handler)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:

@@ -155,7 +155,8 @@ def merge(model: PeftModel) -> PreTrainedModel:
         if not is_head and not torch.equal(weights, merged.get_parameter(source)):
             raise ModelError(
                 f"The adapters cannot be merged: {name} and {source} share their weights in this architecture, but "
-                "have different adapters. Keep these as they are: model.lora.merge=false, covey export --adapters."
+                "have different adapters. Keep these as they are: model.lora.merge=false, "
+                "covey export RUN FOLDER --adapters."
             )
     return merged
 

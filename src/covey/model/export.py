@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from covey.errors import ModelError
 from covey.model.adapters import merge
 from covey.model.loading import all_eos_ids, has_reasoning_tokens, quiet_weights, source_options
-from covey.runlog.files import guard_disk
+from covey.runlog.files import guard_disk, rename
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -151,7 +151,7 @@ def _atomic_folder(out: Path) -> Iterator[Path]:
         yield temporary
         if out.exists():
             shutil.rmtree(out)
-        temporary.rename(out)
+        rename(temporary, out)
 
 
 def set_end_and_pad_tokens(model: Any, tokenizer: Any) -> None:

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from covey.advice import command
 from covey.errors import ModelError
 from covey.hub import check_connection_once
 from covey.model import kaggle
@@ -218,7 +219,8 @@ def _check_folder(name: str, folder: Path) -> None:
     if (folder / "adapter_config.json").is_file() and not (folder / "config.json").is_file():
         raise ModelError(
             f"model.name={name} is a folder of adapters, not of a model. To continue training them: "
-            f"model.name={_base_of(folder)} model.lora.path={name}. To merge the two: covey export {name} FOLDER."
+            f"model.name={_base_of(folder)} model.lora.path={name}. To merge the two: "
+            f"{command('export {adapters} FOLDER', adapters=name)}."
         )
     if not (folder / "config.json").is_file():
         held = ", ".join(sorted(p.name for p in folder.iterdir())[:8]) or "nothing"

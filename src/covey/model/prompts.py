@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import logging
+import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 from covey.errors import ModelError
+from covey.log_once import log_once
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -14,6 +18,12 @@ if TYPE_CHECKING:
 TemplateArguments = Mapping[str, Any] | None
 """Arguments of the chat template besides the messages: `training.chat_template_kwargs`."""
 
+
+logger = logging.getLogger(__name__)
+_JOINER = "\u200d"  # it has no width, and splits what it stands in
+_TAG = re.compile(r"</?\w+>")
+_REASONING = re.compile(r"</?(think|answer)>")
+_known: WeakKeyDictionary[Any, tuple[int, re.Pattern[str] | None]] = WeakKeyDictionary()
 
 _ADVICE = "Set another with model.chat_template, or check training.chat_template_kwargs."
 
@@ -27,6 +37,7 @@ def render(
         return prompt
     more = dict(arguments or {})
     try:
+        prompt = without_special_tokens(tokenizer, prompt)
         text = str(tokenizer.apply_chat_template(prompt, tokenize=False, add_generation_prompt=answering, **more))
     except Exception as error:  # a template is a program, and may fail in any way
         reason = " ".join(str(error).split()) or type(error).__name__
@@ -34,6 +45,49 @@ def render(
     if not text:
         raise ModelError(f"The chat template renders a prompt as an empty text. {_ADVICE}")
     return text
+
+
+def without_special_tokens(tokenizer: Any, content: Any) -> Any:
+    """Messages, or parts of them, whose texts cannot become special tokens, such as those that end or begin a turn.
+
+    A token's text in them gets a zero-width joiner after its first character; everything else stays as it is, as do
+    tags that prompts ask for (`<think>`; `<tool_call>` where it is no special token).
+
+    Args:
+        tokenizer: names the special tokens; other tokens that it adds count too.
+        content: messages, in any nesting of mappings and lists. A prompt that is one text writes its turns itself.
+    """
+    if isinstance(content, str):
+        return content
+    if tokenizer not in _known or _known[tokenizer][0] != len(tokenizer):
+        markers = {*tokenizer.all_special_tokens}
+        for token in tokenizer.added_tokens_decoder.values():
+            markers |= {token.content} if token.special or not _TAG.fullmatch(token.content) else set()
+        found = sorted((one for one in markers if len(one.strip()) > 1 and not _REASONING.fullmatch(one)), key=len)
+        pattern = re.compile("|".join(map(re.escape, reversed(found)))) if found else None
+        _known[tokenizer] = len(tokenizer), pattern
+    pattern = _known[tokenizer][1]
+    return content if pattern is None else _split(pattern, content)
+
+
+def _split(pattern: re.Pattern[str], content: Any) -> Any:
+    if isinstance(content, str):
+        before = content
+        while pattern.search(content):
+            content = pattern.sub(lambda found: f"{found[0][0]}{_JOINER}{found[0][1:]}", content)
+        if content is not before:
+            text = "The text of special tokens in messages or results is split, so that the model reads it as text."
+            log_once(logger, text, key="special tokens")
+        return content
+    if isinstance(content, Mapping):
+        return {key: _split(pattern, value) for key, value in content.items()}
+    if not isinstance(content, list | tuple):
+        return content
+    parts = [_split(pattern, part) for part in content]
+    texts = [part["text"] for part in parts if isinstance(part, Mapping) and isinstance(part.get("text"), str)]
+    if pattern.search("".join(texts)):  # templates join the blocks of a message
+        parts = [{**part, "text": f"{part['text']}{_JOINER}"} if "text" in part else part for part in parts]
+    return parts
 
 
 def thinking_prefix(

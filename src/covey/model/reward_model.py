@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from covey.config.groups.rewards import RewardModelConfig, RewardsConfig
 from covey.errors import ModelError, one_line
 from covey.hub import check_connection_once
+from covey.model.prompts import without_special_tokens
 from covey.rewards.registry import MODEL_PREFIX
 
 if TYPE_CHECKING:
@@ -85,7 +86,8 @@ class RewardModel:
         if isinstance(prompt, str):
             return f"{prompt}{completion}"
         try:
-            return str(self._loaded[1].apply_chat_template([*prompt, *completion], tokenize=False))
+            messages = without_special_tokens(self._loaded[1], [*prompt, *completion])
+            return str(self._loaded[1].apply_chat_template(messages, tokenize=False))
         except Exception as error:  # a template is a program, and may fail in any way
             raise ModelError(
                 f"The chat template of the reward model {self._name} cannot render a conversation: {one_line(error)}. "

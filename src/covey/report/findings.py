@@ -287,7 +287,8 @@ def reasoning_tokens(run: Evidence) -> Finding | None:
         return Finding("note", "Reasoning tokens: no effect beyond chance", gap["text"], text)
     if gap["difference"] > 0:
         return Finding("good", "Reasoning tokens help", gap["text"], text)
-    return Finding("warn", "Reasoning tokens cost", gap["text"], f"{text} `covey export --fold` removes them.")
+    text += " `covey export RUN FOLDER --fold` removes them."
+    return Finding("warn", "Reasoning tokens cost", gap["text"], text)
 
 
 RULES: tuple[Rule, ...] = (

@@ -10,6 +10,7 @@ from typing import Any
 
 import yaml
 
+from covey.config.compose.derived_values import with_held_out_seed
 from covey.config.yaml_limits import FAST_LOADER, check_yaml
 from covey.errors import RunDirectoryError
 from covey.evaluation.grading import ENVIRONMENT, grader_of_rewards
@@ -149,7 +150,7 @@ def read_run(root: Path) -> RunRecord:
     return RunRecord(
         run,
         root.absolute().name,
-        read_mapping(run.config),
+        with_held_out_seed(read_mapping(run.config)),
         read_mapping(run.environment),
         rows,
         read_mapping(run.summary),

@@ -12,6 +12,7 @@ from typing import Any
 
 import yaml
 
+from covey.advice import command
 from covey.evaluation.estimators import Estimate
 from covey.evaluation.figures import ends_text, markdown_table, value_text
 from covey.report.charts.panels import set_label
@@ -164,9 +165,10 @@ def _usage(name: str, revision: str | None, base: str, adapters: bool, dataset: 
         "output = model.generate(**inputs, max_new_tokens=512)\n"
         'print(tokenizer.decode(output[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True))\n'
         "```\n",
-        f"`covey eval {name} model.revision={revision}` evaluates it.\n"
+        f"`{command('eval {model} model.revision={revision}', model=name, revision=revision)}` evaluates it.\n"
         if revision
-        else f"`covey eval {name}` evaluates it; `covey chat {name}` starts a chat with it.\n",
+        else f"`{command('eval {model}', model=name)}` evaluates it; `{command('chat {model}', model=name)}` starts a "
+        "chat with it.\n",
     ]
 
 

@@ -54,7 +54,7 @@ def write_report(root: Path, target: Path | None = None) -> Path:
 
 def write_page(target: Path, page: str) -> None:
     """Write a page atomically. Raises a `RunDirectoryError` if it cannot be written."""
-    with guard_disk(target.name, target.absolute().parent, elsewhere="name another file with `covey report … --out`"):
+    with guard_disk(target.name, target.absolute().parent, elsewhere="name a file with `covey report … --out FILE`"):
         write_atomically(target, page)
 
 

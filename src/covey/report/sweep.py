@@ -131,8 +131,7 @@ def read_results(directory: SweepDirectory, sweep: Sweep) -> list[JobResult]:
 def pool_seeds(sweep: Sweep, results: Sequence[JobResult]) -> list[SeedsResult]:
     """The finished jobs averaged over the seeds, the best first; empty if the seed was not swept.
 
-    The interval covers the variation between seeds. The finite number of held-out problems counts only through what it
-    adds to that variation.
+    The interval covers the variation between seeds, on the held-out problems of `dataset.seed`, which are the same.
     """
     if SEED not in sweep.keys:
         return []

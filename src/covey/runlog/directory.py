@@ -9,7 +9,6 @@ import json
 import logging
 import os
 import shutil
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,12 +18,12 @@ from typing import Any
 from covey.errors import CoveyError, RunDirectoryError
 from covey.runlog.checkpoint import CHECKPOINT_NAME, is_complete, unmark
 from covey.runlog.environment import RUN_FORMAT, describe_environment
-from covey.runlog.files import check_writable, guard_disk, read_json, write_atomically
+from covey.runlog.files import check_writable, guard_disk, read_json, rename, write_atomically
+from covey.runlog.locks import DeletedError, in_use, is_open_at, take_lock
 
 _WAIT = "Wait until that run is done, stop it, or choose another run_name."
 _BESIDES = ("tags.json", "settings.json", "completions.jsonl", "summary.json", "vocabulary.*")
 """What Covey writes into the folder of a run or an evaluation, besides what a new run replaces."""
-_PATIENCE = 0.1  # seconds: `is_locked` in another process holds the lock for a moment
 
 logger = logging.getLogger(__name__)
 
@@ -137,7 +136,7 @@ class RunDirectory:
                     step,
                 )
                 return
-            temporary.replace(self.best_model)
+            rename(temporary, self.best_model)
 
     def guard(self, what: str) -> contextlib.AbstractContextManager[None]:
         """`guard_disk` for this run: its message names the checkpoint from which the run would resume."""
@@ -202,32 +201,44 @@ class RunDirectory:
             RunDirectoryError: another process holds the lock, the folder cannot be created, or it was deleted while
                 it was written to.
         """
-        with contextlib.ExitStack() as stack:
-            with self.guard(what):
-                for folder in self._missing_folders():
-                    stack.callback(_remove_if_empty, folder)
-                try:
-                    self.root.mkdir(parents=True, exist_ok=True)
-                except (FileNotFoundError, FileExistsError) as error:  # a file system of the kernel, a dangling link
-                    raise RunDirectoryError(
-                        f"{self.root} cannot be made: {error.strerror}. Set output_dir to another place."
-                    ) from error
-                descriptor = _take_lock(self._lock, instead)
+        with self.guard(what), contextlib.ExitStack() as stack:
+            for folder in self._missing_folders():
+                stack.callback(_remove_if_empty, folder)
+            try:
+                self.root.mkdir(parents=True, exist_ok=True)
+            except (FileNotFoundError, FileExistsError) as error:  # a file system of the kernel, a dangling link
+                raise RunDirectoryError(
+                    f"{self.root} cannot be made: {error.strerror}. Set output_dir to another place."
+                ) from error
+            descriptor = take_lock(self._lock, instead)
             stack.callback(os.close, descriptor)
             try:
                 yield
-            except CoveyError:
-                raise
             except Exception as error:
-                if _is_open_at(descriptor, self._lock):
+                seen = isinstance(error, DeletedError)
+                mine = is_open_at(descriptor, self._lock)
+                records = not seen and (not isinstance(error, FileNotFoundError) or self.metrics.exists())
+                records = records or self.config.exists() or bool(self.complete_checkpoints())
+                if (mine and records) or (isinstance(error, CoveyError) and not seen):
                     raise
+                if not records and (mine or not self.is_locked()) and self.root.exists():
+                    self.clear()  # what was still written into the deleted folder would be in a new run's way
                 raise RunDirectoryError(
                     f"{self.root} was deleted or moved while {what} was being written there, so it was stopped. Move "
                     "it back to resume, or start again."
                 ) from error
             finally:
-                if _is_open_at(descriptor, self._lock):
+                if is_open_at(descriptor, self._lock):
                     self._lock.unlink()  # before it is released, so that nobody locks a deleted file
+
+    def refuse_deleted(self) -> None:
+        """Stop a run, which holds the lock, before it writes into a folder that was deleted or moved meanwhile.
+
+        Raises:
+            DeletedError: the folder, or all that was in it, is gone; `lock` explains it.
+        """
+        if not (self._lock.exists() and (self.config.exists() or self.metrics.exists())):
+            raise DeletedError(f"{self.root} was deleted or moved.")
 
     def check_place(self) -> None:
         """Check that a run can be written here. Changes nothing.
@@ -253,7 +264,7 @@ class RunDirectory:
             RunDirectoryError: a process is writing here.
         """
         if self.is_locked():
-            raise _in_use(self.root, _WAIT)
+            raise in_use(self.root, _WAIT)
 
     def is_locked(self) -> bool:
         """Whether a process is writing here, as far as the file system can tell."""
@@ -291,7 +302,7 @@ class RunDirectory:
         part = self.final_model.with_name(f"{self.final_model.name}.part")
         if self.final_model.is_dir():  # atomic: half of it must not be taken for a model
             _delete(part)
-            self.final_model.rename(part)
+            rename(self.final_model, part)
         folders = (self.completions, part, self.evaluation, self.rollouts, self.code)
         files = (self.environment, self.metrics, self.schedule, self.report, self.curves, self.log, self.summary)
         logs = (*self.root.glob("train.process-*.log"), *self.root.glob("train*.log.1"))
@@ -345,36 +356,6 @@ class RunDirectory:
         )
 
 
-def _take_lock(path: Path, instead: str) -> int:
-    until = time.monotonic() + _PATIENCE
-    while True:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-        except FileNotFoundError:  # the previous holder has just removed the folder
-            continue
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if _is_open_at(descriptor, path):
-                return descriptor
-            os.close(descriptor)  # the previous holder has just deleted it: try a new file
-        except BlockingIOError:
-            os.close(descriptor)
-            if time.monotonic() >= until:
-                raise _in_use(path.parent, instead) from None
-            time.sleep(_PATIENCE / 10)
-        except OSError as error:
-            if error.errno not in (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS):
-                os.close(descriptor)
-                raise
-            logger.warning("The file system of %s has no locks: make sure that no two runs write there.", path.parent)
-            return descriptor
-
-
-def _in_use(folder: Path, instead: str) -> RunDirectoryError:
-    return RunDirectoryError(f"{folder} is being written by another process. {instead}")
-
-
 def _delete(path: Path) -> None:
     """Delete a file, a folder or a link, if there is one; what a link leads to stays."""
     if path.is_dir() and not path.is_symlink():
@@ -386,10 +367,3 @@ def _delete(path: Path) -> None:
 def _remove_if_empty(folder: Path) -> None:
     with contextlib.suppress(OSError):
         folder.rmdir()
-
-
-def _is_open_at(descriptor: int, path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(descriptor), path.stat())
-    except FileNotFoundError:
-        return False

@@ -1,4 +1,4 @@
-"""Atomic file writes, and clear errors for full or read-only disks."""
+"""Atomic file writes, and clear errors for full, read-only or failing disks."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import os
 import resource
 import shutil
 import stat
+import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -17,18 +18,30 @@ from covey.errors import RunDirectoryError
 
 _FULL = {errno.ENOSPC: "the disk is full", errno.EDQUOT: "the disk quota is used up"}
 _TOO_LARGE = {errno.EFBIG: "a file would grow larger than is allowed (`ulimit -f`, or the limit of the file system)"}
+_BROKEN = {
+    errno.EIO: "the disk or the connection to it reports an error",
+    errno.ESTALE: "the server of this network file system has lost the file",
+    errno.ETIMEDOUT: "the server of this network file system does not answer",
+    errno.EBUSY: "the file system says that it is busy",
+}
+_RENAME_AGAIN = 0.5  # seconds
 _FORBIDDEN = {
     errno.EROFS: "the file system is read-only",
     errno.EACCES: "there is no permission to write there",
     errno.EPERM: "there is no permission to write there",
 }
 
-# Libraries with their own writers report disk errors only as text. The last two are messages of torch's zip writer.
+# Libraries with their own writers report disk errors only as text (`os error`: Rust's). The last two are messages of
+# torch's zip writer.
 _MESSAGES = {
     "No space left on device": errno.ENOSPC,
     "Disk quota exceeded": errno.EDQUOT,
     "Read-only file system": errno.EROFS,
     "File too large": errno.EFBIG,
+    "Input/output error": errno.EIO,
+    "Stale file handle": errno.ESTALE,
+    "(os error 110)": errno.ETIMEDOUT,
+    "(os error 16)": errno.EBUSY,
     "PytorchStreamWriter failed writing file": errno.ENOSPC,
     "inline_container.cc": errno.ENOSPC,
 }
@@ -98,11 +111,30 @@ def write_atomically(path: Path, content: str | bytes) -> None:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        temporary.replace(path)
+        rename(temporary, path)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
     sync(path.parent)
+
+
+def rename(old: Path, new: Path) -> None:
+    """Rename a file or folder, over a file or an empty folder that is there. Every atomic write ends here.
+
+    After a passing fault of the file system it is tried once more. Over NFS the first try may have succeeded although
+    its answer was lost.
+    """
+    try:
+        old.replace(new)
+    except OSError as error:
+        if error.errno not in _BROKEN:
+            raise
+        time.sleep(_RENAME_AGAIN)
+        try:
+            old.replace(new)
+        except FileNotFoundError:
+            if not os.path.lexists(new) or os.path.lexists(old):
+                raise
 
 
 def json_line(value: Mapping[str, Any]) -> str:
@@ -135,7 +167,7 @@ def guard_disk(
     *,
     elsewhere: str | None = None,
 ) -> Iterator[None]:
-    """Turn errors of a full or read-only disk into one clear paragraph; other errors pass.
+    """Turn errors of a full, read-only or failing disk into one clear paragraph; other errors pass.
 
     Args:
         what: what is being written, for the message ("checkpoint-50").
@@ -144,7 +176,7 @@ def guard_disk(
         elsewhere: how to write it to another place, if that is not set by `output_dir`.
 
     Raises:
-        RunDirectoryError: the disk is full, the quota is used up, or writing is not allowed.
+        RunDirectoryError: the disk is full or fails, the quota is used up, or writing is not allowed.
     """
     try:
         yield
@@ -170,7 +202,7 @@ def free_bytes(directory: Path) -> int:
 
 
 def _disk_errno(error: Exception, directory: Path) -> int | None:
-    if isinstance(error, OSError) and error.errno in _FULL | _TOO_LARGE | _FORBIDDEN:
+    if isinstance(error, OSError) and error.errno in _FULL | _TOO_LARGE | _BROKEN | _FORBIDDEN:
         return error.errno
     text = str(error)
     code = next((code for message, code in _MESSAGES.items() if message in text), None)
@@ -191,6 +223,8 @@ def _explain(what: str, directory: Path, code: int, checkpoint: Path | None, els
         again += f": it resumes from {checkpoint.name}"
     if code in _FULL:
         cause, fix = f"{_FULL[code]} ({_free_space(directory)} free)", "free some space"
+    elif code in _BROKEN:
+        cause, fix = f"{_BROKEN[code]} ({os.strerror(code)})", "wait until that place works again"
     elif code in _TOO_LARGE:
         cause, fix = _TOO_LARGE[code], "raise that limit"
     else:

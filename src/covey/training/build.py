@@ -24,6 +24,7 @@ from covey.model.export import set_end_and_pad_tokens
 from covey.model.loading import own_generation_config, own_sampling
 from covey.model.reasoning_vocab.token_map import MAP_FILE
 from covey.runlog.directory import RunDirectory
+from covey.runlog.files import rename
 from covey.training.asynchronous.settings import Asynchronous
 from covey.training.preflight.trackers import trackers
 from covey.training.replaced import all_replaced
@@ -385,4 +386,4 @@ def save_final_model(trainer: GRPOTrainer, run: RunDirectory, *, merge: bool, wa
     wait()
     if trainer.args.should_save:
         shutil.rmtree(run.final_model, ignore_errors=True)
-        partial.rename(run.final_model)
+        rename(partial, run.final_model)

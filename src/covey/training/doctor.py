@@ -5,14 +5,16 @@ from __future__ import annotations
 import dataclasses
 import os
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, closing, nullcontext
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from covey.config import Config, TrainingConfig
 from covey.config.groups.mesh import Mesh, check_mesh
+from covey.config.named_code import SKIPPED, without
 from covey.errors import CoveyError
 from covey.runlog.directory import RunDirectory
 from covey.runlog.overlap import measured_rounds
@@ -35,6 +37,7 @@ def examine(
     show_prompt: Callable[[str], None] = lambda text: None,
     naming_places: Callable[[], AbstractContextManager[None]] = nullcontext,
     progress: Callable[[str], None] = lambda text: None,
+    not_run: Mapping[str, Collection[str]] = MappingProxyType({}),
 ) -> Iterator[PreflightFinding]:
     """Run every check that needs no training; yields findings as they are made.
 
@@ -44,7 +47,13 @@ def examine(
         show_prompt: called once with a rendered prompt.
         naming_places: see `Examination`.
         progress: see `Examination`.
+        not_run: code that the config names and that may not run, by key.
     """
+    for key, names in not_run.items():
+        what = SKIPPED[key if key in SKIPPED else "environment"]
+        result = f"skipped, as {key} names {', '.join(names)}, which is not run without --yes: {what}"
+        yield PreflightFinding(Mark.NOTE, "skipped", result)
+    config = without(config, not_run)
     run = RunDirectory(Path(config.output_dir) / (config.run_name or _UNNAMED))
     yield from _examine_mesh(config, processes)
     if hardware is not None and (found := advise(config, hardware)) is not None:
@@ -60,6 +69,7 @@ def examine(
         progress=progress,
         show_prompt=show_prompt,
         plays=True,
+        left_out=not_run,
     )
     with environment_kept(*ACCELERATE), closing(examination):
         for finding in examination:

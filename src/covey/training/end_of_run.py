@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import shlex
-from pathlib import Path
+from contextlib import suppress
 from typing import Any
 
+from covey.advice import command
 from covey.config import Config
 from covey.errors import CoveyError
 from covey.evaluation.comparison import compare_evaluations, newest_in_common
@@ -80,56 +80,42 @@ def _needs_more_words(config: Config) -> bool:
 
 
 def _resume(config: Config, run: RunDirectory) -> str:
-    words = ["train", "--config", str(run.config), f"output_dir={config.output_dir}", f"run_name={run.root.name}"]
-    several = os.environ.get("WORLD_SIZE", "1") != "1"
-    return f"{'accelerate launch … -m covey' if several else 'covey'} {shlex.join(words)}"
+    places = {"config": run.config, "folder": config.output_dir, "name": run.root.name}
+    again = command("train --config {config} output_dir={folder} run_name={name}", **places)
+    return f"accelerate launch … -m {again}" if os.environ.get("WORLD_SIZE", "1") != "1" else again
 
 
 def _next(result: RunResult, config: Config, resume: str | None) -> list[Command]:
     """Three commands to go on with."""
     run = result.run
-    name = str(run.root)
-    view = "see every run", _command("view", str(run.root.parent))
+    view = "see every run", command("view {folder}", folder=run.root.parent)
     if not result.finished:
-        newest = _command("eval", name, "--checkpoint", str(result.step))
+        newest = command("eval {run} --checkpoint {step}", run=run.root, step=result.step)
         return [("resume", resume or _resume(config, run)), view, ("evaluate it so far", newest)]
     other = _comparable(run)
     third = (
-        ("evaluate, greedily", _command("eval", name, "evaluation=greedy"))
+        ("evaluate, greedily", command("eval {run} evaluation=greedy", run=run.root))
         if other is None
-        else ("compare with the run before", _command("compare", str(other.root), name))
+        else ("compare with the run before", command("compare {first} {run}", first=other.root, run=run.root))
     )
-    return [view, ("talk to the model", _command("chat", name)), third]
-
-
-def _command(*words: str) -> str:
-    return shlex.join(["covey", *words])
+    return [view, ("talk to the model", command("chat {run}", run=run.root)), third]
 
 
 def _comparable(run: RunDirectory) -> RunDirectory | None:
     """The newest other finished run in the same folder on the same data with which `covey compare` compares it."""
     try:
-        summaries = sorted(run.root.parent.glob("*/summary.json"), key=_changed_at, reverse=True)
+        finished = run.root.parent.glob("*/summary.json")
+        summaries = sorted(finished, key=lambda path: path.stat().st_mtime, reverse=True)
         mine = read_mapping(run.config).get("dataset")
         others = [RunDirectory(summary.parent) for summary in summaries if summary.parent != run.root][:_LOOKED_AT]
-        same = (
-            other for other in others if not has_failed(other) and read_mapping(other.config).get("dataset") == mine
-        )
-        return next((other for other in same if _compares(other, run)), None)
+        for other in others:
+            if not has_failed(other) and read_mapping(other.config).get("dataset") == mine:
+                with suppress(CoveyError):  # such as other graders
+                    compare_evaluations(*newest_in_common([other.root, run.root], None))
+                    return other
     except (OSError, CoveyError):  # it is only an advice
-        return None
-
-
-def _compares(other: RunDirectory, run: RunDirectory) -> bool:
-    try:
-        compare_evaluations(*newest_in_common([other.root, run.root], None))
-    except CoveyError:  # such as other graders
-        return False
-    return True
-
-
-def _changed_at(path: Path) -> float:
-    return path.stat().st_mtime
+        pass
+    return None
 
 
 _LOOKED_AT = 5

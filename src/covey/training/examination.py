@@ -12,7 +12,7 @@ server, which may not be up yet.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
@@ -92,6 +92,8 @@ class Examination:
     """Whether a scripted episode with the environment and tools is played and timed."""
     output: Path | None = None
     """The file to append what environments print to; None: standard error."""
+    left_out: Collection[str] = ()
+    """Keys whose code the config lacks, as it may not run: what needs it is not checked."""
 
     objective_arguments: dict[str, Any] = field(init=False)
     runner: RewardRunner = field(init=False)
@@ -118,12 +120,12 @@ class Examination:
         asked = (yield from self._rewards()) if made else None
         found = yield from self._attempt("model", lambda: check_files(self.config.model.name))
         yield from self._attempt("adapters", lambda: check_adapters(self.config.model.lora))
-        if asked is not None:
+        if asked is not None and not any(key.startswith("environment.") for key in self.left_out):
             yield from self._data()
         self.progress("Loading PyTorch …")
-        if settings:
+        if settings and "objective.name" not in self.left_out:
             yield from self._objective()
-        if found is not None:
+        if found is not None and "model.trust_remote_code" not in self.left_out:
             yield from self._model()
         if hasattr(self, "tokenizer"):
             yield from check_tokens(self.config, self.tokenizer)

@@ -11,6 +11,7 @@ from covey.errors import CoveyError, EndedElsewhereError
 from covey.report.end_of_run import write_end_of_run
 from covey.runlog.directory import RunDirectory
 from covey.runlog.ending import write_failure
+from covey.runlog.locks import DeletedError
 from covey.training.distributed.processes import Processes
 
 logger = logging.getLogger(__name__)
@@ -27,7 +28,7 @@ def recording_failure(run: RunDirectory, processes: Processes, console: Any) -> 
     except (KeyboardInterrupt, EndedElsewhereError):
         raise
     except BaseException as error:
-        if processes.is_first_to_fail(error):
+        if processes.is_first_to_fail(error) and run.config.exists() and not isinstance(error, DeletedError):
             logger.error("The run failed.", exc_info=True)
             with contextlib.suppress(OSError, CoveyError):  # such as a full disk, of which the error itself tells
                 write_failure(run, error)

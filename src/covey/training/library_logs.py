@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import re
+import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from covey.config.secrets import RedactingFormatter, redact
@@ -17,7 +18,7 @@ def logging_to(file: Path) -> Iterator[None]:
     import transformers
 
     transformers.utils.logging.disable_progress_bar()
-    handler = logging.FileHandler(file, encoding="utf-8", errors="backslashreplace")
+    handler = _Log(file, encoding="utf-8", errors="backslashreplace")
     handler.setFormatter(RedactingFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     loggers = [
         logging.getLogger(name) for name in ("transformers", "trl", "accelerate", "vllm", "covey", "py.warnings")
@@ -32,7 +33,15 @@ def logging_to(file: Path) -> Iterator[None]:
         logging.captureWarnings(False)
         for logger, (handlers, propagate) in zip(loggers, before, strict=True):
             logger.handlers, logger.propagate = handlers, propagate
-        handler.close()
+        with suppress(OSError):  # of what a full disk did not take
+            handler.close()
+
+
+class _Log(logging.FileHandler):
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 (logging's name)
+        """A full disk ends the run with a paragraph of its own: no traceback for each line of the log."""
+        if not isinstance(sys.exc_info()[1], OSError):
+            super().handleError(record)
 
 
 @contextmanager

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -21,6 +20,7 @@ from covey.report.live import LiveReport
 from covey.report.summary import before_and_after, write_summary
 from covey.rewards.runner import RewardRunner
 from covey.runlog.directory import RunDirectory
+from covey.runlog.locks import temporary_folder
 from covey.runlog.rotation import bounded
 from covey.training.batch_source.recording import CompletionRecorder
 from covey.training.build import build_trainer, save_final_model
@@ -112,8 +112,8 @@ def _run(config: Config, run_name: str, console: Any, processes: Processes, obje
 def _begin(
     config: Config, run: RunDirectory, plan: ResumePlan, console: Any, processes: Processes, given: Given
 ) -> RunResult:
-    with tempfile.TemporaryDirectory() as temporary, ExitStack() as stack:
-        early_log = Path(temporary) / run.log.name  # log output of libraries until it is certain that the run can start
+    with temporary_folder("covey-run-") as temporary, ExitStack() as stack:
+        early_log = temporary / run.log.name  # log output of libraries until it is certain that the run can start
         with processes.all_or_none(), console.status("Checking the run …") as status:
             checked = Examination(
                 config=config,
@@ -158,6 +158,7 @@ def _build(checked: Examination, plan: ResumePlan, console: Any, processes: Proc
                 checked.environments,
                 checked.rollout_func,
             )
+            trainer._episodes.reports_malformed = config.environment.malformed_calls == "report"
             trainer.recorder = CompletionRecorder(
                 {*trainer.eos_token_ids, tokenizer.pad_token_id},
                 keeps_ids=(Path(source) / MAP_FILE).is_file(),
@@ -358,6 +359,7 @@ def _evaluate(job: _Job) -> Mapping[str, EvaluationResult]:
                 chat_template_kwargs=config.training.chat_template_kwargs,
                 prompt_prefix=job.rewards.prompt_prefix,
                 seed=config.seed + SEED_OFFSET,
+                start=config.dataset.seed + SEED_OFFSET,
                 shard=Shard(job.processes.index, job.processes.count, job.processes.gather),
                 vocab_size=vocab_size(trainer),
                 playing=playing,

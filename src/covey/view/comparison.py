@@ -11,6 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from covey.config.compose.derived_values import with_held_out_seed
 from covey.errors import ConfigError, CoveyError
 from covey.evaluation.comparison import PairedResult, compare_files, correct, newest_evaluations, newest_in_common
 from covey.evaluation.completions.answers import by_problem
@@ -121,7 +122,7 @@ class _View:
 def _settings(folder: Path) -> Mapping[str, Any]:
     """The config of a run; of an evaluation its settings, without what only describes the machine."""
     if not is_evaluation(folder):
-        return read_mapping(RunDirectory(folder).config)
+        return with_held_out_seed(read_mapping(RunDirectory(folder).config))
     settings = read_mapping(folder / SETTINGS)
     return {key: value for key, value in settings.items() if key not in ("environment", "format")}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from covey.advice import command
 from covey.errors import ConfigError
 from covey.report.load import RunRecord, read_run
 from covey.view.cache import Cache
@@ -79,7 +80,8 @@ class RunStore:
             ids = ", ".join(sorted(one.id for one in matches))
             raise ConfigError(f"{self.root} holds several runs called {name}: {ids}. Name one of these.")
         if not matches:
-            raise UnknownRunError(f"There is no run {name} in {self.root}. `covey runs {self.root}` lists its runs.")
+            listed = command("runs {folder}", folder=self.root)
+            raise UnknownRunError(f"There is no run {name} in {self.root}. `{listed}` lists its runs.")
         return matches[0]
 
     def _entry(self, identity: str, path: Path) -> Entry:

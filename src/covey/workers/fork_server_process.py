@@ -70,7 +70,10 @@ def main(arguments: list[str]) -> None:
     gc.collect()
     gc.freeze()  # keeps the pages that workers share out of garbage collection
     leftover_processes.become_subreaper()
-    control.sendall(REPLY.pack(_threads()))
+    try:
+        control.sendall(REPLY.pack(_threads()))
+    except OSError:  # the process that it works for has ended meanwhile, and said why
+        return
     _ForkServer(control, parent, work).run()
 
 

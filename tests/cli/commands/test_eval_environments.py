@@ -100,9 +100,22 @@ def test_evaluations_of_other_environments_are_not_mixed_up(
     assert main(["compare", str(tmp_path / "one"), str(tmp_path / "other")]) == 1
     says = capsys.readouterr().err
     assert "the environment and tools (“number_guess, at most 16 turns” and “number_guess, {'guesses': 3}," in says
-    evaluate(caller, tmp_path / "seeded", "seed=3")
+    evaluate(caller, tmp_path / "seeded", "dataset.seed=3")
     assert main(["compare", str(tmp_path / "one"), str(tmp_path / "seeded")]) == 1
-    assert "give `covey eval` one seed=N for both" in capsys.readouterr().err
+    assert "give `covey eval` one dataset.seed=N for both" in capsys.readouterr().err
+
+
+def test_another_seed_meets_the_same_episodes(caller: str, tmp_path: Path) -> None:
+    """Halving tells the hidden number, which an environment draws when it starts."""
+    told = []
+    for name, words in {"one": ("seed=1",), "two": ("seed=2",), "other": ("dataset.seed=2",)}.items():
+        evaluate(caller, tmp_path / name, *words)
+        texts = [[m["content"] for m in one["messages"] if m["role"] == "tool"] for one in completions(tmp_path / name)]
+        told.append((texts, read_evaluation(tmp_path / name).settings["data"]["problems_fingerprint"]))
+    assert told[0] == told[1]
+    assert told[0][0] != told[2][0]
+    assert told[0][1] != told[2][1]
+    assert main(["compare", str(tmp_path / "one"), str(tmp_path / "two")]) == 0
 
 
 def test_the_share_that_reaches_a_value(caller: str, tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from covey.cli.main import main, parse
 from covey.cli.sweep import run_sweep
 from covey.cli.sweep.expand import expand
 from covey.cli.sweep.plan import job_name, make_plan
-from covey.config import load
+from covey.config import load, to_yaml
 from covey.config.compose.group_files import Roots
 from covey.errors import ConfigError, RunDirectoryError
 from covey.evaluation.estimators import t_estimate
@@ -168,6 +168,24 @@ def test_a_sweep_without_a_name_is_named_like_a_run(sweep: SweepCall, tmp_path: 
     plan = make_plan(request("model=starter,qwen3_0.6b"))
     assert plan.directory.root.name.endswith("-arithmetic")
     assert "starter" not in plan.directory.root.name
+
+
+def test_jobs_of_a_sweep_meet_the_same_problems_and_those_of_an_older_one_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ("seed=1,2,3", "run_name=s")
+    plan = make_plan(request(*words))
+    assert [(config.seed, config.dataset.seed) for config in plan.configs.values()] == [(1, 0), (2, 0), (3, 0)]
+    older = yaml.safe_load(to_yaml(plan.configs[1]))  # the second job has begun with a version without the key
+    del older["dataset"]["seed"]
+    run = plan.directory.run(plan.sweep.jobs[1])
+    run.root.mkdir(parents=True)
+    run.config.write_text(yaml.safe_dump(older), encoding="utf-8")
+    plan.directory.write(plan.sweep)
+    assert [config.dataset.seed for config in make_plan(request(*words)).configs.values()] == [0, 2, 0]
+    with pytest.raises(RunDirectoryError, match=r"Job 1 .*\(dataset\.seed: 2 there, 5 now\)"):
+        make_plan(request(*words, "dataset.seed=5"))
 
 
 def test_the_results_as_json(sweep: SweepCall, capsys: pytest.CaptureFixture[str]) -> None:

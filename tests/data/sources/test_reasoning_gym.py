@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -62,11 +63,12 @@ def test_rows(drawn: list[Any]) -> None:
 
 def test_other_seeds_give_other_problems_and_the_same_seed_the_same(drawn: list[Any]) -> None:
     config = compose("dataset=reasoning_gym", "dataset.train_size=8", "dataset.test_size=2")
-    for seed in (1, 1, 2):
-        load(config.dataset, seed=seed)
+    for seed, held_out in ((1, 1), (1, 1), (2, 2), (1, 2)):
+        load(replace(config.dataset, seed=held_out), seed=seed)
     seeds = [call[2] for call in drawn]
     assert seeds[:2] == seeds[2:4]
-    assert not set(seeds[:2]) & set(seeds[4:])
+    assert not set(seeds[:2]) & set(seeds[4:6])
+    assert seeds[6:] == [seeds[4], seeds[1]]  # the test problems of one, the training problems of the other
 
 
 def test_a_task_with_few_different_problems(drawn: list[Any]) -> None:

@@ -208,7 +208,16 @@ def test_a_plain_completion_is_stored_as_before() -> None:
     (item,) = result.completions
     plain = {"problem", "prompt", "answer", "completion", "outcome", "well_formed", "length", "truncated", "sample"}
     plain |= {"extracted", "partial", "reward", "rewards", "repeats_prompt", "holds_gold"}
-    of_episodes = {"messages", "turns", "tool_calls", "tool_failures", "environment_seconds", "episode", "row"}
+    of_episodes = {
+        "messages",
+        "turns",
+        "tool_calls",
+        "tool_failures",
+        "malformed_calls",
+        "environment_seconds",
+        "episode",
+        "row",
+    }
     assert set(item.record()) == plain | of_episodes
     fields = {name: value for name, value in item.record().items() if name in plain}
     assert set(GradedCompletion(**fields).record()) == plain

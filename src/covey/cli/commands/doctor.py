@@ -8,7 +8,9 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from covey.cli import config_arguments
+from covey.cli.config_arguments import agreed
 from covey.cli.json_output import json_alone, print_json
+from covey.config.named_code import not_typed
 from covey.config.secrets import redact
 from covey.errors import ConfigError
 from covey.launch.machine import keep_one_gpu, this_machine
@@ -42,6 +44,9 @@ def add_parser(commands: Any) -> None:
         metavar="FILE",
         help="print JSON in place of tables, for scripts; --device --json FILE: print tables, and write JSON there",
     )
+    parser.add_argument(
+        "--yes", action="store_true", help="run the code and commands that the recipe names, without asking"
+    )
     parser.add_argument("--quiet", action="store_true", help="print only why training would not start")
     parser.add_argument("--processes", type=int, help="training processes of the run, where `covey launch` starts more")
     parser.set_defaults(run=run)
@@ -69,6 +74,11 @@ def _run(arguments: argparse.Namespace) -> int:
     composed = request.compose(lambda config: processes)
     if not arguments.quiet:
         config_arguments.print_without_effect(composed)
+    not_run = {} if arguments.yes else not_typed(composed.config, composed.given)
+    if not_run and not as_json and sys.stdin.isatty():
+        named = "".join(f"  {key}: {redact(', '.join(names))}\n" for key, names in not_run.items())
+        print(f"The recipe names code, which would run with all your rights:\n{named}", end="", file=sys.stderr)
+        not_run = {} if agreed("Run it for the checks?") else not_run
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     console = config_arguments.make_console(stderr=as_json)
     from covey.training.doctor import examine, try_steps
@@ -88,6 +98,7 @@ def _run(arguments: argparse.Namespace) -> int:
             show_prompt=prompts.append,
             naming_places=composed.naming_places,
             progress=status.update,
+            not_run=not_run,
         ):
             status.update(f"Looking … {finding.check} {finding.mark}")
             findings.append(finding)
@@ -95,7 +106,10 @@ def _run(arguments: argparse.Namespace) -> int:
         findings, prompts = [finding for finding in findings if finding.mark is Mark.WRONG], []
         for finding in findings if not as_json else ():
             print(f"covey: {redact(str(finding.refusal()))}", file=sys.stderr)
-    if arguments.trial and not arguments.quiet and worst(findings) is not Mark.WRONG:
+    if arguments.trial and not_run:
+        skipped = "the recipe names code that is not run without --yes"
+        findings.append(PreflightFinding(Mark.NOTE, "three steps", f"skipped: {skipped}"))
+    elif arguments.trial and not arguments.quiet and worst(findings) is not Mark.WRONG:
         measured = list(try_steps(composed.config, console, hardware))
         replaced = {CHECK} & {finding.check for finding in measured}
         findings = [*(one for one in findings if one.check not in replaced), *measured]

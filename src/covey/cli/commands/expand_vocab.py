@@ -50,7 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
     check_tags({"--think-tag": arguments.think_tag, "--answer-tag": arguments.answer_tag})
     from covey.model.loading import resolve_model
     from covey.model.reasoning_vocab.expansion import expand
-    from covey.runlog.files import guard_disk
+    from covey.runlog.files import guard_disk, rename
 
     source = resolve_model(arguments.model)
     partial = out.with_name(f"{out.name}.part")
@@ -71,7 +71,7 @@ def run(arguments: argparse.Namespace) -> int:
         )
         if out.exists():
             out.rmdir()
-        partial.rename(out)
+        rename(partial, out)
     usable = vocabulary.map.size - len(vocabulary.map.unusable)
     print(f"{vocabulary.map.size} reasoning tokens, {usable} of them usable: {out}")
     return 0

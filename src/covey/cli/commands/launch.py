@@ -5,14 +5,13 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import os
-import shlex
 import subprocess
 import sys
-import tempfile
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from covey.advice import command
 from covey.cli import config_arguments
 from covey.cli.json_output import add_json, print_json
 from covey.errors import ConfigError
@@ -142,13 +141,14 @@ def _passes(config: Config, name: str, machine: Machine) -> bool:
     from covey.launch.checks import check_plan
     from covey.launch.plan import make_plan
     from covey.launch.slurm import write_private
+    from covey.runlog.locks import temporary_folder
 
     plan = make_plan(config, name, machine)
     if plan.server is None or not plan.server.is_ours:
         return True
     check_plan(config, plan, machine, alone=True)
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "config.yaml"
+    with temporary_folder("covey-launch-") as folder:
+        file = folder / "config.yaml"
         write_private(file, to_yaml(config))
         command = [sys.executable, "-m", "covey.cli.main", "doctor", "--quiet", "--config", str(file)]
         command.append(f"--processes={plan.num_processes}")
@@ -166,7 +166,7 @@ def _resume_command(arguments: argparse.Namespace, config: Config, name: str) ->
         words.append(f"run_name={name}")
     if config.resume not in ("auto", True) or config.overwrite:
         words += RESUMED
-    return shlex.join(["covey", *words])
+    return command("", *words)
 
 
 def _as_job(arguments: argparse.Namespace, composed: Composed, name: str, machine: Machine) -> int:

@@ -11,6 +11,7 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from covey.advice import command
 from covey.cli import config_arguments
 from covey.cli.json_output import add_json, print_json
 from covey.errors import ConfigError, RunDirectoryError
@@ -58,13 +59,14 @@ def run(arguments: argparse.Namespace) -> int:
     _check_options(arguments, action if acts else None)
     if not acts:
         if named:
-            verbs = "|".join(_ACTIONS)
             raise ConfigError(
-                f"covey runs lists one folder, and got {len(named) + 1}. With a run: covey runs {verbs} RUN."
+                f"covey runs lists one folder, and got {len(named) + 1}. With a run: "
+                f"{', '.join(command('runs {action} RUN', action=action) for action in _ACTIONS)}."
             )
         return _list(RunStore(Path(action or arguments.folder)), arguments)
     if not named:
-        raise ConfigError(f"covey runs {action} needs a run: covey runs {action} RUN. `covey runs` lists them.")
+        it = command("runs {action}", action=action)
+        raise ConfigError(f"{it} needs a run: {it} RUN. `covey runs` lists them.")
     folder = Path(arguments.folder)
     store = RunStore(folder if folder.is_dir() else Path())
     entries = [store.select(name) for name in named]
@@ -88,7 +90,7 @@ def _check_options(arguments: argparse.Namespace, action: str | None) -> None:
     fit = _OF_THE_LIST if action is None else _ACTIONS[action]
     wrong = [option for option, given in used.items() if given and option not in fit]
     if wrong:
-        what = "the list of runs" if action is None else f"covey runs {action}"
+        what = "the list of runs" if action is None else command("runs {action}", action=action)
         raise ConfigError(f"{wrong[0]} is no option of {what}. `covey runs --help` explains them.")
     if arguments.lines is not None and arguments.lines < 0:
         raise ConfigError(f"-n {arguments.lines}: the number of lines is 0 or more.")
@@ -245,17 +247,13 @@ def _remove(entry: Entry, *, ask: bool) -> None:
         )
     run.refuse_locked()
     name = _readable(entry.path)
-    if ask and not _agreed(f"Delete {name} ({entry.status}, {_size(folder)})?"):
+    if ask and not sys.stdin.isatty():
+        raise ConfigError("covey runs rm asks before it deletes, and nobody can answer here: give -y to delete.")
+    if ask and not config_arguments.agreed(f"Delete {name} ({entry.status}, {_size(folder)})?"):
         print(f"{name} stays.")
         return
     left = _readable(", ".join(run.delete()))
     print(f"Deleted {name}" + (f", but for what Covey did not write: {left}" if left else ""))
-
-
-def _agreed(question: str) -> bool:
-    if not sys.stdin.isatty():
-        raise ConfigError("covey runs rm asks before it deletes, and nobody can answer here: give -y to delete.")
-    return input(f"{question} [y/N] ").strip().lower() in ("y", "yes")
 
 
 def _size(folder: Path) -> str:

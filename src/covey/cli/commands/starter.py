@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from covey.advice import command
 from covey.cli.json_output import add_json, print_json
 from covey.config.groups.dataset import TASKS
 from covey.errors import ConfigError
@@ -88,11 +89,12 @@ def run(arguments: argparse.Namespace) -> int:
         print_json({"folder": target, "figures": figures if config is None else figures.estimates})
     else:
         console.print(figures.table())
-    more = " environment=calculator" if arguments.agent else ""
-    command = f"covey train model={name} model.name={target}{more}"  # the group brings the starter's own tuning
-    if task:
-        command = " ".join([f"covey train model.name={target} dataset={task}", *words])
-    console.print(f"Written to {target}. Train it with: {command}", highlight=False, soft_wrap=True)
+    proposed = command("train model=starter model.name={folder}", folder=target)  # the group brings its own tuning
+    if arguments.agent:
+        proposed = command("train model=starter_agent model.name={folder} environment=calculator", folder=target)
+    elif task:
+        proposed = command("train model.name={folder} dataset={task}", *words, folder=target, task=task)
+    console.print(f"Written to {target}. Train it with: {proposed}", highlight=False, soft_wrap=True)
     return 0
 
 

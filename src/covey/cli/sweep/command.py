@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import shlex
 import signal
 from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
 
+from covey.advice import command
 from covey.cli.config_arguments import Request, make_console
 from covey.cli.json_output import print_json
 from covey.cli.sweep.display import SweepDisplay, as_table
@@ -25,7 +25,7 @@ from covey.report.sweep import JobResult, read_results, write_tables
 from covey.runlog.directory import RunDirectory
 from covey.runlog.files import guard_disk, write_atomically
 from covey.runlog.sweep import FAILED, FINISHED, RUNNING, WAITING
-from covey.training.distributed.processes import signal_handler
+from covey.training.distributed.processes import STOPS, signal_handler
 
 
 def run_sweep(
@@ -63,7 +63,7 @@ def run_sweep(
         _announce(plan, console)
         try:
             # Ctrl-C and SIGTERM end the running job with a checkpoint, and the sweep.
-            stopping = signal_handler((signal.SIGINT, signal.SIGTERM), runner.stop)
+            stopping = signal_handler(STOPS, runner.stop)
             with stopping, SweepDisplay(plan.directory, plan.sweep, list(plan.configs), console):
                 if plan.to_run:
                     launch(runner, plan.to_run, plan.directory.launcher, request.hydra, request.config_dirs)
@@ -141,7 +141,7 @@ def _resume_command(plan: SweepPlan, given: Sequence[str]) -> str:
     name = plan.directory.root.name
     if not any(name in word for word in words):
         words.append(f"run_name={name}")
-    return shlex.join(["covey", *words])
+    return command("", *words)
 
 
 def _last_line(output: Path) -> str:

@@ -11,6 +11,8 @@ from pathlib import Path
 from covey.cli.config_arguments import Request, check_names, default_name, print_without_effect
 from covey.cli.sweep.expand import Variant, expand
 from covey.config import Composed, Config, compose
+from covey.config.compose.build import as_dict
+from covey.config.compose.derived_values import keep_held_out_seed
 from covey.config.compose.group_files import Roots
 from covey.errors import ConfigError, CoveyError, RunDirectoryError
 from covey.runlog.directory import RunDirectory
@@ -58,6 +60,10 @@ def make_plan(request: Request) -> SweepPlan:
         job.number: dataclasses.replace(config, output_dir=str(directory.root), run_name=job.name)
         for job, config in zip(jobs, configs, strict=True)
     }
+    for job, one in zip(jobs, composed, strict=True):  # as `compose` does where it knows the run's folder
+        if "dataset.seed" not in one.origins and keep_held_out_seed(values := as_dict(final[job.number])):
+            dataset = dataclasses.replace(final[job.number].dataset, seed=values["dataset"]["seed"])
+            final[job.number] = dataclasses.replace(final[job.number], dataset=dataset)
     finished = tuple(job.number for job in jobs if _is_finished(job, final[job.number], directory))
     others = [job for job in known if job.number not in final]
     return SweepPlan(

@@ -13,12 +13,11 @@ from typing import Any
 
 from covey.config.secrets import environment_of_job
 from covey.runlog.sweep import FAILED, FINISHED, STOPPED, JobState, SweepDirectory, SweepJob
-from covey.training.distributed.processes import signal_handler
+from covey.training.distributed.processes import STOPS, signal_handler
 
 COMMAND = (sys.executable, "-m", "covey.cli.main", "train")
 
-_STOPS = (signal.SIGINT, signal.SIGTERM)
-_CLEAN = {128 + number for number in _STOPS} | {-number for number in _STOPS}
+_CLEAN = {128 + number for number in STOPS} | {-number for number in STOPS}
 """Exit codes of a run that stopped on a signal."""
 
 

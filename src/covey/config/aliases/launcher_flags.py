@@ -38,9 +38,10 @@ OF_COVEY: Mapping[str, str] = MappingProxyType(
         "try": "`covey doctor --try` runs three steps",
         "diff": "`covey config --diff` shows what differs from the defaults",
         "doc": "`covey config --doc KEY` explains a key",
+        **dict.fromkeys(("device", "cuda", "gpu"), "GPUs are used; training.use_cpu=true trains on the CPU"),
     }
 )
-"""Of other commands of Covey."""
+"""Of other commands of Covey, and of other programs."""
 
 
 def known_elsewhere(name: str, value: Any) -> str:

@@ -9,6 +9,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
+from covey.advice import command
 from covey.config.aliases.alias_result import ANYTHING, Alias, AliasResult, AliasValueError, DeferredValue
 from covey.config.aliases.aliases import FOREIGN_GROUPS, look_up, table
 from covey.config.aliases.combined import COMBINED, CombinedConversion
@@ -50,15 +51,9 @@ def leaves(
             known = look_up(item.name)
             if known is None or known.convert is None:
                 text = f"={show(value)} is not a mapping: {item.name} is a group and holds keys."
-                raise BadKeyError(item.name, text + _how(item.name, value), item.sentence())
+                option = isinstance(value, str) and "." not in item.name and item.name not in FOREIGN_GROUPS
+                raise BadKeyError(item.name, text + (_choosing(item.name) if option else ""), item.sentence())
         yield item
-
-
-def _how(group: str, value: Any) -> str:
-    """How to choose an option of a group, when its name was given as the group's value."""
-    if not isinstance(value, str) or "." in group or group in FOREIGN_GROUPS:
-        return ""
-    return _choosing(group)
 
 
 def _choosing(group: str) -> str:
@@ -107,7 +102,8 @@ def explain_alias(name: str) -> tuple[str, str]:
     if result.ignored or result.unsupported:
         what = "has no effect here" if result.ignored else "is not supported by Covey"
         return "", f"{another} for something that {what}: it is ignored, with a note."
-    return "", f"{another}; what it sets depends on its value: `covey config {name}=VALUE --diff` shows it."
+    shows = command("config {name}=VALUE --diff", name=name)
+    return "", f"{another}; what it sets depends on its value: `{shows}` shows it."
 
 
 def _unknown(item: Written, more_names: Callable[[str], list[str]]) -> BadKeyError:

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from covey.config.compose.build import build
-from covey.config.compose.derived_values import name_by_folder
+from covey.config.compose.derived_values import keep_held_out_seed, name_by_folder, with_held_out_seed
 from covey.config.compose.flags import Flag
 from covey.config.compose.group_files import Roots
 from covey.config.compose.overrides import read_overrides
@@ -112,6 +112,8 @@ def _compose(
             foreign = any(source.foreign for source in merging.users[:-1])
             merging.notes += name_by_folder(values, settings, path.stem if path else "", foreign=foreign)
             merging.notes += server_where_addressed(values)
+        if all(setting.key != "dataset.seed" for setting in settings):
+            merging.notes += keep_held_out_seed(values)
         config = build(values, world_size)
         _refuse_secret_names(config)
         given = given_by(merging.users, typed_only=files.complete)
@@ -143,6 +145,8 @@ def _chain(path: Path, above: Sequence[Path] = ()) -> list[ConfigFile]:
         raise ConfigError(f"{path} builds on itself, by {', '.join(map(str, above))}.")
     file = read_file(path)
     base = file.base()
+    if file.complete and base is None:
+        file = replace(file, content=with_held_out_seed(file.content))
     return [*(_chain(base, (*above, path)) if base is not None else ()), file]
 
 

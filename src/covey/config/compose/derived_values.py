@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from covey.config.compose.recipe import read_yaml
 from covey.config.groups.objective.settings import SETTINGS
 from covey.config.groups.rewards import RewardsConfig
 from covey.config.settings import Setting, Source
+from covey.errors import ConfigError
 
 _OWNERS = {f"objective.{name}_{item.name}": name for name, kind in SETTINGS.items() for item in fields(kind)}
 """The built-in objective that each setting belongs to."""
@@ -105,3 +107,29 @@ def name_by_folder(values: dict[str, Any], settings: Sequence[Setting], recipe: 
         logging["run_name"] = logging.get("run_name") or name
         notes.append(f"--run_name {name}: its name in trackers only, as in TRL; run_name={name} names a folder")
     return notes
+
+
+def with_held_out_seed(stored: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of a stored run's config; one that was written before `dataset.seed` existed means its `seed`."""
+    data = stored.get("dataset") or {}
+    if "seed" not in stored or "dataset.seed" in stored or not isinstance(data, Mapping) or "seed" in data:
+        return {**stored}
+    return {**stored, "dataset": {**data, "seed": stored["seed"]}}
+
+
+def keep_held_out_seed(values: dict[str, Any]) -> list[str]:
+    """Give a run that may be resumed the `dataset.seed` that it has: another one would hold out rows that it has been
+    trained on. Returns a note; changes the merged values."""
+    folder, name, resume = (values.get(key) for key in ("output_dir", "run_name", "resume"))
+    if values.get("overwrite") or resume is False or not isinstance(values.get("dataset"), dict):
+        return []
+    named = isinstance(resume, str) and resume != "auto"
+    run = Path(str(resume)).expanduser().parent if named else Path(str(folder or "out")) / str(name)
+    try:
+        stored = with_held_out_seed(read_yaml(run / "config.yaml")).get("dataset") if named or name else None
+    except ConfigError:  # missing, or damaged, of which the user is told when the run is resumed
+        return []
+    if not isinstance(stored, dict) or not isinstance(found := stored.get("seed"), int) or found == 0:
+        return []
+    values["dataset"]["seed"] = found
+    return [f"dataset.seed={found}, as the run in {run} has it"]

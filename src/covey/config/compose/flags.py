@@ -62,7 +62,8 @@ def split(words: Sequence[str]) -> Words:
     """
     rest = list(words)
     recipe = None
-    if rest and not rest[0].startswith(("+", "~", "-")) and ("=" not in rest[0] or is_there(rest[0])):
+    spaced = any(word.startswith("=") for word in rest[1:2])  # `key = value`
+    if rest and not (spaced or rest[0].startswith(("+", "~", "-"))) and ("=" not in rest[0] or is_there(rest[0])):
         recipe = rest.pop(0)
     found: list[str | Flag] = []
     while rest:
@@ -99,7 +100,14 @@ def parse(flag: Flag, kind: str) -> Any:
         return _scalar(only, ["int", "float"]) if found is None else found
     if is_mapping_kind(kind):
         found = _bracketed(flag, only)
-        return only if found is None and "str" in wants else _must_be(dict, found, flag)
+        if found is None and "str" in wants:
+            return only
+        if not isinstance(found, dict):
+            raise ConfigError(
+                f"The flag --{flag.name} wants a mapping: write it as JSON, --{flag.name} '{{\"a\": 1}}', not "
+                f"{show(' '.join(flag.values))}."
+            )
+        return found
     if "bool" in wants and only.lower() in _TRUTH and not ("int" in wants and only.isdigit()):
         return _TRUTH[only.lower()]
     return _scalar(only, wants)
@@ -184,15 +192,6 @@ def _bracketed(flag: Flag, text: str) -> Any:
         raise ConfigError(
             f"The flag --{flag.name} has a value that is neither JSON nor YAML: {show(text)}. Write '{{\"a\": 1}}' or "
             "'[1, 2]', in quotes of the shell."
-        )
-    return found
-
-
-def _must_be(wanted: type, found: Any, flag: Flag) -> Any:
-    if not isinstance(found, wanted):
-        raise ConfigError(
-            f"The flag --{flag.name} wants a mapping: write it as JSON, --{flag.name} '{{\"a\": 1}}', not "
-            f"{show(' '.join(flag.values))}."
         )
     return found
 

@@ -213,8 +213,13 @@ class Merging:
             for part, source in self._pairs():
                 if self.files.complete and part.chosen and part.group not in replaced:
                     replaced.add(part.group)  # it takes the place of all that the complete config has there
-                    if any(setting.key.startswith(f"{part.group}.") for setting in source.settings):
-                        tree.pop(part.group, None)
+                    if part.group == "evaluation":  # its options set the sampling; grader and sizes stay the run's
+                        for key in ("temperature", "top_k", "top_p"):
+                            tree.get("evaluation", {}).pop(key, None)
+                    elif any(setting.key.startswith(f"{part.group}.") for setting in source.settings):
+                        gone = tree.pop(part.group, None) or {}
+                        if part.group == "dataset" and "seed" in gone:  # what the run has not been trained on stays so
+                            tree[part.group] = {"seed": gone["seed"]}
                 for setting in source.settings:
                     apply_setting(tree, setting)
             for setting in self.sources[-1].settings:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +16,7 @@ from covey.config.compose.group_files import Roots
 from covey.config.compose.render import escape
 from covey.config.keys import GROUPS, check_length
 from covey.config.settings import Choice, Written
+from covey.config.values import coerce, describe, members
 from covey.config.yaml_limits import MAX_DEPTH
 from covey.errors import ConfigError
 
@@ -28,11 +31,17 @@ def read_overrides(words: Iterable[str | Flag], roots: Roots) -> tuple[list[Choi
     """The group choices and the keys, each in order. Raises a `ConfigError` for a word that cannot be read."""
     choices: list[Choice] = []
     written: list[Written] = []
-    for word in words:
+    listed = list(words)
+    for place, word in enumerate(listed):
         if isinstance(word, Flag):
             read = _read_flag(word, roots)
         else:
-            override = _parse(word)
+            try:
+                override = _parse(word)
+            except ConfigError as error:
+                if not (meant := _as_one_word(listed, place)):
+                    raise
+                raise ConfigError(f"{error} If the shell has split one word at its spaces, write {meant}.") from None
             read = _as_choice(override, roots) or _as_written(override)
         if isinstance(read, Choice):
             choices.append(read)
@@ -61,6 +70,22 @@ def _written(name: str, value: Any, by: str, text: str) -> list[Written]:
     return [Written(name, value, by, text)]
 
 
+def _as_one_word(words: Sequence[str | Flag], place: int) -> str:
+    """The override that the shell has split at its spaces, in quotes where it needs them; empty if there is none."""
+    for start in (place, place - 1)[: place + 1]:
+        texts = list(takewhile(lambda word: isinstance(word, str), words[start:]))
+        for end in range(len(texts), 1, -1):
+            meant = re.sub(r"\s*=\s*", "=", " ".join(map(str, texts[:end])), count=1)
+            key, _, value = meant.partition("=")
+            try:
+                if value and not value.endswith((".yaml", ".yml")):
+                    coerce(key, _plain(_value(_parse(meant))), kind_of(key) or "float")
+                    return shlex.quote(meant)
+            except ConfigError:
+                continue
+    return ""
+
+
 def _parse(text: str) -> Override:
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.errors import HydraException
@@ -78,20 +103,26 @@ def _parse(text: str) -> Override:
     except (HydraException, ValueError) as error:  # a number with more digits than Python reads
         reason = str(error).splitlines()[0]
         why = "" if _GRAMMAR.search(reason) else f" ({reason})"
-        raise ConfigError(
-            f"The override `{_short(text)}` cannot be read{why}. Put a value with spaces, brackets, commas or = "
-            f"into quotes, and those into quotes of the shell: '{key}=\"...\"'; or write it as a flag, "
-            f"--{key.lstrip('+')} VALUE."
-        ) from None
+        how = _how_to_write(key.lstrip("+"))
+        raise ConfigError(f"The override `{_short(text)}` cannot be read{why}. {how}") from None
     if deep:
         raise ConfigError(f"The override `{_short(text)}` is nested more than {MAX_DEPTH} levels deep: use fewer.")
     if override.is_sweep_override():
         raise ConfigError(
-            f"The override `{_short(text)}` is a sweep over several values, and this is one run: add --multirun to run "
-            f"them all. For a list write {override.get_key_element()}=[...]; for a text with a comma put it into "
-            "quotes."
+            f"The override `{_short(text)}` is a sweep over several values, and this is one run: `covey train "
+            f"--multirun` runs them all. {_how_to_write(override.key_or_group)}"
         )
     return override
+
+
+def _how_to_write(key: str) -> str:
+    """How an override of this key is written with spaces, brackets, commas or `=` in its value."""
+    wants = members(kind_of(key) or "str")
+    if any(member.startswith(("list", "tuple")) for member in wants):
+        return f"A list is put into brackets, and the whole word into quotes of the shell: '{key}=[…]'."
+    if "str" not in wants:
+        return f"The value is {describe(kind_of(key) or '')}."
+    return f"Put the text into quotes, and the whole word into quotes of the shell: '{key}=\"…\"'."
 
 
 def _as_choice(override: Override, roots: Roots) -> Choice | None:

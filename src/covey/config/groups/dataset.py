@@ -29,6 +29,7 @@ _OF_GRAPHS = "dataset.task == 'graph_coloring'"
 _OF_MIXTURES = "dataset.mixture.datasets"
 _OF_ROWS = "dataset.has_rows"
 _WITH_SPLITS = "dataset.path or dataset.id"
+_HOLDS_OUT = "not dataset.mixture.datasets or dataset.validation_fraction or environment.factory"
 
 
 def name_in_file(column: str) -> str:
@@ -124,7 +125,7 @@ class MixtureConfig(Group):
     """What a weight is: a set's share of the rows of an epoch, which has as many as all sets together (`share`; without
     weights every set is used whole, once), or the fraction of the set to keep (`fraction`)."""
     seed: int = option(0, low=0, live=_OF_MIXTURES)
-    """Seed of drawing and shuffling the rows."""
+    """Seed of drawing and shuffling the rows, and of those held out as `test`, in place of `dataset.seed`."""
     test_split_size: float | None = option(None, above=0, live=_OF_MIXTURES)
     """Rows of the mixture to hold out: a share below 1, or a number of rows; null derives it from
     `dataset.test_fraction` or `dataset.test_size`."""
@@ -240,6 +241,9 @@ class DatasetConfig(Group):
     """Share of the training rows held out where there is no test split; null holds out `test_size` rows."""
     test_size: int = option(256, low=0)
     """Most held-out problems."""
+    seed: int = option(0, low=0, live=_HOLDS_OUT)
+    """Seed of all that is held out (`test`, `hard`, `single`, `validation`, and the starts of their episodes), so that
+    runs with other values of `seed` meet the same problems; a mixture's `test` is drawn with `dataset.mixture.seed`."""
     train_size: int = option(8192, low=1, live="not dataset.has_rows")
     """Number of training problems that a built-in task generates; without a source, of episodes in an epoch."""
     hard_size: int = option(0, low=0, live="dataset.task and not dataset.path")

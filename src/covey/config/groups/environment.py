@@ -64,6 +64,9 @@ class EnvironmentConfig(Group):
     memory_mb: int | None = option(4096, low=1, live=_USED)
     """Megabytes that an environment's process may use beyond its memory once the code is loaded (on Linux); null means
     no limit."""
+    malformed_calls: str = option("end", choices=("end", "report"), live=_USED)
+    """What happens after a tool call that cannot be parsed: the turn counts as the final answer (`end`), or the model
+    is told so as the result of a call, and goes on (`report`). Both are counted."""
     rollout_func: str | None = None
     """Your own function that generates the completions, as `file.py:function` or `package.module:function`: TRL's
     `rollout_func(prompts, trainer)`, which drives the episodes itself."""

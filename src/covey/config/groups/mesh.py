@@ -96,7 +96,7 @@ def check_mesh(shape: Sequence[Sequence[int | str]] | None, processes: int) -> M
             "model.mesh_shape",
             f"={show(shape)} takes {product} = {mesh.processes} training processes, but {alone}. Start "
             f"as many (covey launch with launch.num_processes={mesh.processes} does), or set "
-            + ("model.mesh_shape=null." if processes == 1 else f"model.mesh_shape=[[{processes}], [fsdp]], or null."),
+            + ("model.mesh_shape=null." if processes == 1 else f"model.mesh_shape='[[{processes}], [fsdp]]', or null."),
         )
     return mesh
 
@@ -118,5 +118,5 @@ def check_axis(axis: str, size: int, source: str) -> None:
             f"{source}: its parallelism_config_{axis}_size is {size}, which splits {what} over {size} processes, and "
             "training cannot do that: TRL gives each process random numbers and rows of its own, but processes that "
             "share a sequence must generate and train on the same completions. Remove it, and shard the model with "
-            "model.mesh_shape=[[N], [fsdp]] instead."
+            "model.mesh_shape='[[N], [fsdp]]' instead."
         )

@@ -1,16 +1,17 @@
-"""The built-in tasks, and those of a library, as datasets: problems drawn with the run's seed."""
+"""The built-in tasks, and those of a library, as datasets of drawn problems."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
+from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from covey.answers import reasoning_gym
 from covey.data.columns import Prepared
-from covey.data.holdout import split_validation, subsample, without_duplicates
+from covey.data.holdout import split_validation, subsample
 from covey.data.prompts import conversation, prompt_type
 from covey.data.sources import arithmetic, countdown, graph_coloring
 from covey.errors import DataError
@@ -29,30 +30,32 @@ _TASKS: Mapping[str, tuple[Any, Any]] = MappingProxyType(
 
 
 def task_sets(dataset: DatasetConfig, seed: int) -> tuple[Prepared, dict[str, Prepared]]:
-    """Training problems, and the held-out sets `test`, `hard` (`dataset.hard_difficulty`), `single` (one right answer
-    each) and `validation`.
+    """Training problems, drawn with `seed`, and the held-out sets `test`, `hard` (`dataset.hard_difficulty`), `single`
+    (one right answer each) and `validation`, drawn with `dataset.seed`.
 
     All but the last come from the held-out split of all problems, so no training problem of any seed is among them. A
     library's task has no such split: its held-out problems are of other seeds, and copies of them leave the training
-    problems. `validation` is cut from the training problems, and copies of its problems leave them.
+    problems. `validation` is cut from the training problems of `dataset.seed`, and copies of its problems leave those
+    of `seed`.
 
     Raises:
         DataError: there is no such task, or it has too few problems.
     """
     if dataset.library is not None:
         return _library_sets(dataset, seed)
-    size = _train_size(dataset)
-    train = _draw(dataset, dataset.difficulty, "train", seed, size, "dataset.train_size", "dataset.difficulty")
+    keys = "dataset.train_size", "dataset.difficulty"
+    draw = partial(_draw, dataset, dataset.difficulty, "train", _train_size(dataset), *keys)
+    evaluation, validation = dict[str, Prepared](), dict[str, Prepared]()
+    train = cut(draw, dataset, seed, validation)
     single = replace(dataset.difficulty, min_modes=1, max_modes=1)
-    evaluation = {}
     for name, count, difficulty, key in (
         ("test", dataset.test_size, dataset.difficulty, "dataset.difficulty"),
         ("hard", dataset.hard_size, dataset.hard_difficulty, "dataset.hard_difficulty"),
         ("single", dataset.single_size, single, "dataset.difficulty"),
     ):
         if count:
-            evaluation[name] = _draw(dataset, difficulty, "test", seed, count, f"dataset.{name}_size", key)
-    return cut(train, dataset, seed, evaluation), evaluation
+            evaluation[name] = _draw(dataset, difficulty, "test", count, f"dataset.{name}_size", key, dataset.seed)
+    return train, evaluation | validation
 
 
 def _train_size(dataset: DatasetConfig) -> int:
@@ -62,17 +65,31 @@ def _train_size(dataset: DatasetConfig) -> int:
 
 
 def cut(
-    train: Prepared, dataset: DatasetConfig, seed: int, evaluation: dict[str, Prepared], name: str = ""
+    draw: Callable[[int], Prepared], dataset: DatasetConfig, seed: int, held_out: dict[str, Prepared], name: str = ""
 ) -> Prepared:
-    """The training problems without those of `validation`, which joins the held-out sets, and as few as asked for."""
+    """The training problems that `draw` makes with `seed`, as few as asked for and none that is held out; `validation`,
+    of those with `dataset.seed`, joins the held-out sets. Raises a `DataError` if none is left."""
     name = name or f"the task {dataset.task}"
-    rest, chosen = split_validation(len(train), dataset, seed, name)
-    if chosen:
-        evaluation["validation"] = train.select(chosen)
-        train = train.select(rest)
-        train = train.select(without_duplicates(train.questions, evaluation["validation"].questions))
+    train = _without(draw(seed), held_out, name)
+    if dataset.validation_fraction:
+        pool = train if seed == dataset.seed else _without(draw(dataset.seed), held_out, name)
+        _, chosen = split_validation(len(pool), dataset, name)
+        held_out["validation"] = pool.select(chosen)
+        train = _without(train.select(sorted(set(range(len(train))).difference(chosen))), held_out, name)
     kept = subsample(len(train), dataset, seed, name)
     return train if len(kept) == len(train) else train.select(kept)
+
+
+def _without(train: Prepared, held_out: Mapping[str, Prepared], name: str) -> Prepared:
+    """The training problems of which there is no copy among those held out."""
+    known = {question for rows in held_out.values() for question in rows.questions}
+    left = train.select([i for i, question in enumerate(train.questions) if question not in known]) if known else train
+    if not len(left):
+        raise DataError(
+            f"All training problems of {name} are held out ({', '.join(held_out)}), as it has so few different "
+            "problems. Hold out fewer, or make it harder."
+        )
+    return left
 
 
 def _library_sets(dataset: DatasetConfig, seed: int) -> tuple[Prepared, dict[str, Prepared]]:
@@ -82,21 +99,14 @@ def _library_sets(dataset: DatasetConfig, seed: int) -> tuple[Prepared, dict[str
         ("hard", dataset.hard_size, {**dataset.settings, **dataset.hard_settings}),
     ):
         if count:
-            found = _draw_library(dataset, settings, name, seed, count)
+            found = _draw_library(dataset, settings, name, count, dataset.seed)
             first = {question: i for i, question in reversed(list(enumerate(found.questions)))}
             evaluation[name] = found.select(sorted(first.values()))
-    train = _draw_library(dataset, dataset.settings, "train", seed, _train_size(dataset))
-    for name, held_out in evaluation.items():
-        train = train.select(without_duplicates(train.questions, held_out.questions))
-        if not len(train):
-            raise DataError(
-                f"dataset.{name}_size={len(held_out)}: the task {dataset.task} has so few different problems that all "
-                "training problems are held out. Hold out fewer, or make it harder with dataset.settings."
-            )
-    return cut(train, dataset, seed, evaluation), evaluation
+    draw = partial(_draw_library, dataset, dataset.settings, "train", _train_size(dataset))
+    return cut(draw, dataset, seed, evaluation), evaluation
 
 
-def _draw_library(dataset: DatasetConfig, settings: Mapping[str, Any], split: str, seed: int, count: int) -> Prepared:
+def _draw_library(dataset: DatasetConfig, settings: Mapping[str, Any], split: str, count: int, seed: int) -> Prepared:
     """Problems of a library's task; each split has a seed of its own."""
     import datasets
     import pyarrow as pa
@@ -133,10 +143,10 @@ def _draw(
     dataset: DatasetConfig,
     values: DifficultyConfig,
     split: arithmetic.Split,
-    seed: int,
     count: int,
     size_key: str,
     difficulty_key: str,
+    seed: int,
 ) -> Prepared:
     """Problems of one split as rows; an error begins with the key that caused it."""
     task, difficulty = _TASKS[str(dataset.task)][0], _difficulty(dataset, values, difficulty_key)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from covey.data.columns import Prepared
@@ -21,21 +22,21 @@ def episode_sets(
 ) -> tuple[Prepared, dict[str, Prepared]]:
     """`dataset.train_size` rows and, as `test`, `dataset.test_size` rows, each with another `seed`.
 
-    Training has odd seeds and `test` even ones, so no held-out episode of any run's seed is trained on.
+    Training has odd seeds and `test` even ones, so no held-out episode is trained on, whatever the seeds.
 
     Args:
-        dataset: the sizes, and what is cut from the training rows.
-        seed: of the run.
+        dataset: the sizes, the seed of what is held out, and what is cut from the training rows.
+        seed: of the training rows.
         environments: the names that the rows choose in turn, where there are several.
     """
-    train = _rows(dataset, seed, "train", dataset.train_size, environments)
     evaluation = {}
     if dataset.test_size:
-        evaluation["test"] = _rows(dataset, seed, "test", dataset.test_size, environments)
-    return cut(train, dataset, seed, evaluation, "the environment's own episodes"), evaluation
+        evaluation["test"] = _rows(dataset, "test", dataset.test_size, environments, dataset.seed)
+    draw = partial(_rows, dataset, "train", dataset.train_size, environments)
+    return cut(draw, dataset, seed, evaluation, "the environment's own episodes"), evaluation
 
 
-def _rows(dataset: DatasetConfig, seed: int, split: str, count: int, environments: Sequence[str]) -> Prepared:
+def _rows(dataset: DatasetConfig, split: str, count: int, environments: Sequence[str], seed: int) -> Prepared:
     import datasets
     import pyarrow as pa
 

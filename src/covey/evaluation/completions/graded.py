@@ -89,6 +89,7 @@ class GradedCompletion:
     turns: int | None = None
     tool_calls: int | None = None
     tool_failures: int | None = None
+    malformed_calls: int | None = None
     environment_seconds: float | None = None
     episode: str | None = None
     """How it ended, see `covey.environments.episodes.Episode`."""
@@ -109,7 +110,7 @@ class GradedCompletion:
         return {name: getattr(self, name) for name in _FIGURES}
 
 
-_FIGURES = ("score", "turns", "tool_calls", "tool_failures", "environment_seconds", "episode")
+_FIGURES = ("score", "turns", "tool_calls", "tool_failures", "malformed_calls", "environment_seconds", "episode")
 _OPTIONAL = (*_FIGURES, "messages", "row", "mode", "num_modes", "repeats_prompt", "holds_gold")
 
 

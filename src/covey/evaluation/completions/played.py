@@ -22,6 +22,7 @@ class Played:
     turns: int = 0
     calls: int = 0
     failures: int = 0
+    malformed: int = 0
     seconds: float = 0.0
     """In the environment and tools."""
     ended: str = ""
@@ -47,6 +48,7 @@ class Played:
             "turns": self.turns,
             "tool_calls": self.calls,
             "tool_failures": self.failures,
+            "malformed_calls": self.malformed,
             "environment_seconds": round(self.seconds, 3),
             "episode": self.ended,
             "row": dict(self.row),

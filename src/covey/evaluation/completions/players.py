@@ -62,7 +62,14 @@ class Players:
         if self.runner is None or self.chat is None:
             return None
         most, rewarding = self.environment.max_turns, self.rewarding
-        return Playing(self.runner, self.chat, max_turns=most, max_length=self.max_length, rewarding=rewarding)
+        return Playing(
+            self.runner,
+            self.chat,
+            max_turns=most,
+            max_length=self.max_length,
+            rewarding=rewarding,
+            reports_malformed=self.environment.malformed_calls == "report",
+        )
 
     @contextmanager
     def for_set(self, name: str, columns: Sequence[str], *, benchmark: bool) -> Iterator[Players]:

@@ -57,6 +57,7 @@ class Playing:
         max_turns: int | None,
         max_length: int | None = None,
         rewarding: Sequence[str] = (),
+        reports_malformed: bool = False,
         watch: Callable[[Sequence[Episode]], None] = lambda episodes: None,
     ) -> None:
         self._runner = runner
@@ -64,6 +65,7 @@ class Playing:
         self._max_turns = max_turns
         self._max_length = max_length
         self._rewarding = tuple(rewarding)
+        self._reports_malformed = reports_malformed
         self.watch = watch
 
     def sample(
@@ -128,6 +130,7 @@ class Playing:
                 max_length=self._max_length,
                 largest=largest,
                 watch=partial(self.watch, episodes),
+                reports_malformed=self._reports_malformed,
             )
 
     def _rewarded(self, episodes: Sequence[Episode], rows: Sequence[Row]) -> list[EpisodeCompletion]:
@@ -149,6 +152,7 @@ class Playing:
             turns=episode.turns,
             calls=episode.calls,
             failures=episode.failures,
+            malformed=episode.malformed,
             seconds=episode.seconds,
             ended=str(episode.ended),
             rewards=rewards,

@@ -7,7 +7,6 @@ import logging
 import os
 import random
 import shutil
-import tempfile
 import threading
 import weakref
 from collections.abc import Callable, Sequence
@@ -37,6 +36,7 @@ from covey.rollout.process.messages import (
 from covey.rollout.process.model_copy import ModelCopy
 from covey.rollout.process.started import EndedError, StartedProcess, Starter
 from covey.rollout.weight_folder import write_folder
+from covey.runlog.locks import temporary_folder
 from covey.workers.channel import BadMessageError
 
 logger = logging.getLogger(__name__)
@@ -94,7 +94,8 @@ class ProcessEngine:
         self.threads = threads or default_threads()
         self._draw = random.Random(seed)
         self._lock = threading.RLock()
-        self._folder = folder or Path(tempfile.mkdtemp(prefix="covey-rollout-"))
+        own = contextlib.ExitStack()
+        self._folder = folder or own.enter_context(temporary_folder("covey-rollout-"))
         self._folder.mkdir(parents=True, exist_ok=True)
         given = {"batch_size": batch_size, "shared_prefill": shared_prefill, "autocast": autocast, **options}
         start = Start(
@@ -106,7 +107,7 @@ class ProcessEngine:
             {"tokenizer": tokenizer, **given},
         )
         self._starter = Starter(start, self._folder / "output.log", self.threads)
-        self._end = weakref.finalize(self, _end, self._starter, None if folder else self._folder)
+        self._end = weakref.finalize(self, _end, self._starter, own)
         self._process: StartedProcess | None = None
         with contextlib.suppress(EndedError):  # which the first call finds again
             self._process = self._starter.start()
@@ -310,9 +311,9 @@ class ProcessEngine:
                 return str(kind), body, data
 
 
-def _end(starter: Starter, folder: Path | None) -> None:
-    if starter.close() and folder is not None:
-        shutil.rmtree(folder, ignore_errors=True)
+def _end(starter: Starter, own: contextlib.ExitStack) -> None:
+    if starter.close():
+        own.close()
 
 
 def _error(name: str, text: str) -> CoveyError:

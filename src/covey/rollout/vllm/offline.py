@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,6 +14,7 @@ from covey.rollout.vllm.engine import cpu_options, engine_errors, installed, sta
 from covey.rollout.vllm.support import candidates, sampled_logps, support_of
 from covey.rollout.vllm.worker import WORKER
 from covey.rollout.weight_folder import write_folder
+from covey.runlog.locks import temporary_folder
 
 
 class VLLMEngine:
@@ -112,9 +111,9 @@ class VLLMEngine:
     def sync(self, weights: NamedWeights, version: int) -> None:
         """See `InferenceEngine`: through a temporary folder, since vLLM may run in processes of its own. Raises an
         `EngineError` if a process did not find all weights."""
-        with tempfile.TemporaryDirectory(prefix="covey-weights-") as folder:
-            tensors = write_folder(Path(folder), weights)
-            answers = self._llm.collective_rpc("load_folder", args=(folder,))
+        with temporary_folder("covey-weights-") as folder:
+            tensors = write_folder(folder, weights)
+            answers = self._llm.collective_rpc("load_folder", args=(str(folder),))
         if any(answer != {"tensors": tensors} for answer in answers):
             raise EngineError(f"vLLM did not load the {tensors} tensors that were written for it into {folder}.")
         self._llm.reset_prefix_cache()

@@ -66,6 +66,10 @@ class RunLogCallback(TrainerCallback):
         self.display.update(state.global_step, row)
         self._write_completions(state.global_step)
 
+    def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        if state.is_world_process_zero:
+            self.run.refuse_deleted()  # before a checkpoint makes the folder again
+
     def keep_records(self, checkpoint: Path) -> None:
         """Flush all records to the disk before the checkpoint is marked."""
         self._writes.wait()

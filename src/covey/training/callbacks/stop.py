@@ -11,7 +11,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 
 from covey.training.callbacks.early_stopping import EarlyStopping
 from covey.training.display.live_display import Display
-from covey.training.distributed.processes import Processes, StopRequest, signal_handler
+from covey.training.distributed.processes import STOPS, Processes, StopRequest, signal_handler
 
 
 class StopCallback(TrainerCallback):
@@ -60,7 +60,7 @@ class StopCallback(TrainerCallback):
 
     @contextmanager
     def catching_signals(self, display: Display) -> Iterator[None]:
-        """Context manager: the first Ctrl-C or SIGTERM requests a clean stop; a second Ctrl-C interrupts at once."""
+        """Context manager: the first signal of `STOPS` requests a clean stop; a second Ctrl-C interrupts at once."""
 
         def request_stop(number: int) -> None:
             self._caught = number
@@ -68,9 +68,7 @@ class StopCallback(TrainerCallback):
             display.status(f"{signal.Signals(number).name}: finishing this step, then writing a checkpoint")
             display.hint = _AGAIN
 
-        with signal_handler(
-            (signal.SIGINT, signal.SIGTERM), StopRequest(request_stop, alone=self._processes.count == 1)
-        ):
+        with signal_handler(STOPS, StopRequest(request_stop, alone=self._processes.count == 1)):
             display.hint = _STOPS
             try:
                 yield

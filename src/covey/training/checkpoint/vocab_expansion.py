@@ -15,6 +15,7 @@ from covey.model.loading import load_tokenizer, source_options
 from covey.model.reasoning_vocab.token_map import MAP_FILE, TokenMap
 from covey.runlog.checkpoint import changed_files, is_complete, mark_complete
 from covey.runlog.directory import RunDirectory
+from covey.runlog.files import rename
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -118,7 +119,7 @@ def expanded(
                 **source_options(config.model),
             )
             shutil.rmtree(first, ignore_errors=True)
-            partial.rename(first)
+            rename(partial, first)
             mark_complete(first, 0)
     processes.wait()
     try:

@@ -29,6 +29,8 @@ T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 _FAILED = "covey/failed/{run}"
+STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""The signals that ask a run for a clean stop; SIGHUP comes from a terminal that was closed."""
 _runs = count(1)
 """Runs started by this program: what one run leaves in the store must not end the next."""
 _POLL_EVERY = 1.0
@@ -247,11 +249,13 @@ def silent_console() -> Any:
 
 @contextmanager
 def signal_handler(numbers: Iterable[int], handler: Any) -> Iterator[None]:
-    """Context manager: these signals have another handler; in another thread than the main one, nothing changes."""
+    """Context manager: these signals have another handler; in another thread than the main one, nothing changes. A
+    SIGHUP that is ignored (`nohup`) stays so."""
     if threading.current_thread() is not threading.main_thread():  # where Python sets no handlers
         yield
         return
-    before = {number: signal.signal(number, handler) for number in numbers}
+    ignored = {signal.SIGHUP} if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN else set()
+    before = {number: signal.signal(number, handler) for number in numbers if number not in ignored}
     try:
         yield
     finally:

@@ -6,7 +6,6 @@ the network once, when all files are written.
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
+from covey.advice import command
 from covey.config import Config
 from covey.config.secrets import redact
 from covey.errors import CoveyError, HubError
@@ -66,10 +66,10 @@ def push_finished(config: Config, run: RunDirectory, console: Any) -> str | None
         with console.status("Pushing the model to the hub …"):
             address = push(run, run.final_model, destination)
     except HubError as error:
-        words = ["covey", "push", str(run.root), destination.repo or run.root.name]
-        words += ["--revision", destination.revision] if destination.revision else []
+        words = ["--revision", destination.revision] if destination.revision else []
         words += ["--private"] if destination.private else []
-        text = f"{error} The run is complete in {run.root}; to push it later: {shlex.join(words)}"
+        again = command("push {run} {repo}", *words, run=run.root, repo=destination.repo or run.root.name)
+        text = f"{error} The run is complete in {run.root}; to push it later: {again}"
         console.print(text, markup=False, highlight=False, soft_wrap=True)
         return None
     console.print(f"Pushed to {address}", markup=False, highlight=False, soft_wrap=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import tempfile
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
@@ -21,6 +20,7 @@ from covey.rollout.engine import NamedWeights
 from covey.rollout.vllm.serve import INSTANCE_HEADER
 from covey.rollout.vllm.worker import WORKER
 from covey.rollout.weight_folder import read_folder, write_folder
+from covey.runlog.locks import temporary_folder
 
 logger = logging.getLogger(__name__)
 
@@ -128,8 +128,8 @@ class EngineClient(VLLMClient):
         self._synced = self.instance
 
     def _send_folder(self, named_params: NamedWeights) -> None:
-        with tempfile.TemporaryDirectory(prefix="covey-weights-") as folder:
-            self._load_folder(Path(folder), write_folder(Path(folder), named_params))
+        with temporary_folder("covey-weights-") as folder:
+            self._load_folder(folder, write_folder(folder, named_params))
 
     def send_folder(self, folder: Path) -> None:
         """Send the weights that `covey.rollout.weight_folder.write_folder` has written. A failure sets `lost`. Raises

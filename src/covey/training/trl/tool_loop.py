@@ -30,6 +30,8 @@ class TrainerEpisodes:
         """Those of the batch that was generated last; empty without tools and environments."""
         self.turn_limits: list[int] | None = None
         """How many tokens each row of the next turn may add; None for `max_completion_length`."""
+        self.reports_malformed = False
+        """See `run_episodes`."""
         self._supports: list[list[torch.Tensor]] = []
         """Of each of the newest episodes, the supports of its turns, `[T, C]`."""
 
@@ -119,6 +121,7 @@ class TrainerEpisodes:
                 max_length=self._max_length(),
                 run_async=self._run_async,
                 largest=self._largest,
+                reports_malformed=self.reports_malformed,
             )
         supports = [joined(turns, one.mask) for turns, one in zip(self._supports, self.newest, strict=True)]
         trainer.sampling.newest = replace(trainer.sampling.newest, supports=supports)
@@ -169,10 +172,11 @@ class TrainerEpisodes:
             [
                 *(len(ended), sum(episode.turns for episode in episodes)),
                 *(sum(episode.seconds for episode in episodes), ended.count("timed_out"), ended.count("crashed")),
+                sum(episode.malformed for episode in episodes),
             ],
             device=trainer.accelerator.device,
         )
-        count, turns, seconds, timeouts, crashes = trainer.accelerator.reduce(sums, reduction="sum").tolist()
+        count, turns, seconds, timeouts, crashes, malformed = trainer.accelerator.reduce(sums, reduction="sum").tolist()
         if not count:  # TRL's own loop ran
             return
         values = {
@@ -180,6 +184,7 @@ class TrainerEpisodes:
             names.ENVIRONMENT_SECONDS: seconds / count,
             names.ENVIRONMENT_TIMEOUTS: timeouts,
             names.ENVIRONMENT_CRASHES: crashes,
+            names.ENVIRONMENT_MALFORMED: malformed,
         }
         for name, value in values.items():
             trainer._metrics["train" if trainer.model.training else "eval"][name].append(value)

@@ -26,6 +26,7 @@ from covey.config import SpeedConfig
 from covey.environments.templates import parse
 from covey.log_once import begin_run, log_once
 from covey.model.device import casting_once
+from covey.model.prompts import without_special_tokens
 from covey.model.reasoning_vocab import ReasoningVocabulary
 from covey.objective import KLController, Objective
 from covey.objective.interface import check_objective, needs_of
@@ -243,6 +244,10 @@ class GRPOTrainer(TRLGRPOTrainer):
             self._early_rewards.begin(prompts, completions, completion_ids=ids, **more)
         return output
 
+    # -- replaces TRL's `_tokenize_prompts`: what is in a message cannot become a special token.
+    def _tokenize_prompts(self, prompts: list[Any]) -> Any:
+        return super()._tokenize_prompts([without_special_tokens(self._tokenizer, one) for one in prompts])
+
     # -- replaces TRL's `_generate_single_turn`: the completions are the engine's, wherever it can sample them.
     def _generate_single_turn(self, prompt_ids: Any, images: Any, fields: Any, *args: Any, **kwargs: Any) -> Any:
         limits = self._episodes.turn_limits
@@ -369,8 +374,7 @@ class GRPOTrainer(TRLGRPOTrainer):
             save_progress(folder, self.args.process_index, progress_of(self))
             self._reference.save(folder)
 
-    # -- replaces transformers' `_finalize_training`, which with save_total_limit=1 deletes the newest checkpoint and
-    #    keeps the best.
+    # -- replaces transformers' `_finalize_training`, which with save_total_limit=1 keeps the best checkpoint alone.
     def _finalize_training(self, *args: Any) -> Any:
         with self.checkpoints.rotating(self.args):
             return super()._finalize_training(*args)
