@@ -12,6 +12,7 @@ import os
 import pathlib
 import resource
 import runpy
+import select
 import selectors
 import signal
 import struct
@@ -44,7 +45,7 @@ def main() -> None:
     source = os.fdopen(os.dup(0), "rb")
     inputs = [source.read(int(line)) for line in iter(source.readline, b"")]
     source.close()
-    answers = os.dup(1)
+    answers = settings["answers"] = os.dup(1)
     null = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):
         os.dup2(null, stream)
@@ -65,6 +66,8 @@ def main() -> None:
     keyctl = {"x86_64": 250, "aarch64": 219}.get(os.uname().machine)
     if keyctl is not None:  # without the keys of the session that started this
         libc.syscall(keyctl, JOIN_SESSION_KEYRING, None)
+    if settings["filtered"]:
+        refuse(settings)
     late = 0
     described: dict[str, Any] = {}
     for given in inputs:
@@ -72,6 +75,7 @@ def main() -> None:
         late = late + 1 if described["stopped"] == "time" else 0
         described |= {"stdout": len(out), "stderr": len(err)}
         send(answers, json.dumps(described).encode() + b"\n" + out + err)
+    os._exit(0)
 
 
 def run(settings: dict[str, Any], given: bytes) -> tuple[dict[str, Any], bytes, bytes]:
@@ -116,14 +120,18 @@ class Clock:
 
 
 def collect(pipes: list[int], pid: int, clock: Clock, settings: dict[str, Any]) -> tuple[dict[Any, Any], str]:
-    """Read both outputs until the program ends, or is killed: out of time, too much output, too many processes."""
+    """Read both outputs until the program ends, or is killed: out of time, too much output, too many processes.
+
+    Also where nobody waits for its answers any longer: after the deadline of all runs, or the end of the trainer.
+    """
     most, processes = settings["output"], settings["processes"]
     written: dict[Any, Any] = {pipe: bytearray() for pipe in pipes}
-    ended = os.pidfd_open(pid)
+    ended, unread = os.pidfd_open(pid), select.poll()
+    unread.register(settings["answers"], 0)
     with selectors.DefaultSelector() as selector:
         for source in (*pipes, ended):
             selector.register(source, selectors.EVENT_READ)
-        stopped = ""
+        stopped, counted = "", time.monotonic()
         while not stopped:
             ready = [key.fd for key, _ in selector.select(0.05 if processes is None else 0.01)]
             for pipe in (pipe for pipe in ready if pipe != ended):
@@ -135,10 +143,11 @@ def collect(pipes: list[int], pid: int, clock: Clock, settings: dict[str, Any]) 
                 stopped = "output"
             elif ended in ready and not any(pipe in ready for pipe in pipes):
                 stopped = "ended"
-            elif clock.is_over():
+            elif clock.is_over() or unread.poll(0):
                 stopped = "time"
-            elif processes is not None and len(below(os.getpid())) > processes:
-                stopped = "processes"
+            elif processes is not None and time.monotonic() - counted >= 0.01:
+                stopped = "processes" if len(below(os.getpid())) > processes else ""
+                counted = time.monotonic()
     os.close(ended)
     for pipe in pipes:
         del written[pipe][most:]
@@ -152,27 +161,23 @@ def collect(pipes: list[int], pid: int, clock: Clock, settings: dict[str, Any]) 
 def below(pid: int) -> list[int]:
     """The threads of the processes that a process has started, and so on; orphans are the launcher's own."""
     found = []
-    for children in pathlib.Path(f"/proc/{pid}/task").glob("*/children"):
-        with contextlib.suppress(OSError):
-            for child in map(int, children.read_text().split()):
-                found += [int(thread.name) for thread in pathlib.Path(f"/proc/{child}/task").glob("*")] or [child]
-                found += below(child)
-    return found
+    with contextlib.suppress(OSError):
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{thread}/children") as children:
+                started = [int(child) for child in children.read().split()]
+            found += [int(thread), *(each for child in started for each in below(child) or [child])]
+    return found if pid != os.getpid() else found[1:]
 
 
 def clear(settings: dict[str, Any], group: int) -> None:
     """Kill what the program has left behind, until nothing is left: what is forked meanwhile, too."""
     with contextlib.suppress(ChildProcessError):
         while True:
-            if settings["alone"]:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(-1, signal.SIGKILL)
-            else:
-                for pid in (-group, *below(os.getpid())):
-                    with contextlib.suppress(ProcessLookupError, PermissionError):
-                        os.kill(pid, signal.SIGKILL)
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
+            for pid in [-1] if settings["alone"] else [-group, *below(os.getpid())]:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(pid, signal.SIGKILL)
             time.sleep(0.001)
 
 
@@ -196,7 +201,6 @@ def become(settings: dict[str, Any], stdin: int, stdout: int, stderr: int) -> No
             resource.setrlimit(number, (value, value))
         if settings["landlock"] is not None:
             restrict(settings["landlock"], settings["folder"])
-        refuse(settings)
         if settings["command"]:
             os.execv(settings["command"][0], settings["command"])
         sys.argv = [settings["python"], *settings["arguments"]]
@@ -273,10 +277,8 @@ def restrict(readable: list[str], folder: str) -> None:
 def refuse(settings: dict[str, Any]) -> None:
     """Refuse system calls by seccomp: tracing, namespaces, and signals to the launcher, the trainer and everything.
 
-    By `linux/filter.h` and `linux/seccomp.h`. On other machines than those of `CALLS` there is no filter.
+    By `linux/filter.h` and `linux/seccomp.h`.
     """
-    if os.uname().machine not in CALLS:
-        return
     load, equal, at_least, has, end = 0x20, 0x15, 0x35, 0x45, 0x06
     allow, denied, unknown = (end, 0, 0, 0x7FFF0000), (end, 0, 0, 0x50001), (end, 0, 0, 0x50000 | ENOSYS)
     audit, never, making, signals = CALLS[os.uname().machine]
@@ -286,7 +288,7 @@ def refuse(settings: dict[str, Any]) -> None:
     for number in making:
         code += [(equal, 0, 4, number), (load, 0, 0, 16), (has, 0, 1, NAMESPACES), denied, allow]
     if not settings["alone"]:  # in a namespace of its own the launcher is the first process, which is spared
-        others = [sign * pid for pid in (os.getppid(), settings["trainer"]) for sign in (1, -1)]
+        others = [sign * pid for pid in (os.getpid(), os.getppid()) for sign in (1, -1)]
         body = [step for pid in (*others, -1) for step in ((equal, 0, 1, pid & 0xFFFFFFFF), denied)]
         for number in (*signals, 434):  # pidfd_open
             code += [(equal, 0, len(body) + 2, number), (load, 0, 0, 16), *body, allow]

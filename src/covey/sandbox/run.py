@@ -53,13 +53,15 @@ class Isolation:
     """`bubblewrap`, `landlock` or `none`."""
     way: bubblewrap.Way | None = None
     own_user: bool = False
+    filtered: bool = True
+    """Whether system calls are refused by seccomp (`refuse` in `launcher.py`)."""
 
     def __str__(self) -> str:
         if os.geteuid() == 0:
             who = "as a user of their own" if self.own_user else "as root without capabilities"
         else:
             who = "as this user"
-        return f"{self._where()}; {who}"
+        return f"{self._where()}; {who}" + ("" if self.filtered else "; system calls are not filtered")
 
     def _where(self) -> str:
         if self.kind == "bubblewrap":
@@ -112,13 +114,15 @@ def run(
 @functools.cache
 def strictest() -> Isolation:
     """The strictest isolation of this machine, by trying."""
-    return next(filter(_works, [*_candidates(), Isolation("none", own_user=os.geteuid() == 0)]), Isolation("none"))
+    each = [*_candidates(), Isolation("none", own_user=os.geteuid() == 0), Isolation("none")]
+    tried = (way for one in each for way in (one, replace(one, filtered=False)) if _works(way))
+    return next(tried, Isolation("none", filtered=False))
 
 
 def log_isolation() -> None:
-    """Log once how programs are kept apart here; a warning where it is not by namespaces."""
+    """Log once how programs are kept apart here; a warning where it is not by namespaces, or without a filter."""
     found = strictest()
-    level = logging.INFO if found.kind == "bubblewrap" else logging.WARNING
+    level = logging.INFO if found.kind == "bubblewrap" and found.filtered else logging.WARNING
     log_once(logger, "Untrusted programs run %s.", found, level=level)
 
 
@@ -162,7 +166,7 @@ def _started(
             "command": list(program.command),
             "uid": user,
             "alone": isolation.way is not None,
-            "trainer": os.getpid(),
+            "filtered": isolation.filtered,
             "landlock": [*bubblewrap.readable(paths), "/dev/urandom"] if isolation.kind == "landlock" else None,
             "seconds": limits.seconds,
             "wall": limits.wall_seconds,
@@ -185,6 +189,10 @@ def _started(
             try:
                 yield process
             finally:
+                assert process.stdout is not None
+                process.stdout.close()  # which tells the launcher to end all that it has started
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(_GRACE)
                 with suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
 
