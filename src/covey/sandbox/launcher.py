@@ -146,7 +146,7 @@ def collect(pipes: list[int], pid: int, clock: Clock, settings: dict[str, Any]) 
             elif clock.is_over() or unread.poll(0):
                 stopped = "time"
             elif processes is not None and time.monotonic() - counted >= 0.01:
-                stopped = "processes" if len(below(os.getpid())) > processes else ""
+                stopped = "processes" if len(alive(settings)) > processes else ""
                 counted = time.monotonic()
     os.close(ended)
     for pipe in pipes:
@@ -158,15 +158,27 @@ def collect(pipes: list[int], pid: int, clock: Clock, settings: dict[str, Any]) 
     return written, stopped
 
 
+def alive(settings: dict[str, Any]) -> list[int]:
+    """The program's processes and threads."""
+    if pathlib.Path("/proc/self").exists():
+        return below(os.getpid())[1:]  # orphans are the launcher's own
+    newest = os.fork()  # without /proc this is the first process of a namespace, where numbers ascend
+    if newest == 0:
+        os._exit(0)
+    os.waitpid(newest, 0)
+    settings["newest"] = max(newest, settings.get("newest", 0))
+    kill = ctypes.CDLL(None).kill
+    return [pid for pid in range(2, settings["newest"]) if not kill(pid, 0)]
+
+
 def below(pid: int) -> list[int]:
-    """The threads of the processes that a process has started, and so on; orphans are the launcher's own."""
+    """The threads of a process, and of those that it has started, and so on."""
     found = []
     with contextlib.suppress(OSError):
-        for thread in os.listdir(f"/proc/{pid}/task"):
-            with open(f"/proc/{pid}/task/{thread}/children") as children:
-                started = [int(child) for child in children.read().split()]
-            found += [int(thread), *(each for child in started for each in below(child) or [child])]
-    return found if pid != os.getpid() else found[1:]
+        for thread in pathlib.Path(f"/proc/{pid}/task").iterdir():
+            started = [int(child) for child in (thread / "children").read_text().split()]
+            found += [int(thread.name), *(each for child in started for each in below(child) or [child])]
+    return found
 
 
 def clear(settings: dict[str, Any], group: int) -> None:
@@ -175,7 +187,7 @@ def clear(settings: dict[str, Any], group: int) -> None:
         while True:
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
-            for pid in [-1] if settings["alone"] else [-group, *below(os.getpid())]:
+            for pid in [-1] if settings["alone"] else [-group, *alive(settings)]:
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.kill(pid, signal.SIGKILL)
             time.sleep(0.001)
