@@ -32,6 +32,7 @@ def ways() -> list[Way]:
     """The ways to try, the strictest first."""
     own: tuple[str, ...] = ("--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try")
     own += ("--cap-drop", "ALL", "--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID", "--cap-add", "CAP_KILL")
+    own += ("--cap-add", "CAP_SETPCAP")  # to empty the bounding set
     found = [Way(own, own_user=True)] if os.geteuid() == 0 else []
     found += [Way(("--unshare-all", "--unshare-user", "--disable-userns"), own_user=False)]
     found += [Way(("--unshare-all", "--unshare-user"), own_user=False)]

@@ -12,19 +12,32 @@ import os
 import pathlib
 import resource
 import runpy
+import select
 import selectors
 import signal
+import struct
 import sys
 import time
 import traceback
 from typing import Any, NoReturn
 
-SUBREAPER, NO_NEW_PRIVILEGES = 36, 38
+DUMPABLE, SECCOMP, DROP_BOUND, SUBREAPER, NO_NEW_PRIVILEGES = 4, 22, 24, 36, 38
 JOIN_SESSION_KEYRING = 1
 CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446
 EXECUTE, WRITE_FILE, READ_FILE, READ_FOLDER = 1, 1 << 1, 1 << 2, 1 << 3
 RIGHTS = {1: 13, 2: 14, 3: 15, 5: 16}
 """How many rights to files each version of Landlock knows."""
+ENOSYS = 38
+NAMESPACES = 0x7E020000
+"""The flags of `clone` that make namespaces."""
+CALLS = {
+    "x86_64": (0xC000003E, (101, 310, 311, 308, 200, 297), (56, 272), (62, 234, 129)),
+    "aarch64": (0xC00000B7, (117, 270, 271, 268, 130, 240), (220, 97), (129, 131, 138)),
+}
+"""By machine: its number for audits; ptrace, process_vm_readv and _writev, setns, tkill, rt_tgsigqueueinfo; clone and
+unshare; kill, tgkill and rt_sigqueueinfo."""
+EVERYWHERE = (424, 425, 435)
+"""pidfd_send_signal, io_uring_setup, and clone3, whose flags a filter cannot read: libraries take clone instead."""
 
 
 def main() -> None:
@@ -32,24 +45,29 @@ def main() -> None:
     source = os.fdopen(os.dup(0), "rb")
     inputs = [source.read(int(line)) for line in iter(source.readline, b"")]
     source.close()
-    answers = os.dup(1)
+    answers = settings["answers"] = os.dup(1)
     null = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):
         os.dup2(null, stream)
     with contextlib.suppress(OSError):  # where memory runs out, programs end rather than the trainer
         pathlib.Path("/proc/self/oom_score_adj").write_text("1000")
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # which the first process of a namespace does not get
+    libc = ctypes.CDLL(None)
+    for capability in range(64):
+        libc.prctl(DROP_BOUND, capability, 0, 0, 0)
     if settings["uid"] is not None:
         os.setgroups([])
         os.setgid(settings["uid"])
         os.setuid(settings["uid"])
+    libc.capset((ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)())
+    libc.prctl(DUMPABLE, 0, 0, 0, 0)  # its memory and descriptors are nobody's, and nobody may trace it
     os.chdir(settings["folder"])
-    ctypes.CDLL(None).prctl(SUBREAPER, 1, 0, 0, 0)
+    libc.prctl(SUBREAPER, 1, 0, 0, 0)
     keyctl = {"x86_64": 250, "aarch64": 219}.get(os.uname().machine)
     if keyctl is not None:  # without the keys of the session that started this
-        ctypes.CDLL(None).syscall(keyctl, JOIN_SESSION_KEYRING, None)
-    if settings["landlock"] is not None:
-        restrict(settings["landlock"], settings["folder"])
+        libc.syscall(keyctl, JOIN_SESSION_KEYRING, None)
+    if settings["filtered"]:
+        refuse(settings)
     late = 0
     described: dict[str, Any] = {}
     for given in inputs:
@@ -57,6 +75,7 @@ def main() -> None:
         late = late + 1 if described["stopped"] == "time" else 0
         described |= {"stdout": len(out), "stderr": len(err)}
         send(answers, json.dumps(described).encode() + b"\n" + out + err)
+    os._exit(0)
 
 
 def run(settings: dict[str, Any], given: bytes) -> tuple[dict[str, Any], bytes, bytes]:
@@ -71,7 +90,7 @@ def run(settings: dict[str, Any], given: bytes) -> tuple[dict[str, Any], bytes, 
         become(settings, stdin, *(write for _, write in pipes))
     for own in (stdin, *(write for _, write in pipes), *([settings["keep"]] if settings["keep"] else [])):
         os.close(own)
-    written, stopped = collect([read for read, _ in pipes], pid, Clock(pid, settings), settings["output"])
+    written, stopped = collect([read for read, _ in pipes], pid, Clock(pid, settings), settings)
     status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) if stopped != "ended" else written.pop("status")
     seconds = time.monotonic() - start
     clear(settings, pid)
@@ -100,16 +119,21 @@ class Clock:
         return bool(passed - waited >= self._seconds or passed >= self._wall)
 
 
-def collect(pipes: list[int], pid: int, clock: Clock, most: int) -> tuple[dict[Any, Any], str]:
-    """Read both outputs until the program ends, is out of time, or has written too much, when it is killed."""
+def collect(pipes: list[int], pid: int, clock: Clock, settings: dict[str, Any]) -> tuple[dict[Any, Any], str]:
+    """Read both outputs until the program ends, or is killed: out of time, too much output, too many processes.
+
+    Also where nobody waits for its answers any longer: after the deadline of all runs, or the end of the trainer.
+    """
+    most, processes = settings["output"], settings["processes"]
     written: dict[Any, Any] = {pipe: bytearray() for pipe in pipes}
-    ended = os.pidfd_open(pid)
+    ended, unread = os.pidfd_open(pid), select.poll()
+    unread.register(settings["answers"], 0)
     with selectors.DefaultSelector() as selector:
         for source in (*pipes, ended):
             selector.register(source, selectors.EVENT_READ)
-        stopped = ""
+        stopped, counted = "", time.monotonic()
         while not stopped:
-            ready = [key.fd for key, _ in selector.select(0.05)]
+            ready = [key.fd for key, _ in selector.select(0.05 if processes is None else 0.01)]
             for pipe in (pipe for pipe in ready if pipe != ended):
                 data = os.read(pipe, 1 << 16)
                 if not data:
@@ -119,8 +143,11 @@ def collect(pipes: list[int], pid: int, clock: Clock, most: int) -> tuple[dict[A
                 stopped = "output"
             elif ended in ready and not any(pipe in ready for pipe in pipes):
                 stopped = "ended"
-            elif clock.is_over():
+            elif clock.is_over() or unread.poll(0):
                 stopped = "time"
+            elif processes is not None and time.monotonic() - counted >= 0.01:
+                stopped = "processes" if len(alive(settings)) > processes else ""
+                counted = time.monotonic()
     os.close(ended)
     for pipe in pipes:
         del written[pipe][most:]
@@ -131,20 +158,39 @@ def collect(pipes: list[int], pid: int, clock: Clock, most: int) -> tuple[dict[A
     return written, stopped
 
 
+def alive(settings: dict[str, Any]) -> list[int]:
+    """The program's processes and threads."""
+    if pathlib.Path("/proc/self").exists():
+        return below(os.getpid())[1:]  # orphans are the launcher's own
+    newest = os.fork()  # without /proc this is the first process of a namespace, where numbers ascend
+    if newest == 0:
+        os._exit(0)
+    os.waitpid(newest, 0)
+    settings["newest"] = max(newest, settings.get("newest", 0))
+    kill = ctypes.CDLL(None).kill
+    return [pid for pid in range(2, settings["newest"]) if not kill(pid, 0)]
+
+
+def below(pid: int) -> list[int]:
+    """The threads of a process, and of those that it has started, and so on."""
+    found = []
+    with contextlib.suppress(OSError):
+        for thread in pathlib.Path(f"/proc/{pid}/task").iterdir():
+            started = [int(child) for child in (thread / "children").read_text().split()]
+            found += [int(thread.name), *(each for child in started for each in below(child) or [child])]
+    return found
+
+
 def clear(settings: dict[str, Any], group: int) -> None:
-    """Kill what the program has left behind."""
-    try:
-        if settings["alone"]:
-            os.kill(-1, signal.SIGKILL)
-        else:
-            os.killpg(group, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
-    try:
-        while os.waitpid(-1, 0 if settings["alone"] else os.WNOHANG)[0]:
-            pass
-    except ChildProcessError:
-        pass
+    """Kill what the program has left behind, until nothing is left: what is forked meanwhile, too."""
+    with contextlib.suppress(ChildProcessError):
+        while True:
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+            for pid in [-1] if settings["alone"] else [-group, *alive(settings)]:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(pid, signal.SIGKILL)
+            time.sleep(0.001)
 
 
 def become(settings: dict[str, Any], stdin: int, stdout: int, stderr: int) -> NoReturn:
@@ -165,6 +211,8 @@ def become(settings: dict[str, Any], stdin: int, stdout: int, stderr: int) -> No
             hard = resource.getrlimit(number)[1]
             value = value if hard == resource.RLIM_INFINITY else min(value, hard)
             resource.setrlimit(number, (value, value))
+        if settings["landlock"] is not None:
+            restrict(settings["landlock"], settings["folder"])
         if settings["command"]:
             os.execv(settings["command"][0], settings["command"])
         sys.argv = [settings["python"], *settings["arguments"]]
@@ -236,6 +284,34 @@ def restrict(readable: list[str], folder: str) -> None:
     libc.prctl(NO_NEW_PRIVILEGES, 1, 0, 0, 0)
     call(RESTRICT_SELF, ruleset, 0)
     os.close(ruleset)
+
+
+def refuse(settings: dict[str, Any]) -> None:
+    """Refuse system calls by seccomp: tracing, namespaces, and signals to the launcher, the trainer and everything.
+
+    By `linux/filter.h` and `linux/seccomp.h`.
+    """
+    load, equal, at_least, has, end = 0x20, 0x15, 0x35, 0x45, 0x06
+    allow, denied, unknown = (end, 0, 0, 0x7FFF0000), (end, 0, 0, 0x50001), (end, 0, 0, 0x50000 | ENOSYS)
+    audit, never, making, signals = CALLS[os.uname().machine]
+    code = [(load, 0, 0, 4), (equal, 1, 0, audit), unknown, (load, 0, 0, 0), (at_least, 0, 1, 0x40000000), unknown]
+    for number in (*never, *EVERYWHERE):
+        code += [(equal, 0, 1, number), unknown if number in EVERYWHERE else denied]
+    for number in making:
+        code += [(equal, 0, 4, number), (load, 0, 0, 16), (has, 0, 1, NAMESPACES), denied, allow]
+    if not settings["alone"]:  # in a namespace of its own the launcher is the first process, which is spared
+        others = [sign * pid for pid in (os.getpid(), os.getppid()) for sign in (1, -1)]
+        body = [step for pid in (*others, -1) for step in ((equal, 0, 1, pid & 0xFFFFFFFF), denied)]
+        for number in (*signals, 434):  # pidfd_open
+            code += [(equal, 0, len(body) + 2, number), (load, 0, 0, 16), *body, allow]
+    code.append(allow)
+    steps = b"".join(struct.pack("HBBI", *step) for step in code)
+    held = ctypes.create_string_buffer(steps)
+    described = ctypes.create_string_buffer(struct.pack("HP", len(code), ctypes.addressof(held)))
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.prctl(NO_NEW_PRIVILEGES, 1, 0, 0, 0)
+    if libc.prctl(SECCOMP, 2, described, 0, 0):
+        raise OSError(ctypes.get_errno(), "seccomp refused its filter")
 
 
 def send(to: int, data: bytes) -> None:

@@ -53,13 +53,22 @@ class Isolation:
     """`bubblewrap`, `landlock` or `none`."""
     way: bubblewrap.Way | None = None
     own_user: bool = False
+    filtered: bool = True
+    """Whether system calls are refused by seccomp (`refuse` in `launcher.py`)."""
 
     def __str__(self) -> str:
+        if os.geteuid() == 0:
+            who = "as a user of their own" if self.own_user else "as root without capabilities"
+        else:
+            who = "as this user"
+        return f"{self._where()}; {who}" + ("" if self.filtered else "; system calls are not filtered")
+
+    def _where(self) -> str:
         if self.kind == "bubblewrap":
             return "in namespaces of their own (bubblewrap)"
         if self.kind == "landlock":
             return "under Landlock: without others' files and TCP, but with UDP and a view of other processes"
-        return "not isolated: with limits only, and with the files and the network of this user"
+        return "not isolated: with limits only, and with the network and the files that their user can reach"
 
 
 def run(
@@ -93,7 +102,9 @@ def run(
     with _started(program, limits, paths, isolation, keep) as process:
         given = b"".join(b"%d\n%b" % (len(one), one) for one in inputs)
         most = len(inputs) * (2 * (limits.output_kb << 10) + 4096)
-        answers, late = _exchange(process, given, start + len(inputs) * limits.wall_seconds + _GRACE, most)
+        # Of all runs together, one waiting for a core is allowed; without a result for so long, the sandbox is stuck.
+        until = start + limits.wall_seconds + (len(inputs) - 1) * limits.seconds + _GRACE
+        answers, late = _exchange(process, given, until, limits.wall_seconds + _GRACE, most)
         why = b"" if process.stderr is None else process.stderr.read(4096) if process.poll() is not None else b""
     found = list(_parsed(answers, limits))[: len(inputs)]
     rest = Finished(Ended.TIMED_OUT if late else Ended.FAILED, 1, b"", why, time.monotonic() - start)
@@ -103,13 +114,15 @@ def run(
 @functools.cache
 def strictest() -> Isolation:
     """The strictest isolation of this machine, by trying."""
-    return next(filter(_works, _candidates()), Isolation("none"))
+    each = [*_candidates(), Isolation("none", own_user=os.geteuid() == 0), Isolation("none")]
+    tried = (way for one in each for way in (one, replace(one, filtered=False)) if _works(way))
+    return next(tried, Isolation("none", filtered=False))
 
 
 def log_isolation() -> None:
-    """Log once how programs are kept apart here; a warning where it is not by namespaces."""
+    """Log once how programs are kept apart here; a warning where it is not by namespaces, or without a filter."""
     found = strictest()
-    level = logging.INFO if found.kind == "bubblewrap" else logging.WARNING
+    level = logging.INFO if found.kind == "bubblewrap" and found.filtered else logging.WARNING
     log_once(logger, "Untrusted programs run %s.", found, level=level)
 
 
@@ -153,12 +166,14 @@ def _started(
             "command": list(program.command),
             "uid": user,
             "alone": isolation.way is not None,
+            "filtered": isolation.filtered,
             "landlock": [*bubblewrap.readable(paths), "/dev/urandom"] if isolation.kind == "landlock" else None,
             "seconds": limits.seconds,
             "wall": limits.wall_seconds,
             "give_up": _GIVE_UP,
             "output": limits.output_kb << 10,
-            "limits": _resource_limits(limits, isolation),
+            "limits": (bounds := _resource_limits(limits, isolation)),
+            "processes": None if "NPROC" in bounds else limits.processes,
         }
         process = subprocess.Popen(
             [*before, bubblewrap.interpreter(), "-I", "-c", _LAUNCHER, json.dumps(settings)],
@@ -174,6 +189,10 @@ def _started(
             try:
                 yield process
             finally:
+                assert process.stdout is not None
+                process.stdout.close()  # which tells the launcher to end all that it has started
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(_GRACE)
                 with suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
 
@@ -185,8 +204,9 @@ def _resource_limits(limits: Limits, isolation: Isolation) -> dict[str, int]:
         "FSIZE": limits.file_mb << 20,
         "NOFILE": 128,
         "CORE": 0,
+        "RTPRIO": 0,
     }
-    if isolation.own_user or (isolation.way is not None and _kernel() >= _PER_NAMESPACE):
+    if isolation.own_user or (isolation.way is not None and os.geteuid() != 0 and _kernel() >= _PER_NAMESPACE):
         found["NPROC"] = limits.processes
     return found
 
@@ -195,22 +215,24 @@ def _kernel() -> tuple[int, ...]:
     return tuple(map(int, re.findall(r"\d+", platform.release())[:2]))
 
 
-def _exchange(process: subprocess.Popen[bytes], given: bytes, until: float, most: int) -> tuple[bytes, bool]:
+def _exchange(
+    process: subprocess.Popen[bytes], given: bytes, until: float, silence: float, most: int
+) -> tuple[bytes, bool]:
     """Write the inputs and read the answers until the process closes them; also, whether time ran out."""
     assert process.stdin is not None
     assert process.stdout is not None
-    answers, left = bytearray(), memoryview(given)
+    answers, left, heard = bytearray(), memoryview(given), time.monotonic()
     os.set_blocking(process.stdin.fileno(), False)
     with selectors.DefaultSelector() as selector:
         selector.register(process.stdin, selectors.EVENT_WRITE)
         selector.register(process.stdout, selectors.EVENT_READ)
         while len(answers) <= most:
-            wait = until - time.monotonic()
+            wait = min(until, heard + silence) - time.monotonic()
             if wait <= 0:
                 return bytes(answers), True
             for key, _ in selector.select(wait):
                 if key.fileobj is process.stdout:
-                    data = os.read(key.fd, 1 << 20)
+                    data, heard = os.read(key.fd, 1 << 20), time.monotonic()
                     if not data:
                         return bytes(answers), False
                     answers += data
