@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from covey.config import DatasetConfig
+from covey.config.groups.dataset import DATA_FILES
 from covey.data.columns import CONVERSATION_NAMES, PROMPT_NAMES, usual_column
 from covey.data.prompts import PromptBuilder
-from covey.data.sources.files import READABLE, find_path, read_files
+from covey.data.sources.files import find_path, read_files
 from covey.errors import DataError
 
 _KEY = "FILE"
@@ -26,7 +27,7 @@ def read_prompts(name: str, column: str | None = None) -> list[dict[str, Any]]:
         DataError: the file cannot be read, or a row has no prompt.
     """
     path = find_path(name, _KEY)
-    if path.suffix.lower() not in READABLE:
+    if not path.name.lower().endswith(DATA_FILES):
         return _lines(path)
     table, _ = read_files([path], _KEY, exact=True)
     found = column if column is not None and table.has(column) else usual_column(table, PROMPT_NAMES)
