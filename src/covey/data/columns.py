@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from covey.answers import extractor
 from covey.config.groups.dataset import RENAMED, TAKEN_NAMES
 from covey.data.needs import RowNeeds
-from covey.data.prompts import Conversation, PromptBuilder, conversation, prompt_type, question, reply
+from covey.data.prompts import Conversation, PromptBuilder, as_messages, conversation, prompt_type, question, reply
 from covey.data.table import Table
 from covey.errors import DataError
 from covey.runlog.names import NUM_MODES
@@ -97,11 +97,16 @@ def find_columns(table: Table, dataset: DatasetConfig, needs: RowNeeds) -> Colum
     optional = dataset.answer_column is None and answer_for is None
     if needs.exact and optional:
         return Columns(prompt, None)
-    if dataset.answer_column is None and usual is None and prompt is not None and table.is_conversations(prompt):
+    if dataset.answer_column is None and usual is None and prompt is not None and _holds_messages(table, prompt):
         return Columns(prompt, None, replies=True)
     if optional and (usual is None or usual in table.mixed):
         return Columns(prompt, None)
     return Columns(prompt, _find(table, dataset.answer_column, ANSWER_NAMES, "answer", needs))
+
+
+def _holds_messages(table: Table, column: str) -> bool:
+    """Whether a column holds conversations, as lists of messages or as JSON text of them."""
+    return table.is_conversations(column) or any(as_messages(value) is not None for value in table.values(column)[:1])
 
 
 def prepare(

@@ -8,7 +8,7 @@ from typing import Any
 from covey.config import DatasetConfig
 from covey.config.groups.dataset import DATA_FILES
 from covey.data.columns import CONVERSATION_NAMES, PROMPT_NAMES, usual_column
-from covey.data.prompts import PromptBuilder
+from covey.data.prompts import PromptBuilder, as_messages
 from covey.data.sources.files import find_path, read_files
 from covey.errors import DataError
 
@@ -38,7 +38,9 @@ def read_prompts(name: str, column: str | None = None) -> list[dict[str, Any]]:
         )
     builder = PromptBuilder(DatasetConfig(), drop_reply=found.lower() in CONVERSATION_NAMES)
     values = table.values(found)
-    prompts = [value if isinstance(value, str) else builder.build(value) for value in values]
+    prompts = [
+        value if isinstance(value, str) and as_messages(value) is None else builder.build(value) for value in values
+    ]
     bad = [index for index, prompt in enumerate(prompts) if prompt is None]
     if bad:
         places = ", ".join(table.place(index) for index in bad[:3]) + (", …" if len(bad) > 3 else "")
