@@ -123,6 +123,24 @@ def test_messages_as_json_text_are_messages(tmp_path: Path) -> None:
     assert [question(row) for row in load_file(path, test_size=0).train] == texts
 
 
+@pytest.mark.parametrize(
+    ("prompt", "parts"),
+    [
+        ("instruction", {"input": "x"}),
+        ("question", {"choices": ["a", "b"]}),
+        ("question", {"context": "c", "System": "s"}),
+        ("problem", {"options": {"A": "1"}, "instruction": "q"}),
+    ],
+)
+def test_columns_that_may_belong_to_the_question_are_named(tmp_path: Path, prompt: str, parts: dict[str, Any]) -> None:
+    rows = [{prompt: f"q{i}", **parts, "input_length": i, "answer": "1"} for i in range(5)]
+    path = write_jsonl(tmp_path / "x.jsonl", rows)
+    (note,) = load_file(path, test_size=0).notes
+    assert f"the prompt is column '{prompt}' alone; {', '.join(map(repr, parts))} may belong to the question" in note
+    write_jsonl(path, [{**row, **dict.fromkeys(parts, "")} for row in rows])
+    assert load_file(path, test_size=0).notes == []  # there is nothing in them
+
+
 def test_columns_of_several_kinds(tmp_path: Path) -> None:
     rows = [
         {"question": "a", "answer": 1, "extra": [1], "id": 2**70},

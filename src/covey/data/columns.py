@@ -36,6 +36,9 @@ ANSWER_NAMES = (
 """Column names to look for, in this order and ignoring case, when the config names none: short answers before worked
 solutions. `a.b` is the field `b` of objects in the column `a`."""
 
+_QUESTION_PARTS = ("instruction", "input", "context", "passage", "choices", "options", "system", "system_prompt")
+"""Columns that usually belong to the question; a note names those that are left out of the prompt."""
+
 _PROMPT, _ENVIRONMENT = "prompt", "environment"
 _SHOWN_ROWS = 3
 _SHOWN_CHARACTERS = 60
@@ -163,6 +166,12 @@ def _prompts(
             '{"role": …, "content": …} messages with text in them.'
         )
     notes += [f"{table.name}: {note}" for note in builder.notes()]
+    others = [name for name in table.columns if name.lower() in _QUESTION_PARTS and name != columns.prompt]
+    if left_out := [name for name in others if name != columns.answer and any(table.values(name))]:
+        notes.append(
+            f"{table.name}: the prompt is column '{columns.prompt}' alone; {', '.join(map(repr, left_out))} may belong "
+            "to the question, and the model does not see it. Write it into the prompts if it does"
+        )
     return found, [question(value, drop_reply=drop_reply) for value in values]
 
 
