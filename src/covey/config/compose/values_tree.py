@@ -88,8 +88,9 @@ def set_defaults(tree: DictConfig) -> list[str]:
 def resolve(tree: DictConfig, defaults: list[str]) -> dict[str, Any]:
     """The nested plain values, without these keys. What a reference gives is read by the type of its key: the text of a
     number, as environment variables have it, is a number where one is wanted, and a number is text for a text."""
-    values = OmegaConf.to_container(tree, resolve=True)
-    assert isinstance(values, dict)
+    container = OmegaConf.to_container(tree, resolve=True)
+    assert isinstance(container, dict)
+    values = {str(key): value for key, value in container.items()}
     for key, kind in kinds().items():
         group, _, name = key.rpartition(".")
         held, inside = OmegaConf.select(tree, group) if group else tree, value_of(values, group) if group else values
@@ -103,7 +104,7 @@ def resolve(tree: DictConfig, defaults: list[str]) -> dict[str, Any]:
                 inside[name] = parse(Flag(key, (value,)), kind)
             elif isinstance(value, int | float) and set(members(kind)) <= {"str", "None"}:
                 inside[name] = str(value)
-    return {str(key): value for key, value in values.items()}
+    return values
 
 
 def value_of(values: Mapping[str, Any], key: str) -> Any:
