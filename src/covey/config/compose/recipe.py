@@ -185,11 +185,11 @@ def quoted(written: Written) -> tuple[str, str]:
     """A value of a file in quotes as it was read, and as it was written: YAML reads `007` as 7."""
     path, _, line = written.place.rpartition(", line ")
     shown = f"'{show(written.value)}'"
-    if written.typed or not line.isdigit():
+    if written.typed or not line.isdigit() or not isinstance(written.value, bool | int | float):
         return shown, shown
     text = Path(path).read_text(encoding="utf-8").splitlines()[int(line) - 1]
     raw = re.sub(r"\s+#.*", "", text.partition(":")[2]).strip()
-    read = _parse(f"a: {raw}").get("a") if raw and raw[0] not in "&*!|>[{\"'" else None
+    read = _parse(f"a: {raw}").get("a") if re.fullmatch(r"[\w.+-]+", raw) else None
     return shown, f"'{raw}'" if read == written.value else shown
 
 
