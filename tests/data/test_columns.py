@@ -101,6 +101,46 @@ def test_the_reply_in_messages_is_not_in_the_prompt(tmp_path: Path) -> None:
     assert any("reply at the end of 1 conversations" in note for note in loaded.notes)
 
 
+def test_messages_as_json_text_are_messages(tmp_path: Path) -> None:
+    def asked(i: int) -> list[dict[str, str]]:
+        return [{"role": "system", "content": "s"}, {"role": "user", "content": f"q{i} [1]"}]
+
+    reply = {"role": "assistant", "content": "7"}
+    rows = [{"messages": json.dumps([*asked(i), reply]), "number": i} for i in range(6)]
+    write_jsonl(tmp_path / "text.jsonl", rows)
+    write_jsonl(tmp_path / "lists.jsonl", [{**row, "messages": json.loads(str(row["messages"]))} for row in rows])
+    (tmp_path / "text.csv").write_text(
+        "prompt,answer\n" + "".join(f'"{json.dumps(asked(i)).replace(chr(34), chr(34) * 2)}",7\n' for i in range(6))
+    )
+    for name in ("text.jsonl", "text.csv"):
+        for found, same in zip(
+            load_file(tmp_path / name).train, load_file(tmp_path / "lists.jsonl").train, strict=True
+        ):
+            assert (found["prompt"], found["answer"]) == (same["prompt"], "7")
+            assert [message["role"] for message in found["prompt"]] == ["system", "user"]
+    texts = ["[1, 2] is what?", "[]", '["a"]', '[{"role": "user"}]', '{"role": "user", "content": "q"}']
+    path = write_jsonl(tmp_path / "plain.jsonl", [{"prompt": text, "answer": "1"} for text in texts])
+    assert [question(row) for row in load_file(path, test_size=0).train] == texts
+
+
+@pytest.mark.parametrize(
+    ("prompt", "parts"),
+    [
+        ("instruction", {"input": "x"}),
+        ("question", {"choices": ["a", "b"]}),
+        ("question", {"context": "c", "System": "s"}),
+        ("problem", {"options": {"A": "1"}, "instruction": "q"}),
+    ],
+)
+def test_columns_that_may_belong_to_the_question_are_named(tmp_path: Path, prompt: str, parts: dict[str, Any]) -> None:
+    rows = [{prompt: f"q{i}", **parts, "input_length": i, "answer": "1"} for i in range(5)]
+    path = write_jsonl(tmp_path / "x.jsonl", rows)
+    (note,) = load_file(path, test_size=0).notes
+    assert f"the prompt is column '{prompt}' alone; {', '.join(map(repr, parts))} may belong to the question" in note
+    write_jsonl(path, [{**row, **dict.fromkeys(parts, "")} for row in rows])
+    assert load_file(path, test_size=0).notes == []  # there is nothing in them
+
+
 def test_columns_of_several_kinds(tmp_path: Path) -> None:
     rows = [
         {"question": "a", "answer": 1, "extra": [1], "id": 2**70},

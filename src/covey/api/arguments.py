@@ -17,6 +17,7 @@ from typing import Any
 
 from covey.config.aliases.aliases import kind_of
 from covey.config.compose.group_files import Roots
+from covey.config.groups.dataset import DATA_FILES
 from covey.errors import ConfigError
 from covey.importing import give, name_of
 
@@ -36,7 +37,6 @@ _OF_OWN_DATA = ("dataset=none", "dataset.test_size=256", "dataset.task=null", "d
 """The words for data that is no built-in task, whatever a recipe names; the one that follows names it."""
 _SIMILAR = 0.75
 """From where on, of 1, an unknown name is taken for an argument misspelt."""
-_DATA_FILES = (".jsonl", ".json", ".csv", ".parquet")
 _OF_TRL = {
     "train_dataset": "data=rows, with held-out rows data={'train': …, 'test': …}",
     "eval_dataset": "data={'train': …, 'test': …}",
@@ -168,7 +168,7 @@ class Words:
         name = os.fspath(data)
         if name in options:
             return [f"dataset={_quoted(name)}"]
-        local = Path(name).suffix in _DATA_FILES or Path(name).expanduser().exists() or "://" in name
+        local = name.lower().endswith(DATA_FILES) or Path(name).expanduser().exists() or "://" in name
         if not local and isinstance(data, str) and "/" not in name:
             raise ConfigError(
                 f"{self._function}: data={name!r} is neither a file nor one of {', '.join(options)}. Give rows, a "

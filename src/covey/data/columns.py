@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from covey.answers import extractor
 from covey.config.groups.dataset import RENAMED, TAKEN_NAMES
 from covey.data.needs import RowNeeds
-from covey.data.prompts import Conversation, PromptBuilder, conversation, prompt_type, question, reply
+from covey.data.prompts import Conversation, PromptBuilder, as_messages, conversation, prompt_type, question, reply
 from covey.data.table import Table
 from covey.data.written import WrittenFloat, as_text
 from covey.errors import DataError
@@ -36,6 +36,9 @@ ANSWER_NAMES = (
 )
 """Column names to look for, in this order and ignoring case, when the config names none: short answers before worked
 solutions. `a.b` is the field `b` of objects in the column `a`."""
+
+_QUESTION_PARTS = ("instruction", "input", "context", "passage", "choices", "options", "system", "system_prompt")
+"""Columns that usually belong to the question; a note names those that are left out of the prompt."""
 
 _PROMPT, _ENVIRONMENT = "prompt", "environment"
 _SHOWN_ROWS = 3
@@ -98,11 +101,16 @@ def find_columns(table: Table, dataset: DatasetConfig, needs: RowNeeds) -> Colum
     optional = dataset.answer_column is None and answer_for is None
     if needs.exact and optional:
         return Columns(prompt, None)
-    if dataset.answer_column is None and usual is None and prompt is not None and table.is_conversations(prompt):
+    if dataset.answer_column is None and usual is None and prompt is not None and _holds_messages(table, prompt):
         return Columns(prompt, None, replies=True)
     if optional and usual is None:
         return Columns(prompt, None)
     return Columns(prompt, _find(table, dataset.answer_column, ANSWER_NAMES, "answer", needs))
+
+
+def _holds_messages(table: Table, column: str) -> bool:
+    """Whether a column holds conversations, as lists of messages or as JSON text of them."""
+    return table.is_conversations(column) or any(as_messages(value) is not None for value in table.values(column)[:1])
 
 
 def prepare(
@@ -159,6 +167,12 @@ def _prompts(
             '{"role": …, "content": …} messages with text in them.'
         )
     notes += [f"{table.name}: {note}" for note in builder.notes()]
+    others = [name for name in table.columns if name.lower() in _QUESTION_PARTS and name != columns.prompt]
+    if left_out := [name for name in others if name != columns.answer and any(table.values(name))]:
+        notes.append(
+            f"{table.name}: the prompt is column '{columns.prompt}' alone; {', '.join(map(repr, left_out))} may belong "
+            "to the question, and the model does not see it. Write it into the prompts if it does"
+        )
     return found, [question(value, drop_reply=drop_reply) for value in values]
 
 

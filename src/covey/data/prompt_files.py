@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from covey.config import DatasetConfig
+from covey.config.groups.dataset import DATA_FILES
 from covey.data.columns import CONVERSATION_NAMES, PROMPT_NAMES, usual_column
-from covey.data.prompts import PromptBuilder
-from covey.data.sources.files import READABLE, find_path, read_files
+from covey.data.prompts import PromptBuilder, as_messages
+from covey.data.sources.files import find_path, read_files
 from covey.errors import DataError
 
 _KEY = "FILE"
@@ -26,7 +27,7 @@ def read_prompts(name: str, column: str | None = None) -> list[dict[str, Any]]:
         DataError: the file cannot be read, or a row has no prompt.
     """
     path = find_path(name, _KEY)
-    if path.suffix.lower() not in READABLE:
+    if not path.name.lower().endswith(DATA_FILES):
         return _lines(path)
     table = read_files([path], _KEY)
     found = column if column is not None and table.has(column) else usual_column(table, PROMPT_NAMES)
@@ -37,7 +38,9 @@ def read_prompts(name: str, column: str | None = None) -> list[dict[str, Any]]:
         )
     builder = PromptBuilder(DatasetConfig(), drop_reply=found.lower() in CONVERSATION_NAMES)
     values = table.values(found)
-    prompts = [value if isinstance(value, str) else builder.build(value) for value in values]
+    prompts = [
+        value if isinstance(value, str) and as_messages(value) is None else builder.build(value) for value in values
+    ]
     bad = [index for index, prompt in enumerate(prompts) if prompt is None]
     if bad:
         places = ", ".join(table.place(index) for index in bad[:3]) + (", …" if len(bad) > 3 else "")

@@ -36,7 +36,9 @@ def reply(value: Any) -> str | None:
 
 
 def as_messages(value: Any) -> Conversation | None:
-    """A list of messages with `role` and `content` (or `from` and `value`); None when the value is not one."""
+    """A list of messages with `role` and `content` (or `from` and `value`), or JSON text of one; None when the value is
+    neither."""
+    value = _parsed(value)
     if not isinstance(value, list):
         return None
     found = []
@@ -49,6 +51,17 @@ def as_messages(value: Any) -> Conversation | None:
             return None
         found.append({"role": _ROLE_NAMES.get(role, role), "content": content})
     return found
+
+
+def _parsed(value: Any) -> Any:
+    """The value of JSON text that may be a list of messages; anything else as it is."""
+    if isinstance(value, str) and value.lstrip()[:1] == "[":
+        try:
+            found = json.loads(value)
+        except (ValueError, RecursionError):
+            return value
+        return found or value
+    return value
 
 
 def _text(content: Any) -> Any:
@@ -80,12 +93,12 @@ class PromptBuilder:
 
     def build(self, value: Any) -> Conversation | None:
         """The conversation of one raw prompt; None when there is no prompt in it."""
-        if isinstance(value, str):
-            return conversation(value, self._dataset) if value.strip() else None
         messages = as_messages(value)
+        if messages is None and isinstance(value, str):
+            return conversation(value, self._dataset) if value.strip() else None
         if messages is None:
             return None
-        held = {key for message in value for key, part in message.items() if part is not None}
+        held = {key for message in _parsed(value) for key, part in message.items() if part is not None}
         self._keys |= held - {"role", "content", "from", "value"}
         if self._drop_reply and messages and messages[-1]["role"] == "assistant":
             messages.pop()

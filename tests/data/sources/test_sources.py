@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import bz2
+import gzip
 import json
 import subprocess
 import sys
@@ -33,8 +35,17 @@ def test_all_formats_give_the_same_rows(tmp_path: Path) -> None:
     (tmp_path / "x.csv").write_text("\n".join(lines) + "\n")
     expected = load_file(tmp_path / "x.jsonl").train.to_list()
     assert all(row["answer"].startswith("0") for row in expected)
-    for name in ("list.json", "lines.json", "x.parquet", "x.csv"):
+    (tmp_path / "x.ndjson").write_bytes((tmp_path / "x.jsonl").read_bytes())
+    (tmp_path / "x.tsv").write_text("\n".join(line.replace(",0", "\t0") for line in lines[1:]))
+    (tmp_path / "x.tsv").write_text(f"question\tanswer\n{(tmp_path / 'x.tsv').read_text()}")
+    plain = ["x.jsonl", "x.ndjson", "list.json", "lines.json", "x.parquet", "x.csv", "x.tsv"]
+    packs = {".gz": gzip.compress, ".bz2": bz2.compress, ".zst": lambda data: pa.compress(data, "zstd", asbytes=True)}
+    for name in plain:
+        content = (tmp_path / name).read_bytes()
         assert load_file(tmp_path / name).train.to_list() == expected, name
+        for suffix, pack in packs.items():
+            (tmp_path / f"{name}{suffix}").write_bytes(pack(content[:70]) + pack(content[70:]))  # in two members
+            assert load_file(tmp_path / f"{name}{suffix}").train.to_list() == expected, f"{name}{suffix}"
 
 
 def test_folders(tmp_path: Path) -> None:
@@ -54,7 +65,31 @@ def test_folders(tmp_path: Path) -> None:
     message = error_of(tmp_path / "set")
     assert "no data file" in message
     assert "README.md, main/" in message
-    assert ".jsonl, .json, .csv, .parquet" in message
+    assert ".jsonl, .ndjson, .json, .csv, .tsv, .parquet, also compressed (.gz, .bz2, .zst)" in message
+
+
+def test_every_file_of_a_folder_is_read_or_named(tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "part-0.jsonl", QA[:4])
+    (tmp_path / "part-1.jsonl.gz").write_bytes(gzip.compress("\n".join(map(json.dumps, QA[4:8])).encode()))
+    (tmp_path / "part-2.tsv").write_text("question\tanswer\nq\t1\n")
+    for name in ("part-3.jsonl.xz", "old/part-4.jsonl", "old/deep/part-5.csv.gz", ".hidden/x.jsonl", "README.md"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(b"x")
+    loaded = load_file(tmp_path, test_size=0)
+    assert len(loaded.train) == 9
+    assert loaded.notes[0].startswith(
+        f"not read in {tmp_path}: old/deep/part-5.csv.gz, old/part-4.jsonl, part-3.jsonl.xz. Covey reads .jsonl"
+    )
+
+
+def test_subfolders_called_like_splits(tmp_path: Path) -> None:
+    for name, rows in (("train/a/x.jsonl", QA[:8]), ("train/y.jsonl", QA[8:12]), ("test/x.jsonl", QA[12:16])):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        write_jsonl(tmp_path / name, rows)
+    loaded = load_file(tmp_path)
+    assert sorted(row["level"] for row in loaded.train) == list(range(12))
+    assert sorted(row["level"] for row in loaded.evaluation["test"]) == list(range(12, 16))
+    assert loaded.notes == []
 
 
 def test_errors_name_the_file_of_a_row(tmp_path: Path) -> None:
@@ -83,7 +118,12 @@ def test_the_error_of_a_missing_file_names_similar_ones(tmp_path: Path) -> None:
         ("x.jsonl", b"\n \n", "holds no rows"),
         ("x.csv", b"question,answer\n", "holds no rows"),
         ("x.json", b"[]", "holds no rows"),
-        ("x.txt", b"hello", "the suffix that fits its content: .jsonl, .json, .csv, .parquet"),
+        ("x.txt", b"hello", "Covey reads .jsonl, .ndjson, .json, .csv, .tsv, .parquet, also compressed"),
+        ("x.jsonl.xz", b"hello", "unpack it"),
+        ("x.jsonl.gz", gzip.compress(b"x" * 99)[:-9], "cannot be read"),
+        ("x.json.gz", b"hello", "cannot be read"),
+        ("x.csv.zst", b"hello", "cannot be read"),
+        ("x.jsonl.gz", gzip.compress(b'{"a": 1}\n\nhello\n'), "line 3 is not JSON"),
         ("x.jsonl", b'{"a": 1}\n\nhello\n', "line 3 is not JSON: Expecting value at character 1. The line starts"),
         ("x.jsonl", b'{"a": 1}\n{"a": \n', "line 2 is not JSON"),
         ("x.jsonl", b'{"a": 1}\n[1, 2]\n', "line 2 is not an object of columns but a list: [1, 2]"),

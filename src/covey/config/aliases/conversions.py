@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from covey.config.aliases.alias_result import AliasResult, AliasValueError, Convert, DeferredValue
+from covey.config.groups.dataset import DATA_FILES
 from covey.config.settings import Choice
 
 _DTYPES = {
@@ -16,7 +17,6 @@ _DTYPES = {
     **dict.fromkeys(("bf16", "bfloat16"), "bfloat16"),
     "auto": "auto",
 }
-_DATA_FILES = (".json", ".jsonl", ".csv", ".parquet")
 _REWARDS = {"accuracy_reward": "accuracy", "think_format_reward": "think_format"}
 _OVERLONG = "get_soft_overlong_punishment"
 _WANDB = {"training.report_to": "wandb"}
@@ -43,7 +43,7 @@ def is_path(value: Any) -> bool:
     """Whether this is a local data file or folder, or one of Kaggle's, rather than a name on the hub."""
     if not isinstance(value, str):
         return False
-    looks = value.startswith(("/", "./", "../", "~", "kaggle://")) or value.lower().endswith(_DATA_FILES)
+    looks = value.startswith(("/", "./", "../", "~", "kaggle://")) or value.lower().endswith(DATA_FILES)
     return looks or is_there(value)
 
 

@@ -17,7 +17,7 @@ from covey.config.compose.derived_values import keep_held_out_seed, name_by_fold
 from covey.config.compose.flags import Flag
 from covey.config.compose.group_files import Roots
 from covey.config.compose.overrides import read_overrides
-from covey.config.compose.recipe import ConfigFile, find_recipe, read_file
+from covey.config.compose.recipe import ConfigFile, find_recipe, quoted, read_file
 from covey.config.compose.variables import guarded_variables
 from covey.config.live import Given, given_by, refuse_without_effect
 from covey.config.schema import Config
@@ -121,7 +121,9 @@ def _compose(
     except BadKeyError as problem:
         place = "" if problem.where or merging is None else merging.place_of(problem.key)
         above = "" if merging is None else merging.set_above(problem.key)
-        raise ConfigError(f"{problem}{place}{above}") from None
+        written = None if merging is None else merging.written(problem.key)
+        text = str(problem) if written is None else str(problem).replace(*quoted(written))
+        raise ConfigError(f"{text}{place}{above}") from None
     read = [note for source in merging.users for note in source.notes]
     notes = dict.fromkeys((*_warnings(config), *files.notes, *read, *merging.notes))
     origins = {s.key: redact(s.written.where) if s.written.typed else s.written.place for s in settings}

@@ -17,7 +17,7 @@ from covey.config.compose.build import check_keys, walk
 from covey.config.compose.composition import Composition, Part
 from covey.config.compose.defaults_list import AGENT_MODEL, OTHER_MODEL, Files, read_own
 from covey.config.compose.derived_values import drop_stale_weights, leave_out_other_objectives
-from covey.config.compose.values_tree import apply_setting, placeholder, resolving, value_of
+from covey.config.compose.values_tree import apply_setting, placeholder, resolve, resolving, set_defaults, value_of
 from covey.config.groups import snapshot
 from covey.config.groups.model import ModelConfig, is_starter
 from covey.config.keys import GROUPS, kinds
@@ -97,9 +97,14 @@ class Merging:
 
     def place_of(self, key: str) -> str:
         """A sentence on where the user set a key; empty when it has its default."""
+        found = self.written(key)
+        return found.sentence(key) if found else ""
+
+    def written(self, key: str) -> Written | None:
+        """The key as the user wrote it; None when it has its default."""
         about = [found for found in reversed(self.settings) if not found.implied and _concerns(found, key)]
         about.sort(key=lambda found: found.value == {})  # mappings are merged, so an empty one sets nothing
-        return about[0].written.sentence(key) if about else ""
+        return about[0].written if about else None
 
     def set_above(self, key: str) -> str:
         """A sentence on what recipes set over an option that the user chooses of this key's group; may be empty."""
@@ -227,10 +232,9 @@ class Merging:
             for implied in self._applying():
                 apply_setting(tree, replace(implied, implied=False))
                 self.notes += [implied.note] if implied.note else []
+            defaults = set_defaults(tree)
             self._compute_deferred(tree)
-            values = OmegaConf.to_container(tree, resolve=True)
-        assert isinstance(values, dict)
-        return {str(key): value for key, value in values.items()}
+            return resolve(tree, defaults)
 
     def with_preset(self, preset: Source) -> Merging:
         return Merging(self.files, self._words, self._choices, preset)

@@ -27,6 +27,10 @@ _GRAMMAR = re.compile(r"^(mismatched|extraneous|missing|no viable|token recognit
 """Messages of the parser about its grammar, which say nothing to a user."""
 
 
+_UNQUOTED = re.compile(r"""("(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*')|(?:\$\{[^{}]*\}|[^\s\[\]{}(),"'=$])+""")
+"""A text in quotes, or a word without."""
+
+
 def read_overrides(words: Iterable[str | Flag], roots: Roots) -> tuple[list[Choice], list[Written]]:
     """The group choices and the keys, each in order. Raises a `ConfigError` for a word that cannot be read."""
     choices: list[Choice] = []
@@ -96,7 +100,12 @@ def _parse(text: str) -> Override:
     key = text.partition("=")[0]
     check_length(key)
     try:
-        override = OverridesParser.create().parse_override(text)
+        try:
+            override = OverridesParser.create().parse_override(text)
+        except HydraException:  # its grammar takes no ~ nor other than ASCII letters without quotes, as in ~/a and /é
+            name, equals, value = text.partition("=")
+            override = OverridesParser.create().parse_override(f"{name}{equals}{_UNQUOTED.sub(_quote, value)}")
+            override.input_line = text
         deep = _depth(override.value()) > MAX_DEPTH
     except RecursionError:
         deep = True
@@ -113,6 +122,11 @@ def _parse(text: str) -> Override:
             f"--multirun` runs them all. {_how_to_write(override.key_or_group)}"
         )
     return override
+
+
+def _quote(word: re.Match[str]) -> str:
+    """The word in quotes, where Hydra's grammar does not take it without."""
+    return f'"{word[0]}"' if word[1] is None and ("~" in word[0] or not word[0].isascii()) else word[0]
 
 
 def _how_to_write(key: str) -> str:

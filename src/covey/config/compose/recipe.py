@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ import yaml
 from covey.config.aliases.resolve import leaves
 from covey.config.keys import check_length
 from covey.config.settings import Written
+from covey.config.values import show
 from covey.config.yaml_errors import yaml_problem
 from covey.config.yaml_limits import check_yaml
 from covey.errors import ConfigError
@@ -177,6 +179,18 @@ def unreadable_reference(error: Exception) -> str:
 def line_of(path: Path, key: str) -> int | None:
     """The line of a dotted key in a YAML file; None when it is not there."""
     return _lines_of(path.read_text(encoding="utf-8")).get(key)
+
+
+def quoted(written: Written) -> tuple[str, str]:
+    """A value of a file in quotes as it was read, and as it was written: YAML reads `007` as 7."""
+    path, _, line = written.place.rpartition(", line ")
+    shown = f"'{show(written.value)}'"
+    if written.typed or not line.isdigit() or not isinstance(written.value, bool | int | float):
+        return shown, shown
+    text = Path(path).read_text(encoding="utf-8").splitlines()[int(line) - 1]
+    raw = re.sub(r"\s+#.*", "", text.partition(":")[2]).strip()
+    read = _parse(f"a: {raw}").get("a") if re.fullmatch(r"[\w.+-]+", raw) else None
+    return shown, f"'{raw}'" if read == written.value else shown
 
 
 def _at(path: Path, key: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -10,9 +11,12 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigTypeError, GrammarParseError, OmegaConfBaseException
 
 from covey.config.aliases.alias_result import DeferredValue
+from covey.config.compose.flags import Flag, parse
 from covey.config.compose.recipe import unreadable_reference
+from covey.config.compose.render import document
+from covey.config.keys import GROUPS, kinds
 from covey.config.settings import Setting
-from covey.config.values import BadKeyError, show
+from covey.config.values import BadKeyError, is_mapping_kind, members, show
 from covey.errors import ConfigError
 
 
@@ -64,6 +68,43 @@ def resolving() -> Iterator[None]:
             f" holds ${{...}}, which stands for another key, and cannot be resolved: {reason}. Write \\${{ for the "
             "characters themselves.",
         ) from None
+
+
+def set_defaults(tree: DictConfig) -> list[str]:
+    """Set the keys that values refer to (`${seed}`) and that are not set to their defaults, so that they resolve.
+    Returns these keys."""
+    found = []
+    for key in re.findall(r"\$\{\s*([a-z_][\w.]*)\s*\}", str(OmegaConf.to_container(tree, resolve=False))):
+        group, _, name = key.rpartition(".")
+        held = OmegaConf.select(tree, group) if group else tree
+        if key in GROUPS or key not in kinds() or not (held is None or OmegaConf.is_dict(held)) or name in (held or {}):
+            continue
+        if (default := document(key).default) is not None:
+            OmegaConf.update(tree, key, default, force_add=True)
+            found.append(key)
+    return found
+
+
+def resolve(tree: DictConfig, defaults: list[str]) -> dict[str, Any]:
+    """The nested plain values, without these keys. What a reference gives is read by the type of its key: the text of a
+    number, as environment variables have it, is a number where one is wanted, and a number is text for a text."""
+    container = OmegaConf.to_container(tree, resolve=True)
+    assert isinstance(container, dict)
+    values = {str(key): value for key, value in container.items()}
+    for key, kind in kinds().items():
+        group, _, name = key.rpartition(".")
+        held, inside = OmegaConf.select(tree, group) if group else tree, value_of(values, group) if group else values
+        if not isinstance(inside, dict) or name not in inside:
+            continue
+        if key in defaults:
+            del inside[name]
+        elif OmegaConf.is_dict(held) and OmegaConf.is_interpolation(held, name):
+            value = inside[name]
+            if isinstance(value, str) and "str" not in members(kind) and not is_mapping_kind(kind):
+                inside[name] = parse(Flag(key, (value,)), kind)
+            elif isinstance(value, int | float) and set(members(kind)) <= {"str", "None"}:
+                inside[name] = str(value)
+    return values
 
 
 def value_of(values: Mapping[str, Any], key: str) -> Any:

@@ -11,6 +11,13 @@ from typing import Any, ClassVar
 from covey.config.groups.base import Group, option
 from covey.config.values import BadKeyError, check_choice, show
 
+COMPRESSED = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}
+"""Suffixes of compressed files, with PyArrow's names of the codecs."""
+DATA_FILES = tuple(
+    kind + packed for kind in (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet") for packed in ("", *COMPRESSED)
+)
+"""Suffixes of data files."""
+
 MAX_PROBLEMS = 1_000_000
 """Most problems of a built-in task; generating so many takes about half a minute and 2 GB."""
 

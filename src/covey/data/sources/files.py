@@ -1,4 +1,4 @@
-"""Local data files: JSON Lines, JSON, CSV and Parquet, one file or a folder of them.
+"""Local data files: JSON Lines, JSON, CSV, TSV and Parquet, compressed or not, one file or a folder of them.
 
 JSON is read with our own small reader, so that errors can name the line.
 """
@@ -9,12 +9,14 @@ import csv
 import difflib
 import io
 import json
+import os
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
+from covey.config.groups.dataset import COMPRESSED, DATA_FILES
 from covey.data.table import Origin, Table
 from covey.data.written import WrittenFloat, combine, encode, from_arrow
 from covey.errors import DataError, one_line
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 DataRow = dict[str, Any]
 
 _HUB_METADATA = ("dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json")
+_PROSE = ("readme.md", "license", "license.md", "license.txt")
 _USUAL_SPLITS = ("train", "test")
 _SHOWN = 60  # characters of a faulty line that an error repeats
 _LISTED = 12  # names of a folder that an error repeats
@@ -38,6 +41,8 @@ class Folder:
     test: list[Path]
     left_out: list[Path]
     """Files of other splits (`validation-0001.parquet`, say)."""
+    unread: list[str]
+    """The other files beneath it, relative to it: of unknown types, and in subfolders that no split is named after."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,49 +93,56 @@ def find_path(text: str, key: str) -> Path:
     near = difflib.get_close_matches(path.name, names, n=3, cutoff=0.5)
     if near:
         raise DataError(f"{key}={text}: there is no such file in {folder}. Did you mean {' or '.join(near)}?")
-    readable = [name for name in names if Path(name).suffix.lower() in _READERS] or names
-    raise DataError(f"{key}={text}: there is no such file in {folder}, which holds {_listing(readable)}.")
+    readable = [name for name in names if name.lower().endswith(DATA_FILES)] or names
+    raise DataError(f"{key}={text}: there is no such file in {folder}, which holds {listing(readable)}.")
 
 
 def scan_folder(folder: Path, key: str, *, train: str, test: str | None, config: str | None = None) -> Folder:
     """Find the data files of a folder: directly in it, else in its subfolder `config`, else in `data`.
 
-    A file belongs to a split when its name contains the split's name as a word (`train-00000-of-00002.parquet`). Where
-    no name does, all files are training data; but a split other than `train` and `test` must be there.
+    A file belongs to a split when its name contains the split's name as a word (`train-00000-of-00002.parquet`), or the
+    name of a subfolder that it is in does. Where no name does, all files are training data; but a split other than
+    `train` and `test` must be there.
 
     Raises:
         DataError: there are none.
     """
     for place in (folder, *(folder / name for name in (config, "data") if name)):
-        files = sorted(entry for entry in place.iterdir() if _is_data(entry)) if place.is_dir() else []
+        beneath, inside = _beneath(place), [place / split for split in (train, test) if split is not None]
+        found = [file for file in beneath if file.parent == place or any(map(file.is_relative_to, inside))]
+        files = [file for file in found if file.name.lower().endswith(DATA_FILES)]
         if files:
             break
     else:
         names = sorted(entry.name + ("/" if entry.is_dir() else "") for entry in folder.iterdir())
         raise DataError(
-            f"{key}={folder}: this folder has no data files; it holds {_listing(names)}. Covey reads "
-            f"{', '.join(_READERS)}."
+            f"{key}={folder}: this folder has no data files; it holds {listing(names)}. Covey reads {READABLE}; of "
+            f"subfolders those called like a split, data, and the one that the key config beside {key} names."
         )
-    for_test = [file for file in files if test is not None and _is_of(file, test)]
+    for_test = [file for file in files if test is not None and _is_of(file.relative_to(place), test)]
     rest = [file for file in files if file not in for_test]
-    for_train = [file for file in rest if _is_of(file, train)]
+    for_train = [file for file in rest if _is_of(file.relative_to(place), train)]
     if not for_train and not for_test and train in _USUAL_SPLITS:
         for_train = rest
     missing = train if not for_train else test if test not in (*_USUAL_SPLITS, None) and not for_test else None
     if missing is not None:
-        names_found = _listing([file.name for file in files])
+        names_found = listing([file.name for file in files])
         raise DataError(
             f"{key}={folder}: none of its files is of the split '{missing}' by its name ({names_found}). Put "
             f"'{missing}' into the name of one, name another split, or let {key} name the file itself."
         )
-    return Folder(for_train, for_test, [file for file in rest if file not in for_train])
+    others = set(beneath if place.name == config else _beneath(folder)).difference(files)
+    unread = [str(file.relative_to(folder)) for file in sorted(others) if file.name.lower() not in _PROSE]
+    return Folder(for_train, for_test, [file for file in rest if file not in for_train], unread)
 
 
 def _read_file(path: Path, key: str) -> FileRows:
-    reader = _READERS.get(path.suffix.lower())
+    plain = path.stem if path.suffix.lower() in COMPRESSED else path.name
+    reader = _READERS.get(Path(plain).suffix.lower())
     if reader is None:
         raise DataError(
-            f"{key}={path}: unknown file type. Give the file the suffix that fits its content: {', '.join(_READERS)}."
+            f"{key}={path}: unknown file type. Covey reads {READABLE}: give the file the suffix that fits its content, "
+            "unpack it, or save it as one of these."
         )
     try:
         if not path.is_file():
@@ -147,7 +159,7 @@ def _read_file(path: Path, key: str) -> FileRows:
 
 def _read_jsonl(path: Path) -> FileRows:
     rows, numbers = [], []
-    with path.open("rb") as file:
+    with _open(path) as file:
         for number, line in enumerate(file, start=1):
             text = _decode(line, path, f"line {number}").strip()
             if text:
@@ -158,7 +170,7 @@ def _read_jsonl(path: Path) -> FileRows:
 
 def _read_json(path: Path) -> FileRows:
     """A list of objects; or one object per line, as many tools write it despite the suffix."""
-    text = _decode(path.read_bytes(), path, "the file")
+    text = _decode(_content(path), path, "the file")
     if not text.lstrip().startswith("["):
         if _spans_lines(text):
             raise DataError(
@@ -172,11 +184,12 @@ def _read_json(path: Path) -> FileRows:
 
 
 def _read_csv(path: Path) -> FileRows:
-    """CSV has no types, so every value stays text: an answer `007` is not 7."""
+    """CSV and TSV have no types, so every value stays text: an answer `007` is not 7."""
     import pyarrow as pa
 
-    text = _decode(path.read_bytes(), path, "the file")
-    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+    text = _decode(_content(path), path, "the file")
+    tabs = ".tsv" in path.suffixes[-2:]
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True, delimiter="\t" if tabs else ",")
     rows, numbers = [], []
     try:
         header = next(reader, [])
@@ -203,7 +216,8 @@ def _read_parquet(path: Path) -> FileRows:
     from pyarrow import parquet
 
     try:
-        arrow, texts = from_arrow(parquet.read_table(path))
+        packed = path.suffix.lower() in COMPRESSED
+        arrow, texts = from_arrow(parquet.read_table(pa.BufferReader(_content(path)) if packed else path))
     except pa.ArrowException as error:
         raise DataError(f"{path} is not a Parquet file that can be read: {one_line(error)}.") from error
     return FileRows(arrow, Origin(str(path), "row", range(1, arrow.num_rows + 1)), texts)
@@ -211,12 +225,29 @@ def _read_parquet(path: Path) -> FileRows:
 
 _READERS: dict[str, Callable[[Path], FileRows]] = {
     ".jsonl": _read_jsonl,
+    ".ndjson": _read_jsonl,
     ".json": _read_json,
     ".csv": _read_csv,
+    ".tsv": _read_csv,
     ".parquet": _read_parquet,
 }
-READABLE = tuple(_READERS)
-"""Suffixes of data files."""
+READABLE = f"{', '.join(_READERS)}, also compressed ({', '.join(COMPRESSED)})"
+"""The suffixes of data files, for messages."""
+
+
+def _open(path: Path) -> IO[bytes]:
+    """The content of a file, unpacked if its last suffix says that it is compressed."""
+    codec = COMPRESSED.get(path.suffix.lower())
+    if codec is None:
+        return path.open("rb")
+    import pyarrow as pa
+
+    return io.BufferedReader(pa.input_stream(path, compression=codec))
+
+
+def _content(path: Path) -> bytes:
+    with _open(path) as file:
+        return file.read()
 
 
 def _decode(data: bytes, path: Path, where: str) -> str:
@@ -284,14 +315,18 @@ def _spans_lines(text: str) -> bool:
         return False
 
 
-def _is_data(path: Path) -> bool:
-    hidden = path.name.startswith(".") or path.name in _HUB_METADATA
-    return not hidden and path.suffix.lower() in _READERS and path.is_file()
+def _beneath(folder: Path) -> list[Path]:
+    """All files of a folder and its subfolders, sorted, but hidden ones and the metadata of the datasets library."""
+    found = []
+    for place, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        found += [Path(place, name) for name in names if not name.startswith(".") and name not in _HUB_METADATA]
+    return sorted(found)
 
 
 def _is_of(path: Path, split: str) -> bool:
-    """Whether a file's name contains the words of a split's name (`train_prefs` has two) in sequence."""
-    return f" {_words(split)} " in f" {_words(path.stem)} "
+    """Whether the name of a file, or of its subfolder, has the words of a split's name (`train_prefs`) in sequence."""
+    return f" {_words(split)} " in f" {_words(path.parts[0])} "
 
 
 def _words(name: str) -> str:
@@ -303,7 +338,8 @@ def _start(text: str) -> str:
     return text if len(text) <= _SHOWN else text[:_SHOWN] + "…"
 
 
-def _listing(names: list[str]) -> str:
+def listing(names: list[str]) -> str:
+    """The names, or the first of them and how many more there are, for messages."""
     if not names:
         return "nothing"
     more = len(names) - _LISTED

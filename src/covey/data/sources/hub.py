@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from covey.data.holdout import rows_to_read
 from covey.data.needs import RowNeeds
+from covey.data.sources.files import READABLE
 from covey.data.sources.splits import choose_split, train_and_test
 from covey.data.table import SourceRows, Table
 from covey.errors import DataError, one_line
@@ -63,7 +64,7 @@ class HubSet:
         return DataError(
             f"The dataset {' '.join(asked)} could not be loaded from the hub: {one_line(error)} "
             f"({type(error).__name__}). Check the name and the connection; or read a local copy with "
-            f"{self.path_key}=FILE (.jsonl, .json, .csv, .parquet, or a folder of these)."
+            f"{self.path_key}=FILE ({READABLE}, or a folder of these)."
         )
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from covey.data.needs import RowNeeds
 from covey.data.sources import kaggle
-from covey.data.sources.files import find_path, read_files, scan_folder
+from covey.data.sources.files import READABLE, find_path, listing, read_files, scan_folder
 from covey.data.sources.hub import read_hub, read_hub_source
 from covey.data.sources.saved import is_saved, load_saved
 from covey.data.sources.splits import choose_split, train_and_test
@@ -81,7 +81,7 @@ def _local(path: Path, dataset: DatasetConfig, notes: list[str], needs: RowNeeds
     apart = dataset.test_path is not None  # then test_split refers to that path
     test_split = "test" if apart else dataset.test_split
     folder = scan_folder(path, key, train=dataset.train_split, test=test_split, config=dataset.config)
-    _note_unread(folder.left_out + (folder.test if apart else []), notes)
+    _note_unread(path, folder.left_out + (folder.test if apart else []), folder.unread, notes)
     train = read_files(folder.train, key)
     if apart or not folder.test:
         return SourceRows(train, None, f"no file in {path} is the test split by its name")
@@ -98,10 +98,15 @@ def _one_split(path: Path, key: str, split: str, config: str | None, notes: list
     if path.is_dir():
         folder = scan_folder(path, key, train=split, test=None if split == "test" else "test", config=config)
         files = folder.train
-        _note_unread(folder.left_out + folder.test, notes)
+        _note_unread(path, folder.left_out + folder.test, folder.unread, notes)
     return read_files(files, key)
 
 
-def _note_unread(files: list[Path], notes: list[str]) -> None:
-    if files:
-        notes.append(f"not read, because they are files of other splits: {', '.join(map(str, files))}")
+def _note_unread(path: Path, of_other_splits: list[Path], others: list[str], notes: list[str]) -> None:
+    if of_other_splits:
+        notes.append(f"not read, because they are files of other splits: {', '.join(map(str, of_other_splits))}")
+    if others:
+        notes.append(
+            f"not read in {path}: {listing(others)}. Covey reads {READABLE}, directly in a folder and in subfolders "
+            "that are called like a split"
+        )
