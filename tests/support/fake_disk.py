@@ -1,4 +1,5 @@
-"""A fake file system on which the process dies at a chosen write: earlier writes stay, later ones do not happen."""
+"""A fake file system on which the process dies at a chosen write, or every write fails from there on: earlier writes
+stay, later ones do not happen."""
 
 from __future__ import annotations
 
@@ -18,11 +19,12 @@ class KilledError(BaseException):
 
 
 class Disk:
-    """Counts changes of the disk, and kills the process at the count set by `kill_in`."""
+    """Counts changes of the disk. At the count set by `kill_in` it kills the process, or all changes begin to fail."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.left: int | None = None
         self.dead = False
+        self.fault: int | None = None
         for name in _CHANGES:
             real = getattr(os, name)
             if name == "fsync":
@@ -32,15 +34,17 @@ class Disk:
         monkeypatch.setattr(Path, "open", lambda path, mode="r", *more, **named: self._file(path, mode, *more, **named))
         monkeypatch.setattr(shutil, "copyfile", self._copied)
 
-    def kill_in(self, changes: int | None) -> None:
-        """Start a process that dies after this many changes; None: never."""
-        self.left, self.dead = changes, False
+    def kill_in(self, changes: int | None, fault: int | None = None) -> None:
+        """Start a process that dies after this many changes, or meets this `errno` from then on; None: never."""
+        self.left, self.dead, self.fault = changes, False, fault
 
     def change(self) -> None:
         """Count one change."""
         if self.left is not None and not self.dead:
             self.left -= 1
             self.dead = self.left < 0
+        if self.dead and self.fault is not None:
+            raise OSError(self.fault, os.strerror(self.fault))
         if self.dead:
             raise KilledError
 
@@ -73,7 +77,7 @@ class _Torn:
     def write(self, data: Any) -> Any:
         try:
             self._disk.change()
-        except KilledError:
+        except (KilledError, OSError):
             self._file.write(data[: len(data) // 2])
             self._file.flush()
             raise

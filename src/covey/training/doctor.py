@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import tempfile
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, closing, nullcontext
 from functools import partial
@@ -17,6 +16,7 @@ from covey.config.groups.mesh import Mesh, check_mesh
 from covey.config.named_code import SKIPPED, without
 from covey.errors import CoveyError
 from covey.runlog.directory import RunDirectory
+from covey.runlog.locks import temporary_folder
 from covey.runlog.overlap import measured_rounds
 from covey.training.checkpoint.resume import plan_resume
 from covey.training.distributed.sharding import ACCELERATE, environment_kept
@@ -105,11 +105,11 @@ def try_steps(config: Config, console: Any, hardware: Hardware) -> Iterator[Pref
     from covey.runlog.metrics import read_metrics
     from covey.training.run import run_training
 
-    with tempfile.TemporaryDirectory(prefix="covey-doctor-") as folder:
+    with temporary_folder("covey-doctor-") as folder:
         training = TrainingConfig({**config.training.values, "save_strategy": "no", "logging_steps": 1})
         trial = dataclasses.replace(
             config,
-            output_dir=folder,
+            output_dir=str(folder),
             run_name="trial",
             resume=False,
             stop_after_steps=_TRIAL_STEPS,

@@ -1,4 +1,5 @@
-"""200 random histories of a run: killed at any write, clocks set back, files damaged, concurrent invocations.
+"""200 random histories of a run: killed at any write, a disk that fails from any write on, clocks set back, files
+damaged, concurrent invocations.
 
 The trainer is a fake; lock, resume plan, records, checkpoints and rotation are Covey's own. All is compared byte for
 byte with an undisturbed run.
@@ -13,6 +14,7 @@ Pinned here, after every history:
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import random
 import shutil
@@ -41,6 +43,7 @@ STEPS = 7
 BEST = {1: 0.1, 3: 0.5, 5: 0.3, 7: 0.4}
 """Held-out accuracy by step."""
 SCENARIOS, BLOCKS = 200, 8
+FAULTS = (errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EBUSY, errno.ENOSPC)
 
 CONFIG = Config(dataset=DatasetConfig(task="arithmetic"))
 Tree = dict[str, bytes]
@@ -167,8 +170,9 @@ class History:
     def begin(self, kill_in: int | None) -> None:
         """One invocation, killed or not; the newest intact checkpoint is resumed from and survives."""
         before, intact = tree(self.run.root), self.intact()
-        self.events.append(f"begin, killed in {kill_in}, intact {intact}")
-        self.disk.kill_in(kill_in)
+        fault = None if kill_in is None else random.Random(f"{self.seed} {kill_in}").choice([None, None, *FAULTS])
+        self.events.append(f"begin, killed in {kill_in}, fault {fault}, intact {intact}")
+        self.disk.kill_in(kill_in, fault)
         start, refused = None, ""
         try:
             start = train(self.run, self.limit, self.concurrent)
@@ -176,6 +180,9 @@ class History:
             pass
         except RunDirectoryError as error:
             refused = str(error)
+            if self.disk.dead:
+                assert "Could not write" in refused
+                refused = ""
         self.disk.kill_in(None)
         if refused:
             assert not intact, refused
@@ -272,6 +279,7 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Disk]:
     monkeypatch.setattr(directory_module, "describe_environment", dict)
     monkeypatch.setattr(open_run, "to_yaml", lambda _: text)
     monkeypatch.setattr(checkpoints_module, "InBackground", FakeBackground)
+    monkeypatch.setattr("time.sleep", lambda _: None)
     return Disk(monkeypatch)
 
 

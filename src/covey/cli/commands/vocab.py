@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-import tempfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -187,9 +186,10 @@ def fold_gap(config: Config, target: Target, progress: Progress, model: Any = No
     from covey.evaluation.job import run_evaluations
     from covey.evaluation.target import Target
     from covey.model.reasoning_vocab.expansion import fold
+    from covey.runlog.locks import temporary_folder
 
-    with tempfile.TemporaryDirectory(prefix="covey-fold-") as folder:
-        source = Path(folder) / "folded"
+    with temporary_folder("covey-fold-") as folder:
+        source = folder / "folded"
         fold(target.adapter or target.source, source)
         folded = Target(f"{target.label} (folded)", str(source), None, target.run, f"{target.state}-folded")
         of_folded = replace(config, model=replace(config.model, name=str(source)))

@@ -36,6 +36,7 @@ from covey.rollout.process.messages import (
 from covey.rollout.process.model_copy import ModelCopy
 from covey.rollout.process.started import EndedError, StartedProcess, Starter
 from covey.rollout.weight_folder import write_folder
+from covey.runlog.files import rename
 from covey.runlog.locks import temporary_folder
 from covey.workers.channel import BadMessageError
 
@@ -184,7 +185,7 @@ class ProcessEngine:
             last = self._synced
             final = self._folder / f"weights-{version}"
             shutil.rmtree(final, ignore_errors=True)
-            new.rename(final)
+            rename(new, final)
             self.sync_folder(final, version)
             if last is not None and last[0].parent == self._folder and last[0] != final:
                 shutil.rmtree(last[0])

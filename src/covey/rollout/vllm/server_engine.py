@@ -8,9 +8,9 @@ from __future__ import annotations
 import hashlib
 import logging
 import random
-import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -22,6 +22,7 @@ from covey.rollout.engine import Capabilities, Completion, NamedWeights, OnEnded
 from covey.rollout.vllm.serve import INSTANCE_HEADER
 from covey.rollout.vllm.support import candidates, sampled_logps, support_of
 from covey.rollout.weight_folder import write_folder
+from covey.runlog.locks import temporary_folder
 
 logger = logging.getLogger(__name__)
 
@@ -95,7 +96,7 @@ class ServerEngine:
         for scheme in ("http://", "https://"):
             self._session.mount(scheme, HTTPAdapter(pool_maxsize=concurrency))
         self._folder: Path | None = None
-        self._own_folder: tempfile.TemporaryDirectory[str] | None = None
+        self._own_folder = ExitStack()
         self._instance = client.instance
         self._closed = False
 
@@ -153,14 +154,12 @@ class ServerEngine:
 
     def sync(self, weights: NamedWeights, version: int) -> None:
         """See `InferenceEngine`. The weights stay in a folder until the next sync, for a server that is restarted."""
-        dropped = new = tempfile.TemporaryDirectory(prefix="covey-weights-")
-        try:
-            write_folder(Path(new.name), weights)
-            self.sync_folder(Path(new.name), version)
-            dropped, self._own_folder = self._own_folder or dropped, new
-        finally:
-            if dropped is not self._own_folder:
-                dropped.cleanup()
+        with ExitStack() as new:
+            folder = new.enter_context(temporary_folder("covey-weights-"))
+            write_folder(folder, weights)
+            self.sync_folder(folder, version)
+            self._own_folder.close()
+            self._own_folder = new.pop_all()
 
     def sync_folder(self, folder: Path, version: int) -> None:
         """As `sync`, with weights that `covey.rollout.weight_folder.write_folder` has written.
@@ -186,8 +185,7 @@ class ServerEngine:
         """End a call that is waiting. The server runs on."""
         self._closed = True
         self._session.close()
-        if self._own_folder is not None:
-            self._own_folder.cleanup()
+        self._own_folder.close()
 
     def _restore(self) -> None:
         """Bring a new server to the weights of the last sync."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
@@ -17,6 +16,7 @@ from covey.rollout.local.compatibility import unsupported_reason
 from covey.rollout.local.sampling import sample
 from covey.rollout.local.token_sampling import row_keys, row_uniform
 from covey.runlog import names
+from covey.runlog.locks import temporary_folder
 from covey.training.device_check.models import Rows, Size, make_model, make_rows
 from covey.training.scoring.shared_scoring import SharedScoring
 from covey.training.trl.loading import with_fused_head
@@ -164,12 +164,12 @@ def engine_checks(size: Size, device: torch.device) -> Iterator[Check]:
     for sleep in (False, True):
         error: float | None = None
         note = ""
-        with tempfile.TemporaryDirectory(prefix="covey-device-") as folder:
+        with temporary_folder("covey-device-") as folder:
             make_model(size, longest=256).save_pretrained(folder)
             tokenizer.save_pretrained(folder)
             try:
                 trainer = GRPOTrainer(
-                    model=folder,
+                    model=str(folder),
                     reward_funcs=lambda completions, **_: [float(len(text) % 7) for text in completions],
                     args=GRPOConfig(
                         output_dir=f"{folder}/out",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,6 +15,7 @@ from datasets import Dataset
 
 from covey.model.starter import STARTER_PATH
 from covey.runlog import names
+from covey.runlog.locks import temporary_folder
 from covey.training.device_check.models import HALF_BILLION, TINY, Size, make_model
 from covey.training.replaced import replaced
 
@@ -78,9 +78,9 @@ def _measure(shape: Shape, rival: str | None, device: torch.device) -> dict[str,
     tokenizer = AutoTokenizer.from_pretrained(STARTER_PATH, padding_side="left")
     word = tokenizer.encode("1", add_special_tokens=False)
     texts = ["1" * (shape.prompt // len(word) - number % 3) for number in range(4 * shape.prompts * STEPS)]
-    with tempfile.TemporaryDirectory(prefix="covey-device-") as folder:
+    with temporary_folder("covey-device-") as folder:
         arguments = GRPOConfig(
-            output_dir=folder,
+            output_dir=str(folder),
             per_device_train_batch_size=shape.generations * shape.prompts,
             num_generations=shape.generations,
             max_completion_length=shape.completion,

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import logging
 import shutil
-import tempfile
 import uuid
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from trl.distributed import DistributedBackend
 from covey.config.vllm_lora import adapter_refusal, highest_rank
 from covey.errors import ConfigError
 from covey.log_once import log_once
+from covey.runlog.locks import temporary_folder
 
 logger = logging.getLogger(__name__)
 
@@ -122,8 +122,9 @@ class PolicyAdapter:
         if folder is not None:
             folder.mkdir(parents=True, exist_ok=True)
         self._written: list[Path] = []
-        self._place = Path(tempfile.mkdtemp(prefix="covey-adapters-", dir=folder))
-        weakref.finalize(self, shutil.rmtree, self._place, ignore_errors=True)
+        own = ExitStack()
+        self._place = own.enter_context(temporary_folder("covey-adapters-", folder))
+        weakref.finalize(self, own.close)
 
     @property
     def rank(self) -> int:
