@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
 from pathlib import Path
@@ -56,8 +57,9 @@ class LaunchConsole:
         self._log.write(f"{stamp} {redact(text.rstrip())}\n")
 
     def _print(self, text: str) -> None:
-        sys.stderr.write(redact(text))
-        sys.stderr.flush()
+        with contextlib.suppress(OSError):
+            sys.stderr.write(redact(text))
+            sys.stderr.flush()
 
     def waiting(self, text: str, lines: list[str]) -> None:
         """Show what is being waited for and the last lines of its log; on a terminal, updated in place."""
@@ -74,13 +76,14 @@ class LaunchConsole:
         from rich.live import Live
         from rich.text import Text
 
-        if text and self._live is None:
-            self._live = Live(console=Console(stderr=True), transient=True, refresh_per_second=4)
-            self._live.start()
-        if self._live is None:
-            return
-        if text:
-            self._live.update(Text("\n".join([f"· {text}", *(f"  {line[:200]}" for line in lines)])))
-        else:
-            self._live.stop()
-            self._live = None
+        with contextlib.suppress(OSError):
+            if text and self._live is None:
+                self._live = Live(console=Console(stderr=True), transient=True, refresh_per_second=4)
+                self._live.start()
+            if self._live is None:
+                return
+            if text:
+                self._live.update(Text("\n".join([f"· {text}", *(f"  {line[:200]}" for line in lines)])))
+            else:
+                self._live.stop()
+                self._live = None
