@@ -97,6 +97,17 @@ def test_a_deleted_run_leaves_nothing_in_a_new_ones_way(whole: bool, tmp_path: P
     assert not run.exists()
 
 
+def test_a_missing_file_elsewhere_deletes_nothing_of_a_folder_without_config(tmp_path: Path) -> None:
+    """As those of sweeps and evaluations are."""
+    sweep = RunDirectory(tmp_path / "sweep")
+    write_atomically(sweep.report, "the table")
+    write_atomically(sweep.completions / "step.parquet", "rows")
+    with pytest.raises(FileNotFoundError), sweep.lock():
+        (tmp_path / "elsewhere").read_text()
+    assert sweep.report.read_text() == "the table"
+    assert (sweep.completions / "step.parquet").read_text() == "rows"
+
+
 def lose_config(run: RunDirectory) -> None:
     with run.lock():
         write_atomically(run.metrics, "{}\n")

@@ -172,7 +172,7 @@ def newest_in_common(runs: Sequence[Path], wanted: str | None) -> list[StoredEva
             )
     for of_training in (False, True):
         named = [{name: path for (kind, name), path in found.items() if kind == of_training} for found in held.values()]
-        in_all = [name for name in (named[0]) if all(name in one for one in named)]
+        in_all = [name for name in named[0] if all(name in one for one in named)]
         common = {name: read_stored(named[0][name]) for name in in_all}
         if wanted is not None and len(runs) == 1:
             common = {name: one for name, one in common.items() if one.settings["name"] == wanted}

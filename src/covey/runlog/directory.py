@@ -215,13 +215,11 @@ class RunDirectory:
             try:
                 yield
             except Exception as error:
-                seen = isinstance(error, DeletedError)
-                mine = is_open_at(descriptor, self._lock)
-                records = not seen and (not isinstance(error, FileNotFoundError) or self.metrics.exists())
-                records = records or self.config.exists() or bool(self.complete_checkpoints())
-                if (mine and records) or (isinstance(error, CoveyError) and not seen):
+                mine, seen = is_open_at(descriptor, self._lock), isinstance(error, DeletedError)
+                if not seen and (mine or isinstance(error, CoveyError)):
                     raise
-                if not records and (mine or not self.is_locked()) and self.root.exists():
+                records = self.config.exists() or bool(self.complete_checkpoints())
+                if seen and not records and self.root.exists() and (mine or not self.is_locked()):
                     self.clear()  # what was still written into the deleted folder would be in a new run's way
                 raise RunDirectoryError(
                     f"{self.root} was deleted or moved while {what} was being written there, so it was stopped. Move "

@@ -8,7 +8,6 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from covey.cli import config_arguments
-from covey.cli.config_arguments import agreed
 from covey.cli.json_output import json_alone, print_json
 from covey.config.named_code import not_typed
 from covey.config.secrets import redact
@@ -78,7 +77,7 @@ def _run(arguments: argparse.Namespace) -> int:
     if not_run and not as_json and sys.stdin.isatty():
         named = "".join(f"  {key}: {redact(', '.join(names))}\n" for key, names in not_run.items())
         print(f"The recipe names code, which would run with all your rights:\n{named}", end="", file=sys.stderr)
-        not_run = {} if agreed("Run it for the checks?") else not_run
+        not_run = {} if config_arguments.agreed("Run it for the checks?") else not_run
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     console = config_arguments.make_console(stderr=as_json)
     from covey.training.doctor import examine, try_steps

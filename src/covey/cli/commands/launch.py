@@ -150,10 +150,10 @@ def _passes(config: Config, name: str, machine: Machine) -> bool:
     with temporary_folder("covey-launch-") as folder:
         file = folder / "config.yaml"
         write_private(file, to_yaml(config))
-        command = [sys.executable, "-m", "covey.cli.main", "doctor", "--quiet", "--config", str(file)]
-        command.append(f"--processes={plan.num_processes}")
+        words = [sys.executable, "-m", "covey.cli.main", "doctor", "--quiet", "--config", str(file)]
+        words.append(f"--processes={plan.num_processes}")
         environment = {**os.environ, **for_children(flatten(config))}
-        return subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, check=False).returncode == 0
+        return subprocess.run(words, env=environment, stdin=subprocess.DEVNULL, check=False).returncode == 0
 
 
 def _resume_command(arguments: argparse.Namespace, config: Config, name: str) -> str:
