@@ -28,6 +28,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.skip(reason=why))
 
 
+def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
+    """Name bytes by their argument: compressed ones hold the time, and two processes would collect different tests."""
+    return argname if isinstance(val, bytes) else None
+
+
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     """Tell how far grading agrees with each corpus, from whatever process its tests ran in."""
     counts: dict[str, list[int]] = {}

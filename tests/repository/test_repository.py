@@ -274,6 +274,18 @@ _DISTRIBUTION = {"openenv": "openenv-core"}
 """Distributions of another name than their module, which need not be installed."""
 
 
+def test_no_bytes_name_a_test(request: pytest.FixtureRequest) -> None:
+    """Two processes must collect the same tests, and compressed bytes hold the time at which they were made."""
+    from tests.conftest import pytest_make_parametrize_id
+
+    items = [item for item in request.session.items if isinstance(item, pytest.Function) and hasattr(item, "callspec")]
+    values = [(item.nodeid, value) for item in items for value in item.callspec.params.values()]
+    made = [node for node, value in values if isinstance(value, bytes) and repr(value)[2:-1] in node]
+    assert made == []
+    assert pytest_make_parametrize_id(b"\x1f\x8b", "data") == "data"
+    assert pytest_make_parametrize_id("text", "data") is None
+
+
 def test_everything_imported_is_declared(root: Path, project: dict[str, Any]) -> None:
     extras = [line for name, lines in project["optional-dependencies"].items() if name != "dev" for line in lines]
     declared = requirements(project["dependencies"] + extras)
