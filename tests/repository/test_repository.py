@@ -250,6 +250,7 @@ def test_make_lists_every_command(root: Path) -> None:
         "test-slow",
         "test-vllm",
         "test-adapters",
+        "golden",
         "check",
         "train",
         "bench",
