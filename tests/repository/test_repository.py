@@ -251,6 +251,7 @@ def test_make_lists_every_command(root: Path) -> None:
         "test-vllm",
         "test-adapters",
         "golden",
+        "same",
         "check",
         "train",
         "bench",
