@@ -21,21 +21,20 @@ from covey.evaluation.stored import read_stored
 from covey.importing import import_object
 from covey.model.starter import STARTER_PATH
 from covey.runlog.metrics import read_metrics
+from old_run import OLD, copied
 
-HERE = Path(__file__).parent
-OLD = HERE / "run_c148dad"
-NAMES = (HERE / "recorded_names.txt").read_text(encoding="utf-8").split()
+NAMES = (Path(__file__).parent / "recorded_names.txt").read_text(encoding="utf-8").split()
 
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A copy of it, with what it was trained from."""
     monkeypatch.chdir(tmp_path)
-    shutil.copytree(OLD, "out/run", symlinks=True)
+    run = copied(Path("out/run"))
     Path("base").symlink_to(STARTER_PATH)
-    (code,) = Path("out/run/code").glob("rewards-*.py")
+    (code,) = run.glob("code/rewards-*.py")
     shutil.copy(code, "rewards.py")
-    return Path("out/run")
+    return run
 
 
 def command() -> list[str]:

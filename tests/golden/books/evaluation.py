@@ -11,7 +11,6 @@ import io
 import json
 import os
 import random
-import shutil
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -20,9 +19,9 @@ from unittest import mock
 from covey.cli.main import main
 from covey.evaluation.metrics import compute_metrics
 from covey.runlog.evaluations import append_completions, begin_evaluation, finish_evaluation, read_completions
+from old_run import OLD, copied
 from rounding import rounded
 
-RUN = Path(__file__).parents[1] / "run_c148dad"
 PROBLEMS, SAMPLES = 30, 8
 SKILLS = {"a": 0.3, "b": 0.45, "c": 0.3}
 """Of the evaluations that are made."""
@@ -58,7 +57,7 @@ def compare(*words: str) -> str:
 
 def cases(folder: Path) -> dict[str, Any]:
     found: dict[str, Any] = {}
-    settings = json.loads((RUN / "evaluation" / "test-final-greedy" / "settings.json").read_text())
+    settings = json.loads((OLD / "evaluation" / "test-final-greedy" / "settings.json").read_text())
     settings |= {"num_samples": SAMPLES, "grader": "countdown"}
     settings["data"]["problems"] = PROBLEMS
     for name in SKILLS:
@@ -73,7 +72,7 @@ def cases(folder: Path) -> dict[str, Any]:
         for one in shown["differences"]:
             found[f"compare {words}: {one.pop('metric')} of {one.pop('of')} to {one.pop('to')}"] = rounded(one, 10)
         found[f"compare {words}"] = compare(*words.split()).splitlines()
-    run = Path(shutil.copytree(RUN, "run", symlinks=True))
+    run = copied(Path("run"))
     files = [f"run/evaluation/{name}.jsonl" for name in ("test-step-000000", "test-step-000002")]
     found["compare two steps of a run"] = compare(*files).splitlines()
     found["compare two steps of a run: JSON"] = rounded(json.loads(compare(*files, "--json")), 10)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import re
 import shlex
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 import yaml
 
 from covey.cli.main import main
+from old_run import OLD
 
 SERVE = "training.use_vllm=true training.vllm_mode=server"
 PLANS = (
@@ -52,22 +54,25 @@ JOBS = (
 def printed(words: str) -> tuple[int, str, str]:
     with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as error:
         code = main(["launch", *shlex.split(words), "run_name=run"])
-    # How many threads each of several processes gets depends on the machine's cores.
-    text = re.sub(r"(OMP_NUM_THREADS: )'\d+'", r"\1CORES", out.getvalue())
-    return code, text, error.getvalue()
+    return code, out.getvalue(), error.getvalue()
+
+
+def masked(data: Any) -> Any:
+    """Without what depends on the machine: the threads of several processes, and whether paths have to be quoted."""
+    text = re.sub(r'("OMP_NUM_THREADS": )"\d+"', r'\1"CORES"', json.dumps(data))
+    return json.loads(re.sub(r"'(/[^']*)'", r"\1", text))
 
 
 def cases(folder: Path) -> dict[str, Any]:
-    root, found = Path(__file__).parents[3], {}
+    root, found = shlex.quote(str(Path(__file__).parents[3])), {}
     for words in PLANS:
-        code, out, error = printed(f"{words.format(root=shlex.quote(str(root)))} --dry-run")
+        code, out, error = printed(f"{words.format(root=root)} --dry-run")
         found[f"--dry-run {words}"] = [code, yaml.safe_load(out), error]
     for words in JOBS:
         code, out, error = printed(f"{words} --slurm --dry-run")
         found[f"--slurm {words}"] = [code, out.splitlines(), error]
-    times = Path(__file__).parents[1] / "run_c148dad"
     for words in ("", "training.staleness=1", f"launch.nodes=2 training.staleness=2 {SERVE}"):
-        code, out, error = printed(f"launch.gpus=8 {words} --plan --times {shlex.quote(str(times))}")
+        code, out, error = printed(f"launch.gpus=8 {words} --plan --times {shlex.quote(str(OLD))}")
         found[f"--plan {words}"] = [code, out.splitlines(), error]
     assert not list(folder.iterdir())
-    return found
+    return {name: masked(data) for name, data in found.items()}

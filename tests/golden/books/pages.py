@@ -11,7 +11,6 @@ import gzip
 import io
 import json
 import re
-import shutil
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -21,10 +20,10 @@ from starlette.testclient import TestClient
 from covey.cli.main import main
 from covey.view.app import make_app
 from made_run import make_run, write_evaluation
+from old_run import copied
 from rounding import rounded
 
 STEPS = 5
-RUN = Path(__file__).parents[1] / "run_c148dad"
 REQUESTS = (
     *("runs", "runs?baseline=a", "curves?id=a&id=b", "compare?a=a&b=b", "compare?a=old&b=old", "search?q=999"),
     *(f"{what}?id={run}" for what in ("run", "curves", "sources") for run in ("a", "old", "none")),
@@ -55,7 +54,7 @@ def cases(folder: Path) -> dict[str, Any]:
         made = make_run(folder / "out" / name, steps=STEPS, per_step=8, seed=seed, tools=name == "a")
         write_evaluation(made, STEPS, scores)
         (made / "environment.json").write_text(f'{{"started": "2026-01-0{seed + 1}T00:00:00+00:00"}}')
-    shutil.copytree(RUN, "out/old", symlinks=True)
+    copied(folder / "out" / "old")
     for run in ("a", "old"):
         with contextlib.redirect_stdout(io.StringIO()):
             assert main(["report", f"out/{run}", "--out", "report.html"]) == 0
