@@ -116,7 +116,7 @@ def compare(here: Path, there: Path) -> tuple[int, list[str]]:
         {str(path.relative_to(run)): path for path in sorted(run.rglob("*")) if path.is_file()} for run in (here, there)
     ]
     count, differences = 0, []
-    for name in sorted(found[0].keys() | found[1].keys()):
+    for name in sorted(found[0].keys() | found[1].keys(), key=lambda name: (name != "metrics.jsonl", name)):
         if Path(name).name in OF_A_RUN or name.startswith("."):
             continue
         sides = [dict(values(side[name])) if name in side else {} for side in found]
@@ -125,8 +125,14 @@ def compare(here: Path, there: Path) -> tuple[int, list[str]]:
         for key in keys:
             ours, theirs = (side.get(key, "nothing") for side in sides)
             if not equal(ours, theirs):
-                differences.append(f"{name} {key}: {str(ours)[:60]} here, {str(theirs)[:60]} there".replace("\n", " "))
+                differences.append(f"{name} {key}: {shown(ours)} here, {shown(theirs)} there")
     return count, differences
+
+
+def shown(value: Any) -> str:
+    if isinstance(value, torch.Tensor):
+        return f"norm {value.double().norm().item():.17g}"
+    return " ".join(str(value).split())[:60]
 
 
 def values(path: Path) -> Iterator[tuple[str, Any]]:
