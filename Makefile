@@ -1,6 +1,6 @@
 # The commands of this repository; `make` alone lists them. All but `clean`, `help` and `image` make the environment first.
 .DEFAULT_GOAL := help
-.PHONY: help setup test test-slow test-adapters test-vllm check train bench docs meters wheel image tensorboard clean
+.PHONY: help setup test test-slow test-adapters test-vllm golden same check train bench docs meters wheel image tensorboard clean
 
 ENV := $(if $(filter conda,$(COVEY_ENV)),.conda,.venv)
 PYTHON_IN := $(ENV)/bin/python
@@ -29,6 +29,12 @@ test-vllm: ## train against real vLLM on the CPU, in .venv-vllm (4 GB, made by t
 test-adapters: setup ## test with reasoning-gym and OpenEnv, in .venv-adapters (made by the first call)
 	@bash scripts/setup_adapters.sh
 	.venv-adapters/bin/python -m pytest -m adapter -W default $(ARGS)
+
+golden: setup ## record what Covey does in tests/golden/, and print what changed; ARGS="-k NAME" for one file
+	COVEY_GOLDEN=write OMP_NUM_THREADS=1 $(PYTHON_IN) -m pytest -q tests/golden $(ARGS)
+
+same: setup ## train as another commit does, and compare bit for bit: REF=HEAD, or any other; some minutes
+	$(PYTHON_IN) scripts/same.py $(or $(REF),HEAD) $(ARGS)
 
 check: setup ## lint, format and types, as continuous integration does
 	$(PYTHON_IN) -m ruff check .

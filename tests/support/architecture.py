@@ -86,6 +86,7 @@ NOT_MIRRORED = {
     "support": "helpers of the tests",
     "browser": "a walk through `covey view` while a run trains",
     "foreign": "recipes of other projects, as data",
+    "golden": "behaviour of the whole package, as recorded",
     "real_vllm": "needs an environment of its own",
     "claimed_gpu": "whole steps on a device that must be claimed before torch is imported",
     "repository": "what lies outside src/: scripts, documentation, packaging",
