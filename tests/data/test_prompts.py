@@ -163,3 +163,30 @@ def test_a_column_of_tools_is_named(tmp_path: Path) -> None:
     assert loaded.train[0]["tools"] == [tool]
     (note,) = loaded.notes
     assert "'tools' may belong to the question, and the model does not see it" in note
+
+
+def test_rows_with_one_prompt_are_refused_where_something_else_differs(tmp_path: Path) -> None:
+    rows = [{"instruction": "Sum up.", "input": f"text {i}", "answer": i, "source": "x"} for i in range(4)]
+    path = write_jsonl(tmp_path / "x.jsonl", rows)
+    message = error_of(path)
+    assert message.startswith(
+        f"All 4 rows of {path} have the same prompt, column 'instruction' (\"Sum up.\"), and differ"
+    )
+    assert "what the model does not see: input, answer. Write" in message
+    assert "dataset.prompt_column=NAME" in message
+    chosen = load(path, prompt_column="input")
+    assert chosen.train[3]["prompt"] == [{"role": "user", "content": "text 3"}]
+    systems = [{**row, "prompt": [{"role": "system", "content": f"{i}"}, ASKED]} for i, row in enumerate(rows)]
+    assert len(load(write_jsonl(tmp_path / "systems.jsonl", systems)).train) == 4
+    one = load(write_jsonl(tmp_path / "one.jsonl", rows[:1]))
+    copies = load(write_jsonl(tmp_path / "copies.jsonl", rows[:1] * 3))
+    assert (len(one.train), len(copies.train)) == (1, 3)
+
+
+def test_rows_of_an_environment_may_have_one_prompt(tmp_path: Path) -> None:
+    path = write_jsonl(tmp_path / "x.jsonl", [{"prompt": "Play.", "level": i} for i in range(4)])
+    assert len(load(path, EnvironmentConfig(factory="number_guess")).train) == 4
+    assert len(load(path, EnvironmentConfig(rollout_func="own.py:play")).train) == 4
+    assert "differ only in what the model does not see: level" in error_of(
+        path, EnvironmentConfig(tools=("calculator",))
+    )
