@@ -201,7 +201,7 @@ def lengths(completions: list[Any], **_: Any) -> list[float]:
 def tool_trainer(
     kind: type[Any],
     folder: Path,
-    rows: list[dict[str, Any]],
+    rows: list[dict[str, Any]] | Dataset,
     *,
     template: str = "qwen3",
     reward: Any = lengths,
@@ -231,7 +231,7 @@ def tool_trainer(
     trainer = kind(
         model=_saved(small_model(tokenizer), tokenizer, folder / "model"),
         args=GRPOConfig(output_dir=str(folder), **{**defaults, **settings}),
-        train_dataset=Dataset.from_list(rows),
+        train_dataset=rows if isinstance(rows, Dataset) else Dataset.from_list(rows),
         processing_class=tokenizer,
         **arguments,
     )
