@@ -55,8 +55,6 @@ class Prepared:
     environment makes the question of it."""
     place: Callable[[int], str]
     """Where a row was read, for messages."""
-    json: frozenset[str] = frozenset()
-    """Columns of JSON text, see `Table.json`."""
 
     def __len__(self) -> int:
         return len(self.questions)
@@ -65,7 +63,7 @@ class Prepared:
         """The rows at `indices`, in that order."""
         kept = list(indices)
         questions = [self.questions[i] for i in kept]
-        return Prepared(self.data.select(kept), questions, lambda i: self.place(kept[i]), self.json)
+        return Prepared(self.data.select(kept), questions, lambda i: self.place(kept[i]))
 
 
 class Columns(NamedTuple):
@@ -137,8 +135,7 @@ def prepare(
     answers = _answers(table, columns, extract_by, notes, needs, required=required)
     if columns.replies and answers is not None:
         notes.append(f"{table.name}: the answer is the assistant's reply that ends '{columns.prompt}'")
-    data, kept_json = _assemble(table, prompts, answers, notes, needs)
-    return Prepared(data, questions, table.place, kept_json)
+    return Prepared(_assemble(table, prompts, answers, notes, needs), questions, table.place)
 
 
 def _prompts(
@@ -320,8 +317,8 @@ def _assemble(
     answers: Sequence[str | None] | None,
     notes: list[str],
     needs: RowNeeds,
-) -> tuple[datasets.Dataset, frozenset[str]]:
-    """The new columns first, then the original ones, renamed where their name is taken; and those of JSON text."""
+) -> datasets.Dataset:
+    """The new columns first, then the original ones, renamed where their name is taken."""
     import datasets
     import pyarrow as pa
 
@@ -331,24 +328,23 @@ def _assemble(
         new[_PROMPT] = pa.array(prompts, prompt_type())
     if answers is not None:
         new["answer"] = pa.array(answers, pa.string())
-    columns = dict(new)
     taken = {*TAKEN_NAMES} - ({_ENVIRONMENT} if needs.environments else set())
-    kept_json = set()
+    kept = {}
     for name in arrow.column_names:
-        values = arrow.column(name)
         if name not in new and name not in taken:
-            columns[name] = values
-            kept_json |= {name} & table.json
+            kept[name] = name
         elif name not in new or not _same(name, table.values(name, WrittenFloat), new[name], exact=needs.exact):
             other = f"{RENAMED}{name}"
             if other in arrow.column_names:
                 notes.append(f"{table.name}: column '{name}' is dropped, because there is already a column '{other}'")
                 continue
-            columns[other] = values
-            kept_json |= {other} if name in table.json else set()
+            kept[name] = other
             if name not in new:
                 notes.append(f"{table.name}: column '{name}' is renamed '{other}', because TRL uses its name")
-    return datasets.Dataset(pa.table(columns)), frozenset(kept_json)
+    made = arrow.select(list(kept)).rename_columns(list(kept.values()))
+    for name in reversed(new):
+        made = made.add_column(0, name, new[name])
+    return datasets.Dataset(made)
 
 
 def _same(name: str, values: list[Any], new: pa.Array, *, exact: bool) -> bool:
