@@ -124,7 +124,7 @@ class Limits:
     max_length: int | None = None
     """Most tokens with the prompt, of the model's context; None for no limit."""
     reports_malformed: bool = False
-    """Whether an episode goes on after a call that cannot be parsed."""
+    """Whether the model is told of a call that cannot be parsed, and goes on; else that turn is its answer."""
 
     def left(self, episode: Episode) -> int:
         """Tokens that an episode may still take."""
@@ -199,14 +199,11 @@ def run_episodes(
     episodes: Sequence[Episode],
     chat: ToolChat,
     generate: Generate,
+    limits: Limits,
     *,
-    max_turns: int | None,
-    max_completion_length: int,
-    max_length: int | None = None,
     run_async: RunAsync = run_coroutines,
     largest: Callable[[int], int] = int,
     watch: Callable[[], None] = lambda: None,
-    reports_malformed: bool = False,
 ) -> None:
     """Run episodes to their end; each is updated in place. Their tools run at once, their turns in one batch.
 
@@ -214,15 +211,11 @@ def run_episodes(
         episodes: new ones, or with their first turn.
         chat: of the model that `generate` samples from.
         generate: samples one turn of each row.
-        max_turns: most turns of the model in an episode; None for no limit.
-        max_completion_length: most tokens after the prompt, those of results included.
-        max_length: most tokens with the prompt, of the model's context; None for no limit.
+        limits: of each episode.
         run_async: runs `async` tools that are no proxies.
         largest: the largest of this number over all processes that must call `generate` equally often.
         watch: called after each turn and after its calls, to show them.
-        reports_malformed: whether the model is told of a call that cannot be parsed; else that turn is its answer.
     """
-    limits = Limits(max_completion_length, max_turns, max_length, reports_malformed)
     new = [one for one in episodes if one.ended is None and not one.turns]
     _generate_turns(new, chat, generate, limits, largest)
     watch()

@@ -158,7 +158,6 @@ def _build(checked: Examination, plan: ResumePlan, console: Any, processes: Proc
                 checked.environments,
                 checked.rollout_func,
             )
-            trainer._episodes.reports_malformed = config.environment.malformed_calls == "report"
             trainer.recorder = CompletionRecorder(
                 {*trainer.eos_token_ids, tokenizer.pad_token_id},
                 keeps_ids=(Path(source) / MAP_FILE).is_file(),
