@@ -265,12 +265,8 @@ class GRPOTrainer(TRLGRPOTrainer):
         self, prompts: Any, prompt_ids: Any, completion_ids: Any, completions: Any, logprobs: Any, *images: Any
     ) -> tuple[Any, ...]:
         if self._is_vlm:
-            log_once(
-                logger,
-                "The tools of a model that reads images are called by TRL, row after row.",
-                key="tools",
-                shown=False,
-            )
+            text = "The tools of a model that reads images are called by TRL, row after row."
+            log_once(logger, text, key="tools", shown=False)
             return tuple(super()._tool_call_loop(prompts, prompt_ids, completion_ids, completions, logprobs, *images))
         return self._episodes.run(prompts, prompt_ids, completion_ids, completions, logprobs)
 
