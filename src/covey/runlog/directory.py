@@ -216,27 +216,21 @@ class RunDirectory:
                 yield
             except Exception as error:
                 mine, seen = is_open_at(descriptor, self._lock), isinstance(error, DeletedError)
-                if not seen and (mine or isinstance(error, CoveyError)):
-                    raise
                 records = self.config.exists() or bool(self.complete_checkpoints())
                 if seen and not records and self.root.exists() and (mine or not self.is_locked()):
                     self.clear()  # what was still written into the deleted folder would be in a new run's way
-                raise RunDirectoryError(
-                    f"{self.root} was deleted or moved while {what} was being written there, so it was stopped. Move "
-                    "it back to resume, or start again."
-                ) from error
+                if mine or isinstance(error, CoveyError):
+                    raise
+                raise DeletedError(self.root, what) from error
             finally:
                 if is_open_at(descriptor, self._lock):
                     self._lock.unlink()  # before it is released, so that nobody locks a deleted file
 
     def refuse_deleted(self) -> None:
-        """Stop a run, which holds the lock, before it writes into a folder that was deleted or moved meanwhile.
-
-        Raises:
-            DeletedError: the folder, or all that was in it, is gone; `lock` explains it.
-        """
+        """Stop a run, which holds the lock and has written its config, before it writes into a folder that was deleted
+        or moved meanwhile. Raises a `DeletedError` if the folder, or all that was in it, is gone."""
         if not (self._lock.exists() and (self.config.exists() or self.metrics.exists())):
-            raise DeletedError(f"{self.root} was deleted or moved.")
+            raise DeletedError(self.root)
 
     def check_place(self) -> None:
         """Check that a run can be written here. Changes nothing.

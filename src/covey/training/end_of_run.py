@@ -17,6 +17,7 @@ from covey.report.load import read_mapping
 from covey.report.summary import Change, summary_line
 from covey.runlog.directory import RunDirectory
 from covey.runlog.ending import has_failed
+from covey.runlog.locks import DeletedError
 from covey.training.display.final import Command, before_after_table, print_commands, print_findings, print_summary
 from covey.training.publish.hub import push_finished
 from covey.training.run import RunResult
@@ -30,11 +31,20 @@ def end_run(result: RunResult, config: Config, console: Any, *, resume: str | No
         resume: the command that resumes the run, if a launcher started it.
 
     Raises:
-        CoveyError: the model cannot be pushed.
+        CoveyError: the model cannot be pushed, or the run was deleted meanwhile.
     """
-    run = result.run
     if not result.main:
         return
+    try:
+        _end_run(result, config, console, resume)
+    except FileNotFoundError as error:
+        if result.run.config.exists():
+            raise
+        raise DeletedError(result.run.root, "the report") from error
+
+
+def _end_run(result: RunResult, config: Config, console: Any, resume: str | None) -> None:
+    run = result.run
     if result.trained or not run.report.exists():  # a run finished earlier is left as it is
         for problem in write_end_of_run(run, finished=result.finished):
             _print(console, f"· {problem}")
