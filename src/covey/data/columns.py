@@ -238,10 +238,9 @@ def _answers(
     problem = f"{table.count(len(bad))} have no answer that can be read from {where}"
     if required:
         others = "" if needs.benchmark else ", or choose another dataset.answer_column or dataset.answer_extractor"
-        raise DataError(
-            f"{problem} ({_shown(table, bad, values)}). {_extractor_wants(extractor_name)} "
-            f"Fix or remove these rows{others}."
-        )
+        pattern = f"dataset.answer_extractor={extractor_name} takes what that pattern finds."
+        wants = _EXTRACTOR_WANTS.get(extractor_name, pattern)
+        raise DataError(f"{problem} ({_shown(table, bad, values)}). {wants} Fix or remove these rows{others}.")
     if columns.answer:
         notes.append(f"{problem}; no reward or grader needs one, so the column stays as it is")
     return None
@@ -274,10 +273,6 @@ _EXTRACTOR_WANTS = {
     "boxed": r"dataset.answer_extractor=boxed takes the content of the last \boxed{…}.",
     "answer_tag": "dataset.answer_extractor=answer_tag takes the content of the last <answer>…</answer>.",
 }
-
-
-def _extractor_wants(name: str) -> str:
-    return _EXTRACTOR_WANTS.get(name) or f"dataset.answer_extractor={name} takes what that pattern finds."
 
 
 def usual_column(table: Table, names: Sequence[str]) -> str | None:

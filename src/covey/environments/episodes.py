@@ -164,7 +164,9 @@ def begin_episodes(
         observation = None if environment is None else environment.reset(**given)
         if observation is not None:
             messages = [*messages[:-1], _told(messages[-1], observation)]
-        tools = tools_by_name(runner.tools, environment)
+        methods = () if environment is None else tool_methods(type(environment))
+        own = [*runner.tools, *(getattr(environment, name) for name in methods)]
+        tools = {tool.__name__: tool for tool in own}
         episodes.append(Episode.of(messages, chat.render(messages, list(tools.values())), tools, environment))
     return episodes
 
@@ -187,12 +189,6 @@ def begin_resets(environments: Sequence[Any], rows: Sequence[Mapping[str, Any]],
 def as_conversation(prompt: Any) -> list[Message]:
     """A prompt as messages; text becomes the user's."""
     return [{"role": "user", "content": prompt}] if isinstance(prompt, str) else list(prompt)
-
-
-def tools_by_name(standalone: Sequence[Callable[..., Any]], environment: Any) -> dict[str, Callable[..., Any]]:
-    """The tools of an episode: standalone ones and the methods of its environment, if it has one."""
-    methods = [] if environment is None else [getattr(environment, name) for name in tool_methods(type(environment))]
-    return {tool.__name__: tool for tool in [*standalone, *methods]}
 
 
 def run_episodes(
@@ -279,7 +275,7 @@ def _add_results(episode: Episode, chat: ToolChat, limits: Limits) -> bool:
     """Add the tokens of the results, if there is room for them; whether the episode goes on."""
     if episode.ended is not None:
         return False
-    results = _trailing_results(episode.completion)
+    results = list(takewhile(lambda message: message["role"] == "tool", reversed(episode.completion)))[::-1]
     turn = episode.ids[len(episode.ids) - episode.turn_length :]
     suffix = chat.suffix_ids(turn, results, list(episode.tools.values()))
     left = limits.left(episode) - len(suffix)
@@ -293,7 +289,3 @@ def _add_results(episode: Episode, chat: ToolChat, limits: Limits) -> bool:
     if left == 0:
         episode.ended = "truncated"
     return left > 0
-
-
-def _trailing_results(completion: Sequence[Message]) -> list[Message]:
-    return list(takewhile(lambda message: message["role"] == "tool", reversed(completion)))[::-1]

@@ -150,7 +150,8 @@ class Supervisor:
                     trainer.stop()
             else:
                 self._serving.check()
-                if self._hangs():
+                limit = self._limits.step_timeout
+                if limit is not None and self._serving.is_up and self._progress.seconds_since() > limit:
                     self._end_hanging(trainer)
             time.sleep(TICK)
         return self._stopped(clean=True)
@@ -184,10 +185,6 @@ class Supervisor:
             return f"training ended with exit code {code} (log: {self._tail.path})."
         how = f"was killed by {_signal_name(code)}" if code > 128 else f"ended with exit code {code}"
         return f"training {how}. The end of {self._tail.path}:\n{self._tail.quoted(LAST_LINES)}"
-
-    def _hangs(self) -> bool:
-        limit = self._limits.step_timeout
-        return limit is not None and self._serving.is_up and self._progress.seconds_since() > limit
 
     def _end_hanging(self, trainer: ManagedProcess) -> None:
         """Dump the stacks, end training and its server, and restart both; a `LaunchError` without restarts left."""

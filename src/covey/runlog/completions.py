@@ -73,7 +73,7 @@ def read_completions(source: Path) -> list[dict[str, Any]]:
         with _damage_reported(path):
             table = pq.read_table(pa.BufferReader(path.read_bytes()))
             coded = [field.name for field in table.schema if (field.metadata or {}).items() >= _JSON.items()]
-            rows += [row | {name: _from_json(row[name]) for name in coded} for row in table.to_pylist()]
+            rows += [row | {name: row[name] and parse_json(row[name]) for name in coded} for row in table.to_pylist()]
     return rows
 
 
@@ -124,7 +124,3 @@ def _is_plain(column: Sequence[Any]) -> bool:
 def _to_json(value: Any) -> str | None:
     # Types that JSON lacks (such as dates) are stored as text: these files are for reading only.
     return None if value is None else json.dumps(value, ensure_ascii=False, default=str)
-
-
-def _from_json(text: str | None) -> Any:
-    return None if text is None else parse_json(text)

@@ -206,15 +206,10 @@ def _disk_errno(error: Exception, directory: Path) -> int | None:
         return error.errno
     text = str(error)
     code = next((code for message, code in _MESSAGES.items() if message in text), None)
-    if code == errno.ENOSPC and "No space" not in text and _limit_is_near(directory):
-        return errno.EFBIG
+    if code == errno.ENOSPC and "No space" not in text:  # `ulimit -f` may be nearer than the end of the disk
+        limit, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
+        return errno.EFBIG if limit != resource.RLIM_INFINITY and limit < free_bytes(directory) else code
     return code
-
-
-def _limit_is_near(directory: Path) -> bool:
-    """Whether a file would reach the size limit (`ulimit -f`) before it fills the disk."""
-    limit, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
-    return limit != resource.RLIM_INFINITY and limit < free_bytes(directory)
 
 
 def _explain(what: str, directory: Path, code: int, checkpoint: Path | None, elsewhere: str | None) -> str:

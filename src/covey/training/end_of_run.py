@@ -56,7 +56,8 @@ def _end_run(result: RunResult, config: Config, console: Any, resume: str | None
             _print(console, line)
     else:
         hint = "The same command resumes from it."
-        if resume or _needs_more_words(config):
+        # With a new timestamp for a name, say, the same command would not resume.
+        if resume or config.run_name is None or config.resume not in ("auto", True) or config.overwrite:
             hint = f"To resume from it: {resume or _resume(config, run)}"
         _print(console, f"Stopped after step {result.step}, with a checkpoint. Reason: {result.reason}. {hint}")
     if not console.quiet:
@@ -82,11 +83,6 @@ def _show_finished(result: RunResult, console: Any) -> None:
     paths += [("model", run.final_model), ("metrics", run.metrics), ("completions", run.completions), ("log", run.log)]
     console.print()
     print_summary(console, None, paths)
-
-
-def _needs_more_words(config: Config) -> bool:
-    """Whether the same command would not resume: it would take a new timestamp for its name, delete, or be refused."""
-    return config.run_name is None or config.resume not in ("auto", True) or config.overwrite
 
 
 def _resume(config: Config, run: RunDirectory) -> str:

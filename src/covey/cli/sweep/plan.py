@@ -52,7 +52,9 @@ def make_plan(request: Request) -> SweepPlan:
     print_without_effect(*composed)
     _reject_duplicates(variants, composed)
     configs = [one.config for one in composed]
-    directory = SweepDirectory(Path(_one(configs, "output_dir", variants)) / _sweep_name(request, configs, variants))
+    named = any(config.run_name is not None for config in configs)
+    name = _one(configs, "run_name", variants) if named else default_name(request.source, configs)
+    directory = SweepDirectory(Path(_one(configs, "output_dir", variants)) / name)
     keys = tuple(variants[0].swept)
     known = _known_jobs(directory, keys)
     jobs = _numbered(variants, known, configs)
@@ -110,12 +112,6 @@ def _one(configs: Sequence[Config], key: str, variants: Sequence[Variant]) -> st
             f"({', '.join(sorted(map(str, values)))}). Set it once; each job gets its own folder inside."
         )
     return str(values.pop())
-
-
-def _sweep_name(request: Request, configs: Sequence[Config], variants: Sequence[Variant]) -> str:
-    if any(config.run_name is not None for config in configs):
-        return _one(configs, "run_name", variants)
-    return default_name(request.source, configs)
 
 
 def _known_jobs(directory: SweepDirectory, keys: tuple[str, ...]) -> tuple[SweepJob, ...]:
