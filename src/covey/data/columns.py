@@ -158,11 +158,7 @@ def _prompts(
     found = [prompt for prompt in prompts if prompt is not None]
     if len(found) < len(prompts):
         bad = [i for i, prompt in enumerate(prompts) if prompt is None]
-        raise DataError(
-            f"{table.count(len(bad))} have no prompt in column '{columns.prompt}' "
-            f"({_shown(table, bad, values)}). A prompt is text, or a list of "
-            '{"role": …, "content": …} messages with text in them.'
-        )
+        raise no_prompt(table, bad, columns.prompt)
     notes += [f"{table.name}: {note}" for note in builder.notes()]
     others = [name for name in table.columns if name.lower() in _QUESTION_PARTS and name != columns.prompt]
     if left_out := [name for name in others if name != columns.answer and any(table.values(name))]:
@@ -171,6 +167,14 @@ def _prompts(
             "to the question, and the model does not see it. Write it into the prompts if it does"
         )
     return found, [question(value, drop_reply=drop_reply) for value in values]
+
+
+def no_prompt(table: Table, bad: Sequence[int], column: str) -> DataError:
+    """The error of rows without a prompt."""
+    return DataError(
+        f"{table.count(len(bad))} have no prompt in column '{column}' ({_shown(table, bad, table.values(column))}). A "
+        'prompt is text, or a list of {"role": …, "content": …} messages with text in them.'
+    )
 
 
 def number_of_modes(value: Any) -> int | None:

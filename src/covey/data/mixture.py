@@ -24,8 +24,9 @@ from covey.data.holdout import rounded_share, split_validation, subsample, test_
 from covey.data.needs import RowNeeds
 from covey.data.sources.sources import read_source
 from covey.data.table import Table
-from covey.data.written import combine, is_json
+from covey.data.written import combine
 from covey.errors import DataError
+from covey.runlog.completions import is_json
 
 if TYPE_CHECKING:
     import datasets

@@ -7,7 +7,7 @@ from typing import Any
 
 from covey.config import DatasetConfig
 from covey.config.groups.dataset import DATA_FILES
-from covey.data.columns import CONVERSATION_NAMES, PROMPT_NAMES, usual_column
+from covey.data.columns import CONVERSATION_NAMES, PROMPT_NAMES, no_prompt, usual_column
 from covey.data.prompts import PromptBuilder, as_messages
 from covey.data.sources.files import find_path, read_files
 from covey.errors import DataError
@@ -43,11 +43,7 @@ def read_prompts(name: str, column: str | None = None) -> list[dict[str, Any]]:
     ]
     bad = [index for index, prompt in enumerate(prompts) if prompt is None]
     if bad:
-        places = ", ".join(table.place(index) for index in bad[:3]) + (", …" if len(bad) > 3 else "")
-        raise DataError(
-            f"{table.count(len(bad))} have no prompt in column '{found}' ({places}). A prompt is text, or a list of "
-            '{"role": …, "content": …} messages.'
-        )
+        raise no_prompt(table, bad, found)
     columns = {name: table.values(name) for name in table.columns}
     given = ({name: values[row] for name, values in columns.items()} for row in range(len(table)))
     rows = ({name: value for name, value in row.items() if value is not None} for row in given)

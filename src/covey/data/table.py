@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from covey.data.written import decode, encode, is_json
+from covey.data.written import decode, encode
+from covey.runlog.completions import is_json
 
 if TYPE_CHECKING:
     import datasets

@@ -15,12 +15,11 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from covey.runlog.completions import JSON_TEXT, is_json
+
 if TYPE_CHECKING:
     import datasets
     import pyarrow as pa
-
-_JSON_TEXT = {b"covey": b"json"}
-"""Metadata of a column of JSON text."""
 
 
 class WrittenFloat(float):
@@ -64,12 +63,7 @@ def _encoded(values: Sequence[Any]) -> tuple[pa.Array, dict[bytes, bytes] | None
     except (pa.ArrowException, OverflowError):
         pass
     texts = (repr(value) if isinstance(value, WrittenFloat) else json.dumps(value, default=as_text) for value in values)
-    return pa.array([None if text == "null" else text for text in texts], pa.string()), _JSON_TEXT
-
-
-def is_json(field: pa.Field) -> bool:
-    """Whether a column is one of JSON text."""
-    return bool(field.metadata and field.metadata.items() >= _JSON_TEXT.items())
+    return pa.array([None if text == "null" else text for text in texts], pa.string()), JSON_TEXT
 
 
 def decode(texts: Iterable[str | None], number: Callable[[str], float] = float) -> list[Any]:

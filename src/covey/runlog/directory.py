@@ -90,7 +90,10 @@ class RunDirectory:
     def is_empty(self) -> bool:
         """Whether the folder is missing, or holds only what a run leaves that was killed before its config was written:
         the lock, temporary files, the model before the first step."""
-        return not self.root.exists() or all(self._is_left_over(path) for path in self.root.iterdir())
+        first = self.checkpoint(0)
+        known = (self._lock, first.with_name(f"{first.name}.part"), *([first] if is_complete(first) else []))
+        others = [path for path in self.root.iterdir() if path not in known] if self.root.exists() else []
+        return all(path.name.startswith(".") and path.name.endswith(".tmp") for path in others)
 
     def checkpoints(self) -> list[tuple[int, Path]]:
         """Step and path of every checkpoint, complete or not, in ascending order."""
@@ -338,13 +341,6 @@ class RunDirectory:
         raise RunDirectoryError(
             f"{self.root} looks like a run, but no environment.json or settings.json in it says that Covey wrote it: "
             "delete it by hand."
-        )
-
-    def _is_left_over(self, path: Path) -> bool:
-        first = self.checkpoint(0)
-        half = path.name.startswith(".") and path.name.endswith(".tmp")
-        return (
-            half or path in (self._lock, first.with_name(f"{first.name}.part")) or (path == first and is_complete(path))
         )
 
 

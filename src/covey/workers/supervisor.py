@@ -212,13 +212,9 @@ class Supervisor(ABC, Generic[Item, Worker]):
             self._end(worker)
             return
         if worker.inbox.closed:
-            self._lose(worker)
-
-    def _lose(self, worker: Worker) -> None:
-        """A worker died by itself."""
-        assert self._fork_server is not None
-        self._blame(worker, self._fork_server.end(worker.pid), at_once=self._has_begun(worker))
-        self._drop(worker)
+            assert self._fork_server is not None
+            self._blame(worker, self._fork_server.end(worker.pid), at_once=self._has_begun(worker))
+            self._drop(worker)
 
     def _has_begun(self, worker: Worker) -> bool:
         """Whether the worker runs what it was given."""

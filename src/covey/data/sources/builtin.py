@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, replace
 from functools import partial
 from types import MappingProxyType
@@ -145,22 +145,19 @@ def _draw(
     seed: int,
 ) -> Prepared:
     """Problems of one split as rows; an error begins with the key that caused it."""
-    difficulty = _difficulty(dataset, values, difficulty_key)
-    try:
-        return _prepared(take(difficulty, split, seed, count, unique=split == "test"), dataset)
-    except DataError as error:
-        raise DataError(f"{size_key}={count}: {error}") from None
-
-
-def _prepared(problems: Sequence[Any], dataset: DatasetConfig) -> Prepared:
     import datasets
     import pyarrow as pa
 
+    difficulty = _difficulty(dataset, values, difficulty_key)
+    try:
+        drawn = take(difficulty, split, seed, count, unique=split == "test")
+    except DataError as error:
+        raise DataError(f"{size_key}={count}: {error}") from None
     columns = {
-        "prompt": pa.array([conversation(problem.text, dataset) for problem in problems], prompt_type()),
-        "answer": pa.array([str(problem.answer) for problem in problems], pa.string()),
+        "prompt": pa.array([conversation(problem.text, dataset) for problem in drawn], prompt_type()),
+        "answer": pa.array([str(problem.answer) for problem in drawn], pa.string()),
     }
     if dataset.task != "arithmetic":
-        columns["solution"] = pa.array([problem.solution for problem in problems], pa.string())
-    data = datasets.Dataset(pa.table(columns))
-    return Prepared(data, [problem.canonical for problem in problems], lambda i: f"problem {i + 1}")
+        columns["solution"] = pa.array([problem.solution for problem in drawn], pa.string())
+    canonical = [problem.canonical for problem in drawn]
+    return Prepared(datasets.Dataset(pa.table(columns)), canonical, lambda i: f"problem {i + 1}")
