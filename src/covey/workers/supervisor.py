@@ -36,6 +36,9 @@ class Supervisor(ABC, Generic[Item, Worker]):
         name: of the thread.
     """
 
+    HANDLE: type[Worker]
+    """Makes the handle of a new worker."""
+
     def __init__(self, start: Start, name: str) -> None:
         self._start = start
         self._intake: queue.SimpleQueue[Sequence[Item] | None] = queue.SimpleQueue()
@@ -130,10 +133,6 @@ class Supervisor(ABC, Generic[Item, Worker]):
     @abstractmethod
     def _useless(self) -> CoveyError:
         """What ends the supervisor whose fork servers keep dying."""
-
-    @abstractmethod
-    def _handle_of(self, pid: int, channel: socket.socket) -> Worker:
-        """The handle of a new worker."""
 
     # -- the thread
 
@@ -242,7 +241,7 @@ class Supervisor(ABC, Generic[Item, Worker]):
         assert self._fork_server is not None
         pid, channel = self._fork_server.fork()
         channel.settimeout(_SEND_SECONDS)
-        worker = self._handle_of(pid, channel)
+        worker = self.HANDLE(pid, channel)
         self._workers.append(worker)
         for source in worker.sources:
             self._selector.register(source, selectors.EVENT_READ, worker)

@@ -153,14 +153,10 @@ def _numbered(variants: Sequence[Variant], known: Sequence[SweepJob], configs: S
 
 def job_name(number: int, swept: dict[str, str]) -> str:
     """A job's run name: its number, then each swept key (shortened if unambiguous) and value, in plain characters."""
-    parts = [f"{short}-{_plain(swept[key])}" for key, short in zip(swept, _short_keys(list(swept)), strict=True)]
+    last = {key: re.split(r"[./]", key)[-1] for key in swept}
+    shorts = {key: _plain(key) if [*last.values()].count(short) > 1 else short for key, short in last.items()}
+    parts = [f"{shorts[key]}-{_plain(value)}" for key, value in swept.items()]
     return "_".join([str(number), *parts])[:_MAX_NAME].rstrip("._-")
-
-
-def _short_keys(keys: Sequence[str]) -> list[str]:
-    """The last part of each key; keys that share it keep their full names."""
-    last = [re.split(r"[./]", key)[-1] for key in keys]
-    return [_plain(key) if last.count(short) > 1 else short for key, short in zip(keys, last, strict=True)]
 
 
 def _plain(text: str) -> str:

@@ -11,7 +11,6 @@ deadline, since it may be about to finish. Once a task has hung, a spare worker 
 from __future__ import annotations
 
 import math
-import socket
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Hashable, Sequence
@@ -39,6 +38,8 @@ class WorkerSupervisor(Supervisor[Task, WorkerHandle]):
         workers: slots (see above).
         finished: called in this thread with each task and its result.
     """
+
+    HANDLE = WorkerHandle
 
     def __init__(self, start: Start, workers: int, finished: Callable[[Task, object], None]) -> None:
         self._slots = workers
@@ -202,9 +203,6 @@ class WorkerSupervisor(Supervisor[Task, WorkerHandle]):
                 "rewards.workers to a smaller number; rewards.workers=0 runs rewards in the process of the trainer, "
                 "without deadlines."
             ) from error
-
-    def _handle_of(self, pid: int, channel: socket.socket) -> WorkerHandle:
-        return WorkerHandle(pid, channel)
 
     def _send(self, worker: WorkerHandle) -> None:
         task = self._queue.popleft()
