@@ -9,6 +9,7 @@ from tests.support.compose_config import from_words, from_yaml
 
 from covey.config import compose, load
 from covey.config.groups.environment import EnvironmentConfig
+from covey.config.named_code import own_code
 from covey.errors import ConfigError
 
 DEFAULT = ("exact_match", "format")
@@ -72,8 +73,8 @@ def test_the_users_own_code() -> None:
         factory={"a": "x.py:A", "b": "number_guess", "c": "openenv:http://h:1"}, tools=("python", "y.py:f")
     )
     assert group.own_code == ("x.py:A", "y.py:f")
-    assert load(["environment.rollout_func=z.py:f"]).own_code == ("z.py:f",)
-    assert load(["environment=calculator"]).own_code == ()
+    assert own_code(load(["environment.rollout_func=z.py:f"])) == ("z.py:f",)
+    assert own_code(load(["environment=calculator"])) == ()
 
 
 @pytest.mark.parametrize("name", ["max_tool_calling_iterations", "training.max_tool_calling_iterations"])

@@ -12,7 +12,7 @@ import pytest
 
 from chat_templates import add, make_tokenizer
 from covey.environments.chat import ToolChat
-from covey.environments.episodes import Episode, begin_episodes, run_episodes
+from covey.environments.episodes import Episode, Limits, begin_episodes, run_episodes
 from covey.environments.registry import EnvironmentSource
 from covey.environments.runner import EnvironmentRunner
 
@@ -56,7 +56,7 @@ def episode(chat: ToolChat, **tools: Any) -> Episode:
 
 def run(chat: ToolChat, turns: Sequence[str], tools: dict[str, Any], **limits: Any) -> tuple[Episode, Written]:
     one, written = episode(chat, **tools), Written(chat, turns, logps=True)
-    run_episodes([one], chat, written, **{"max_turns": 4, "max_completion_length": 1000, **limits})
+    run_episodes([one], chat, written, Limits(**{"max_turns": 4, "max_completion_length": 1000, **limits}))
     return one, written
 
 
@@ -125,7 +125,7 @@ def test_calls_that_fail_are_told_to_the_model(chat: ToolChat) -> None:
     plain.parse = lambda ids, **_: chat.parse(ids, prefix=started.prompt_ids, tools=None)  # type: ignore[method-assign]
     written = Written(chat, [turn + END, f"?{END}"])
     plain.suffix_ids = lambda *given: chat.suffix_ids(*given[:2])  # type: ignore[method-assign]
-    run_episodes([started], plain, written, max_turns=None, max_completion_length=2000)
+    run_episodes([started], plain, written, Limits(2000))
     told = [message["content"] for message in started.completion if message["role"] == "tool"]
     assert "missing 1 required positional argument: 'b'" in told[0]
     assert "must be a mapping" in told[1]
@@ -157,7 +157,7 @@ def test_turns_of_several_episodes_are_one_batch_and_async_results_keep_their_pl
     both = call("slow", '{"text": "late"}') + call("add", '{"a": 1, "b": 1}') + END
     episodes = [episode(chat, **tools) for _ in range(3)]
     written = Written(chat, [both, f"2{END}"], [f"1{END}"], [ADD, ADD, f"3{END}"])
-    run_episodes(episodes, chat, written, max_turns=None, max_completion_length=1000)
+    run_episodes(episodes, chat, written, Limits(1000))
     assert [len(batch) for batch in written.batches] == [3, 2, 1]
     assert [one.turns for one in episodes] == [2, 1, 3]
     assert [message["content"] for message in episodes[0].completion if message["role"] == "tool"] == ["late", "2"]
@@ -172,9 +172,7 @@ def test_a_process_without_episodes_takes_part_as_long_as_another_has_some(chat:
         calls.append(len(rows))
         return [], None
 
-    run_episodes(
-        [], chat, generate, max_turns=None, max_completion_length=9, largest=lambda count: max(count, left.pop(0))
-    )
+    run_episodes([], chat, generate, Limits(9), largest=lambda count: max(count, left.pop(0)))
     assert calls == [0, 0]
     assert left == []
 
@@ -227,7 +225,7 @@ def test_episodes_begin_with_what_the_environment_says(chat: ToolChat, runner: E
     episodes[0].settle()
     assert episodes[0].seconds == 1.5
     written = Written(chat, [call("guess", '{"number": 1}') + END, END], [END], [END])
-    run_episodes(episodes, chat, written, max_turns=3, max_completion_length=500)
+    run_episodes(episodes, chat, written, Limits(500, 3))
     assert [one.turns for one in episodes] == [2, 1, 1, 0]
     assert episodes[0].completion[1]["content"] == "no"
 
@@ -272,7 +270,7 @@ def test_a_call_that_cannot_be_parsed(template: str, reports: bool) -> None:
     chat = ToolChat.of(make_tokenizer(template))
     text, end = BROKEN[template]
     one, turns = episode(chat, add=add), [text + end, "Three." + end]
-    run_episodes([one], chat, Written(chat, turns), max_turns=4, max_completion_length=1000, reports_malformed=reports)
+    run_episodes([one], chat, Written(chat, turns), Limits(1000, 4, reports_malformed=reports))
     assert (one.ended, one.malformed, one.calls, one.turns) == ("answered", 1, 0, 2 if reports else 1)
     roles = [message["role"] for message in one.completion]
     assert roles == (["assistant", "tool", "assistant"] if reports else ["assistant"])
@@ -285,15 +283,15 @@ def test_answers_whole_calls_and_cut_turns_are_not_malformed() -> None:
     chat = ToolChat.of(make_tokenizer("qwen3"))
     for turns in ([f"1 < 2, <b>three</b>.{END}"], [ADD, f"Three.{END}"], ['<tool_call>\n{"name": '], [END]):
         one = episode(chat, add=add)
-        run_episodes([one], chat, Written(chat, turns), max_turns=4, max_completion_length=1000, reports_malformed=True)
+        run_episodes([one], chat, Written(chat, turns), Limits(1000, 4, reports_malformed=True))
         assert one.malformed == 0
     without = episode(chat)
-    run_episodes([without], chat, Written(chat, [f"<tool_call>{END}"]), max_turns=4, max_completion_length=1000)
+    run_episodes([without], chat, Written(chat, [f"<tool_call>{END}"]), Limits(1000, 4))
     assert without.malformed == 0
 
 
 def test_a_model_that_only_writes_malformed_calls_is_stopped_by_the_limit_of_turns() -> None:
     chat = ToolChat.of(make_tokenizer("qwen3"))
     one, turns = episode(chat, add=add), ["".join(BROKEN["qwen3"])] * 9
-    run_episodes([one], chat, Written(chat, turns), max_turns=3, max_completion_length=5000, reports_malformed=True)
+    run_episodes([one], chat, Written(chat, turns), Limits(5000, 3, reports_malformed=True))
     assert (one.ended, one.turns, one.malformed) == ("max_turns", 3, 3)

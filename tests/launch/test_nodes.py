@@ -54,7 +54,9 @@ def test_two_nodes_train_on_what_a_rollout_process_wrote(
         def output() -> str:
             return "\n".join(file.read_text(errors="replace") for file in sorted((tmp_path / "logs").rglob("*.*")))
 
-        cluster.wait_for(lambda: cluster.state(job)["JobState"] not in ("PENDING", "RUNNING"), SECONDS, output)
+        cluster.wait_for(
+            lambda: cluster.state(job)["JobState"] not in ("PENDING", "RUNNING", "COMPLETING"), SECONDS, output
+        )
         state = cluster.state(job)
         assert (state["JobState"], state["NumNodes"], state["Restarts"]) == ("COMPLETED", "2", "0"), output()
     launch("processes", dict(os.environ), "launch.num_processes=2")

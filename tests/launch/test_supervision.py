@@ -27,6 +27,7 @@ from covey.launch.guard import _end
 from covey.launch.plan import LaunchPlan
 from covey.launch.progress import how_it_ended
 from covey.launch.supervise import Ending, Limits, Supervisor
+from covey.workers.signals import signal_handler
 from launched import TIMEOUT, Launched, until
 
 
@@ -198,7 +199,7 @@ def test_of_signals_sent_together_the_most_specific_counts(tmp_path: Path, sever
     """In any order of arrival; a signal that comes later changes nothing."""
     supervisor = Supervisor(LaunchPlan(tmp_path, tmp_path, 1, 0, 1, (), None, None, ()), 0, Limits(), Mock())
     by_rank = (signal.SIGUSR1, signal.SIGINT, signal.SIGHUP, signal.SIGTERM)
-    with supervisor._listening():
+    with signal_handler(by_rank, supervisor._on_signal):
         for number in several:
             signal.raise_signal(number)
         counts = min(several, key=by_rank.index)

@@ -27,6 +27,7 @@ from covey.objective import (
     MaxEnt,
     MaxRL,
     PassK,
+    Quantile,
     Unique,
     darling_advantages,
     dr_grpo_advantages,
@@ -373,5 +374,11 @@ def test_needs() -> None:
         advantages(Unique(), {key: value for key, value in groups(1).items() if key != "modes_PG"})
     with pytest.raises(ConfigError, match="SEED needs log-probabilities"):
         advantages(SEED(), groups(1), policy_logps_PG=None)
-    with pytest.raises(ConfigError, match="k=0 must be 1 or more"):
-        PassK(k=0)
+    for made, text in (
+        (lambda: PassK(k=0), "PassK: k=0 is out of range: it must be at least 1"),
+        (lambda: Quantile(level=0.0), "Quantile: level=0.0 is out of range: it must be above 0 and at most 1"),
+        (lambda: XDR(tau=math.nan), "XDR: tau=.* must be at least 0"),
+        (lambda: Unique(alpha=-1.0), "Unique: alpha=-1.0 is out of range: it must be at least 0"),
+    ):
+        with pytest.raises(ConfigError, match=text):
+            made()

@@ -24,6 +24,7 @@ IGNORES_SIGTERM = ("sh", "-c", "trap '' TERM; exec sleep 600")
 
 
 def launcher(folder: Path, options: dict[str, Any]) -> int:
+    from covey.cli.streams import protect_streams
     from covey.errors import CoveyError
     from covey.launch.console import LaunchConsole
     from covey.launch.plan import LaunchPlan, Process
@@ -46,6 +47,7 @@ def launcher(folder: Path, options: dict[str, Any]) -> int:
     plan = LaunchPlan(run, logs, 1 + separate, 0, 1, tuple(processes), server, None, ())
     ended = folder / "ended"
     become_subreaper()
+    protect_streams()  # as every command does
     with LaunchConsole(logs / f"launcher-{node}.log") as console:
         limits = Limits(**options.get("limits", {}))
         try:

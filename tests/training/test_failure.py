@@ -29,6 +29,9 @@ def mine(completions, **columns):
 """
 
 CALLBACK = """
+import shutil
+from pathlib import Path
+
 from transformers import TrainerCallback
 
 class Breaks(TrainerCallback):
@@ -39,6 +42,22 @@ class Breaks(TrainerCallback):
 class Ends(TrainerCallback):
     def on_step_end(self, args, state, control, **kwargs):
         control.should_training_stop = state.global_step == 1
+
+def delete(args, step):
+    for path in Path(args.output_dir).glob("[!.]*") if step == 1 else ():  # `rm -rf run/*`, which keeps the lock
+        shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+
+class DeletesAtItsEnd(TrainerCallback):
+    def on_step_end(self, args, state, control, **kwargs):
+        delete(args, state.global_step)
+
+class DeletesAtItsLog(TrainerCallback):
+    def on_log(self, args, state, control, **kwargs):
+        delete(args, state.global_step)
+
+class DeletesAtItsCheckpoint(TrainerCallback):
+    def on_save(self, args, state, control, **kwargs):
+        delete(args, state.global_step)
 """
 
 
@@ -126,3 +145,21 @@ def test_a_callback_that_ends_a_run_is_named_as_the_reason(train: Train, tmp_pat
     code, out, _ = train(f"callbacks=[{callback}:Ends]")
     assert code == 0
     assert "Finished, as a callback ended it at step 1 of 3: 1 step" in out
+
+
+@pytest.mark.parametrize("when", ["End", "Log", "Checkpoint"])
+def test_a_run_whose_files_are_deleted_within_a_step_says_so_and_starts_again(
+    when: str, train: Train, tmp_path: Path
+) -> None:
+    callback, run = tmp_path / "callback.py", RunDirectory(tmp_path / "run")
+    callback.write_text(CALLBACK)
+    code, _, err = train(f"callbacks=[{callback}:DeletesAtIts{when}]")
+    assert code == 1
+    assert err.endswith(
+        f"covey: {run.root} was deleted or moved while the run was being written there, so it was stopped. Move it "
+        "back to resume, or start again."
+    )
+    assert run.is_empty()
+    code, _, err = train("stop_after_steps=1")
+    assert (code, "Traceback" in err) == (0, False)
+    assert [step for step, _ in run.complete_checkpoints()] == [1]

@@ -11,7 +11,7 @@ import os
 import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from numbers import Integral, Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
@@ -104,7 +104,7 @@ def train(
     label = "python" if recipe is None else Path(recipe).stem
     with composed.naming_places():
         result = run_training(config, f"{time.strftime('%Y%m%d-%H%M%S')}-{label}", console, objective)
-    with _one_output(console):
+    with console if console.is_jupyter else nullcontext():  # a notebook shows it as one output of the cell
         end_run(result, config, console)
     return result
 
@@ -339,11 +339,6 @@ def _console(console: Console | None, show: bool | None) -> Console:
 
         return NotebookConsole()
     return there
-
-
-def _one_output(console: Console) -> AbstractContextManager[object]:
-    """Context manager: in a notebook, what is printed becomes one output of the cell."""
-    return console if console.is_jupyter else nullcontext()
 
 
 @contextmanager

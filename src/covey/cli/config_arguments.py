@@ -147,7 +147,7 @@ def read_request(arguments: argparse.Namespace) -> Request:
                 f"--{option} {getattr(arguments, option)} is not supported: `--cfg job` prints the resolved "
                 "config, `--info defaults-tree` the chosen config groups."
             )
-    hydra = tuple(word for word in arguments.words if _is_hydras(word))
+    hydra = tuple(word for word in arguments.words if word.lstrip("+~").startswith(("hydra.", "hydra/")))
     words = flags.split([word for word in arguments.words if word not in hydra])
     recipes: dict[str, str | Path] = {}
     if words.recipe is not None:
@@ -322,7 +322,3 @@ def make_console(*, stderr: bool = False) -> Console:
 def _looks_like_recipe(word: str) -> bool:
     """Whether a word of the command line is a file name, rather than an option or an override."""
     return "=" not in word and not word.startswith(("-", "+", "~"))
-
-
-def _is_hydras(word: str) -> bool:
-    return word.lstrip("+~").startswith(("hydra.", "hydra/"))

@@ -7,7 +7,7 @@ from dataclasses import replace
 from covey.cli.config_arguments import Request, print_notes, print_without_effect
 from covey.cli.sweep.expand import Variant, expand
 from covey.cli.sweep.launch import check_launcher
-from covey.config import Composed, to_yaml
+from covey.config import to_yaml
 from covey.config.compose.group_files import Roots
 from covey.config.secrets import redact
 
@@ -25,14 +25,8 @@ def show(request: Request, cfg: str | None, info: str | None, *, sweep: bool = F
             print(f"---\n# job {number}: {variant.text}")
         if cfg is not None:
             print(to_yaml(composed.config), end="")
-        if info is not None:
-            _show_tree(composed)
+        if info is not None and composed.defaults_tree:
+            print(redact("\n".join(["", "Defaults Tree", "*" * len("Defaults Tree"), *composed.defaults_tree])))
+        elif info is not None:
+            print(f"{composed.recipe} is a complete config (`defaults: []`): nothing is composed from groups.")
     return 0
-
-
-def _show_tree(composed: Composed) -> None:
-    if not composed.defaults_tree:
-        print(f"{composed.recipe} is a complete config (`defaults: []`): nothing is composed from groups.")
-        return
-    title = "Defaults Tree"
-    print(redact("\n".join(["", title, "*" * len(title), *composed.defaults_tree])))

@@ -41,7 +41,7 @@ def json_alone(wanted: bool = True) -> Iterator[None]:
             own = False
         if own:
             out.flush()
-            out = stack.enter_context(screen(os.dup(1), None, closefd=True))
+            out = stack.enter_context(screen(os.dup(1), closefd=True))
             os.dup2(2, 1)
             stack.callback(os.dup2, out.fileno(), 1)
         stack.enter_context(redirect_stdout(sys.stderr))

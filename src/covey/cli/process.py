@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from pathlib import Path
 
 from covey.cli.streams import protect_streams
@@ -21,13 +22,7 @@ from covey.runlog.files import write_atomically
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command of `covey`; returns its exit code."""
-
-    def command() -> int:
-        from covey.cli.main import main as covey
-
-        return covey(argv)
-
-    return supervised(command)
+    return supervised(lambda: int(import_module("covey.cli.main").main(argv)))
 
 
 def supervised(command: Callable[[], int]) -> int:

@@ -38,18 +38,16 @@ class _Screen(io.FileIO):
             return len(data)
 
 
-def screen(descriptor: int, like: IO[str] | None, *, closefd: bool = False) -> io.TextIOWrapper:
+def screen(descriptor: int, like: io.TextIOWrapper | None = None, *, closefd: bool = False) -> io.TextIOWrapper:
     """A text stream on a file descriptor whose writes never fail. Characters that its encoding lacks are escaped."""
-    kept = like if isinstance(like, io.TextIOWrapper) else None
-    encoding, errors = (kept.encoding, kept.errors) if kept else ("utf-8", None)
-    raw = _Screen(descriptor, "w", closefd=closefd)
-    unbuffered = kept is not None and kept.write_through
+    raw, whole = _Screen(descriptor, "w", closefd=closefd), like is None or not like.write_through
+    errors = "strict" if like is None else like.errors
     return io.TextIOWrapper(
-        raw if unbuffered else io.BufferedWriter(raw),  # type: ignore[type-var]  # as Python does with `-u`
-        encoding,
-        "backslashreplace" if errors in (None, "strict") else errors,
-        line_buffering=kept is not None and kept.line_buffering,
-        write_through=unbuffered,
+        io.BufferedWriter(raw) if whole else raw,  # type: ignore[type-var]  # as Python does with `-u`
+        "utf-8" if like is None else like.encoding,
+        "backslashreplace" if errors == "strict" else errors,
+        line_buffering=like is not None and like.line_buffering,
+        write_through=not whole,
     )
 
 
@@ -67,14 +65,12 @@ def protect_streams() -> None:
         sys.stdin = open(0, closefd=False)  # noqa: SIM115 (open as long as the process)
     for name, descriptor in (("stdout", 1), ("stderr", 2)):
         stream = getattr(sys, name)
-        if stream is not None and (type(stream) is not io.TextIOWrapper or _raw(stream) is not None):
-            continue
-        if stream is not None:
-            if stream.fileno() != descriptor:
-                continue
+        if stream is None:
+            setattr(sys, name, screen(descriptor))
+        elif type(stream) is io.TextIOWrapper and _raw(stream) is None and stream.fileno() == descriptor:
             if stream.errors == "strict" and stream.encoding.lower() != "utf-8":  # processes that are started print too
                 os.environ["PYTHONIOENCODING"] = f"{stream.encoding}:backslashreplace"
-        setattr(sys, name, screen(descriptor, stream))
+            setattr(sys, name, screen(descriptor, stream))
 
 
 def lost_output() -> OSError | None:

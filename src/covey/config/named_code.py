@@ -27,6 +27,8 @@ SKIPPED: Mapping[str, str] = MappingProxyType(
 )
 """What `covey doctor` leaves out without the code of each key; `environment` stands for the keys below it."""
 
+_NO_PARTS = {key for key in SKIPPED if key.startswith(("model.", "rewards.code.", "rewards.model."))} | {"callbacks"}
+
 
 def named_code(config: Config) -> dict[str, tuple[str, ...]]:
     """The Python code, commands and kernels that a config names and that would run with the user's rights, by key."""
@@ -53,6 +55,12 @@ def named_code(config: Config) -> dict[str, tuple[str, ...]]:
     named["model.trust_remote_code"] = (model.name,) * trusts
     named["model.attn_implementation"] = (attention,) * bool("/" in attention or kwargs.get("allow_all_kernels"))
     return {key: names for key, names in named.items() if names}
+
+
+def own_code(config: Config) -> tuple[str, ...]:
+    """The user's own parts that decide the numbers of a run: rewards, grader, objective, engines, environments."""
+    parts = (names for key, names in named_code(config).items() if key not in _NO_PARTS)
+    return tuple(dict.fromkeys(name for names in parts for name in names))
 
 
 def not_typed(config: Config, given: Collection[Given]) -> dict[str, tuple[str, ...]]:

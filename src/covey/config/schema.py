@@ -75,16 +75,6 @@ class Config(Group):
     launch: LaunchConfig = field(default_factory=LaunchConfig)
     """How the run is started."""
 
-    @property
-    def own_code(self) -> tuple[str, ...]:
-        """The user's own parts that decide the numbers of a run: rewards, grader, objective, engines, environments."""
-        parts = (
-            *self.rewards.funcs,
-            *(self.evaluation.grader, self.objective.name, self.rollout.engine, self.evaluation.engine),
-            *self.environment.own_code,
-        )
-        return tuple(dict.fromkeys(part for part in parts if part is not None and ":" in part))
-
     def __post_init__(self) -> None:
         super().__post_init__()
         name = self.run_name

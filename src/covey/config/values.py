@@ -183,7 +183,7 @@ def check_range(
     for item in value if isinstance(value, list | tuple) else (value,):
         if item is None or isinstance(item, str | bool):
             continue
-        too_low = (above is not None and item <= above) or (low is not None and item < low)
+        too_low = (above is not None and not item > above) or (low is not None and not item >= low)  # NaN is so too
         if too_low or (high is not None and item > high) or (below is not None and item >= below):
             raise BadKeyError(key, f"={show(value)} is out of range: it must be {wanted}.")
 

@@ -16,6 +16,7 @@ from covey.data.prompts import Conversation, PromptBuilder, as_messages, convers
 from covey.data.table import Table
 from covey.data.written import WrittenFloat, as_text
 from covey.errors import DataError
+from covey.runlog.completions import JSON_TEXT
 from covey.runlog.names import NUM_MODES
 
 if TYPE_CHECKING:
@@ -56,8 +57,6 @@ class Prepared:
     environment makes the question of it."""
     place: Callable[[int], str]
     """Where a row was read, for messages."""
-    json: frozenset[str] = frozenset()
-    """Columns of JSON text, see `Table.json`."""
 
     def __len__(self) -> int:
         return len(self.questions)
@@ -66,7 +65,7 @@ class Prepared:
         """The rows at `indices`, in that order."""
         kept = list(indices)
         questions = [self.questions[i] for i in kept]
-        return Prepared(self.data.select(kept), questions, lambda i: self.place(kept[i]), self.json)
+        return Prepared(self.data.select(kept), questions, lambda i: self.place(kept[i]))
 
 
 class Columns(NamedTuple):
@@ -140,8 +139,7 @@ def prepare(
     answers = _answers(table, columns, extract_by, notes, needs, required=required)
     if columns.replies and answers is not None:
         notes.append(f"{table.name}: the answer is the assistant's reply that ends '{columns.prompt}'")
-    data, kept_json = _assemble(table, prompts, answers, notes, needs)
-    return Prepared(data, questions, table.place, kept_json)
+    return Prepared(_assemble(table, prompts, answers, notes, needs), questions, table.place)
 
 
 def _prompts(
@@ -256,10 +254,9 @@ def _answers(
     problem = f"{table.count(len(bad))} have no answer that can be read from {where}"
     if required:
         others = "" if needs.benchmark else ", or choose another dataset.answer_column or dataset.answer_extractor"
-        raise DataError(
-            f"{problem} ({_shown(table, bad, values)}). {_extractor_wants(extractor_name)} "
-            f"Fix or remove these rows{others}."
-        )
+        pattern = f"dataset.answer_extractor={extractor_name} takes what that pattern finds."
+        wants = _EXTRACTOR_WANTS.get(extractor_name, pattern)
+        raise DataError(f"{problem} ({_shown(table, bad, values)}). {wants} Fix or remove these rows{others}.")
     if columns.answer:
         notes.append(f"{problem}; no reward or grader needs one, so the column stays as it is")
     return None
@@ -292,10 +289,6 @@ _EXTRACTOR_WANTS = {
     "boxed": r"dataset.answer_extractor=boxed takes the content of the last \boxed{…}.",
     "answer_tag": "dataset.answer_extractor=answer_tag takes the content of the last <answer>…</answer>.",
 }
-
-
-def _extractor_wants(name: str) -> str:
-    return _EXTRACTOR_WANTS.get(name) or f"dataset.answer_extractor={name} takes what that pattern finds."
 
 
 def usual_column(table: Table, names: Sequence[str]) -> str | None:
@@ -335,36 +328,37 @@ def _assemble(
     answers: Sequence[str | None] | None,
     notes: list[str],
     needs: RowNeeds,
-) -> tuple[datasets.Dataset, frozenset[str]]:
-    """The new columns first, then the original ones, renamed where their name is taken; and those of JSON text."""
+) -> datasets.Dataset:
+    """The new columns first, then the original ones, renamed where their name is taken."""
     import datasets
     import pyarrow as pa
 
     arrow: pa.Table = table.data.with_format("arrow")[:]
     made: dict[str, Any] = {_PROMPT: prompts, "answer": answers}
-    new = {name: list(values) for name, values in made.items() if values is not None}
+    texts = {name: list(values) for name, values in made.items() if values is not None}
     as_text = any(message.keys() != {"role", "content"} for prompt in prompts or () for message in prompt)
-    columns = {
+    new = {
         name: prompt_column(values, as_text=as_text) if name == _PROMPT else pa.array(values, pa.string())
-        for name, values in new.items()
+        for name, values in texts.items()
     }
-    kept_json = {_PROMPT} if as_text else set()
     taken = {*TAKEN_NAMES} - ({_ENVIRONMENT} if needs.environments else set())
+    kept = {}
     for name in arrow.column_names:
-        values = arrow.column(name)
         if name not in new and name not in taken:
-            columns[name] = values
-            kept_json |= {name} & table.json
-        elif name not in new or not _same(name, table.values(name, WrittenFloat), new[name], exact=needs.exact):
+            kept[name] = name
+        elif name not in new or not _same(name, table.values(name, WrittenFloat), texts[name], exact=needs.exact):
             other = f"{RENAMED}{name}"
             if other in arrow.column_names:
                 notes.append(f"{table.name}: column '{name}' is dropped, because there is already a column '{other}'")
                 continue
-            columns[other] = values
-            kept_json |= {other} if name in table.json else set()
+            kept[name] = other
             if name not in new:
                 notes.append(f"{table.name}: column '{name}' is renamed '{other}', because TRL uses its name")
-    return datasets.Dataset(pa.table(columns)), frozenset(kept_json)
+    columns = arrow.select(list(kept)).rename_columns(list(kept.values()))
+    for name in reversed(new):
+        mark = JSON_TEXT if as_text and name == _PROMPT else None
+        columns = columns.add_column(0, pa.field(name, new[name].type, metadata=mark), new[name])
+    return datasets.Dataset(columns)
 
 
 def _same(name: str, values: list[Any], new: list[Any], *, exact: bool) -> bool:

@@ -84,8 +84,7 @@ def _rows(data: Any, what: str) -> Iterable[Any]:
         data = data.astype(dict.fromkeys(narrow, str)).astype(dict.fromkeys(narrow, float))
         data = data.astype(object).where(data.notna(), None).to_dict("records")
     elif hasattr(data, "set_format") and data.format["type"] != "custom":  # a Dataset
-        arrow, texts = from_arrow(data.with_format("arrow")[:])
-        data = reading(type(data)(arrow), texts)
+        data = reading(type(data)(from_arrow(data.with_format("arrow")[:])))
     elif isinstance(data, Mapping):
         columns = {name: list(values) for name, values in data.items() if _is_column(values)}
         if len(columns) < len(data) or len({len(values) for values in columns.values()}) != 1:

@@ -82,9 +82,9 @@ def load(
     else:
         train, evaluation = task_sets(dataset, seed)
     repeats = [note for name, held_out in evaluation.items() for note in _repeats(train, held_out, name)]
-    sets = {name: reading(rows.data, rows.json) for name, rows in evaluation.items()}
+    sets = {name: reading(rows.data) for name, rows in evaluation.items()}
     notes = list(dict.fromkeys([*notes, *repeats]))
-    return LoadedData(reading(train.data, train.json), sets, notes, frozenset(repeats))
+    return LoadedData(reading(train.data), sets, notes, frozenset(repeats))
 
 
 def _read(dataset: DatasetConfig, seed: int, notes: list[str], needs: RowNeeds) -> tuple[Prepared, dict[str, Prepared]]:

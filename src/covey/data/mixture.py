@@ -26,6 +26,7 @@ from covey.data.sources.sources import read_source
 from covey.data.table import Table
 from covey.data.written import combine
 from covey.errors import DataError
+from covey.runlog.completions import is_json
 
 if TYPE_CHECKING:
     import datasets
@@ -215,12 +216,12 @@ def _prepare(
             )
     _check_types(sets)
     try:
-        arrow, texts = combine([(rows.data.with_format("arrow")[:], rows.json) for rows in sets.values()])
+        arrow = combine([rows.data.with_format("arrow")[:] for rows in sets.values()])
     except TypeError as error:
         raise DataError(f"The columns of the datasets of the mixture cannot be combined: {error}.") from error
     places = [f"{table.name}, {table.place(row)}" for table, row in ((tables[n], row) for n, row in index)]
     questions = [question for rows in sets.values() for question in rows.questions]
-    return Prepared(datasets.Dataset(arrow), questions, places.__getitem__, texts), index
+    return Prepared(datasets.Dataset(arrow), questions, places.__getitem__), index
 
 
 def _check_types(sets: Mapping[str, Prepared]) -> None:
@@ -231,7 +232,7 @@ def _check_types(sets: Mapping[str, Prepared]) -> None:
     for column in dict.fromkeys(name for rows in sets.values() for name in rows.data.column_names):
         there = {name: rows for name, rows in sets.items() if column in rows.data.column_names}
         kinds = {name: rows.data.data.schema.field(column) for name, rows in there.items()}
-        if any(column in rows.json or pa.types.is_nested(kinds[name].type) for name, rows in there.items()):
+        if any(is_json(kind) or pa.types.is_nested(kind.type) for kind in kinds.values()):
             continue
         try:
             pa.unify_schemas([pa.schema([kind]) for kind in kinds.values()], promote_options="permissive")

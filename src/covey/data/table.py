@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from covey.data.written import decode, encode
+from covey.runlog.completions import is_json
 
 if TYPE_CHECKING:
     import datasets
@@ -31,8 +32,6 @@ class Table:
     origins: tuple[Origin, ...]
     rows: Sequence[int] | None = None
     """The indices of these rows in the origins; None: all of them."""
-    json: frozenset[str] = frozenset()
-    """Columns of JSON text, see `covey.data.written`."""
 
     def __len__(self) -> int:
         return len(self.data)
@@ -55,7 +54,7 @@ class Table:
         schema = self.data.data.schema
         objects = [entry for entry in schema if pa.types.is_struct(entry.type)]
         found = [f"{entry.name}.{entry.type.field(i).name}" for entry in objects for i in range(entry.type.num_fields)]
-        for name in sorted(self.json):
+        for name in (entry.name for entry in schema if is_json(entry)):
             keys = dict.fromkeys(key for value in self.values(name) if isinstance(value, dict) for key in value)
             found += [f"{name}.{key}" for key in keys]
         return found
@@ -67,10 +66,9 @@ class Table:
     def values(self, column: str, number: Callable[[str], float] = float) -> list[Any]:
         """All values of one column, or of one field of a column, as Python objects; `number` makes floats of their
         text in a column of JSON text."""
-        if column in self.json:
-            return decode(self.data[column], number)
         if column in self.columns:
-            return list(self.data[column])
+            found = list(self.data[column])
+            return decode(found, number) if is_json(self.data.data.schema.field(column)) else found
         outer = next(name for name in self.columns if column.startswith(name + "."))
         key = column[len(outer) + 1 :]
         return [value.get(key) if isinstance(value, dict) else None for value in self.values(outer, number)]
@@ -99,13 +97,12 @@ class Table:
     def project(self, columns: Mapping[str, str]) -> Table:
         """Only these columns, under their new names; each must exist."""
         import datasets
-        import pyarrow as pa
 
-        arrow: pa.Table = self.data.with_format("arrow")[:]
-        there = {old: (arrow.column(old), old in self.json) for old in columns if old in arrow.column_names}
-        chosen = {new: there.get(old) or encode(self.values(old)) for old, new in columns.items()}
-        data = datasets.Dataset(pa.table({new: column for new, (column, _) in chosen.items()}))
-        return replace(self, data=data, json=frozenset(new for new, (_, is_json) in chosen.items() if is_json))
+        arrow = self.data.with_format("arrow")[:]
+        inner = encode({name: self.values(name) for name in columns if name not in arrow.column_names})
+        for field, values in zip(inner.schema, inner.columns, strict=True):
+            arrow = arrow.append_column(field, values)
+        return replace(self, data=datasets.Dataset(arrow.select(list(columns)).rename_columns(list(columns.values()))))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,8 @@
 """Columns that hold their values as they were written.
 
 Arrow gives all values of a column one type. That makes floats of integers beside a float, and gives objects each
-other's keys. A column of which it would change a value is JSON text in the table, and read again where a row leaves it.
+other's keys. A column of which it would change a value is JSON text in the table, marked in its field, and read again
+where a row leaves it.
 """
 
 from __future__ import annotations
@@ -9,9 +10,12 @@ from __future__ import annotations
 import datetime
 import decimal
 import json
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
+
+from covey.runlog.completions import JSON_TEXT, is_json
 
 if TYPE_CHECKING:
     import datasets
@@ -35,23 +39,31 @@ def as_text(value: Any) -> str:
     raise TypeError(f"it is of type {type(value).__name__}")
 
 
-def encode(values: Sequence[Any]) -> tuple[Any, bool]:
-    """An Arrow array of these values, and whether it is one of JSON text.
+def encode(columns: Mapping[str, Sequence[Any]]) -> pa.Table:
+    """An Arrow table of these columns; one of which it would change a value is JSON text.
 
     Raises:
         TypeError: Arrow would change a value, and JSON has no form of one.
     """
     import pyarrow as pa
 
+    made = {name: _encoded(values) for name, values in columns.items()}
+    fields = [pa.field(name, array.type, metadata=mark) for name, (array, mark) in made.items()]
+    return pa.Table.from_arrays([array for array, _ in made.values()], schema=pa.schema(fields))
+
+
+def _encoded(values: Sequence[Any]) -> tuple[pa.Array, dict[bytes, bytes] | None]:
+    import pyarrow as pa
+
     try:
         array = pa.array(values)
         same = (repr(now) == repr(value) for now, value in zip(array.to_pylist(), values, strict=True))
         if pa.types.is_string(array.type) or all(same):
-            return array, False
+            return array, None
     except (pa.ArrowException, OverflowError):
         pass
     texts = (repr(value) if isinstance(value, WrittenFloat) else json.dumps(value, default=as_text) for value in values)
-    return pa.array([None if text == "null" else text for text in texts], pa.string()), True
+    return pa.array([None if text == "null" else text for text in texts], pa.string()), JSON_TEXT
 
 
 def decode(texts: Iterable[str | None], number: Callable[[str], float] = float) -> list[Any]:
@@ -59,54 +71,50 @@ def decode(texts: Iterable[str | None], number: Callable[[str], float] = float) 
     return [None if text is None else json.loads(text, parse_float=number) for text in texts]
 
 
-def from_arrow(table: pa.Table) -> tuple[pa.Table, frozenset[str]]:
-    """A table that others wrote, and its columns of JSON text.
+def from_arrow(table: pa.Table) -> pa.Table:
+    """A table that others wrote.
 
     Floats of 16 and 32 bits become those of the text that they stand for (0.1, not 0.10000000149011612), JSON values,
     which the datasets library rounds, what their text says, and maps lists of pairs; but not beside bytes, say, which
     JSON could not hold.
     """
-    texts = set()
-    for at, (name, column) in enumerate(zip(table.column_names, table.columns, strict=True)):
-        if _reads_wrong(column.type):
-            try:
-                array, is_json = encode([_value(value, column.type) for value in column.to_pylist()])
-            except TypeError:  # it holds bytes too, say, which only Arrow has
-                continue
-            table = table.set_column(at, name, array)
-            texts |= {name} if is_json else set()
-    return table, frozenset(texts)
+    for at, field in enumerate(table.schema):
+        if _reads_wrong(field.type):
+            with suppress(TypeError):  # it holds bytes too, say, which only Arrow has
+                one = encode({field.name: [_value(value, field.type) for value in table.column(at).to_pylist()]})
+                table = table.set_column(at, one.field(0), one.column(0))
+    return table
 
 
-def combine(parts: Sequence[tuple[pa.Table, Collection[str]]]) -> tuple[pa.Table, frozenset[str]]:
-    """The rows of several tables, each with its columns of JSON text, as one; a column that a table lacks is null.
+def combine(tables: Sequence[pa.Table]) -> pa.Table:
+    """The rows of several tables as one; a column that a table lacks is null.
 
     Raises:
         TypeError: as `encode`.
     """
     import pyarrow as pa
 
-    columns, texts = {}, set()
-    for name in dict.fromkeys(name for table, _ in parts for name in table.column_names):
-        found = [
-            (table.column(name) if name in table.column_names else pa.nulls(table.num_rows), name in in_json)
-            for table, in_json in parts
+    found = []
+    for name in dict.fromkeys(name for table in tables for name in table.column_names):
+        parts = [
+            table.select([name]) if name in table.column_names else pa.table({name: pa.nulls(table.num_rows)})
+            for table in tables
         ]
-        kinds = {(column.type, in_json) for column, in_json in found if not pa.types.is_null(column.type)}
-        if len(kinds) > 1:
-            values = (decode(column.to_pylist()) if in_json else column.to_pylist() for column, in_json in found)
-            columns[name], is_json = encode([value for part in values for value in part])
+        fields = [part.field(0) for part in parts if not pa.types.is_null(part.field(0).type)]
+        if len({(field.type, is_json(field)) for field in fields}) > 1:
+            lists = [part.column(0).to_pylist() for part in parts]
+            values = (decode(one) if is_json(part.field(0)) else one for one, part in zip(lists, parts, strict=True))
+            found.append(encode({name: [value for part in values for value in part]}))
         else:
-            kind, is_json = next(iter(kinds), (pa.null(), False))
-            arrays = [array for column, _ in found for array in getattr(column, "chunks", [column])]
-            columns[name] = pa.chunked_array([array.cast(kind) for array in arrays], kind)
-        texts |= {name} if is_json else set()
-    return pa.table(columns), frozenset(texts)
+            schema = pa.schema(fields[:1] or [pa.field(name, pa.null())])
+            found.append(pa.concat_tables([part.cast(schema) for part in parts]))
+    return pa.Table.from_arrays([one.column(0) for one in found], schema=pa.schema([one.field(0) for one in found]))
 
 
-def reading(data: datasets.Dataset, texts: Collection[str]) -> datasets.Dataset:
+def reading(data: datasets.Dataset) -> datasets.Dataset:
     """The rows, whose columns of JSON text are read as values."""
-    return data.with_transform(partial(_decoded, names=frozenset(texts))) if texts else data
+    texts = frozenset(field.name for field in data.data.schema if is_json(field))
+    return data.with_transform(partial(_decoded, names=texts)) if texts else data
 
 
 def _decoded(batch: dict[str, list[Any]], names: Collection[str]) -> dict[str, list[Any]]:

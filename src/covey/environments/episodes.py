@@ -124,7 +124,7 @@ class Limits:
     max_length: int | None = None
     """Most tokens with the prompt, of the model's context; None for no limit."""
     reports_malformed: bool = False
-    """Whether an episode goes on after a call that cannot be parsed."""
+    """Whether the model is told of a call that cannot be parsed, and goes on; else that turn is its answer."""
 
     def left(self, episode: Episode) -> int:
         """Tokens that an episode may still take."""
@@ -164,7 +164,9 @@ def begin_episodes(
         observation = None if environment is None else environment.reset(**given)
         if observation is not None:
             messages = [*messages[:-1], _told(messages[-1], observation)]
-        tools = tools_by_name(runner.tools, environment)
+        methods = () if environment is None else tool_methods(type(environment))
+        own = [*runner.tools, *(getattr(environment, name) for name in methods)]
+        tools = {tool.__name__: tool for tool in own}
         episodes.append(Episode.of(messages, chat.render(messages, list(tools.values())), tools, environment))
     return episodes
 
@@ -189,24 +191,15 @@ def as_conversation(prompt: Any) -> list[Message]:
     return [{"role": "user", "content": prompt}] if isinstance(prompt, str) else list(prompt)
 
 
-def tools_by_name(standalone: Sequence[Callable[..., Any]], environment: Any) -> dict[str, Callable[..., Any]]:
-    """The tools of an episode: standalone ones and the methods of its environment, if it has one."""
-    methods = [] if environment is None else [getattr(environment, name) for name in tool_methods(type(environment))]
-    return {tool.__name__: tool for tool in [*standalone, *methods]}
-
-
 def run_episodes(
     episodes: Sequence[Episode],
     chat: ToolChat,
     generate: Generate,
+    limits: Limits,
     *,
-    max_turns: int | None,
-    max_completion_length: int,
-    max_length: int | None = None,
     run_async: RunAsync = run_coroutines,
     largest: Callable[[int], int] = int,
     watch: Callable[[], None] = lambda: None,
-    reports_malformed: bool = False,
 ) -> None:
     """Run episodes to their end; each is updated in place. Their tools run at once, their turns in one batch.
 
@@ -214,15 +207,11 @@ def run_episodes(
         episodes: new ones, or with their first turn.
         chat: of the model that `generate` samples from.
         generate: samples one turn of each row.
-        max_turns: most turns of the model in an episode; None for no limit.
-        max_completion_length: most tokens after the prompt, those of results included.
-        max_length: most tokens with the prompt, of the model's context; None for no limit.
+        limits: of each episode.
         run_async: runs `async` tools that are no proxies.
         largest: the largest of this number over all processes that must call `generate` equally often.
         watch: called after each turn and after its calls, to show them.
-        reports_malformed: whether the model is told of a call that cannot be parsed; else that turn is its answer.
     """
-    limits = Limits(max_completion_length, max_turns, max_length, reports_malformed)
     new = [one for one in episodes if one.ended is None and not one.turns]
     _generate_turns(new, chat, generate, limits, largest)
     watch()
@@ -286,7 +275,7 @@ def _add_results(episode: Episode, chat: ToolChat, limits: Limits) -> bool:
     """Add the tokens of the results, if there is room for them; whether the episode goes on."""
     if episode.ended is not None:
         return False
-    results = _trailing_results(episode.completion)
+    results = list(takewhile(lambda message: message["role"] == "tool", reversed(episode.completion)))[::-1]
     turn = episode.ids[len(episode.ids) - episode.turn_length :]
     suffix = chat.suffix_ids(turn, results, list(episode.tools.values()))
     left = limits.left(episode) - len(suffix)
@@ -300,7 +289,3 @@ def _add_results(episode: Episode, chat: ToolChat, limits: Limits) -> bool:
     if left == 0:
         episode.ended = "truncated"
     return left > 0
-
-
-def _trailing_results(completion: Sequence[Message]) -> list[Message]:
-    return list(takewhile(lambda message: message["role"] == "tool", reversed(completion)))[::-1]

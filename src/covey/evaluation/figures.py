@@ -14,7 +14,7 @@ UNDEFINED = "n/a"
 
 def is_share(metric: str) -> bool:
     """Whether a metric of an evaluation lies in [0, 1] and is shown in percent: all but rewards, lengths and counts."""
-    counts = (names.LENGTH, names.TURNS, names.CALLS, names.FAILURES, names.MALFORMED, names.SECONDS)
+    counts = (names.LENGTH, *names.PER_EPISODE)
     return metric not in counts and metric.partition("/")[0] != names.MEAN_REWARD and not _counts_answers(metric)
 
 
@@ -67,12 +67,7 @@ def paired_text(found: Comparison, metric: str = names.ACCURACY) -> str:
 
 def _number(value: float, metric: str, sign: str = "") -> str:
     shown = 100 * value if is_share(metric) else value
-    fine = metric.partition("/")[0] == names.MEAN_REWARD or metric in (
-        names.CALLS,
-        names.FAILURES,
-        names.MALFORMED,
-        names.SECONDS,
-    )
+    fine = metric.partition("/")[0] == names.MEAN_REWARD or metric in {*names.PER_EPISODE} - {names.TURNS}
     digits = 3 if fine else 2 if _counts_answers(metric) else 1
     return f"{shown:{sign}.{digits}f}"
 

@@ -104,8 +104,7 @@ def check_evaluation(config: Config, rewarding: Sequence[str] = ()) -> None:
         ks = settings.k or powers_up_to(settings.num_samples)
         known += [f"{kind}@{k}" for kind in (names.DISTINCT, names.DISTINCT_IF_SOLVED, names.COVERAGE) for k in ks]
     if config.environment.used:
-        known += [names.TURNS, names.CALLS, names.FAILURES, names.MALFORMED, names.SECONDS]
-        known += [f"{names.EPISODE}{end}" for end in names.ENDS]
+        known += [*names.PER_EPISODE, *(f"{names.EPISODE}{end}" for end in names.ENDS)]
     best_by = settings.best_by
     if best_by in accuracy and not decided:
         raise ConfigError(

@@ -146,11 +146,9 @@ def episode_estimates(problems: Sequence[Sequence[Mapping[str, Any]]]) -> dict[s
         return {}
     found = {
         name: mean_estimate([mean([item[name] for item in problem]) for problem in played], lowest=0.0)
-        for name in (names.TURNS, names.CALLS, names.FAILURES, names.SECONDS)
+        for name in names.PER_EPISODE
+        if all(item.get(name) is not None for problem in played for item in problem)  # older versions counted fewer
     }
-    if all(item.get(names.MALFORMED) is not None for problem in played for item in problem):  # since it is counted
-        counts = [mean([item[names.MALFORMED] for item in problem]) for problem in played]
-        found[names.MALFORMED] = mean_estimate(counts, lowest=0.0)
     for end in names.ENDS:
         shares = [[item[names.COLUMN_EPISODE] == end for item in problem] for problem in played]
         found[f"{names.EPISODE}{end}"] = _share(shares)

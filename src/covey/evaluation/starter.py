@@ -13,7 +13,8 @@ from covey import data
 from covey.advice import command
 from covey.answers import Outcome
 from covey.config import Config, load
-from covey.data.sources.arithmetic import Difficulty, take
+from covey.data.sources.arithmetic import Difficulty
+from covey.data.sources.drawing import take
 from covey.environments.runner import running
 from covey.evaluation.completions.graded import GradedCompletion, HeldOutGrade
 from covey.evaluation.completions.players import Players

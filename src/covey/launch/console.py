@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
 import time
 from pathlib import Path
@@ -29,7 +28,7 @@ class Reporter(Protocol):
 
 
 class LaunchConsole:
-    """Writes to standard error and to a log. A closed terminal is not an error."""
+    """Writes to standard error, which bears a closed terminal in every command, and to a log."""
 
     def __init__(self, log: Path) -> None:
         log.parent.mkdir(parents=True, exist_ok=True)
@@ -57,9 +56,8 @@ class LaunchConsole:
         self._log.write(f"{stamp} {redact(text.rstrip())}\n")
 
     def _print(self, text: str) -> None:
-        with contextlib.suppress(OSError):
-            sys.stderr.write(redact(text))
-            sys.stderr.flush()
+        sys.stderr.write(redact(text))
+        sys.stderr.flush()
 
     def waiting(self, text: str, lines: list[str]) -> None:
         """Show what is being waited for and the last lines of its log; on a terminal, updated in place."""
@@ -76,14 +74,13 @@ class LaunchConsole:
         from rich.live import Live
         from rich.text import Text
 
-        with contextlib.suppress(OSError):
-            if text and self._live is None:
-                self._live = Live(console=Console(stderr=True), transient=True, refresh_per_second=4)
-                self._live.start()
-            if self._live is None:
-                return
-            if text:
-                self._live.update(Text("\n".join([f"· {text}", *(f"  {line[:200]}" for line in lines)])))
-            else:
-                self._live.stop()
-                self._live = None
+        if text and self._live is None:
+            self._live = Live(console=Console(stderr=True), transient=True, refresh_per_second=4)
+            self._live.start()
+        if self._live is None:
+            return
+        if text:
+            self._live.update(Text("\n".join([f"· {text}", *(f"  {line[:200]}" for line in lines)])))
+        else:
+            self._live.stop()
+            self._live = None

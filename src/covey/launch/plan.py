@@ -148,7 +148,9 @@ def make_plan(
     main_port = config.launch.main_process_port or ports.main
     spread = accelerate_config(config, layout.total, layout.train_nodes, place.hosts[0], main_port, bool(layout.gpus))
     overrides = [] if config is given else [f"training.vllm_mode={config.training.vllm_mode}"]
+    served: dict[str, int] = {}
     if server is not None and server.is_ours:
+        served = {"server": server.port, "weight_sync": server.group_port}
         overrides += [
             f"training.vllm_server_host={server.host}",
             f"training.vllm_server_port={server.port}",
@@ -166,7 +168,7 @@ def make_plan(
         server=server,
         accelerate=spread,
         overrides=tuple(overrides),
-        ports=_ports(server, spread, main_port),
+        ports=served if spread is None else {**served, "main_process": main_port},
         notes=(*notes, *layout.notes(config)),
         sampling=layout.serving,
     )
@@ -335,15 +337,6 @@ def _gpus_for(config: Config, machine: Machine) -> tuple[str, ...]:
 
 def _unnamed_hosts(nodes: int) -> Place:
     return Place() if nodes == 1 else Place(hosts=tuple(f"<node {number}>" for number in range(nodes)))
-
-
-def _ports(server: Server | None, spread: Mapping[str, Any] | None, main: int) -> dict[str, int]:
-    found: dict[str, int] = {}
-    if server is not None and server.is_ours:
-        found |= {"server": server.port, "weight_sync": server.group_port}
-    if spread is not None:
-        found["main_process"] = main
-    return found
 
 
 def _gpus(count: int) -> str:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import FrameType
 
@@ -16,6 +15,7 @@ from covey.launch.process import LAST_LINES, TICK, ManagedProcess, Reaper, Tail,
 from covey.launch.progress import FINISHES, STACKS, ProgressWatch, how_it_ended
 from covey.launch.serving import Serving
 from covey.runlog.directory import RunDirectory
+from covey.workers.signals import signal_handler
 
 RESUMED = ("resume=auto", "overwrite=false")
 """Overrides of restarted training: it resumes from its newest complete checkpoint."""
@@ -88,7 +88,7 @@ class Supervisor:
     def run(self) -> Ending:
         """Start all processes, wait for training to end, and end what is left. Raises a `LaunchError` if the server did
         not answer in time or died too often, or training hung too often."""
-        with self._listening(), Reaper(self._limits.stop_timeout):
+        with signal_handler(_STOPS, self._on_signal), Reaper(self._limits.stop_timeout):
             try:
                 self._serving.start()
                 if not self._serving.wait(self._stop_requested):
@@ -109,16 +109,6 @@ class Supervisor:
         # Slurm's warning before the time limit ends a run like SIGTERM.
         number = signal.SIGTERM if self._signal == signal.SIGUSR1 else self._signal or signal.SIGTERM
         return Ending(128 + number, self._signal, clean)
-
-    @contextmanager
-    def _listening(self) -> Iterator[None]:
-        kept = {signal.SIGHUP} if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN else set()  # `nohup`
-        before = {number: signal.signal(number, self._on_signal) for number in _STOPS if number not in kept}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if number == signal.SIGINT and self._signal == signal.SIGINT:
@@ -160,7 +150,8 @@ class Supervisor:
                     trainer.stop()
             else:
                 self._serving.check()
-                if self._hangs():
+                limit = self._limits.step_timeout
+                if limit is not None and self._serving.is_up and self._progress.seconds_since() > limit:
                     self._end_hanging(trainer)
             time.sleep(TICK)
         return self._stopped(clean=True)
@@ -194,10 +185,6 @@ class Supervisor:
             return f"training ended with exit code {code} (log: {self._tail.path})."
         how = f"was killed by {_signal_name(code)}" if code > 128 else f"ended with exit code {code}"
         return f"training {how}. The end of {self._tail.path}:\n{self._tail.quoted(LAST_LINES)}"
-
-    def _hangs(self) -> bool:
-        limit = self._limits.step_timeout
-        return limit is not None and self._serving.is_up and self._progress.seconds_since() > limit
 
     def _end_hanging(self, trainer: ManagedProcess) -> None:
         """Dump the stacks, end training and its server, and restart both; a `LaunchError` without restarts left."""

@@ -38,7 +38,8 @@ def resolve_model(name: str) -> str:
     else:
         folder = Path(name).expanduser()
         if not folder.exists():
-            if _can_be_hub_id(name):
+            starts_like_path = name.startswith((".", "/", "~", "\\")) or name.endswith("/")
+            if not starts_like_path and name.count("/") <= 1 and "\\" not in name:
                 check_connection_once()
                 return name
             raise ModelError(
@@ -204,11 +205,6 @@ def vocab_size_of(model: ModelConfig) -> int:
 
     config = AutoConfig.from_pretrained(resolve_model(model.name), **source_options(model))
     return int(config.get_text_config().vocab_size)
-
-
-def _can_be_hub_id(name: str) -> bool:
-    starts_like_path = name.startswith((".", "/", "~", "\\")) or name.endswith("/")
-    return not starts_like_path and name.count("/") <= 1 and "\\" not in name
 
 
 def _check_folder(name: str, folder: Path) -> None:

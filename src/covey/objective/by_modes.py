@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -110,10 +110,7 @@ class Unique(UniqueSettings, BuiltIn):
     wrong answers. Here modes are those of right answers, and f is a share, so a factor is at least 1.
     """
 
-    @property
-    def needs(self) -> frozenset[str]:
-        """Modes."""
-        return frozenset({"modes"})
+    needs: ClassVar[frozenset[str]] = frozenset({"modes"})
 
     def advantages(
         self, rewards_PG: Tensor, mask_PG: Tensor, *, modes_PG: Tensor | None = None, **_: Any
@@ -131,10 +128,7 @@ class Unique(UniqueSettings, BuiltIn):
 class Darling(DarlingSettings, BuiltIn):
     """The advantages of `darling_advantages`."""
 
-    @property
-    def needs(self) -> frozenset[str]:
-        """Modes."""
-        return frozenset({"modes"})
+    needs: ClassVar[frozenset[str]] = frozenset({"modes"})
 
     def advantages(
         self, rewards_PG: Tensor, mask_PG: Tensor, *, modes_PG: Tensor | None = None, **_: Any
@@ -148,10 +142,7 @@ class SEED(SEEDSettings, BuiltIn):
     """s·A_i with A_i = r_i - r̄ and the scale s of the group, see `seed_scales`: prompts on which the policy is
     uncertain weigh less. Within a group, completions weigh the same. A group of equal rewards has 0."""
 
-    @property
-    def needs(self) -> frozenset[str]:
-        """Modes, and the policy's log-probs."""
-        return frozenset({"modes", "policy"})
+    needs: ClassVar[frozenset[str]] = frozenset({"modes", "policy"})
 
     def advantages(
         self,
@@ -176,10 +167,7 @@ class SEED(SEEDSettings, BuiltIn):
 class Unlikely(UnlikelySettings, BuiltIn):
     """The advantages of `unlikely_advantages`."""
 
-    @property
-    def needs(self) -> frozenset[str]:
-        """The policy's log-probs."""
-        return frozenset({"policy"})
+    needs: ClassVar[frozenset[str]] = frozenset({"policy"})
 
     def advantages(
         self, rewards_PG: Tensor, mask_PG: Tensor, *, policy_logps_PG: Tensor | None, lengths_PG: Tensor, **_: Any

@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 from covey.config.groups.objective.rewards_only import DrGRPOSettings, MaxRLSettings, PassKSettings, QuantileSettings
-from covey.errors import ConfigError
 from covey.objective.built_in import BuiltIn
 from covey.objective.groups import centred, counting, mean, precise
 from covey.objective.interface import Metrics
@@ -129,10 +128,6 @@ class MaxRL(MaxRLSettings, BuiltIn):
 class PassK(PassKSettings, BuiltIn):
     """The advantages of `passk_advantages`."""
 
-    def __post_init__(self) -> None:
-        if self.k < 1:
-            raise ConfigError(f"PassK: k={self.k} must be 1 or more.")
-
     def advantages(self, rewards_PG: Tensor, mask_PG: Tensor, **_: Any) -> tuple[Tensor, Metrics]:
         """See the class."""
         return passk_advantages(rewards_PG, mask_PG, k=self.k), {}
@@ -141,10 +136,6 @@ class PassK(PassKSettings, BuiltIn):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quantile(QuantileSettings, BuiltIn):
     """The advantages of `quantile_advantages`."""
-
-    def __post_init__(self) -> None:
-        if not 0 < self.level <= 1:
-            raise ConfigError(f"Quantile: level={self.level:g} must be above 0 and at most 1.")
 
     def advantages(self, rewards_PG: Tensor, mask_PG: Tensor, **_: Any) -> tuple[Tensor, Metrics]:
         """See the class."""

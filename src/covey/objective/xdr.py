@@ -136,11 +136,6 @@ class XDR(XDRSettings, BuiltIn):
     max_length: int | None = None
     """T_max; None for a loss in which all completions have the length share 1. `for_run` sets it."""
 
-    def __post_init__(self) -> None:
-        for name, value in (("tau", self.tau), ("reference", self.reference)):
-            if not value >= 0:
-                raise ConfigError(f"XDR: {name}={value:g} must be 0 or more.")
-
     @property
     def needs(self) -> frozenset[str]:
         """Modes if τ is adaptive, and the reference if it counts."""

@@ -64,14 +64,15 @@ def model_card(
         found for found in list_evaluations(record.run.root, skip_damaged=True) if found.done and _is_of(found, state)
     ]
     title = hub_id.rpartition("/")[2] if hub_id else record.name
-    name = str(model.get("name") or "an unknown model")
+    name, on_hub = str(model.get("name") or "an unknown model"), _is_hub_id(record)
+    linked = f"[{name}](https://huggingface.co/{name})" if on_hub else f"`{name}`"
     parts = [
         "---\n" + yaml.safe_dump(_metadata(record, title, evaluated, adapters), sort_keys=False) + "---\n",
         f"# {title}\n",
-        f"{_linked(name, record)} trained with {_OBJECTIVES.get(objective, objective)} on "
+        f"{linked} trained with {_OBJECTIVES.get(objective, objective)} on "
         f"{_data(dataset)}, with Covey on top of TRL. {_STATES.get(state, f'This is {state} of the run.')}\n",
         *_results(evaluated, stored),
-        *_usage(hub_id or "FOLDER", revision, name if _is_hub_id(record) else "BASE_MODEL", adapters, dataset),
+        *_usage(hub_id or "FOLDER", revision, name if on_hub else "BASE_MODEL", adapters, dataset),
         *_tools(config),
         "## How it was trained\n",
         markdown_table(("", ""), [(key, value) for key, value in key_settings(record) if key != "commit"]),
@@ -219,10 +220,6 @@ def _cleaned(value: Any) -> Any:
 def _is_hub_id(record: RunRecord) -> bool:
     name = str((record.config.get("model") or {}).get("name") or "")
     return name.count("/") == 1 and not name.startswith((".", "/", "~")) and not Path(name).exists()
-
-
-def _linked(name: str, record: RunRecord) -> str:
-    return f"[{name}](https://huggingface.co/{name})" if _is_hub_id(record) else f"`{name}`"
 
 
 def _data_name(dataset: Mapping[str, Any]) -> str:

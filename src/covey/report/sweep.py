@@ -247,8 +247,11 @@ def write_tables(directory: SweepDirectory, sweep: Sweep, results: Sequence[JobR
     if any(one.seeds for one in pooled):
         sheets.append(seeds_sheet(sweep, pooled, metric_of(results), grader))
     with guard_disk("the table of the sweep", directory.root):
-        text = "\n".join(_markdown(sheet) for sheet in sheets)
-        write_atomically(directory.markdown, f"# Sweep {directory.root.name}\n\n{text}")
+        text = f"# Sweep {directory.root.name}\n"
+        for sheet in sheets:
+            below = "".join(f"\n{note}\n" for note in sheet.notes)
+            text += f"\n{sheet.title}\n\n{markdown_table(sheet.headings, sheet.rows)}{below}"
+        write_atomically(directory.markdown, text)
         write_atomically(directory.csv, _csv(sweep, results))
     return sheets
 
@@ -263,11 +266,6 @@ def _descending(value: float) -> float:
 
 def _decimal(value: float, digits: int) -> str:
     return "—" if math.isnan(value) else f"{value:.{digits}f}"
-
-
-def _markdown(sheet: Sheet) -> str:
-    notes = [f"\n{note}\n" for note in sheet.notes]
-    return "".join([f"{sheet.title}\n\n", markdown_table(sheet.headings, sheet.rows), *notes])
 
 
 def _csv(sweep: Sweep, results: Sequence[JobResult]) -> str:

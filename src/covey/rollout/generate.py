@@ -85,7 +85,9 @@ def complete(
         sampling = replace(sampling, max_completion_length=longest)
         if can.row_limits:
             options["max_lengths"] = max_lengths
-    options["seed"] = _of_all(seed) if isinstance(seed, Sequence) and not can.row_seeds else seed
+    if isinstance(seed, Sequence) and not can.row_seeds:  # one that depends on all of these, below 2^31
+        seed = int.from_bytes(hashlib.blake2b(repr(list(seed)).encode(), digest_size=4).digest()) >> 1
+    options["seed"] = seed
 
     def checked(place: int, one: Completion) -> Completion:
         _check(engine, place, one, sampling.max_completion_length, vocab_size)
@@ -140,11 +142,6 @@ def _kind(found: Any) -> str:
 
 def _is_integer(token: Any) -> bool:
     return isinstance(token, Integral) and not isinstance(token, bool)  # numpy's integers as well
-
-
-def _of_all(seeds: Sequence[int]) -> int:
-    """A seed that depends on all of these, below 2^31."""
-    return int.from_bytes(hashlib.blake2b(repr(list(seeds)).encode(), digest_size=4).digest()) >> 1
 
 
 def _check(engine: InferenceEngine, place: int, one: Completion, longest: int, vocab_size: int | None) -> None:

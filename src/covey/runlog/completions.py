@@ -10,15 +10,24 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from covey.errors import RunDirectoryError
 from covey.runlog.directory import RunDirectory
 from covey.runlog.files import parse_json, writable, write_atomically
 from covey.runlog.names import STEP
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 _FILE = re.compile(r"step-(\d+)\.parquet")
-_JSON = {b"covey": b"json"}  # marks a column that holds JSON text
+JSON_TEXT = {b"covey": b"json"}
+"""Metadata of a column that holds JSON text."""
+
+
+def is_json(field: pa.Field) -> bool:
+    """Whether a column holds JSON text."""
+    return bool(field.metadata and field.metadata.items() >= JSON_TEXT.items())
 
 
 def write_completions(directory: Path, step: int, columns: Mapping[str, Sequence[Any]]) -> Path:
@@ -48,7 +57,7 @@ def write_completions(directory: Path, step: int, columns: Mapping[str, Sequence
         plain = _is_plain(column)
         values = list(column) if plain else [_to_json(value) for value in column]
         arrays.append(pa.array([writable(value) if isinstance(value, str) else value for value in values]))
-        fields.append(pa.field(writable(name), arrays[-1].type, metadata=None if plain else _JSON))
+        fields.append(pa.field(writable(name), arrays[-1].type, metadata=None if plain else JSON_TEXT))
     sink = pa.BufferOutputStream()
     pq.write_table(pa.Table.from_arrays(arrays, schema=pa.schema(fields)), sink, compression="zstd")
     path = directory / f"step-{step:06d}.parquet"
@@ -72,8 +81,8 @@ def read_completions(source: Path) -> list[dict[str, Any]]:
     for path in [path for _, path in completion_files(source)] if source.is_dir() else [source]:
         with _damage_reported(path):
             table = pq.read_table(pa.BufferReader(path.read_bytes()))
-            coded = [field.name for field in table.schema if (field.metadata or {}).items() >= _JSON.items()]
-            rows += [row | {name: _from_json(row[name]) for name in coded} for row in table.to_pylist()]
+            coded = [field.name for field in table.schema if is_json(field)]
+            rows += [row | {name: row[name] and parse_json(row[name]) for name in coded} for row in table.to_pylist()]
     return rows
 
 
@@ -124,7 +133,3 @@ def _is_plain(column: Sequence[Any]) -> bool:
 def _to_json(value: Any) -> str | None:
     # Types that JSON lacks (such as dates) are stored as text: these files are for reading only.
     return None if value is None else json.dumps(value, ensure_ascii=False, default=str)
-
-
-def _from_json(text: str | None) -> Any:
-    return None if text is None else parse_json(text)

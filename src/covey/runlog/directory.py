@@ -90,7 +90,10 @@ class RunDirectory:
     def is_empty(self) -> bool:
         """Whether the folder is missing, or holds only what a run leaves that was killed before its config was written:
         the lock, temporary files, the model before the first step."""
-        return not self.root.exists() or all(self._is_left_over(path) for path in self.root.iterdir())
+        first = self.checkpoint(0)
+        known = (self._lock, first.with_name(f"{first.name}.part"), *([first] if is_complete(first) else []))
+        others = [path for path in self.root.iterdir() if path not in known] if self.root.exists() else []
+        return all(path.name.startswith(".") and path.name.endswith(".tmp") for path in others)
 
     def checkpoints(self) -> list[tuple[int, Path]]:
         """Step and path of every checkpoint, complete or not, in ascending order."""
@@ -216,27 +219,21 @@ class RunDirectory:
                 yield
             except Exception as error:
                 mine, seen = is_open_at(descriptor, self._lock), isinstance(error, DeletedError)
-                if not seen and (mine or isinstance(error, CoveyError)):
-                    raise
                 records = self.config.exists() or bool(self.complete_checkpoints())
                 if seen and not records and self.root.exists() and (mine or not self.is_locked()):
                     self.clear()  # what was still written into the deleted folder would be in a new run's way
-                raise RunDirectoryError(
-                    f"{self.root} was deleted or moved while {what} was being written there, so it was stopped. Move "
-                    "it back to resume, or start again."
-                ) from error
+                if mine or isinstance(error, CoveyError):
+                    raise
+                raise DeletedError(self.root, what) from error
             finally:
                 if is_open_at(descriptor, self._lock):
                     self._lock.unlink()  # before it is released, so that nobody locks a deleted file
 
     def refuse_deleted(self) -> None:
-        """Stop a run, which holds the lock, before it writes into a folder that was deleted or moved meanwhile.
-
-        Raises:
-            DeletedError: the folder, or all that was in it, is gone; `lock` explains it.
-        """
+        """Stop a run, which holds the lock and has written its config, before it writes into a folder that was deleted
+        or moved meanwhile. Raises a `DeletedError` if the folder, or all that was in it, is gone."""
         if not (self._lock.exists() and (self.config.exists() or self.metrics.exists())):
-            raise DeletedError(f"{self.root} was deleted or moved.")
+            raise DeletedError(self.root)
 
     def check_place(self) -> None:
         """Check that a run can be written here. Changes nothing.
@@ -344,13 +341,6 @@ class RunDirectory:
         raise RunDirectoryError(
             f"{self.root} looks like a run, but no environment.json or settings.json in it says that Covey wrote it: "
             "delete it by hand."
-        )
-
-    def _is_left_over(self, path: Path) -> bool:
-        first = self.checkpoint(0)
-        half = path.name.startswith(".") and path.name.endswith(".tmp")
-        return (
-            half or path in (self._lock, first.with_name(f"{first.name}.part")) or (path == first and is_complete(path))
         )
 
 

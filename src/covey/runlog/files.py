@@ -30,6 +30,12 @@ _FORBIDDEN = {
     errno.EACCES: "there is no permission to write there",
     errno.EPERM: "there is no permission to write there",
 }
+_FIXES = (
+    (_FULL, "free some space"),
+    (_BROKEN, "wait until that place works again"),
+    (_TOO_LARGE, "raise that limit"),
+    (_FORBIDDEN, "make that place writable"),
+)
 
 # Libraries with their own writers report disk errors only as text (`os error`: Rust's). The last two are messages of
 # torch's zip writer.
@@ -206,32 +212,19 @@ def _disk_errno(error: Exception, directory: Path) -> int | None:
         return error.errno
     text = str(error)
     code = next((code for message, code in _MESSAGES.items() if message in text), None)
-    if code == errno.ENOSPC and "No space" not in text and _limit_is_near(directory):
-        return errno.EFBIG
+    if code == errno.ENOSPC and "No space" not in text:  # `ulimit -f` may be nearer than the end of the disk
+        limit, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
+        return errno.EFBIG if limit != resource.RLIM_INFINITY and limit < free_bytes(directory) else code
     return code
 
 
-def _limit_is_near(directory: Path) -> bool:
-    """Whether a file would reach the size limit (`ulimit -f`) before it fills the disk."""
-    limit, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
-    return limit != resource.RLIM_INFINITY and limit < free_bytes(directory)
-
-
 def _explain(what: str, directory: Path, code: int, checkpoint: Path | None, elsewhere: str | None) -> str:
-    again = "run the same command again"
+    causes, fix = next((causes, fix) for causes, fix in _FIXES if code in causes)
+    more = f" ({_free_space(directory)} free)" if causes is _FULL else ""
+    cause = causes[code] + (f" ({os.strerror(code)})" if causes is _BROKEN else more)
+    again, elsewhere = "run the same command again", elsewhere or "set output_dir to another place"
     if checkpoint is not None:
         again += f": it resumes from {checkpoint.name}"
-    if code in _FULL:
-        cause, fix = f"{_FULL[code]} ({_free_space(directory)} free)", "free some space"
-    elif code in _BROKEN:
-        cause, fix = f"{_BROKEN[code]} ({os.strerror(code)})", "wait until that place works again"
-    elif code in _TOO_LARGE:
-        cause, fix = _TOO_LARGE[code], "raise that limit"
-    else:
-        cause, fix = _FORBIDDEN[code], "make that place writable"
-    if elsewhere is None:
-        elsewhere = "set output_dir to another place"
-    if checkpoint is not None:
         elsewhere += f", with resume={checkpoint} to resume from there"
     return (
         f"Could not write {what} in {directory}: {cause}. Earlier files are intact. Either {fix}, and "

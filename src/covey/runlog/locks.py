@@ -24,6 +24,12 @@ logger = logging.getLogger(__name__)
 class DeletedError(RunDirectoryError):
     """The folder was deleted or moved while it was locked."""
 
+    def __init__(self, folder: Path, what: str = "the run") -> None:
+        super().__init__(
+            f"{folder} was deleted or moved while {what} was being written there, so it was stopped. Move it back to "
+            "resume, or start again."
+        )
+
 
 def take_lock(path: Path, instead: str) -> int:
     """Lock a file, which is made with its folder; returns the descriptor that holds the lock.

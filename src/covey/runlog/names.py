@@ -127,6 +127,7 @@ MALFORMED = "malformed_calls"
 """Turns with a tool call that could not be parsed, mean per episode."""
 SECONDS = "environment_seconds"
 """In tools and the environment, mean per episode."""
+PER_EPISODE = (TURNS, CALLS, FAILURES, MALFORMED, SECONDS)
 EPISODE = "episode/"
 """Shares of episodes by how they ended begin with it."""
 

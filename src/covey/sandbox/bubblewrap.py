@@ -7,7 +7,6 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 FOLDER = "/box"
@@ -19,36 +18,28 @@ ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8", "HOME"
 ENVIRONMENT |= dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 
 
-@dataclass(frozen=True, slots=True)
-class Way:
-    """A way to call bubblewrap that works here."""
-
-    options: tuple[str, ...]
-    own_user: bool
-    """Whether the program can be given a user of its own, as only root can."""
-
-
-def ways() -> list[Way]:
-    """The ways to try, the strictest first."""
+def ways() -> list[tuple[tuple[str, ...], bool]]:
+    """The options to try, the strictest first, and whether the program can have a user of its own, as root gives."""
     own: tuple[str, ...] = ("--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try")
     own += ("--cap-drop", "ALL", "--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID", "--cap-add", "CAP_KILL")
     own += ("--cap-add", "CAP_SETPCAP")  # to empty the bounding set
-    found = [Way(own, own_user=True)] if os.geteuid() == 0 else []
-    found += [Way(("--unshare-all", "--unshare-user", "--disable-userns"), own_user=False)]
-    found += [Way(("--unshare-all", "--unshare-user"), own_user=False)]
-    return [Way((*way.options, *more), way.own_user) for more in (("--proc", "/proc"), ()) for way in found]
+    found = [(own, True)] if os.geteuid() == 0 else []
+    found += [(("--unshare-all", "--unshare-user", *more), False) for more in (("--disable-userns",), ())]
+    return [((*options, *more), own_user) for more in (("--proc", "/proc"), ()) for options, own_user in found]
 
 
-def command(way: Way, room: int, files: Sequence[tuple[int, str]], paths: Sequence[str] = ()) -> list[str]:
+def command(
+    options: Sequence[str], room: int, files: Sequence[tuple[int, str]], paths: Sequence[str] = ()
+) -> list[str]:
     """The words before the program.
 
     Args:
-        way: how to call it.
+        options: by which it works here.
         room: bytes for files.
         files: for each, a descriptor to copy from and its name.
         paths: further folders that the program may read.
     """
-    words = [str(shutil.which("bwrap")), "--die-with-parent", "--as-pid-1", "--new-session", "--clearenv", *way.options]
+    words = [str(shutil.which("bwrap")), "--die-with-parent", "--as-pid-1", "--new-session", "--clearenv", *options]
     for name, value in ENVIRONMENT.items():
         words += ["--setenv", name, value]
     shown = readable(paths)

@@ -90,8 +90,8 @@ def run(settings: dict[str, Any], given: bytes) -> tuple[dict[str, Any], bytes, 
         become(settings, stdin, *(write for _, write in pipes))
     for own in (stdin, *(write for _, write in pipes), *([settings["keep"]] if settings["keep"] else [])):
         os.close(own)
-    written, stopped = collect([read for read, _ in pipes], pid, Clock(pid, settings), settings)
-    status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) if stopped != "ended" else written.pop("status")
+    written, stopped = collect([read for read, _ in pipes], pid, settings)
+    status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     seconds = time.monotonic() - start
     clear(settings, pid)
     for read, _ in pipes:
@@ -100,38 +100,30 @@ def run(settings: dict[str, Any], given: bytes) -> tuple[dict[str, Any], bytes, 
     return {"status": status, "stopped": stopped, "seconds": seconds}, out, err
 
 
-class Clock:
-    """The time of a process without that in which it waited for a core, where the kernel tells."""
-
-    def __init__(self, pid: int, settings: dict[str, Any]) -> None:
-        self._start = time.monotonic()
-        self._seconds, self._wall = settings["seconds"], settings["wall"]
-        self._queue = pathlib.Path(f"/proc/{pid}/schedstat")
-
-    def is_over(self) -> bool:
-        passed = time.monotonic() - self._start
-        if passed < self._seconds:
-            return False
-        try:
-            waited = int(self._queue.read_text().split()[1]) / 1e9
-        except (OSError, ValueError, IndexError):
-            waited = 0.0
-        return bool(passed - waited >= self._seconds or passed >= self._wall)
+def is_over(pid: int, passed: float, settings: dict[str, Any]) -> bool:
+    """Whether a process is out of time, without that in which it waited for a core, where the kernel tells."""
+    if passed < settings["seconds"]:
+        return False
+    try:
+        waited = int(pathlib.Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
+    except (OSError, ValueError, IndexError):
+        waited = 0.0
+    return bool(passed - waited >= settings["seconds"] or passed >= settings["wall"])
 
 
-def collect(pipes: list[int], pid: int, clock: Clock, settings: dict[str, Any]) -> tuple[dict[Any, Any], str]:
+def collect(pipes: list[int], pid: int, settings: dict[str, Any]) -> tuple[dict[int, bytearray], str]:
     """Read both outputs until the program ends, or is killed: out of time, too much output, too many processes.
 
     Also where nobody waits for its answers any longer: after the deadline of all runs, or the end of the trainer.
     """
-    most, processes = settings["output"], settings["processes"]
-    written: dict[Any, Any] = {pipe: bytearray() for pipe in pipes}
+    start, most, processes = time.monotonic(), settings["output"], settings["processes"]
+    written = {pipe: bytearray() for pipe in pipes}
     ended, unread = os.pidfd_open(pid), select.poll()
     unread.register(settings["answers"], 0)
     with selectors.DefaultSelector() as selector:
         for source in (*pipes, ended):
             selector.register(source, selectors.EVENT_READ)
-        stopped, counted = "", time.monotonic()
+        stopped, counted = "", start
         while not stopped:
             ready = [key.fd for key, _ in selector.select(0.05 if processes is None else 0.01)]
             for pipe in (pipe for pipe in ready if pipe != ended):
@@ -143,7 +135,7 @@ def collect(pipes: list[int], pid: int, clock: Clock, settings: dict[str, Any]) 
                 stopped = "output"
             elif ended in ready and not any(pipe in ready for pipe in pipes):
                 stopped = "ended"
-            elif clock.is_over() or unread.poll(0):
+            elif is_over(pid, time.monotonic() - start, settings) or unread.poll(0):
                 stopped = "time"
             elif processes is not None and time.monotonic() - counted >= 0.01:
                 stopped = "processes" if len(alive(settings)) > processes else ""
@@ -151,9 +143,7 @@ def collect(pipes: list[int], pid: int, clock: Clock, settings: dict[str, Any]) 
     os.close(ended)
     for pipe in pipes:
         del written[pipe][most:]
-    if stopped == "ended":
-        written["status"] = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    else:
+    if stopped != "ended":
         os.kill(pid, signal.SIGKILL)
     return written, stopped
 

@@ -26,6 +26,7 @@ from typing import Any
 
 from covey.log_once import log_once
 from covey.sandbox import bubblewrap
+from covey.sandbox.launcher import send
 from covey.sandbox.program import Ended, Finished, Limits, Program
 
 logger = logging.getLogger(__name__)
@@ -41,8 +42,14 @@ _GIVE_UP = 2
 """After so many runs in a row that are out of time, the rest counts as such too."""
 _USERS = (20_000, 60_000)
 """Range of the users that root gives to programs, one each, so that their processes are counted apart."""
+_KERNEL = tuple(map(int, re.findall(r"\d+", platform.release())[:2]))
 _PER_NAMESPACE = (5, 14)
 """The version of Linux since which processes are counted in a user namespace of their own."""
+_WHERE = {
+    "bubblewrap": "in namespaces of their own (bubblewrap)",
+    "landlock": "under Landlock: without others' files and TCP, but with UDP and a view of other processes",
+    "none": "not isolated: with limits only, and with the network and the files that their user can reach",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +57,11 @@ class Isolation:
     """How programs are kept apart here."""
 
     kind: str
-    """`bubblewrap`, `landlock` or `none`."""
-    way: bubblewrap.Way | None = None
+    """A key of `_WHERE`."""
+    way: tuple[str, ...] | None = None
+    """The options by which bubblewrap works here."""
     own_user: bool = False
+    """Whether each program has a user of its own."""
     filtered: bool = True
     """Whether system calls are refused by seccomp (`refuse` in `launcher.py`)."""
 
@@ -61,14 +70,7 @@ class Isolation:
             who = "as a user of their own" if self.own_user else "as root without capabilities"
         else:
             who = "as this user"
-        return f"{self._where()}; {who}" + ("" if self.filtered else "; system calls are not filtered")
-
-    def _where(self) -> str:
-        if self.kind == "bubblewrap":
-            return "in namespaces of their own (bubblewrap)"
-        if self.kind == "landlock":
-            return "under Landlock: without others' files and TCP, but with UDP and a view of other processes"
-        return "not isolated: with limits only, and with the network and the files that their user can reach"
+        return f"{_WHERE[self.kind]}; {who}" + ("" if self.filtered else "; system calls are not filtered")
 
 
 def run(
@@ -128,7 +130,7 @@ def log_isolation() -> None:
 
 def _candidates() -> Iterator[Isolation]:
     if shutil.which("bwrap"):
-        yield from (Isolation("bubblewrap", way, way.own_user) for way in bubblewrap.ways())
+        yield from (Isolation("bubblewrap", *way) for way in bubblewrap.ways())
     if platform.system() == "Linux":
         yield from (Isolation("landlock", own_user=own) for own in ([True, False] if os.geteuid() == 0 else [False]))
 
@@ -150,13 +152,24 @@ def _started(
         user = random.SystemRandom().randrange(*_USERS) if isolation.own_user else None
         if isolation.way is not None:
             for content in program.files.values():
-                descriptors.append(_in_memory(content))
+                descriptors.append(os.memfd_create("covey"))
                 stack.callback(os.close, descriptors[-1])
+                send(descriptors[-1], content)
+                os.lseek(descriptors[-1], 0, os.SEEK_SET)
             files = list(zip(descriptors, program.files, strict=True))
             before = bubblewrap.command(isolation.way, limits.memory_mb << 20, files, paths)
         else:
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="covey-", ignore_cleanup_errors=True))
-            _write(program, Path(folder), user)
+            for name, content in program.files.items():
+                Path(folder, name).parent.mkdir(parents=True, exist_ok=True)
+                Path(folder, name).write_bytes(content)
+            if user is not None:
+                os.chown(folder, user, user)
+        # Counted by the kernel apart from others', where it can.
+        namespace = isolation.way is not None and os.geteuid() != 0 and _KERNEL >= _PER_NAMESPACE
+        counted = isolation.own_user or namespace
+        bounds = {"AS": limits.memory_mb << 20, "CPU": math.ceil(limits.seconds) + 1, "FSIZE": limits.file_mb << 20}
+        bounds |= {"NOFILE": 128, "CORE": 0, "RTPRIO": 0} | ({"NPROC": limits.processes} if counted else {})
         settings: dict[str, Any] = {
             "folder": folder,
             "python": program.python,
@@ -172,8 +185,8 @@ def _started(
             "wall": limits.wall_seconds,
             "give_up": _GIVE_UP,
             "output": limits.output_kb << 10,
-            "limits": (bounds := _resource_limits(limits, isolation)),
-            "processes": None if "NPROC" in bounds else limits.processes,
+            "limits": bounds,
+            "processes": None if counted else limits.processes,
         }
         process = subprocess.Popen(
             [*before, bubblewrap.interpreter(), "-I", "-c", _LAUNCHER, json.dumps(settings)],
@@ -195,24 +208,6 @@ def _started(
                     process.wait(_GRACE)
                 with suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
-
-
-def _resource_limits(limits: Limits, isolation: Isolation) -> dict[str, int]:
-    found = {
-        "AS": limits.memory_mb << 20,
-        "CPU": math.ceil(limits.seconds) + 1,
-        "FSIZE": limits.file_mb << 20,
-        "NOFILE": 128,
-        "CORE": 0,
-        "RTPRIO": 0,
-    }
-    if isolation.own_user or (isolation.way is not None and os.geteuid() != 0 and _kernel() >= _PER_NAMESPACE):
-        found["NPROC"] = limits.processes
-    return found
-
-
-def _kernel() -> tuple[int, ...]:
-    return tuple(map(int, re.findall(r"\d+", platform.release())[:2]))
 
 
 def _exchange(
@@ -265,35 +260,11 @@ def _parsed(answers: bytes, limits: Limits) -> Iterator[Finished]:
         if not (0 <= sizes[0] <= most and 0 <= sizes[1] <= most and after <= len(answers)):
             return
         stdout, stderr = answers[end + 1 : middle], answers[middle:after]
-        yield Finished(_how(status, stopped, stderr), status, stdout, stderr, seconds)
+        usual = Ended.OUT_OF_MEMORY if b"MemoryError" in stderr[-4096:] else Ended.FAILED
+        stops = {"output": Ended.TOO_MUCH_OUTPUT, "time": Ended.TIMED_OUT}
+        how = stops.get(str(stopped)) or (usual if status else Ended.OK)
+        yield Finished(how, status, stdout, stderr, seconds)
         at = after
-
-
-def _how(status: int, stopped: Any, stderr: bytes) -> Ended:
-    if stopped == "output":
-        return Ended.TOO_MUCH_OUTPUT
-    if stopped == "time":
-        return Ended.TIMED_OUT
-    if status == 0:
-        return Ended.OK
-    return Ended.OUT_OF_MEMORY if b"MemoryError" in stderr[-4096:] else Ended.FAILED
-
-
-def _in_memory(content: bytes) -> int:
-    descriptor = os.memfd_create("covey")
-    left = memoryview(content)
-    while left:
-        left = left[os.write(descriptor, left) :]
-    os.lseek(descriptor, 0, os.SEEK_SET)
-    return descriptor
-
-
-def _write(program: Program, folder: Path, user: int | None) -> None:
-    for name, content in program.files.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_bytes(content)
-    if user is not None:
-        os.chown(folder, user, user)
 
 
 def run_tests(

@@ -266,6 +266,7 @@ def build_trainer(
                 support=config.rollout.support,
                 support_top_k=config.rollout.support_top_k,
                 sampler_gap=config.logging.sampler_gap,
+                malformed_calls=config.environment.malformed_calls,
                 environment_factory=None if environments is None else environments.factory,
                 tools=None if environments is None else environments.tools,
                 rollout_func=rollout_func,

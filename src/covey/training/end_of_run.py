@@ -17,6 +17,7 @@ from covey.report.load import read_mapping
 from covey.report.summary import Change, summary_line
 from covey.runlog.directory import RunDirectory
 from covey.runlog.ending import has_failed
+from covey.runlog.locks import DeletedError
 from covey.training.display.final import Command, before_after_table, print_commands, print_findings, print_summary
 from covey.training.publish.hub import push_finished
 from covey.training.run import RunResult
@@ -30,11 +31,20 @@ def end_run(result: RunResult, config: Config, console: Any, *, resume: str | No
         resume: the command that resumes the run, if a launcher started it.
 
     Raises:
-        CoveyError: the model cannot be pushed.
+        CoveyError: the model cannot be pushed, or the run was deleted meanwhile.
     """
-    run = result.run
     if not result.main:
         return
+    try:
+        _end_run(result, config, console, resume)
+    except FileNotFoundError as error:
+        if result.run.config.exists():
+            raise
+        raise DeletedError(result.run.root, "the report") from error
+
+
+def _end_run(result: RunResult, config: Config, console: Any, resume: str | None) -> None:
+    run = result.run
     if result.trained or not run.report.exists():  # a run finished earlier is left as it is
         for problem in write_end_of_run(run, finished=result.finished):
             _print(console, f"· {problem}")
@@ -46,7 +56,8 @@ def end_run(result: RunResult, config: Config, console: Any, *, resume: str | No
             _print(console, line)
     else:
         hint = "The same command resumes from it."
-        if resume or _needs_more_words(config):
+        # With a new timestamp for a name, say, the same command would not resume.
+        if resume or config.run_name is None or config.resume not in ("auto", True) or config.overwrite:
             hint = f"To resume from it: {resume or _resume(config, run)}"
         _print(console, f"Stopped after step {result.step}, with a checkpoint. Reason: {result.reason}. {hint}")
     if not console.quiet:
@@ -72,11 +83,6 @@ def _show_finished(result: RunResult, console: Any) -> None:
     paths += [("model", run.final_model), ("metrics", run.metrics), ("completions", run.completions), ("log", run.log)]
     console.print()
     print_summary(console, None, paths)
-
-
-def _needs_more_words(config: Config) -> bool:
-    """Whether the same command would not resume: it would take a new timestamp for its name, delete, or be refused."""
-    return config.run_name is None or config.resume not in ("auto", True) or config.overwrite
 
 
 def _resume(config: Config, run: RunDirectory) -> str:

@@ -21,13 +21,16 @@ logger = logging.getLogger(__name__)
 def recording_failure(run: RunDirectory, processes: Processes, console: Any) -> Iterator[None]:
     """Context manager: an error is logged with its traceback and written to the run, by the first process that fails.
 
-    A second Ctrl-C is no error: the run was stopped, and goes on from its newest checkpoint.
+    A second Ctrl-C is no error: the run was stopped, and goes on from its newest checkpoint. An unexpected error of a
+    run whose folder was emptied or deleted is a `DeletedError`.
     """
     try:
         yield
     except (KeyboardInterrupt, EndedElsewhereError):
         raise
     except BaseException as error:
+        if not isinstance(error, CoveyError):
+            run.refuse_deleted()
         if processes.is_first_to_fail(error) and run.config.exists() and not isinstance(error, DeletedError):
             logger.error("The run failed.", exc_info=True)
             with contextlib.suppress(OSError, CoveyError):  # such as a full disk, of which the error itself tells

@@ -6,6 +6,7 @@ import dataclasses
 import shutil
 
 from covey.config import Config, to_yaml
+from covey.config.named_code import own_code
 from covey.runlog.checkpoint import unmark
 from covey.runlog.directory import RunDirectory
 from covey.runlog.files import write_atomically
@@ -30,4 +31,4 @@ def open_run_directory(config: Config, run: RunDirectory, plan: ResumePlan) -> N
     for leftover in run.root.glob("*/.*.tmp"):  # of a killed process
         leftover.unlink()
     shutil.rmtree(run.rollouts, ignore_errors=True)  # likewise
-    record_environment(run, config.own_code)
+    record_environment(run, own_code(config))

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from covey.answers import Tags
 from covey.config import Config
+from covey.config.named_code import own_code
 from covey.config.secrets import redact
 from covey.evaluation.grading import SEED_OFFSET, HeldOutGrader, grader_name
 from covey.model.reasoning_vocab.token_map import MAP_FILE
@@ -158,7 +159,6 @@ def _build(checked: Examination, plan: ResumePlan, console: Any, processes: Proc
                 checked.environments,
                 checked.rollout_func,
             )
-            trainer._episodes.reports_malformed = config.environment.malformed_calls == "report"
             trainer.recorder = CompletionRecorder(
                 {*trainer.eos_token_ids, tokenizer.pad_token_id},
                 keeps_ids=(Path(source) / MAP_FILE).is_file(),
@@ -328,7 +328,7 @@ def _add_callbacks(job: _Job, writer: MetricsWriter, display: Display) -> None:
     )
     trainer.add_callback(log)
     trainer.checkpoints.before_marker.append(log.keep_records)
-    trainer.add_callback(OwnCodeCallback(config.own_code, run.code))
+    trainer.add_callback(OwnCodeCallback(own_code(config), run.code))
 
 
 def _evaluate(job: _Job) -> Mapping[str, EvaluationResult]:

@@ -186,7 +186,8 @@ class _View:
     def sources(self, request: Request) -> Response:
         folder = self._runs.path(wanted(request, "id"))
         tags = tags_of(folder)
-        return Json([self._about(source) | {"tags": tags} for source in sources_of(folder)])
+        sources, count = sources_of(folder), self._store.count
+        return Json([{**_named(one), "steps": one.steps, "count": count(one), "tags": tags} for one in sources])
 
     def completions(self, request: Request) -> Response:
         query = Query.of(request.query_params)
@@ -217,9 +218,6 @@ class _View:
 
     def _source(self, request: Request) -> Source:
         return find_source(self._runs.path(wanted(request, "id")), wanted(request, "source"))
-
-    def _about(self, source: Source) -> dict[str, Any]:
-        return {**_named(source), "steps": source.steps, "count": self._store.count(source)}
 
 
 def _named(source: Source) -> dict[str, str]:

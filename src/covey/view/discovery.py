@@ -64,7 +64,10 @@ def is_run(folder: Path) -> bool:
 def signature(folder: Path) -> Signature:
     """The times and sizes of what is shown of a run, and whether it is being written."""
     stats = tuple(_stat(folder / name) for name in _FILES)
-    return (*stats, _evaluations(folder / "evaluation"), RunDirectory(folder).is_locked())
+    evaluations = tuple(
+        (entry.name, _stat(folder / "evaluation" / entry.name)) for entry in _folders(folder / "evaluation")
+    )
+    return (*stats, evaluations, RunDirectory(folder).is_locked())
 
 
 def _walk(folder: Path, depth: int) -> Iterator[Path]:
@@ -90,11 +93,6 @@ def _folders(folder: Path) -> list[os.DirEntry[str]]:
     except OSError:  # deleted meanwhile, or not ours to read
         return []
     return sorted(found, key=lambda entry: entry.name)
-
-
-def _evaluations(folder: Path) -> Signature:
-    """The times of the evaluations by `covey eval`."""
-    return tuple((entry.name, _stat(folder / entry.name)) for entry in _folders(folder))
 
 
 def _stat(path: Path) -> tuple[int, int] | None:

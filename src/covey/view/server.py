@@ -61,7 +61,9 @@ def serve(root: Path, port: int | None = None, *, announce: Callable[[str], None
             signal.signal(each, stop)  # the server raises the signal again when it has ended
         address = f"http://{HOST}:{chosen}/?token={token}"
         announce(address)
-        if open_page and _has_screen():
+        # Without a window, a text browser would take the terminal.
+        screen = sys.platform != "linux" or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
+        if open_page and screen:
             threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()
         server.run(sockets=[listening])
 
@@ -81,8 +83,3 @@ def _listen(port: int | None) -> socket.socket:
         raise ConfigError(
             f"Port {port} {problem[error.errno]}. Choose another with --port, or --port 0 for any free one."
         ) from error
-
-
-def _has_screen() -> bool:
-    """Whether a browser would have a window: text browsers would take the terminal."""
-    return sys.platform != "linux" or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))

@@ -28,6 +28,7 @@ from typing import Protocol
 from covey.workers import leftover_processes
 from covey.workers.channel import COMMAND, REPLY, Start, receive
 from covey.workers.output import OutputPipe
+from covey.workers.signals import STOPS
 
 _PARENT_CHECK = 1.0  # seconds
 _REAP_CHECK = 0.05
@@ -78,7 +79,7 @@ def main(arguments: list[str]) -> None:
 
 
 def _ignore_signals() -> None:
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in STOPS:
         signal.signal(number, lambda *_: None)  # not SIG_IGN, which programs that a worker starts would inherit
 
 

@@ -36,6 +36,9 @@ class Supervisor(ABC, Generic[Item, Worker]):
         name: of the thread.
     """
 
+    HANDLE: type[Worker]
+    """Makes the handle of a new worker."""
+
     def __init__(self, start: Start, name: str) -> None:
         self._start = start
         self._intake: queue.SimpleQueue[Sequence[Item] | None] = queue.SimpleQueue()
@@ -131,10 +134,6 @@ class Supervisor(ABC, Generic[Item, Worker]):
     def _useless(self) -> CoveyError:
         """What ends the supervisor whose fork servers keep dying."""
 
-    @abstractmethod
-    def _handle_of(self, pid: int, channel: socket.socket) -> Worker:
-        """The handle of a new worker."""
-
     # -- the thread
 
     def _run(self) -> None:
@@ -212,13 +211,9 @@ class Supervisor(ABC, Generic[Item, Worker]):
             self._end(worker)
             return
         if worker.inbox.closed:
-            self._lose(worker)
-
-    def _lose(self, worker: Worker) -> None:
-        """A worker died by itself."""
-        assert self._fork_server is not None
-        self._blame(worker, self._fork_server.end(worker.pid), at_once=self._has_begun(worker))
-        self._drop(worker)
+            assert self._fork_server is not None
+            self._blame(worker, self._fork_server.end(worker.pid), at_once=self._has_begun(worker))
+            self._drop(worker)
 
     def _has_begun(self, worker: Worker) -> bool:
         """Whether the worker runs what it was given."""
@@ -246,7 +241,7 @@ class Supervisor(ABC, Generic[Item, Worker]):
         assert self._fork_server is not None
         pid, channel = self._fork_server.fork()
         channel.settimeout(_SEND_SECONDS)
-        worker = self._handle_of(pid, channel)
+        worker = self.HANDLE(pid, channel)
         self._workers.append(worker)
         for source in worker.sources:
             self._selector.register(source, selectors.EVENT_READ, worker)

@@ -14,7 +14,8 @@ import pytest
 from covey import data
 from covey.answers.tasks.countdown import modes
 from covey.config import DatasetConfig, DifficultyConfig
-from covey.data.sources.countdown import OPERATORS, CountdownDifficulty, CountdownProblem, problems, take
+from covey.data.sources.countdown import OPERATORS, CountdownDifficulty, CountdownProblem
+from covey.data.sources.drawing import problems, take
 from covey.errors import DataError
 
 DIFFICULTIES = (

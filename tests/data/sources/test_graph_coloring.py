@@ -15,7 +15,8 @@ from covey import data
 from covey.answers.tasks import graph_coloring as answers
 from covey.answers.tasks.graph_coloring import COLORS, Graph
 from covey.config import DatasetConfig, DifficultyConfig, load
-from covey.data.sources.graph_coloring import MOST_CHANCE, ColoringDifficulty, ColoringProblem, take
+from covey.data.sources.drawing import take
+from covey.data.sources.graph_coloring import MOST_CHANCE, ColoringDifficulty, ColoringProblem
 from covey.errors import CoveyError, DataError
 
 

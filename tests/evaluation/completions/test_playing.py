@@ -15,6 +15,7 @@ from chat_templates import make_tokenizer
 from covey.answers import Outcome
 from covey.config import compose
 from covey.environments.chat import ToolChat
+from covey.environments.episodes import Limits
 from covey.evaluation import run as evaluation
 from covey.evaluation.completions.graded import GradedCompletion
 from covey.evaluation.completions.playing import Playing, start_seed
@@ -63,7 +64,7 @@ def play(
     config = compose(["rewards.workers=0", "training.max_completion_length=400", *words]).config
     engine = Model(TOKENIZER, speak, collective=settings.pop("collective", False))
     chat = ToolChat.of(TOKENIZER)
-    playing = Playing(runner, chat, max_turns=max_turns, rewarding=rewarding)
+    playing = Playing(runner, chat, Limits(0, max_turns), rewarding=rewarding)
     with RewardRunner.of(config.rewards, max_completion_length=400) as rewards:
         result = evaluation.evaluate(
             engine,

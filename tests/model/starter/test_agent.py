@@ -17,7 +17,8 @@ from trl.chat_template_utils import is_chat_template_prefix_preserving, parse_re
 
 from chat_templates import template_refusal
 from covey.cli.main import main
-from covey.data.sources.arithmetic import Difficulty, Problem, split_of, take
+from covey.data.sources.arithmetic import Difficulty, Problem
+from covey.data.sources.drawing import split_of, take
 from covey.environments.library.calculator import calculator
 from covey.evaluation.starter import measure_agent
 from covey.model.starter import AGENT_PATH

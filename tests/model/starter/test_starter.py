@@ -16,8 +16,9 @@ from covey import data
 from covey.answers.tasks.graph_coloring import Graph
 from covey.cli.main import main
 from covey.config import load
-from covey.data.sources.arithmetic import Difficulty, take
+from covey.data.sources.arithmetic import Difficulty
 from covey.data.sources.countdown import CountdownProblem
+from covey.data.sources.drawing import take
 from covey.data.sources.graph_coloring import ColoringProblem
 from covey.evaluation.starter import measure_starter
 from covey.model.starter import STARTER_PATH

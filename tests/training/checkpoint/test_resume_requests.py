@@ -9,6 +9,7 @@ import pytest
 
 from covey.cli.main import main
 from covey.config import Config, load, to_yaml
+from covey.config.named_code import own_code
 from covey.errors import RunDirectoryError
 from covey.runlog.checkpoint import mark_complete
 from covey.runlog.directory import RunDirectory
@@ -132,7 +133,7 @@ def test_code_that_was_edited_is_reported(tmp_path: Path) -> None:
     words = ["rewards.funcs=[exact_match,mine.py:reward]"]
     run = made_run("out/run", 4)
     run.config.write_text(to_yaml(load(words)), encoding="utf-8")
-    record_environment(run, load(words).own_code)
+    record_environment(run, own_code(load(words)))
     config = load(words)
     assert plan_resume(config, run).notes == ("Resuming from checkpoint-4 of out/run.",)
     (tmp_path / "mine.py").write_text("def reward(completions, **kwargs): return 1\n")

@@ -25,7 +25,7 @@ from covey.report.sweep import JobResult, read_results, write_tables
 from covey.runlog.directory import RunDirectory
 from covey.runlog.files import guard_disk, write_atomically
 from covey.runlog.sweep import FAILED, FINISHED, RUNNING, WAITING
-from covey.training.distributed.processes import STOPS, signal_handler
+from covey.workers.signals import STOPS, signal_handler
 
 
 def run_sweep(

@@ -9,7 +9,6 @@ import math
 import threading
 import time
 from collections.abc import Sequence
-from types import TracebackType
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, ConsoleOptions, RenderResult
@@ -52,9 +51,7 @@ class SweepDisplay:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self._end.set()
         self._thread.join()
         self._read()

@@ -52,7 +52,9 @@ def make_plan(request: Request) -> SweepPlan:
     print_without_effect(*composed)
     _reject_duplicates(variants, composed)
     configs = [one.config for one in composed]
-    directory = SweepDirectory(Path(_one(configs, "output_dir", variants)) / _sweep_name(request, configs, variants))
+    named = any(config.run_name is not None for config in configs)
+    name = _one(configs, "run_name", variants) if named else default_name(request.source, configs)
+    directory = SweepDirectory(Path(_one(configs, "output_dir", variants)) / name)
     keys = tuple(variants[0].swept)
     known = _known_jobs(directory, keys)
     jobs = _numbered(variants, known, configs)
@@ -112,12 +114,6 @@ def _one(configs: Sequence[Config], key: str, variants: Sequence[Variant]) -> st
     return str(values.pop())
 
 
-def _sweep_name(request: Request, configs: Sequence[Config], variants: Sequence[Variant]) -> str:
-    if any(config.run_name is not None for config in configs):
-        return _one(configs, "run_name", variants)
-    return default_name(request.source, configs)
-
-
 def _known_jobs(directory: SweepDirectory, keys: tuple[str, ...]) -> tuple[SweepJob, ...]:
     """The jobs that are in the folder already. Raises a `RunDirectoryError` if it holds anything but a sweep over these
     keys."""
@@ -157,14 +153,10 @@ def _numbered(variants: Sequence[Variant], known: Sequence[SweepJob], configs: S
 
 def job_name(number: int, swept: dict[str, str]) -> str:
     """A job's run name: its number, then each swept key (shortened if unambiguous) and value, in plain characters."""
-    parts = [f"{short}-{_plain(swept[key])}" for key, short in zip(swept, _short_keys(list(swept)), strict=True)]
+    last = {key: re.split(r"[./]", key)[-1] for key in swept}
+    shorts = {key: _plain(key) if [*last.values()].count(short) > 1 else short for key, short in last.items()}
+    parts = [f"{shorts[key]}-{_plain(value)}" for key, value in swept.items()]
     return "_".join([str(number), *parts])[:_MAX_NAME].rstrip("._-")
-
-
-def _short_keys(keys: Sequence[str]) -> list[str]:
-    """The last part of each key; keys that share it keep their full names."""
-    last = [re.split(r"[./]", key)[-1] for key in keys]
-    return [_plain(key) if last.count(short) > 1 else short for key, short in zip(keys, last, strict=True)]
 
 
 def _plain(text: str) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 
 from covey.config.secrets import environment_of_job
 from covey.runlog.sweep import FAILED, FINISHED, STOPPED, JobState, SweepDirectory, SweepJob
-from covey.training.distributed.processes import STOPS, signal_handler
+from covey.workers.signals import STOPS, signal_handler
 
 COMMAND = (sys.executable, "-m", "covey.cli.main", "train")
 

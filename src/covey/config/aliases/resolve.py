@@ -176,7 +176,9 @@ class _AliasResolver:
             self._add(result, item, native=False)
         order = {id(item): number for number, item in enumerate(self.written)}
         self.result.settings.sort(key=lambda setting: order[id(setting.written)])
-        self._note_ignored()
+        for names, what in ((self.ignored, "without effect here"), (self.unsupported, "not supported")):
+            if names:
+                self._note(f"{what}, ignored: {', '.join(dict.fromkeys(names))}")
         return self.result
 
     def _one(self, item: Written, known: Alias) -> None:
@@ -272,12 +274,6 @@ class _AliasResolver:
     def _note(self, text: str) -> None:
         if (line := f"{self.label}: {text}") not in self.result.notes:
             self.result.notes.append(line)
-
-    def _note_ignored(self) -> None:
-        if self.ignored:
-            self._note(f"without effect here, ignored: {', '.join(dict.fromkeys(self.ignored))}")
-        if self.unsupported:
-            self._note(f"not supported, ignored: {', '.join(dict.fromkeys(self.unsupported))}")
 
 
 def _bad_value(item: Written, problem: AliasValueError) -> BadKeyError:

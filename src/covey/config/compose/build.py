@@ -59,10 +59,7 @@ def check_keys(values: Mapping[str, Any]) -> None:
 
 def as_dict(config: Config) -> dict[str, Any]:
     """The nested plain values that `build` makes the same config from."""
-    found: dict[str, Any] = {}
-    for item in dataclasses.fields(config):
-        found[item.name] = _plain(getattr(config, item.name))
-    return found
+    return {item.name: _plain(getattr(config, item.name)) for item in dataclasses.fields(config)}
 
 
 def flatten(config: Config) -> dict[str, Any]:

@@ -115,7 +115,9 @@ def _compose(
         if all(setting.key != "dataset.seed" for setting in settings):
             merging.notes += keep_held_out_seed(values)
         config = build(values, world_size)
-        _refuse_secret_names(config)
+        for key, value in (("run_name", config.run_name or ""), ("output_dir", config.output_dir)):
+            if redact(value) != value:
+                raise BadKeyError(key, " holds a secret, which would become a folder's name.")
         given = given_by(merging.users, typed_only=files.complete)
         refuse_without_effect(config, given)
     except BadKeyError as problem:
@@ -162,13 +164,6 @@ def load(
 ) -> Config:
     """The config that `compose` makes of the same arguments; it raises what `compose` does."""
     return compose(overrides, recipe, config_dirs, config_name=config_name, world_size=world_size).config
-
-
-def _refuse_secret_names(config: Config) -> None:
-    for key in ("run_name", "output_dir"):
-        value = getattr(config, key) or ""
-        if redact(value) != value:
-            raise BadKeyError(key, " holds a secret, which would become a folder's name.")
 
 
 def _warnings(config: Config) -> list[str]:

@@ -17,6 +17,7 @@ from covey.config.compose.build import check_keys, walk
 from covey.config.compose.composition import Composition, Part
 from covey.config.compose.defaults_list import AGENT_MODEL, OTHER_MODEL, Files, read_own
 from covey.config.compose.derived_values import drop_stale_weights, leave_out_other_objectives
+from covey.config.compose.group_files import CONF
 from covey.config.compose.values_tree import apply_setting, placeholder, resolve, resolving, set_defaults, value_of
 from covey.config.groups import snapshot
 from covey.config.groups.model import ModelConfig, is_starter
@@ -219,8 +220,9 @@ class Merging:
                 if self.files.complete and part.chosen and part.group not in replaced:
                     replaced.add(part.group)  # it takes the place of all that the complete config has there
                     if part.group == "evaluation":  # its options set the sampling; grader and sizes stay the run's
-                        for key in ("temperature", "top_k", "top_p"):
-                            tree.get("evaluation", {}).pop(key, None)
+                        options = (read_own(file).content for file in (CONF / part.group).glob("*.yaml"))
+                        for key in set().union(*options):
+                            tree.get(part.group, {}).pop(key, None)
                     elif any(setting.key.startswith(f"{part.group}.") for setting in source.settings):
                         gone = tree.pop(part.group, None) or {}
                         if part.group == "dataset" and "seed" in gone:  # what the run has not been trained on stays so

@@ -30,6 +30,7 @@ class ConfigFile:
     """The content of a recipe, a primary config, or an option of a config group."""
 
     path: Path
+    text: str
     package: str | None
     """The package that its header names; None without one."""
     defaults: list[Any] | None
@@ -46,7 +47,9 @@ class ConfigFile:
         """Every key it sets where it lies in this package, aliases included, in order. Raises a `ConfigError` for a
         name that is too long to be one, or that is set twice, dotted and nested."""
         prefix = f"{package}." if package else ""
-        found = list(leaves(self.content, prefix, by=by, place=lambda key: _at(self.path, key.removeprefix(prefix))))
+        found = list(
+            leaves(self.content, prefix, by=by, place=lambda key: _at(self.path, self.text, key.removeprefix(prefix)))
+        )
         for name, times in Counter(item.name for item in found).items():
             check_length(name)
             if times > 1:
@@ -68,7 +71,7 @@ class ConfigFile:
             if (folder / name).is_file() and not (folder / name).samefile(self.path):
                 return folder / name
         raise ConfigError(
-            f"{_at(self.path, key)}: there is no recipe {name}, which this one builds on: it is looked for "
+            f"{_at(self.path, self.text, key)}: there is no recipe {name}, which this one builds on: it is looked for "
             f"from {folders[0]} and from the folders above {self.path}."
         )
 
@@ -92,15 +95,15 @@ def read_file(path: Path) -> ConfigFile:
     defaults list is wrong."""
     from hydra.plugins.config_source import ConfigSource
 
-    content = read_yaml(path)
+    content, text = read_yaml(path), path.read_text(encoding="utf-8")
     try:
-        package = ConfigSource._get_header_dict(path.read_text(encoding="utf-8"))["package"]
+        package = ConfigSource._get_header_dict(text)["package"]
     except ValueError as error:
         raise ConfigError(f"{path}: its header cannot be read: {error}. Write `# @package _global_`.") from None
     defaults = content.pop("defaults", None)
     if defaults is not None and not isinstance(defaults, list):
         raise ConfigError(f"{path}: defaults must be a list of groups, for instance `- override /model: starter`.")
-    return ConfigFile(path, package, defaults, content)
+    return ConfigFile(path, text, package, defaults, content)
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
@@ -115,7 +118,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
         content = OmegaConf.to_container(_parse(text or "{}"), resolve=False)
     except GrammarParseError as error:
         key = str(error.full_key or "A value")
-        raise ConfigError(f"{_at(path, key)}: {key}{unreadable_reference(error)}") from None
+        raise ConfigError(f"{_at(path, text, key)}: {key}{unreadable_reference(error)}") from None
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = f"{path}, line {mark.line + 1}, column {mark.column + 1}" if mark else str(path)
@@ -129,8 +132,8 @@ def read_yaml(path: Path) -> dict[str, Any]:
     except (OmegaConfBaseException, ValueError) as error:  # a date, a set, a key that is not a string, `!!int abc`
         key = str(getattr(error, "full_key", None) or "a value")
         raise ConfigError(
-            f"{_at(path, key)}: {key} is not a value of a config ({str(error).splitlines()[0]}): write a string in "
-            "quotes, a number, true or false, a list, or a mapping of names to these."
+            f"{_at(path, text, key)}: {key} is not a value of a config ({str(error).splitlines()[0]}): write a string "
+            "in quotes, a number, true or false, a list, or a mapping of names to these."
         ) from None
     if not isinstance(content, dict) or (content and ":" not in text):  # OmegaConf turns a bare word into a key
         raise ConfigError(f"{path}: a config file holds `key: value` lines, this one holds something else.")
@@ -176,11 +179,6 @@ def unreadable_reference(error: Exception) -> str:
     )
 
 
-def line_of(path: Path, key: str) -> int | None:
-    """The line of a dotted key in a YAML file; None when it is not there."""
-    return _lines_of(path.read_text(encoding="utf-8")).get(key)
-
-
 def quoted(written: Written) -> tuple[str, str]:
     """A value of a file in quotes as it was read, and as it was written: YAML reads `007` as 7."""
     path, _, line = written.place.rpartition(", line ")
@@ -193,8 +191,9 @@ def quoted(written: Written) -> tuple[str, str]:
     return shown, f"'{raw}'" if read == written.value else shown
 
 
-def _at(path: Path, key: str) -> str:
-    line = line_of(path, key)
+def _at(path: Path, text: str, key: str) -> str:
+    """The place of a dotted key in a YAML file of this text."""
+    line = _lines_of(text).get(key)
     return f"{path}, line {line}" if line else str(path)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, replace
 from functools import partial
 from types import MappingProxyType
@@ -13,20 +13,19 @@ from covey.answers import reasoning_gym
 from covey.data.columns import Prepared
 from covey.data.holdout import split_validation, subsample
 from covey.data.prompts import conversation, prompt_column
-from covey.data.sources import arithmetic, countdown, graph_coloring
+from covey.data.sources.arithmetic import Difficulty
+from covey.data.sources.countdown import CountdownDifficulty
+from covey.data.sources.drawing import Split, problems, take
+from covey.data.sources.graph_coloring import ColoringDifficulty
 from covey.errors import DataError
 
 if TYPE_CHECKING:
     from covey.config import DatasetConfig, DifficultyConfig
 
-_TASKS: Mapping[str, tuple[Any, Any]] = MappingProxyType(
-    {
-        "arithmetic": (arithmetic, arithmetic.Difficulty),
-        "countdown": (countdown, countdown.CountdownDifficulty),
-        "graph_coloring": (graph_coloring, graph_coloring.ColoringDifficulty),
-    }
+_TASKS: Mapping[str, type[Any]] = MappingProxyType(
+    {"arithmetic": Difficulty, "countdown": CountdownDifficulty, "graph_coloring": ColoringDifficulty}
 )
-"""The module of each built-in task, with `problems` and `take`, and the class of its difficulty."""
+"""The difficulty of each built-in task, which draws its problems."""
 
 
 def task_sets(dataset: DatasetConfig, seed: int) -> tuple[Prepared, dict[str, Prepared]]:
@@ -122,16 +121,13 @@ def _draw_library(dataset: DatasetConfig, settings: Mapping[str, Any], split: st
     return Prepared(datasets.Dataset(pa.table(columns)), questions, lambda i: f"problem {i + 1}")
 
 
-def task_problems(dataset: DatasetConfig, split: arithmetic.Split, seed: int) -> Iterator[Any]:
-    """The problems of a built-in task, as its module yields them. Raises a `DataError` if its difficulty is not
-    possible."""
-    difficulty = _difficulty(dataset, dataset.difficulty, "dataset.difficulty")
-    found: Iterator[Any] = _TASKS[str(dataset.task)][0].problems(difficulty, split, seed)
-    return found
+def task_problems(dataset: DatasetConfig, split: Split, seed: int) -> Iterator[Any]:
+    """The problems of a built-in task. Raises a `DataError` if its difficulty is not possible."""
+    return problems(_difficulty(dataset, dataset.difficulty, "dataset.difficulty"), split, seed)
 
 
 def _difficulty(dataset: DatasetConfig, values: DifficultyConfig, key: str) -> Any:
-    kind = _TASKS[str(dataset.task)][1]
+    kind = _TASKS[str(dataset.task)]
     given = {field.name: getattr(values, field.name) for field in fields(kind)}
     try:
         return kind(**{name: value for name, value in given.items() if value is not None})
@@ -142,29 +138,26 @@ def _difficulty(dataset: DatasetConfig, values: DifficultyConfig, key: str) -> A
 def _draw(
     dataset: DatasetConfig,
     values: DifficultyConfig,
-    split: arithmetic.Split,
+    split: Split,
     count: int,
     size_key: str,
     difficulty_key: str,
     seed: int,
 ) -> Prepared:
     """Problems of one split as rows; an error begins with the key that caused it."""
-    task, difficulty = _TASKS[str(dataset.task)][0], _difficulty(dataset, values, difficulty_key)
-    try:
-        return _prepared(task.take(difficulty, split, seed, count, unique=split == "test"), dataset)
-    except DataError as error:
-        raise DataError(f"{size_key}={count}: {error}") from None
-
-
-def _prepared(problems: Sequence[Any], dataset: DatasetConfig) -> Prepared:
     import datasets
     import pyarrow as pa
 
+    difficulty = _difficulty(dataset, values, difficulty_key)
+    try:
+        drawn = take(difficulty, split, seed, count, unique=split == "test")
+    except DataError as error:
+        raise DataError(f"{size_key}={count}: {error}") from None
     columns = {
-        "prompt": prompt_column(conversation(problem.text, dataset) for problem in problems),
-        "answer": pa.array([str(problem.answer) for problem in problems], pa.string()),
+        "prompt": prompt_column(conversation(problem.text, dataset) for problem in drawn),
+        "answer": pa.array([str(problem.answer) for problem in drawn], pa.string()),
     }
     if dataset.task != "arithmetic":
-        columns["solution"] = pa.array([problem.solution for problem in problems], pa.string())
-    data = datasets.Dataset(pa.table(columns))
-    return Prepared(data, [problem.canonical for problem in problems], lambda i: f"problem {i + 1}")
+        columns["solution"] = pa.array([problem.solution for problem in drawn], pa.string())
+    canonical = [problem.canonical for problem in drawn]
+    return Prepared(datasets.Dataset(pa.table(columns)), canonical, lambda i: f"problem {i + 1}")

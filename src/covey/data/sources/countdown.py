@@ -9,25 +9,22 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
+from typing import ClassVar
 
 from covey.answers.tasks.countdown import MOST_NUMBERS, count_modes
-from covey.data.sources.arithmetic import Split, split_of
 from covey.data.sources.difficulty import check_bounds, check_modes
-from covey.data.sources.drawing import drawn, enough
+from covey.data.sources.drawing import Drawing, Drawn
 from covey.errors import DataError
 
 OPERATORS = ("+", "-", "*", "/")
 
-_MAX_MISSES = 20_000  # draws in a row without a new problem before the problem space counts as exhausted
 _BINDING = {"+": 1, "-": 1, "*": 2, "/": 2}
 _NUMBER_BINDING = 3
 
 
 @dataclass(frozen=True, slots=True)
-class CountdownDifficulty:
+class CountdownDifficulty(Drawing["CountdownProblem"]):
     """The kind of problems. The fields are those of the config's `dataset.difficulty`.
 
     A target has at most `max_digits` digits, or two where that is fewer.
@@ -45,6 +42,9 @@ class CountdownDifficulty:
     max_modes: int | None = None
     """Most of them."""
 
+    NAME: ClassVar[str] = "countdown"
+    CURE: ClassVar[str] = "Ask for fewer, or raise the difficulty (max_digits, max_operands, operators)."
+
     def __post_init__(self) -> None:
         check_bounds("countdown", self, most_digits=6, most_operands=8, operators=OPERATORS)
         check_modes(self.min_modes, self.max_modes)
@@ -59,10 +59,28 @@ class CountdownDifficulty:
         """Whether the number of right answers is bounded."""
         return self.min_modes is not None or self.max_modes is not None
 
-    @property
-    def modes_text(self) -> str:
-        """The bounds on the right answers, for a message."""
-        return f", and {self.min_modes or 1} to {self.max_modes or 'any'} right answers" if self.counts_modes else ""
+    def __str__(self) -> str:
+        modes = f", and {self.min_modes or 1} to {self.max_modes or 'any'} right answers" if self.counts_modes else ""
+        return (
+            f"countdown with {self.min_operands} to {self.max_operands} numbers of {self.min_digits} to "
+            f"{self.max_digits} digits and operators {' '.join(self.operators)}{modes}"
+        )
+
+    def draw(self, rng: random.Random) -> CountdownProblem | None:
+        """Combine random numbers in pairs until one value is left; None if that is not a valid target."""
+        count = rng.randint(self.min_operands, self.max_operands)
+        numbers = tuple(_number(rng.randint(self.min_digits, self.max_digits), rng) for _ in range(count))
+        terms = [_Term(number, str(number)) for number in numbers]
+        while len(terms) > 1:
+            left, right = (terms.pop(rng.randrange(len(terms))) for _ in range(2))
+            joined = _joined(left, right, self)
+            if not joined:
+                return None
+            terms.append(rng.choice(joined))
+        target = terms[0].value
+        if abs(target) > self.max_target or (target < 1 and not self.allow_negative):
+            return None
+        return CountdownProblem(numbers, target, terms[0].text, self.operators)
 
     def fits(self, problem: CountdownProblem) -> bool:
         """Whether a problem has as many right answers as it should."""
@@ -78,7 +96,7 @@ class CountdownDifficulty:
 
 
 @dataclass(frozen=True, slots=True)
-class CountdownProblem:
+class CountdownProblem(Drawn):
     """Numbers, the target, and one solution."""
 
     numbers: tuple[int, ...]
@@ -107,40 +125,6 @@ class CountdownProblem:
         """The same for all orders of the numbers."""
         return f"{' '.join(map(str, sorted(self.numbers)))} = {self.target}"
 
-    @property
-    def split(self) -> Split:
-        """`test` for about one problem in eight."""
-        return split_of(self.canonical)
-
-
-def problems(
-    difficulty: CountdownDifficulty, split: Split, seed: int, *, unique: bool = False
-) -> Iterator[CountdownProblem]:
-    """Yield problems of one split, the same ones for the same arguments, until it finds no more.
-
-    Args:
-        difficulty: the numbers, and the operators that join them.
-        split: `train` or `test`; the two never share a problem.
-        seed: fixes the order.
-        unique: never yield a problem twice (evaluation sets).
-    """
-    rng = random.Random(f"covey-countdown-{split}-{seed}")
-    draw = partial(_draw, difficulty, rng)
-    return drawn(draw, split, unique=unique, max_misses=_MAX_MISSES, fits=difficulty.fits)
-
-
-def take(
-    difficulty: CountdownDifficulty, split: Split, seed: int, count: int, *, unique: bool = False
-) -> list[CountdownProblem]:
-    """The first `count` problems of `problems(...)`. Raises a `DataError` when this difficulty does not have that many
-    different problems, or they are too rare to find."""
-    task = (
-        f"countdown with {difficulty.min_operands} to {difficulty.max_operands} numbers of {difficulty.min_digits} to "
-        f"{difficulty.max_digits} digits and operators {' '.join(difficulty.operators)}{difficulty.modes_text}"
-    )
-    cure = "Ask for fewer, or raise the difficulty (max_digits, max_operands, operators)."
-    return enough(problems(difficulty, split, seed, unique=unique), count, split, task, cure)
-
 
 @dataclass(frozen=True, slots=True)
 class _Term:
@@ -149,23 +133,6 @@ class _Term:
     value: int
     text: str
     binding: int = _NUMBER_BINDING
-
-
-def _draw(difficulty: CountdownDifficulty, rng: random.Random) -> CountdownProblem | None:
-    """Combine random numbers in pairs until one value is left; None if that is not a valid target."""
-    count = rng.randint(difficulty.min_operands, difficulty.max_operands)
-    numbers = tuple(_number(rng.randint(difficulty.min_digits, difficulty.max_digits), rng) for _ in range(count))
-    terms = [_Term(number, str(number)) for number in numbers]
-    while len(terms) > 1:
-        left, right = (terms.pop(rng.randrange(len(terms))) for _ in range(2))
-        joined = _joined(left, right, difficulty)
-        if not joined:
-            return None
-        terms.append(rng.choice(joined))
-    target = terms[0].value
-    if abs(target) > difficulty.max_target or (target < 1 and not difficulty.allow_negative):
-        return None
-    return CountdownProblem(numbers, target, terms[0].text, difficulty.operators)
 
 
 def _joined(a: _Term, b: _Term, difficulty: CountdownDifficulty) -> list[_Term]:

@@ -2,58 +2,89 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import hashlib
+import random
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from itertools import islice
-from typing import Protocol, TypeVar
+from typing import ClassVar, Generic, Literal, TypeVar
 
 from covey.errors import DataError
 
+Split = Literal["train", "test"]
+
+HELD_OUT_SHARE = 1 / 8
+"""Share of all problems that the hash puts into the held-out split."""
 _MAX_DRAWS = 300
 """Draws per problem, on average; with more, drawing many problems would take hours."""
 
 
-class Drawn(Protocol):
+def split_of(canonical: str) -> Split:
+    """The split of a problem, from its canonical form alone."""
+    digest = hashlib.blake2b(canonical.encode(), digest_size=8).digest()
+    return "test" if int.from_bytes(digest, "big") < HELD_OUT_SHARE * 2**64 else "train"
+
+
+class Drawn(ABC):
     """A problem of any built-in task."""
 
+    __slots__ = ()
+
     @property
+    @abstractmethod
     def canonical(self) -> str:
         """The same for problems that count as one."""
 
     @property
-    def split(self) -> str:
-        """`train` or `test`."""
+    def split(self) -> Split:
+        """`test` for about one problem in eight."""
+        return split_of(self.canonical)
 
 
 ProblemT = TypeVar("ProblemT", bound=Drawn)
 
 
-def drawn(
-    draw: Callable[[], ProblemT | None],
-    split: str,
-    *,
-    unique: bool,
-    max_misses: int,
-    fits: Callable[[ProblemT], bool] = lambda _: True,
-) -> Iterator[ProblemT]:
-    """Yield drawn problems of one split.
+class Drawing(ABC, Generic[ProblemT]):
+    """How a built-in task draws problems; its difficulty derives from this, and its text names it in messages."""
+
+    __slots__ = ()
+
+    NAME: ClassVar[str]
+    """Part of the seed."""
+    CURE: ClassVar[str]
+    """What to change if there are too few problems."""
+    MAX_MISSES: ClassVar[int] = 20_000
+    """Draws in a row without a new problem before the problems count as exhausted."""
+
+    @abstractmethod
+    def draw(self, rng: random.Random) -> ProblemT | None:
+        """A problem; None for a draw that is none."""
+
+    def fits(self, problem: ProblemT) -> bool:
+        """What a problem must be, besides; asked last."""
+        return True
+
+
+def problems(difficulty: Drawing[ProblemT], split: Split, seed: int, *, unique: bool = False) -> Iterator[ProblemT]:
+    """Yield problems of one split, the same ones for the same arguments.
 
     Args:
-        draw: draws one; None for a draw that is no problem.
-        split: `train` or `test`.
-        unique: never yield a problem twice; the iterator ends when it finds no more.
-        max_misses: draws in a row without a new problem before the problems count as exhausted.
-        fits: what a problem must be, besides; asked last.
+        difficulty: draws them.
+        split: `train` or `test`; the two never share a problem.
+        seed: fixes the order.
+        unique: never yield a problem twice (evaluation sets); the iterator ends when it finds no more.
     """
+    rng = random.Random(f"covey-{difficulty.NAME}-{split}-{seed}")
     seen: set[str] = set()
     misses, draws, made = 0, 0, 0
-    while misses < max_misses and draws < max_misses + _MAX_DRAWS * made:
+    while misses < difficulty.MAX_MISSES and draws < difficulty.MAX_MISSES + _MAX_DRAWS * made:
         misses += 1
         draws += 1
-        problem = draw()
+        problem = difficulty.draw(rng)
         if problem is None or problem.split != split:
             continue
         key = problem.canonical if unique else ""
-        if key in seen or not fits(problem):
+        if key in seen or not difficulty.fits(problem):
             continue
         if unique:
             seen.add(key)
@@ -62,22 +93,13 @@ def drawn(
         yield problem
 
 
-def enough(problems: Iterator[ProblemT], count: int, split: str, task: str, cure: str) -> list[ProblemT]:
-    """The first `count` problems.
-
-    Args:
-        problems: of the task.
-        count: how many are wanted.
-        split: theirs, for the message.
-        task: what they are, for the message.
-        cure: what to change if there are not as many.
-
-    Raises:
-        DataError: there are fewer different ones, or they are too rare to find.
-    """
-    found = list(islice(problems, count))
+def take(difficulty: Drawing[ProblemT], split: Split, seed: int, count: int, *, unique: bool = False) -> list[ProblemT]:
+    """The first `count` problems of `problems(...)`. Raises a `DataError` when this difficulty does not have that many
+    different problems, or they are too rare to find."""
+    found = list(islice(problems(difficulty, split, seed, unique=unique), count))
     if len(found) < count:
         raise DataError(
-            f"{task} gives only {len(found)} different {split} problems, but {count} were requested. {cure}"
+            f"{difficulty} gives only {len(found)} different {split} problems, but {count} were requested. "
+            f"{difficulty.CURE}"
         )
     return found

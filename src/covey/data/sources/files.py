@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 DataRow = dict[str, Any]
+FileRows = tuple["pa.Table", Origin]
 
 _HUB_METADATA = ("dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json")
 _PROSE = ("readme.md", "license", "license.md", "license.txt")
@@ -45,16 +46,6 @@ class Folder:
     """The other files beneath it, relative to it: of unknown types, and in subfolders that no split is named after."""
 
 
-@dataclass(frozen=True, slots=True)
-class FileRows:
-    """The rows of one file."""
-
-    arrow: pa.Table
-    origin: Origin
-    texts: frozenset[str] = frozenset()
-    """Columns of JSON text, see `covey.data.written`."""
-
-
 def read_files(paths: Iterable[Path], key: str) -> Table:
     """Read files as one table.
 
@@ -68,16 +59,16 @@ def read_files(paths: Iterable[Path], key: str) -> Table:
     import datasets
 
     found = [_read_file(path, key) for path in paths]
-    origins = tuple(rows.origin for rows in found)
+    origins = tuple(origin for _, origin in found)
     try:
-        arrow, texts = combine([(rows.arrow, rows.texts) for rows in found])
+        arrow = combine([rows for rows, _ in found])
     except TypeError as error:
         names = ", ".join(str(origin.name) for origin in origins)
         raise DataError(
             f"{key}: the files {names} cannot be combined in one table ({one_line(error)}). Their columns of one name "
             "must be of one type, or of values that JSON has."
         ) from error
-    return Table(datasets.Dataset(arrow), origins, json=texts)
+    return Table(datasets.Dataset(arrow), origins)
 
 
 def find_path(text: str, key: str) -> Path:
@@ -152,7 +143,7 @@ def _read_file(path: Path, key: str) -> FileRows:
         found = reader(path)
     except OSError as error:
         raise DataError(f"{key}={path}: the file cannot be read: {one_line(error)}.") from error
-    if found.arrow.num_rows == 0:
+    if found[0].num_rows == 0:
         raise DataError(f"{key}={path}: the file holds no rows. It must hold at least one problem and its answer.")
     return found
 
@@ -208,7 +199,7 @@ def _read_csv(path: Path) -> FileRows:
     if twice:
         raise DataError(f"{path}: the header names the column {', '.join(map(repr, twice))} more than once.")
     columns = {name: pa.array([row[i] for row in rows], pa.string()) for i, name in enumerate(header)}
-    return FileRows(pa.table(columns), Origin(str(path), "line", numbers))
+    return pa.table(columns), Origin(str(path), "line", numbers)
 
 
 def _read_parquet(path: Path) -> FileRows:
@@ -217,10 +208,10 @@ def _read_parquet(path: Path) -> FileRows:
 
     try:
         packed = path.suffix.lower() in COMPRESSED
-        arrow, texts = from_arrow(parquet.read_table(pa.BufferReader(_content(path)) if packed else path))
+        arrow = from_arrow(parquet.read_table(pa.BufferReader(_content(path)) if packed else path))
     except pa.ArrowException as error:
         raise DataError(f"{path} is not a Parquet file that can be read: {one_line(error)}.") from error
-    return FileRows(arrow, Origin(str(path), "row", range(1, arrow.num_rows + 1)), texts)
+    return arrow, Origin(str(path), "row", range(1, arrow.num_rows + 1))
 
 
 _READERS: dict[str, Callable[[Path], FileRows]] = {
@@ -292,12 +283,8 @@ def _as_row(value: Any, path: Path, where: str) -> DataRow:
 
 def _from_rows(rows: list[DataRow], origin: Origin) -> FileRows:
     """Columns of the rows, in the order of their first appearance; a row without a column has null there."""
-    import pyarrow as pa
-
     names = dict.fromkeys(name for row in rows for name in row)
-    columns = {name: encode([row.get(name) for row in rows]) for name in names}
-    texts = frozenset(name for name, (_, is_json) in columns.items() if is_json)
-    return FileRows(pa.table({name: column for name, (column, _) in columns.items()}), origin, texts)
+    return encode({name: [row.get(name) for row in rows] for name in names}), origin
 
 
 def _kind(value: Any) -> str:

@@ -13,22 +13,21 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import combinations
+from typing import ClassVar
 
 from covey.answers.tasks.graph_coloring import COLORS, MOST_VERTICES, Graph, colorings
-from covey.data.sources.arithmetic import Split, split_of
 from covey.data.sources.difficulty import check_modes
-from covey.data.sources.drawing import drawn, enough
+from covey.data.sources.drawing import Drawing, Drawn
 from covey.errors import DataError
 
 MOST_CHANCE = 0.05
 """The highest probability, in any problem, that a random answer is right; more vertices are hidden until it holds."""
 
 _NAMES = "ABCDEFGHIJKL"
-_MAX_MISSES = 20_000  # draws in a row without a new problem before the problem space counts as exhausted
 
 
 @dataclass(frozen=True, slots=True)
-class ColoringDifficulty:
+class ColoringDifficulty(Drawing["ColoringProblem"]):
     """The kind of problems. The fields are those of the config's `dataset.difficulty`."""
 
     min_vertices: int = 5
@@ -38,6 +37,9 @@ class ColoringDifficulty:
     max_modes: int = 16
     """Most right answers."""
 
+    NAME: ClassVar[str] = "graph-coloring"
+    CURE: ClassVar[str] = "Ask for fewer, or raise max_vertices."
+
     def __post_init__(self) -> None:
         if not 4 <= self.min_vertices <= self.max_vertices <= MOST_VERTICES:
             raise DataError(
@@ -46,9 +48,35 @@ class ColoringDifficulty:
             )
         check_modes(self.min_modes, self.max_modes)
 
+    def __str__(self) -> str:
+        return (
+            f"graph_coloring with {self.min_vertices} to {self.max_vertices} vertices and {self.min_modes} to "
+            f"{self.max_modes} right answers"
+        )
+
+    def draw(self, rng: random.Random) -> ColoringProblem | None:
+        """A random graph around a random colouring, with some of its colours hidden; None if it does not fit."""
+        count = rng.randint(self.min_vertices, self.max_vertices)
+        names = _NAMES[:count]
+        colors = dict(zip(names, (rng.choice(COLORS) for _ in names), strict=True))
+        hidden = set(rng.sample(names, rng.randint(3, count - 1)))
+        density = rng.uniform(0.4, 0.9)
+        edges = tuple(  # those between two given vertices would decide nothing
+            one + other
+            for one, other in combinations(names, 2)
+            if {one, other} & hidden and colors[one] != colors[other] and rng.random() < density
+        )
+        graph = Graph(names, edges, tuple(None if name in hidden else colors[name] for name in names))
+        if any(not any(name in edge for edge in edges) for name in names):
+            return None
+        modes = len(colorings(graph))
+        if not self.min_modes <= modes <= self.max_modes or modes * graph.chance > MOST_CHANCE:
+            return None
+        return ColoringProblem(graph, _listed((name, colors[name]) for name in graph.hidden), modes)
+
 
 @dataclass(frozen=True, slots=True)
-class ColoringProblem:
+class ColoringProblem(Drawn):
     """A graph with some colours, and one solution."""
 
     graph: Graph
@@ -91,60 +119,6 @@ class ColoringProblem:
         for _ in names:
             labels = {n: _digest(f"{labels[n]}({','.join(sorted(labels[o] for o in near[n]))})") for n in names}
         return " ".join(sorted(labels.values()))
-
-    @property
-    def split(self) -> Split:
-        """`test` for about one problem in eight."""
-        return split_of(self.canonical)
-
-
-def problems(
-    difficulty: ColoringDifficulty, split: Split, seed: int, *, unique: bool = False
-) -> Iterator[ColoringProblem]:
-    """Yield problems of one split, the same ones for the same arguments, until it finds no more.
-
-    Args:
-        difficulty: the sizes of the graphs, and how many right answers they have.
-        split: `train` or `test`; the two share no problem, nor isomorphic ones.
-        seed: fixes the order.
-        unique: never yield a problem twice, nor isomorphic ones (evaluation sets).
-    """
-    rng = random.Random(f"covey-graph-coloring-{split}-{seed}")
-    return drawn(lambda: _draw(difficulty, rng), split, unique=unique, max_misses=_MAX_MISSES)
-
-
-def take(
-    difficulty: ColoringDifficulty, split: Split, seed: int, count: int, *, unique: bool = False
-) -> list[ColoringProblem]:
-    """The first `count` problems of `problems(...)`. Raises a `DataError` when this difficulty does not have that many
-    different problems, or they are too rare to find."""
-    task = (
-        f"graph_coloring with {difficulty.min_vertices} to {difficulty.max_vertices} vertices and "
-        f"{difficulty.min_modes} to {difficulty.max_modes} right answers"
-    )
-    cure = "Ask for fewer, or raise max_vertices."
-    return enough(problems(difficulty, split, seed, unique=unique), count, split, task, cure)
-
-
-def _draw(difficulty: ColoringDifficulty, rng: random.Random) -> ColoringProblem | None:
-    """A random graph around a random colouring, with some of its colours hidden; None if it does not fit."""
-    count = rng.randint(difficulty.min_vertices, difficulty.max_vertices)
-    names = _NAMES[:count]
-    colors = dict(zip(names, (rng.choice(COLORS) for _ in names), strict=True))
-    hidden = set(rng.sample(names, rng.randint(3, count - 1)))
-    density = rng.uniform(0.4, 0.9)
-    edges = tuple(  # those between two given vertices would decide nothing
-        one + other
-        for one, other in combinations(names, 2)
-        if {one, other} & hidden and colors[one] != colors[other] and rng.random() < density
-    )
-    graph = Graph(names, edges, tuple(None if name in hidden else colors[name] for name in names))
-    if any(not any(name in edge for edge in edges) for name in names):
-        return None
-    modes = len(colorings(graph))
-    if not difficulty.min_modes <= modes <= difficulty.max_modes or modes * graph.chance > MOST_CHANCE:
-        return None
-    return ColoringProblem(graph, _listed((name, colors[name]) for name in graph.hidden), modes)
 
 
 def _listed(colors: Iterator[tuple[str, str]]) -> str:

@@ -90,6 +90,5 @@ def choose_split(
         raise DataError(f"{key}={split}: this split of {name} holds no rows.")
     import datasets
 
-    arrow, texts = from_arrow(data.with_format("arrow")[:])
     origin = Origin(f"{name}, split {split}", "row", range(1, len(data) + 1))
-    return Table(datasets.Dataset(arrow), (origin,), json=texts)
+    return Table(datasets.Dataset(from_arrow(data.with_format("arrow")[:])), (origin,))

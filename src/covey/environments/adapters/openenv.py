@@ -207,8 +207,10 @@ def _of_server(tool: ToolSchema, where: str) -> tuple[str, Callable[..., Any]]:
 def _step(address: str, options: OpenEnvSettings, where: str) -> tuple[str, Callable[..., Any]]:
     """One tool with the fields of the server's action."""
     url = re.sub(r"^ws", "http", address).rstrip("/") + "/schema"
+    local = re.match(r"https?://(?:localhost|127\.|\[::1\])", url)  # without a proxy, as the client does it
+    opener = urllib.request.build_opener(*([urllib.request.ProxyHandler({})] if local else []))
     try:
-        with _opener(url).open(url, timeout=options.connect_timeout) as answer:
+        with opener.open(url, timeout=options.connect_timeout) as answer:
             schema = json.load(answer)["action"]
     except Exception as error:
         raise EnvironmentSetupError(
@@ -218,12 +220,6 @@ def _step(address: str, options: OpenEnvSettings, where: str) -> tuple[str, Call
     properties = {name: value for name, value in (schema.get("properties") or {}).items() if name != "metadata"}
     tool = ToolSchema("step", schema.get("description") or "Take an action.", {**schema, "properties": properties})
     return "step", tool_method(tool, lambda session, arguments: session._act(arguments), where)
-
-
-def _opener(url: str) -> urllib.request.OpenerDirector:
-    """Without a proxy on this machine, as the client does it."""
-    local = re.match(r"https?://(?:localhost|127\.|\[::1\])", url)
-    return urllib.request.build_opener(*([urllib.request.ProxyHandler({})] if local else []))
 
 
 def _mapped(name: str, spec: Any, where: str) -> tuple[str, Callable[..., Any]]:

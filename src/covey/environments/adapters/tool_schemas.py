@@ -67,15 +67,12 @@ def tool_method(tool: ToolSchema, call: Callable[[Any, dict[str, Any]], Any], wh
         return call(self, {name: value for name, value in bound.items() if name != "self"})
 
     method.__name__ = method.__qualname__ = tool.name
-    method.__doc__ = "\n".join([_summary(tool), *(["", "Args:", *described] if described else [])])
+    # Without the sections of a docstring, which the parameters have themselves.
+    summary = _line(_SECTION.sub("", f"\n{tool.description}")) or tool.name
+    method.__doc__ = "\n".join([summary, *(["", "Args:", *described] if described else [])])
     method.__annotations__ = {p.name: p.annotation for p in parameters[1:]} | {"return": str}
     method.__signature__ = signature  # type: ignore[attr-defined]
     return method
-
-
-def _summary(tool: ToolSchema) -> str:
-    """The description without the sections of a docstring, which the parameters have themselves."""
-    return _line(_SECTION.sub("", f"\n{tool.description}")) or tool.name
 
 
 def _line(text: Any) -> str:

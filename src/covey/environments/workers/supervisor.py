@@ -60,6 +60,8 @@ class EnvironmentSupervisor(Supervisor[ToolCall | Member, Worker]):
         load_timeout: seconds for making an instance or loading a tool.
     """
 
+    HANDLE = Worker
+
     def __init__(self, start: Start, *, load_timeout: float = LOAD_SECONDS) -> None:
         self._load_timeout = load_timeout
         self._of: dict[Member, Worker] = {}
@@ -307,9 +309,6 @@ class EnvironmentSupervisor(Supervisor[ToolCall | Member, Worker]):
             f"The processes of environments and tools ended {MOST_TRIES} times in a row before they did anything; what "
             "they wrote to the log says why."
         )
-
-    def _handle_of(self, pid: int, channel: socket.socket) -> Worker:
-        return Worker(pid, channel)
 
 
 def _within(seconds: float, key: str, limit: float) -> str:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from covey.environments.chat import ToolChat
 from covey.environments.contract import missing_columns
+from covey.environments.episodes import Limits
 from covey.environments.runner import EnvironmentRunner, environment_rewards, running
 from covey.evaluation.completions.playing import Playing
 from covey.log_once import log_once
@@ -61,15 +62,9 @@ class Players:
         """What plays the episodes; None for plain completions."""
         if self.runner is None or self.chat is None:
             return None
-        most, rewarding = self.environment.max_turns, self.rewarding
-        return Playing(
-            self.runner,
-            self.chat,
-            max_turns=most,
-            max_length=self.max_length,
-            rewarding=rewarding,
-            reports_malformed=self.environment.malformed_calls == "report",
-        )
+        reports = self.environment.malformed_calls == "report"
+        limits = Limits(0, self.environment.max_turns, self.max_length, reports)
+        return Playing(self.runner, self.chat, limits, rewarding=self.rewarding)
 
     @contextmanager
     def for_set(self, name: str, columns: Sequence[str], *, benchmark: bool) -> Iterator[Players]:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from covey.environments.chat import Message, ToolChat
 from covey.environments.contract import has_reward
-from covey.environments.episodes import Episode, begin_episodes, run_episodes
+from covey.environments.episodes import Episode, Limits, begin_episodes, run_episodes
 from covey.environments.proxies import control_of
 from covey.evaluation.completions.played import Played, row_columns
 from covey.rewards.reward import completion_text
@@ -43,8 +43,7 @@ class Playing:
     Args:
         runner: the environments and tools, started.
         chat: renders and parses the conversations, as in training.
-        max_turns: most turns of the model in an episode; None for no limit.
-        max_length: most tokens of the prompt and all that follows; None for no limit.
+        limits: of an episode, but for its tokens, which the sampling limits.
         rewarding: names of all classes of environments with `get_reward`.
         watch: called with the episodes after each turn and after its calls, to show them.
     """
@@ -53,19 +52,15 @@ class Playing:
         self,
         runner: EnvironmentRunner,
         chat: ToolChat,
+        limits: Limits,
         *,
-        max_turns: int | None,
-        max_length: int | None = None,
         rewarding: Sequence[str] = (),
-        reports_malformed: bool = False,
         watch: Callable[[Sequence[Episode]], None] = lambda episodes: None,
     ) -> None:
         self._runner = runner
         self._chat = chat
-        self._max_turns = max_turns
-        self._max_length = max_length
+        self._limits = limits
         self._rewarding = tuple(rewarding)
-        self._reports_malformed = reports_malformed
         self.watch = watch
 
     def sample(
@@ -125,12 +120,9 @@ class Playing:
                 episodes,
                 self._chat,
                 turns,
-                max_turns=self._max_turns,
-                max_completion_length=sampling.max_completion_length,
-                max_length=self._max_length,
+                replace(self._limits, max_completion_length=sampling.max_completion_length),
                 largest=largest,
                 watch=partial(self.watch, episodes),
-                reports_malformed=self._reports_malformed,
             )
 
     def _rewarded(self, episodes: Sequence[Episode], rows: Sequence[Row]) -> list[EpisodeCompletion]:

@@ -54,7 +54,8 @@ def accelerate_config(
     values |= {"num_processes": num_processes, "num_machines": num_machines, "main_process_port": main_process_port}
     if num_machines > 1:
         values |= {"main_process_ip": main_process_ip, "same_network": True, "rdzv_backend": "static"}
-    values["mixed_precision"] = _precision(config, on_gpus)
+    precision = "fp16" if config.training.fp16 else "no" if config.training.bf16 is False else "bf16"
+    values["mixed_precision"] = precision if on_gpus else "no"
     if mesh.splits:
         _lay_out(values, mesh, source, f"model.mesh_shape={show(config.model.mesh_shape)}")
     return values
@@ -113,12 +114,3 @@ def _read(chosen: str) -> dict[str, Any]:
             f"config` writes one; or name one of {', '.join(KINDS)}."
         )
     return dict(values)
-
-
-def _precision(config: Config, on_gpus: bool) -> str:
-    """The training config's precision in accelerate's terms; TRL's default is bfloat16."""
-    if not on_gpus:
-        return "no"
-    if config.training.fp16:
-        return "fp16"
-    return "no" if config.training.bf16 is False else "bf16"

@@ -7,7 +7,7 @@ import gzip
 import json
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,7 +55,10 @@ def pack_completions(record: RunRecord, *, most: int = MOST_COMPLETIONS, most_by
             offset = number % max(1, len(here) - share + 1) if source.kind == TRAINING else 0
             groups += here[offset : offset + share]
     while True:
-        text = _pack(content(record, sources, groups))
+        found = content(record, sources, groups)
+        # ASCII: lone surrogates and line separators become escapes; base64 cannot close a script tag.
+        plain = json.dumps(found, ensure_ascii=True, separators=(",", ":"), allow_nan=False).encode("ascii")
+        text = base64.b64encode(gzip.compress(plain, 7, mtime=0)).decode("ascii")
         if len(text) <= most_bytes or len(groups) <= 1:
             return Packed(text, sum(len(group["completions"]) for group in groups), total)
         keep = max(1, int(len(groups) * 0.93 * most_bytes / len(text)))
@@ -83,9 +86,3 @@ def _groups(source: Source, step: int | None) -> list[tuple[list[int], Shown]]:
     except RunDirectoryError as error:
         logger.warning("Left out of the report: %s", error)
         return []
-
-
-def _pack(found: Mapping[str, Any]) -> str:
-    # ASCII: lone surrogates and line separators become escapes; base64 cannot close a script tag.
-    plain = json.dumps(found, ensure_ascii=True, separators=(",", ":"), allow_nan=False).encode("ascii")
-    return base64.b64encode(gzip.compress(plain, 7, mtime=0)).decode("ascii")

@@ -79,18 +79,14 @@ def extract_code(text: str, language: str, tags: Tags) -> str | None:
 def run_cases(program: str, cases: Cases, settings: CodeSettings) -> list[str]:
     """The outcome of each test: `right`, `wrong`, `failed`, `timed_out`, `out_of_memory` or `too_much_output`."""
     if cases.source:
-        return _run_source(program, cases.source, settings)
+        outcomes, ended = run_tests(program, cases.source, settings.limits, paths=settings.paths)
+        rest = _OF_RUN.get(ended.ended, "failed")
+        return [rest if outcome == "ended" else outcome for outcome in outcomes]
     pairs = cases.pairs[: settings.max_tests]
     made = _program(program, cases.language, settings)
     inputs = [given.encode("utf-8", "replace") for given, _ in pairs]
     found = run(made, inputs, settings.limits, paths=settings.paths)
     return [_judge(one, wanted) for one, (_, wanted) in zip(found, pairs, strict=True)]
-
-
-def _run_source(program: str, source: str, settings: CodeSettings) -> list[str]:
-    outcomes, ended = run_tests(program, source, settings.limits, paths=settings.paths)
-    rest = _OF_RUN.get(ended.ended, "failed")
-    return [rest if outcome == "ended" else outcome for outcome in outcomes]
 
 
 def _program(source: str, language: str, settings: CodeSettings) -> Program:

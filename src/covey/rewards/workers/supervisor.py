@@ -11,7 +11,6 @@ deadline, since it may be about to finish. Once a task has hung, a spare worker 
 from __future__ import annotations
 
 import math
-import socket
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Hashable, Sequence
@@ -39,6 +38,8 @@ class WorkerSupervisor(Supervisor[Task, WorkerHandle]):
         workers: slots (see above).
         finished: called in this thread with each task and its result.
     """
+
+    HANDLE = WorkerHandle
 
     def __init__(self, start: Start, workers: int, finished: Callable[[Task, object], None]) -> None:
         self._slots = workers
@@ -173,10 +174,11 @@ class WorkerSupervisor(Supervisor[Task, WorkerHandle]):
             if self._is_obsolete(self._queue[0]):
                 self._queue.popleft()
                 continue
-            worker = self._free_worker(self._queue[0].name)
-            if worker is None:
+            name, idle = self._queue[0].name, [worker for worker in self._workers if not worker.chunk]
+            free = next((worker for worker in idle if name in worker.loaded), idle[0]) if idle else self._new_worker()
+            if free is None:
                 return
-            self._send(worker)
+            self._send(free)
             active += 1
         if self._queue:
             if self._spare_wanted and all(worker.chunk for worker in self._workers):
@@ -186,12 +188,6 @@ class WorkerSupervisor(Supervisor[Task, WorkerHandle]):
         idle = [worker for worker in self._workers if not worker.chunk]
         for worker in idle[self._slots :]:
             self._end(worker)
-
-    def _free_worker(self, name: str) -> WorkerHandle | None:
-        idle = [worker for worker in self._workers if not worker.chunk]
-        if idle:
-            return next((worker for worker in idle if name in worker.loaded), idle[0])
-        return self._new_worker()
 
     def _new_worker(self) -> WorkerHandle | None:
         """Fork a worker; None if the maximum is reached or the system has no process left."""
@@ -207,9 +203,6 @@ class WorkerSupervisor(Supervisor[Task, WorkerHandle]):
                 "rewards.workers to a smaller number; rewards.workers=0 runs rewards in the process of the trainer, "
                 "without deadlines."
             ) from error
-
-    def _handle_of(self, pid: int, channel: socket.socket) -> WorkerHandle:
-        return WorkerHandle(pid, channel)
 
     def _send(self, worker: WorkerHandle) -> None:
         task = self._queue.popleft()

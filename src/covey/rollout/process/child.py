@@ -28,6 +28,7 @@ from covey.rollout.process import messages
 from covey.rollout.weight_folder import read_folder
 from covey.workers.channel import receive, send_with_bytes
 from covey.workers.leftover_processes import die_with_parent
+from covey.workers.signals import STOPS
 
 _LEVELS = {"": logging.WARNING, "covey": logging.INFO}
 """By logger, from which level on the trainer gets what is logged."""
@@ -38,7 +39,7 @@ def main(arguments: list[str]) -> None:
     die_with_parent()
     if os.getppid() != int(arguments[1]):  # it died before
         return
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in STOPS:
         signal.signal(number, signal.SIG_IGN)
     faulthandler.enable()
     channel = _Channel(socket.socket(fileno=int(arguments[0])))

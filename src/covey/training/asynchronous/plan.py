@@ -47,8 +47,5 @@ def rounds_in(steps: int, *, accumulation: int, generate_every: int, rounds_per_
 
 def seeds_of(run_seed: int, number: int, count: int) -> list[int]:
     """One seed, below 2^63, for each completion of a round: a hash of the run's seed, the round and the place in it."""
-    return [_hash(f"{run_seed} {number} {place}") for place in range(count)]
-
-
-def _hash(text: str) -> int:
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
+    digests = (hashlib.sha256(f"{run_seed} {number} {place}".encode()).digest() for place in range(count))
+    return [int.from_bytes(digest[:8], "big") >> 1 for digest in digests]

@@ -19,7 +19,7 @@ class OwnCodeCallback(TrainerCallback):
     """Reports a file of the user's own parts that is edited: worker processes that start later import the new version.
 
     Args:
-        names: the parts, `Config.own_code`.
+        names: the parts, `covey.config.named_code.own_code`.
         kept_in: the folder with the copies of the start, for the message.
     """
 

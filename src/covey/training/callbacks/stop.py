@@ -11,7 +11,8 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 
 from covey.training.callbacks.early_stopping import EarlyStopping
 from covey.training.display.live_display import Display
-from covey.training.distributed.processes import STOPS, Processes, StopRequest, signal_handler
+from covey.training.distributed.processes import Processes, StopRequest
+from covey.workers.signals import STOPS, signal_handler
 
 
 class StopCallback(TrainerCallback):

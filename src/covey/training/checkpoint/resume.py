@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from covey.config import Config, differences, load
+from covey.config.named_code import own_code
 from covey.errors import ConfigError, RunDirectoryError
 from covey.importing import code_hashes
 from covey.runlog.checkpoint import CHECKPOINT_MARKER, changed_files, has_checksums, is_complete, is_marked
@@ -202,7 +203,7 @@ def _from_named(config: Config, path: Path, run: RunDirectory, verify: bool) -> 
 
 def _edited_code(config: Config, run: RunDirectory) -> list[str]:
     """A note on the user's own parts whose file was edited since the run began or was last resumed."""
-    found = edited(run.code_hashes(), code_hashes(config.own_code))
+    found = edited(run.code_hashes(), code_hashes(own_code(config)))
     if not found:
         return []
     return [

@@ -12,7 +12,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, NamedTuple
 
 from rich.console import Console, ConsoleOptions, RenderResult
@@ -113,9 +112,7 @@ class Display:
             self._print(self._title)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.finish()
 
     @property
@@ -157,7 +154,8 @@ class Display:
     def _print_pending(self) -> None:
         step, metrics = self._pending
         evaluated = any(map(names.evaluated_set, metrics))
-        if metrics and (evaluated or self._is_due(step)):
+        due = self._max_steps <= DETAILED_STEPS or step % LINE_EVERY == 0 or step >= self._max_steps
+        if metrics and (evaluated or due):
             self._print(self._line(step, metrics))
             if evaluated and self._samples:
                 self._print("  " + fit(sample_line(self._samples[0]), 110))
@@ -203,9 +201,6 @@ class Display:
                 self._latest[name] = value
                 self._history.setdefault(name, []).append((step, value))
 
-    def _is_due(self, step: int) -> bool:
-        return self._max_steps <= DETAILED_STEPS or step % LINE_EVERY == 0 or step >= self._max_steps
-
     def _line(self, step: int, metrics: Mapping[str, Any]) -> str:
         """One plain line of this update."""
         parts = [f"step {step}/{self._max_steps}"]
@@ -250,7 +245,7 @@ class Display:
             left=left,
             figures=self._figures(),
             samples=self._samples,
-            samples_heading=self._samples_heading(),
+            samples_heading="completions on held-out problems" if self.shows_held_out else "completions",
             status=self._status,
             hint=self.hint,
         )
@@ -267,9 +262,6 @@ class Display:
         ]
         speed = self._latest.get(names.COMPLETIONS_PER_SECOND)
         return [*found, Figure("completions/s", _speed(speed) if speed else "…")]
-
-    def _samples_heading(self) -> str:
-        return "completions on held-out problems" if self.shows_held_out else "completions"
 
     def _print(self, text: str, style: str = "") -> None:
         self._console.print(Text(encodable(text, self._console.encoding), style=style), soft_wrap=True)

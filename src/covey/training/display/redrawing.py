@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextvars
 import threading
-from types import TracebackType
 from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
@@ -67,9 +66,7 @@ class _Status:
         self.update(self._text)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.update("")
 
     def update(self, text: RenderableType) -> None:

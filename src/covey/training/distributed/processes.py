@@ -13,7 +13,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -29,8 +29,6 @@ T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 _FAILED = "covey/failed/{run}"
-STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-"""The signals that ask a run for a clean stop; SIGHUP comes from a terminal that was closed."""
 _runs = count(1)
 """Runs started by this program: what one run leaves in the store must not end the next."""
 _POLL_EVERY = 1.0
@@ -245,22 +243,6 @@ def silent_console() -> Any:
     from rich.console import Console
 
     return Console(file=StringIO(), quiet=True)
-
-
-@contextmanager
-def signal_handler(numbers: Iterable[int], handler: Any) -> Iterator[None]:
-    """Context manager: these signals have another handler; in another thread than the main one, nothing changes. A
-    SIGHUP that is ignored (`nohup`) stays so."""
-    if threading.current_thread() is not threading.main_thread():  # where Python sets no handlers
-        yield
-        return
-    ignored = {signal.SIGHUP} if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN else set()
-    before = {number: signal.signal(number, handler) for number in numbers if number not in ignored}
-    try:
-        yield
-    finally:
-        for number, own in before.items():
-            signal.signal(number, own)
 
 
 class StopRequest:

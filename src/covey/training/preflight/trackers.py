@@ -11,6 +11,7 @@ import logging
 import math
 import netrc
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -183,10 +184,10 @@ def _check_offline(config: Config, names: list[str]) -> None:
 
 def log_to_trackers(trainer: Trainer, row: Mapping[str, Any]) -> None:
     """Log metrics that are not in the trainer's own log to the trackers, under the names they use for the log:
-    `eval/accuracy`, and `train/` before all others."""
-    named = {_for_tracker(name): value for name, value in row.items() if value is not None}
+    `eval/accuracy`, which they make of `eval_accuracy`, and `train/` before all others."""
+    logs = {re.sub("^eval/", "eval_", name): value for name, value in row.items() if value is not None}
     for callback in _callbacks(trainer):
-        callback.on_log(trainer.args, trainer.state, trainer.control, model=trainer.model, logs=dict(named))
+        callback.on_log(trainer.args, trainer.state, trainer.control, model=trainer.model, logs=dict(logs))
 
 
 def log_benchmarks(trainer: Trainer, evaluations: Iterable[StoredEvaluation]) -> None:
@@ -213,11 +214,6 @@ def _callbacks(trainer: Trainer) -> list[TrainerCallback]:
 
     kinds = tuple(set(INTEGRATION_TO_CALLBACK.values()))
     return [callback for callback in trainer.callback_handler.callbacks if isinstance(callback, kinds)]
-
-
-def _for_tracker(name: str) -> str:
-    """Trackers put `train/` before every name, except that a leading `eval_` becomes `eval/`."""
-    return "eval_" + name.removeprefix("eval/") if name.startswith("eval/") else name
 
 
 @contextmanager

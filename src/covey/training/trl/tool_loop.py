@@ -14,7 +14,7 @@ from trl.extras.profiling import profiling_context
 
 from covey.environments.calls import together
 from covey.environments.chat import ToolChat
-from covey.environments.episodes import Episode, as_conversation, begin_resets, run_episodes
+from covey.environments.episodes import Episode, Limits, as_conversation, begin_resets, run_episodes
 from covey.environments.proxies import control_of
 from covey.errors import DataError
 from covey.model.prompts import prompt_ids
@@ -26,14 +26,13 @@ from covey.training.scoring.sampled import joined
 class TrainerEpisodes:
     """The episodes of a trainer's newest batch."""
 
-    def __init__(self, trainer: Any) -> None:
+    def __init__(self, trainer: Any, *, reports_malformed: bool) -> None:
         self._trainer = trainer
+        self._reports_malformed = reports_malformed
         self.newest: list[Episode] = []
         """Those of the batch that was generated last; empty without tools and environments."""
         self.turn_limits: list[int] | None = None
         """How many tokens each row of the next turn may add; None for `max_completion_length`."""
-        self.reports_malformed = False
-        """See `run_episodes`."""
         self._supports: list[list[torch.Tensor]] = []
         """Of each of the newest episodes, the supports of its turns, `[T, C]`."""
 
@@ -124,17 +123,15 @@ class TrainerEpisodes:
             episode.add_turn(completion_ids[index], sampled, completions[index][0])
             self.newest.append(episode)
         tokenizer, kwargs = trainer._tokenizer, trainer.chat_template_kwargs
+        most_turns = trainer.max_tool_calling_iterations + 1
         with profiling_context(trainer, "environment"):  # what of it is not generation
             run_episodes(
                 self.newest,
                 ToolChat(tokenizer, trainer.chat_template, kwargs, stop_token_ids=trainer.eos_token_ids),
                 self._generate,
-                max_turns=trainer.max_tool_calling_iterations + 1,
-                max_completion_length=trainer.max_completion_length,
-                max_length=self._max_length(),
+                Limits(trainer.max_completion_length, most_turns, self._max_length(), self._reports_malformed),
                 run_async=self._run_async,
                 largest=self._largest,
-                reports_malformed=self.reports_malformed,
             )
         supports = [joined(turns, one.mask) for turns, one in zip(self._supports, self.newest, strict=True)]
         trainer.sampling.newest = replace(trainer.sampling.newest, supports=supports)

@@ -95,6 +95,7 @@ class GRPOTrainer(TRLGRPOTrainer):
         support: str = "kept",
         support_top_k: int = 64,
         sampler_gap: bool = False,
+        malformed_calls: str = "end",
         **kwargs: Any,
     ) -> None:
         """TRL's arguments, and Covey's; by default, training is TRL's.
@@ -117,6 +118,7 @@ class GRPOTrainer(TRLGRPOTrainer):
                 some off. `full` is TRL's way, for which a `repetition_penalty` does not count either.
             support_top_k: see `rollout.support_top_k`.
             sampler_gap: see `logging.sampler_gap`.
+            malformed_calls: see `environment.malformed_calls`.
             kwargs: TRL's arguments by keyword.
 
         Raises:
@@ -145,7 +147,7 @@ class GRPOTrainer(TRLGRPOTrainer):
         self.sampling = SampledScoring(self, support=support, support_top_k=support_top_k, measures=sampler_gap)
         self.engine = engine_for(self, engine)
         self.sampling.check()
-        self._episodes = TrainerEpisodes(self)
+        self._episodes = TrainerEpisodes(self, reports_malformed=malformed_calls == "report")
         self._scoring = SharedScoring(on=self._speed.shared_scoring)
         self._batching = batching_for(self._speed, self.args, router_loss=self.aux_loss_enabled)
         self._resampler = make_resampler(self, resample_groups) if resample_groups else None
@@ -264,12 +266,8 @@ class GRPOTrainer(TRLGRPOTrainer):
         self, prompts: Any, prompt_ids: Any, completion_ids: Any, completions: Any, logprobs: Any, *images: Any
     ) -> tuple[Any, ...]:
         if self._is_vlm:
-            log_once(
-                logger,
-                "The tools of a model that reads images are called by TRL, row after row.",
-                key="tools",
-                shown=False,
-            )
+            text = "The tools of a model that reads images are called by TRL, row after row."
+            log_once(logger, text, key="tools", shown=False)
             return tuple(super()._tool_call_loop(prompts, prompt_ids, completion_ids, completions, logprobs, *images))
         return self._episodes.run(prompts, prompt_ids, completion_ids, completions, logprobs)
 
