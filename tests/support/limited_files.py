@@ -1,4 +1,4 @@
-"""Calls in a child process whose files may not grow beyond a size: in pytest's own, the limit would hold for its files."""
+"""Calls in a child process whose files may not grow beyond a size; in pytest's own, that would hold for its files."""
 
 from __future__ import annotations
 
