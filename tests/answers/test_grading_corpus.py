@@ -9,7 +9,6 @@ reason; a disagreement that is not listed there fails. What agrees is told at th
 
 from __future__ import annotations
 
-import importlib.util
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -41,6 +40,7 @@ from covey.answers.maths.arithmetic import NoValueError
 from covey.answers.maths.evaluation import evaluate
 from covey.answers.maths.expression import parse
 from covey.rewards import get_reward
+from load_scripts import load_script
 
 HERE = Path(__file__).parent
 OWN, PAIRS, TEXTS = (read_cases(HERE / f"{name}.jsonl") for name in ("cases", "pairs", "texts"))
@@ -137,14 +137,9 @@ def test_statements_are_read_in_the_configured_tags() -> None:
 
 
 @pytest.fixture(scope="module")
-def script(root: Path) -> ModuleType:
-    """scripts/grading_report.py, which has the corpora and the reasons."""
-    spec = importlib.util.spec_from_file_location("grading_report", root / "scripts" / "grading_report.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def script() -> ModuleType:
+    """It has the corpora and the reasons."""
+    return load_script("scripts/grading_report.py")
 
 
 def test_labelled_cases_of_public_graders(script: ModuleType, shared_data: Path, agreement: Agreement) -> None:

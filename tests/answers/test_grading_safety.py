@@ -6,7 +6,6 @@ benchmarks: grading_hacks.py (all datasets) and grading_fuzz.py (20,000 expressi
 
 from __future__ import annotations
 
-import importlib.util
 import random
 from pathlib import Path
 from types import ModuleType
@@ -16,6 +15,7 @@ import pytest
 from covey.answers import Outcome, answers_agree, grade_math
 from covey.answers.maths.expression import parse
 from covey.rewards import get_reward
+from load_scripts import load_script
 
 GOLDS = (
     "72", "0", "1", "-3", "9975", "1,200", "0.5", r"\frac{7}{12}", r"2\sqrt{3}", r"\pi", "x^2+1", "(1, 2)", "1, 2, 3",
@@ -25,19 +25,9 @@ GOLDS = (
 )  # fmt: skip
 
 
-def module(root: Path, name: str) -> ModuleType:
-    """A benchmark, as a module."""
-    spec = importlib.util.spec_from_file_location(name, root / "benchmarks" / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    found = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(found)
-    return found
-
-
 @pytest.fixture(scope="module")
-def hacks(root: Path) -> ModuleType:
-    return module(root, "grading_hacks")
+def hacks() -> ModuleType:
+    return load_script("benchmarks/grading_hacks.py")
 
 
 @pytest.mark.slow
@@ -61,9 +51,9 @@ def test_no_hack_is_right_on_gold_answers_of_data_sets(hacks: ModuleType, shared
     assert hacks.hits(random.Random(2).sample(hacks.fixed(), 100), golds)[1] == []
 
 
-def test_random_expressions_are_graded(root: Path) -> None:
+def test_random_expressions_are_graded() -> None:
     """Whatever is in a box, the reward is a number, and right only where the text has the value or the words."""
-    fuzz = module(root, "grading_fuzz")
+    fuzz = load_script("benchmarks/grading_fuzz.py")
     rng, reward = random.Random(5), get_reward("accuracy")
     for _ in range(500):
         text, gold = fuzz.candidate(rng), rng.choice(fuzz.GOLDS)

@@ -102,11 +102,6 @@ QUARTERS = [0, *(pytest.param(part, marks=pytest.mark.slow) for part in (1, 2, 3
 NAMES = [*known_keys(), *GROUPS, *(name for name in table() if name not in known_keys())]
 
 
-@pytest.fixture(autouse=True)
-def _one_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("WORLD_SIZE", raising=False)
-
-
 def check_paragraph(error: BaseException, tried: object, *names: str) -> None:
     """The message is one printable line of limited length that names the key (or its alias)."""
     text = str(error)

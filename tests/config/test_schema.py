@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import subprocess
 import sys
@@ -16,6 +15,7 @@ from covey.config.groups import dataset as covey_dataset
 from covey.config.groups.snapshot import PATH, fields
 from covey.config.groups.training import OWNED_ELSEWHERE
 from covey.errors import ConfigError
+from load_scripts import load_script
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "training_fields.py"
 
@@ -52,11 +52,7 @@ def test_loading_imports_nothing_heavy():
 
 def test_the_snapshot_is_the_installed_trl():
     """Names, types, defaults and choices."""
-    spec = importlib.util.spec_from_file_location("training_fields", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    script = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(script)
+    script = load_script("scripts/training_fields.py")
     installed = json.loads(json.dumps(script.snapshot()["fields"]))
     written = json.loads(PATH.read_text(encoding="utf-8"))["fields"]
     assert written == installed, f"run `python {SCRIPT.name}` in scripts/ after changing the version of TRL"

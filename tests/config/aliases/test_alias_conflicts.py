@@ -17,12 +17,6 @@ from covey.errors import ConfigError
 ROOT = Path(__file__).parents[3]
 
 
-@pytest.fixture(autouse=True)
-def _one_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.delenv("WORLD_SIZE", raising=False)
-    monkeypatch.chdir(tmp_path)
-
-
 def test_keys_without_effect_are_noted_once_and_change_nothing():
     recipe = "vf_coef: 0.25\ngamma: 0.99\nclip_range: 0.1\ninfo_seed_enabled: false\nhydra: {run: {dir: x}}\nseed: 3\n"
     composed = from_yaml(recipe, "foreign.yaml", "preset=none")

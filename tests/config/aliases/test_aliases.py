@@ -22,12 +22,6 @@ from covey.errors import ConfigError
 ROOT = Path(__file__).parents[3]
 
 
-@pytest.fixture(autouse=True)
-def _one_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.delenv("WORLD_SIZE", raising=False)
-    monkeypatch.chdir(tmp_path)
-
-
 def as_words(value: Any) -> list[str]:
     """A value as people type it after a flag."""
     if isinstance(value, list) and not any(isinstance(item, list | dict) for item in value):

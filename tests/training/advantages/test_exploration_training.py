@@ -33,6 +33,7 @@ from scripted import (
     scripted_reward,
     scripted_trainer,
 )
+from second_pass import logps_of
 
 
 def trained(
@@ -60,12 +61,6 @@ FORMULAS: dict[str, Any] = {
     "unlikely": lambda g: formulas.unlikely(g["rewards"], g["logps"], 0.25),
 }
 LOSSES = {"dr_grpo": ("dr_grpo",), "xdr": ("dr_grpo", "grpo")}
-
-
-def logps_of(model: torch.nn.Module, prompt: list[int], completion: list[int]) -> torch.Tensor:
-    """Log-probabilities of the completion's tokens: one row, no padding, the plain forward pass."""
-    logits = model(torch.tensor([prompt + completion])).logits[0, len(prompt) - 1 : -1]
-    return torch.log_softmax(logits.float(), dim=-1)[torch.arange(len(completion)), completion]
 
 
 def expected_gradient(trainer: ScriptedTrainer, source: str, name: str, loss_type: str, masked: bool) -> Any:

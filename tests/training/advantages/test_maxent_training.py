@@ -34,15 +34,10 @@ from scripted import (
     scripted_trainer,
 )
 from scripted_processes import BETA, CASES, FITS, TAU, more_for
+from second_pass import logps_of
 from trainers import build_trainer
 
 FORMS = {"luspo": "sum", "dr_grpo": "sum", "dapo": "sum", "grpo": "mean"}
-
-
-def logps_of(model: torch.nn.Module, prompt: list[int], completion: list[int]) -> torch.Tensor:
-    """Log-probabilities of the completion's tokens: one row, no padding, the plain forward pass."""
-    logits = model(torch.tensor([prompt + completion])).logits[0, len(prompt) - 1 : -1]
-    return torch.log_softmax(logits.float(), dim=-1)[torch.arange(len(completion)), completion]
 
 
 def expected_gradient(trainer: ScriptedTrainer, source: str, fit: str, form: str, truncated_leave: bool) -> Any:
