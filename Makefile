@@ -1,6 +1,6 @@
 # The commands of this repository; `make` alone lists them. All but `clean`, `help` and `image` make the environment first.
 .DEFAULT_GOAL := help
-.PHONY: help setup test test-slow test-adapters test-vllm check train bench docs wheel image tensorboard clean
+.PHONY: help setup test test-slow test-adapters test-vllm golden same check train bench docs meters wheel image tensorboard clean
 
 ENV := $(if $(filter conda,$(COVEY_ENV)),.conda,.venv)
 PYTHON_IN := $(ENV)/bin/python
@@ -30,6 +30,12 @@ test-adapters: setup ## test with reasoning-gym and OpenEnv, in .venv-adapters (
 	@bash scripts/setup_adapters.sh
 	.venv-adapters/bin/python -m pytest -m adapter -W default $(ARGS)
 
+golden: setup ## record what Covey does in tests/golden/, and print what changed; ARGS="-k NAME" for one file
+	COVEY_GOLDEN=write OMP_NUM_THREADS=1 $(PYTHON_IN) -m pytest -q tests/golden $(ARGS)
+
+same: setup ## train as another commit does, and compare bit for bit: REF=HEAD, or any other; some minutes
+	$(PYTHON_IN) scripts/same.py $(or $(REF),HEAD) $(ARGS)
+
 check: setup ## lint, format and types, as continuous integration does
 	$(PYTHON_IN) -m ruff check .
 	$(PYTHON_IN) -m ruff format --check .
@@ -44,6 +50,9 @@ bench: setup ## compare a training step with stock TRL's: an hour or two; ARGS="
 docs: ## build the documentation into docs/_build
 	@bash scripts/setup.sh docs
 	$(PYTHON_IN) -m sphinx -W --keep-going -q -b html docs docs/_build/html
+
+meters: setup ## print what a change adds to: lines, files of a step and of a key, start-up; lower the ceilings
+	OMP_NUM_THREADS=1 $(PYTHON_IN) scripts/meters.py $(ARGS)
 
 wheel: ## build the wheel into dist/, and train with it in an empty environment
 	@bash scripts/try_wheel.sh

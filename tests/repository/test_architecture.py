@@ -1,19 +1,14 @@
 """The architecture rules, checked by reading the sources: what may import what, where. See `support/architecture.py`.
 
 Pinned here: imports between packages point to lower layers; no import cycle between modules; which packages never see
-torch; who may import vLLM and TRL and name TRL's private methods; how many modules a folder and how many lines a file
-may have; no file called utils; no test imports another test, and tests mirror the source. The checker itself is tested
-on planted trees, so that it cannot pass by seeing nothing. The drawn map is that of the
-sources. And, in fresh processes, light commands stay light.
+torch; who may import vLLM and TRL and name TRL's private methods; how many lines a file may have; no file called utils;
+no test imports another test, and tests mirror the source. The checker itself is tested on planted trees, so that it
+cannot pass by seeing nothing. The drawn map is that of the sources.
 """
 
 from __future__ import annotations
 
-import json
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -75,13 +70,11 @@ def plant(folder: Path, files: dict[str, str]) -> Path:
             "def f():\n    from vllm.v1 import engine",
             "only rollout/vllm/ and training/trl/ may",
         ),
-        ("objective/a.py", "from covey.config import Config", "never sees config/"),
-        ("objective/a.py", "from covey.config.compose.build import build", "never sees config/"),
         ("training/loss.py", "def f(t):\n    return t._compute_loss", "_compute_loss is TRL's private method"),
         ("training/trainer.py", "class T:\n    def _generate(self): ...", "only training/trl/ may name it"),
         ("rollout/a.py", "getattr(t, '_tool_call_loop')", "_tool_call_loop is TRL's private method"),
         ("model/utils.py", "", "not 'utils'"),
-        ("cli/long.py", "pass\n" * 401, "401 lines; at most 400"),
+        ("cli/long.py", "pass\n" * 601, "601 lines; at most 600"),
     ],
 )
 def test_a_planted_breach_is_caught(tmp_path: Path, file: str, source: str, expected: str) -> None:
@@ -149,14 +142,6 @@ def test_a_name_counts_as_an_import_of_the_module_that_it_comes_from(tmp_path: P
     assert found == {"covey.data", "covey.data.files.one", "covey.data.rows"}
 
 
-def test_a_crowded_folder_is_caught(tmp_path: Path) -> None:
-    many = [f"{name}.py" for name in ("__init__", *"abcdefghijklmnopq")]
-    plant(tmp_path, {f"{folder}/{name}": "" for folder in ("data", "cli/commands") for name in many})
-    assert violations(tmp_path) == ["data/: 17 modules; at most 16, so make packages with one purpose each"]
-    (tmp_path / "data" / "q.py").unlink()
-    assert violations(tmp_path) == []
-
-
 @pytest.mark.parametrize(
     "files",
     [
@@ -219,35 +204,3 @@ def test_the_map_shows_what_is_there(tmp_path: Path, draw: Callable[[Path], str]
         *("All knowledge of TRL", "trl · imports trl", "", "trl/client · imports trl"),
         *("0", "errors", "The exception tree"),
     ]
-
-
-def test_light_commands_stay_light(root: Path, tmp_path: Path) -> None:
-    """One process for all of them: the first that loads too much is named."""
-    script = """
-import json, sys
-import covey
-def heavy():
-    return sorted({"torch", "transformers", "trl", "datasets"} & set(sys.modules))
-found = {"import covey": heavy()}
-from covey.cli.main import main
-for argv in (["--help"], ["--version"], ["config"], ["runs", "."], ["view", "--help"]):
-    try:
-        code = main(argv)
-    except SystemExit as end:
-        code = end.code
-    assert not code, (argv, code)
-    found[argv[0]] = heavy()
-print(json.dumps(found), file=sys.stderr)
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", script],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(root / "src")},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stderr.splitlines()[-1]) == {
-        name: [] for name in ("import covey", "--help", "--version", "config", "runs", "view")
-    }

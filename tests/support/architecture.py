@@ -68,9 +68,6 @@ TRL_FOLDER = "training/trl"
 ONLY_IN = {"trl": (TRL_FOLDER,), "vllm": ("rollout/vllm", TRL_FOLDER)}
 ALSO = {"environments/templates.py": "trl"}
 """The one other module: evaluation renders and parses conversations with tools as training does."""
-NEVER_SEES = {"objective": {"config"}}
-SETTINGS = ("config.groups.", "config.values")
-"""The exception: how settings are declared and checked, which the schema and an object's own class share."""
 TRL_PRIVATE = {
     "_calculate_rewards",
     "_compute_loss",
@@ -81,15 +78,15 @@ TRL_PRIVATE = {
     "_prepare_inputs",
     "_tool_call_loop",
 }
-MAX_LINES = 400
-MAX_MODULES = 16
-MANY_MODULES = {"cli/commands"}
-"""One file per command, however many commands there are."""
+MAX_LINES = 600
+LONGER: dict[str, int] = {}
+"""Files that may be longer, and how long they are: fewer each time."""
 
 NOT_MIRRORED = {
     "support": "helpers of the tests",
     "browser": "a walk through `covey view` while a run trains",
     "foreign": "recipes of other projects, as data",
+    "golden": "behaviour of the whole package, as recorded",
     "real_vllm": "needs an environment of its own",
     "claimed_gpu": "whole steps on a device that must be claimed before torch is imported",
     "repository": "what lies outside src/: scripts, documentation, packaging",
@@ -285,15 +282,16 @@ def violations(package: Path) -> list[str]:
         found += _bad_imports(tree, module, own)
         if path.stem in {"utils", "util"}:
             found.append(f"{relative}: name a file after what it holds, not '{path.stem}'")
-        if (lines := len(path.read_text(encoding="utf-8").splitlines())) > MAX_LINES:
-            found.append(f"{relative}: {lines} lines; at most {MAX_LINES}, so split it by what it does")
+        most = LONGER.get(relative.as_posix(), MAX_LINES)
+        if (lines := len(path.read_text(encoding="utf-8").splitlines())) > most:
+            found.append(f"{relative}: {lines} lines; at most {most}: is it one subject?")
         if not relative.is_relative_to(TRL_FOLDER):
             found += [
                 f"{relative}:{line}: {name} is TRL's private method; only {TRL_FOLDER}/ may name it"
                 for name, line in _names(path)
                 if name in TRL_PRIVATE
             ]
-    return [*found, *_crowded(package), *(tree.cycles() or tree.cycles(depth=2))]
+    return [*found, *(tree.cycles() or tree.cycles(depth=2))]
 
 
 def _bad_imports(tree: Tree, module: str, own: str) -> Iterator[str]:
@@ -309,8 +307,6 @@ def _bad_imports(tree: Tree, module: str, own: str) -> Iterator[str]:
                 breach = f"{where}, which has no layer"
             elif target != own and LAYERS[target] >= LAYERS[own]:
                 breach = f"{where}, on layer {LAYERS[target]}, from layer {LAYERS[own]}: imports point down only"
-            elif target in NEVER_SEES.get(own, set()) and not rest.startswith(SETTINGS):
-                breach = f"{where}: {own}/ never sees {target}/; hand it plain values"
             else:
                 continue
         elif first in TORCH_FAMILY and own in WITHOUT_TORCH:
@@ -326,14 +322,6 @@ def _bad_imports(tree: Tree, module: str, own: str) -> Iterator[str]:
         if breach not in reported:
             reported.add(breach)
             yield breach
-
-
-def _crowded(package: Path) -> Iterator[str]:
-    for folder in sorted({path.parent for path in package.rglob("*.py")} - {package}):
-        relative = folder.relative_to(package).as_posix()
-        modules = [path for path in folder.glob("*.py") if path.stem != "__init__"]
-        if len(modules) > MAX_MODULES and relative not in MANY_MODULES:
-            yield f"{relative}/: {len(modules)} modules; at most {MAX_MODULES}, so make packages with one purpose each"
 
 
 def _names(path: Path) -> Iterator[tuple[str, int]]:
