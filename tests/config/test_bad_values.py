@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import datetime
 import random
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
+from completed import completed
 from covey.cli.config_arguments import check_names
 from covey.cli.main import main
 from covey.config import build, compose, known_keys, load
@@ -305,11 +305,9 @@ def test_ordinary_aliases_are_read(tmp_path: Path) -> None:
 def test_a_bad_value_ends_the_command_before_torch_is_loaded_or_anything_is_written(root: Path, tmp_path: Path) -> None:
     """A fake torch module ends the process with another exit code."""
     (tmp_path / "torch.py").write_text("import os\nos._exit(99)\n")
-    done = subprocess.run(
+    done = completed(
         [sys.executable, "-m", "covey.cli.main", "train", "training.optim_args=abc", f"output_dir={tmp_path / 'out'}"],
         env={"PYTHONPATH": f"{tmp_path}:{root / 'src'}", "PATH": "/usr/bin:/bin"},
-        capture_output=True,
-        text=True,
         timeout=120,
     )
     assert done.returncode == 2

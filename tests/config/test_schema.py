@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from completed import completed
 from covey.answers import EXTRACTORS
 from covey.config import Config, build, document, known_keys
 from covey.config.groups import dataset as covey_dataset
@@ -46,7 +46,7 @@ def test_loading_imports_nothing_heavy():
         "import json, sys; from covey.config import load, to_yaml; to_yaml(load(['model=qwen3_0.6b']));"
         "print(json.dumps([m for m in ('torch', 'transformers', 'trl', 'datasets', 'accelerate') if m in sys.modules]))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = completed([sys.executable, "-c", code], check=True)
     assert json.loads(done.stdout) == []
 
 

@@ -4,12 +4,12 @@ aliases of one key must agree."""
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from completed import completed
 from compose_config import from_words, from_yaml
 from covey.config import load
 from covey.errors import ConfigError
@@ -108,5 +108,5 @@ def test_resolving_aliases_imports_nothing_heavy():
         "compose(split(['--maxent_tau', '0.1', 'optimizer.beta1=0.9']).overrides);"
         "print(json.dumps([m for m in ('torch', 'transformers', 'trl', 'datasets', 'accelerate') if m in sys.modules]))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    done = completed([sys.executable, "-c", code], check=True, cwd=ROOT)
     assert json.loads(done.stdout) == []
