@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 import batches
-from scripted import ONE_STEP, TOTAL, ScriptedTrainer
+from scripted import ONE_STEP, TOTAL, ScriptedTrainer, keep
 from trainers import build_trainer, question
 
 GROUP = ONE_STEP["num_generations"]
@@ -101,7 +101,5 @@ if __name__ == "__main__":
         model, folder, range(7), 4, silent={0, 2, 3}, more=PLAIN, per_device_train_batch_size=TOTAL // 2
     )
     trainer.train()
-    if trainer.accelerator.is_main_process:
-        row = {key: value for key, value in trainer.state.log_history[0].items() if isinstance(value, float)}
-        torch.save({"gradient": trainer.gradient, "row": row}, folder / "two.pt")
+    keep(trainer, folder / "two.pt")
     torch.distributed.destroy_process_group()

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.distributed.tensor import DTensor
 from transformers import TrainerCallback
 
 from covey import GRPOTrainer
@@ -114,6 +115,14 @@ def scripted_trainer(model: str, folder: Path, **settings: Any) -> Any:
             if parameter.requires_grad:
                 parameter.add_(0.1 * torch.randn(parameter.shape, generator=generator))
     return trainer
+
+
+def keep(trainer: Any, file: Path, **more: Any) -> None:
+    """Write what the main process of several knows after a step: the whole gradient, what was logged, and more."""
+    gradient = {name: one.full_tensor() if isinstance(one, DTensor) else one for name, one in trainer.gradient.items()}
+    if trainer.accelerator.is_main_process:
+        row = {key: value for key, value in trainer.state.log_history[0].items() if isinstance(value, float)}
+        torch.save({"gradient": gradient, "row": row, **more}, file)
 
 
 def assert_same_gradient(found: Mapping[str, torch.Tensor], expected: Mapping[str, torch.Tensor]) -> None:
