@@ -19,13 +19,9 @@ os.environ["TOKENIZERS_PARALLELISM"] = "false"
 ROOT = Path(__file__).resolve().parents[1]
 
 
-@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """All but the first cases of a long test are slow. What needs a library that is not installed is skipped."""
+    """Skip what needs another library of environments where that is not installed."""
     for item in items:
-        for marker in item.iter_markers("fast_cases"):
-            if max(item.callspec.indices.values()) >= marker.args[0]:  # type: ignore[attr-defined]
-                item.add_marker(pytest.mark.slow)
         for marker in item.iter_markers("adapter"):
             if find_spec(marker.args[0]) is None:
                 why = f"{marker.args[0]} is not installed here: `make test-adapters` runs this in .venv-adapters"

@@ -93,7 +93,6 @@ def expected_gradient(trainer: ScriptedTrainer, source: str, name: str, loss_typ
     return {key: p.grad for key, p in policy.named_parameters() if p.grad is not None}
 
 
-@pytest.mark.fast_cases(4)
 @pytest.mark.parametrize("name", FORMULAS)
 def test_the_gradient_under_every_loss_that_carries_it(tiny_model: str, tmp_path: Path, name: str) -> None:
     for loss_type in LOSSES.get(name, LINEAR_LOSSES):

@@ -100,7 +100,6 @@ def equal_when_odd(prompts: list[Any], completions: list[Any], log_extra: Callab
 RESAMPLED: dict[str, Any] = {"reward": equal_when_odd, "more": {"resample_groups": 3}}
 
 
-@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize(
     ("settings", "stops"),
     [(ACCUMULATED, (1, 3)), (REUSED, (1, 2, 5))],

@@ -93,7 +93,6 @@ def test_a_run_with_own_rewards_on_prompts_without_answers(train: Train, capsys:
     ]
 
 
-@pytest.mark.slow
 def test_it_resumes_to_the_same_run(train: Train) -> None:
     straight = train("straight")
     train("stopped", "stop_after_steps=3")
@@ -104,7 +103,6 @@ def test_it_resumes_to_the_same_run(train: Train) -> None:
     assert (stopped / "best_model").readlink() == (straight / "best_model").readlink()
 
 
-@pytest.mark.slow
 def test_early_stopping_follows_the_reward(train: Train) -> None:
     run = train("run", "callbacks=[early_stopping]", "evaluation.early_stopping_patience=2")
     assert [step for step, *_ in evaluations(run)] == [0, 1, 2]  # neither beats the first one
@@ -115,7 +113,6 @@ def test_early_stopping_follows_the_reward(train: Train) -> None:
     assert [step for step, *_ in evaluations(later)] == [1, 2, 3, 4]  # 3 beats 1 by 2; 2 and 3 do not beat 3
 
 
-@pytest.mark.slow
 def test_best_by_another_metric(train: Train, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """With a grader there is an accuracy, here always 1; `best_by` decides by the reward all the same."""
     listener = tmp_path / "listener.py"

@@ -45,7 +45,6 @@ def test_the_rows_train_as_with_the_multiplied_rate_and_the_others_as_without(ma
     assert not torch.allclose(found[FIRST:], plain[FIRST:], atol=1e-4)
 
 
-@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("more", [[], ["model.lora.rank=4"]])
 def test_a_run_moves_the_copies_further(tmp_path: Path, more: list[str]) -> None:
     common = ["training.max_steps=2", "training.save_strategy=no", "evaluation.every_steps=0", "dataset.test_size=0"]

@@ -68,7 +68,6 @@ def test_the_best_is_kept_linked_and_reported(train: Train, capsys: pytest.Captu
         find_target(str(run / "checkpoint-3"))
 
 
-@pytest.mark.slow
 def test_a_resumed_run_remembers_it(train: Train) -> None:
     straight, stopped = train("straight"), train("stopped", "stop_after_steps=3")
     assert (stopped / "best_model").readlink() == Path("checkpoint-2")

@@ -32,7 +32,6 @@ from stopped_runs import (
 from trainers import variety
 
 
-@pytest.mark.fast_cases(3)
 @pytest.mark.parametrize(
     ("settings", "stops"),
     [

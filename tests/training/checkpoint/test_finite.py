@@ -199,7 +199,6 @@ def poison(folder: Path) -> None:
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
 
 
-@pytest.mark.slow
 def test_the_command_reports_it_and_resumes_from_the_good_checkpoint(
     tiny_model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -283,7 +283,6 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Disk]:
     return Disk(monkeypatch)
 
 
-@pytest.mark.fast_cases(2)
 @pytest.mark.parametrize("block", range(BLOCKS))
 def test_random_histories_of_a_run(block: int, tmp_path: Path, disk: Disk) -> None:
     straight = RunDirectory(tmp_path / "straight")

@@ -175,7 +175,6 @@ def test_a_reset_that_fails_gives_no_reward_and_the_run_goes_on(runner: Environm
     assert all(value != value for value in trainer.latest_completions["Counter"][4:])  # NaN: none applies
 
 
-@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("resample", [0, 2])
 def test_stop_and_go_equals_the_straight_run(runner: EnvironmentRunner, tmp_path: Path, resample: int) -> None:
     """Games of random goals; a generation batch is used for four steps, so one stop is in the middle of a batch."""

@@ -66,7 +66,6 @@ def completions(model: str, folder: Path, **settings: Any) -> list[Any]:
     return list(trainer.latest_completions["completion"])
 
 
-@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("engine", ENGINES)
 def test_what_the_file_sets_changes_no_completion(
     tiny_model: str, models: dict[str, str], tmp_path: Path, engine: str
