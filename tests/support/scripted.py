@@ -117,6 +117,14 @@ def scripted_trainer(model: str, folder: Path, **settings: Any) -> Any:
     return trainer
 
 
+def trained(model: str, folder: Path, **settings: Any) -> Any:
+    """A trainer after its step, which knows the weights that it started from."""
+    trainer = scripted_trainer(model, folder, **settings)
+    trainer.started_from = {name: value.clone() for name, value in trainer.model.state_dict().items()}
+    trainer.train()
+    return trainer
+
+
 def keep(trainer: Any, file: Path, **more: Any) -> None:
     """Write what the main process of several knows after a step: the whole gradient, what was logged, and more."""
     gradient = {name: one.full_tensor() if isinstance(one, DTensor) else one for name, one in trainer.gradient.items()}

@@ -31,7 +31,6 @@ from scripted import (
     mode_of,
     reward_with_modes,
     scripted_reward,
-    scripted_trainer,
 )
 from second_pass import logps_of
 
@@ -39,10 +38,7 @@ from second_pass import logps_of
 def trained(
     model: str, folder: Path, objective: Any, reward: Any = reward_with_modes, **settings: Any
 ) -> ScriptedTrainer:
-    trainer = scripted_trainer(model, folder, more={"objective": objective, "reward_funcs": reward}, **settings)
-    trainer.started_from = {name: value.clone() for name, value in trainer.model.state_dict().items()}
-    trainer.train()
-    return trainer
+    return scripted.trained(model, folder, more={"objective": objective, "reward_funcs": reward}, **settings)
 
 
 FORMULAS: dict[str, Any] = {

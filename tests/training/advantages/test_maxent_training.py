@@ -19,6 +19,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 from trl import GRPOTrainer as TRLGRPOTrainer
 
+import scripted
 from covey import GRPOTrainer
 from covey.config import SpeedConfig
 from covey.errors import ConfigError, TrainingError
@@ -64,10 +65,7 @@ def expected_gradient(trainer: ScriptedTrainer, source: str, fit: str, form: str
 
 
 def trained(tiny_model: str, folder: Path, **settings: Any) -> ScriptedTrainer:
-    trainer = scripted_trainer(tiny_model, folder, **{"beta": BETA, **settings})
-    trainer.started_from = {name: value.clone() for name, value in trainer.model.state_dict().items()}
-    trainer.train()
-    return trainer
+    return scripted.trained(tiny_model, folder, **{"beta": BETA, **settings})
 
 
 @pytest.mark.parametrize("level", ["token", "sequence"])

@@ -23,6 +23,7 @@ from transformers import (
 )
 from trl.trainer.utils import add_fused_lm_head
 
+import scored
 from covey.model.reasoning_vocab import ReasoningVocabulary, TokenMap
 from covey.model.reasoning_vocab.token_bytes import TokenBytes
 from covey.rollout import SamplingSettings, sample
@@ -34,15 +35,9 @@ from scored import plain
 
 BASE, V, T = 40, 75, 0.7
 SIZES: dict[str, Any] = {
-    "hidden_size": 32,
-    "intermediate_size": 48,
+    **scored.SIZES,
     "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 8,
     "vocab_size": V,
-    "max_position_embeddings": 128,
-    "initializer_range": 0.3,
     "eos_token_id": 2,
     "pad_token_id": 0,
 }
