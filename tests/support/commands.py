@@ -9,6 +9,7 @@ from pathlib import Path
 import yaml
 
 from covey.cli import config_arguments
+from covey.cli.config_arguments import Request
 from covey.cli.main import parse
 
 COMPOSED = ("train", "launch", "config", "doctor")
@@ -53,13 +54,18 @@ def check_command(given: list[str], where: str) -> None:
         else:
             parse(words)
         return
-    arguments = parse(words)
+    assert request_of(given).compose().config.model.name, where
+
+
+def request_of(given: list[str]) -> Request:
+    """What the words of a `covey` command request; of a sweep, its first job."""
+    arguments = parse(filled_in(given))
     sweep = getattr(arguments, "multirun", False)
     arguments.words = [_first(word) for word in arguments.words] if sweep else arguments.words
     request = config_arguments.read_request(arguments)
     if sweep:  # settings of Hydra for sweeps are none of a run's
         request = dataclasses.replace(request, hydra=())
-    assert request.compose().config.model.name, where
+    return request
 
 
 def covey_words(line: str) -> list[str]:
