@@ -32,6 +32,9 @@ def test_a_key_repeated_with_the_same_value(tmp_path: Path) -> None:
         (["training.adam_beta2=1"], r"adam_beta2=1 is out of range: it must be at least 0 and below 1"),
         (["training.report_to=wandbb"], r"report_to=wandbb is not possible.*wandb"),
         (["training.report_to=[wandb,x]"], r"report_to=.*is not possible"),
+        (["model.lora=[1]", "model.lora.rank=2"], r"model.lora is a list here, which has no key rank"),
+        (["dataset.mixture=[1]", "dataset.mixture.seed=2"], r"dataset.mixture is a list here, which has no key seed"),
+        (["~vf_coef"], r"^vf_coef is another tool's name: ~ removes keys of Covey's.*Set by the override"),
         (
             ["dataset.system_prompt='a ${ b'"],
             r"system_prompt holds \$\{, which begins a reference.*Set by the override",
@@ -56,6 +59,11 @@ def test_numbers_and_names_beyond_bounds(words: list[str], message: str) -> None
 def test_ids_in_a_list_are_those_in_a_text(word: str, found: str) -> None:
     config = load(["model.reasoning_vocab_size=2", f"model.reasoning_token_ids={word}"])
     assert config.model.reasoning_token_ids == found
+
+
+def test_a_group_set_as_a_whole_by_a_reference() -> None:
+    """A later key of the group replaces the reference."""
+    assert load(["model.lora=${logging}", "model.lora.rank=3"]).model.lora.rank == 3
 
 
 def test_no_limit_is_a_limit_of_infinity() -> None:

@@ -236,7 +236,7 @@ def test_an_answer_with_numbers_and_target_becomes_json_text(tmp_path: Path) -> 
 
 def test_an_answer_that_is_a_graph_becomes_json_text(tmp_path: Path) -> None:
     graphs = [{"vertices": "AB", "edges": ["AB"], "given": {name: "red"}} for name in "ABBA"]
-    rows = [{"question": "q", "answer": graph} for graph in graphs]
+    rows = [{"question": f"q {i}", "answer": graph} for i, graph in enumerate(graphs)]
     loaded = load_file(write_jsonl(tmp_path / "x.jsonl", rows)).train
     assert {len(modes(row["answer"]) or ()) for row in loaded} == {2}
 

@@ -47,7 +47,7 @@ def test_files_of_a_folder_agree_on_the_columns_of_json(tmp_path: Path) -> None:
 
 
 def test_the_same_without_an_environment(tmp_path: Path) -> None:
-    rows = [{**row, "prompt": "What?"} for row in ROWS]
+    rows = [{**row, "prompt": f"What {i}?"} for i, row in enumerate(ROWS)]
     path = write_jsonl(tmp_path / "rows.jsonl", rows)
     plain = data.load(DatasetConfig(path=str(path), test_size=0), 0)
     tools = load(path, EnvironmentConfig(tools=("calculator",)), "the run")

@@ -55,7 +55,10 @@ def test_a_column_by_name(tmp_path: Path) -> None:
     [
         ([], "the file is empty"),
         ([{"text": "1 + 1"}], "no column that looks like the prompt"),
-        ([{"prompt": "1"}, {"prompt": 5}], r"1 of 2 rows of .*rows.jsonl have no prompt in column 'prompt' \(line 2\)"),
+        (
+            [{"prompt": "1"}, {"prompt": 5}],
+            r"1 of 2 rows of .*rows.jsonl have no prompt in column 'prompt' \(line 2: 5\)",
+        ),
         ([{"prompt": [{"role": "user"}]}], "line 1"),
     ],
 )

@@ -18,6 +18,8 @@ from trainers import build_trainer
 PROMPTS = [[{"role": "user", "content": text}] for text in ("What is 1 + 1?", "2 + 2?", "a much longer question " * 9)]
 COMPLETIONS = [[{"role": "assistant", "content": text}] for text in ("2", "five, six " * 12, "")]
 
+ROLES = (("user", "1 + 1?"), ("assistant", "It is"), ("assistant", " 2."))
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -54,6 +56,13 @@ def test_the_logit_at_the_last_token(folder: Path, batch_size: int) -> None:
     assert judge(PROMPTS, COMPLETIONS, answer=["2"] * 3) == pytest.approx(reference(folder, texts), abs=1e-5)
     assert judge(["a b", "c"], ["d", "e f"]) == pytest.approx(reference(folder, ["a bd", "ce f"]), abs=1e-5)
     assert judge.__name__ == "judge"
+
+
+def test_a_prefill_and_its_continuation_are_one_message(folder: Path) -> None:
+    judge, tokenizer = RewardModel(str(folder), RewardModelConfig()), AutoTokenizer.from_pretrained(folder)
+    asked, begun, rest = ({"role": role, "content": text} for role, text in ROLES)
+    whole = tokenizer.apply_chat_template([asked, {**begun, "content": "It is 2."}], tokenize=False)
+    assert judge([[asked, begun]], [[rest]], answer=["2"]) == pytest.approx(reference(folder, [whole]), abs=1e-5)
 
 
 def test_the_rewards_are_those_of_trl(folder: Path, tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from datasets import Dataset
 from transformers import Qwen2Config, Qwen2ForCausalLM, TrainerCallback
 from trl import GRPOTrainer as TRLGRPOTrainer
 
@@ -201,7 +202,7 @@ def lengths(completions: list[Any], **_: Any) -> list[float]:
 def tool_trainer(
     kind: type[Any],
     folder: Path,
-    rows: list[dict[str, Any]],
+    rows: list[dict[str, Any]] | Dataset,
     *,
     template: str = "qwen3",
     more: Mapping[str, Any] | None = None,

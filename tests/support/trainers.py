@@ -28,7 +28,7 @@ def build_trainer(
     model: Any,
     folder: Path,
     *,
-    prompts: int | list[dict[str, Any]],
+    prompts: int | list[dict[str, Any]] | Dataset,
     reward: Any = variety,
     more: Mapping[str, Any] | None = None,
     shards: bool = False,
@@ -40,7 +40,7 @@ def build_trainer(
         kind: stock TRL's trainer, Covey's, or a class derived from one of them.
         model: the folder of the model.
         folder: where checkpoints go.
-        prompts: how many different prompts there are, or the rows of the dataset.
+        prompts: how many different prompts there are, or the dataset or its rows.
         reward: the reward function.
         more: further arguments of the trainer, such as an objective.
         shards: whether to use FSDP on the CPU.
@@ -62,5 +62,6 @@ def build_trainer(
     if shards:
         let_cpus_shard(args.distributed_state)
     rows = [question(number) for number in range(prompts)] if isinstance(prompts, int) else prompts
-    arguments = {"reward_funcs": reward, "train_dataset": Dataset.from_list(rows), **(more or {})}
+    data = rows if isinstance(rows, Dataset) else Dataset.from_list(rows)
+    arguments = {"reward_funcs": reward, "train_dataset": data, **(more or {})}
     return kind(model=model, args=args, **arguments)

@@ -85,6 +85,12 @@ def has_think_format(text: str, tags: Tags = TAGS) -> bool:
     return text.startswith(opening) and text.count(opening) == 1 and closing in text
 
 
+def open_thinking(text: str, tags: Tags = TAGS) -> str:
+    """The thinking with which a text ends, its tag included; empty where no tag is open."""
+    start = text.rfind(f"<{tags.think}>")
+    return "" if start < 0 or f"</{tags.think}>" in text[start:] else text[start:]
+
+
 @lru_cache(maxsize=16)
 def _reasoning(tags: Tags) -> re.Pattern[str]:
     think, answer = re.escape(tags.think), re.escape(tags.answer)

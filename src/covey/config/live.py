@@ -98,13 +98,13 @@ def notes_without_effect(config: Config, given: Sequence[Given], facts: Facts) -
 def refuse_without_effect(config: Config, given: Iterable[Given]) -> None:
     """Raise a `BadKeyError` for a key without effect whose run would go another way than asked for."""
     for key in (key for item in given for key in item.keys):
-        if _declared()[_field_of(key)].refused and not is_live(key, config):
+        if _declared_of(key).refused and not is_live(key, config):
             raise BadKeyError(key, f" has no effect in this run: {condition(key)}. Set that too, or leave it out.")
 
 
 def is_live(key: str, config: Config, facts: Facts = MappingProxyType({})) -> bool:
     """Whether a key has an effect in this run. One that depends on what cannot be known has."""
-    expression = _declared()[_field_of(key)].live
+    expression = _declared_of(key).live
     try:
         return not expression or bool(_value(_parsed(expression), partial(_read, config, {**FACTS, **facts})))
     except CoveyError:  # an unknown reward, of which the user is told in its place
@@ -113,7 +113,7 @@ def is_live(key: str, config: Config, facts: Facts = MappingProxyType({})) -> bo
 
 def condition(key: str) -> str:
     """What would give a key an effect, or why nothing does, as a part of a sentence."""
-    found = _declared()[_field_of(key)]
+    found = _declared_of(key)
     return found.never or f"read only where {_words(_parsed(found.live))}"
 
 
@@ -139,11 +139,11 @@ def _declared() -> Mapping[str, _Declared]:
     return found
 
 
-def _field_of(key: str) -> str:
-    """The key itself, or the mapping that it is an entry of."""
-    while key not in kinds():
+def _declared_of(key: str) -> _Declared:
+    """What a key says, or the mapping that it is an entry of; nothing of a group that is set as a whole."""
+    while key and key not in kinds():
         key = key.rpartition(".")[0]
-    return key
+    return _declared().get(key, _Declared())
 
 
 @cache

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from covey.answers import extractor
 from covey.config.groups.dataset import RENAMED, TAKEN_NAMES
+from covey.config.groups.environment import EnvironmentConfig
 from covey.data.needs import RowNeeds
-from covey.data.prompts import Conversation, PromptBuilder, as_messages, conversation, prompt_type, question, reply
+from covey.data.prompts import Conversation, PromptBuilder, as_messages, conversation, prompt_column, question, reply
 from covey.data.table import Table
 from covey.data.written import WrittenFloat, as_text
 from covey.errors import DataError
@@ -37,7 +38,7 @@ ANSWER_NAMES = (
 """Column names to look for, in this order and ignoring case, when the config names none: short answers before worked
 solutions. `a.b` is the field `b` of objects in the column `a`."""
 
-_QUESTION_PARTS = ("instruction", "input", "context", "passage", "choices", "options", "system", "system_prompt")
+_ASKED_WITH = ("instruction", "input", "context", "passage", "choices", "options", "system", "system_prompt", "tools")
 """Columns that usually belong to the question; a note names those that are left out of the prompt."""
 
 _PROMPT, _ENVIRONMENT = "prompt", "environment"
@@ -78,6 +79,11 @@ class Columns(NamedTuple):
     replies: bool = False
     """Whether the answers are these replies."""
 
+    @property
+    def drop_reply(self) -> bool:
+        """Whether an assistant's message at the end is no part of the prompt; else it is one to be continued."""
+        return self.replies or (self.prompt or "").lower() in CONVERSATION_NAMES
+
 
 def find_columns(table: Table, dataset: DatasetConfig, needs: RowNeeds) -> Columns:
     """The prompt column and the answer column.
@@ -101,16 +107,13 @@ def find_columns(table: Table, dataset: DatasetConfig, needs: RowNeeds) -> Colum
     optional = dataset.answer_column is None and answer_for is None
     if needs.exact and optional:
         return Columns(prompt, None)
-    if dataset.answer_column is None and usual is None and prompt is not None and _holds_messages(table, prompt):
+    unanswered = dataset.answer_column is None and usual is None and prompt is not None
+    may_reply = answer_for is not None or str(prompt).lower() in CONVERSATION_NAMES  # else it is a prefill
+    if unanswered and may_reply and any(map(as_messages, table.values(str(prompt)))):
         return Columns(prompt, None, replies=True)
     if optional and usual is None:
         return Columns(prompt, None)
     return Columns(prompt, _find(table, dataset.answer_column, ANSWER_NAMES, "answer", needs))
-
-
-def _holds_messages(table: Table, column: str) -> bool:
-    """Whether a column holds conversations, as lists of messages or as JSON text of them."""
-    return table.is_conversations(column) or any(as_messages(value) is not None for value in table.values(column)[:1])
 
 
 def prepare(
@@ -152,28 +155,40 @@ def _prompts(
         questions = rows if told_apart else list(map(str, range(len(rows))))
         return [conversation("", dataset) for _ in questions] if again else None, questions
     values = table.values(columns.prompt)
-    drop_reply = columns.replies or columns.prompt.lower() in CONVERSATION_NAMES
-    builder = PromptBuilder(dataset, drop_reply=drop_reply)
+    builder = PromptBuilder(dataset, drop_reply=columns.drop_reply)
     prompts = [builder.build(value) for value in values]
     if not needs.prompts:
         empty = [value is None or value == "" for value in values]
         prompts = [conversation("", dataset) if none else p for none, p in zip(empty, prompts, strict=True)]
-    found = [prompt for prompt in prompts if prompt is not None]
-    if len(found) < len(prompts):
-        bad = [i for i, prompt in enumerate(prompts) if prompt is None]
-        raise DataError(
-            f"{table.count(len(bad))} have no prompt in column '{columns.prompt}' "
-            f"({_shown(table, bad, values)}). A prompt is text, or a list of "
-            '{"role": …, "content": …} messages with text in them.'
-        )
+    found = checked_prompts(table, columns.prompt, values, prompts, needs.environment)
     notes += [f"{table.name}: {note}" for note in builder.notes()]
-    others = [name for name in table.columns if name.lower() in _QUESTION_PARTS and name != columns.prompt]
+    others = [name for name in table.columns if name.lower() in _ASKED_WITH and name != columns.prompt]
     if left_out := [name for name in others if name != columns.answer and any(table.values(name))]:
         notes.append(
             f"{table.name}: the prompt is column '{columns.prompt}' alone; {', '.join(map(repr, left_out))} may belong "
             "to the question, and the model does not see it. Write it into the prompts if it does"
         )
-    return found, [question(value, drop_reply=drop_reply) for value in values]
+    return found, [question(value, drop_reply=columns.drop_reply) for value in values]
+
+
+def checked_prompts(
+    table: Table, column: str, values: Sequence[Any], prompts: Sequence[Any], environment: EnvironmentConfig
+) -> list[Any]:
+    """The prompts that were made of a column's values. Raises a `DataError` if a row has none, or one that a model
+    cannot go on from."""
+    ends = [{} if isinstance(one, str) else one and one[-1] for one in prompts]
+    text = 'A prompt is text, or a list of {"role": …, "content": …} messages with text in them.'
+    result = 'Add its result, as a {"role": "tool", …} message, or remove it.'
+    begun = "end with a message of the assistant, which cannot be continued with tools or an environment,"
+    for what, right, is_bad in (
+        ("have no prompt", text, lambda end: end is None),
+        ("end with a call of a tool", result, lambda end: end.get("tool_calls")),
+        (begun, "Remove it.", lambda end: environment.used and end.get("role") == "assistant"),
+    ):
+        if bad := [i for i, end in enumerate(ends) if is_bad(end)]:
+            shown = _shown(table, bad, values)
+            raise DataError(f"{table.count(len(bad))} {what} in column '{column}' ({shown}). {right}")
+    return list(prompts)
 
 
 def number_of_modes(value: Any) -> int | None:
@@ -326,14 +341,15 @@ def _assemble(
     import pyarrow as pa
 
     arrow: pa.Table = table.data.with_format("arrow")[:]
-    new = {}
-    if prompts is not None:
-        new[_PROMPT] = pa.array(prompts, prompt_type())
-    if answers is not None:
-        new["answer"] = pa.array(answers, pa.string())
-    columns = dict(new)
+    made: dict[str, Any] = {_PROMPT: prompts, "answer": answers}
+    new = {name: list(values) for name, values in made.items() if values is not None}
+    as_text = any(message.keys() != {"role", "content"} for prompt in prompts or () for message in prompt)
+    columns = {
+        name: prompt_column(values, as_text=as_text) if name == _PROMPT else pa.array(values, pa.string())
+        for name, values in new.items()
+    }
+    kept_json = {_PROMPT} if as_text else set()
     taken = {*TAKEN_NAMES} - ({_ENVIRONMENT} if needs.environments else set())
-    kept_json = set()
     for name in arrow.column_names:
         values = arrow.column(name)
         if name not in new and name not in taken:
@@ -351,10 +367,10 @@ def _assemble(
     return datasets.Dataset(pa.table(columns)), frozenset(kept_json)
 
 
-def _same(name: str, values: list[Any], new: pa.Array, *, exact: bool) -> bool:
+def _same(name: str, values: list[Any], new: list[Any], *, exact: bool) -> bool:
     """Whether an original column equals the new one of its name; with `exact`, in its types too."""
     as_text = name == "answer" and not exact
-    return bool((list(map(answer_text, values)) if as_text else values) == new.to_pylist())
+    return (list(map(answer_text, values)) if as_text else values) == new
 
 
 def _shown(table: Table, bad: Sequence[int], values: Sequence[Any]) -> str:

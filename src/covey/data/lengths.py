@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from covey.data.loading import LoadedData
-from covey.data.prompts import Conversation, prompt_type
+from covey.data.prompts import Conversation, prompt_column
 from covey.errors import DataError
 from covey.runlog.names import set_label
 
@@ -116,5 +116,6 @@ def _with_prompts(rows: datasets.Dataset, prompts: Sequence[Conversation]) -> da
 
     arrow: pa.Table = rows.with_format("arrow")[:]
     at = arrow.column_names.index("prompt")
-    changed = datasets.Dataset(arrow.set_column(at, "prompt", pa.array(prompts, prompt_type())))
+    column = prompt_column(prompts, as_text=pa.types.is_string(arrow.schema.field(at).type))
+    changed = datasets.Dataset(arrow.set_column(at, "prompt", column))
     return changed.with_format(**rows.format) if rows.format["type"] is not None else changed

@@ -7,7 +7,8 @@ from typing import Any
 
 from covey.config import DatasetConfig
 from covey.config.groups.dataset import DATA_FILES
-from covey.data.columns import CONVERSATION_NAMES, PROMPT_NAMES, usual_column
+from covey.config.groups.environment import EnvironmentConfig
+from covey.data.columns import CONVERSATION_NAMES, PROMPT_NAMES, checked_prompts, usual_column
 from covey.data.prompts import PromptBuilder, as_messages
 from covey.data.sources.files import find_path, read_files
 from covey.errors import DataError
@@ -16,12 +17,15 @@ _KEY = "FILE"
 """What `covey generate` calls it."""
 
 
-def read_prompts(name: str, column: str | None = None) -> list[dict[str, Any]]:
+def read_prompts(
+    name: str, column: str | None = None, environment: EnvironmentConfig | None = None
+) -> list[dict[str, Any]]:
     """The rows of a file, each with its prompt, a text or messages, as `prompt`.
 
     Args:
         name: of a data file, as `dataset.path` takes one; any other is text with one prompt per line.
         column: the prompts' column, if there is one of this name; else it has one of the usual names.
+        environment: of the model's run.
 
     Raises:
         DataError: the file cannot be read, or a row has no prompt.
@@ -41,13 +45,7 @@ def read_prompts(name: str, column: str | None = None) -> list[dict[str, Any]]:
     prompts = [
         value if isinstance(value, str) and as_messages(value) is None else builder.build(value) for value in values
     ]
-    bad = [index for index, prompt in enumerate(prompts) if prompt is None]
-    if bad:
-        places = ", ".join(table.place(index) for index in bad[:3]) + (", …" if len(bad) > 3 else "")
-        raise DataError(
-            f"{table.count(len(bad))} have no prompt in column '{found}' ({places}). A prompt is text, or a list of "
-            '{"role": …, "content": …} messages.'
-        )
+    checked_prompts(table, found, values, prompts, environment or EnvironmentConfig())
     columns = {name: table.values(name) for name in table.columns}
     given = ({name: values[row] for name, values in columns.items()} for row in range(len(table)))
     rows = ({name: value for name, value in row.items() if value is not None} for row in given)

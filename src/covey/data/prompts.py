@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from covey.config import DatasetConfig
 
-Conversation = list[dict[str, str]]
+Conversation = list[dict[str, Any]]
 
+_TOOL_KEYS = ("name", "tool_calls", "tool_call_id")
+"""What a message has besides role and content in a history of tool calls, as OpenAI writes one."""
 _ROLE_NAMES = {"human": "user", "gpt": "assistant", "model": "assistant"}
 """Other names of roles, in datasets with `from` and `value` (ShareGPT's format)."""
 
@@ -22,11 +25,14 @@ def conversation(text: str, dataset: DatasetConfig) -> Conversation:
     return messages
 
 
-def prompt_type() -> Any:
-    """The Arrow type of `prompt`."""
+def prompt_column(prompts: Iterable[Conversation], *, as_text: bool = False) -> Any:
+    """The Arrow column `prompt`; `as_text`: of JSON text, as prompts are where messages have more than role and
+    content."""
     import pyarrow as pa
 
-    return pa.list_(pa.struct([("role", pa.string()), ("content", pa.string())]))
+    if as_text:
+        return pa.array([json.dumps(one, default=str) for one in prompts], pa.string())
+    return pa.array(prompts, pa.list_(pa.struct([("role", pa.string()), ("content", pa.string())])))
 
 
 def reply(value: Any) -> str | None:
@@ -37,7 +43,7 @@ def reply(value: Any) -> str | None:
 
 def as_messages(value: Any) -> Conversation | None:
     """A list of messages with `role` and `content` (or `from` and `value`), or JSON text of one; None when the value is
-    neither."""
+    neither. Calls of tools and their results stay as they are written; a message with calls needs no content."""
     value = _parsed(value)
     if not isinstance(value, list):
         return None
@@ -47,10 +53,19 @@ def as_messages(value: Any) -> Conversation | None:
             return None
         role = message.get("role") or message.get("from")
         content = _text(message.get("content") if message.get("content") is not None else message.get("value"))
-        if not isinstance(role, str) or not isinstance(content, str):
+        calls = message.get("tool_calls") or []
+        said = isinstance(content, str) or (content is None and calls and role == "assistant")
+        if not (said and isinstance(role, str) and isinstance(calls, list) and all(map(_is_call, calls))):
             return None
-        found.append({"role": _ROLE_NAMES.get(role, role), "content": content})
+        more = {key: message[key] for key in _TOOL_KEYS if message.get(key)}
+        found.append({"role": _ROLE_NAMES.get(role, role), "content": content, **more})
     return found
+
+
+def _is_call(value: Any) -> bool:
+    """Whether this is a call of a tool, which has a name."""
+    function = value.get("function", value) if isinstance(value, dict) else None
+    return isinstance(function, dict) and isinstance(function.get("name"), str)
 
 
 def _parsed(value: Any) -> Any:
@@ -99,7 +114,7 @@ class PromptBuilder:
         if messages is None:
             return None
         held = {key for message in _parsed(value) for key, part in message.items() if part is not None}
-        self._keys |= held - {"role", "content", "from", "value"}
+        self._keys |= held - {"role", "content", "from", "value", *_TOOL_KEYS}
         if self._drop_reply and messages and messages[-1]["role"] == "assistant":
             messages.pop()
             self._replies += 1
@@ -120,7 +135,7 @@ class PromptBuilder:
         if self._systems:
             found.append(f"dataset.system_prompt replaces the system message of {self._systems} rows")
         if self._keys:
-            found.append(f"of messages only role and content are used, not {', '.join(sorted(self._keys))}")
+            found.append(f"of messages {', '.join(sorted(self._keys))} are not used")
         return found
 
 

@@ -75,11 +75,6 @@ class Table:
         key = column[len(outer) + 1 :]
         return [value.get(key) if isinstance(value, dict) else None for value in self.values(outer, number)]
 
-    def is_conversations(self, column: str) -> bool:
-        """Whether a column holds lists of objects, as messages are."""
-        values = self.values(column) if column in self.columns else []
-        return any(isinstance(value, list) and value and isinstance(value[0], dict) for value in values)
-
     def place(self, index: int) -> str:
         """Where a row was read: `line 7`, after the name of its file when there are several."""
         row = index if self.rows is None else self.rows[index]

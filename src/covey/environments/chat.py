@@ -13,7 +13,7 @@ from transformers.utils import get_json_schema
 
 from covey.environments.templates import parse, prepare
 from covey.errors import EnvironmentSetupError, one_line
-from covey.model.prompts import without_special_tokens
+from covey.model.prompts import apply_template
 
 Message = dict[str, Any]
 Tools = Sequence[Callable[..., Any]]
@@ -68,9 +68,9 @@ class ToolChat:
         chat.check()
         return chat
 
-    def render(self, messages: Sequence[Message], tools: Tools | None) -> list[int]:
-        """The tokens of a conversation up to where the model's turn begins."""
-        return self._tokens(messages, tools, add_generation_prompt=True)
+    def render(self, messages: Sequence[Message], tools: Tools | None, *, answering: bool = True) -> list[int]:
+        """The tokens of a conversation; `answering`: up to where the model's turn begins."""
+        return list(self._apply(messages, tools, tokenize=True, answering=answering))
 
     def parse(self, ids: Sequence[int], *, prefix: Sequence[int], tools: Tools | None) -> Message:
         """The assistant's message that these tokens are, with `tool_calls` if there are any.
@@ -131,7 +131,7 @@ class ToolChat:
     def _after_turn(self, tool_messages: Sequence[Message], tools: Tools | None) -> tuple[int, list[int]]:
         """The last token of a turn, and what follows it."""
         turn, results = self._shape(tool_messages, self._style)
-        before = self._tokens(turn, tools, add_generation_prompt=False)
+        before = self.render(turn, tools, answering=False)
         # A template may write a line break after the end of a turn, which the model does not sample.
         while before and self._is_space(before[-1]):
             before.pop()
@@ -206,15 +206,11 @@ class ToolChat:
             self._known[function] = get_json_schema(tool)
         return self._known[function]
 
-    def _tokens(self, messages: Sequence[Message], tools: Tools | None, *, add_generation_prompt: bool) -> list[int]:
-        return list(self._apply(messages, tools, tokenize=True, add_generation_prompt=add_generation_prompt))
-
     def _apply(self, messages: Sequence[Message], tools: Tools | None, *, tokenize: bool, **more: Any) -> Any:
-        more |= {**self.chat_template_kwargs, "chat_template": self.chat_template, "return_dict": False}
+        more = {"answering": False, **more, **self.chat_template_kwargs, "chat_template": self.chat_template}
         schemas = self._schemas(tools)
         try:
-            shown = without_special_tokens(self.tokenizer, list(messages))
-            return self.tokenizer.apply_chat_template(shown, tools=schemas, tokenize=tokenize, **more)
+            return apply_template(self.tokenizer, messages, tools=schemas, tokenize=tokenize, return_dict=False, **more)
         except (TemplateError, TypeError) as error:
             roles = ", ".join(message["role"] for message in messages)
             raise EnvironmentSetupError(

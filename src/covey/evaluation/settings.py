@@ -6,7 +6,6 @@ import hashlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from covey.evaluation.completions.graded import last_user_message
 from covey.evaluation.completions.played import row_columns
 from covey.evaluation.grading import SEED_OFFSET, grader_settings
 from covey.evaluation.stored import (
@@ -19,6 +18,7 @@ from covey.evaluation.stored import (
 )
 from covey.importing import code_hashes
 from covey.model.prompts import render
+from covey.rewards.reward import last_user_message
 
 if TYPE_CHECKING:
     from datasets import Dataset

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from covey.errors import ModelError
+from covey.answers.extract import Tags, open_thinking
+from covey.errors import ModelError, one_line
 from covey.log_once import log_once
+from covey.rewards.reward import is_prefill
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -31,34 +35,72 @@ _ADVICE = "Set another with model.chat_template, or check training.chat_template
 def render(
     tokenizer: PreTrainedTokenizerBase, prompt: Any, arguments: TemplateArguments = None, *, answering: bool = True
 ) -> str:
-    """A prompt exactly as the model sees it: a conversation through the chat template, with the generation prompt.
-    Raises a `ModelError` if the chat template is invalid, fails on this conversation, or renders an empty text."""
+    """A prompt exactly as the model sees it, see `apply_template`. Raises a `ModelError` if the chat template is
+    invalid, fails on this conversation, leaves out calls of tools or their results, or renders an empty text."""
     if isinstance(prompt, str):
         return prompt
-    more = dict(arguments or {})
+    more = {"answering": answering, "tokenize": False, **(arguments or {})}
+    apply: Callable[[Any], Any] = partial(apply_template, tokenizer, **more)
     try:
-        prompt = without_special_tokens(tokenizer, prompt)
-        text = str(tokenizer.apply_chat_template(prompt, tokenize=False, add_generation_prompt=answering, **more))
+        text = str(apply(prompt))
+        left_out = [what for what, other in _otherwise(prompt) if apply(other) == text]
     except Exception as error:  # a template is a program, and may fail in any way
-        reason = " ".join(str(error).split()) or type(error).__name__
-        raise ModelError(f"The chat template cannot be applied to a prompt: {reason}. {_ADVICE}") from error
+        raise ModelError(f"The chat template cannot be applied to a prompt: {one_line(error)}. {_ADVICE}") from error
+    if left_out:
+        raise ModelError(f"The chat template leaves the {left_out[0]} of tools out of a prompt. {_ADVICE}")
     if not text:
         raise ModelError(f"The chat template renders a prompt as an empty text. {_ADVICE}")
     return text
 
 
-def without_special_tokens(tokenizer: Any, content: Any) -> Any:
-    """Messages, or parts of them, whose texts cannot become special tokens, such as those that end or begin a turn.
+def apply_template(
+    tokenizer: Any, messages: Sequence[Mapping[str, Any]], *, answering: bool = True, **more: Any
+) -> Any:
+    """Messages, as `as_shown`, through `apply_chat_template`; `answering`: up to where the model writes, which may be
+    the end of a prefill."""
+    prefill = answering and is_prefill(messages)
+    more |= {"add_generation_prompt": answering and not prefill, "continue_final_message": prefill}
+    return tokenizer.apply_chat_template(as_shown(tokenizer, messages), **more)
 
-    A token's text in them gets a zero-width joiner after its first character; everything else stays as it is, as do
-    tags that prompts ask for (`<think>`; `<tool_call>` where it is no special token).
+
+def _otherwise(prompt: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, list[Any]]]:
+    """The prompt with other calls, and with other results, if it has any: a template that shows them differs then."""
+    if any(one.get("tool_calls") for one in prompt):
+        other = partial(_with_calls, change=lambda call: {**call, "name": f"{call['name']}_"})
+        yield "calls", [other(one) if one.get("tool_calls") else one for one in prompt]
+    if any(one["role"] == "tool" for one in prompt):
+        yield "results", [{**one, "content": f"{one['content']}_"} if one["role"] == "tool" else one for one in prompt]
+
+
+def _with_calls(message: Mapping[str, Any], change: Callable[[Any], Any]) -> dict[str, Any]:
+    """A message that calls tools, with other functions of a name and arguments; content that is null is empty."""
+    calls = message["tool_calls"]
+    changed = [{**one, "function": change(one["function"])} if "function" in one else change(one) for one in calls]
+    return {**message, "content": message.get("content") or "", "tool_calls": changed}
+
+
+def _with_parsed(function: Mapping[str, Any]) -> Mapping[str, Any]:
+    arguments = function.get("arguments") or {}
+    try:
+        return {**function, "arguments": json.loads(arguments) if isinstance(arguments, str) else arguments}
+    except ValueError:
+        return function
+
+
+def as_shown(tokenizer: Any, prompt: Any) -> Any:
+    """Messages as they are given to a chat template; a prompt that is one text writes its turns itself.
+
+    Arguments of calls, which OpenAI writes as JSON text, are objects. No text can become a special token, such as those
+    that end or begin a turn: a token's text gets a zero-width joiner after its first character; everything else stays
+    as it is, as do tags that prompts ask for (`<think>`; `<tool_call>` where it is no special token).
 
     Args:
         tokenizer: names the special tokens; other tokens that it adds count too.
-        content: messages, in any nesting of mappings and lists. A prompt that is one text writes its turns itself.
+        prompt: messages, or a text.
     """
-    if isinstance(content, str):
-        return content
+    if isinstance(prompt, str):
+        return prompt
+    content = [_with_calls(one, _with_parsed) if one.get("tool_calls") else one for one in prompt]
     if tokenizer not in _known or _known[tokenizer][0] != len(tokenizer):
         markers = {*tokenizer.all_special_tokens}
         for token in tokenizer.added_tokens_decoder.values():
@@ -80,7 +122,7 @@ def _split(pattern: re.Pattern[str], content: Any) -> Any:
             log_once(logger, text, key="special tokens")
         return content
     if isinstance(content, Mapping):
-        return {key: _split(pattern, value) for key, value in content.items()}
+        return {_split(pattern, key): _split(pattern, value) for key, value in content.items()}
     if not isinstance(content, list | tuple):
         return content
     parts = [_split(pattern, part) for part in content]
@@ -96,17 +138,16 @@ def thinking_prefix(
     """The thinking tag with which a rendered prompt ends, and the text after it; empty if there is none.
 
     The chat template of DeepSeek-R1 and many prompts for base models begin the answer with `<think>`, so that the
-    completion itself lacks the tag. A tag in the content of a message does not count.
+    completion itself lacks the tag. A tag in the content of a message does not count: that of a prefill belongs to its
+    row alone, see `covey.rewards.reward.whole_answers`.
     """
+    prompt = prompt[:-1] if is_prefill(prompt) else prompt
     text = render(tokenizer, prompt, arguments)
-    start = text.rfind(f"<{tag}>")
-    if start < 0 or f"</{tag}>" in text[start:]:
-        return ""
-    prefix = text[start:]
-    if prefix.rstrip() == f"<{tag}>" or isinstance(prompt, str):
-        return prefix if prefix.rstrip() == f"<{tag}>" else ""
-    before = render(tokenizer, prompt, arguments, answering=False)
-    return prefix if text.startswith(before) and start >= len(before) else ""
+    prefix = open_thinking(text, Tags(tag))
+    if prefix.rstrip() in ("", f"<{tag}>"):
+        return prefix
+    before = render(tokenizer, prompt, arguments, answering=False)  # a prompt that is text has no other end
+    return prefix if text.startswith(before) and len(before) <= len(text) - len(prefix) else ""
 
 
 def prompt_lengths(

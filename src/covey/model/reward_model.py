@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 from covey.config.groups.rewards import RewardModelConfig, RewardsConfig
 from covey.errors import ModelError, one_line
 from covey.hub import check_connection_once
-from covey.model.prompts import without_special_tokens
+from covey.model.prompts import apply_template
 from covey.rewards.registry import MODEL_PREFIX
+from covey.rewards.reward import is_prefill
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -86,8 +87,11 @@ class RewardModel:
         if isinstance(prompt, str):
             return f"{prompt}{completion}"
         try:
-            messages = without_special_tokens(self._loaded[1], [*prompt, *completion])
-            return str(self._loaded[1].apply_chat_template(messages, tokenize=False))
+            messages = [*prompt, *completion]
+            if is_prefill(prompt):  # and its continuation are one message
+                text = f"{prompt[-1]['content']}{completion[0]['content']}"
+                messages = [*prompt[:-1], {**completion[0], "content": text}, *completion[1:]]
+            return str(apply_template(self._loaded[1], messages, answering=False, tokenize=False))
         except Exception as error:  # a template is a program, and may fail in any way
             raise ModelError(
                 f"The chat template of the reward model {self._name} cannot render a conversation: {one_line(error)}. "

@@ -7,16 +7,15 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import Any
 
-from covey.rewards.reward import with_prefix
 from covey.rewards.workers.run_reward import CallResult, SampleResult
 
 
 class PendingBatch:
     """One batch of completions whose rewards are being computed."""
 
-    def __init__(self, given: Sequence[Any], prefix: str) -> None:
+    def __init__(self, given: Sequence[Any], completions: Sequence[Any]) -> None:
         self.given = given  # kept alive, because batches are found by the identity of this list
-        self.completions = [with_prefix(completion, prefix) for completion in given] if prefix else given
+        self.completions = completions
         self.grades: dict[str, Future[list[SampleResult]]] = {}
         self.calls: dict[int, Future[list[CallResult]]] = {}
         self.collected: set[int] = set()
@@ -30,8 +29,4 @@ class PendingBatch:
 
     def time(self, name: str, future: Future[Any]) -> None:
         """Measure how long the results of a function or grader take."""
-
-        def done(_: Future[Any]) -> None:
-            self.seconds[name] = time.monotonic() - self.begun
-
-        future.add_done_callback(done)
+        future.add_done_callback(lambda _: self.seconds.update({name: time.monotonic() - self.begun}))

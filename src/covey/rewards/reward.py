@@ -6,7 +6,8 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from covey.answers import Outcome, gold_answer
+from covey.answers import Outcome, Tags, gold_answer
+from covey.answers.extract import open_thinking
 from covey.errors import RewardError
 from covey.rewards.settings import RewardSettings
 
@@ -143,6 +144,17 @@ def thinking_of(message: Mapping[str, Any]) -> str:
     """The thinking that a response template has taken out of a message's content, in its tags; empty without any."""
     thinking = message.get("reasoning_content") or message.get("thinking")
     return f"<think>\n{thinking}\n</think>\n" if thinking else ""
+
+
+def is_prefill(prompt: Any) -> bool:
+    """Whether a prompt ends with a message of the assistant, which the model is to continue."""
+    return bool(prompt) and not isinstance(prompt, str) and prompt[-1].get("role") == "assistant"
+
+
+def whole_answers(completions: Sequence[Any], prompts: Sequence[Any], prefix: str, tags: Tags) -> list[Any]:
+    """Completions with the thinking that their prompts have begun: a prefill's own, else the chat template's prefix."""
+    begun = [open_thinking(content_text(one[-1]), tags) if is_prefill(one) else prefix for one in prompts]
+    return [with_prefix(one, text) if text else one for one, text in zip(completions, begun, strict=True)]
 
 
 def with_prefix(completion: Any, prefix: str) -> Any:

@@ -23,7 +23,7 @@ from covey.rewards.no_reward_check import NoRewardCheck
 from covey.rewards.pending_batch import PendingBatch
 from covey.rewards.registry import MODE_GRADERS, find, refuse_equal_names
 from covey.rewards.results import call_problems, detail, grading_problems, logged_modes, one_of, right_mode, values_of
-from covey.rewards.reward import Graded, Reward, RewardFunction, completion_text
+from covey.rewards.reward import Graded, Reward, RewardFunction, completion_text, whole_answers
 from covey.rewards.settings import RewardSettings
 from covey.rewards.workers.inline import InProcess
 from covey.rewards.workers.pool import NotPortableError, WorkerPool, accepted
@@ -274,8 +274,8 @@ class RewardRunner:
     def _submit_all(
         self, prompts: Sequence[Any], completions: Sequence[Any], columns: Mapping[str, Any]
     ) -> PendingBatch:
-        batch = PendingBatch(completions, self.prompt_prefix)
-        completions = batch.completions
+        given, completions = completions, whole_answers(completions, prompts, self.prompt_prefix, self._settings.tags)
+        batch = PendingBatch(given, completions)
         for position, (name, reward) in self._rewards.items():
             if not _grader(name, reward) and name not in self._here:  # calls first: they take longest
                 arguments = arguments_for_call(reward, ":" not in name, prompts, completions, columns)

@@ -293,11 +293,13 @@ class Examination:
             encode = found
 
         def shorten() -> LoadedData:
-            first = prompts_of(self.loaded.train.select([0]))[0]
+            asked = prompts_of(self.loaded.train)
+            first, calls = asked[0], [one for one in asked if any("tool_calls" in message for message in one)]
             if runner is None:
                 self.show_prompt(render(self.tokenizer, first, template))
             self.runner.prompt_prefix = thinking_prefix(self.tokenizer, first, config.rewards.think_tag, template)
             measure, cut = prompt_lengths(self.tokenizer, template), cut_left(self.tokenizer)
+            measure(calls[:1])  # now, not when training comes to it
             return data.filter_by_length(self.loaded, measure, cut, config.dataset)
 
         before = self.loaded.notes

@@ -8,6 +8,8 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from covey.cli.main import main
 
@@ -42,6 +44,23 @@ def test_generate_and_chat(
     (tmp_path / "in.jsonl").write_text('{"text": "1 + 1"}\n')
     assert main(["generate", tiny_model, str(tmp_path / "in.jsonl")]) == 1
     assert "in.jsonl has no column that looks like the prompt" in capsys.readouterr().err
+
+
+def test_generate_continues_a_prefill(tiny_model: str, tmp_path: Path) -> None:
+    tokenizer, model = AutoTokenizer.from_pretrained(tiny_model), AutoModelForCausalLM.from_pretrained(tiny_model)
+    prompt = [{"role": "user", "content": "1 + 1"}, {"role": "assistant", "content": "<think>\n1"}]
+    (tmp_path / "in.jsonl").write_text(json.dumps({"prompt": prompt}) + "\n")
+    words = ("generate", tiny_model, str(tmp_path / "in.jsonl"), str(tmp_path / "out.jsonl"), "--max-tokens", "5")
+    assert main(words) == 0
+    row = json.loads((tmp_path / "out.jsonl").read_text())
+    ids = tokenizer.apply_chat_template(prompt, continue_final_message=True, return_tensors="pt", return_dict=False)
+    written = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=5, do_sample=False)[
+        0, ids.shape[1] :
+    ]
+    assert row == {"prompt": prompt, "completion": tokenizer.decode(written, skip_special_tokens=True)}
+    prompt[1] |= {"tool_calls": [{"function": {"name": "f", "arguments": "{}"}}]}
+    (tmp_path / "in.jsonl").write_text(json.dumps({"prompt": prompt}) + "\n")
+    assert main(words) == 1
 
 
 def test_invalid_sampling_settings_are_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -43,7 +43,7 @@ def test_size_architecture_and_precision() -> None:
     assert {tensor.dtype for tensor in load_file(weights).values()} == {torch.float32}
 
 
-def test_tags_survive_decoding_without_special_tokens(tokenizer: Any) -> None:
+def test_tags_survive_decoding_as_shown(tokenizer: Any) -> None:
     ids = tokenizer(TAGGED)["input_ids"] + [tokenizer.eos_token_id, tokenizer.pad_token_id]
     assert tokenizer.decode(ids, skip_special_tokens=True) == TAGGED
     for tag in ("<think>", "</think>", "<answer>", "</answer>"):

@@ -87,6 +87,31 @@ def test_rewards_by_name_see_the_whole_answer(workers: int) -> None:
         assert seen == completions
 
 
+BEGUN_ROWS = [
+    [{"role": "user", "content": ASKED}],
+    [{"role": "user", "content": ASKED}, {"role": "assistant", "content": "Well. <think>\nea"}],
+    [{"role": "user", "content": ASKED}, {"role": "assistant", "content": "<think>no</think>"}],
+]
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_thinking_that_a_prefill_has_begun_belongs_to_its_row(workers: int) -> None:
+    completions = ["<answer>2</answer>", "sy</think><answer>2</answer>", "<answer>2</answer>"]
+    for prefix, scores in (("", [0, 1, 0]), ("<think></think>", [1, 1, 0])):
+        with RewardRunner(["format"], workers=workers) as runner:
+            runner.prompt_prefix = prefix
+            assert runner.functions[0](prompts=BEGUN_ROWS, completions=completions, answer=["2"] * 3) == scores
+    for n, wanted in ((1, 1.0), (2, 0.0)):
+        rows = datasets.Dataset.from_list([{"prompt": BEGUN_ROWS[n], "answer": "2"}])
+        engine = ScriptedEngine([Completion([1] * 5, truncated=False, text=completions[n])])
+        tokenizer = AutoTokenizer.from_pretrained(STARTER_PATH)
+        result = evaluation.evaluate(engine, tokenizer, rows, SamplingSettings(8), batch_size=1, seed=0)
+        assert (result.format, result.completions[0].completion) == (wanted, completions[n])
+        loaded = data.LoadedData(rows, {}, [])
+        found = check_prompt_prefix(load(["model=starter"]), tokenizer, loaded)
+        assert [finding.mark for finding in found] == [Mark.WARNING] * int(wanted)
+
+
 def test_evaluations_grade_the_whole_answer() -> None:
     rows = datasets.Dataset.from_list([{"prompt": [{"role": "user", "content": ASKED}], "answer": "2"}])
     engine = ScriptedEngine([Completion([1] * 5, truncated=False, text=REST)])

@@ -105,4 +105,5 @@ def _read(file: str, model: str) -> list[dict[str, Any]]:
     if not Path(file).expanduser().exists() and " " in file:
         raise ConfigError(f"There is no file {file}. A single prompt is given as --prompt TEXT.")
     run = find_target(model).run
-    return read_prompts(file, None if run is None else load(recipe=run).dataset.prompt_column)
+    config = None if run is None else load(recipe=run)
+    return read_prompts(file, *((config.dataset.prompt_column, config.environment) if config else ()))

@@ -205,7 +205,7 @@ def fold_gap(config: Config, target: Target, progress: Progress, model: Any = No
 
 def _examples(kept: Sequence[Mapping[str, Any]], reader: Reader, first: int) -> list[dict[str, Any]]:
     """Completions with reasoning tokens from the whole run, newest last."""
-    from covey.evaluation.completions.graded import last_user_message
+    from covey.rewards.reward import last_user_message
     from covey.runlog import names
 
     with_some = [row for row in kept if max(row[names.COLUMN_IDS], default=0) >= first]

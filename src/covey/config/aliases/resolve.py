@@ -109,6 +109,8 @@ def explain_alias(name: str) -> tuple[str, str]:
 def _unknown(item: Written, more_names: Callable[[str], list[str]]) -> BadKeyError:
     """The error for an unknown key, with the nearest keys and aliases."""
     name, text = item.name, " is not a key that Covey knows."
+    if item.delete and name in table():  # a key of another tool's that stands for none of Covey's
+        return BadKeyError(name, " is another tool's name: ~ removes keys of Covey's.", item.sentence())
     try:
         check_known(name)
     except BadKeyError as problem:

@@ -39,6 +39,9 @@ def apply_setting(tree: DictConfig, setting: Setting) -> None:
         OmegaConf.update(tree, setting.key, value, merge=False, force_add=True)
     except GrammarParseError as error:
         raise BadKeyError(setting.key, unreadable_reference(error)) from None
+    except ValueError:
+        group, _, name = setting.key.rpartition(".")
+        raise BadKeyError(setting.key, f" cannot be set: {group} is a list here, which has no key {name}.") from None
 
 
 def _remove(tree: DictConfig, setting: Setting) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from covey.answers import reasoning_gym
 from covey.data.columns import Prepared
 from covey.data.holdout import split_validation, subsample
-from covey.data.prompts import conversation, prompt_type
+from covey.data.prompts import conversation, prompt_column
 from covey.data.sources import arithmetic, countdown, graph_coloring
 from covey.errors import DataError
 
@@ -115,7 +115,7 @@ def _draw_library(dataset: DatasetConfig, settings: Mapping[str, Any], split: st
     found = reasoning_gym.draw(str(dataset.task), settings, drawn_with, count, f"dataset.task={dataset.task}")
     questions = [question for question, _, _ in found]
     columns = {
-        "prompt": pa.array([conversation(question, dataset) for question in questions], prompt_type()),
+        "prompt": prompt_column(conversation(question, dataset) for question in questions),
         "answer": pa.array([answer for _, answer, _ in found], pa.string()),
         reasoning_gym.COLUMN: pa.array([text for _, _, text in found], pa.string()),
     }
@@ -161,7 +161,7 @@ def _prepared(problems: Sequence[Any], dataset: DatasetConfig) -> Prepared:
     import pyarrow as pa
 
     columns = {
-        "prompt": pa.array([conversation(problem.text, dataset) for problem in problems], prompt_type()),
+        "prompt": prompt_column(conversation(problem.text, dataset) for problem in problems),
         "answer": pa.array([str(problem.answer) for problem in problems], pa.string()),
     }
     if dataset.task != "arithmetic":

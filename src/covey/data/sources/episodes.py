@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from covey.data.columns import Prepared
-from covey.data.prompts import conversation, prompt_type
+from covey.data.prompts import conversation, prompt_column
 from covey.data.sources.builtin import cut
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def _rows(dataset: DatasetConfig, split: str, count: int, environments: Sequence
     seeds = [2 * number + (split == "train") for number in drawn]
     columns: dict[str, Any] = {"seed": pa.array(seeds, pa.int64())}
     if dataset.system_prompt or dataset.user_prompt_template:
-        columns["prompt"] = pa.array([conversation("", dataset)] * count, prompt_type())
+        columns["prompt"] = prompt_column([conversation("", dataset)] * count)
     if environments:
         columns["environment"] = pa.array([environments[i % len(environments)] for i in range(count)], pa.string())
     return Prepared(datasets.Dataset(pa.table(columns)), list(map(str, seeds)), lambda i: f"episode {i + 1}")

@@ -19,8 +19,8 @@ from covey.answers import (
 from covey.answers.maths.numbers import read_number
 from covey.data.columns import number_of_modes
 from covey.evaluation.completions.played import played_of
-from covey.evaluation.completions.transcript import content_text, transcript
-from covey.rewards.reward import with_prefix
+from covey.evaluation.completions.transcript import transcript
+from covey.rewards.reward import last_user_message, whole_answers
 from covey.runlog import names
 
 if TYPE_CHECKING:
@@ -131,8 +131,9 @@ def grade_batch(
         tags: of a well-formed completion.
         prompt_prefix: the end of the prompts that belongs to the completion.
     """
-    texts = [with_prefix(str(one.text), prompt_prefix) for one in completions]
     rows = [row for _, _, row in batch]
+    asked = [row.get("prompt") for row in rows]
+    texts = whole_answers([str(one.text) for one in completions], asked, prompt_prefix, tags)
     grades = (grade or _grade_exact)(texts, rows, completions)
     found = []
     for (index, sample, row), one, text, given in zip(batch, completions, texts, grades, strict=True):
@@ -195,13 +196,6 @@ def is_near(stated: str | None, gold: str | None, outcome: Outcome) -> bool:
     if found is None or expected is None:
         return False
     return abs(found.value - expected.value) * _NEAR <= abs(expected.value)
-
-
-def last_user_message(prompt: Any) -> str:
-    """The last user message, for display; a plain prompt is returned as it is."""
-    if isinstance(prompt, str):
-        return prompt
-    return next((content_text(m["content"]) for m in reversed(prompt) if m["role"] == "user"), "")
 
 
 def _grade_exact(

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from covey.evaluation.completions.graded import last_user_message
 from covey.evaluation.completions.transcript import arguments_text, calls_of, content_text, reasoning_of, transcript
+from covey.rewards.reward import last_user_message
 from covey.runlog import names
 
 MOST_LETTERS = 20_000

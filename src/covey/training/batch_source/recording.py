@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from covey.answers import Tags, repeats_prompt, without_tags
 from covey.model.prompts import TemplateArguments, render
-from covey.rewards.reward import completion_text, gold_text, last_user_message, with_prefix
+from covey.rewards.reward import completion_text, gold_text, last_user_message, whole_answers
 from covey.runlog import names
 
 if TYPE_CHECKING:
@@ -49,8 +49,9 @@ class CompletionRecorder:
             completions: texts, or conversations.
         """
         repeated = empty = 0
-        for row, completion in zip(rows, completions, strict=True):
-            text = completion_text(with_prefix(completion, self._prefix) if self._prefix else completion)
+        whole = whole_answers(completions, [row.get("prompt") for row in rows], self._prefix, self._tags)
+        for row, completion, answer in zip(rows, completions, whole, strict=True):
+            text = completion_text(answer)
             repeated += repeats_prompt(text, last_user_message(row.get("prompt")), gold_text(row), self._tags)
             calls = not isinstance(completion, str) and any(message.get("tool_calls") for message in completion)
             empty += not calls and not without_tags(text.rpartition(f"</{self._tags.think}>")[2], self._tags)

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from covey.evaluation.completions.graded import last_user_message
 from covey.evaluation.completions.transcript import transcript
 from covey.report.live import LiveReport
+from covey.rewards.reward import last_user_message
 from covey.runlog import names
 from covey.runlog.background import InBackground
 from covey.runlog.completions import write_completions

@@ -11,6 +11,7 @@ from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from covey.answers import Tags
 from covey.config import Config
 from covey.config.groups.mesh import Mesh
 from covey.errors import ConfigError, ModelError, RunDirectoryError, one_line
@@ -18,6 +19,7 @@ from covey.evaluation.grading import answer_asked_by
 from covey.evaluation.settings import prompts_of
 from covey.model.loading import declared_eos_ids
 from covey.model.prompts import render, thinking_prefix
+from covey.rewards.reward import whole_answers
 from covey.training.distributed.sharding import splits_weights
 from covey.training.preflight.findings import Mark, PreflightFinding
 from covey.training.preflight.memory_estimate import MemoryEstimate, available_memory, beside_vllm, estimate_memory
@@ -69,7 +71,8 @@ def check_prompt_prefix(
 ) -> Iterator[PreflightFinding]:
     """Whether the prompt opens the thinking tag for the model, so that completions lack it."""
     first = prompts_of(loaded.train.select([0]))[0]
-    if thinking_prefix(tokenizer, first, config.rewards.think_tag, config.training.chat_template_kwargs):
+    prefix = thinking_prefix(tokenizer, first, config.rewards.think_tag, config.training.chat_template_kwargs)
+    if whole_answers([""], [first], prefix, Tags(config.rewards.think_tag)) != [""]:
         yield PreflightFinding(
             Mark.WARNING,
             "thinking",
@@ -276,8 +279,7 @@ def _turn_end(tokenizer: PreTrainedTokenizerBase) -> int | None:
 
 
 def _key(prompt: Any) -> str:
-    text = prompt if isinstance(prompt, str) else "\n".join(f"{m['role']}: {m['content']}" for m in prompt)
-    return " ".join(text.split()).casefold()
+    return " ".join(str(prompt).split()).casefold()
 
 
 def _gigabytes(count: int) -> str:

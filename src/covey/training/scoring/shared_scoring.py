@@ -140,7 +140,9 @@ class SharedScoring:
             Log-probs and entropies (or None), both `[B, T]`, in nats, zero at padding, and None for the third value of
             the plain path; or None if this is off, or the rows or the model are not supported, which is logged once.
         """
-        if not self._on or self._falls_back(_more_than_tokens(more) or self._unsupported_reason(model)):
+        given = ", ".join(sorted(name for name, value in more.items() if value is not None and value is not False))
+        taken = f"the model takes {given}" if given else None
+        if not self._on or self._falls_back(taken or self._unsupported_reason(model)):
             return None
         rows = -(-rows_per_forward // group_size) * group_size if rows_per_forward else len(input_ids_BS)
         parts = [slice(start, start + rows) for start in range(0, len(input_ids_BS), rows)]
@@ -207,11 +209,6 @@ class SharedScoring:
         shape = (len(input_ids_BS), length_T)
         values = (output.log_probs, output.entropy) if compute_entropy else (output.log_probs,)
         return tuple(_scatter(value[0], packed.target_index, shape) for value in values)
-
-
-def _more_than_tokens(more: dict[str, Any]) -> str | None:
-    given = sorted(name for name, value in more.items() if value is not None and value is not False)
-    return f"the model takes {', '.join(given)}" if given else None
 
 
 def _scatter(values_M: torch.Tensor, index_M: torch.Tensor, shape: tuple[int, int]) -> torch.Tensor:

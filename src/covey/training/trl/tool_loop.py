@@ -16,6 +16,8 @@ from covey.environments.calls import together
 from covey.environments.chat import ToolChat
 from covey.environments.episodes import Episode, as_conversation, begin_resets, run_episodes
 from covey.environments.proxies import control_of
+from covey.errors import DataError
+from covey.model.prompts import prompt_ids
 from covey.runlog import names
 from covey.training.replaced import replaced
 from covey.training.scoring.sampled import joined
@@ -39,6 +41,17 @@ class TrainerEpisodes:
     def used(self) -> bool:
         """Whether the run has tools or environments that TRL runs."""
         return bool(self._trainer.tools) or self._trainer.environment_factories is not None
+
+    def begun(self, prompt: list[Any]) -> list[int]:
+        """The tokens of a prefill. Raises a `DataError` where it cannot be continued; or what `render` does."""
+        trainer = self._trainer
+        if self.used or trainer._is_vlm:
+            raise DataError(
+                "A prompt ends with a message of the assistant, to be continued, which is not possible with tools, an "
+                "environment, or a model that reads images: end it with another message."
+            )
+        shown = {**trainer.chat_template_kwargs, "chat_template": trainer.chat_template}
+        return prompt_ids(trainer._tokenizer, shown)([prompt])[0]
 
     def begin(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """The rows for TRL: prompts that are text become messages. Resets in worker processes are started, all at once.

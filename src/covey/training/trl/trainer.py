@@ -26,10 +26,11 @@ from covey.config import SpeedConfig
 from covey.environments.templates import parse
 from covey.log_once import begin_run, log_once
 from covey.model.device import casting_once
-from covey.model.prompts import without_special_tokens
+from covey.model.prompts import as_shown
 from covey.model.reasoning_vocab import ReasoningVocabulary
 from covey.objective import KLController, Objective
 from covey.objective.interface import check_objective, needs_of
+from covey.rewards.reward import is_prefill
 from covey.rollout import InferenceEngine, conversation
 from covey.training.advantages.kl_control import KLMonitor
 from covey.training.advantages.state import in_use
@@ -185,8 +186,7 @@ class GRPOTrainer(TRLGRPOTrainer):
     def latest_completions(self) -> dict[str, list[Any]]:
         """The completions of the newest generation batch, over all processes: one list per column.
 
-        Columns: `prompt`, `completion`, one per reward function, `advantage`, what rewards logged with `log_extra`, and
-        last those of the objective.
+        Columns: `prompt`, `completion`, one per reward, `advantage`, those of `log_extra`, and last the objective's.
         """
         log = copy_log(self._logs)
         texts = {"prompt": log["prompt"], "completion": log["completion"]}
@@ -227,8 +227,7 @@ class GRPOTrainer(TRLGRPOTrainer):
     def _get_grad_norm(self, model: torch.nn.Module, grad_norm: Any = None) -> Any:
         return self._finite.record("grad_norm", super()._get_grad_norm(model, grad_norm=grad_norm))
 
-    # -- replaces TRL's `_generate`: starts rewards in worker processes now, not once the models have scored; the engine
-    #    may keep what it has read of a conversation until its last turn; whatever the model writes can be parsed.
+    # -- replaces TRL's `_generate`: starts rewards now; the engine may keep a conversation; all writing can be parsed.
     def _generate(self, prompts: list[Any]) -> Any:
         self.check_finite()
         turns = conversation(self.engine) if self.tools else nullcontext()
@@ -244,9 +243,11 @@ class GRPOTrainer(TRLGRPOTrainer):
             self._early_rewards.begin(prompts, completions, completion_ids=ids, **more)
         return output
 
-    # -- replaces TRL's `_tokenize_prompts`: what is in a message cannot become a special token.
+    # -- replaces TRL's `_tokenize_prompts`: shows messages as evaluations do, and leaves prefills open.
     def _tokenize_prompts(self, prompts: list[Any]) -> Any:
-        return super()._tokenize_prompts([without_special_tokens(self._tokenizer, one) for one in prompts])
+        ids, *more = super()._tokenize_prompts([as_shown(self._tokenizer, one) for one in prompts])
+        both, begun = zip(prompts, ids, strict=True), self._episodes.begun
+        return [begun(prompt) if is_prefill(prompt) else found for prompt, found in both], *more
 
     # -- replaces TRL's `_generate_single_turn`: the completions are the engine's, wherever it can sample them.
     def _generate_single_turn(self, prompt_ids: Any, images: Any, fields: Any, *args: Any, **kwargs: Any) -> Any:
@@ -283,8 +284,7 @@ class GRPOTrainer(TRLGRPOTrainer):
         self._rewards_BF = rewards_BF.masked_fill(torch.isinf(rewards_BF).any(dim=1, keepdim=True), torch.nan)
         return self._rewards_BF
 
-    # -- replaces TRL's `_generate_and_score_completions`: in training, the objective computes the advantages, also
-    #    those in TRL's log.
+    # -- replaces TRL's `_generate_and_score_completions`: the objective computes the advantages, also those logged.
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         with self.sampling.correcting():
             if self._resampler is not None and self.model.training:
