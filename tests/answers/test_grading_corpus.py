@@ -1,28 +1,49 @@
 """Grading against the project's own cases, and against public corpora: labelled cases of other graders, labelled model
 outputs, gold answers of datasets.
 
-`cases.jsonl` is the project's own: a case a line, with the question where it matters, and as verdict an outcome, or
-`not_right` where any but `right` will do. docs/grading.md lists every disagreement with a public corpus and its
+The project's own have a case a line: completions in `cases.jsonl`, with the question where it matters, and as verdict
+an outcome, or `not_right` where any but `right` will do; pairs of answers in `pairs.jsonl`; what is found in a text in
+`texts.jsonl`. docs/grading.md lists every disagreement with a public corpus and its
 reason; a disagreement that is not listed there fails. What agrees is told at the end of the run (see conftest.py).
 """
 
 from __future__ import annotations
 
-import importlib.util
-import json
 import time
 from collections import Counter
 from collections.abc import Callable
+from fractions import Fraction
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 
-from covey.answers import Outcome, Tags, extract_prediction, grade_math
+from corpus import Case, assert_verdicts, disagreements, read_cases
+from covey.answers import (
+    Outcome,
+    Tags,
+    answers_agree,
+    canonical_number,
+    extract_answer_tag,
+    extract_boxed,
+    extract_gsm8k,
+    extract_prediction,
+    grade_exact,
+    grade_math,
+    has_reasoning_format,
+    has_think_format,
+    holds_gold_value,
+    repeats_prompt,
+)
+from covey.answers.maths.arithmetic import NoValueError
+from covey.answers.maths.evaluation import evaluate
+from covey.answers.maths.expression import parse
 from covey.rewards import get_reward
+from load_scripts import load_script
 
-CASES = [json.loads(line) for line in (Path(__file__).parent / "cases.jsonl").read_text(encoding="utf-8").splitlines()]
+HERE = Path(__file__).parent
+OWN, PAIRS, TEXTS = (read_cases(HERE / f"{name}.jsonl") for name in ("cases", "pairs", "texts"))
 Agreement = Callable[[str, int, int], None]
 
 
@@ -32,19 +53,76 @@ def agreement(record_property: Callable[[str, object], None]) -> Agreement:
     return lambda corpus, agreed, count: record_property("graded", [corpus, agreed, count])
 
 
-@pytest.mark.parametrize("kind", sorted({case["kind"] for case in CASES}))
+@pytest.mark.parametrize("kind", sorted(OWN))
 def test_own_cases(kind: str, agreement: Agreement) -> None:
     """The grader, and the reward made of it, which has to share its verdict."""
-    cases, wrong = [case for case in CASES if case["kind"] == kind], []
-    for case in cases:
+
+    def find(case: Case) -> str:
         question, completion, gold = case.get("question", ""), case["completion"], case["gold"]
         found = grade_math(completion, gold, question=question)
         (reward,) = get_reward("accuracy")(prompts=[question], completions=[completion], answer=[gold])
         assert (reward == 1) is (found is Outcome.RIGHT)
-        if found != case["verdict"] and (case["verdict"] != "not_right" or found is Outcome.RIGHT):
-            wrong.append((case, found.value, extract_prediction(completion)))
-    agreement("own cases", len(cases) - len(wrong), len(cases))
-    assert not wrong
+        return "not_right" if case["verdict"] == "not_right" and found is not Outcome.RIGHT else found.value
+
+    wrong = disagreements(OWN[kind], find)
+    agreement("own cases", len(OWN[kind]) - len(wrong), len(OWN[kind]))
+    assert not wrong, "".join(wrong)
+
+
+@pytest.mark.parametrize("kind", sorted(PAIRS))
+def test_pairs_of_answers(kind: str) -> None:
+    """Bare, in a box, in tags, and the other way round."""
+
+    def find(case: Case) -> str:
+        gold, answer = case["gold"], case["completion"]
+        found = [answers_agree(answer, gold), grade_math(rf"So it is $\boxed{{{answer}}}$.", gold)]
+        if kind in ("same", "different"):
+            found.append(grade_math(f"<think>…</think><answer>{answer}</answer>", gold))
+        if kind == "different":
+            assert answers_agree(gold, gold) is Outcome.RIGHT
+            found.append(answers_agree(gold, answer))
+        if case["verdict"] == "right":
+            agrees = set(found) == {Outcome.RIGHT}
+        else:
+            others = (Outcome.WRONG,) if case["verdict"] == "wrong" else (Outcome.WRONG, Outcome.UNPARSABLE_PREDICTION)
+            agrees = found[0] in others and Outcome.RIGHT not in found
+        return case["verdict"] if agrees else ", ".join(found)
+
+    assert_verdicts(PAIRS[kind], find)
+
+
+def value(case: Case, no_value: tuple[type[Exception], ...], **more: Any) -> object:
+    """The verdict is a fraction, or why there is none."""
+    node = parse(case["completion"])
+    if node is None:
+        return "no expression"
+    try:
+        found = evaluate(node, **more)
+    except no_value:
+        return "none"
+    return case["verdict"] if case["verdict"][-1].isdigit() and found == Fraction(case["verdict"]) else found
+
+
+READ: dict[str, Callable[[Case], Any]] = {
+    "answer tag": lambda case: extract_answer_tag(case["completion"]),
+    "boxed": lambda case: extract_boxed(case["completion"]),
+    "gsm8k": lambda case: extract_gsm8k(case["completion"]),
+    "stated answer": lambda case: extract_prediction(case["completion"]),
+    "number": lambda case: canonical_number(case["completion"]),
+    "reasoning format": lambda case: has_reasoning_format(case["completion"]),
+    "think format": lambda case: has_think_format(case["completion"]),
+    "exact grade": lambda case: grade_exact(case["completion"], case["gold"]).value,
+    "repeats the prompt": lambda case: repeats_prompt(case["completion"], case["question"], case["gold"]),
+    "holds the gold value": lambda case: holds_gold_value(case["completion"], case["gold"]),
+    "value": lambda case: value(case, (NoValueError, KeyError)),
+    "value at x = 2": lambda case: value(case, (), at={"x": Fraction(2)}),
+    "value with i": lambda case: value(case, (NoValueError,), imaginary=True),
+}
+
+
+@pytest.mark.parametrize("kind", sorted(TEXTS))
+def test_what_is_read_in_a_text(kind: str) -> None:
+    assert_verdicts(TEXTS[kind], READ[kind])
 
 
 def test_long_thinking_that_is_not_closed_states_nothing() -> None:
@@ -59,14 +137,9 @@ def test_statements_are_read_in_the_configured_tags() -> None:
 
 
 @pytest.fixture(scope="module")
-def script(root: Path) -> ModuleType:
-    """scripts/grading_report.py, which has the corpora and the reasons."""
-    spec = importlib.util.spec_from_file_location("grading_report", root / "scripts" / "grading_report.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def script() -> ModuleType:
+    """It has the corpora and the reasons."""
+    return load_script("scripts/grading_report.py")
 
 
 def test_labelled_cases_of_public_graders(script: ModuleType, shared_data: Path, agreement: Agreement) -> None:

@@ -7,7 +7,6 @@ figures of `covey eval`; values in overrides.
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +17,7 @@ import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 import covey
+from completed import completed
 from covey.api import compare, evaluate, generate, train
 from covey.api.arguments import ArgumentError, Words
 from covey.cli.main import main
@@ -228,7 +228,5 @@ for words in (["generate", "out/frist", "--prompt", "x"], ["chat", "out/frist"])
     assert main(words) == 1
 assert "torch" not in sys.modules
 """
-    done = subprocess.run(
-        [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
-    )
+    done = completed([sys.executable, "-c", script], cwd=tmp_path, timeout=120)
     assert done.returncode == 0, done.stderr[-2000:]

@@ -19,12 +19,8 @@ from view_pages import command, go, view, wait
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(missing()), reason=missing() or "-")]
 TRAINING = (
-    *(
-        "training.num_generations=4",
-        "training.per_device_train_batch_size=16",
-        "training.gradient_accumulation_steps=1",
-    ),
-    *("evaluation.max_problems=32", "evaluation.every_steps=5"),
+    *("training.num_generations=4", "training.per_device_train_batch_size=16"),
+    *("training.gradient_accumulation_steps=1", "evaluation.max_problems=32", "evaluation.every_steps=5"),
 )
 
 

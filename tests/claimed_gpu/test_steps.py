@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Any
 import pytest
 
 import claimed_guard
+from completed import completed
 
 FAST = (
     *("float32", "float32_cpu", "short", "long", "two_devices", "turn_short", "turn_long", "turn_cpu"),
@@ -49,7 +49,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
             cases = FAST if case in FAST else SLOW
             environment = {**os.environ, "OMP_NUM_THREADS": "1"}
             command = [sys.executable, "-W", "ignore", str(script), str(library), *cases]
-            done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=1200)
+            done = completed(command, env=environment, timeout=1200)
             assert done.returncode == 0, done.stderr[-3000:]
             for line in done.stdout.splitlines():
                 if line.startswith('{"case"'):

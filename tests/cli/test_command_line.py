@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import yaml
 
+from completed import completed
 from covey.cli import config_arguments
 from covey.cli.main import main, parse
 from covey.config import load
@@ -260,7 +260,7 @@ def test_nothing_heavy_is_loaded_before_it_is_needed(words: list[str], code: int
     )
     environment = {**os.environ, "PYTHONPATH": str(root / "src")}
     command = [sys.executable, "-c", script]
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    done = completed(command, cwd=tmp_path, env=environment)
     assert done.returncode == 0, done.stderr
     assert not list(tmp_path.iterdir())
 

@@ -7,13 +7,13 @@ import pty
 import select
 import shutil
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
 
+from completed import completed
 from covey.cli.completion import candidates
 from covey.cli.main import main, parsers
 from covey.config import known_keys
@@ -105,7 +105,7 @@ def test_completing_needs_no_pytorch() -> None:
         "import sys; from covey.cli.main import main; main(['completion', 'zsh', '--line', 'covey train model=']); "
         "sys.exit('torch' in sys.modules)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    done = completed([sys.executable, "-c", code])
     assert done.returncode == 0
     assert "model=starter" in done.stdout
 

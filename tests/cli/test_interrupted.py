@@ -17,19 +17,12 @@ import pytest
 
 from covey.runlog import RunDirectory
 from covey.runlog.metrics import read_metrics
+from run_sizes import SMALL
 
 ROOT = Path(__file__).parents[2]
-SMALL = [
-    "model=starter",
-    "training.per_device_train_batch_size=8",
-    "training.gradient_accumulation_steps=1",
-    "training.num_generations=4",
-    "training.max_completion_length=8",
-    "dataset.test_size=6",
-    "dataset.hard_size=3",
-    "dataset.train_size=12",
-    "evaluation.every_steps=0",
-    "run_name=run",
+WORDS = [
+    *("model=starter", *SMALL, "dataset.test_size=6", "dataset.hard_size=3"),
+    *("evaluation.every_steps=0", "run_name=run"),
 ]
 Start = Callable[..., subprocess.Popen[str]]
 
@@ -64,7 +57,7 @@ def covey(tmp_path: Path) -> Iterator[Start]:
 
 
 def train(model: str, folder: Path, steps: int) -> list[str]:
-    return ["train", *SMALL, f"model.name={model}", f"training.max_steps={steps}", f"output_dir={folder}"]
+    return ["train", *WORDS, f"model.name={model}", f"training.max_steps={steps}", f"output_dir={folder}"]
 
 
 def wait_for(process: subprocess.Popen[str], run: RunDirectory, steps: int) -> int:

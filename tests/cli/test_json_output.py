@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 import pytest
 
 from commands import TINY
+from completed import completed
 from covey.cli.json_output import json_alone, print_json
 from covey.cli.main import main, parsers
 from plans import SERVE
@@ -52,7 +52,7 @@ with json_alone():
     print("at the end")
 print("after it")
 """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=120)
+    done = completed([sys.executable, "-c", script], check=True, timeout=120)
     assert done.stdout == '{\n  "a": 1\n}\nafter it\n'
     assert done.stderr == "a print\na library\na process\nat the end\n"
     with json_alone():

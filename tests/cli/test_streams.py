@@ -9,19 +9,16 @@ from pathlib import Path
 
 import pytest
 
+from completed import completed
+
 ROOT = Path(__file__).parents[2]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
 SHELL = f"{sys.executable} -m covey"
 
 
 def shell(line: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        ["bash", "-c", f"set -o pipefail; {line}"],
-        env={**ENVIRONMENT, **environment},
-        capture_output=True,
-        text=True,
-        stdin=subprocess.DEVNULL,
-        check=False,
+    return completed(
+        ["bash", "-c", f"set -o pipefail; {line}"], env={**ENVIRONMENT, **environment}, stdin=subprocess.DEVNULL
     )
 
 

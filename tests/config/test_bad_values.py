@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import datetime
 import random
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
+from completed import completed
 from covey.cli.config_arguments import check_names
 from covey.cli.main import main
 from covey.config import build, compose, known_keys, load
@@ -99,11 +99,6 @@ IN_A_FILE = [
     ),
 ]
 NAMES = [*known_keys(), *GROUPS, *(name for name in table() if name not in known_keys())]
-
-
-@pytest.fixture(autouse=True)
-def _one_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("WORLD_SIZE", raising=False)
 
 
 def check_paragraph(error: BaseException, tried: object, *names: str) -> None:
@@ -309,11 +304,9 @@ def test_ordinary_aliases_are_read(tmp_path: Path) -> None:
 def test_a_bad_value_ends_the_command_before_torch_is_loaded_or_anything_is_written(root: Path, tmp_path: Path) -> None:
     """A fake torch module ends the process with another exit code."""
     (tmp_path / "torch.py").write_text("import os\nos._exit(99)\n")
-    done = subprocess.run(
+    done = completed(
         [sys.executable, "-m", "covey.cli.main", "train", "training.optim_args=abc", f"output_dir={tmp_path / 'out'}"],
         env={"PYTHONPATH": f"{tmp_path}:{root / 'src'}", "PATH": "/usr/bin:/bin"},
-        capture_output=True,
-        text=True,
         timeout=120,
     )
     assert done.returncode == 2

@@ -52,12 +52,6 @@ CHOICES = ["model=qwen3_0.6b", "dataset=gsm8k", "rewards=math", "evaluation=gree
 CHOICES += ["+experiment=quick_test", "+experiment=full_training"]
 
 
-@pytest.fixture(autouse=True)
-def _folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.delenv("WORLD_SIZE", raising=False)
-    monkeypatch.chdir(tmp_path)
-
-
 def composed(recipe: dict[str, Any], group: dict[str, Any], words: list[str]) -> Config | str:
     """The config, or the first word of the error, which is a key."""
     Path("r.yaml").write_text(json.dumps(recipe))

@@ -17,11 +17,6 @@ from covey.errors import ConfigError
 SCRIPT = Path(__file__).parents[2] / "scripts" / "training_fields.py"
 
 
-@pytest.fixture(autouse=True)
-def _one_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("WORLD_SIZE", raising=False)
-
-
 @pytest.fixture
 def recipe(tmp_path: Path):
     def write(text: str, name: str = "recipe.yaml") -> Path:

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from completed import completed
 from covey.answers import EXTRACTORS
 from covey.config import Config, build, document, known_keys
 from covey.config.groups import dataset as covey_dataset
 from covey.config.groups.snapshot import PATH, fields
 from covey.config.groups.training import OWNED_ELSEWHERE
 from covey.errors import ConfigError
+from load_scripts import load_script
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "training_fields.py"
 
@@ -46,17 +46,13 @@ def test_loading_imports_nothing_heavy():
         "import json, sys; from covey.config import load, to_yaml; to_yaml(load(['model=qwen3_0.6b']));"
         "print(json.dumps([m for m in ('torch', 'transformers', 'trl', 'datasets', 'accelerate') if m in sys.modules]))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = completed([sys.executable, "-c", code], check=True)
     assert json.loads(done.stdout) == []
 
 
 def test_the_snapshot_is_the_installed_trl():
     """Names, types, defaults and choices."""
-    spec = importlib.util.spec_from_file_location("training_fields", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    script = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(script)
+    script = load_script("scripts/training_fields.py")
     installed = json.loads(json.dumps(script.snapshot()["fields"]))
     written = json.loads(PATH.read_text(encoding="utf-8"))["fields"]
     assert written == installed, f"run `python {SCRIPT.name}` in scripts/ after changing the version of TRL"

@@ -2,34 +2,20 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from collections.abc import Callable
 from math import comb
-from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
 
 from covey.evaluation.estimators import Estimate, mean_estimate, share_interval, t_p_value, t_quantile
 from covey.evaluation.paired import bonett_price
+from load_scripts import load_script
 
 DRAWS = 2000
 
 
-def _script() -> ModuleType:
-    path = Path(__file__).resolve().parents[2] / "scripts" / "interval_coverage.py"
-    spec = importlib.util.spec_from_file_location("interval_coverage", path)
-    assert spec
-    assert spec.loader
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["interval_coverage"] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-coverage = _script()
+coverage = load_script("scripts/interval_coverage.py")
 
 
 SHARES = np.linspace(0.002, 0.998, 500)

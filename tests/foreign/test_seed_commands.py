@@ -11,7 +11,6 @@ import os
 import re
 import shlex
 import shutil
-import subprocess
 from functools import reduce
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ import pytest
 import yaml
 
 from commands import covey_words
+from completed import completed
 from compose_config import from_words
 from covey.cli.config_arguments import read_request
 from covey.cli.main import main, parse
@@ -323,9 +323,7 @@ def a_clone(tmp_path: Path) -> Path:
 
 def call(clone: Path, script: Path, **variables: str) -> None:
     environment = {"PATH": os.environ["PATH"], **variables}
-    done = subprocess.run(
-        ["bash", str(script)], cwd=clone, env=environment, capture_output=True, text=True, check=False
-    )
+    done = completed(["bash", str(script)], cwd=clone, env=environment)
     assert done.returncode == 0, done.stderr
 
 
@@ -338,7 +336,7 @@ def launched(clone: Path) -> list[str]:
 def test_make_has_the_targets(target: str, does: str) -> None:
     if shutil.which("make") is None:
         pytest.skip("make is not installed")
-    done = subprocess.run(["make", "-n", target], cwd=ROOT, capture_output=True, text=True, check=True)
+    done = completed(["make", "-n", target], cwd=ROOT, check=True)
     assert does in done.stdout
 
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 import json
 import math
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import yaml
 
+from completed import completed
 from covey.cli.main import main
 from covey.runlog.metrics import read_metrics
 from seed_commands import SWEEP, TRAIN, SeedCommand, programs, translated
@@ -122,15 +122,7 @@ def test_the_launcher_trains(tmp_path: Path) -> None:
     covey.chmod(0o755)
     environment = {**os.environ, "RUN_NAME": "launched", "PYTHONPATH": str(ROOT / "src")}
     words = ("dataset.train_size=64", "training.per_device_train_batch_size=8", *SIZES)
-    done = subprocess.run(
-        ["bash", str(clone / "training.sh"), *words],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=180,
-    )
+    done = completed(["bash", str(clone / "training.sh"), *words], cwd=tmp_path, env=environment, timeout=180)
     assert done.returncode == 0, done.stdout + done.stderr
     rows = read_metrics(tmp_path / "out" / "launched" / "metrics.jsonl")
     assert [row["step"] for row in rows if "train/loss" in row] == [1]

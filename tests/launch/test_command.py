@@ -13,6 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from completed import completed
 from covey.config import load
 from covey.launch import execute
 from covey.launch.console import LaunchConsole
@@ -51,7 +52,7 @@ def test_a_run_is_launched_stopped_with_a_checkpoint_and_resumed(root: Path, tin
     assert (tmp_path / "r" / f"checkpoint-{stopped}" / "complete.json").is_file()
     assert json.loads((tmp_path / "logs" / "r" / "finish-0.json").read_text()) == {"code": 143, "orderly": True}
 
-    again = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    again = completed(command, cwd=tmp_path, env=environment)
     assert again.returncode == 0, again.stderr
     assert [json.loads(line)["step"] for line in metrics.read_text().splitlines()] == list(range(1, STEPS + 1))
     assert f"Resuming from checkpoint-{stopped}" in again.stdout

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
+from completed import completed
 from covey.config import Config
 
 
@@ -37,12 +37,9 @@ def test_a_dry_run_prints_the_plan_touches_nothing_and_loads_nothing_heavy(root:
         "sys.exit(code)"
     )
     recipe = str(root / "recipes" / "qwen2.5_7b_instruct" / "grpo" / "math.yaml")
-    done = subprocess.run(
+    done = completed(
         [sys.executable, "-c", script, "launch", recipe, "launch.gpus=7", "--dry-run", "run_name=r"],
         env={**os.environ, "PYTHONPATH": str(root / "src")},
-        capture_output=True,
-        text=True,
-        check=False,
     )
     assert done.returncode == 0, done.stderr
     assert done.stderr.splitlines()[-1] == "[]"

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from completed import completed
 from covey.config import load
 from covey.errors import ConfigError, CoveyError
 from covey.launch.machine import Machine
@@ -127,6 +128,6 @@ def test_a_job_for_the_starter_refuses_other_models(tmp_path: Path) -> None:
 
 def test_the_experiment_scripts_say_where_to_submit_them_from(root: Path, tmp_path: Path) -> None:
     copy = shutil.copy(root / "slurm" / "train_baseline.sh", tmp_path)
-    done = subprocess.run(["bash", copy], cwd=tmp_path, capture_output=True, text=True, check=False)
+    done = completed(["bash", copy], cwd=tmp_path)
     assert done.returncode == 2
     assert done.stderr.startswith("covey: submit this script from the folder of the repository")

@@ -6,7 +6,6 @@ With a vLLM server on a node of its own: `tests/real_vllm/test_nodes.py`.
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -14,6 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from completed import completed
 from real_slurm import missing, running
 from same_run import STEPS, without_times, words
 
@@ -36,13 +36,10 @@ def test_two_nodes_train_on_what_a_rollout_process_wrote(
 
     def launch(name: str, environment: dict[str, str], *more: str) -> str:
         asked = words(tiny_model, tmp_path, name, *BEHIND, *CPU, logs, *more)[1:]
-        done = subprocess.run(
+        done = completed(
             [sys.executable, "-m", "covey", "launch", *asked],
             cwd=tmp_path,
             env={**environment, **settings},
-            capture_output=True,
-            text=True,
-            check=False,
             timeout=SECONDS,
         )
         assert done.returncode == 0, done.stdout + done.stderr

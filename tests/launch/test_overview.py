@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from completed import completed
 from covey.errors import CoveyError
 from covey.launch.overview import Measured, Split, as_table, as_values, split_of, suggested
 from covey.runlog.overlap import Round
@@ -138,13 +139,10 @@ def test_the_command_loads_nothing_heavy_and_finds_the_run_that_is_its_recipe(ro
     )
 
     def covey(*words: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
+        return completed(
             [sys.executable, "-c", script, "launch", *words],
             cwd=tmp_path,
             env={**os.environ, "PYTHONPATH": str(root / "src")},
-            capture_output=True,
-            text=True,
-            check=False,
         )
 
     make_run(tmp_path / "run", 8.0, 2.0, 7, **IN_A_SERVER)

@@ -28,6 +28,7 @@ from covey.model.loading import load_tokenizer, own_sampling, resolve_model
 from covey.model.prompts import cut_left, prompt_lengths, render
 from covey.training.callbacks.user_callbacks import load_callbacks
 from covey.training.preflight.trackers import tracker_environment, trackers
+from run_sizes import SMALL
 
 Train = Callable[..., tuple[int, str]]
 
@@ -43,19 +44,9 @@ def train(tiny_model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
 
     def call(*overrides: str) -> tuple[int, str]:
         defaults = (
-            "model=starter",
-            f"model.name={tiny_model}",
-            "training.per_device_train_batch_size=8",
-            "training.gradient_accumulation_steps=1",
-            "training.num_generations=4",
-            "training.max_completion_length=8",
-            "training.max_steps=2",
-            "training.learning_rate=0.01",
-            "evaluation.every_steps=0",
-            "dataset.train_size=12",
+            *("model=starter", f"model.name={tiny_model}", f"output_dir={tmp_path}", "run_name=run", *SMALL),
+            *("training.max_steps=2", "training.learning_rate=0.01", "evaluation.every_steps=0"),
             f"rewards.funcs=['{tmp_path / 'uneven.py'}:uneven']",
-            f"output_dir={tmp_path}",
-            "run_name=run",
         )
         code = main(["train", *defaults, *overrides])
         captured = capsys.readouterr()

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from datasets import Dataset
 from transformers import AutoTokenizer, Qwen2Config, Qwen2ForSequenceClassification
 from trl import GRPOTrainer
 
@@ -15,6 +13,7 @@ from covey.config.groups.rewards import RewardModelConfig, RewardsConfig
 from covey.errors import ModelError
 from covey.model.reward_model import RewardModel, reward_models
 from covey.model.starter import STARTER_PATH
+from trainers import build_trainer
 
 PROMPTS = [[{"role": "user", "content": text}] for text in ("What is 1 + 1?", "2 + 2?", "a much longer question " * 9)]
 COMPLETIONS = [[{"role": "assistant", "content": text}] for text in ("2", "five, six " * 12, "")]
@@ -67,16 +66,9 @@ def test_a_prefill_and_its_continuation_are_one_message(folder: Path) -> None:
 
 
 def test_the_rewards_are_those_of_trl(folder: Path, tmp_path: Path) -> None:
-    from trl import GRPOConfig
-
-    arguments: dict[str, Any] = {"output_dir": str(tmp_path), "use_cpu": True, "bf16": False, "report_to": "none"}
-    trainer = GRPOTrainer(
-        model=str(STARTER_PATH),
-        reward_funcs=str(folder),
-        args=GRPOConfig(per_device_train_batch_size=3, num_generations=3, **arguments),
-        train_dataset=Dataset.from_list([{"prompt": prompt} for prompt in PROMPTS]),
-    )
     rows = [{"prompt": prompt} for prompt in PROMPTS]
+    sizes = {"per_device_train_batch_size": 3, "num_generations": 3}
+    trainer = build_trainer(GRPOTrainer, str(STARTER_PATH), tmp_path, prompts=rows, reward=str(folder), **sizes)
     theirs = trainer._calculate_rewards(rows, PROMPTS, COMPLETIONS, [[1]] * 3)
     assert RewardModel(str(folder))(PROMPTS, COMPLETIONS) == pytest.approx(theirs[:, 0].tolist(), abs=1e-5)
     assert trainer.reward_func_names == [RewardModel(str(folder)).__name__]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import pytest
 import torch
 from peft import LoraConfig
 
+from completed import completed
 from covey import GRPOTrainer
 from covey.errors import ConfigError, EngineError
 from covey.rollout.vllm import engine as vllm_engine
@@ -184,14 +184,8 @@ def test_covey_launch_starts_the_server_for_adapters(tmp_path: Path) -> None:
     words += ["training.vllm_max_model_length=192", "evaluation.every_steps=0", f"output_dir={tmp_path}"]
     words += ["model.lora.rank=4", "training.vllm_lora_sync=adapter", "training.learning_rate=1e-3"]
     words += ["launch.gpus=0", f"launch.log_dir={tmp_path / 'logs'}"]
-    done = subprocess.run(
-        [sys.executable, "-m", "covey.cli.main", "launch", *words],
-        cwd=tmp_path,
-        env=os.environ,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=600,
+    done = completed(
+        [sys.executable, "-m", "covey.cli.main", "launch", *words], cwd=tmp_path, env=os.environ, timeout=600
     )
     assert done.returncode == 0, done.stdout + done.stderr
     rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]

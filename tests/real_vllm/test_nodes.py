@@ -5,7 +5,6 @@ The server is killed in the middle: its launcher starts it again, and the reques
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -14,6 +13,7 @@ import psutil
 import pytest
 
 import covey
+from completed import completed
 from covey.runlog import read_completions, read_metrics
 from real_slurm import missing, running
 
@@ -60,13 +60,10 @@ def test_one_node_samples_and_two_train(tmp_path: Path, tmp_path_factory: pytest
         return "\n".join(f"--- {file.name}\n{file.read_text(errors='replace')[-4000:]}" for file in files)
 
     with running(tmp_path_factory.mktemp("s") / "c", nodes=3) as cluster:
-        done = subprocess.run(
+        done = completed(
             [sys.executable, "-m", "covey", "launch", *words(tmp_path), "--slurm"],
             cwd=tmp_path,
             env={**cluster.environment, "PYTHONPATH": str(Path(covey.__file__).parents[1]), "OMP_NUM_THREADS": "1"},
-            capture_output=True,
-            text=True,
-            check=False,
         )
         assert done.returncode == 0, done.stderr
         job = done.stdout.split()[2].rstrip(":")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import pytest
 import torch
 from transformers import TrainerCallback
 
+from completed import completed
 from covey import GRPOTrainer
 from covey.errors import EngineError
 from covey.model.starter import STARTER_PATH
@@ -164,14 +164,8 @@ def test_the_commands(how: str, start_server: StartServer, tmp_path: Path) -> No
         overrides += ["training.vllm_server_host=127.0.0.1", f"training.vllm_server_port={server.port}"]
     if how == "launch":
         overrides += ["launch.gpus=0", f"launch.log_dir={tmp_path / 'logs'}"]
-    done = subprocess.run(
-        [sys.executable, "-m", "covey.cli.main", command, *overrides],
-        cwd=tmp_path,
-        env=os.environ,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=600,
+    done = completed(
+        [sys.executable, "-m", "covey.cli.main", command, *overrides], cwd=tmp_path, env=os.environ, timeout=600
     )
     assert done.returncode == 0, done.stdout + done.stderr
     rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import resource
 import shutil
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +15,7 @@ from covey.errors import RunDirectoryError
 from covey.report.completions.completions_browser import pack_completions
 from covey.report.load import load_run
 from covey.runlog.evaluations import append_completions, begin_evaluation, finish_evaluation, read_completions
+from limited_files import call_limited
 from made_run import make_run
 
 SETTINGS = {
@@ -122,40 +121,32 @@ def test_compare_names_damaged_completions(
     assert message in capsys.readouterr().err
 
 
-@contextmanager
-def files_of_at_most(size: int) -> Iterator[None]:
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+def report_on_a_long_page(run: Path) -> int:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("covey.report.page.render_report", lambda *_: 9999 * "a page")  # drawing one takes seconds
+        return main(["report", str(run)])
 
 
 def test_an_evaluation_resumes_after_a_full_disk(tmp_path: Path) -> None:
     begin_evaluation(tmp_path / "out", SETTINGS)
     append_completions(tmp_path / "out", ROWS[:2])
     room = (tmp_path / "out" / "completions.jsonl").stat().st_size + 10
-    with files_of_at_most(room), pytest.raises(RunDirectoryError, match=r"larger than is allowed.*--out"):
-        append_completions(tmp_path / "out", ROWS[2:])
+    with pytest.raises(RunDirectoryError, match=r"larger than is allowed.*--out"):
+        call_limited(room, append_completions, tmp_path / "out", ROWS[2:])
     assert list(read_completions(tmp_path / "out")) == ROWS[:2]
     assert begin_evaluation(tmp_path / "out", SETTINGS) == ROWS[:2]  # and removes the truncated line
     append_completions(tmp_path / "out", ROWS[2:])
     assert list(read_completions(tmp_path / "out")) == ROWS
 
 
-def test_a_page_that_cannot_be_written_leaves_the_old_one(
-    run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("covey.report.page.render_report", lambda *_: 9999 * "a page")  # drawing one takes seconds
+def test_a_page_that_cannot_be_written_leaves_the_old_one(run: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (run / "report.html").write_text("old")
-    with files_of_at_most(4096):
-        assert main(["report", str(run)]) == 1
-    assert "Could not write report.html" in capsys.readouterr().err
+    assert call_limited(4096, report_on_a_long_page, run) == 1
+    assert "Could not write report.html" in capfd.readouterr().err
     assert (run / "report.html").read_text() == "old"
     assert not list(run.glob(".*.tmp"))
     assert main(["report", str(run), "--out", str(run)]) == 2
-    assert "is a folder" in capsys.readouterr().err
+    assert "is a folder" in capfd.readouterr().err
 
 
 def test_differing_settings_are_named(tmp_path: Path) -> None:

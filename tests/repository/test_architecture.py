@@ -8,7 +8,6 @@ cannot pass by seeing nothing. The drawn map is that of the sources.
 
 from __future__ import annotations
 
-import importlib.util
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from architecture import LAYERS, Tree, violations, violations_of_tests
+from load_scripts import load_script
 
 
 def test_the_sources_keep_the_rules(root: Path) -> None:
@@ -182,13 +182,8 @@ def test_planted_breaches_among_the_tests_are_caught(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def draw(root: Path) -> Callable[[Path], str]:
-    spec = importlib.util.spec_from_file_location("draw_map", root / "scripts" / "draw_map.py")
-    assert spec is not None
-    assert spec.loader is not None
-    script = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(script)
-    return script.drawing
+def draw() -> Callable[[Path], str]:
+    return load_script("scripts/draw_map.py").drawing
 
 
 def test_the_map_is_current(root: Path, draw: Callable[[Path], str]) -> None:

@@ -7,20 +7,18 @@ config composed. The tutorial's blocks run one after the other.
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import shlex
 import shutil
-import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 import yaml
 
 from commands import TINY, check_command, covey_words, filled_in, make_workspace
 from covey.cli.main import main
+from load_scripts import load_script
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", ROOT / "recipes/README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -144,20 +142,11 @@ def test_python_on_the_pages_compiles(page: str) -> None:
         compile(text.replace(", ...)", ")"), page, "exec")
 
 
-def pages_script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("docs_pages", ROOT / "scripts" / "docs_pages.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 def test_the_reference_has_every_key(tmp_path: Path) -> None:
     from covey.config import document, known_keys
     from covey.config.keys import GROUPS
 
-    page = pages_script().keys_page()
+    page = load_script("scripts/docs_pages.py").keys_page()
     entries = re.findall(r"^`([\w.]+)`$", page, re.MULTILINE)
     assert entries
     assert sorted(entries) == sorted(key for key in known_keys() if key not in GROUPS)
@@ -168,7 +157,7 @@ def test_the_reference_has_every_key(tmp_path: Path) -> None:
 def test_the_reference_has_every_command() -> None:
     from covey.cli.main import parsers
 
-    page = pages_script().commands_page()
+    page = load_script("scripts/docs_pages.py").commands_page()
     sections = dict(re.findall(r"^## `covey ([\w-]+)`\n\n(.*?)(?=^## |\Z)", page, re.M | re.S))
     assert list(sections) == list(parsers()[1])
     for name, command in parsers()[1].items():
@@ -198,7 +187,9 @@ def test_no_line_of_a_shell_block_is_cut_off() -> None:
 def test_every_reward_has_its_section() -> None:
     from covey.rewards.registry import ALIASES, REGISTRY
 
-    sections = dict(re.findall(r"^## `(\w+)`\n\n(.*?)(?=^## |\Z)", pages_script().rewards_page(), re.M | re.S))
+    sections = dict(
+        re.findall(r"^## `(\w+)`\n\n(.*?)(?=^## |\Z)", load_script("scripts/docs_pages.py").rewards_page(), re.M | re.S)
+    )
     assert list(sections) == list(REGISTRY)
     assert all(len(text) > 80 and "Args:" not in text for text in sections.values())
     assert all(f"`{alias}`" in sections[name] for alias, name in ALIASES.items())
@@ -210,7 +201,9 @@ def test_pages_from_elsewhere_keep_their_links(tmp_path: Path) -> None:
     (tmp_path / "recipes" / "a" / "b.yaml").touch()
     text = "[b](a/b.yaml) [g](../benchmarks/grading.md#top) [d](../docs/data.md) [w](https://example.org) [f](a)"
     (tmp_path / "recipes" / "README.md").write_text(text)
-    moved = pages_script().moved(tmp_path, tmp_path / "recipes" / "README.md", tmp_path / "docs" / "generated")
+    moved = load_script("scripts/docs_pages.py").moved(
+        tmp_path, tmp_path / "recipes" / "README.md", tmp_path / "docs" / "generated"
+    )
     assert moved == (
         "[b](../../recipes/a/b.yaml) [g](grading_benchmark.md#top) [d](../data.md) [w](https://example.org) f"
     )
@@ -218,18 +211,14 @@ def test_pages_from_elsewhere_keep_their_links(tmp_path: Path) -> None:
 
 def test_a_page_without_a_heading_gets_that_of_its_study(tmp_path: Path) -> None:
     (tmp_path / "README.md").write_text("# A study\n\nWhat it found.\n")
-    script = pages_script()
+    script = load_script("scripts/docs_pages.py")
     assert script.titled("| a |\n", tmp_path / "results.md") == "# A study: the figures\n\n| a |\n"
     assert script.titled("# Results\n\n| a |\n", tmp_path / "results.md") == "# A study: the figures\n\n| a |\n"
     assert script.titled("# Own\n", tmp_path / "results.md") == "# Own\n"
 
 
 def test_the_drawing_is_that_of_its_script(root: Path, tmp_path: Path) -> None:
-    spec = importlib.util.spec_from_file_location("draw", root / "scripts" / "draw_group_sharing.py")
-    assert spec is not None
-    assert spec.loader is not None
-    script = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(script)
+    script = load_script("scripts/draw_group_sharing.py")
     assert (root / "docs" / "images" / "group_sharing.svg").read_text(encoding="utf-8") == script.drawing()
     assert "32 tokens computed: 47%" in script.drawing()  # (8 + 5+9+3+7) of 4 * (8 + 9)
 
@@ -290,12 +279,7 @@ def test_workflows_call_make(root: Path) -> None:
 
 def test_the_table_of_memory_is_that_of_its_figures(root: Path) -> None:
     """And so its estimates are those of today's `covey doctor`, which lie as near as the page says."""
-    spec = importlib.util.spec_from_file_location("memory_benchmark", root / "benchmarks" / "memory.py")
-    assert spec is not None
-    assert spec.loader is not None
-    script = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = script  # dataclasses look their module up
-    spec.loader.exec_module(script)
+    script = load_script("benchmarks/memory.py")
     tables = script.tables()
     assert f"{script.BEGIN}\n{tables}\n{script.END}" in script.PAGE.read_text(encoding="utf-8")
     rows = re.findall(r"\| ([\d.]+) GB \| ([\d.]+) GB \|$", tables, re.MULTILINE)

@@ -6,11 +6,8 @@ comparison differ in one thing only.
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -22,6 +19,7 @@ from covey.config.compose.recipe import read_yaml
 from covey.launch.machine import Machine
 from covey.launch.plan import make_plan
 from covey.rewards.registry import get_reward
+from load_scripts import load_script
 
 ROOT = Path(__file__).resolve().parents[2]
 RECIPES = ROOT / "recipes"
@@ -30,17 +28,7 @@ ADDED = ("experiment", "tuning")
 MATH = ("deepscaler", "openr1_math", "math500", "aime24", "amc23")
 
 
-def table_script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("recipes_table", ROOT / "scripts" / "recipes_table.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
-
-
-script = table_script()
+script = load_script("scripts/recipes_table.py")
 ALL = [path.relative_to(RECIPES).as_posix() for path in script.recipes()]
 
 

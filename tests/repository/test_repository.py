@@ -23,6 +23,8 @@ import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from completed import completed
+
 TOOLS = (
     *("bash", "cat", "cksum", "cp", "cut", "dirname", "flock", "grep"),
     *("mkdir", "mv", "readlink", "rm", "sleep", "tail", "touch"),
@@ -82,9 +84,7 @@ class Clone:
     def run(self, script: str, *args: str, **extra: str) -> subprocess.CompletedProcess[str]:
         """Run a script of the clone from somewhere else."""
         command = [str(self.bin / "bash"), str(self.folder / script), *args]
-        return subprocess.run(
-            command, cwd=self.away, env=self.environ(extra), capture_output=True, text=True, check=False
-        )
+        return completed(command, cwd=self.away, env=self.environ(extra))
 
     def pip_calls(self) -> list[str]:
         return self.calls.read_text(encoding="utf-8").splitlines()
@@ -106,13 +106,7 @@ def test_training_installs_once_and_passes_its_arguments_on(clone: Clone) -> Non
     assert [call.split()[-4:] for call in clone.pip_calls()] == [["-c", "constraints.txt", "-e", "."]]
     (clone.away / "link").symlink_to(clone.folder / "training.sh")
     (clone.away / "link of link").symlink_to("link")
-    again = subprocess.run(
-        [clone.bin / "bash", clone.away / "link of link"],
-        env=clone.environ({}),
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    again = completed([clone.bin / "bash", clone.away / "link of link"], env=clone.environ({}), check=True)
     assert again.stdout.splitlines()[1:] == ["launch"]
     assert again.stderr == ""
     assert len(clone.pip_calls()) == 1
@@ -233,7 +227,7 @@ def test_shell_scripts_are_clean(root: Path, script: str) -> None:
     subprocess.run(["bash", "-n", root / script], check=True)
     if shutil.which("shellcheck") is None:
         pytest.skip("shellcheck is not installed; bash itself has parsed the script")
-    done = subprocess.run(["shellcheck", root / script], capture_output=True, text=True, check=False)
+    done = completed(["shellcheck", root / script])
     assert done.returncode == 0, done.stdout
 
 
@@ -241,7 +235,7 @@ def test_make_lists_every_command(root: Path) -> None:
     if shutil.which("make") is None:
         pytest.skip("make is not installed")
     command = ["make", "--no-print-directory"]  # the suite itself may run under make
-    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=True)
+    done = completed(command, cwd=root, check=True)
     listed = [line.split()[1] for line in done.stdout.splitlines()]
     assert listed == [
         "help",

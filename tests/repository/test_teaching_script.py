@@ -6,7 +6,6 @@ gradient: whatever it shares, packs or leaves out on the way, the sum must be th
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -16,17 +15,13 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from covey import GRPOTrainer
+from load_scripts import load_script
 from trainers import build_trainer
 
 
 @pytest.fixture(scope="module")
-def script(root: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location("grpo_from_scratch", root / "examples" / "grpo_from_scratch.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def script() -> ModuleType:
+    return load_script("examples/grpo_from_scratch.py")
 
 
 def test_advantages_by_hand(script: ModuleType) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from tests.support.dead_keys import dead_lines
 
+from completed import completed
 from covey.config import load
 from covey.launch.machine import Machine
 from covey.launch.plan import make_plan
@@ -38,7 +39,7 @@ class Script:
     def __call__(self, *args: str, **environment: str) -> subprocess.CompletedProcess[str]:
         command = ["bash", str(self.folder / "training.sh"), *args]
         clean = {"PATH": os.environ["PATH"], **environment}
-        return subprocess.run(command, cwd=self.away, env=clean, capture_output=True, text=True, check=False)
+        return completed(command, cwd=self.away, env=clean)
 
     def words(self, *args: str, **environment: str) -> list[str]:
         done = self(*args, **environment)
@@ -177,9 +178,7 @@ def test_slurms_copy_finds_the_repository(script: Script, tmp_path: Path) -> Non
 
     def job(folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
         clean = {"PATH": os.environ["PATH"], "SLURM_JOB_ID": "7", **environment}
-        return subprocess.run(
-            ["bash", copy, "r.yaml"], cwd=folder, env=clean, capture_output=True, text=True, check=False
-        )
+        return completed(["bash", copy, "r.yaml"], cwd=folder, env=clean)
 
     done = job(script.folder, SLURM_SUBMIT_DIR=str(script.folder))
     assert done.stdout.splitlines() == ["covey", "launch", "r.yaml"], done.stderr
@@ -216,12 +215,5 @@ def test_the_vocabulary_experiments_run_their_recipes(script: Script, root: Path
         (own, {}),
         (shutil.copy(own, script.away / "slurm_script"), {"SLURM_SUBMIT_DIR": str(script.folder)}),
     ):
-        done = subprocess.run(
-            ["bash", path, "seed=1"],
-            cwd=script.away,
-            env={**clean, **more},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        done = completed(["bash", path, "seed=1"], cwd=script.away, env={**clean, **more})
         assert done.stdout.splitlines() == ["covey", "launch", wanted, "seed=1"], done.stderr

@@ -10,12 +10,17 @@ from typing import Any
 import pytest
 from trl.rewards import think_format_reward
 
+from corpus import Case, assert_verdicts, read_cases
 from covey.answers import Outcome
-from covey.rewards import Graded, RewardSettings, get_reward
+from covey.rewards import Graded, RewardSettings, find, get_reward
 from covey.rewards.library import correctness, length
-from covey.rewards.library.format import reasoning_steps, tag_count, think_format
+from covey.rewards.library.format import think_format
 
 DEFAULT = RewardSettings()
+VALUES = read_cases(Path(__file__).with_name("values.jsonl"))
+"""A case a line: with a gold answer where one is needed, the value, and the outcome of graders."""
+TASK = VALUES["countdown"][0]["gold"]
+GRAPH = VALUES["graph_coloring"][0]["gold"]
 RIGHT, WRONG = "<answer>2</answer>", "<answer>3</answer>"
 
 
@@ -24,6 +29,53 @@ def values(name: str, completions: list[str], *, settings: RewardSettings = DEFA
     columns = {"prompts": ["p"] * len(completions), "answer": ["2"] * len(completions)} | columns
     found: list[Any] = get_reward(name, settings)(completions=completions, **columns)
     return found
+
+
+@pytest.mark.parametrize("kind", sorted(VALUES))
+def test_values_and_outcomes(kind: str) -> None:
+    def find_value(case: Case) -> Any:
+        settings, gold = DEFAULT, {"answer": case["gold"]} if "gold" in case else {}
+        if "n_grams" in case:
+            settings = RewardSettings(repetition_n_grams=case["n_grams"], repetition_max_penalty=-1.0)
+        columns = {name: [one] for name, one in gold.items()}
+        (value,) = get_reward(kind, settings)(["p"], [case["completion"]], **columns)
+        if not isinstance(case["verdict"], list):
+            return value if value is None else round(value, 9)
+        sample = find(kind, settings).sample
+        assert sample is not None
+        found = sample(case["completion"], gold)
+        assert (found.value, found.mode) == (value, case.get("mode", found.mode)), case
+        return [value, found.outcome]
+
+    assert_verdicts(VALUES[kind], find_value)
+
+
+@pytest.mark.parametrize(
+    ("name", "completion", "gold", "value", "outcome"),
+    [
+        ("check_answer", f"<think>so</think>\n<answer>{'9' * 4000}</answer>", "10", -0.5, Outcome.WRONG),
+        ("countdown", f"<answer>{'8+' * 600}8</answer>", TASK, 0.0, Outcome.UNPARSABLE_PREDICTION),
+        ("countdown", "<answer>1+2</answer>", "[" * 100_000, None, Outcome.UNPARSABLE_GOLD),
+        ("countdown", "<answer>(19+35)+44</answer>", {"numbers": (44, 19, 35), "target": 98}, 1.0, Outcome.RIGHT),
+        ("graph_coloring", f"<answer>{'B=green ' * 1000}</answer>", GRAPH, 0.0, Outcome.UNPARSABLE_PREDICTION),
+        ("graph_coloring", "<answer>A=red</answer>", "[" * 100_000, None, Outcome.UNPARSABLE_GOLD),
+    ],
+)
+def test_what_is_too_long_for_a_line(
+    name: str, completion: str, gold: Any, value: float | None, outcome: Outcome
+) -> None:
+    sample = find(name, DEFAULT).sample
+    assert sample is not None
+    found = sample(completion, {"answer": gold})
+    assert (found.value, found.outcome) == (value, outcome)
+
+
+def test_repetition_is_scaled() -> None:
+    for case in VALUES["repetition_penalty"]:
+        settings = RewardSettings(repetition_n_grams=case["n_grams"], repetition_max_penalty=-0.5)
+        (found,) = values("repetition_penalty", [case["completion"]], settings=settings)
+        assert found == pytest.approx(0.5 * case["verdict"]), case
+        assert str(found) != "-0.0"
 
 
 @pytest.mark.parametrize(
@@ -51,56 +103,6 @@ def test_accuracy_does_mathematics() -> None:
     assert values("accuracy", [r"\boxed{2}"], answer=[None]) == [None]
 
 
-@pytest.mark.parametrize(
-    ("completion", "gold", "value"),
-    [
-        ("<think>a</think><answer>1,334.0</answer>", "1334", 1.0),
-        (" <think>a</think>\n\n<answer> $1334 </answer>\n", "1,334", 1.0),
-        ("<think></think><answer>a  b</answer>", "a b", 1.0),
-        ("<think>a</think><answer>1335</answer>", "1334", 0.0),
-        ("<think>a</think><answer>1/2</answer>", "0.5", 0.0),  # no mathematics is done
-        ("<think>a</think><answer>2</answer>.", "2", 0.0),
-        ("<think>a</think>so<answer>2</answer>", "2", 0.0),
-        ("<think>a</think><answer>1</answer><answer>2</answer>", "2", 0.0),
-        ("<answer>2</answer>", "2", 0.0),
-        (r"<think>a</think>\boxed{2}", "2", 0.0),
-        ("<think>a</think><answer>2</answer>", None, None),
-    ],
-)
-def test_exact_match_takes_the_whole_completion(completion: str, gold: str | None, value: float | None) -> None:
-    assert values("exact_match", [completion], answer=[gold]) == [value]
-
-
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [
-        ("<think>a</think><answer>b</answer>", 1.0),
-        ("<answer>b</answer>", 0.5),
-        ("</answer><think>", 0.5),  # order does not count here
-        ("<think><think>a</think><answer>b</answer>", 0.75),
-        ("<think>" * 3, 0.0),
-        ("", 0.0),
-    ],
-)
-def test_tag_count(text: str, value: float) -> None:
-    assert tag_count(text, DEFAULT) == value
-
-
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [
-        ("<think>\na\n</think>\nb", 1.0),
-        ("<think>a</think>", 1.0),
-        ("<think>a<think>b</think>c", 0.0),
-        ("<think>a", 0.0),
-        ("a<think>b</think>", 0.0),
-        ("", 0.0),
-    ],
-)
-def test_think_format(text: str, value: float) -> None:
-    assert think_format(text, DEFAULT) == value
-
-
 def test_think_format_is_that_of_trl() -> None:
     pieces = ["", " ", "\n", "<think>", "</think>", "a", "<answer>2</answer>", "<think", "x</think>\n"]
     texts = ["".join(parts) for count in (1, 2, 3, 4) for parts in itertools.product(pieces, repeat=count)]
@@ -110,21 +112,6 @@ def test_think_format_is_that_of_trl() -> None:
     assert 50 < sum(expected) < len(texts) - 50
     assert [think_format(text, DEFAULT) for text in texts] == expected
     assert get_reward("think_format")(prompts=["?"] * len(texts), completions=texts) == expected
-
-
-@pytest.mark.parametrize(
-    ("text", "steps"),
-    [
-        ("Step 1: a\nStep 2: b", 2),
-        ("1. a\n2. b\n3. c", 3),
-        ("a\n- b\n* c", 2),
-        ("First, a. Second, b. Next, c. Finally, d.", 3),  # no more than three count
-        ("It is 3.5, and in step 2: nothing; a - b", 0),
-        ("", 0),
-    ],
-)
-def test_reasoning_steps(text: str, steps: int) -> None:
-    assert reasoning_steps(text, DEFAULT) == pytest.approx(steps / 3)
 
 
 @pytest.mark.parametrize(
@@ -189,37 +176,6 @@ def test_soft_overlong_takes_the_limit_of_the_run_and_a_fifth_of_it() -> None:
     own = RewardSettings(max_completion_length=100, soft_overlong_max_length=90, soft_overlong_cache=40)
     assert values("soft_overlong", [""] * 3, settings=of_run, completion_ids=ids) == [0.0, -0.5, -1.0]
     assert values("soft_overlong", [""] * 3, settings=own, completion_ids=ids) == [-0.75, -1.0, -1.0]
-
-
-@pytest.mark.parametrize(
-    ("text", "n", "value"),
-    [
-        ("a b a b a b", 2, -3 / 5),  # ab ba ab ba ab
-        ("a b a b a b", 3, -2 / 4),
-        ("A b\na  B", 2, -1 / 3),  # case and white space aside
-        ("a a a a", 1, -3 / 4),
-        ("a b c d", 2, 0.0),
-        ("a a", 3, 0.0),
-        ("", 1, 0.0),
-        ("ab" * 12, 1, 0.0),  # 24 characters
-        ("ab" * 13, 1, -20 / 23),  # 1 word and 22 runs of 5 characters, of which 2 differ, and the word
-        ("ab" * 13 + " " + "xyz " * 9, 1, -8 / 10),  # most characters are in words
-        ("the same long word " + "ab" * 13, 2, -15 / 21),  # 4 pairs of words, 17 runs of 10 characters
-        ("\u4f60\u597d" * 3, 2, -3 / 5),  # Chinese
-        ("\u4f60\u597d\uff0c\u4f60\u597d\uff0c", 2, -2 / 5),
-        ("\u0e01\u0e02" * 3, 3, -2 / 4),  # Thai
-        ("A\u4f60b a\u4f60B", 2, -2 / 5),
-        ("\uac00\ub098 \ub2e4\ub77c", 1, 0.0),  # Korean has words
-        ("internationalization", 3, 0.0),
-        ("\\frac{1+\\sqrt{5}}{2}+\\frac{1-\\sqrt{5}}{2}", 3, 0.0),
-    ],
-)
-def test_repetition_penalty(text: str, n: int, value: float) -> None:
-    for scale in (1.0, 0.5):
-        settings = RewardSettings(repetition_n_grams=n, repetition_max_penalty=-scale)
-        (found,) = values("repetition_penalty", [text], settings=settings)
-        assert found == pytest.approx(scale * value)
-        assert str(found) != "-0.0"
 
 
 def test_what_empty_completions_earn_is_as_documented() -> None:

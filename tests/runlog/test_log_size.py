@@ -5,11 +5,11 @@ from __future__ import annotations
 import errno
 import logging
 import os
-import resource
+import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -19,6 +19,7 @@ from covey.errors import RunDirectoryError
 from covey.runlog.directory import RunDirectory
 from covey.runlog.files import guard_disk
 from covey.runlog.rotation import bounded, older, rotate
+from limited_files import call_limited
 
 
 def test_a_log_is_rotated_at_a_line_break(tmp_path: Path) -> None:
@@ -81,50 +82,33 @@ def test_a_new_run_deletes_rotated_logs(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["mine.log.1"]
 
 
-@pytest.fixture
-def limit() -> Iterator[int]:
-    """The file size limit (`ulimit -f`)."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, before[1]))
-    yield 100_000
-    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+LIMIT = 100_000
+"""The file size limit (`ulimit -f`), of a child process."""
 
 
-def torch_saves(path: Path) -> None:
-    import torch
-
-    torch.save(torch.zeros(100_000), path)
-
-
-def safetensors_saves(path: Path) -> None:
+def what_is_said(folder: Path) -> dict[str, str]:
+    """The errors of writes that are too large, and of one on a disk that is full besides."""
     import torch
     from safetensors.torch import save_file
 
-    save_file({"a": torch.zeros(100_000)}, path)
+    def said(write: Callable[[Path], object]) -> str:
+        with pytest.raises(RunDirectoryError) as caught, guard_disk("it", folder):
+            write(folder / "file")
+        return str(caught.value)
+
+    large = torch.zeros(100_000)
+    found = {
+        "torch": said(lambda path: torch.save(large, path)),
+        "safetensors": said(lambda path: save_file({"a": large}, path)),
+        "python": said(lambda path: path.write_bytes(bytes(400_000))),
+    }
+    shutil.disk_usage = lambda path: SimpleNamespace(free=LIMIT - 1)
+    return {**found, "full": said(lambda path: torch.save(large, path))}
 
 
-def python_writes(path: Path) -> None:
-    path.write_bytes(bytes(400_000))
-
-
-@pytest.mark.parametrize("write", [torch_saves, safetensors_saves, python_writes])
-def test_a_file_size_limit_is_not_a_full_disk(tmp_path: Path, limit: int, write: object) -> None:
-    assert callable(write)
-    with (
-        pytest.raises(
-            RunDirectoryError, match=r"Could not write it in .*larger than is allowed \(`ulimit -f`"
-        ) as caught,
-        guard_disk("it", tmp_path),
-    ):
-        write(tmp_path / "file")
-    assert "full" not in str(caught.value)
-
-
-def test_a_full_disk_stays_a_full_disk(tmp_path: Path, limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also with a limit that is larger than the free space."""
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=limit - 1))
-    with (
-        pytest.raises(RunDirectoryError, match=r"the disk is full \(100\.0 kB free\)"),
-        guard_disk("it", tmp_path),
-    ):
-        torch_saves(tmp_path / "file")
+def test_a_file_size_limit_is_not_a_full_disk_unless_the_disk_is_full_besides(tmp_path: Path) -> None:
+    said = call_limited(LIMIT, what_is_said, tmp_path)
+    assert "the disk is full (100.0 kB free)" in said.pop("full")
+    for how, text in said.items():
+        assert re.search(r"Could not write it in .*larger than is allowed \(`ulimit -f`", text), how
+        assert "full" not in text, how

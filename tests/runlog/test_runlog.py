@@ -13,12 +13,12 @@ from __future__ import annotations
 import errno
 import json
 import math
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from completed import completed
 from covey.errors import RunDirectoryError
 from covey.runlog import (
     CHECKPOINT_MARKER,
@@ -208,7 +208,7 @@ def test_a_locked_run_is_refused_to_other_processes(tmp_path: Path) -> None:
     with run.lock():
         code = "import pathlib, sys; from covey.runlog import RunDirectory\n"
         code += "with RunDirectory(pathlib.Path(sys.argv[1])).lock(): pass"
-        other = subprocess.run([sys.executable, "-c", code, run.root], capture_output=True, text=True, check=False)
+        other = completed([sys.executable, "-c", code, run.root])
         assert "RunDirectoryError" in other.stderr
         assert "is being written by another process" in other.stderr
         assert run.is_empty()  # the lock does not count

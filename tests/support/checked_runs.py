@@ -7,14 +7,19 @@ from pathlib import Path
 import pytest
 
 from covey.cli.main import main
+from run_sizes import SMALL
 
 
 def words(folder: Path, *overrides: str) -> list[str]:
     return [
-        *("model=starter", f"output_dir={folder / 'out'}", "run_name=run", "training.max_steps=1"),
-        *("dataset.train_size=16", "dataset.test_size=6", "dataset.hard_size=0", "evaluation.every_steps=0"),
-        *("training.per_device_train_batch_size=8", "training.gradient_accumulation_steps=1"),
-        *("training.num_generations=4", "training.max_completion_length=8", *overrides),
+        *("model=starter", f"output_dir={folder / 'out'}", "run_name=run", *SMALL, "training.max_steps=1"),
+        *(
+            "dataset.train_size=16",
+            "dataset.test_size=6",
+            "dataset.hard_size=0",
+            "evaluation.every_steps=0",
+            *overrides,
+        ),
     ]
 
 

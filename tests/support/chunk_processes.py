@@ -15,7 +15,7 @@ import torch
 from batches import PLAIN
 from covey.config import SpeedConfig
 from covey.objective import Objective
-from scripted import ScriptedTrainer, scripted_trainer
+from scripted import ScriptedTrainer, keep, scripted_trainer
 
 BOTH = replace(PLAIN, trim=True, skip_zero=True)
 
@@ -69,8 +69,6 @@ if __name__ == "__main__":
             gradient_accumulation_steps=3,
             **settings,
         )
-        if trainer.accelerator.is_main_process:
-            row = {key: value for key, value in trainer.state.log_history[0].items() if isinstance(value, float)}
-            torch.save({"gradient": trainer.gradient, "row": row}, folder / f"{name}.pt")
+        keep(trainer, folder / f"{name}.pt")
     # At interpreter exit, threads of an open process group may abort the process.
     torch.distributed.destroy_process_group()

@@ -23,13 +23,12 @@ import torch  # noqa: E402  after the guard
 
 torch.set_num_threads(1)
 
-from datasets import Dataset  # noqa: E402
 from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback  # noqa: E402
 from trl.kernels import chunked_logprob  # noqa: E402
 from trl.trainer import utils as trl_utils  # noqa: E402
 
 from claimed_tensors import COUNTS, Claiming, claimed_cuda, move, put  # noqa: E402
-from covey import GRPOConfig, GRPOTrainer, SpeedConfig  # noqa: E402
+from covey import GRPOTrainer, SpeedConfig  # noqa: E402
 from covey.model.starter import STARTER_PATH  # noqa: E402
 from covey.objective import AdaptiveKL, MaxEnt  # noqa: E402
 from covey.rollout import LocalEngine, SamplingSettings  # noqa: E402
@@ -37,6 +36,7 @@ from covey.training.device_check.accuracy import sampling_checks, scoring_checks
 from covey.training.device_check.models import TINY  # noqa: E402
 from covey.training.scoring.shared_scoring import SharedScoring  # noqa: E402
 from flash_kernels import flash_kernels  # noqa: E402
+from trainers import build_trainer  # noqa: E402
 
 PROMPTS = ("47 + 35", "812 + 77", "3 + 4", "55 + 6", "7 + 8", "901 + 22")
 
@@ -137,31 +137,27 @@ def train(
     if "peft_config" in own:
         own["peft_config"] = own["peft_config"]()
     values: dict[str, Any] = {
-        "output_dir": str(folder / "out"),
-        "per_device_train_batch_size": 4,
         "gradient_accumulation_steps": 2,
-        "num_generations": 4,
+        "gradient_checkpointing": True,
+        "learning_rate": 1e-6,
         "max_completion_length": 24,
         "max_steps": 2,
-        "logging_steps": 1,
         "save_strategy": "no",
-        "report_to": "none",
-        "disable_tqdm": True,
         "optim": "adamw_torch",
         "bf16": claimed,
         "use_cpu": not claimed,
         "dataloader_pin_memory": False,
         "model_init_kwargs": {"device_map": None, "dtype": "float32"},
     }
-    data = Dataset.from_dict({"prompt": [[{"role": "user", "content": f"What is {one}?"}] for one in PROMPTS]})
     torch.manual_seed(0)
-    trainer = GRPOTrainer(
-        model=AutoModelForCausalLM.from_pretrained(place, dtype=dtype),
-        reward_funcs=[_reward],
-        args=GRPOConfig(**{**values, **settings}),
-        train_dataset=data,
-        processing_class=AutoTokenizer.from_pretrained(place, padding_side="left"),
-        **own,
+    trainer = build_trainer(
+        GRPOTrainer,
+        AutoModelForCausalLM.from_pretrained(place, dtype=dtype),
+        folder / "out",
+        prompts=[{"prompt": [{"role": "user", "content": f"What is {one}?"}]} for one in PROMPTS],
+        reward=_reward,
+        more={"processing_class": AutoTokenizer.from_pretrained(place, padding_side="left"), **own},
+        **{**values, **settings},
     )
     if first_scale is not None:
         trainer.accelerator.scaler._init_scale = first_scale

@@ -5,6 +5,7 @@ The real launcher (`torch.distributed.run`) starts those of `test_several_proces
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import random
@@ -100,6 +101,7 @@ def _main(words: list[str], log: Path, threads: int, environment: dict[str, str]
     os.dup2(output, 1)
     os.dup2(output, 2)
     os.environ.update(environment, OMP_NUM_THREADS=str(threads))
+    gc.freeze()  # as in conftest.py
     torch.set_num_threads(threads)
     if words[0] == "covey":
         raise SystemExit(covey.cli.main.main(words[1:]))

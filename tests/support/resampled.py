@@ -13,14 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from datasets import Dataset
 
-from covey import GRPOConfig
-from covey.config import SpeedConfig
-from scripted import MAX_LENGTH, TOTAL, ScriptedTrainer
+import batches
+from scripted import ONE_STEP, TOTAL, ScriptedTrainer, keep
+from trainers import build_trainer, question
 
-GROUP = 8
-PLAIN = {"speed": SpeedConfig(shared_prefill=False, shared_scoring=False, trim=False, skip_zero=False)}
+GROUP = ONE_STEP["num_generations"]
+PLAIN = {"speed": batches.PLAIN}
 """As TRL does it: what is compared is the batch."""
 
 
@@ -34,7 +33,7 @@ class ResampledTrainer(ScriptedTrainer):
 
     def _ids(self, number: int) -> list[int]:
         ids: list[int] = self.processing_class.apply_chat_template(
-            question(number), add_generation_prompt=True, return_dict=False
+            question(number)["prompt"], add_generation_prompt=True, return_dict=False
         )
         return ids
 
@@ -42,10 +41,6 @@ class ResampledTrainer(ScriptedTrainer):
         generated = super()._generate_single_turn(*args, **kwargs)
         self.rounds.append([(prompt, ids) for prompt, ids in self.generated])
         return generated
-
-
-def question(number: int) -> list[dict[str, str]]:
-    return [{"role": "user", "content": f"What is {number} + {number}?"}]
 
 
 def asked_numbers(trainer: ResampledTrainer) -> list[list[int]]:
@@ -89,25 +84,14 @@ def resampled_trainer(
             0.5 if number in silent else (sum(ids) % 3) / 2 for number, ids in zip(numbers, completion_ids, strict=True)
         ]
 
-    defaults: dict[str, Any] = {
-        "per_device_train_batch_size": TOTAL,
-        "num_generations": GROUP,
-        "max_completion_length": MAX_LENGTH,
-        "max_steps": 1,
-        "max_grad_norm": 0.0,
-        "shuffle_dataset": False,
-        "save_strategy": "no",
-        "logging_steps": 1,
-        "report_to": "none",
-        "use_cpu": True,
-        "bf16": False,
-        "disable_tqdm": True,
-        "gradient_checkpointing": False,
-    }
-    args = GRPOConfig(output_dir=str(folder), **{**defaults, **settings})
-    data = Dataset.from_dict({"prompt": [question(number) for number in prompts]})
-    return ResampledTrainer(
-        model=model, reward_funcs=reward, args=args, train_dataset=data, resample_groups=most, **more
+    return build_trainer(
+        ResampledTrainer,
+        model,
+        folder,
+        prompts=[question(number) for number in prompts],
+        reward=reward,
+        more={"resample_groups": most, **more},
+        **{**ONE_STEP, "shuffle_dataset": False, **settings},
     )
 
 
@@ -117,7 +101,5 @@ if __name__ == "__main__":
         model, folder, range(7), 4, silent={0, 2, 3}, more=PLAIN, per_device_train_batch_size=TOTAL // 2
     )
     trainer.train()
-    if trainer.accelerator.is_main_process:
-        row = {key: value for key, value in trainer.state.log_history[0].items() if isinstance(value, float)}
-        torch.save({"gradient": trainer.gradient, "row": row}, folder / "two.pt")
+    keep(trainer, folder / "two.pt")
     torch.distributed.destroy_process_group()

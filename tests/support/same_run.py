@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from covey.runlog.metrics import read_metrics
+from run_sizes import SMALL
 from stopped_runs import contents
 
 STEPS = 5
@@ -24,33 +25,12 @@ def words(model: str, folder: Path, name: str, *more: str) -> list[str]:
     reward = folder / "reward.py"
     reward.write_text(_REWARD, encoding="utf-8")
     return [
-        "train",
-        "model=starter",
-        f"model.name={model}",
-        "objective.name=maxent",
-        "objective.kl.controller=adaptive",
-        "objective.kl.kl_target=0.001",
-        "objective.kl.kl_horizon=50",
-        f"rewards.funcs=[{reward}:variety]",
-        "training.loss_type=grpo",
-        "training.beta=0.05",
-        "training.learning_rate=0.01",
-        "training.lr_scheduler_type=constant",
-        "training.warmup_steps=0",
-        "training.num_iterations=2",
-        "training.per_device_train_batch_size=8",
-        "training.gradient_accumulation_steps=1",
-        "training.num_generations=4",
-        "training.max_completion_length=8",
-        f"training.max_steps={STEPS}",
-        "training.save_steps=1",
-        "evaluation.every_steps=2",
-        "dataset.test_size=4",
-        "dataset.hard_size=0",
-        "dataset.train_size=12",
-        f"output_dir={folder}",
-        f"run_name={name}",
-        *more,
+        *("train", "model=starter", f"model.name={model}", f"rewards.funcs=[{reward}:variety]", *SMALL),
+        *("objective.name=maxent", "training.loss_type=grpo", "training.beta=0.05", "training.num_iterations=2"),
+        *("objective.kl.controller=adaptive", "objective.kl.kl_target=0.001", "objective.kl.kl_horizon=50"),
+        *("training.learning_rate=0.01", "training.lr_scheduler_type=constant", "training.warmup_steps=0"),
+        *(f"training.max_steps={STEPS}", "training.save_steps=1", "evaluation.every_steps=2"),
+        *("dataset.test_size=4", "dataset.hard_size=0", f"output_dir={folder}", f"run_name={name}", *more),
     ]
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -18,6 +20,7 @@ from transformers import (
     Qwen3Config,
     Qwen3ForCausalLM,
 )
+from trl import GRPOTrainer as TRLGRPOTrainer
 from trl.trainer.utils import add_fused_lm_head
 
 from covey.training.scoring.shared_scoring import SharedScoring
@@ -75,6 +78,15 @@ def make_rows(vocabulary: int = 61) -> tuple[torch.Tensor, torch.Tensor, int]:
             rows.append(torch.cat([torch.zeros(left, dtype=torch.long), torch.tensor(prompt), generated]))
             masks.append(torch.tensor([0] * left + [1] * (len(prompt) + size) + [0] * right))
     return torch.stack(rows), torch.stack(masks), width
+
+
+def plain(model: Any, ids: torch.Tensor, mask: torch.Tensor, width: int, **more: Any) -> Any:
+    """Stock TRL's scoring, without a trainer around it."""
+    trainer = SimpleNamespace(accelerator=SimpleNamespace(autocast=nullcontext))
+    method = TRLGRPOTrainer._get_per_token_logps_and_entropies
+    while hasattr(method, "__wrapped__"):
+        method = method.__wrapped__
+    return method(trainer, model, ids, mask, width, compute_entropy=True, **more)
 
 
 def shared(model: Any, ids: torch.Tensor, mask: torch.Tensor, width: int, **more: Any) -> Any:

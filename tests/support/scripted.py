@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from datasets import Dataset
+from torch.distributed.tensor import DTensor
 from transformers import TrainerCallback
 
-from covey import GRPOConfig, GRPOTrainer
+from covey import GRPOTrainer
 from covey.model.reasoning_vocab import ReasoningVocabulary
-from covey.training.distributed.sharding import let_cpus_shard
+from trainers import build_trainer
 
 TOTAL = 24
 MAX_LENGTH = 7
@@ -94,44 +94,43 @@ class _RecordGradient(TrainerCallback):
             }
 
 
-def scripted_trainer(
-    model: str, folder: Path, *, more: dict[str, Any] | None = None, shards: bool = False, **settings: Any
-) -> ScriptedTrainer:
-    """A trainer of one step over three groups of eight, whose policy is no longer the reference.
+ONE_STEP: dict[str, Any] = {
+    "per_device_train_batch_size": TOTAL,
+    "num_generations": 8,
+    "max_completion_length": MAX_LENGTH,
+    "max_steps": 1,
+    "max_grad_norm": 0.0,  # no clipping
+    "learning_rate": 1e-3,
+    "save_strategy": "no",
+}
+"""Over three groups of eight."""
 
-    Args:
-        model: the folder of the model.
-        folder: where output goes.
-        more: further arguments of the trainer.
-        shards: whether to use FSDP on the CPU.
-        settings: more of GRPOConfig.
-    """
-    defaults: dict[str, Any] = {
-        "per_device_train_batch_size": TOTAL,
-        "num_generations": 8,
-        "max_completion_length": MAX_LENGTH,
-        "max_steps": 1,
-        "max_grad_norm": 0.0,  # no clipping
-        "learning_rate": 1e-3,
-        "save_strategy": "no",
-        "logging_steps": 1,
-        "report_to": "none",
-        "use_cpu": True,
-        "bf16": False,
-        "disable_tqdm": True,
-        "gradient_checkpointing": False,
-    }
-    args = GRPOConfig(output_dir=str(folder), **{**defaults, **settings})
-    if shards:
-        let_cpus_shard(args.distributed_state)
-    data = Dataset.from_dict({"prompt": [[{"role": "user", "content": f"What is {n} + {n}?"}] for n in range(6)]})
-    trainer = ScriptedTrainer(model=model, args=args, train_dataset=data, **{"reward_funcs": reward, **(more or {})})
+
+def scripted_trainer(model: str, folder: Path, **settings: Any) -> Any:
+    """A trainer of one step whose policy is no longer the reference; for the arguments, see `build_trainer`."""
+    trainer = build_trainer(ScriptedTrainer, model, folder, prompts=6, reward=reward, **{**ONE_STEP, **settings})
     generator = torch.Generator().manual_seed(5)
     with torch.no_grad():
         for parameter in trainer.model.parameters():
             if parameter.requires_grad:
                 parameter.add_(0.1 * torch.randn(parameter.shape, generator=generator))
     return trainer
+
+
+def trained(model: str, folder: Path, **settings: Any) -> Any:
+    """A trainer after its step, which knows the weights that it started from."""
+    trainer = scripted_trainer(model, folder, **settings)
+    trainer.started_from = {name: value.clone() for name, value in trainer.model.state_dict().items()}
+    trainer.train()
+    return trainer
+
+
+def keep(trainer: Any, file: Path, **more: Any) -> None:
+    """Write what the main process of several knows after a step: the whole gradient, what was logged, and more."""
+    gradient = {name: one.full_tensor() if isinstance(one, DTensor) else one for name, one in trainer.gradient.items()}
+    if trainer.accelerator.is_main_process:
+        row = {key: value for key, value in trainer.state.log_history[0].items() if isinstance(value, float)}
+        torch.save({"gradient": gradient, "row": row, **more}, file)
 
 
 def assert_same_gradient(found: Mapping[str, torch.Tensor], expected: Mapping[str, torch.Tensor]) -> None:

@@ -13,7 +13,7 @@ import torch
 
 from covey.objective import AdaptiveKL, MaxEnt, make
 from own_objective import RunningBaseline
-from scripted import TOTAL, reward_with_modes, scripted_trainer
+from scripted import TOTAL, keep, reward_with_modes, scripted_trainer
 
 TAU, BETA = 0.4, 0.3
 FITS = ("mle", "listwise")
@@ -56,9 +56,6 @@ if __name__ == "__main__":
             gradient_accumulation_steps=accumulation,
         )
         trainer.train()
-        if trainer.accelerator.is_main_process:
-            row = {key: value for key, value in trainer.state.log_history[0].items() if isinstance(value, float)}
-            found = {"gradient": trainer.gradient, "beta": trainer.beta, "columns": trainer.objective_columns}
-            torch.save({**found, "row": row}, folder / f"{name}.pt")
+        keep(trainer, folder / f"{name}.pt", beta=trainer.beta, columns=trainer.objective_columns)
     # At interpreter exit, threads of an open process group may abort the process.
     torch.distributed.destroy_process_group()

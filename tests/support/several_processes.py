@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.distributed.tensor import DTensor
 
 from covey.cli.main import main
 from covey.config.groups.mesh import Mesh
@@ -23,7 +22,7 @@ from covey.report import end_of_run
 from covey.training.distributed import processes
 from covey.training.distributed.sharding import ACCELERATE, environment_kept, mesh_arguments
 from resampled import resampled_trainer
-from scripted import TOTAL, scripted_trainer
+from scripted import TOTAL, keep, scripted_trainer
 
 STEPS = 4
 REWARD = '''
@@ -96,21 +95,6 @@ def words(model: str, folder: Path, name: str, *more: str) -> list[str]:
         *("dataset.test_size=7", "dataset.hard_size=0", "dataset.train_size=12"),
         *(f"output_dir={folder}", f"run_name={name}", *more),
     ]
-
-
-def gradient_of(trainer: Any) -> dict[str, torch.Tensor]:
-    """The gradient of the step, whole."""
-    return {
-        name: gradient.full_tensor() if isinstance(gradient, DTensor) else gradient
-        for name, gradient in trainer.gradient.items()
-    }
-
-
-def keep(trainer: Any, file: Path) -> None:
-    gradient = gradient_of(trainer)
-    if trainer.accelerator.is_main_process:
-        row = {key: value for key, value in trainer.state.log_history[0].items() if isinstance(value, float)}
-        torch.save({"gradient": gradient, "row": row}, file)
 
 
 def scripted_steps(model: str, folder: Path) -> None:

@@ -7,37 +7,22 @@ those of the unsharded model, also in a second turn that one of them reads from 
 from __future__ import annotations
 
 import os
-from typing import Any
 
 import torch
 from torch.distributed.fsdp import fully_shard
-from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from covey.rollout import SamplingSettings, sample
 from covey.rollout.local.compatibility import unsupported_reason, unsupported_turns
 from covey.rollout.local.conversation import Conversation, Turn
 from covey.training.trl.generation import any_over_shards
-
-SIZES: dict[str, Any] = {
-    "vocab_size": 40,
-    "hidden_size": 16,
-    "intermediate_size": 24,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 8,
-    "initializer_range": 0.4,
-    "eos_token_id": None,
-    "pad_token_id": 0,
-}
+from small_models import build
 
 
 def main() -> None:
     """Compare sharded with unsharded."""
     torch.distributed.init_process_group("gloo")
     rank = torch.distributed.get_rank()
-    torch.manual_seed(2)
-    model = Qwen3ForCausalLM(Qwen3Config(**SIZES)).eval()
+    model = build("qwen3")
     prompts = [[5, 9, 11]] * 2 if rank == 0 else [[7, 7, 21, 30]] * 2 + [[3, 4]] * 3
     greedy = SamplingSettings(6 if rank == 0 else 15, temperature=0.0)
     whole = sample(model, prompts, greedy)

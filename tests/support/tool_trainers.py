@@ -20,11 +20,12 @@ from datasets import Dataset
 from transformers import Qwen2Config, Qwen2ForCausalLM, TrainerCallback
 from trl import GRPOTrainer as TRLGRPOTrainer
 
+from batches import PLAIN
 from chat_templates import family_of, make_tokenizer
-from covey import GRPOConfig, GRPOTrainer
-from covey.config import SpeedConfig
+from covey import GRPOTrainer
 from covey.environments.registry import EnvironmentSource
 from covey.environments.runner import EnvironmentRunner
+from trainers import build_trainer
 
 END = "<|im_end|>"
 
@@ -204,7 +205,6 @@ def tool_trainer(
     rows: list[dict[str, Any]] | Dataset,
     *,
     template: str = "qwen3",
-    reward: Any = lengths,
     more: Mapping[str, Any] | None = None,
     **settings: Any,
 ) -> Any:
@@ -212,37 +212,26 @@ def tool_trainer(
     tokenizer = make_tokenizer(template)
     assert tokenizer.eos_token == family_of(template).eos
     defaults: dict[str, Any] = {
-        "per_device_train_batch_size": 4,
-        "num_generations": 4,
+        "reward": lengths,
         "max_completion_length": 600,
-        "learning_rate": 1e-2,
         "max_steps": 1,
-        "logging_steps": 1,
-        "report_to": "none",
         "save_strategy": "no",
         "shuffle_dataset": False,
-        "use_cpu": True,
-        "bf16": False,
-        "disable_tqdm": True,
-        "gradient_checkpointing": False,
         "max_tool_calling_iterations": 4,
     }
-    arguments: dict[str, Any] = {"tools": TOOLS, "reward_funcs": reward, **(more or {})}
-    trainer = kind(
-        model=_saved(small_model(tokenizer), tokenizer, folder / "model"),
-        args=GRPOConfig(output_dir=str(folder), **{**defaults, **settings}),
-        train_dataset=rows if isinstance(rows, Dataset) else Dataset.from_list(rows),
-        processing_class=tokenizer,
-        **arguments,
+    model = small_model(tokenizer)
+    for part in (model, tokenizer):
+        part.save_pretrained(folder / "model")
+    trainer = build_trainer(
+        kind,
+        str(folder / "model"),
+        folder,
+        prompts=rows,
+        more={"tools": TOOLS, "processing_class": tokenizer, **(more or {})},
+        **{**defaults, **settings},
     )
     trainer.add_callback(_Gradient(trainer))
     return trainer
-
-
-def _saved(model: Any, tokenizer: Any, folder: Path) -> str:
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return str(folder)
 
 
 def asked(*scripts: str) -> list[dict[str, Any]]:
@@ -267,8 +256,6 @@ def games(file: Path, folder: Path, **settings: Any) -> Any:
         trainer.train()
     return trainer
 
-
-PLAIN = SpeedConfig(shared_prefill=False, shared_scoring=False, trim=False, skip_zero=False)
 
 if __name__ == "__main__":
     output = Path(sys.argv[2])

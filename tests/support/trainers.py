@@ -1,8 +1,8 @@
-"""Trainers on a tiny model, for tests that compare runs exactly."""
+"""The one trainer of the tests: a class of trainer on a tiny model, with settings for the CPU."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ from datasets import Dataset
 from trl import GRPOTrainer as TRLGRPOTrainer
 
 from covey import GRPOConfig
+from covey.training.distributed.sharding import let_cpus_shard
 
 
 def variety(completions: list[Any], **_: Any) -> list[float]:
@@ -17,25 +18,32 @@ def variety(completions: list[Any], **_: Any) -> list[float]:
     return [float(len(set(completion[0]["content"]))) for completion in completions]
 
 
+def question(number: int) -> dict[str, Any]:
+    """A row of the dataset."""
+    return {"prompt": [{"role": "user", "content": f"What is {number} + {number}?"}]}
+
+
 def build_trainer(
     kind: type[TRLGRPOTrainer],
-    model: str,
+    model: Any,
     folder: Path,
     *,
-    prompts: int,
-    reward: Callable[..., Any] = variety,
+    prompts: int | list[dict[str, Any]] | Dataset,
+    reward: Any = variety,
     more: Mapping[str, Any] | None = None,
+    shards: bool = False,
     **settings: Any,
-) -> TRLGRPOTrainer:
+) -> Any:
     """A trainer of the given class that takes a second on the CPU.
 
     Args:
-        kind: stock TRL's trainer or Covey's.
+        kind: stock TRL's trainer, Covey's, or a class derived from one of them.
         model: the folder of the model.
         folder: where checkpoints go.
-        prompts: how many different prompts there are.
+        prompts: how many different prompts there are, or the dataset or its rows.
         reward: the reward function.
         more: further arguments of the trainer, such as an objective.
+        shards: whether to use FSDP on the CPU.
         settings: more of GRPOConfig, over the settings here.
     """
     defaults: dict[str, Any] = {
@@ -51,6 +59,9 @@ def build_trainer(
         "gradient_checkpointing": False,
     }
     args = GRPOConfig(output_dir=str(folder), **{**defaults, **settings})
-    questions = [[{"role": "user", "content": f"What is {n} + {n}?"}] for n in range(prompts)]
-    data = Dataset.from_dict({"prompt": questions})
-    return kind(model=model, reward_funcs=reward, args=args, train_dataset=data, **(more or {}))
+    if shards:
+        let_cpus_shard(args.distributed_state)
+    rows = [question(number) for number in range(prompts)] if isinstance(prompts, int) else prompts
+    data = rows if isinstance(rows, Dataset) else Dataset.from_list(rows)
+    arguments = {"reward_funcs": reward, "train_dataset": data, **(more or {})}
+    return kind(model=model, args=args, **arguments)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import Any
 import pytest
 
 from checked_runs import refused, words
+from completed import completed
 from covey.cli.main import main
 from covey.config import load
 from covey.training.doctor import examine
@@ -285,6 +285,6 @@ for line in {lines!r}:
     assert main(line) in (1, 2), line
     assert "torch" not in sys.modules, line
 """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False)
+    done = completed([sys.executable, "-c", script], timeout=120)
     assert done.returncode == 0, done.stderr[-2000:]
     assert done.stderr.count("covey: ") == len(lines)

@@ -10,6 +10,7 @@ import pytest
 
 from covey.cli.main import main
 from covey.runlog.directory import RunDirectory
+from run_sizes import SMALL
 
 Train = Callable[..., tuple[int, str, str]]
 
@@ -64,10 +65,8 @@ class DeletesAtItsCheckpoint(TrainerCallback):
 @pytest.fixture
 def train(tiny_model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Train:
     def call(*overrides: str) -> tuple[int, str, str]:
-        sizes = ("training.per_device_train_batch_size=8", "training.gradient_accumulation_steps=1")
-        more = ("training.num_generations=4", "training.max_completion_length=8", "training.max_steps=3")
-        data = ("dataset.train_size=12", "dataset.test_size=6", "dataset.hard_size=0", "training.save_steps=1")
-        words = ("model=starter", f"model.name={tiny_model}", *sizes, *more, *data)
+        more = ("training.max_steps=3", "dataset.test_size=6", "dataset.hard_size=0", "training.save_steps=1")
+        words = ("model=starter", f"model.name={tiny_model}", *SMALL, *more)
         code = main(["train", *words, f"output_dir={tmp_path}", "run_name=run", *overrides])
         captured = capsys.readouterr()
         return code, " ".join(captured.out.split()), " ".join(captured.err.split())

@@ -12,6 +12,7 @@ import torch
 from peft import LoraConfig
 from transformers import AutoModelForCausalLM
 
+from batches import PLAIN
 from covey import GRPOTrainer
 from covey.config import SpeedConfig
 from covey.errors import ConfigError, DataError
@@ -25,7 +26,7 @@ from trainers import build_trainer
 ROWS = 512
 PATHS = {
     "shared": SpeedConfig(),
-    "plain": SpeedConfig(shared_prefill=False, shared_scoring=False, trim=False, skip_zero=False),
+    "plain": PLAIN,
 }
 
 

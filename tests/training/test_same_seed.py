@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from completed import completed
 from covey.cli.main import main
 from same_run import assert_same_run, words
 
@@ -16,12 +16,9 @@ from same_run import assert_same_run, words
 @pytest.mark.slow
 def test_the_same_command_twice_is_the_same_run(tiny_model: str, tmp_path: Path) -> None:
     """In a new process, and in this one, which has run other things; with different string hashes."""
-    done = subprocess.run(
+    done = completed(
         [sys.executable, "-m", "covey.cli.main", *words(tiny_model, tmp_path, "one")],
         env={**os.environ, "PYTHONHASHSEED": "2" if os.environ.get("PYTHONHASHSEED") == "1" else "1"},
-        capture_output=True,
-        text=True,
-        check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
     assert main(words(tiny_model, tmp_path, "two")) == 0

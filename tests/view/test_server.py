@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from completed import completed
 from covey.cli.main import main
 from covey.view.events import events_between
 from made_run import make_run, write_evaluation
@@ -132,7 +133,7 @@ assert not {"torch", "transformers", "trl", "datasets"} & set(sys.modules)
 """
     environment = {**os.environ, "PYTHONPATH": str(root / "src")}
     command = [sys.executable, "-c", script]
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    done = completed(command, cwd=tmp_path, env=environment)
     assert done.returncode == 0, done.stderr
 
 

@@ -26,7 +26,6 @@ from typing import Any
 
 from covey.log_once import log_once
 from covey.sandbox import bubblewrap
-from covey.sandbox.launcher import send
 from covey.sandbox.program import Ended, Finished, Limits, Program
 
 logger = logging.getLogger(__name__)
@@ -154,7 +153,8 @@ def _started(
             for content in program.files.values():
                 descriptors.append(os.memfd_create("covey"))
                 stack.callback(os.close, descriptors[-1])
-                send(descriptors[-1], content)
+                with open(descriptors[-1], "wb", closefd=False) as file:
+                    file.write(content)
                 os.lseek(descriptors[-1], 0, os.SEEK_SET)
             files = list(zip(descriptors, program.files, strict=True))
             before = bubblewrap.command(isolation.way, limits.memory_mb << 20, files, paths)

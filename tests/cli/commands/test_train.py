@@ -17,28 +17,16 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from covey.cli.main import main
 from covey.runlog.metrics import read_metrics
+from run_sizes import SMALL
 
 Train = Callable[..., tuple[int, str, str]]
 
 
 def words(model: str, folder: Path, *overrides: str) -> list[str]:
     return [
-        "train",
-        "model=starter",
-        f"model.name={model}",
-        "training.per_device_train_batch_size=8",
-        "training.gradient_accumulation_steps=1",
-        "training.num_generations=4",
-        "training.max_completion_length=8",
-        "training.max_steps=4",
-        "training.save_steps=2",
-        "evaluation.every_steps=2",
-        "dataset.test_size=6",
-        "dataset.hard_size=3",
-        "dataset.train_size=12",
-        f"output_dir={folder}",
-        "run_name=run",
-        *overrides,
+        *("train", "model=starter", f"model.name={model}", f"output_dir={folder}", "run_name=run", *SMALL),
+        *("training.max_steps=4", "training.save_steps=2", "evaluation.every_steps=2"),
+        *("dataset.test_size=6", "dataset.hard_size=3", *overrides),
     ]
 
 

@@ -7,7 +7,6 @@ are lowered on sbatch's command line. All jobs are queued at the same time.
 from __future__ import annotations
 
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import covey
+from completed import completed
 from covey.cli import config_arguments
 from covey.cli.main import parse
 from covey.cli.sweep import run_sweep
@@ -65,9 +65,7 @@ class Jobs:
         """Hand the run in by `covey launch --slurm`."""
         asked = ("launch.gpus=0", "launch.slurm.cpus=1", "launch.slurm.mem='0'", "launch.slurm.exclusive=false")
         command = [str(self.folder / ".venv" / "bin" / "covey"), "launch", *self.words(name), *asked, "--slurm"]
-        done = subprocess.run(
-            command, cwd=self.folder, env=self.cluster.environment, capture_output=True, text=True, check=False
-        )
+        done = completed(command, cwd=self.folder, env=self.cluster.environment)
         assert done.returncode == 0, done.stderr
         queue = self.cluster.call("squeue", "--noheader", "--format=%i %j").splitlines()
         (self._numbers[name],) = [line.split()[0] for line in queue if name in line]

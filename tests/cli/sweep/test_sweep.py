@@ -11,7 +11,6 @@ import json
 import math
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +18,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from completed import completed
 from covey.cli import config_arguments
 from covey.cli.main import main, parse
 from covey.cli.sweep import run_sweep
@@ -252,7 +252,7 @@ def test_the_main_process_of_a_sweep_never_loads_torch(sweep: SweepCall, tmp_pat
         "code = run_sweep(request, words, (sys.executable, 'job.py'))\n"
         "assert code == 0, code\nassert not {'torch', 'transformers', 'trl', 'datasets'} & set(sys.modules)\n"
     )
-    done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False)
+    done = completed([sys.executable, "-c", script], cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert calls(tmp_path) == ["0_seed-1", "1_seed-2"]
 
@@ -273,14 +273,7 @@ def test_a_missing_launcher_names_the_extra(tmp_path: Path, root: Path) -> None:
         "from covey.cli.main import main\n"
         "sys.exit(main(['train', '-m', 'seed=1,2', 'hydra/launcher=submitit_slurm', 'hydra.launcher.partition=gpu']))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", script],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(root / "src")},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = completed([sys.executable, "-c", script], cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(root / "src")})
     assert done.returncode == 2
     assert "pip install 'covey[slurm]'" in done.stderr
     assert not (tmp_path / "out").exists()

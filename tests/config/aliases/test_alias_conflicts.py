@@ -4,23 +4,17 @@ aliases of one key must agree."""
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from completed import completed
 from compose_config import from_words, from_yaml
 from covey.config import load
 from covey.errors import ConfigError
 
 ROOT = Path(__file__).parents[3]
-
-
-@pytest.fixture(autouse=True)
-def _one_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.delenv("WORLD_SIZE", raising=False)
-    monkeypatch.chdir(tmp_path)
 
 
 def test_keys_without_effect_are_noted_once_and_change_nothing():
@@ -114,5 +108,5 @@ def test_resolving_aliases_imports_nothing_heavy():
         "compose(split(['--maxent_tau', '0.1', 'optimizer.beta1=0.9']).overrides);"
         "print(json.dumps([m for m in ('torch', 'transformers', 'trl', 'datasets', 'accelerate') if m in sys.modules]))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    done = completed([sys.executable, "-c", code], check=True, cwd=ROOT)
     assert json.loads(done.stdout) == []

@@ -6,6 +6,7 @@ What the values mean is in test_foreign_meanings.py, and how several keys go tog
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +20,6 @@ from covey.config.groups.training import OWNED_ELSEWHERE
 from covey.errors import ConfigError
 
 ROOT = Path(__file__).parents[3]
-
-
-@pytest.fixture(autouse=True)
-def _one_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.delenv("WORLD_SIZE", raising=False)
-    monkeypatch.chdir(tmp_path)
 
 
 def as_words(value: Any) -> list[str]:
@@ -185,34 +180,56 @@ DOTTED: list[tuple[str, Any, str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize(("name", "value", "key", "expected"), FLAT)
-def test_flat_keys_as_flags_and_as_lines(name, value, key, expected):
-    expected = value if expected is None else expected
-    extra = {"reward_weights": "rewards.funcs=[accuracy,format]", "use_liger_loss": ""}.get(name, "")
-    words = [extra] if extra else []
+def flags(rows: Iterable[tuple[str, Any]]) -> list[str]:
+    return [word for name, value in rows for word in (f"--{name}", *as_words(value))]
+
+
+PARTS = 10
+"""Every tenth row of a list goes into one config: no two of these contradict each other."""
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_flat_keys_as_flags_and_as_lines(part):
+    rows = FLAT[part::PARTS]
+    values = {name: value for name, value, *_ in rows}
+    assert len(values) == len(rows)
+    extra = ["rewards.funcs=[accuracy,format]"] if "reward_weights" in values and "reward_funcs" not in values else []
+    dashed = {name.replace("_", "-"): value for name, value in values.items()}
     for composed in (
-        from_words(f"--{name}", *as_words(value), *words),
-        from_words(f"--{name.replace('_', '-')}", *as_words(value), *words),
-        from_yaml({name: value}, "flat.yaml", *words),
+        from_words(*flags(values.items()), *extra),
+        from_words(*flags(dashed.items()), *extra),
+        from_yaml(values, "flat.yaml", *extra),
     ):
-        assert value_of(composed, key) == expected
-        assert key in composed.origins or name in ("eval_on_start", "inference_config")
+        for name, value, key, expected in rows:
+            assert value_of(composed, key) == (value if expected is None else expected), name
+            assert key in composed.origins or name in ("eval_on_start", "inference_config"), name
 
 
-@pytest.mark.parametrize(("name", "value", "key", "expected"), DOTTED)
-def test_dotted_keys_as_overrides_flags_and_nested(name, value, key, expected):
-    nested: Any = value
-    for part in reversed(name.split(".")):
-        nested = {part: nested}
-    text = json.dumps(value) if not isinstance(value, str) else f"'{value}'"
+@pytest.mark.parametrize("part", range(PARTS))
+def test_dotted_keys_as_overrides_flags_and_nested(part):
+    rows = DOTTED[part::PARTS]
+    values = {name: value for name, value, *_ in rows}
+    assert len(values) == len(rows)
+    nested: dict[str, Any] = {}
+    for name, value in values.items():
+        node = nested
+        *groups, last = name.split(".")
+        for group in groups:
+            node = node.setdefault(group, {})
+        node[last] = value
+    typed = [
+        f"{name}={value!r}" if isinstance(value, str) else f"{name}={json.dumps(value)}"
+        for name, value in values.items()
+    ]
     for composed in (
-        from_words(f"{name}={text}"),
-        from_words(f"++{name}={text}"),
-        from_words(f"--{name}", *as_words(value)),
+        from_words(*typed),
+        from_words(*(f"++{word}" for word in typed)),
+        from_words(*flags(values.items())),
         from_yaml(nested, "nested.yaml"),
-        from_yaml({name: value}, "dotted.yaml"),
+        from_yaml(values, "dotted.yaml"),
     ):
-        assert value_of(composed, key) == expected
+        for name, _, key, expected in rows:
+            assert value_of(composed, key) == expected, name
 
 
 def sample(name: str) -> Any:
@@ -278,11 +295,12 @@ REJECTED = {
 """On their own, at least: the last three need `dataloader_num_workers`."""
 
 
-@pytest.mark.parametrize("name", [name for name in fields() if name not in REJECTED and name not in OWNED_ELSEWHERE])
-def test_every_field_of_trl_under_its_own_name(name):
-    value = sample(name)
-    for composed in (from_words(f"--{name}", *as_words(value)), from_yaml({name: value})):
-        assert composed.config.training.values[name] == value
+@pytest.mark.parametrize("part", range(PARTS))
+def test_every_field_of_trl_under_its_own_name(part):
+    names = [name for name in fields() if name not in REJECTED and name not in OWNED_ELSEWHERE]
+    values = {name: sample(name) for name in names[part::PARTS]}
+    for composed in (from_words(*flags(values.items())), from_yaml(values)):
+        assert {name: composed.config.training.values[name] for name in values} == values
         assert composed.notes == ()
 
 

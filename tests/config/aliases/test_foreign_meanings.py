@@ -18,12 +18,6 @@ from covey.config import Composed, load
 from covey.errors import ConfigError
 
 
-@pytest.fixture(autouse=True)
-def _one_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.delenv("WORLD_SIZE", raising=False)
-    monkeypatch.chdir(tmp_path)
-
-
 def test_micro_batches_count_prompts_in_whatever_order():
     for words in (
         ("training.micro_batch_size=4", "grpo.num_generations=2"),

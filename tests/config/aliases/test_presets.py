@@ -89,8 +89,6 @@ TODAY = "model_name_or_path: some/model\ndataset_name: a/b\nnum_generations: 4\n
 
 @pytest.fixture(autouse=True)
 def _folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.delenv("WORLD_SIZE", raising=False)
-    monkeypatch.chdir(tmp_path)
     has_wandb(monkeypatch, True)
 
 

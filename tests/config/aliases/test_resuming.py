@@ -12,12 +12,6 @@ from covey.config.aliases.alias_result import AliasValueError
 from covey.config.aliases.aliases import table
 
 
-@pytest.fixture(autouse=True)
-def _folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.delenv("WORLD_SIZE", raising=False)
-    monkeypatch.chdir(tmp_path)
-
-
 def from_group(text: str, *words: str) -> Composed:
     """A run with an option of the user's own group, in which this text stands."""
     option = Path("mine/training/own.yaml")

@@ -11,13 +11,6 @@ from compose_config import from_words, from_yaml
 from covey.config import Flag, load, split, to_yaml
 from covey.errors import ConfigError
 
-
-@pytest.fixture(autouse=True)
-def _one_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.delenv("WORLD_SIZE", raising=False)
-    monkeypatch.chdir(tmp_path)
-
-
 HARD = [
     "a=b, c: d; [e] {f}",
     "line one\nline two\n\n  indented\t",

@@ -23,8 +23,6 @@ def write(files: dict[str, str]) -> None:
 
 @pytest.fixture(autouse=True)
 def _folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.delenv("WORLD_SIZE", raising=False)
-    monkeypatch.chdir(tmp_path)
     write(
         {
             "conf/experiment/big.yaml": f"{GLOBAL}defaults:\n  - override /model: qwen3_1.7b\n"

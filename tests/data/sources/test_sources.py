@@ -5,7 +5,6 @@ from __future__ import annotations
 import bz2
 import gzip
 import json
-import subprocess
 import sys
 import types
 from pathlib import Path
@@ -16,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
+from completed import completed
 from covey import data
 from covey.config import DatasetConfig, MixtureConfig
 from covey.errors import DataError
@@ -378,5 +378,5 @@ def test_kaggle_without_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_importing_covey_data_is_cheap() -> None:
     heavy = "[name for name in ('torch', 'datasets', 'pyarrow') if name in sys.modules]"
     code = f"import sys, covey.data, covey.rewards; print({heavy})"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = completed([sys.executable, "-c", code], check=True)
     assert done.stdout.strip() == "[]"

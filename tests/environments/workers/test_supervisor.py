@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import resource
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 import pytest
 
 import hostile_environments
+from completed import completed
 from covey.environments.proxies import ToolError
 from covey.environments.registry import EnvironmentSource
 from covey.environments.runner import EnvironmentRunner
@@ -46,7 +46,7 @@ def test_neither_the_fork_server_nor_its_processes_load_torch(games: Path) -> No
         f"EnvironmentWork({{None: EnvironmentSource({f'{games}:Game'!r})}}, (), FINDERS, None).preload()\n"
         "print(sorted({'torch', 'transformers', 'trl'} & set(sys.modules)))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = completed([sys.executable, "-c", code], check=True)
     assert done.stdout == "[]\n"
 
 

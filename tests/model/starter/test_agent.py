@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import re
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +15,6 @@ from transformers.utils import get_json_schema
 from trl.chat_template_utils import is_chat_template_prefix_preserving, parse_response, supports_tool_calling
 
 from chat_templates import template_refusal
-from covey.cli.main import main
 from covey.data.sources.arithmetic import Difficulty, Problem
 from covey.data.sources.drawing import split_of, take
 from covey.environments.library.calculator import calculator
@@ -187,18 +185,6 @@ def test_the_turn_after_a_call_reads_its_result(tokenizer: Any) -> None:
     assert found > 30
     assert get_json_schema(calculator)["function"]["parameters"]["required"] == ["expression"]
     assert CALCULATOR["function"]["parameters"]["properties"].keys() == {"expression"}
-
-
-def test_the_command_makes_a_model_that_loads_and_is_the_same_each_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("covey.evaluation.starter._PROBLEMS", 4)
-    for name in ("one", "two"):
-        assert main(["starter", str(tmp_path / name), "--agent", "--steps", "2"]) == 0
-    one, two = (load_file(tmp_path / name / "model.safetensors") for name in ("one", "two"))
-    assert all(torch.equal(one[key], two[key]) for key in one)
-    assert template_refusal(AutoTokenizer.from_pretrained(tmp_path / "one")) is None
-    assert "with the calculator" in (tmp_path / "one" / "README.md").read_text()
 
 
 @pytest.mark.slow

@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen3ForCausalLM
 
+from chat_templates import template_refusal
 from covey import data
 from covey.answers.tasks.graph_coloring import Graph
 from covey.cli.main import main
@@ -79,17 +80,25 @@ def test_the_shipped_tokenizer_is_the_one_that_is_made(tokenizer: Any) -> None:
     assert made(text)["input_ids"] == tokenizer(text)["input_ids"]
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(("options", "card"), [((), "accuracy"), (("--agent",), "with the calculator")])
 def test_the_command_makes_a_model_that_loads_and_is_the_same_each_time(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    options: tuple[str, ...], card: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("covey.evaluation.starter._PROBLEMS", 4)
     for name in ("one", "two"):
-        assert main(["starter", str(tmp_path / name), "--steps", "2"]) == 0
+        assert main(["starter", str(tmp_path / name), *options, "--steps", "2"]) == 0
     one, two = (load_file(tmp_path / name / "model.safetensors") for name in ("one", "two"))
     assert all(torch.equal(one[key], two[key]) for key in one)
     assert AutoModelForCausalLM.from_pretrained(tmp_path / "one").num_parameters() > 0
-    assert "accuracy" in (tmp_path / "one" / "README.md").read_text()
-    assert main(["starter", str(tmp_path / "one")]) == 2
+    if options:  # with tools
+        assert template_refusal(AutoTokenizer.from_pretrained(tmp_path / "one")) is None
+    assert card in (tmp_path / "one" / "README.md").read_text()
+
+
+def test_a_model_is_not_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    assert main(["starter", str(tmp_path)]) == 2
     assert "--overwrite" in capsys.readouterr().err
 
 
@@ -105,6 +114,7 @@ def test_the_answers_that_a_start_learns_by_hand() -> None:
     assert countdown_answer(task) == "<think>\n3*8=24\n24-5=19\n</think>\n<answer>3*8-5</answer>"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", ["graph_coloring", "countdown"])
 def test_a_start_for_a_task_is_the_same_each_time_and_brings_its_tuning(
     task: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

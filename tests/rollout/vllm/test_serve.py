@@ -6,7 +6,6 @@ import asyncio
 import json
 import signal
 import socket
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ import pytest
 import torch
 from transformers import Qwen3Config
 
+from completed import completed
 from covey.errors import EngineError
 from covey.rollout.vllm import engine as vllm_engine
 from covey.rollout.vllm import serve as vllm_serve
@@ -94,13 +94,10 @@ if __name__ == "__main__":
 def test_a_server_and_its_engine_keep_the_sigterm_mask_they_were_started_with(tmp_path: Path, before: bool) -> None:
     (tmp_path / "spawns.py").write_text(SPAWNS, encoding="utf-8")
     program = made("--model", "m", on_cpu=True)[:2]
-    done = subprocess.run(
+    done = completed(
         [*program, "spawns", "--model", "m"],
         cwd=tmp_path,
         preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM} if before else set()),
-        capture_output=True,
-        text=True,
-        check=False,
     )
     assert done.stdout.split() == [str(before), str(before), "--model", "m"], done.stderr
 

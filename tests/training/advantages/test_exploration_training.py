@@ -31,17 +31,14 @@ from scripted import (
     mode_of,
     reward_with_modes,
     scripted_reward,
-    scripted_trainer,
 )
+from second_pass import logps_of
 
 
 def trained(
     model: str, folder: Path, objective: Any, reward: Any = reward_with_modes, **settings: Any
 ) -> ScriptedTrainer:
-    trainer = scripted_trainer(model, folder, more={"objective": objective, "reward_funcs": reward}, **settings)
-    trainer.started_from = {name: value.clone() for name, value in trainer.model.state_dict().items()}
-    trainer.train()
-    return trainer
+    return scripted.trained(model, folder, more={"objective": objective, "reward_funcs": reward}, **settings)
 
 
 FORMULAS: dict[str, Any] = {
@@ -60,12 +57,6 @@ FORMULAS: dict[str, Any] = {
     "unlikely": lambda g: formulas.unlikely(g["rewards"], g["logps"], 0.25),
 }
 LOSSES = {"dr_grpo": ("dr_grpo",), "xdr": ("dr_grpo", "grpo")}
-
-
-def logps_of(model: torch.nn.Module, prompt: list[int], completion: list[int]) -> torch.Tensor:
-    """Log-probabilities of the completion's tokens: one row, no padding, the plain forward pass."""
-    logits = model(torch.tensor([prompt + completion])).logits[0, len(prompt) - 1 : -1]
-    return torch.log_softmax(logits.float(), dim=-1)[torch.arange(len(completion)), completion]
 
 
 def expected_gradient(trainer: ScriptedTrainer, source: str, name: str, loss_type: str, masked: bool) -> Any:

@@ -19,6 +19,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 from trl import GRPOTrainer as TRLGRPOTrainer
 
+import scripted
 from covey import GRPOTrainer
 from covey.config import SpeedConfig
 from covey.errors import ConfigError, TrainingError
@@ -34,15 +35,10 @@ from scripted import (
     scripted_trainer,
 )
 from scripted_processes import BETA, CASES, FITS, TAU, more_for
+from second_pass import logps_of
 from trainers import build_trainer
 
 FORMS = {"luspo": "sum", "dr_grpo": "sum", "dapo": "sum", "grpo": "mean"}
-
-
-def logps_of(model: torch.nn.Module, prompt: list[int], completion: list[int]) -> torch.Tensor:
-    """Log-probabilities of the completion's tokens: one row, no padding, the plain forward pass."""
-    logits = model(torch.tensor([prompt + completion])).logits[0, len(prompt) - 1 : -1]
-    return torch.log_softmax(logits.float(), dim=-1)[torch.arange(len(completion)), completion]
 
 
 def expected_gradient(trainer: ScriptedTrainer, source: str, fit: str, form: str, truncated_leave: bool) -> Any:
@@ -69,10 +65,7 @@ def expected_gradient(trainer: ScriptedTrainer, source: str, fit: str, form: str
 
 
 def trained(tiny_model: str, folder: Path, **settings: Any) -> ScriptedTrainer:
-    trainer = scripted_trainer(tiny_model, folder, **{"beta": BETA, **settings})
-    trainer.started_from = {name: value.clone() for name, value in trainer.model.state_dict().items()}
-    trainer.train()
-    return trainer
+    return scripted.trained(tiny_model, folder, **{"beta": BETA, **settings})
 
 
 @pytest.mark.parametrize("level", ["token", "sequence"])

@@ -26,6 +26,7 @@ from covey.objective import GRPO, MaxEnt, Objective
 from covey.runlog import read_completions, read_metrics
 from covey.training.doctor import examine
 from own_objective import RunningBaseline
+from same_run import without_times
 from trainers import build_trainer
 
 TINY: Mapping[str, Any] = {
@@ -39,11 +40,6 @@ TINY: Mapping[str, Any] = {
 
 def baseline(**settings: float) -> RunningBaseline:
     return RunningBaseline(RunningBaseline.Settings(**settings))
-
-
-def without_times(run: Path) -> list[dict[str, Any]]:
-    rows = read_metrics(run / "metrics.jsonl")
-    return [{k: v for k, v in row.items() if not k.startswith(("time/", "memory/"))} for row in rows]
 
 
 def assert_same(found: Path, expected: Path) -> None:

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from datasets import Dataset
 
-from covey import GRPOConfig, GRPOTrainer
+from covey import GRPOTrainer
 from covey.errors import RewardError
 from covey.rewards.runner import RewardRunner
 from covey.training.batch_source.early_rewards import EarlyRewards
+from trainers import build_trainer, question
 
 REWARDS = '''
 import time
@@ -66,25 +66,10 @@ class ScoringTrainer(GRPOTrainer):
 
 
 def trainer_with(runner: RewardRunner, model: str, folder: Path, **settings: Any) -> ScoringTrainer:
-    defaults: dict[str, Any] = {
-        "per_device_train_batch_size": 4,
-        "num_generations": 4,
-        "max_completion_length": 6,
-        "max_steps": 1,
-        "beta": 0.05,  # so that there is a reference to be scored
-        "learning_rate": 1e-2,
-        "save_strategy": "no",
-        "logging_steps": 1,
-        "report_to": "none",
-        "use_cpu": True,
-        "bf16": False,
-        "disable_tqdm": True,
-        "gradient_checkpointing": False,
-    }
-    args = GRPOConfig(output_dir=str(folder / "out"), **{**defaults, **settings})
-    questions = [[{"role": "user", "content": f"What is {n} + {n}?"}] for n in range(8)]
-    data = Dataset.from_dict({"prompt": questions, "number": list(range(8)), "answer": [str(2 * n) for n in range(8)]})
-    return ScoringTrainer(model=model, reward_funcs=runner.functions, args=args, train_dataset=data)
+    rows = [{**question(n), "number": n, "answer": str(2 * n)} for n in range(8)]
+    settings = {"max_steps": 1, "save_strategy": "no", "beta": 0.05, **settings}  # a reference to be scored
+    out = folder / "out"
+    return build_trainer(ScoringTrainer, model, out, prompts=rows, reward=runner.functions, **settings)
 
 
 def test_rewards_and_the_reference_run_concurrently(tiny_model: str, tmp_path: Path, rewards: Path) -> None:

@@ -116,12 +116,8 @@ def test_offline_trackers_send_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 def _train(folder: Path, model: str, *more: str) -> Path:
     words = [f"output_dir={folder}", "run_name=r", f"model.name={model}", "training.max_steps=2", "seed=3"]
     words += ["evaluation.every_steps=2", "evaluation.max_problems=4", "dataset.test_size=4", "dataset.hard_size=4"]
-    words += [
-        "training.per_device_train_batch_size=8",
-        "training.num_generations=4",
-        "training.max_completion_length=8",
-    ]
-    words += ["training.gradient_accumulation_steps=1", "rewards.workers=0", *more]
+    words += ["training.per_device_train_batch_size=8", "training.num_generations=4", "rewards.workers=0"]
+    words += ["training.max_completion_length=8", "training.gradient_accumulation_steps=1", *more]
     assert main(["train", *words]) == 0
     return folder / "r"
 

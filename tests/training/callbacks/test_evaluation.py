@@ -16,6 +16,7 @@ from transformers import TrainerState
 from covey.cli.main import main
 from covey.runlog.evaluations import read_evaluation
 from covey.runlog.metrics import read_metrics
+from same_run import without_times
 
 REWARDS = """
 PLAN = {0: 5.0, 1: 1.0, 2: 3.0, 3: 2.0, 4: 3.0, 5: 0.0, 6: 0.0}
@@ -59,11 +60,6 @@ def train(tiny_model: str, tmp_path: Path) -> Train:
 def evaluations(run: Path, *metrics: str) -> list[tuple[Any, ...]]:
     rows = [row for row in read_metrics(run / "metrics.jsonl") if "eval/reward" in row]
     return [(row["step"], *(row.get(metric) for metric in metrics)) for row in rows]
-
-
-def without_times(run: Path) -> list[dict[str, Any]]:
-    rows = read_metrics(run / "metrics.jsonl")
-    return [{k: v for k, v in row.items() if not k.startswith(("time/", "memory/"))} for row in rows]
 
 
 def test_a_run_with_own_rewards_on_prompts_without_answers(train: Train, capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,6 +16,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
+from completed import completed
 from covey.model.reasoning_vocab import MAP_FILE, ReasoningVocabulary
 from covey.model.reasoning_vocab.expansion import expand
 from covey.runlog.metrics import read_metrics
@@ -45,9 +45,7 @@ def done(tiny_model: str, tmp_path_factory: pytest.TempPathFactory) -> Done:
     script = Path(__file__).parents[2] / "support" / "several_processes.py"
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", str(script)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "ERROR"}  # as `covey train` sets it
-    ended = subprocess.run(
-        [*command, tiny_model, str(folder)], capture_output=True, text=True, env=environment, check=False, timeout=400
-    )
+    ended = completed([*command, tiny_model, str(folder)], env=environment, timeout=400)
     codes = folder / "codes-1.json"
     assert codes.exists(), ended.stderr[-6000:]
     assert len(json.loads(codes.read_text())) == len(RUNS), ended.stderr[-6000:]

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from completed import completed
 from fake_hub import TOKEN, Hub, hub
 from made_run import make_run
 
@@ -32,7 +33,7 @@ def covey(served: Hub, *words: str, token: str | None = TOKEN) -> subprocess.Com
         **({} if token is None else {"HF_TOKEN": token}),
     }
     command = [sys.executable, "-m", "covey.cli.main", *words]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=300)
+    return completed(command, env=environment, timeout=300)
 
 
 def finished_run(folder: Path) -> Path:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import logging
-from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,7 +20,6 @@ from transformers import (
     Qwen3Config,
     Qwen3ForCausalLM,
 )
-from trl import GRPOTrainer as TRLGRPOTrainer
 from trl.trainer.utils import add_fused_lm_head
 
 from covey import GRPOTrainer
@@ -32,17 +29,8 @@ from covey.model.group_attention import GroupLayout, PackedGroup
 from covey.training.scoring import shared_scoring as scoring
 from covey.training.scoring.shared_scoring import SharedScoring, pack
 from forked import run_two
-from scored import ARCHITECTURES, SIZES, gradients, make, make_rows, shared
+from scored import ARCHITECTURES, SIZES, gradients, make, make_rows, plain, shared
 from trainers import build_trainer
-
-
-def plain(model: Any, ids: torch.Tensor, mask: torch.Tensor, width: int, **more: Any) -> Any:
-    """Stock TRL's scoring, without a trainer around it."""
-    trainer = SimpleNamespace(accelerator=SimpleNamespace(autocast=nullcontext))
-    method = TRLGRPOTrainer._get_per_token_logps_and_entropies
-    while hasattr(method, "__wrapped__"):
-        method = method.__wrapped__
-    return method(trainer, model, ids, mask, width, compute_entropy=True, **more)
 
 
 def assert_same(model: torch.nn.Module, rows: Any, tolerance: float = 1e-5) -> None:

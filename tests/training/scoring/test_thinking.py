@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,9 +21,9 @@ from transformers import (
     Qwen3Config,
     Qwen3ForCausalLM,
 )
-from trl import GRPOTrainer as TRLGRPOTrainer
 from trl.trainer.utils import add_fused_lm_head
 
+import scored
 from covey.model.reasoning_vocab import ReasoningVocabulary, TokenMap
 from covey.model.reasoning_vocab.token_bytes import TokenBytes
 from covey.rollout import SamplingSettings, sample
@@ -33,18 +31,13 @@ from covey.rollout.thinking import ThinkingMask
 from covey.training.scoring.sampled import ScoredRows
 from covey.training.scoring.shared_scoring import SharedScoring
 from covey.training.trl.restricted_head import RestrictedHead, give_bias
+from scored import plain
 
 BASE, V, T = 40, 75, 0.7
 SIZES: dict[str, Any] = {
-    "hidden_size": 32,
-    "intermediate_size": 48,
+    **scored.SIZES,
     "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 8,
     "vocab_size": V,
-    "max_position_embeddings": 128,
-    "initializer_range": 0.3,
     "eos_token_id": 2,
     "pad_token_id": 0,
 }
@@ -114,13 +107,9 @@ def by_definition(model: Any, vocabulary: ReasoningVocabulary, rows: Any) -> tup
     return chosen[:, -width:] * counted, entropy[:, -width - 1 : -1] * counted
 
 
-def plain(model: Any, rows: Any, vocabulary: ReasoningVocabulary | None) -> Any:
-    trainer = SimpleNamespace(accelerator=SimpleNamespace(autocast=nullcontext))
-    method = TRLGRPOTrainer._get_per_token_logps_and_entropies
-    while hasattr(method, "__wrapped__"):
-        method = method.__wrapped__
+def restricted_plain(model: Any, rows: Any, vocabulary: ReasoningVocabulary | None) -> Any:
     with RestrictedHead(vocabulary).over(ScoredRows(*rows), len(rows[0])):
-        return method(trainer, model, *rows, compute_entropy=True)
+        return plain(model, *rows)
 
 
 def shared(model: Any, rows: Any, vocabulary: ReasoningVocabulary, **more: Any) -> Any:
@@ -144,7 +133,7 @@ def test_scores_and_gradients_are_those_of_masked_logits(name: str, start: str) 
     right = gradients(model, *expected)
     packed = shared(model, rows, vocabulary, rows_per_forward=3, compute_entropy=True)
     assert (packed is None) == name.startswith("gemma2")  # its attention is not one that shares prompts
-    for found in (plain(model, rows, vocabulary), packed):
+    for found in (restricted_plain(model, rows, vocabulary), packed):
         if found is None:
             continue
         counted = rows[1][:, -rows[2] :]
@@ -168,7 +157,7 @@ def test_outside_of_thinking_scores_are_those_of_the_model_before_expansion() ->
     base.resize_token_embeddings(BASE, mean_resizing=False)
     add_fused_lm_head(base, temperature=T, outputs=("log_probs", "entropy"))
     rows = ids, mask, width
-    found, expected = plain(model, rows, vocabulary), plain(base, rows, None)
+    found, expected = restricted_plain(model, rows, vocabulary), restricted_plain(base, rows, None)
     counted = mask[:, -width:].bool()
     assert torch.equal(found[0][counted], expected[0][counted])
     assert torch.equal(found[1][counted], expected[1][counted])
@@ -180,7 +169,7 @@ def test_rows_trained_by_adapters_are_scored_with_their_current_values() -> None
     for name, tables in (("qwen3, tied", ["embed_tokens"]), ("llama, untied", ["embed_tokens", "lm_head"])):
         base = make(name)
         with torch.no_grad():
-            initial = plain(base, rows, vocabulary)[0]
+            initial = restricted_plain(base, rows, vocabulary)[0]
         trained = {table: list(range(BASE + 5, V)) for table in tables}
         model: Any = get_peft_model(base, LoraConfig(r=2, target_modules="all-linear", trainable_token_indices=trained))
         give_bias(base)
@@ -188,10 +177,10 @@ def test_rows_trained_by_adapters_are_scored_with_their_current_values() -> None
             for parameter in (p for n, p in model.named_parameters() if "trainable_tokens_delta" in n):
                 parameter.add_(torch.randn(parameter.shape, generator=torch.Generator().manual_seed(4)) * 0.3)
             expected, _ = by_definition(model, vocabulary, rows)
-            found = plain(model, rows, vocabulary)[0] * rows[1][:, -rows[2] :]
+            found = restricted_plain(model, rows, vocabulary)[0] * rows[1][:, -rows[2] :]
             packed = shared(model, rows, vocabulary)
             with model.disable_adapter():
-                reference = plain(model, rows, vocabulary)[0]
+                reference = restricted_plain(model, rows, vocabulary)[0]
         assert packed is not None
         torch.testing.assert_close(found.double(), expected, rtol=0, atol=2e-5)
         torch.testing.assert_close(packed[0].double(), expected, rtol=0, atol=2e-5)
@@ -230,7 +219,7 @@ def test_sampled_tokens_have_the_same_log_probs_in_scoring(name: str, start: str
     with torch.no_grad():
         rows = ids, seen, width
         scores = shared(model, rows, vocabulary)
-        others = plain(model, rows, vocabulary)[0] * seen[:, -width:]
+        others = restricted_plain(model, rows, vocabulary)[0] * seen[:, -width:]
     assert scores is not None
     torch.testing.assert_close(scores[0], drawn, rtol=0, atol=2e-5)
     torch.testing.assert_close(others, drawn, rtol=0, atol=2e-5)

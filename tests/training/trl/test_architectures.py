@@ -24,14 +24,14 @@ from transformers import (
 )
 from transformers.pytorch_utils import Conv1D
 
-from covey import GRPOConfig, GRPOTrainer
+from covey import GRPOTrainer
 from covey.config import ModelConfig, SpeedConfig
 from covey.errors import ModelError
 from covey.model.adapters import merge
 from covey.model.export import export_model, load_whole
 from covey.model.starter.coldstart import make_tokenizer
 from tiny_architectures import ARCHITECTURES, SIZES, make, plain_logps, saved
-from trainers import build_trainer, variety
+from trainers import build_trainer
 
 PROMPTS = ["1 + 2 =", "12 + 34 + 56 + 78 =", "7 =", "123 + 456 ="]
 
@@ -85,16 +85,14 @@ def plain_loss(model: Any, batch: dict[str, Any], beta: float) -> torch.Tensor:
 
 def compared(source: Any, folder: Path, **more: Any) -> Compared:
     """A trainer after one step and an evaluation, all of whose passes are right."""
-    args = GRPOConfig(
-        output_dir=str(folder), max_steps=1, learning_rate=1e-2, max_grad_norm=0.0, disable_dropout=True,
-        per_device_train_batch_size=16, num_generations=4, per_device_eval_batch_size=4, num_generations_eval=2,
-        max_completion_length=5, num_iterations=2, beta=0.1, loss_type="bnpo", scale_rewards="none",
-        router_aux_loss_coef=0.0, report_to="none", use_cpu=True, bf16=False, disable_tqdm=True, logging_steps=1,
-        gradient_checkpointing=False,
+    rows = [{"prompt": [{"role": "user", "content": text}]} for text in PROMPTS]
+    trainer = build_trainer(
+        Compared, source, folder, prompts=rows,
+        more={"eval_dataset": Dataset.from_list(rows), "sampler_gap": True, **more},
+        max_steps=1, max_grad_norm=0.0, disable_dropout=True, per_device_train_batch_size=16,
+        per_device_eval_batch_size=4, num_generations_eval=2, max_completion_length=5, num_iterations=2, beta=0.1,
+        loss_type="bnpo", scale_rewards="none", router_aux_loss_coef=0.0,
     )  # fmt: skip
-    data = Dataset.from_dict({"prompt": [[{"role": "user", "content": text}] for text in PROMPTS]})
-    data_of = {"train_dataset": data, "eval_dataset": data}
-    trainer = Compared(source, variety, args=args, sampler_gap=True, **data_of, **more)
     trainer.train()
     trainer.evaluate()
     assert trainer.passes == {(False, True), (True, True), (False, False)}

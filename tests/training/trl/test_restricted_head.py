@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,7 +10,6 @@ import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 from transformers import Gemma3ForCausalLM, Gemma3TextConfig
-from trl import GRPOTrainer as TRLGRPOTrainer
 from trl.trainer.utils import add_fused_lm_head
 
 from covey.errors import TrainingError
@@ -19,7 +17,7 @@ from covey.training.scoring.sampled import ScoredRows
 from covey.training.scoring.shared_scoring import SharedScoring
 from covey.training.trl import restricted_head
 from covey.training.trl.restricted_head import RestrictedHead
-from scored import ARCHITECTURES, gradients, make_rows
+from scored import ARCHITECTURES, gradients, make_rows, plain
 
 V, TEMPERATURE, PENALTY = 61, 0.7, 1.3
 CAPPED = "gemma3, capped"
@@ -90,12 +88,8 @@ def scored(model: Any, rows: Any, support: torch.Tensor | None, penalty: float, 
         )
         assert found is not None
         return found
-    trainer = SimpleNamespace(accelerator=SimpleNamespace(autocast=nullcontext))
-    method = TRLGRPOTrainer._get_per_token_logps_and_entropies
-    while hasattr(method, "__wrapped__"):
-        method = method.__wrapped__
     with head.over(sampled, size):
-        return method(trainer, model, *rows, batch_size=size, compute_entropy=True)
+        return plain(model, *rows, batch_size=size)
 
 
 def counted(scores: Any, rows: Any) -> Any:
@@ -150,10 +144,10 @@ def test_a_head_in_float32_on_a_model_in_bfloat16(penalty: float) -> None:
     rows = make_rows()
     support = make_support(rows)
     model = make("llama", torch.bfloat16, cast=True)
-    plain = make("llama", torch.bfloat16)
+    bare = make("llama", torch.bfloat16)
     with torch.no_grad():
         found = counted(scored(model, rows, support, penalty, packed=False), rows)
-        rough = counted(scored(plain, rows, support, penalty, packed=False), rows)
+        rough = counted(scored(bare, rows, support, penalty, packed=False), rows)
         hidden = model.base_model(input_ids=rows[0], attention_mask=rows[1]).last_hidden_state
         head = copy.deepcopy(model.lm_head).double()
         fake: Any = lambda **_: SimpleNamespace(logits=head(hidden.double()))  # noqa: E731
@@ -193,11 +187,11 @@ def test_very_low_logits_count_above_what_is_no_candidate() -> None:
     model = make("llama")
     rows = make_rows()
     support = make_support(rows)
-    plain = scored(model, rows, support, 1.0, packed=False)[0]
+    whole = scored(model, rows, support, 1.0, packed=False)[0]
     model.get_output_embeddings().bias = torch.nn.Parameter(torch.full((V,), -1e5))
     shifted = scored(model, rows, support, 1.0, packed=False)[0]
     has = (support >= 0).any(-1) & rows[1][:, -rows[2] :].bool()
-    torch.testing.assert_close(shifted[has], plain[has], rtol=0, atol=0.05)
+    torch.testing.assert_close(shifted[has], whole[has], rtol=0, atol=0.05)
 
 
 def test_rows_without_any_scored_token_give_a_differentiable_zero() -> None:

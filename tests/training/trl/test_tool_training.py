@@ -9,6 +9,7 @@ import pytest
 import torch
 from transformers import Qwen2ForCausalLM
 
+from batches import PLAIN
 from chat_templates import make_tokenizer
 from covey import GRPOTrainer
 from covey.config import SpeedConfig
@@ -27,7 +28,6 @@ from tool_trainers import (
     tool_trainer,
 )
 
-PLAIN = SpeedConfig(shared_prefill=False, shared_scoring=False, trim=False, skip_zero=False)
 ROWS = asked("one,answer,two,wrong", "unknown,malformed,endless,markup", "answer", "raises,list,long,two")
 """Groups of different lengths; the third has no signal."""
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+
+from completed import completed
 
 SCRIPT = Path(__file__).parents[2] / "support" / "triton_head.py"
 
@@ -18,9 +19,7 @@ SCRIPT = Path(__file__).parents[2] / "support" / "triton_head.py"
 @pytest.mark.skipif(find_spec("triton") is None, reason="needs Triton, which PyTorch's CPU build leaves out")
 def test_the_triton_head_equals_the_dense_one() -> None:
     environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", str(SCRIPT)], env=environment, capture_output=True, text=True, timeout=600
-    )
+    done = completed([sys.executable, "-W", "ignore", str(SCRIPT)], env=environment, timeout=600)
     assert done.returncode == 0, done.stderr[-3000:]
     cases = {one.pop("case"): one for one in map(json.loads, done.stdout.splitlines())}
     assert set(cases) == {"no bias", "reasoning vocabulary"}
