@@ -216,7 +216,10 @@ def test_no_process_outlives_the_trainer(graders: Path, root: Path, tmp_path: Pa
             os.killpg(trainer.pid, end)
         else:
             trainer.kill()
-        trainer.wait(120)
+        try:
+            trainer.wait(120)
+        finally:
+            trainer.kill()
         assert trainer.stdout.read() == ""  # what rewards print does not go there
     give_up = time.monotonic() + 120
     while (left := [pid for pid in pids if lives(pid)]) and time.monotonic() < give_up:
