@@ -7,15 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import datasets
-import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
 from checked_runs import refused, words
 from covey import GRPOTrainer
 from covey.cli.main import main
-from covey.data.prompts import prompt_column
-from covey.data.written import reading
+from covey.data.written import encode, reading
 from covey.errors import DataError
 from tool_trainers import TOOLS, tool_trainer
 
@@ -34,7 +32,7 @@ def seen(prompts, completions, **kwargs):
 
 
 def rows() -> datasets.Dataset:
-    return reading(datasets.Dataset(pa.table({"prompt": prompt_column(PROMPTS, as_text=True)})), ["prompt"])
+    return reading(datasets.Dataset(encode({"prompt": PROMPTS})))
 
 
 def shown(prompt: list[Any]) -> list[Any]:
