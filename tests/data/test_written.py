@@ -94,15 +94,19 @@ def test_a_mixture_keeps_the_values_of_each_set(tmp_path: Path) -> None:
     assert _exactly({name: row[name] for name in first[0]} for row in every) == _exactly([*first, *second])
 
 
-def test_files_and_sets_of_arrow_keep_the_values_of_each_part(tmp_path: Path) -> None:
+@pytest.mark.parametrize("level", [pa.array(["e"]), pa.array(["e"]).dictionary_encode()], ids=["text", "category"])
+def test_files_and_sets_of_arrow_keep_the_values_of_each_part(tmp_path: Path, level: pa.Array) -> None:
     rows = [
         {"prompt": "a", "answer": "1", "meta": {"n": 1}},
         {"prompt": "b", "answer": "2", "meta": {"n": 1.5, "m": 2}},
     ]
     (tmp_path / "parts").mkdir()
     for i, row in enumerate(rows):
-        parquet.write_table(pa.Table.from_pylist([row]), tmp_path / "parts" / f"{i}.parquet")
-    assert repr(list(load_file(tmp_path / "parts", test_size=0).train["meta"])) == repr([row["meta"] for row in rows])
+        part = pa.Table.from_pylist([row]).append_column("level", level)
+        parquet.write_table(part, tmp_path / "parts" / f"{i}.parquet")
+    loaded = load_file(tmp_path / "parts", test_size=0).train
+    assert repr(list(loaded["meta"])) == repr([row["meta"] for row in rows])
+    assert list(loaded["level"]) == ["e", "e"]
     kinds = datasets.Features(
         {name: datasets.Value("string") for name in ("prompt", "answer")}
         | {"meta": datasets.Json(), "all": datasets.List(datasets.Json())}
@@ -136,6 +140,14 @@ def test_a_number_keeps_its_text(tmp_path: Path, text: str, answer: str) -> None
     rows = load_file(tmp_path / "rows.jsonl", test_size=0).train
     assert list(rows["answer"]) == [answer, "1"]
     assert "original_answer" not in rows.column_names
+    inner = [line.replace('"answer": ', '"meta": {"all": [1.50], "truth": ').replace("}", "}}") for line in lines]
+    (tmp_path / "inner.jsonl").write_text("".join(inner))
+    rows = load_file(tmp_path / "inner.jsonl", test_size=0, answer_column="meta.truth").train
+    assert list(rows["answer"]) == [answer, "1"]
+    assert [row["meta"]["all"] for row in rows] == [[1.5], [1.5]]
+    part = {"path": str(tmp_path / "inner.jsonl"), "columns": {"prompt": "prompt", "meta.truth": "answer"}}
+    blended = data.load(DatasetConfig(mixture=MixtureConfig(datasets=[part]), test_size=0), 0).train
+    assert sorted(blended["answer"]) == sorted([answer, "1"])
 
 
 @pytest.mark.parametrize(

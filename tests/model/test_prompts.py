@@ -30,7 +30,7 @@ WITH_TOOLS = (
     *("qwen2_5", "qwen3", "qwen3_5_think", "llama3_1", "gemma4", "gptoss", "glm4moe", "lfm2_2_5", "nemotron_3_nano"),
     "muse_glimmer",
 )
-PREFILLS = ("<think>\nLet", "<think>\n", "The answer is ", "")
+PREFILLS = ("<think>\nLet", "<think>\n", "The answer is ")
 
 
 @pytest.mark.parametrize("template", WITH_TOOLS)
@@ -63,6 +63,14 @@ def test_a_prefill_is_left_open(template: str, begun: str) -> None:
     assert prompt_ids(tokenizer)([messages]) == [tokenizer(by_hand, add_special_tokens=False)["input_ids"]]
     closed = tokenizer.apply_chat_template(messages, tokenize=False)
     assert render(tokenizer, messages, answering=False) == closed
+
+
+@pytest.mark.parametrize("template", SHIPPED)
+@pytest.mark.parametrize("blank", ["", " \n"])
+def test_a_blank_prefill_begins_nothing(template: str, blank: str) -> None:
+    tokenizer = make_tokenizer(template)
+    by_hand = tokenizer.apply_chat_template([ASKED], add_generation_prompt=True, tokenize=False)
+    assert render(tokenizer, [ASKED, {"role": "assistant", "content": blank}]) == by_hand
 
 
 def test_engines_get_the_tokens_of_the_open_turn() -> None:

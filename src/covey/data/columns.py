@@ -14,7 +14,7 @@ from covey.config.groups.environment import EnvironmentConfig
 from covey.data.needs import RowNeeds
 from covey.data.prompts import Conversation, PromptBuilder, as_messages, conversation, prompt_column, question, reply
 from covey.data.table import Table
-from covey.data.written import WrittenFloat, as_text
+from covey.data.written import WrittenFloat, as_text, dataset_of
 from covey.errors import DataError
 from covey.runlog.completions import JSON_TEXT
 from covey.runlog.names import NUM_MODES
@@ -330,7 +330,6 @@ def _assemble(
     needs: RowNeeds,
 ) -> datasets.Dataset:
     """The new columns first, then the original ones, renamed where their name is taken."""
-    import datasets
     import pyarrow as pa
 
     arrow: pa.Table = table.data.with_format("arrow")[:]
@@ -358,7 +357,7 @@ def _assemble(
     for name in reversed(new):
         mark = JSON_TEXT if as_text and name == _PROMPT else None
         columns = columns.add_column(0, pa.field(name, new[name].type, metadata=mark), new[name])
-    return datasets.Dataset(columns)
+    return dataset_of(columns)
 
 
 def _same(name: str, values: list[Any], new: list[Any], *, exact: bool) -> bool:

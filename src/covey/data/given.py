@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from covey.data.written import as_text, from_arrow, reading
+from covey.data.written import as_text, dataset_of, from_arrow, reading
 from covey.errors import DataError
 from covey.runlog.files import guard_disk, write_atomically
 
@@ -84,7 +84,7 @@ def _rows(data: Any, what: str) -> Iterable[Any]:
         data = data.astype(dict.fromkeys(narrow, str)).astype(dict.fromkeys(narrow, float))
         data = data.astype(object).where(data.notna(), None).to_dict("records")
     elif hasattr(data, "set_format") and data.format["type"] != "custom":  # a Dataset
-        data = reading(type(data)(from_arrow(data.with_format("arrow")[:])))
+        data = reading(dataset_of(from_arrow(data.with_format("arrow")[:])))
     elif isinstance(data, Mapping):
         columns = {name: list(values) for name, values in data.items() if _is_column(values)}
         if len(columns) < len(data) or len({len(values) for values in columns.values()}) != 1:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from covey.data.loading import LoadedData
 from covey.data.prompts import Conversation, prompt_column
+from covey.data.written import dataset_of
 from covey.errors import DataError
 from covey.runlog.names import set_label
 
@@ -111,11 +112,10 @@ def _without(prompt: Conversation, tokens: int, truncate: CutLeft) -> Conversati
 
 
 def _with_prompts(rows: datasets.Dataset, prompts: Sequence[Conversation]) -> datasets.Dataset:
-    import datasets
     import pyarrow as pa
 
     arrow: pa.Table = rows.with_format("arrow")[:]
     at = arrow.column_names.index("prompt")
     column = prompt_column(prompts, as_text=pa.types.is_string(arrow.schema.field(at).type))
-    changed = datasets.Dataset(arrow.set_column(at, "prompt", column))
+    changed = dataset_of(arrow.set_column(at, arrow.schema.field(at), column))
     return changed.with_format(**rows.format) if rows.format["type"] is not None else changed

@@ -24,7 +24,7 @@ from covey.data.holdout import rounded_share, split_validation, subsample, test_
 from covey.data.needs import RowNeeds
 from covey.data.sources.sources import read_source
 from covey.data.table import Table
-from covey.data.written import combine
+from covey.data.written import combine, dataset_of
 from covey.errors import DataError
 from covey.runlog.completions import is_json
 
@@ -203,7 +203,6 @@ def _prepare(
     needs: RowNeeds,
 ) -> tuple[Prepared, dict[Pick, int]]:
     """Every picked row, once, and the index of each."""
-    import datasets
 
     index: dict[Pick, int] = {}
     sets: dict[str, Prepared] = {}
@@ -221,7 +220,7 @@ def _prepare(
         raise DataError(f"The columns of the datasets of the mixture cannot be combined: {error}.") from error
     places = [f"{table.name}, {table.place(row)}" for table, row in ((tables[n], row) for n, row in index)]
     questions = [question for rows in sets.values() for question in rows.questions]
-    return Prepared(datasets.Dataset(arrow), questions, places.__getitem__), index
+    return Prepared(dataset_of(arrow), questions, places.__getitem__), index
 
 
 def _check_types(sets: Mapping[str, Prepared]) -> None:

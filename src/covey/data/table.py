@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from covey.data.written import decode, encode
+from covey.data.written import WrittenFloat, dataset_of, decode, encode
 from covey.runlog.completions import is_json
 
 if TYPE_CHECKING:
@@ -96,13 +96,12 @@ class Table:
 
     def project(self, columns: Mapping[str, str]) -> Table:
         """Only these columns, under their new names; each must exist."""
-        import datasets
 
         arrow = self.data.with_format("arrow")[:]
-        inner = encode({name: self.values(name) for name in columns if name not in arrow.column_names})
+        inner = encode({name: self.values(name, WrittenFloat) for name in columns if name not in arrow.column_names})
         for field, values in zip(inner.schema, inner.columns, strict=True):
             arrow = arrow.append_column(field, values)
-        return replace(self, data=datasets.Dataset(arrow.select(list(columns)).rename_columns(list(columns.values()))))
+        return replace(self, data=dataset_of(arrow.select(list(columns)).rename_columns(list(columns.values()))))
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,8 +62,33 @@ def _encoded(values: Sequence[Any]) -> tuple[pa.Array, dict[bytes, bytes] | None
             return array, None
     except (pa.ArrowException, OverflowError):
         pass
-    texts = (repr(value) if isinstance(value, WrittenFloat) else json.dumps(value, default=as_text) for value in values)
+    texts = map(_json, values)
     return pa.array([None if text == "null" else text for text in texts], pa.string()), JSON_TEXT
+
+
+def _json(value: Any) -> str:
+    """JSON text, in which numbers keep theirs."""
+    if isinstance(value, WrittenFloat):
+        return value.text
+    if isinstance(value, dict) and all(isinstance(key, str) for key in value):
+        return f"{{{', '.join(f'{json.dumps(key)}: {_json(one)}' for key, one in value.items())}}}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_json, value))}]"
+    return json.dumps(value, default=as_text)
+
+
+def dataset_of(table: pa.Table) -> datasets.Dataset:
+    """The rows of a table, whose columns of JSON text stay marked where the library changes a type: categories, which
+    are text to it."""
+    import datasets
+    import pyarrow as pa
+
+    rows = datasets.Dataset(table)
+    made = rows.data.schema
+    if all(is_json(made.field(one.name)) == is_json(one) for one in table.schema):
+        return rows
+    fields = [made.field(one.name).with_metadata(one.metadata) for one in table.schema]
+    return datasets.Dataset(pa.Table.from_arrays(rows.data.columns, schema=pa.schema(fields)))
 
 
 def decode(texts: Iterable[str | None], number: Callable[[str], float] = float) -> list[Any]:
@@ -103,7 +128,8 @@ def combine(tables: Sequence[pa.Table]) -> pa.Table:
         fields = [part.field(0) for part in parts if not pa.types.is_null(part.field(0).type)]
         if len({(field.type, is_json(field)) for field in fields}) > 1:
             lists = [part.column(0).to_pylist() for part in parts]
-            values = (decode(one) if is_json(part.field(0)) else one for one, part in zip(lists, parts, strict=True))
+            marked = [is_json(part.field(0)) for part in parts]
+            values = (decode(one, WrittenFloat) if mark else one for one, mark in zip(lists, marked, strict=True))
             found.append(encode({name: [value for part in values for value in part]}))
         else:
             schema = pa.schema(fields[:1] or [pa.field(name, pa.null())])

@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 from covey.answers.extract import Tags, open_thinking
 from covey.errors import ModelError, one_line
 from covey.log_once import log_once
-from covey.rewards.reward import is_prefill
+from covey.rewards.reward import content_text, is_prefill
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -57,7 +57,9 @@ def apply_template(
     tokenizer: Any, messages: Sequence[Mapping[str, Any]], *, answering: bool = True, **more: Any
 ) -> Any:
     """Messages, as `as_shown`, through `apply_chat_template`; `answering`: up to where the model writes, which may be
-    the end of a prefill."""
+    the end of a prefill; one of white space begins nothing."""
+    if answering and is_prefill(messages) and not content_text(messages[-1]).strip():
+        messages = messages[:-1]
     prefill = answering and is_prefill(messages)
     more |= {"add_generation_prompt": answering and not prefill, "continue_final_message": prefill}
     return tokenizer.apply_chat_template(as_shown(tokenizer, messages), **more)

@@ -18,7 +18,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from covey.config.groups.dataset import COMPRESSED, DATA_FILES
 from covey.data.table import Origin, Table
-from covey.data.written import WrittenFloat, combine, encode, from_arrow
+from covey.data.written import WrittenFloat, combine, dataset_of, encode, from_arrow
 from covey.errors import DataError, one_line
 
 if TYPE_CHECKING:
@@ -56,7 +56,6 @@ def read_files(paths: Iterable[Path], key: str) -> Table:
     Raises:
         DataError: a file is missing, empty, of an unknown kind, not readable, or does not fit the others.
     """
-    import datasets
 
     found = [_read_file(path, key) for path in paths]
     origins = tuple(origin for _, origin in found)
@@ -68,7 +67,7 @@ def read_files(paths: Iterable[Path], key: str) -> Table:
             f"{key}: the files {names} cannot be combined in one table ({one_line(error)}). Their columns of one name "
             "must be of one type, or of values that JSON has."
         ) from error
-    return Table(datasets.Dataset(arrow), origins)
+    return Table(dataset_of(arrow), origins)
 
 
 def find_path(text: str, key: str) -> Path:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from covey.data.table import Origin, SourceRows, Table
-from covey.data.written import from_arrow
+from covey.data.written import dataset_of, from_arrow
 from covey.errors import DataError
 
 if TYPE_CHECKING:
@@ -88,7 +88,6 @@ def choose_split(
         raise DataError(f"{key}={split}: {name} has no such split; it has {', '.join(splits)}.{guess}")
     if len(data) == 0:
         raise DataError(f"{key}={split}: this split of {name} holds no rows.")
-    import datasets
 
     origin = Origin(f"{name}, split {split}", "row", range(1, len(data) + 1))
-    return Table(datasets.Dataset(from_arrow(data.with_format("arrow")[:])), (origin,))
+    return Table(dataset_of(from_arrow(data.with_format("arrow")[:])), (origin,))
