@@ -174,6 +174,8 @@ def test_rows_with_one_prompt_are_refused_where_something_else_differs(tmp_path:
     )
     assert "what the model does not see: input, answer. Write" in message
     assert "dataset.prompt_column=NAME" in message
+    with pytest.raises(DataError, match="have the same prompt, column 'instruction'"):
+        data.load(DatasetConfig(mixture=MixtureConfig(datasets=[{"path": str(path)}])), 0)
     chosen = load(path, prompt_column="input")
     assert chosen.train[3]["prompt"] == [{"role": "user", "content": "text 3"}]
     systems = [{**row, "prompt": [{"role": "system", "content": f"{i}"}, ASKED]} for i, row in enumerate(rows)]
@@ -190,3 +192,9 @@ def test_rows_of_an_environment_may_have_one_prompt(tmp_path: Path) -> None:
     assert "differ only in what the model does not see: level" in error_of(
         path, EnvironmentConfig(tools=("calculator",))
     )
+
+
+def test_the_message_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    bad = {"role": "tool", "content": None}
+    path = write_jsonl(tmp_path / "x.jsonl", [*ROWS, {**ROWS[0], "prompt": [ASKED, bad]}])
+    assert 'Message 2 of line 5 has none: {"role": "tool", "content": null}.' in error_of(path)

@@ -184,9 +184,29 @@ def checked_prompts(
         (begun, "Remove it.", lambda end: environment.used and end.get("role") == "assistant"),
     ):
         if bad := [i for i, end in enumerate(ends) if is_bad(end)]:
+            parts = values[bad[0]] if ends[bad[0]] is None and isinstance(values[bad[0]], list) else []
+            at = next((at for at, one in enumerate(parts) if as_messages([one]) is None), None)
+            which = (
+                "" if at is None else f" Message {at + 1} of {table.place(bad[0])} has none: {beginning(parts[at])}."
+            )
             shown = _shown(table, bad, values)
-            raise DataError(f"{table.count(len(bad))} {what} in column '{column}' ({shown}). {right}")
+            raise DataError(f"{table.count(len(bad))} {what} in column '{column}' ({shown}). {right}{which}")
     return list(prompts)
+
+
+def check_prompts_differ(table: Table, columns: Columns, dataset: DatasetConfig, needs: RowNeeds) -> None:
+    """Refuse rows that have the same prompt and differ elsewhere; copies of one row may be wanted."""
+    if needs.exact or needs.environment.rollout_func or needs.benchmark:
+        return
+    values, builder = table.values(str(columns.prompt)), PromptBuilder(dataset, drop_reply=columns.drop_reply)
+    first = builder.build(values[0])
+    same = all(builder.build(value) == first for value in values[1:])
+    if varied := [name for name in table.columns if same and len({*map(repr, table.values(name))}) > 1]:
+        raise DataError(
+            f"All {len(table)} rows of {table.name} have the same prompt, column '{columns.prompt}' "
+            f"({beginning(values[0])}), and differ only in what the model does not see: {', '.join(varied)}. Write "
+            "what the question needs into the prompts, or set dataset.prompt_column=NAME if another column holds it."
+        )
 
 
 def number_of_modes(value: Any) -> int | None:

@@ -7,17 +7,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from covey.config.groups.environment import EnvironmentConfig
-from covey.data.columns import Columns, Prepared, beginning, find_columns, prepare
+from covey.data.columns import Prepared, beginning, check_prompts_differ, find_columns, prepare
 from covey.data.holdout import shuffled, split_validation, subsample, test_rows
 from covey.data.mixture import blend
 from covey.data.needs import RowNeeds
-from covey.data.prompts import PromptBuilder
 from covey.data.sources.builtin import task_sets
 from covey.data.sources.episodes import episode_sets
 from covey.data.sources.sources import read_rows
 from covey.data.table import SourceRows, Table
 from covey.data.written import reading
-from covey.errors import DataError
 from covey.runlog.names import set_label
 
 if TYPE_CHECKING:
@@ -100,22 +98,8 @@ def _read(dataset: DatasetConfig, seed: int, notes: list[str], needs: RowNeeds) 
         evaluation["test"] = prepare(test, dataset, notes, needs=needs)
     if chosen:
         evaluation["validation"] = prepare(train.select(chosen), dataset, notes, needs=needs)
-    if not (needs.exact or needs.environment.rollout_func or needs.benchmark):
-        _check_prompts_differ(source.train, columns, dataset)
+    check_prompts_differ(source.train, columns, dataset, needs)
     return prepared, evaluation
-
-
-def _check_prompts_differ(table: Table, columns: Columns, dataset: DatasetConfig) -> None:
-    """Refuse rows that have the same prompt and differ elsewhere; copies of one row may be wanted."""
-    values, builder = table.values(str(columns.prompt)), PromptBuilder(dataset, drop_reply=columns.drop_reply)
-    first = builder.build(values[0])
-    same = all(builder.build(value) == first for value in values[1:])
-    if varied := [name for name in table.columns if same and len({*map(repr, table.values(name))}) > 1]:
-        raise DataError(
-            f"All {len(table)} rows of {table.name} have the same prompt, column '{columns.prompt}' "
-            f"({beginning(values[0])}), and differ only in what the model does not see: {', '.join(varied)}. Write "
-            "what the question needs into the prompts, or set dataset.prompt_column=NAME if another column holds it."
-        )
 
 
 def _hold_out_test(source: SourceRows, dataset: DatasetConfig, notes: list[str]) -> tuple[Table, Table | None]:

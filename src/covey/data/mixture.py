@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from covey.data.columns import Prepared, find_columns, prepare
+from covey.data.columns import Prepared, check_prompts_differ, find_columns, prepare
 from covey.data.holdout import rounded_share, split_validation, subsample, test_rows
 from covey.data.needs import RowNeeds
 from covey.data.sources.sources import read_source
@@ -68,7 +68,7 @@ def blend(dataset: DatasetConfig, seed: int, notes: list[str], needs: RowNeeds) 
     for number, source in enumerate(sources):
         key = f"dataset.mixture.datasets[{number}]"
         table = _project(read_source(source, key, dataset, notes), source, key)
-        find_columns(table, dataset, needs)
+        check_prompts_differ(table, find_columns(table, dataset, needs), dataset, needs)
         tables.append(table)
     _check_columns(tables)
     names = [table.name for table in tables]

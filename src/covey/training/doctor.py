@@ -51,7 +51,7 @@ def examine(
     """
     for key, names in not_run.items():
         what = SKIPPED[key if key in SKIPPED else "environment"]
-        result = f"skipped, as {key} names {', '.join(names)}, which is not run without --yes: {what}"
+        result = f"as {key} names {', '.join(names)}, which is not run without --yes: {what}"
         yield PreflightFinding(Mark.NOTE, "skipped", result)
     config = without(config, not_run)
     run = RunDirectory(Path(config.output_dir) / (config.run_name or _UNNAMED))

@@ -214,7 +214,8 @@ class Examination:
         yield PreflightFinding(Mark.FINE, "data", f"rows: {shown}{'' if loaded.evaluation else '; none are held out'}")
         for note in (*loaded.notes, *self.unrewarded.values()):
             yield PreflightFinding(Mark.WARNING if note in loaded.warnings else Mark.NOTE, "data", note)
-        yield columns_wanted(self.config, self.environments, loaded.train.column_names)
+        if not any(key.startswith(("rewards.", "environment.")) for key in self.left_out):
+            yield columns_wanted(self.config, self.environments, loaded.train.column_names)
         yield from check_rows(self.config, loaded)
 
     def _load_data(self) -> bool:

@@ -55,6 +55,8 @@ def test_code_of_a_recipe_is_not_run_and_what_needs_it_is_named(
     (skipped,) = [one for one in findings if one["check"] == "skipped"]
     assert f"{tmp_path / 'own.py'}:f" in skipped["result"]
     assert [one for one in findings if one["severity"] == "wrong"] == []
+    needed = any(key.startswith(("rewards.", "environment.")) for key in skipped["result"].split())
+    assert needed != any(one["check"] == "columns" for one in findings)
     assert code == 0
 
     main(["doctor", file, "--json", "--yes"])

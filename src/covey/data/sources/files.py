@@ -178,8 +178,8 @@ def _read_csv(path: Path) -> FileRows:
     import pyarrow as pa
 
     text = _decode(_content(path), path, "the file")
-    tabs = ".tsv" in path.suffixes[-2:]
-    reader = csv.reader(io.StringIO(text, newline=""), strict=True, delimiter="\t" if tabs else ",")
+    kind, separator, word = ("TSV", "\t", "tabs") if ".tsv" in path.suffixes[-2:] else ("CSV", ",", "commas")
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True, delimiter=separator)
     rows, numbers = [], []
     try:
         header = next(reader, [])
@@ -190,10 +190,12 @@ def _read_csv(path: Path) -> FileRows:
                 if len(row) != len(header):
                     raise DataError(
                         f"{path}, line {reader.line_num}: this row has {len(row)} fields, but the header has "
-                        f"{len(header)} ({', '.join(header)}). Put text that holds commas or line breaks in quotes."
+                        f"{len(header)} ({', '.join(header)}). Put text that holds {word} or line breaks in quotes."
                     )
     except csv.Error as error:
-        raise DataError(f"{path}, line {reader.line_num} is not CSV: {one_line(error)}.") from error
+        raise DataError(f"{path}, line {reader.line_num} is not {kind}: {one_line(error)}.") from error
+    if len(header) == 1 and re.search(r"[,;\t]".replace(separator, ""), header[0]):
+        raise DataError(f"{path}: {word} separate the columns of {kind}, and its first line has none: {header[0][:80]}")
     twice = sorted({name for name in header if header.count(name) > 1})
     if twice:
         raise DataError(f"{path}: the header names the column {', '.join(map(repr, twice))} more than once.")
