@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -71,3 +72,9 @@ def test_a_missing_file_names_the_nearest(tmp_path: Path) -> None:
     write(tmp_path / "rows.jsonl", ROWS)
     with pytest.raises(DataError, match=r"Did you mean rows\.jsonl\?"):
         read_prompts(str(tmp_path / "row.jsonl"))
+
+
+def test_packed_text_is_told_what_is_read(tmp_path: Path) -> None:
+    (tmp_path / "p.txt.gz").write_bytes(gzip.compress(b"1 + 1?"))
+    with pytest.raises(DataError, match=r"p\.txt\.gz cannot be read: .* not compressed, or a file of rows: \.jsonl"):
+        read_prompts(str(tmp_path / "p.txt.gz"))

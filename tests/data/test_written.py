@@ -21,7 +21,7 @@ from covey import data
 from covey.config import DatasetConfig
 from covey.config.groups.dataset import MixtureConfig
 from covey.data.given import write_rows
-from data_files import load_file, write_jsonl
+from data_files import error_of, load_file, write_jsonl
 
 _NUMBERS = (0, 1, -3, 2**60, 2**70, 0.5, 2.0, -0.0, 0.1 + 0.2, 1e-7, 6.02e23)
 
@@ -207,3 +207,9 @@ def test_narrow_floats_are_their_text_wherever_they_stand(tmp_path: Path) -> Non
     assert _given(given, tmp_path)[0]["scores"] == [0.1, 2.0]
     assert _given(given, tmp_path)[0]["answer"] == "0.1"
     assert _given([{"prompt": "a", "answer": decimal.Decimal("1.50")}], tmp_path)[0]["answer"] == "1.50"
+
+
+def test_files_whose_columns_do_not_fit_name_the_column(tmp_path: Path) -> None:
+    for name, value in (("a", b"x"), ("b", 1)):
+        parquet.write_table(pa.table({"question": ["q"], "image": [value]}), tmp_path / f"{name}.parquet")
+    assert "column 'image': binary, int64). Their" in error_of(tmp_path)

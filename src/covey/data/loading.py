@@ -16,6 +16,7 @@ from covey.data.sources.episodes import episode_sets
 from covey.data.sources.sources import read_rows
 from covey.data.table import SourceRows, Table
 from covey.data.written import reading
+from covey.errors import DataError
 from covey.runlog.names import set_label
 
 if TYPE_CHECKING:
@@ -88,7 +89,10 @@ def load(
 def _read(dataset: DatasetConfig, seed: int, notes: list[str], needs: RowNeeds) -> tuple[Prepared, dict[str, Prepared]]:
     source = read_rows(dataset, notes, needs)
     columns = find_columns(source.train, dataset, needs)  # checked first: wrong columns are the likelier mistake
-    train, test = _hold_out_test(source, dataset, notes)
+    try:
+        train, test = _hold_out_test(source, dataset, notes)
+    except DataError as error:  # files that were not read may be the reason
+        raise DataError(f"{error}{''.join(f' Note: {note}.' for note in notes)}") from error
     stay, chosen = split_validation(len(train), dataset, train.name)
     kept = subsample(len(stay), dataset, seed, train.name)
     wanted = train if len(kept) == len(train) else train.select([stay[i] for i in kept])

@@ -10,7 +10,7 @@ from covey.config.groups.dataset import DATA_FILES
 from covey.config.groups.environment import EnvironmentConfig
 from covey.data.columns import CONVERSATION_NAMES, PROMPT_NAMES, checked_prompts, usual_column
 from covey.data.prompts import PromptBuilder, as_messages
-from covey.data.sources.files import find_path, read_files
+from covey.data.sources.files import READABLE, find_path, read_files
 from covey.errors import DataError
 
 _KEY = "FILE"
@@ -56,7 +56,8 @@ def _lines(path: Path) -> list[dict[str, Any]]:
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"The prompts in {path} cannot be read: {error}.") from None
+        right = f"Write one prompt per line, as UTF-8 text that is not compressed, or a file of rows: {READABLE}."
+        raise DataError(f"The prompts in {path} cannot be read: {error}. {right}") from None
     rows: list[dict[str, Any]] = [{"prompt": line} for line in lines if line.strip()]
     if not rows:
         raise DataError(f"{path} holds no prompts: write one per line.")

@@ -133,6 +133,7 @@ def test_the_error_of_a_missing_file_names_similar_ones(tmp_path: Path) -> None:
         ("x.json", b'[{"a": 1},\n {"a": x}]', "line 2 is not JSON: Expecting value at character 8. The line starts"),
         ("x.json", b'[{"a": 1}, 2]', "item 2 is not an object of columns but a number: 2"),
         ("x.json", b'{"rows":\n [{"a": 1}]}', "holds one JSON object, not rows"),
+        ("x.json", b'{"data": [{"a": 1}]}\n', "holds one JSON object, not rows"),
         ("x.csv", b"q,a\na,1\nb,c,2\n", "line 3: this row has 3 fields, but the header has 2 (q, a)"),
         ("x.csv", b'question,answer\na,"1\n', "is not CSV: unexpected end of data"),
         ("x.csv", b"q;a\na;1\n", "commas separate the columns of CSV, and its first line has none: q"),
@@ -383,3 +384,12 @@ def test_importing_covey_data_is_cheap() -> None:
     code = f"import sys, covey.data, covey.rewards; print({heavy})"
     done = completed([sys.executable, "-c", code], check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_one_row_beside_files_that_are_not_read_names_these(tmp_path: Path) -> None:
+    for name in ("part-0.jsonl", "other/part-3.ndjson"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        write_jsonl(tmp_path / name, [{"question": "q", "answer": "1"}])
+    found = error_of(tmp_path)
+    assert "has only one row" in found
+    assert f"Note: not read in {tmp_path}: other/part-3.ndjson." in found

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from covey.config.groups.dataset import COMPRESSED, DATA_FILES
+from covey.data.prompts import as_messages
 from covey.data.table import Origin, Table
 from covey.data.written import WrittenFloat, combine, dataset_of, encode, from_arrow
 from covey.errors import DataError, one_line
@@ -63,9 +64,14 @@ def read_files(paths: Iterable[Path], key: str) -> Table:
         arrow = combine([rows for rows, _ in found])
     except TypeError as error:
         names = ", ".join(str(origin.name) for origin in origins)
+        fields = [field for rows, _ in found for field in rows.schema]
+        kinds = {one.name: {str(field.type) for field in fields if field.name == one.name} for one in fields}
+        differ = "; ".join(
+            f"column '{name}': {', '.join(sorted(kind))}" for name, kind in kinds.items() if len(kind) > 1
+        )
         raise DataError(
-            f"{key}: the files {names} cannot be combined in one table ({one_line(error)}). Their columns of one name "
-            "must be of one type, or of values that JSON has."
+            f"{key}: the files {names} cannot be combined in one table ({one_line(error)}; {differ}). Their "
+            "columns of one name must be of one type, or of values that JSON has."
         ) from error
     return Table(dataset_of(arrow), origins)
 
@@ -162,7 +168,7 @@ def _read_json(path: Path) -> FileRows:
     """A list of objects; or one object per line, as many tools write it despite the suffix."""
     text = _decode(_content(path), path, "the file")
     if not text.lstrip().startswith("["):
-        if _spans_lines(text):
+        if _is_one_object(text):
             raise DataError(
                 f"{path} holds one JSON object, not rows. Write a list of objects ([{{…}}, {{…}}]), or one object per "
                 "line."
@@ -293,14 +299,16 @@ def _kind(value: Any) -> str:
     return names.get(type(value), "a number")
 
 
-def _spans_lines(text: str) -> bool:
-    """Whether the whole text is one JSON object written over several lines."""
-    if "\n" not in text.strip():
-        return False
+def _is_one_object(text: str) -> bool:
+    """Whether the whole text is one JSON object that is not a row: it is written over several lines, or holds only a
+    list of objects that are no messages."""
     try:
-        return isinstance(json.loads(text), dict)
+        found = json.loads(text)
     except (ValueError, RecursionError):
         return False
+    only = next(iter(found.values())) if isinstance(found, dict) and len(found) == 1 else None
+    rows = isinstance(only, list) and [*map(type, only[:1])] == [dict] and as_messages(only) is None
+    return isinstance(found, dict) and ("\n" in text.strip() or rows)
 
 
 def _beneath(folder: Path) -> list[Path]:
