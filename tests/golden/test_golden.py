@@ -7,16 +7,16 @@ machine are masked here; a book masks what else differs between two runs. `make 
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
+
+from load_scripts import load_script
 
 GOLDEN = Path(__file__).parent
 NAMES = sorted(path.stem for path in (GOLDEN / "books").glob("*.py"))
@@ -24,16 +24,7 @@ OF_THIS_PLACE = ("COVEY_", "WORLD_SIZE", "RANK", "LOCAL_", "MASTER_", "SLURM_", 
 """How the names of environment variables begin that would change what is recorded."""
 
 
-def book(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(f"golden_{name}", GOLDEN / "books" / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-BOOKS = {name: book(name) for name in NAMES}
+BOOKS = {name: load_script(f"tests/golden/books/{name}.py") for name in NAMES}
 
 
 def lines(cases: Mapping[str, Any], masks: Mapping[str, str]) -> dict[str, str]:

@@ -3,26 +3,16 @@
 from __future__ import annotations
 
 import ast
-import importlib.util
 import sys
-from pathlib import Path
-from types import ModuleType
 
-import pytest
 import yaml
 
+from load_scripts import load_script
 
-@pytest.fixture(scope="module")
-def meters(root: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location("meters", root / "scripts" / "meters.py")
-    assert spec is not None
-    assert spec.loader is not None
-    script = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(script)
-    return script
+meters = load_script("scripts/meters.py")
 
 
-def test_nothing_rises(meters: ModuleType) -> None:
+def test_nothing_rises() -> None:
     ceilings = yaml.safe_load(meters.CEILINGS.read_text(encoding="utf-8"))
     measured = dict(meters.held())
     assert measured.keys() == ceilings.keys()
@@ -39,7 +29,7 @@ def test_nothing_rises(meters: ModuleType) -> None:
     assert all(value > 10 for name, value in measured.items() if name.startswith("modules of"))
 
 
-def test_a_meter_sees(meters: ModuleType) -> None:
+def test_a_meter_sees() -> None:
     assert meters.above(3, 2)
     assert not meters.above(2, 2)
     assert meters.above(["torch", "yaml"], ["yaml"])

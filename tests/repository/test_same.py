@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pyarrow
@@ -14,15 +12,9 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from load_scripts import load_script
 
-@pytest.fixture(scope="module")
-def script(root: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location("same", root / "scripts" / "same.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+script = load_script("scripts/same.py")
 
 
 def write(run: Path, **changed: Any) -> Path:
@@ -41,7 +33,7 @@ def write(run: Path, **changed: Any) -> Path:
     return run
 
 
-def test_times_memory_paths_and_turns_of_processes_are_no_difference(script: ModuleType, tmp_path: Path) -> None:
+def test_times_memory_paths_and_turns_of_processes_are_no_difference(tmp_path: Path) -> None:
     row = {"step": 1, "train/loss": 0.5, "time/step": 7.0, "eval/environment_seconds": 7.0, "memory/process": 7.0}
     other = write(tmp_path / "there", row=row, base="/b/c/src/covey/weights", line=-1)
     count, differences = script.compare(write(tmp_path / "here"), other)
@@ -60,12 +52,12 @@ def test_times_memory_paths_and_turns_of_processes_are_no_difference(script: Mod
         ({"weight": -1.0}, "optimizer.pt state 0"),
     ],
 )
-def test_a_difference_is_found(script: ModuleType, tmp_path: Path, changed: dict[str, Any], told: str) -> None:
+def test_a_difference_is_found(tmp_path: Path, changed: dict[str, Any], told: str) -> None:
     _, differences = script.compare(write(tmp_path / "here"), write(tmp_path / "there", **changed))
     assert any(one.startswith(told) for one in differences), differences
 
 
-def test_a_missing_file_and_the_sign_of_zero_are_differences(script: ModuleType, tmp_path: Path) -> None:
+def test_a_missing_file_and_the_sign_of_zero_are_differences(tmp_path: Path) -> None:
     here, there = write(tmp_path / "here", weight=0.0), write(tmp_path / "there", weight=-0.0)
     (there / "metrics.jsonl").unlink()
     _, differences = script.compare(here, there)
@@ -75,6 +67,6 @@ def test_a_missing_file_and_the_sign_of_zero_are_differences(script: ModuleType,
     assert any(one.startswith("metrics.jsonl line 1 step: 1 here, nothing there") for one in differences)
 
 
-def test_a_commit_that_is_not_there_is_refused(script: ModuleType, tmp_path: Path) -> None:
+def test_a_commit_that_is_not_there_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match="There is no commit 0000000 here"):
         script.unpacked("0000000", tmp_path / "ref")
