@@ -17,10 +17,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from covey.report.completions.sources import sources_of
+from covey.report.completions import sources_of
 from covey.runlog import MetricsWriter, RunDirectory, names, write_completions
 from covey.view.completions import CompletionStore
-from covey.view.search import Query
+from covey.view.completions import Query
 
 PER_STEP, GROUP = 200, 8
 QUERIES = {

@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from covey.evaluation.estimators import Estimate, mean_estimate, share_estimate, share_interval
-from covey.evaluation.passk import majority_at_k, pass_at_k
+from covey.evaluation.estimators import majority_at_k, pass_at_k
 
 TARGET = Path(__file__).resolve().parents[1] / "docs" / "evaluation.md"
 BEGIN, END = "<!-- coverage: begin (scripts/interval_coverage.py writes what follows) -->", "<!-- coverage: end -->"

@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from covey.evaluation.planning import plan
+from covey.evaluation.paired import plan
 
 REACH = 1.959963984540054 + 0.8416212335729143
 MOST_SAMPLES = 10_000

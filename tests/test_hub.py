@@ -12,10 +12,10 @@ import pytest
 from huggingface_hub.errors import LocalEntryNotFoundError
 
 from covey.config import compose
-from covey.data.sources.hub import HubSet
+from covey.data.sources import HubSet
 from covey.errors import DataError, ModelError
 from covey.hub import check_connection_once
-from covey.model.loading import load_tokenizer
+from covey.model.load import load_tokenizer
 
 httpx = sys.modules[type(huggingface_hub.get_session()).__module__.partition(".")[0]]
 """The one of its versions that huggingface_hub uses."""

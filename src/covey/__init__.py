@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
-
 from covey._version import __version__
 
 if TYPE_CHECKING:
@@ -18,19 +17,8 @@ if TYPE_CHECKING:
     from covey.objective import AdaptiveKL, MaxEnt
     from covey.training.trl.trainer import GRPOConfig, GRPOTrainer
 
-__all__ = [
-    "AdaptiveKL",
-    "CoveyError",
-    "GRPOConfig",
-    "GRPOTrainer",
-    "MaxEnt",
-    "SpeedConfig",
-    "__version__",
-    "compare",
-    "evaluate",
-    "generate",
-    "train",
-]
+__all__ = ['AdaptiveKL', 'CoveyError', 'GRPOConfig', 'GRPOTrainer', 'MaxEnt', 'SpeedConfig', '__version__', 'compare', 'evaluate', 'generate', 'train']
+
 
 _MODULES = {
     "AdaptiveKL": "covey.objective",

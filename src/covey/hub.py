@@ -1,9 +1,21 @@
-"""The Hugging Face hub: whether it can be reached at all turns out at once, not after minutes of silent retries."""
+"""The hub and Kaggle: offline, handles, downloads.
+
+The Hugging Face hub: whether it can be reached at all turns out at once, not after minutes of silent retries.
+
+Weights on Kaggle: `kaggle://owner/model/framework/variation`, optionally with a version.
+
+Datasets on Kaggle: `kaggle://owner/name`, or `kaggle://owner/name/file` for one of its files.
+"""
 
 from __future__ import annotations
 
 import time
+import importlib
 from typing import Any
+from functools import cache
+from pathlib import Path
+from covey.errors import ModelError, DataError, one_line
+
 
 _UNREACHABLE = {"ConnectError", "ConnectTimeout"}  # of httpx or httpx2, whichever huggingface_hub uses
 _REMEMBERED_SECONDS = 30.0
@@ -44,3 +56,88 @@ def check_connection_once() -> None:
         raise OfflineModeIsEnabled(failed)
 
     client.send = send_once
+
+
+PREFIX = "kaggle://"
+
+
+def handle(address: str) -> str:
+    """The handle that kagglehub takes, from an address. Raises a `ModelError` if it has another format, or a framework
+    that transformers cannot read."""
+    parts = [part for part in address.removeprefix(PREFIX).split("/") if part]
+    if len(parts) not in (4, 5) or (len(parts) == 5 and not parts[4].isdigit()):
+        raise ModelError(
+            f"model.name={address} is not a model on Kaggle: write {PREFIX}owner/model/transformers/variation, "
+            "optionally followed by /VERSION."
+        )
+    if parts[2].lower() not in ("transformers", "pytorch"):
+        raise ModelError(
+            f"model.name={address}: these are weights for {parts[2]}, which Covey cannot read. Use the model's "
+            f"transformers weights: {PREFIX}{parts[0]}/{parts[1]}/transformers/VARIATION, or its name on the hub."
+        )
+    return "/".join(parts)
+
+
+@cache
+def download(address: str) -> Path:
+    """Download a model into kagglehub's cache, once per process.
+
+    Returns:
+        The folder.
+
+    Raises:
+        ModelError: no such address, kagglehub is not installed, or the download fails.
+    """
+    name = handle(address)
+    try:
+        kagglehub = importlib.import_module("kagglehub")
+    except ModuleNotFoundError as error:
+        raise ModelError(
+            f"model.name={address} needs the package kagglehub, which is not installed. Install it with "
+            "pip install 'covey[kaggle]', or download the model and set model.name to its folder."
+        ) from error
+    try:
+        return Path(kagglehub.model_download(name))
+    except Exception as error:  # kagglehub, its HTTP client and the network each raise their own types
+        cause = " ".join(str(error).split()) or type(error).__name__
+        raise ModelError(
+            f"model.name={address} could not be downloaded from Kaggle: {cause} ({type(error).__name__}). Check the "
+            "name, the connection, and that your Kaggle account has accepted the model's licence."
+        ) from error
+
+
+def kaggle_download(address: str, key: str) -> Path:
+    """Fetch a dataset, or one of its files, into kagglehub's cache.
+
+    Args:
+        address: `kaggle://owner/name[/versions/N][/file]`.
+        key: the config key that named it.
+
+    Returns:
+        The folder, or the file.
+
+    Raises:
+        DataError: the address is invalid, kagglehub is not installed, or the download fails.
+    """
+    parts = [part for part in address.removeprefix(PREFIX).split("/") if part]
+    if len(parts) < 2:
+        raise DataError(
+            f"{key}={address}: this is not a Kaggle dataset. Write {PREFIX}owner/name, or {PREFIX}owner/name/file for "
+            "one of its files."
+        )
+    size = 4 if len(parts) > 3 and parts[2] == "versions" and parts[3].isdigit() else 2
+    handle, file = "/".join(parts[:size]), "/".join(parts[size:])
+    try:
+        kagglehub = importlib.import_module("kagglehub")
+    except ModuleNotFoundError as error:
+        raise DataError(
+            f"{key}={address} needs the package kagglehub, which is not installed. Install it with "
+            "pip install 'covey[kaggle]', or download the data and let the key name the local file."
+        ) from error
+    try:
+        return Path(kagglehub.dataset_download(handle, path=file or None))
+    except Exception as error:  # kagglehub, its HTTP client and the network each raise their own errors
+        raise DataError(
+            f"{key}={address} could not be downloaded from Kaggle: {one_line(error)} ({type(error).__name__}). Check "
+            "the name, the connection, and your Kaggle token if the dataset asks for one."
+        ) from error

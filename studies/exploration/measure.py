@@ -10,8 +10,8 @@ from typing import Any
 from arms import CHECKPOINTS, HERE, PROBLEMS, STEPS, Run
 
 from covey.config import Flag, compose
-from covey.evaluation.completions.modes import by_mode
-from covey.evaluation.target import Target
+from covey.evaluation.metrics import by_mode
+from covey.evaluation.stored import Target
 from covey.runlog import names, write_atomically
 
 SAMPLES, HELD_OUT, SEED = 16, 256, 20_000

@@ -9,7 +9,7 @@ from math import ceil, floor, gcd
 
 import pytest
 
-from covey.answers.maths.agreement import agree
+from covey.answers.maths.agree import agree
 
 Function = Callable[[Fraction], Fraction]
 

@@ -7,8 +7,8 @@ import itertools
 import pytest
 
 from covey.answers import extract_prediction
-from covey.answers.maths import latex
-from covey.answers.maths.latex import tidy
+from covey.answers.maths import notation as latex
+from covey.answers.maths.notation import tidy
 
 RUNAWAY = {
     "blanks after the word answer": ("answer", "\t", "5"),

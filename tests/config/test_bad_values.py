@@ -19,9 +19,9 @@ from covey.cli.config_arguments import check_names
 from covey.cli.main import main
 from covey.config import build, compose, known_keys, load
 from covey.config.aliases.aliases import table
-from covey.config.groups import snapshot
+from covey.config.groups import training as snapshot
 from covey.config.groups.training import OWNED_ELSEWHERE
-from covey.config.groups.training_limits import CHOICES, RANGES
+from covey.config.groups.training import CHOICES, RANGES
 from covey.config.keys import GROUPS
 from covey.config.values import members
 from covey.errors import ConfigError, CoveyError, ModelError
@@ -375,7 +375,7 @@ def test_a_chat_template_that_fails(template: str, says: str) -> None:
     ],
 )
 def test_settings_that_only_pytorch_rejects(tmp_path: Path, words: list[str], says: str) -> None:
-    from covey.training.distributed.processes import silent_console
+    from covey.training.processes import silent_console
     from covey.training.run import run_training
 
     config = load([*words, f"output_dir={tmp_path}", "dataset.train_size=128", "dataset.test_size=4"])

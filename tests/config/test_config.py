@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from covey.config import TrainingConfig, build, check_geometry, differences, load, to_yaml
-from covey.config.groups.snapshot import fields
+from covey.config.groups.training import fields
 from covey.errors import ConfigError
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "training_fields.py"

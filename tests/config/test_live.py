@@ -17,13 +17,13 @@ from covey.cli.main import main
 from covey.cli.sweep.plan import make_plan
 from covey.config import known_keys, load
 from covey.config.compose import flags
-from covey.config.groups.training_live import LIVE, NEVER
+from covey.config.groups.training import LIVE, NEVER
 from covey.config.live import condition, is_live
-from covey.data.sources.arithmetic import Difficulty
-from covey.data.sources.countdown import CountdownDifficulty
-from covey.data.sources.graph_coloring import ColoringDifficulty
+from covey.data.tasks.arithmetic import Difficulty
+from covey.data.tasks.countdown import CountdownDifficulty
+from covey.data.tasks.graph_coloring import ColoringDifficulty
 from covey.errors import ConfigError
-from covey.rewards.settings import CodeSettings
+from covey.rewards.reward import CodeSettings
 
 ROOT = Path(__file__).parents[2]
 VLLM, SERVER = "training.use_vllm=true", "training.vllm_mode=server"

@@ -40,8 +40,8 @@ from covey.errors import ConfigError, ModelError
 from covey.launch import execute
 from covey.launch.machine import Machine
 from covey.launch.plan import make_plan
-from covey.model.loading import load_tokenizer
-from covey.runlog.environment import describe_environment
+from covey.model.load import load_tokenizer
+from covey.runlog.directory import describe_environment
 
 TOKEN = "hf_AbCdEfGhIjKlMnOpQrStUvWx"  # by its shape
 VALUE = "correct-horse-battery"  # by the environment alone

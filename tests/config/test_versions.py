@@ -6,7 +6,7 @@ from importlib.metadata import requires
 
 from packaging.requirements import Requirement
 
-from covey.config.versions import VLLM_RANGE
+from covey.config.keys import VLLM_RANGE
 
 
 def test_the_range_of_vllm_is_that_of_trl() -> None:

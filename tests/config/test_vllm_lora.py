@@ -10,7 +10,7 @@ import pytest
 from peft import LoraConfig
 
 from compose_config import from_words
-from covey.config.vllm_lora import RANKS, adapter_refusal, highest_rank, lora_options, served_rank
+from covey.config.vllm import RANKS, adapter_refusal, highest_rank, lora_options, served_rank
 
 PLAIN = LoraConfig(r=8, target_modules=["q_proj"]).to_dict()
 

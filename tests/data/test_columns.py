@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from covey import data
-from covey.answers.tasks.graph_coloring import modes
+from covey.answers.tasks import graph_coloring_modes as modes
 from covey.config import DatasetConfig
 from covey.data.columns import number_of_modes
 from covey.errors import DataError

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from covey.data.given import write_rows
+from covey.data.load import write_rows
 from covey.errors import DataError
 
 ROWS = [{"prompt": "2 + 2", "answer": "4"}, {"prompt": "3 + 4 é", "answer": "7"}]

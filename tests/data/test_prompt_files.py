@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from covey.data.prompt_files import read_prompts
+from covey.data.load import read_prompts
 from covey.errors import DataError
 
 ROWS = [{"question": "1 + 1?", "answer": "2"}, {"question": "2 + 2?", "answer": "4"}]

@@ -12,8 +12,8 @@ import pytest
 from covey import data
 from covey.config import DatasetConfig, MixtureConfig
 from covey.config.groups.environment import EnvironmentConfig
-from covey.data.given import write_rows
-from covey.data.prompt_files import read_prompts
+from covey.data.load import write_rows
+from covey.data.load import read_prompts
 from covey.errors import DataError
 from data_files import write_jsonl
 

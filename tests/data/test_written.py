@@ -20,7 +20,7 @@ from pyarrow import parquet
 from covey import data
 from covey.config import DatasetConfig
 from covey.config.groups.dataset import MixtureConfig
-from covey.data.given import write_rows
+from covey.data.load import write_rows
 from data_files import error_of, load_file, write_jsonl
 
 _NUMBERS = (0, 1, -3, 2**60, 2**70, 0.5, 2.0, -0.0, 0.1 + 0.2, 1e-7, 6.02e23)

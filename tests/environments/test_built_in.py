@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from covey.environments.contract import check_tool
-from covey.environments.library.calculator import calculator
-from covey.environments.library.python import python
-from covey.environments.registry import EnvironmentSource
+from covey.environments.library import calculator
+from covey.environments.library import python
+from covey.environments.contract import EnvironmentSource
 from covey.environments.runner import EnvironmentRunner
 
 LOST = """

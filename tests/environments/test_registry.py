@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from covey.config.groups.environment import ENVIRONMENTS, TOOLS, EnvironmentConfig
-from covey.environments.registry import EnvironmentSource, load_environment, load_tool, sources_of
+from covey.environments.contract import EnvironmentSource, load_environment, load_tool, sources_of
 from covey.errors import EnvironmentSetupError
 
 CODE = '''

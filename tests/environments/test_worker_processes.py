@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import hostile_environments
-from covey.environments.registry import EnvironmentSource
+from covey.environments.contract import EnvironmentSource
 from covey.environments.runner import EnvironmentRunner
 from living_processes import all_end
 
@@ -55,7 +55,7 @@ def test_processes_end_with_their_runner_and_ctrl_c_is_left_to_the_trainer(tmp_p
 def test_processes_end_with_a_killed_trainer(root: Path, tmp_path: Path) -> None:
     files = [tmp_path / "first", tmp_path / "second"]
     script = (
-        "import sys\nfrom covey.environments.registry import EnvironmentSource\n"
+        "import sys\nfrom covey.environments.contract import EnvironmentSource\n"
         "from covey.environments.runner import EnvironmentRunner\n"
         f"runner = EnvironmentRunner({{None: EnvironmentSource('{HOSTILE}:Obedient')}}, timeout=1000)\n"
         "first, second = runner.instances([None, None])\n"

@@ -12,7 +12,7 @@ from transformers import TrainerState
 from covey.answers import Outcome, Tags
 from covey.config import Config, compose
 from covey.errors import ConfigError, RewardError
-from covey.evaluation.completions.graded import grade_batch, weighted_reward
+from covey.evaluation.grading import grade_batch, weighted_reward
 from covey.evaluation.grading import (
     HeldOutGrader,
     answer_asked_by,

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from covey.errors import RunDirectoryError
-from covey.evaluation.target import find_target
+from covey.evaluation.stored import find_target
 
 
 @pytest.fixture

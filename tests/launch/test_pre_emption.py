@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from covey.cli.main import main
-from covey.report import end_of_run
+from covey.report import live as end_of_run
 from covey.runlog.directory import RunDirectory
 from covey.runlog.metrics import read_metrics
 from same_run import STEPS, assert_same_run, words

@@ -25,7 +25,7 @@ import pytest
 
 from covey.launch.guard import _end
 from covey.launch.plan import LaunchPlan
-from covey.launch.progress import how_it_ended
+from covey.launch.machine import how_it_ended
 from covey.launch.supervise import Ending, Limits, Supervisor
 from covey.workers.signals import signal_handler
 from launched import TIMEOUT, Launched, until

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from transformers import MixtralConfig, MixtralForCausalLM, PhimoeConfig, PhimoeForCausalLM
 
-from covey.model.base import disable_dropout
+from covey.model.device import disable_dropout
 from covey.training.replaced import all_replaced
 from tiny_architectures import RATE, SIZES, make
 

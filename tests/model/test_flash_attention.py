@@ -13,9 +13,9 @@ import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 
-from covey.model import flash_attention as flash
+from covey.model import attention_kernels as flash
 from covey.model import group_attention as grouped
-from covey.model.flash_attention import Sequences, flash_attention, is_right
+from covey.model.attention_kernels import Sequences, flash_attention, is_right
 from covey.model.group_attention import GroupLayout, PackedGroup, group_attention
 from flash_kernels import flash_kernels
 from scored import gradients, make, make_rows, shared

@@ -24,10 +24,10 @@ from covey.cli.main import main
 from covey.config import LoraConfig, ModelConfig, build
 from covey.errors import ConfigError, ModelError
 from covey.model.adapters import lora_config, quantization_config
-from covey.model.loading import load_tokenizer, own_sampling, resolve_model
+from covey.model.load import load_tokenizer, own_sampling, resolve_model
 from covey.model.prompts import cut_left, prompt_lengths, render
-from covey.training.callbacks.user_callbacks import load_callbacks
-from covey.training.preflight.trackers import tracker_environment, trackers
+from covey.training.callbacks import load_callbacks
+from covey.training.checks.trackers import tracker_environment, trackers
 from run_sizes import SMALL
 
 Train = Callable[..., tuple[int, str]]
@@ -91,10 +91,10 @@ def test_quantised_weights_are_an_error_where_unsupported(monkeypatch: pytest.Mo
 
 def test_trackers_are_checked_and_configured(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = config(training={"report_to": ["wandb"]}, logging={"project": "p", "tags": ["a", "b"], "mode": "offline"})
-    monkeypatch.setattr("covey.training.preflight.trackers.find_spec", lambda name: None)
+    monkeypatch.setattr("covey.training.checks.trackers.find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"report_to=wandb needs the package wandb.*covey\[wandb\]"):
         trackers(asked)
-    monkeypatch.setattr("covey.training.preflight.trackers.find_spec", lambda name: object())
+    monkeypatch.setattr("covey.training.checks.trackers.find_spec", lambda name: object())
     assert trackers(asked) == ["wandb"]
     assert trackers(config(training={"report_to": ["wandb"]}, logging={"mode": "disabled"})) == []
     monkeypatch.setenv("WANDB_PROJECT", "mine")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from covey.model.norms import PLAIN, rms_norm, use_own_norms
+from covey.model.device import PLAIN, rms_norm, use_own_norms
 
 
 @pytest.mark.parametrize("kind", PLAIN)

@@ -10,7 +10,7 @@ from peft import PrefixTuningConfig, PromptTuningConfig, get_peft_model
 from transformers import RecurrentGemmaConfig, RecurrentGemmaForCausalLM, RwkvConfig, RwkvForCausalLM
 
 from covey.model.positions import count_from_first_token, score_gaps
-from covey.training.trl.loading import with_fused_head
+from covey.training.trl.trainer import with_fused_head
 from tiny_architectures import SIZES, make
 
 

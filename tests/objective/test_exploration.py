@@ -16,8 +16,8 @@ import torch
 
 import objective_formulas as formulas
 from covey.config import Config, DatasetConfig, ObjectiveConfig, TrainingConfig
-from covey.config.groups.objective.base import LINEAR_LOSSES
-from covey.config.groups.objective.settings import SETTINGS
+from covey.config.groups.objectives import LINEAR_LOSSES
+from covey.config.groups.objectives import SETTINGS
 from covey.errors import ConfigError
 from covey.objective import (
     REGISTRY,
@@ -39,7 +39,7 @@ from covey.objective import (
     unlikely_advantages,
     xdr_weights,
 )
-from covey.objective.diagnostics import implied_weights, weight_metrics
+from covey.objective.groups import implied_weights, weight_metrics
 from covey.objective.interface import check_objective
 from objective_groups import LIMIT, Group, advantages, groups, rows
 

@@ -11,12 +11,12 @@ import torch
 from torch.distributions import Categorical, kl_divergence
 
 from covey.config import Config, DatasetConfig, ObjectiveConfig, TrainingConfig
-from covey.config.groups.objective.kl import KLConfig
+from covey.config.groups.objectives import KLConfig
 from covey.errors import ConfigError
 from covey.objective import AdaptiveKL, kl_per_token
 from covey.runlog.checkpoint import mark_complete
-from covey.training.advantages.kl_control import KLMonitor
-from covey.training.advantages.objectives import build
+from covey.training.advantages import KLMonitor
+from covey.training.advantages import build
 
 
 @pytest.mark.parametrize(

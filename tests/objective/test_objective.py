@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 import torch
 
-from covey.config.groups.objective.maxent import LENGTH_FORMS
+from covey.config.groups.objectives import LENGTH_FORMS
 from covey.errors import ConfigError
 from covey.objective import GRPO, MaxEnt, maxent_weights
 from covey.objective.interface import check_objective
 from covey.runlog import names
-from covey.training.advantages.objective_step import ScoredRewards, compute_advantages
+from covey.training.advantages import ScoredRewards, compute_advantages
 from maxent_formula import by_numpy
 
 PLAIN: dict[str, float] = {"tau": 0.3, "beta": 0.2, "q_temperature": 0.7, "q_epsilon": 0.01}

@@ -12,11 +12,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from covey.config.groups.base import option
+from covey.config.values import option
 from covey.errors import ConfigError
 from covey.objective import GRPO, MaxEnt, Objective
 from covey.objective.interface import adapted, check_objective, needs_of, passer
-from covey.objective.own import RECORDED, load, make_own, record
+from covey.objective.registry import RECORDED, load, make_own, record
 from own_objective import RunningBaseline
 
 if TYPE_CHECKING:

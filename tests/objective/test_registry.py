@@ -11,11 +11,11 @@ import pytest
 import torch
 
 from covey.config import Config, DatasetConfig, ObjectiveConfig, TrainingConfig
-from covey.config.groups.objective.settings import SETTINGS
+from covey.config.groups.objectives import SETTINGS
 from covey.errors import ConfigError
 from covey.objective import GRPO, REGISTRY, MaxEnt, make
 from covey.objective.interface import check_objective
-from covey.training.advantages.objectives import build
+from covey.training.advantages import build
 
 
 def config(training: dict[str, Any], **objective: Any) -> Config:

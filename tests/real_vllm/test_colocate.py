@@ -13,7 +13,7 @@ from covey import GRPOTrainer
 from covey.errors import EngineError
 from covey.model.prompts import render
 from covey.rollout.vllm import engine as vllm_engine
-from covey.training.trl.engine_sync import trainer_logps
+from covey.training.trl.vllm import trainer_logps
 from trainers import build_trainer
 
 pytestmark = pytest.mark.vllm
@@ -158,7 +158,7 @@ def test_completions_outside_of_training_are_those_of_the_models_own_generation(
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     from covey.rollout import LocalEngine, SamplingSettings, generate
-    from covey.rollout.vllm.offline import VLLMEngine
+    from covey.rollout.vllm.engine import VLLMEngine
 
     source = str(files("covey.model.starter") / "weights")
     tokenizer = AutoTokenizer.from_pretrained(source)

@@ -91,7 +91,7 @@ def test_a_server_that_cannot_say_which_tokens_is_refused(
 
 def test_the_engine_outside_of_training_returns_supports() -> None:
     """Against the definition: the smallest set of the likeliest tokens, and log-probs normalised over it."""
-    from covey.rollout.vllm.offline import VLLMEngine
+    from covey.rollout.vllm.engine import VLLMEngine
 
     source = str(STARTER_PATH)
     model = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32)

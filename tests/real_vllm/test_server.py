@@ -17,7 +17,7 @@ from completed import completed
 from covey import GRPOTrainer
 from covey.errors import EngineError
 from covey.model.starter import STARTER_PATH
-from covey.training.trl.engine_sync import trainer_logps
+from covey.training.trl.vllm import trainer_logps
 from servers import Server, StartServer
 from trainers import build_trainer
 

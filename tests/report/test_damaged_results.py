@@ -12,7 +12,7 @@ import pytest
 
 from covey.cli.main import main, parse
 from covey.errors import RunDirectoryError
-from covey.report.completions.completions_browser import pack_completions
+from covey.report.completions import pack_completions
 from covey.report.load import load_run
 from covey.runlog.evaluations import append_completions, begin_evaluation, finish_evaluation, read_completions
 from limited_files import call_limited

@@ -13,7 +13,7 @@ from covey.evaluation.estimators import Estimate
 from covey.evaluation.paired import compare
 from covey.report import completion_findings as completed
 from covey.report import findings as rules
-from covey.report.evidence import Evidence, Finding, Rule
+from covey.report.completion_findings import Evidence, Finding, Rule
 from covey.report.findings import findings
 from covey.report.load import RunRecord
 from covey.report.summary import Change, changes

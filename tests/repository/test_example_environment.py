@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from covey.environments.contract import check_environment, tool_methods
-from covey.environments.registry import EnvironmentSource, load_environment
+from covey.environments.contract import EnvironmentSource, load_environment
 from covey.errors import EnvironmentSetupError
 
 EXAMPLE = "examples/sums.py"

@@ -13,8 +13,8 @@ from trl.rewards import think_format_reward
 from corpus import Case, assert_verdicts, read_cases
 from covey.answers import Outcome
 from covey.rewards import Graded, RewardSettings, find, get_reward
-from covey.rewards.library import correctness, length
-from covey.rewards.library.format import think_format
+from covey.rewards.library import answers as correctness, length
+from covey.rewards.library.answers import think_format
 
 DEFAULT = RewardSettings()
 VALUES = read_cases(Path(__file__).with_name("values.jsonl"))

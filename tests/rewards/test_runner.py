@@ -183,7 +183,7 @@ from pathlib import Path
 with Path("imported").open("a") as file:
     file.write("x")
 from covey.rewards.workers.pool import WorkerPool
-from covey.rewards.settings import RewardSettings
+from covey.rewards.reward import RewardSettings
 pool = WorkerPool(2, RewardSettings(), 1000.0, finder="well_behaved:find")
 assert pool.grade("obey", ["print", "a"], [{}, {}])[1].value == 1.0
 hanging = pool.submit_grading("obey", ["spin", "sleep"], [{}, {}])

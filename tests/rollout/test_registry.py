@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from covey.errors import ConfigError
 from covey.rollout import LocalEngine, SamplingSettings
-from covey.rollout.registry import make_engine
+from covey.rollout.generate import make_engine
 
 FAKE = str(Path(__file__).parents[1] / "support" / "fake_engine.py") + ":FakeEngine"
 KEY = "evaluation.engine"

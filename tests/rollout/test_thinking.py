@@ -18,7 +18,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from covey.errors import DataError, ModelError
 from covey.model.reasoning_vocab import ReasoningVocabulary, TokenMap
 from covey.model.reasoning_vocab.expansion import expand
-from covey.model.reasoning_vocab.token_bytes import TokenBytes
+from covey.model.reasoning_vocab.tokenizer import TokenBytes
 from covey.model.reasoning_vocab.vocabulary import vocabulary_of
 from covey.model.starter import STARTER_PATH
 from covey.rollout import LocalEngine, SamplingSettings, generate

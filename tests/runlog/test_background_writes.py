@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from covey.errors import RunDirectoryError
-from covey.runlog.background import InBackground
+from covey.runlog.files import InBackground
 
 
 def test_jobs_run_in_order_in_the_background() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from covey.errors import RewardError
 from covey.runlog.directory import RunDirectory
-from covey.runlog.ending import has_failed, write_failure
+from covey.runlog.notes import has_failed, write_failure
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import pytest
 from covey.errors import RunDirectoryError
 from covey.runlog import RunDirectory, guard_disk, write_atomically
 from covey.runlog.files import rename
-from covey.runlog.locks import temporary_folder
+from covey.runlog.directory import temporary_folder
 
 FAULTS = [errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EBUSY]
 

@@ -18,7 +18,7 @@ import pytest
 from covey.errors import RunDirectoryError
 from covey.runlog.directory import RunDirectory
 from covey.runlog.files import guard_disk
-from covey.runlog.rotation import bounded, older, rotate
+from covey.runlog.files import bounded, older, rotate
 from limited_files import call_limited
 
 
@@ -65,7 +65,7 @@ def test_rotation_frees_space_on_a_full_disk(tmp_path: Path, monkeypatch: pytest
     def full(path: Path, content: bytes) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr("covey.runlog.rotation.write_atomically", full)
+    monkeypatch.setattr("covey.runlog.files.write_atomically", full)
     log = tmp_path / "train.log"
     log.write_bytes(b"x\n" * 1000)
     rotate(log, 1000)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from covey.importing import code_hashes, code_of
 from covey.runlog.directory import RunDirectory
-from covey.runlog.own_code import edited, record_environment
+from covey.runlog.notes import edited, record_environment
 
 
 def test_copies_hashes_and_edits(tmp_path: Path) -> None:

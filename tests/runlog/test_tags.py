@@ -9,7 +9,7 @@ import pytest
 
 from covey.errors import ConfigError, RunDirectoryError
 from covey.runlog import RunDirectory
-from covey.runlog.tags import MOST_TAGS, NOTE_LENGTH, TAG_LENGTH, Tags, read_tags, write_tags
+from covey.runlog.notes import MOST_TAGS, NOTE_LENGTH, TAG_LENGTH, Tags, read_tags, write_tags
 
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from covey.config import SpeedConfig
-from covey.training.microbatch.batching import Batching, Loss
+from covey.training.microbatch import Batching, Loss
 
 PLAIN = SpeedConfig(shared_prefill=False, shared_scoring=False, trim=False, skip_zero=False)
 WAYS = {

@@ -34,7 +34,7 @@ from covey.objective import AdaptiveKL, MaxEnt  # noqa: E402
 from covey.rollout import LocalEngine, SamplingSettings  # noqa: E402
 from covey.training.device_check.accuracy import sampling_checks, scoring_checks  # noqa: E402
 from covey.training.device_check.models import TINY  # noqa: E402
-from covey.training.scoring.shared_scoring import SharedScoring  # noqa: E402
+from covey.training.scoring import SharedScoring  # noqa: E402
 from flash_kernels import flash_kernels  # noqa: E402
 from trainers import build_trainer  # noqa: E402
 

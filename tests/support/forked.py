@@ -21,7 +21,7 @@ import torch
 import covey.cli.main
 import covey.training.run
 import covey.training.trainer
-from covey.launch.ports import free_port
+from covey.launch.machine import free_port
 
 _SERVER = multiprocessing.get_context("forkserver")
 _SERVER.set_forkserver_preload([m.__name__ for m in (covey.cli.main, covey.training.run, covey.training.trainer)])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from covey.environments.registry import EnvironmentSource
+from covey.environments.contract import EnvironmentSource
 
 GAMES = '''
 """Environments as written for TRL; the annotations of the first are text."""

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-import covey.training.checkpoint.checkpoints as checkpoints_module
+import covey.training.checkpoint.write as checkpoints_module
 from covey.cli.main import main
 
 

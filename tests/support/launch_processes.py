@@ -26,11 +26,11 @@ IGNORES_SIGTERM = ("sh", "-c", "trap '' TERM; exec sleep 600")
 def launcher(folder: Path, options: dict[str, Any]) -> int:
     from covey.cli.streams import protect_streams
     from covey.errors import CoveyError
-    from covey.launch.console import LaunchConsole
+    from covey.launch.supervise import LaunchConsole
     from covey.launch.plan import LaunchPlan, Process
     from covey.launch.process import become_subreaper
-    from covey.launch.progress import FINISH_FILE, STACKS_FILE
-    from covey.launch.server import Server
+    from covey.launch.machine import FINISH_FILE, STACKS_FILE
+    from covey.launch.plan import Server
     from covey.launch.supervise import Limits, Supervisor
 
     run, logs, port = folder / "run", folder / "logs", options["port"]
@@ -137,7 +137,7 @@ def _wait_for_ever() -> None:
 
 
 def _answers(port: int) -> bool:
-    from covey.launch.health import answers
+    from covey.launch.supervise import answers
 
     return answers(f"http://127.0.0.1:{port}/health")
 

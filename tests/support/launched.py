@@ -18,7 +18,7 @@ from typing import Any
 
 import psutil
 
-from covey.launch.ports import free_port
+from covey.launch.machine import free_port
 
 MARK = "COVEY_TEST_MARK"
 TIMEOUT = 20.0

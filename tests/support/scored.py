@@ -23,7 +23,7 @@ from transformers import (
 from trl import GRPOTrainer as TRLGRPOTrainer
 from trl.trainer.utils import add_fused_lm_head
 
-from covey.training.scoring.shared_scoring import SharedScoring
+from covey.training.scoring import SharedScoring
 
 SIZES: dict[str, Any] = {
     "hidden_size": 32,

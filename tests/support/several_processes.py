@@ -18,9 +18,9 @@ import torch
 from covey.cli.main import main
 from covey.config.groups.mesh import Mesh
 from covey.objective import MaxEnt
-from covey.report import end_of_run
-from covey.training.distributed import processes
-from covey.training.distributed.sharding import ACCELERATE, environment_kept, mesh_arguments
+from covey.report import live as end_of_run
+from covey.training import processes
+from covey.training.processes import ACCELERATE, environment_kept, mesh_arguments
 from resampled import resampled_trainer
 from scripted import TOTAL, keep, scripted_trainer
 

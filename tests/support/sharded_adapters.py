@@ -16,7 +16,7 @@ from torch.distributed.fsdp import fully_shard
 from transformers import Qwen3ForCausalLM
 
 from covey.training.trl.engine_lora import PolicyAdapter
-from covey.training.trl.engine_sync import trainer_logps
+from covey.training.trl.vllm import trainer_logps
 from small_models import ARCHITECTURES
 
 ROWS = [[5, 6, 7, 8], [9, 4, 11]]

@@ -13,7 +13,7 @@ from torch.distributed.fsdp import fully_shard
 
 from covey.rollout import SamplingSettings, sample
 from covey.rollout.local.compatibility import unsupported_reason, unsupported_turns
-from covey.rollout.local.conversation import Conversation, Turn
+from covey.rollout.local.turns import Conversation, Turn
 from covey.training.trl.generation import any_over_shards
 from small_models import build
 

@@ -23,7 +23,7 @@ from trl import GRPOTrainer as TRLGRPOTrainer
 from batches import PLAIN
 from chat_templates import family_of, make_tokenizer
 from covey import GRPOTrainer
-from covey.environments.registry import EnvironmentSource
+from covey.environments.contract import EnvironmentSource
 from covey.environments.runner import EnvironmentRunner
 from trainers import build_trainer
 

@@ -10,7 +10,7 @@ from datasets import Dataset
 from trl import GRPOTrainer as TRLGRPOTrainer
 
 from covey import GRPOConfig
-from covey.training.distributed.sharding import let_cpus_shard
+from covey.training.processes import let_cpus_shard
 
 
 def variety(completions: list[Any], **_: Any) -> list[float]:

@@ -17,12 +17,12 @@ from covey.answers import Outcome, Tags
 from covey.answers.tasks import MODES
 from covey.cli.main import main
 from covey.config import load
-from covey.model.loading import load_tokenizer
+from covey.model.load import load_tokenizer
 from covey.rewards import RewardSettings, find
-from covey.training.doctor import examine
-from covey.training.preflight.checks import check_tokens
-from covey.training.preflight.findings import Mark, PreflightFinding, worst
-from covey.training.preflight.gold_answer_check import gold_completion
+from covey.training.checks.doctor import examine
+from covey.training.checks.data import check_tokens
+from covey.training.checks.findings import Mark, PreflightFinding, worst
+from covey.training.checks.data import gold_completion
 
 SMALL = ["dataset.train_size=64", "dataset.test_size=8", "dataset.hard_size=0"]
 
@@ -85,7 +85,7 @@ def test_too_little_context_and_too_little_memory_are_found(monkeypatch: pytest.
     findings = found(["training.max_completion_length=2040"])
     assert findings["lengths"].mark is Mark.WRONG
     assert "dataset.max_prompt_length=8" in findings["lengths"].advice
-    monkeypatch.setattr("covey.training.preflight.checks.available_memory", lambda: (10**6, "a toaster"))
+    monkeypatch.setattr("covey.training.checks.data.available_memory", lambda: (10**6, "a toaster"))
     findings = found([])
     assert findings["memory"].mark is Mark.WRONG
     assert "a toaster" in findings["memory"].result

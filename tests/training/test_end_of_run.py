@@ -18,7 +18,7 @@ from commands import TINY
 from covey.cli.main import main, parse
 from covey.config import compose
 from covey.runlog import RunDirectory
-from covey.training.end_of_run import end_run
+from covey.training.end import end_run
 from covey.training.run import RunResult
 from made_run import make_run, write_evaluation
 

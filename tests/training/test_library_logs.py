@@ -6,7 +6,7 @@ import logging
 from pathlib import Path
 
 from covey.log_once import log_once
-from covey.training.library_logs import logging_to, showing_warnings
+from covey.training.terminal import logging_to, showing_warnings
 
 logger = logging.getLogger("covey.somewhere")
 

@@ -10,7 +10,7 @@ import pytest
 
 from covey.cli.main import main
 from covey.config import load
-from covey.config.groups.training_live import NEVER
+from covey.config.groups.training import NEVER
 from covey.config.live import is_live
 from covey.runlog.metrics import read_metrics
 

@@ -10,7 +10,7 @@ import pytest
 from covey.cli.main import main
 from covey.config import load
 from covey.evaluation.stored import read_training_evaluation
-from covey.report.end_of_run import conclusions
+from covey.report.live import conclusions
 from covey.runlog import RunDirectory, names, read_metrics
 from covey.runlog.evaluations import training_file
 

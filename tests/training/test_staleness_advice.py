@@ -6,7 +6,7 @@ import pytest
 
 from covey.config import load
 from covey.runlog.overlap import Round
-from covey.training.preflight.findings import Mark
+from covey.training.checks.findings import Mark
 from covey.training.staleness_advice import Hardware, advise
 
 EVEN = [Round(2.0, 2.0)]

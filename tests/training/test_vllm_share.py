@@ -9,8 +9,8 @@ import pytest
 from covey.config import load
 from covey.runlog.directory import RunDirectory
 from covey.training.build import grpo_config
-from covey.training.preflight import memory_estimate, requirements
-from covey.training.preflight.memory_estimate import beside_vllm
+from covey.training.checks import memory as memory_estimate, needs as requirements
+from covey.training.checks.memory import beside_vllm
 
 OLD = ("training.use_vllm=true", "vllm_device=auto", "vllm_gpu_memory_utilization=0.9", "model=starter")
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from covey.runlog.tags import read_tags
+from covey.runlog.notes import read_tags
 from covey.view.app import make_app
 from covey.view.http import MOST_BYTES
 from made_run import UGLY, make_run, write_evaluation

@@ -6,8 +6,8 @@ import re
 from pathlib import Path
 
 import covey
-from covey.runlog.ending import FAILED, FINISHED
-from covey.view.entries import EVALUATING, PREPARING, STOPPED, TRAINING
+from covey.runlog.notes import FAILED, FINISHED
+from covey.view.runs import EVALUATING, PREPARING, STOPPED, TRAINING
 
 SOURCE = Path(covey.__file__).parent
 STATUSES = (FAILED, FINISHED, EVALUATING, PREPARING, STOPPED, TRAINING)

@@ -10,8 +10,8 @@ import pytest
 
 from covey.evaluation.comparison import compare_runs
 from covey.runlog.evaluations import append_completions, begin_evaluation, finish_evaluation
-from covey.view.baseline import Baseline
-from covey.view.store import RunStore
+from covey.view.compare import Baseline
+from covey.view.runs import RunStore
 from made_run import make_run, write_evaluation
 
 CONFIG = """\

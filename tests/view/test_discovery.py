@@ -10,9 +10,9 @@ import pytest
 
 from covey.errors import RunDirectoryError
 from covey.runlog import RunDirectory
-from covey.runlog.tags import Tags, write_tags
-from covey.view.discovery import DEPTH, find_runs, is_run, signature
-from covey.view.store import RunStore, UnknownRunError
+from covey.runlog.notes import Tags, write_tags
+from covey.view.runs import DEPTH, find_runs, is_run, signature
+from covey.view.runs import RunStore, UnknownRunError
 
 
 def run_in(folder: Path) -> Path:
@@ -102,7 +102,7 @@ def test_a_run_that_is_deleted_meanwhile_hides_nothing_else(tmp_path: Path, monk
             raise FileNotFoundError(folder)
         return is_run(folder)
 
-    monkeypatch.setattr("covey.view.discovery.is_run", gone)
+    monkeypatch.setattr("covey.view.runs.is_run", gone)
     assert list(find_runs(tmp_path)) == ["b"]
 
 

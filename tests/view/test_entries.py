@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from covey.runlog import MetricsWriter, RunDirectory
-from covey.runlog.ending import write_failure
+from covey.runlog.notes import write_failure
 from covey.runlog.evaluations import append_completions, begin_evaluation, finish_evaluation
-from covey.runlog.tags import Tags, write_tags
-from covey.view.entries import Entry, entry_of
-from covey.view.store import RunStore
+from covey.runlog.notes import Tags, write_tags
+from covey.view.runs import Entry, entry_of
+from covey.view.runs import RunStore
 from made_run import write_evaluation
 
 CONFIG = """\
@@ -197,7 +197,7 @@ def test_the_newest_run_comes_first_and_only_changed_ones_are_read_again(
         read.append(identity)
         return entry_of(folder, identity)
 
-    monkeypatch.setattr("covey.view.store.entry_of", counted)
+    monkeypatch.setattr("covey.view.runs.entry_of", counted)
     store.entries()
     assert read == []
     write_tags(tmp_path / "old", Tags(("kept",)))

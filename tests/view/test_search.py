@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from covey.errors import ConfigError
-from covey.report.completions.rows import Shown
-from covey.view.search import FileColumns, FileTexts, Query, SourceIndex
+from covey.report.completions import Shown
+from covey.view.completions import FileColumns, FileTexts, Query, SourceIndex
 
 TEXTS = (
     "The answer is 42.",

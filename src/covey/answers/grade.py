@@ -1,15 +1,38 @@
-"""Grading a completion against the gold answer, as a typed outcome."""
+"""Outcomes; a completion against its gold answer.
+
+The outcomes of grading a completion.
+
+Grading a completion against the gold answer, as a typed outcome.
+"""
 
 from __future__ import annotations
 
+from enum import StrEnum
 from covey.answers.extract import TAGS, Tags, closing_brace, extract_answer_tag, has_reasoning_format
-from covey.answers.maths.agreement import agree
-from covey.answers.maths.final_form import is_copied
-from covey.answers.maths.latex import MAX_LENGTH
-from covey.answers.maths.numbers import canonical_number
-from covey.answers.maths.readable import is_readable
-from covey.answers.outcome import Outcome
+from covey.answers.maths.agree import agree, is_readable
+from covey.answers.maths.shape import is_copied
+from covey.answers.maths.notation import MAX_LENGTH, canonical_number
 from covey.answers.statement import extract_prediction, marked
+
+
+class Outcome(StrEnum):
+    """The outcome of grading one completion. The functions of this package return the first six."""
+
+    RIGHT = "right"
+    WRONG = "wrong"
+    UNPARSABLE_PREDICTION = "unparsable_prediction"
+    """The completion states no answer, or none that can be read."""
+    UNEVALUATED = "unevaluated"
+    """The answer is equal to the gold answer only once it is evaluated, as `92 + 88` is to 180, or copied out of the
+    question."""
+    WRONG_FORM = "wrong_form"
+    """The completion states an answer, but does not have the form that its grader asks for."""
+    UNPARSABLE_GOLD = "unparsable_gold"
+    """The data's answer cannot be read, and the prediction is not the same text: it is neither right nor wrong."""
+    TIMED_OUT = "timed_out"
+    """The worker process that graded it overran its deadline."""
+    CRASHED = "crashed"
+    """The worker process that graded it died."""
 
 
 def grade_exact(completion: str, gold: str, tags: Tags = TAGS, strict: bool = False) -> Outcome:
@@ -39,7 +62,7 @@ def grade_math(completion: str, gold: str, tags: Tags = TAGS, *, question: str |
 
     Returns:
         RIGHT or WRONG; UNEVALUATED where the answer equals the gold answer, but is not in final form or is copied out
-        of the question (`covey.answers.maths.final_form`); UNPARSABLE_PREDICTION where the completion states no answer
+        of the question (`covey.answers.maths.shape`); UNPARSABLE_PREDICTION where the completion states no answer
         that can be read; and UNPARSABLE_GOLD where the gold answer cannot be read and the prediction is not the same
         text.
     """

@@ -2,4 +2,7 @@
 
 from covey.api.functions import compare, evaluate, generate, train
 
-__all__ = ["compare", "evaluate", "generate", "train"]
+__all__ = ['compare', 'evaluate', 'generate', 'train']
+
+
+

@@ -15,14 +15,12 @@ from contextlib import contextmanager, nullcontext
 from numbers import Integral, Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
-
 from covey.api.arguments import ROWS, ArgumentError, Overrides, Part, Parts, Words, is_rows
 from covey.config import Config, Flag, compose
 from covey.launch.machine import keep_one_gpu
 
 if TYPE_CHECKING:
     from rich.console import Console
-
     from covey.evaluation.job import Progress
     from covey.objective import Objective
     from covey.report.results import Comparisons, Evaluations, GeneratedText, GeneratedTexts
@@ -81,7 +79,7 @@ def train(
     chosen = [*first, *words.of(overrides), *words.keys(keys, train, config_dirs)]
     last, settings, notes = words.parts(rewards, environment_factory, tools), None, list[str]()
     if objective is not None:
-        from covey.objective.own import record
+        from covey.objective.registry import record
 
         named = [word for word in chosen if word.partition("=")[0].strip() in ("objective", "objective.name")]
         notes += [f"covey.train(objective=…) takes the place of {word}" for word in named]
@@ -98,7 +96,7 @@ def train(
     if notes := [f"· {note}" for note in (*composed.notes, *notes, *filter(None, [keep_one_gpu()]))]:
         console.print("\n".join(notes), markup=False, highlight=False, soft_wrap=True)
     with console.status("Loading PyTorch …"), _without_widgets():
-        from covey.training.end_of_run import end_run
+        from covey.training.end import end_run
         from covey.training.run import run_training
 
     label = "python" if recipe is None else Path(recipe).stem
@@ -144,8 +142,8 @@ def evaluate(
     Raises:
         CoveyError: what is wrong with the input or the machine, in one paragraph.
     """
-    from covey.evaluation.benchmarks import check_benchmarks
-    from covey.evaluation.target import find_target
+    from covey.evaluation.job import check_benchmarks
+    from covey.evaluation.stored import find_target
 
     words = Words("covey.evaluate")
     found = find_target(str(_path(target, "covey.evaluate")), None if checkpoint is None else str(checkpoint))
@@ -318,7 +316,7 @@ def _path(thing: Any, function: str) -> str | Path:
 
 def _with_rows(config: Config, data: Any) -> Config:
     """The config with rows that were given as objects as its data, in files."""
-    from covey.data.given import write_rows
+    from covey.data.load import write_rows
 
     files = write_rows(data, Path(config.output_dir) / ROWS)
     own: dict[str, Any] = {key.removeprefix("dataset."): file for key, file in files.items()}
@@ -335,7 +333,7 @@ def _console(console: Console | None, show: bool | None) -> Console:
     if not show or there.quiet:
         return Console(quiet=True, force_jupyter=False)
     if there.is_jupyter:
-        from covey.training.display.redrawing import NotebookConsole
+        from covey.training.terminal import NotebookConsole
 
         return NotebookConsole()
     return there

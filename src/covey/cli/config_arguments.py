@@ -15,9 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
-
-from covey.config import Composed, Config
-from covey.config import compose as compose_config
+from covey.config import Composed, Config, compose as compose_config
 from covey.config.compose import flags
 from covey.config.compose.flags import Flag
 from covey.config.live import notes_without_effect
@@ -26,6 +24,7 @@ from covey.errors import ConfigError
 
 if TYPE_CHECKING:
     from rich.console import Console
+
 
 _VIEWS = {"cfg": "job", "info": "defaults-tree"}
 """The options that print the configuration of a run instead of running it, and the one value that each takes."""
@@ -207,9 +206,9 @@ _FACTS = MappingProxyType({"rewards": _rewards, "grader": _grader, "graders": _g
 def check_names(config: Config) -> None:
     """Raise a `CoveyError` for a reward, grader, tracker, data file or model folder that the config names and that is
     not there, without loading PyTorch."""
-    from covey.model.loading import check_name
+    from covey.model.load import check_name
     from covey.rewards.registry import canonical_grader, canonical_name
-    from covey.training.preflight.trackers import trackers
+    from covey.training.checks.trackers import trackers
 
     trackers(config)
     for name in config.rewards.funcs:
@@ -242,7 +241,7 @@ def benchmark_paths(config: Config, more: Mapping[str, str] = MappingProxyType({
     Raises:
         ConfigError: there is no such benchmark.
     """
-    from covey.evaluation.benchmarks import check_benchmarks, named
+    from covey.evaluation.job import check_benchmarks, named
 
     settings = config.evaluation
     check_benchmarks(settings.benchmarks, "evaluation.benchmarks")
@@ -261,8 +260,8 @@ def check_paths(paths: Mapping[str, str | None]) -> None:
     Raises:
         CoveyError: one does not exist, or may not be read.
     """
-    from covey.data.sources.files import find_path
-    from covey.data.sources.kaggle import PREFIX
+    from covey.data.files import find_path
+    from covey.hub import PREFIX
 
     for key, path in paths.items():
         try:

@@ -16,7 +16,7 @@ from importlib import import_module
 from pathlib import Path
 
 from covey.cli.streams import protect_streams
-from covey.launch.progress import FINISH_FILE, STACKS_FILE
+from covey.launch.machine import FINISH_FILE, STACKS_FILE
 from covey.runlog.files import write_atomically
 
 

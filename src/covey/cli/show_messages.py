@@ -39,7 +39,7 @@ class ShownMessages:
                 self._show(message)
 
     def _show(self, message: dict[str, Any]) -> None:
-        from covey.evaluation.completions.transcript import call_text, calls_of, content_text
+        from covey.evaluation.played import call_text, calls_of, content_text
 
         if message["role"] == "tool":
             self._print("← ", content_text(message["content"]), "dim")
@@ -51,6 +51,6 @@ class ShownMessages:
             self._print("→ ", call_text(call), "cyan")
 
     def _print(self, mark: str, text: str, style: str) -> None:
-        from covey.training.display.terminal_text import fit, readable
+        from covey.training.terminal import fit, readable
 
         self._console.print(Text(mark + fit(readable(text), _WIDEST), style=style), soft_wrap=True)

@@ -17,13 +17,13 @@ from functools import cache, partial
 from types import MappingProxyType
 from typing import Any
 
-from covey.config.groups import snapshot
-from covey.config.groups.base import both
+from covey.config.groups import training as snapshot
+from covey.config.values import both
 from covey.config.groups.training import TrainingConfig
-from covey.config.groups.training_live import LIVE, NEVER
+from covey.config.groups.training import LIVE, NEVER
 from covey.config.keys import GROUPS, kinds
 from covey.config.schema import Config
-from covey.config.settings import Setting, Source, Written
+from covey.config.keys import Setting, Source, Written
 from covey.config.values import BadKeyError, members, show
 from covey.config.vllm import is_elsewhere, leaves_place_open
 from covey.errors import CoveyError

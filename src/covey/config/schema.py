@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-
-from covey.config.groups.base import Group, option
+from covey.config.values import Group, option, BadKeyError, show
 from covey.config.groups.dataset import TASKS, DatasetConfig
 from covey.config.groups.environment import EnvironmentConfig
-from covey.config.groups.evaluation import EvaluationConfig
-from covey.config.groups.launch import LaunchConfig
-from covey.config.groups.logging import LoggingConfig
+from covey.config.groups.running import EvaluationConfig, LaunchConfig, LoggingConfig
 from covey.config.groups.model import ModelConfig
-from covey.config.groups.objective.settings import ObjectiveConfig, check_objective
+from covey.config.groups.objectives import ObjectiveConfig, check_objective
 from covey.config.groups.rewards import RewardsConfig
-from covey.config.groups.rollout import RolloutConfig, check_rollout
-from covey.config.groups.speed import SpeedConfig, check_token_budget
+from covey.config.groups.sampling import RolloutConfig, check_rollout, SpeedConfig, check_token_budget
 from covey.config.groups.training import TrainingConfig
-from covey.config.values import BadKeyError, show
+
 
 EARLY_STOPPING = "early_stopping"
 """The built-in callback."""

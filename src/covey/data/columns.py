@@ -1,20 +1,22 @@
-"""Converting raw rows into training rows: a conversation in `prompt`, and in `answer` the extracted answer, if any."""
+"""Rows to prompt and answer; tables with origins.
+
+What a run needs of its rows.
+
+Converting raw rows into training rows: a conversation in `prompt`, and in `answer` the extracted answer, if any.
+"""
 
 from __future__ import annotations
 
 import difflib
 import json
+from dataclasses import dataclass, field
+from covey.config.groups.environment import EnvironmentConfig
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
-
 from covey.answers import extractor
 from covey.config.groups.dataset import RENAMED, TAKEN_NAMES
-from covey.config.groups.environment import EnvironmentConfig
-from covey.data.needs import RowNeeds
 from covey.data.prompts import Conversation, PromptBuilder, as_messages, conversation, prompt_column, question, reply
-from covey.data.table import Table
-from covey.data.written import WrittenFloat, as_text, dataset_of
+from covey.data.table import Table, WrittenFloat, as_text, dataset_of
 from covey.errors import DataError
 from covey.runlog.completions import JSON_TEXT
 from covey.runlog.names import NUM_MODES
@@ -22,8 +24,39 @@ from covey.runlog.names import NUM_MODES
 if TYPE_CHECKING:
     import datasets
     import pyarrow as pa
-
     from covey.config import DatasetConfig
+
+
+@dataclass(frozen=True, slots=True)
+class RowNeeds:
+    """What a run needs of its rows."""
+
+    answer_for: str | None = "the run"
+    """What needs gold answers (a reward, say), for messages; None: the rows may lack them."""
+    environment: EnvironmentConfig = field(default_factory=EnvironmentConfig)
+    benchmark: str | None = None
+    """The benchmark that the rows are; None: the data of the run."""
+
+    @property
+    def path_key(self) -> str:
+        """The config key that names a local file of the rows."""
+        return f"evaluation.benchmark_paths.{self.benchmark}" if self.benchmark else "dataset.path"
+
+    @property
+    def prompts(self) -> bool:
+        """Whether every row needs a prompt."""
+        return not self.environment.gives_prompts
+
+    @property
+    def exact(self) -> bool:
+        """Whether an answer that nothing reads is a column like the others, for the `reset` of an environment."""
+        return self.environment.factory is not None
+
+    @property
+    def environments(self) -> tuple[str, ...]:
+        """The names among which rows choose in their column `environment`; empty where there is only one."""
+        return tuple(name for name in self.environment.factories if name is not None)
+
 
 CONVERSATION_NAMES = ("messages", "conversations", "conversation")
 """Columns that hold whole conversations: a reply at the end is not part of the prompt."""

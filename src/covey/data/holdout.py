@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 import random
 from typing import TYPE_CHECKING
-
 from covey.errors import DataError
 
 if TYPE_CHECKING:
     from covey.config import DatasetConfig
+
 
 _HELD_OUT_SHARE = 5  # `test_size` holds out at most one row in this many
 

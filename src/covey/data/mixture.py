@@ -18,20 +18,17 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
-
-from covey.data.columns import Prepared, check_prompts_differ, find_columns, prepare
+from covey.data.columns import Prepared, check_prompts_differ, find_columns, prepare, RowNeeds
 from covey.data.holdout import rounded_share, split_validation, subsample, test_rows
-from covey.data.needs import RowNeeds
-from covey.data.sources.sources import read_source
-from covey.data.table import Table
-from covey.data.written import combine, dataset_of
+from covey.data.sources import read_source
+from covey.data.table import Table, combine, dataset_of
 from covey.errors import DataError
 from covey.runlog.completions import is_json
 
 if TYPE_CHECKING:
     import datasets
-
     from covey.config import DatasetConfig, MixtureConfig, MixtureSource
+
 
 Pick = tuple[int, int]
 """A row: the number of its set, and its index in that set."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from covey.config import DatasetConfig
 
+
 Conversation = list[dict[str, Any]]
 
 _TOOL_KEYS = ("name", "tool_calls", "tool_call_id")

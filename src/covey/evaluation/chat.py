@@ -8,20 +8,20 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
-
 from covey.config import Flag, compose
 from covey.environments.runner import running
 from covey.errors import ConfigError, EnvironmentSetupError
-from covey.evaluation.target import find_target
-from covey.model.loading import load_tokenizer
+from covey.evaluation.stored import find_target
+from covey.model.load import load_tokenizer
 from covey.model.prompts import TemplateArguments
 from covey.rewards.reward import completion_text
 
 if TYPE_CHECKING:
     from covey.config import Config
     from covey.environments.episodes import Episode
-    from covey.evaluation.completions.playing import Playing
+    from covey.evaluation.play import Playing
     from covey.rollout import InferenceEngine, SamplingSettings
+
 
 _BATCH = 32
 """Completions at a time."""
@@ -84,7 +84,7 @@ class ChatModel:
         if system is None and target.run is not None:
             system = config.dataset.system_prompt
         with running(config.environment) as environments:
-            from covey.evaluation.completions.players import Players
+            from covey.evaluation.play import Players
             from covey.evaluation.run import engine_of
 
             tokenizer = load_tokenizer(config.model)
@@ -119,7 +119,7 @@ class ChatModel:
                 self.engine, self.tokenizer, prompts, self.sampling, seed=seed, chat_template_kwargs=template
             )
             return [Answer(str(one.text)) for one in found]
-        from covey.evaluation.completions.playing import start_seed
+        from covey.evaluation.play import start_seed
 
         answers = []
         for first in range(0, len(rows), _BATCH):

@@ -1,56 +1,110 @@
-"""`covey eval`: a model, a run or a checkpoint on held-out problems or benchmarks, stored so that it can be resumed.
+"""Covey eval: targets, benchmarks, resuming.
+
+The benchmarks that are known by name: their hub ids and columns.
+
+`covey eval`: a model, a run or a checkpoint on held-out problems or benchmarks, stored so that it can be resumed.
 
 What imports PyTorch is imported in functions, after the problems have been read and their columns checked.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import difflib
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Callable, Sequence
+from pathlib import Path
+from covey.config import DatasetConfig, Config
+from covey.errors import ConfigError, RunDirectoryError
 from contextlib import closing
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
 from covey import data
 from covey.answers import Outcome, Tags
-from covey.config import Config
 from covey.environments.runner import environment_rewards, running
-from covey.errors import ConfigError, RunDirectoryError
-from covey.evaluation.benchmarks import benchmark, named
-from covey.evaluation.completions.graded import GradedCompletion
-from covey.evaluation.grading import (
-    SEED_OFFSET,
-    HeldOutGrader,
-    answer_asked_by,
-    check_columns_for,
-    check_evaluation,
-    grader_name,
-)
+from covey.evaluation.grading import GradedCompletion, SEED_OFFSET, HeldOutGrader, answer_asked_by, check_columns_for, check_evaluation, grader_name
 from covey.evaluation.metrics import compute_metrics
-from covey.evaluation.settings import describe_data, describe_method, prompts_of, weights_fingerprint
-from covey.evaluation.target import Target, find_target
-from covey.model.loading import load_tokenizer, vocab_size_of
+from covey.evaluation.stored import describe_data, describe_method, prompts_of, weights_fingerprint, Target, find_target
+from covey.model.load import load_tokenizer, vocab_size_of
 from covey.model.prompts import cut_left, prompt_lengths, thinking_prefix
 from covey.model.reward_model import reward_models
 from covey.rewards.runner import RewardRunner
-from covey.runlog.directory import RunDirectory
-from covey.runlog.environment import describe_environment
-from covey.runlog.evaluations import (
-    StoredEvaluation,
-    append_completions,
-    begin_evaluation,
-    extend_evaluation,
-    finish_evaluation,
-    read_evaluation,
-    writing_evaluation,
-)
+from covey.runlog.directory import RunDirectory, describe_environment
+from covey.runlog.evaluations import StoredEvaluation, append_completions, begin_evaluation, extend_evaluation, finish_evaluation, read_evaluation, writing_evaluation
 
 if TYPE_CHECKING:
     from datasets import Dataset
-
-    from covey.evaluation.completions.players import Players
+    from covey.evaluation.play import Players
     from covey.rollout import InferenceEngine
+
+
+_SYSTEM_PROMPT = (
+    "Solve the problem step by step. Put your reasoning between <think> and </think>, and then only the final answer, "
+    "in its simplest exact form, between <answer> and </answer>."
+)
+
+
+def _benchmark(id: str, prompt: str, answer: str, split: str, **more: str) -> DatasetConfig:
+    return DatasetConfig(
+        id=id,
+        prompt_column=prompt,
+        answer_column=answer,
+        train_split=split,
+        test_split=None,
+        test_size=0,
+        system_prompt=_SYSTEM_PROMPT,
+        **more,  # type: ignore[arg-type]
+    )
+
+
+BENCHMARKS: Mapping[str, DatasetConfig] = {
+    "gsm8k": _benchmark("openai/gsm8k", "question", "answer", "test", config="main", answer_extractor="gsm8k"),
+    "math500": _benchmark("HuggingFaceH4/MATH-500", "problem", "answer", "test"),
+    "aime24": _benchmark("HuggingFaceH4/aime_2024", "problem", "answer", "train"),
+    "amc23": _benchmark("math-ai/amc23", "question", "answer", "test"),
+    "minerva": _benchmark("math-ai/minervamath", "question", "answer", "test"),
+    "olympiadbench": _benchmark("knoveleng/OlympiadBench", "question", "answer", "train"),
+}
+"""Each is read as a training split without held-out rows, so that it is complete and in its own order."""
+
+
+_OTHER_NAMES = {"aime2024": "aime24", "amc2023": "amc23", "minervamath": "minerva"}
+
+
+def named(name: str) -> str:
+    """The canonical name of a benchmark with aliases such as `math_500`, `MATH-500` or `aime_2024`."""
+    plain = "".join(letter for letter in name.lower() if letter.isalnum())
+    plain = _OTHER_NAMES.get(plain, plain)
+    return plain if plain in BENCHMARKS else name
+
+
+def check_benchmarks(names: Iterable[str], key: str) -> None:
+    """Raise a `ConfigError` unless all these benchmarks are known."""
+    for name in names:
+        if named(name) not in BENCHMARKS:
+            near = difflib.get_close_matches(name, BENCHMARKS, n=1)
+            guess = f" Did you mean {near[0]}?" if near else ""
+            raise ConfigError(f"{key}: there is no benchmark {name}; there are {', '.join(BENCHMARKS)}.{guess}")
+
+
+def benchmark(name: str, path: str | None, own: DatasetConfig) -> DatasetConfig:
+    """The dataset of a benchmark.
+
+    Args:
+        name: see `BENCHMARKS`.
+        path: a local file in place of the hub.
+        own: the run's own dataset; its system prompt and user prompt template, if set, replace the defaults.
+
+    Raises:
+        ConfigError: there is no such benchmark.
+    """
+    check_benchmarks([name], "evaluation.benchmarks")
+    found = BENCHMARKS[named(name)]
+    if path is not None:  # a single file has one split, whatever the hub calls it
+        found = dataclasses.replace(found, path=str(Path(path).expanduser()), train_split="train")
+    prompts = {"system_prompt": own.system_prompt, "user_prompt_template": own.user_prompt_template}
+    return dataclasses.replace(found, **{key: value for key, value in prompts.items() if value is not None})  # type: ignore[arg-type]
+
 
 Progress = Callable[[str, int, int], None]
 """Called with the name of the set, the completions done, and completions in all."""
@@ -103,7 +157,7 @@ def run_evaluations(
         rewarding = () if environments is None else environment_rewards(config, environments)
         check_evaluation(config, rewarding)
         sets, tokenizer = _sets(config, paths, rewarding, every_row=every_row)
-        from covey.evaluation.completions.players import Players
+        from covey.evaluation.play import Players
         from covey.evaluation.run import engine_of
 
         name = "local" if model is not None else config.evaluation.engine

@@ -1,4 +1,8 @@
-"""Two sets of answers to the same problems: difference, interval, p-value, and the sample size to detect it.
+"""Paired tests and power.
+
+Power analysis: the sample size to tell two models apart, estimated from a pilot. Pure functions of numbers.
+
+Two sets of answers to the same problems: difference, interval, p-value, and the sample size to detect it.
 
 Pure functions of numbers, without torch.
 """
@@ -6,13 +10,137 @@ Pure functions of numbers, without torch.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
-
 import numpy as np
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from covey.evaluation.estimators import Z95, Estimate, mean, t_estimate, t_quantile
 
-from covey.evaluation.estimators import Z95, mean, t_estimate
-from covey.evaluation.planning import Plan, plan
+
+_REACH = Z95 + 0.8416212335729143
+"""Standard errors between a detectable difference and 0: a two-sided 5% level and 80% power (one-sided quantile)."""
+_MOST_SAMPLES = 10_000
+"""If more completions per problem than this are needed, the result is infinite."""
+
+_Scores = Sequence[Sequence[float]]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What would detect a difference of the observed size, at 80% power and a two-sided 5% level.
+
+    The intervals (95%) cover the uncertainty of the variance between problems and completions. They do not cover that
+    the true difference may differ from the observed one; for that see `detectable`.
+    """
+
+    detectable: float
+    """The smallest true difference that these problems and completions detect, in the unit of the scores; NaN if all
+    problems changed alike."""
+    problems: Estimate
+    """Further problems, with as many completions each; NaN for no difference."""
+    samples: Estimate
+    """Completions of each of these problems; infinite if no number suffices, NaN if there is one completion each, which
+    does not show the variance within a problem."""
+
+
+def plan(first: _Scores, second: _Scores) -> Plan:
+    """Plan from a pilot.
+
+    Args:
+        first: for each problem, A's score on each of its completions: 1 for right, 0 for wrong, or a reward.
+        second: B's, for the same problems in the same order.
+    """
+    n, undefined = len(first), Estimate(math.nan, math.nan, math.nan)
+    if n < 2:
+        return Plan(math.nan, undefined, undefined)
+    gaps = np.array([mean(b) - mean(a) for a, b in zip(first, second, strict=True)])
+    squares = (gaps - gaps.mean()) ** 2 * n / (n - 1)  # their mean is the variance
+    counts = [(len(a), len(b)) for a, b in zip(first, second, strict=True)]
+    several = min(map(min, counts)) > 1
+    own = np.array([_own(a, b) for a, b in zip(first, second, strict=True)]) if several else np.zeros(n)
+    # The variance of a problem's difference due to sampling; with unequal counts the harmonic mean applies.
+    noise = own / np.array([2 / (1 / a + 1 / b) for a, b in counts])
+    variance = max(float(squares.mean()), float(noise.mean()))
+    if variance < 1e-12:
+        return Plan(math.nan, undefined, undefined)
+    graded = all(score in (0.0, 1.0) for scores in (*first, *second) for score in scores)
+    # McNemar's exact test is discrete: the usual continuity correction costs one problem.
+    lost = 1 if graded and max(map(max, counts)) == 1 else 0
+    detectable = _REACH * math.sqrt(variance / n) + lost / n
+    detectable = min(1.0, detectable) if graded else detectable
+    size = abs(float(gaps.mean()))
+    if size < 1e-12:
+        return Plan(detectable, undefined, undefined)
+    spread = t_estimate(squares.tolist())
+    error = spread.high - spread.value
+    factor = math.exp(min(error / variance, 50.0))  # on a log scale: a variance is positive and skewed
+    problems = [max(0, _problems(size, variance * by, lost) - n) for by in (1.0, 1 / factor, factor)]
+    samples = undefined
+    if several:
+        samples = _samples(squares - noise, own, n * (size / _REACH) ** 2, min(map(min, counts)))
+    return Plan(detectable, Estimate(*map(float, problems)), samples)
+
+
+def _own(first: Sequence[float], second: Sequence[float]) -> float:
+    """The variance of the difference of one completion of A and one of B, of one problem.
+
+    With equal counts it is computed from the differences sample by sample: two evaluations with one seed use the same
+    random numbers, and correlated completions have less noise in their difference.
+    """
+    if len(first) == len(second):
+        return _variance([b - a for a, b in zip(first, second, strict=True)])
+    return _variance(first) + _variance(second)
+
+
+def _variance(scores: Sequence[float]) -> float:
+    middle = mean(scores)
+    return math.fsum((score - middle) ** 2 for score in scores) / (len(scores) - 1)
+
+
+def _problems(size: float, variance: float, lost: int) -> int:
+    """The fewest problems N with `N · size - lost ≥ reach · √(N · variance)`."""
+    reach = _REACH * math.sqrt(variance)
+    return math.ceil(((reach + math.sqrt(reach**2 + 4 * size * lost)) / (2 * size)) ** 2)
+
+
+def _samples(between: np.ndarray, own: np.ndarray, wanted: float, least: int) -> Estimate:
+    """Completions per problem that bring the variance of the problems' differences down to `wanted`.
+
+    With s completions each it is the mean over problems of `between + own / s`, and never below that of `own / s`. The
+    variance between problems is the observed one less the sampling noise, so its estimate may be too low or too high:
+    the interval holds the numbers at which the mean does not differ significantly from `wanted` (as in Fieller 1954).
+
+    Args:
+        between: for each problem, the squared deviation of its difference from the mean, less its noise.
+        own: for each problem, the variance of the difference of one completion of A and one of B.
+        least: existing completions.
+    """
+    n = len(own)
+    (spread, both), (_, noise) = (np.cov(between, own) / n).tolist()  # of the means
+    middle, mean_own, t = float(between.mean()), float(own.mean()), t_quantile(n - 1)
+
+    def enough(shift: float) -> Callable[[float], bool]:
+        def reached(samples: float) -> bool:
+            error = math.sqrt(max(0.0, spread + 2 * both / samples + noise / samples**2))
+            seen = middle + mean_own / samples + shift * error
+            return max(seen, (mean_own + shift * math.sqrt(noise)) / samples) <= wanted
+
+        return reached
+
+    return Estimate(*(_fewest(enough(shift), least) for shift in (0.0, -t, t)))
+
+
+def _fewest(enough: Callable[[float], bool], least: int) -> float:
+    """The smallest integer from `least` on that is enough; infinite if there is none."""
+    if enough(least):
+        return float(least)
+    below, above = least, _MOST_SAMPLES
+    if not enough(above):
+        return math.inf
+    while above - below > 1:
+        middle = (below + above) // 2
+        below, above = (below, middle) if enough(middle) else (middle, above)
+    return float(above)
+
 
 _ENUMERATED = 16
 """Up to this many differing problems, all sign flips are counted."""

@@ -9,32 +9,22 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 from typing import Any
-
 from datasets import Dataset
 from transformers import PreTrainedTokenizerBase
-
 from covey.answers import Outcome, Tags
 from covey.config import Config
 from covey.errors import ConfigError, ModelError
-from covey.evaluation.completions.graded import GradeBatch, GradedCompletion, grade_batch
-from covey.evaluation.completions.playing import Playing, start_seed
+from covey.evaluation.grading import GradeBatch, GradedCompletion, grade_batch
+from covey.evaluation.play import Playing, start_seed
 from covey.evaluation.estimators import Estimate, mean, mean_estimate
-from covey.evaluation.metrics import (
-    accuracy,
-    credit,
-    episode_estimates,
-    modes_at,
-    rewards_by_problem,
-    watch_estimates,
-)
-from covey.evaluation.stored import sampling_settings
-from covey.evaluation.target import Target
+from covey.evaluation.metrics import accuracy, credit, episode_estimates, modes_at, rewards_by_problem, watch_estimates
+from covey.evaluation.stored import sampling_settings, Target
 from covey.model.adapters import quantization_config
 from covey.model.device import autocast_dtype
-from covey.model.loading import check_model, own_generation_config, quiet_weights, source_options
+from covey.model.load import check_model, own_generation_config, quiet_weights, source_options
 from covey.model.prompts import TemplateArguments
 from covey.rollout import Completion, InferenceEngine, LocalEngine, SamplingSettings, generate
-from covey.rollout.registry import make_engine
+from covey.rollout.generate import make_engine
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,12 +13,12 @@ from covey import data
 from covey.advice import command
 from covey.answers import Outcome
 from covey.config import Config, load
-from covey.data.sources.arithmetic import Difficulty
-from covey.data.sources.drawing import take
+from covey.data.tasks.arithmetic import Difficulty
+from covey.data.tasks.drawing import take
 from covey.environments.runner import running
-from covey.evaluation.completions.graded import GradedCompletion, HeldOutGrade
-from covey.evaluation.completions.players import Players
-from covey.evaluation.completions.playing import Playing
+from covey.evaluation.grading import GradedCompletion, HeldOutGrade
+from covey.evaluation.play import Players
+from covey.evaluation.play import Playing
 from covey.evaluation.estimators import Estimate, accuracy_estimate, mean
 from covey.evaluation.figures import ends_text, value_text
 from covey.evaluation.metrics import compute_metrics

@@ -1,33 +1,45 @@
-"""Evaluations on disk: the folders of `covey eval`, and the files of training.
+"""What may be evaluated, and evaluations read back.
+
+Evaluations on disk: the folders of `covey eval`, and the files of training.
 
 Training writes the completions only, as `evaluation/<set>-step-<N>.jsonl`. The sampling settings are in the config of
 the run, and the metrics are computed again.
+
+What identifies an evaluation: its problems, and how they are sampled and graded, stored next to its completions.
+
+What models answered to held-out problems, in words.
+
+What a user may name for evaluation: a run, a checkpoint of one, a folder with a model, or a model on the hub.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
-
+from typing import Any, TYPE_CHECKING
 from covey.config import Config, load
 from covey.config.groups.environment import EnvironmentConfig
 from covey.config.secrets import without_secrets
-from covey.errors import RunDirectoryError
+from covey.errors import RunDirectoryError, ModelError
 from covey.evaluation.grading import SEED_OFFSET, grader_name, grader_settings
 from covey.evaluation.metrics import compute_metrics
 from covey.runlog import names
 from covey.runlog.directory import RunDirectory
-from covey.runlog.evaluations import (
-    StoredEvaluation,
-    list_evaluations,
-    read_completions,
-    read_evaluation,
-    training_file_names,
-    training_files,
-)
+from covey.runlog.evaluations import StoredEvaluation, list_evaluations, read_completions, read_evaluation, training_file_names, training_files
+from covey.evaluation.played import row_columns
+from covey.importing import code_hashes
+from covey.model.prompts import render
+from covey.rewards.reward import last_user_message
+from collections import Counter
+from covey.answers import Outcome
+from dataclasses import dataclass
+from covey.runlog.checkpoint import is_complete
+
+if TYPE_CHECKING:
+    from datasets import Dataset
 
 
 def evaluations_of(run_dir: Path) -> list[StoredEvaluation]:
@@ -167,3 +179,226 @@ def sampling_settings(config: Config) -> dict[str, Any]:
         "top_p": settings.top_p,
         "top_k": settings.top_k,
     }
+
+
+_BLOCK = 1 << 20
+
+
+def prompts_of(rows: Dataset) -> list[Any]:
+    """The prompts of the rows; of rows without any, whose environment makes them, the empty one that it adds to."""
+    if "prompt" in rows.column_names:
+        return list(rows["prompt"])
+    return [[{"role": "user", "content": ""}]] * len(rows)
+
+
+def describe_data(config: Config, environment: EnvironmentConfig, rows: Dataset, tokenizer: Any) -> dict[str, Any]:
+    """The problems, and how they are put to the model; arguments as of `describe_method`."""
+    template = config.training.chat_template_kwargs or {}
+    prompts = prompts_of(rows)
+    answers = rows["answer"] if "answer" in rows.column_names else [None] * len(rows)
+    problems = list(zip(map(last_user_message, prompts), map(str, answers), strict=True))
+    others = map(row_columns, rows) if environment.used else ()
+    messages = [] if isinstance(prompts[0], str) else prompts[0]
+    return {
+        "problems": len(rows),
+        "seed": config.dataset.seed,
+        "problems_fingerprint": problems_digest(problems, others, environment_seed(config.dataset.seed, environment)),
+        "prompts_fingerprint": digest((render(tokenizer, prompt, template),) for prompt in prompts),
+        "system_prompt": next((str(one["content"]) for one in messages if one["role"] == "system"), None),
+        "chat_template_kwargs": dict(template),
+    }
+
+
+def describe_method(
+    config: Config, environment: EnvironmentConfig, grader: str | None, engine: str, *, rewarded: bool, rewarding: bool
+) -> dict[str, Any]:
+    """How completions are sampled, graded, rewarded and played.
+
+    Args:
+        config: of the evaluation.
+        environment: its environments and tools, which on a benchmark may be fewer than those of the config.
+        grader: see `grader_name`.
+        engine: its name.
+        rewarded: whether the run's rewards are computed.
+        rewarding: whether an environment rewards its episodes.
+    """
+    own = {*filter(None, [grader]), *(config.rewards.funcs if rewarded else ()), *environment.own_code}
+    return {
+        "sampling": sampling_settings(config),
+        "num_samples": config.evaluation.num_samples,
+        "batch_size": config.evaluation.batch_size,
+        "seed": config.seed + SEED_OFFSET,
+        "engine": engine,
+        "shared_prefill": config.speed.shared_prefill,
+        **grader_settings(config, grader, rewarding=rewarding),
+        **(reward_settings(config) if rewarded else {}),
+        **episode_settings(environment),
+        "code": code_hashes(own),
+    }
+
+
+def weights_fingerprint(target: Target, model: Any) -> str:
+    """A fingerprint of the weights: a hash of the files, or the commit of a hub model."""
+    folder = target.adapter or (Path(target.source) if Path(target.source).is_dir() else None)
+    if folder is None:
+        config = getattr(model, "config", None)  # another engine has no model here
+        return str(getattr(config, "_commit_hash", None) or target.source)
+    hashed = hashlib.sha256()
+    for file in sorted([*folder.glob("*.safetensors"), *folder.glob("pytorch_model*.bin")]):
+        with file.open("rb") as stream:
+            while block := stream.read(_BLOCK):
+                hashed.update(block)
+    return hashed.hexdigest()
+
+
+_LINE = 200  # letters of an answer
+
+
+def by_problem(completions: Iterable[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
+    """The completions of each problem, in the order of the problems."""
+    found: dict[int, list[Mapping[str, Any]]] = {}
+    for item in completions:
+        found.setdefault(int(item["problem"]), []).append(item)
+    return [found[problem] for problem in sorted(found)]
+
+
+def answers_text(completions: Sequence[Mapping[str, Any]]) -> str:
+    """What a model answered to one problem, in one line: `wrong: 5`, or `2 of 4 right: 4 (2), 5, no answer`.
+
+    Args:
+        completions: of the problem, as they are stored.
+    """
+    answers = Counter(_answer(item) for item in completions)
+    shown = ", ".join(answer + (f" ({count})" if count > 1 else "") for answer, count in answers.most_common())
+    outcomes = [item.get("outcome") for item in completions]
+    if not any(outcomes):
+        rewards = [item["reward"] for item in completions if item.get("reward") is not None]
+        return f"reward {', '.join(f'{reward:.3g}' for reward in rewards)}: {shown}" if rewards else shown
+    if len(outcomes) == 1:
+        return f"{str(outcomes[0]).replace('_', ' ')}: {shown}"
+    return f"{outcomes.count(Outcome.RIGHT)} of {len(outcomes)} right: {shown}"
+
+
+def _answer(item: Mapping[str, Any]) -> str:
+    """The answer that a completion states, as graders read it; else its end."""
+    stated = item.get("extracted")
+    if stated is None:
+        text = " ".join(str(item.get("completion") or "").split())
+        stated = text if len(text) <= _LINE else f"…{text[-_LINE:]}"
+    return str(stated) or "nothing"
+
+
+_LISTED = 8
+"""Runs that a message names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What is evaluated."""
+
+    label: str
+    """As the user named it."""
+    source: str
+    """What `model.name` is set to: a folder or a hub id."""
+    adapter: Path | None = None
+    """A folder with adapters of it."""
+    run: Path | None = None
+    """Its run, whose config supplies the defaults."""
+    state: str = "final"
+    """`final`, `best` or `checkpoint-N`."""
+
+
+def find_target(name: str, checkpoint: str | None = None) -> Target:
+    """Resolve a name to a target.
+
+    Args:
+        name: as given by the user.
+        checkpoint: of a run: `final`, `best`, or the number of a step; None takes the final model.
+
+    Raises:
+        RunDirectoryError: it is a run without a final model, a checkpoint that is not there or incomplete (the message
+            lists the others), or there is nothing by that name among other runs.
+        ModelError: adapters without the name of their base model.
+    """
+    folder = Path(name).expanduser()
+    if checkpoint not in (None, "final"):
+        return _checkpoint(name, RunDirectory(folder), str(checkpoint))
+    if folder.name == "best_model" and (folder.absolute().parent / "config.yaml").is_file():
+        return _checkpoint(name, RunDirectory(folder.absolute().parent), "best")
+    if (folder / "config.yaml").is_file():
+        run = RunDirectory(folder)
+        run.refuse_newer()
+        if not run.final_model.is_dir():
+            newest = run.newest_checkpoint()
+            advice = f"Evaluate {newest}, or resume the run." if newest else "Resume the run."
+            raise RunDirectoryError(f"{folder} has no final_model: the run has not finished. {advice}")
+        return _with_adapters(name, run.final_model, folder, "final")
+    run = RunDirectory(folder.resolve().parent)
+    if folder.name.startswith("checkpoint-") and run.config.is_file():
+        run.refuse_newer()
+        if not is_complete(folder):
+            raise _no_checkpoint(RunDirectory(folder.parent), folder.name.removeprefix("checkpoint-"))
+        return _with_adapters(name, folder, folder.parent, folder.name)
+    if folder.is_dir():
+        return _with_adapters(name, folder, None, "final")
+    if folder.name == run.final_model.name and run.config.is_file():
+        return find_target(str(folder.parent))  # which says why there is none
+    _refuse_missing_run(name, folder)
+    if folder.name.startswith("checkpoint-"):
+        _refuse_missing_run(str(folder.parent), folder.parent)
+    return Target(name, name)
+
+
+def _refuse_missing_run(name: str, folder: Path) -> None:
+    """Raise if there are runs next to this path: then a run is missing, and the hub is not queried."""
+    runs = sorted(path.parent.name for path in folder.absolute().parent.glob("*/config.yaml"))
+    if len(folder.parts) == 1 or folder.exists() or not runs:
+        return
+    near = difflib.get_close_matches(folder.name, runs, n=3, cutoff=0.5)
+    if near:
+        guess = f"Did you mean {' or '.join(str(folder.parent / run) for run in near)}?"
+    else:
+        more = f" and {len(runs) - _LISTED} more" if len(runs) > _LISTED else ""
+        guess = f"The runs in {folder.parent} are {', '.join(runs[:_LISTED])}{more}."
+    raise RunDirectoryError(f"There is no run {name}. {guess}")
+
+
+def _checkpoint(name: str, run: RunDirectory, which: str) -> Target:
+    if not run.config.is_file():
+        raise RunDirectoryError(
+            f"{name} is not a run directory, so it has no checkpoint {which}: there is no config.yaml."
+        )
+    run.refuse_newer()
+    if which == "best":
+        found = run.best_checkpoint()
+        if found is None:
+            raise RunDirectoryError(
+                f"{run.root} has no best checkpoint: it has not been evaluated after its first step, or was trained "
+                "with evaluation.keep_best=false."
+            )
+        return _with_adapters(name, found, run.root, "best")
+    found = run.checkpoint(int(which)) if which.isdecimal() else None
+    if found is None or not is_complete(found):
+        raise _no_checkpoint(run, which)
+    return _with_adapters(name, found, run.root, found.name)
+
+
+def _no_checkpoint(run: RunDirectory, which: str) -> RunDirectoryError:
+    steps = ", ".join(str(step) for step, _ in run.complete_checkpoints()) or "none"
+    return RunDirectoryError(
+        f"{run.root} has no whole checkpoint {which}; training.save_total_limit says how many are kept. Name the run "
+        f"with --checkpoint final, best, or the step of one that is there ({steps})."
+    )
+
+
+def _with_adapters(name: str, folder: Path, run: Path | None, state: str) -> Target:
+    described = folder / "adapter_config.json"
+    if not described.is_file():
+        return Target(name, str(folder), None, run, state)
+    try:
+        base = json.loads(described.read_bytes())["base_model_name_or_path"]
+    except (ValueError, KeyError):
+        base = None
+    if not base:
+        raise ModelError(f"{described} does not say which model its adapters belong to (base_model_name_or_path).")
+    return Target(name, str(base), folder, run, state)

@@ -1,4 +1,11 @@
-"""A machine's GPUs and CPUs, without importing torch, and this process's node in a Slurm job."""
+"""GPUs, CPUs, ports, checks.
+
+A machine's GPUs and CPUs, without importing torch, and this process's node in a Slurm job.
+
+Free TCP ports.
+
+Files by which training processes show their progress and how they ended.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +13,16 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Mapping, MutableMapping
+import socket
+import json
+import time
+from collections.abc import Mapping, MutableMapping, Container, Iterator
 from dataclasses import dataclass
 from itertools import takewhile
-
 from covey.errors import CoveyError
+from pathlib import Path
+from covey.runlog.directory import RunDirectory
+
 
 _LIST_SECONDS = 30
 _GPU_NAME = re.compile(r"\d+|(GPU|MIG)-[\w/-]+")
@@ -111,3 +123,102 @@ def _lines(command: list[str]) -> list[str]:
     except (OSError, subprocess.TimeoutExpired):
         return []
     return done.stdout.splitlines() if done.returncode == 0 else []
+
+
+_TRIES = 100
+
+
+def is_free(port: int) -> bool:
+    """Whether a server could listen on this port on all addresses of this machine."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        # A port in TIME_WAIT counts as free, as it does for servers.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("", port))
+        except OSError:
+            return False
+    return True
+
+
+def free_port(wanted: int, taken: Container[int] = ()) -> int:
+    """The wanted port if it is free, else the next free one above it, else any free one.
+
+    Args:
+        wanted: the preferred port.
+        taken: ports that are reserved for something else.
+    """
+    for port in range(wanted, min(wanted + _TRIES, 65536)):
+        if port not in taken and is_free(port):
+            return port
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.bind(("", 0))
+        return int(probe.getsockname()[1])
+
+
+FINISH_FILE = "COVEY_FINISH_FILE"
+"""Environment variable of training processes: the file for how each ended; `{rank}` stands for its rank."""
+STACKS_FILE = "COVEY_STACKS_FILE"
+"""The same for the stacks of its threads, dumped on SIGUSR2."""
+RESUME_COMMAND = "COVEY_RESUME_COMMAND"
+"""Environment variable of a Slurm job and of training processes: the command that resumes the run."""
+_LOOK_EVERY = 0.5
+FINISHES, STACKS = "finish-*.json", "stacks-*.txt"
+"""Globs for the files of all ranks, in the run's log folder."""
+
+
+class ProgressWatch:
+    """When a run last made progress, by the modification times of its files."""
+
+    def __init__(self, run: RunDirectory) -> None:
+        self._run = run
+        self.restart()
+
+    def restart(self) -> None:
+        """Restart the clock."""
+        self._seen, self._at = self._newest(), time.monotonic()
+        self._looked = self._at
+
+    def seconds_since(self) -> float:
+        """Seconds since the last progress that was seen."""
+        now = time.monotonic()
+        if now - self._looked > _LOOK_EVERY:  # the file system may be slow
+            self._looked = now
+            newest = self._newest()
+            if newest != self._seen:
+                self._seen, self._at = newest, now
+        return self._looked - self._at
+
+    def _newest(self) -> float:
+        return max(self._times(), default=0.0)
+
+    def _times(self) -> Iterator[float]:
+        run = self._run
+        for path in (run.root, run.metrics, run.completions, run.evaluation):
+            try:
+                yield path.stat().st_mtime
+            except FileNotFoundError:
+                continue
+
+
+def how_it_ended(logs: Path, code: int) -> tuple[int, bool]:
+    """The exit code of training, and whether its end was orderly: not killed, and the reason has been printed.
+
+    A launcher in between (accelerate's, torch's) folds the exit codes of its processes into one and kills the others.
+    So each process writes its own, unless it was killed.
+
+    Args:
+        logs: folder of these files.
+        code: the exit code of the launched command.
+    """
+    endings: dict[int, bool] = {}
+    for path in logs.glob(FINISHES):
+        try:
+            content = json.loads(path.read_bytes())
+            code_of_rank = int(content["code"])
+            endings[code_of_rank] = bool(content["orderly"]) and endings.get(code_of_rank, True)
+        except (OSError, ValueError, KeyError, TypeError):  # being replaced, or from another program
+            continue
+    if code in endings:
+        return code, endings[code]
+    failed = [own for own, orderly in endings.items() if own and orderly]
+    return (failed[0], True) if failed and 0 < code < 128 else (code, False)

@@ -1,21 +1,273 @@
-"""Supervision of a plan's processes: restarts, stop requests, hangs, and cleanup."""
+"""Processes and server run, watched, restarted, stopped.
+
+The launcher's messages: on standard error, and with timestamps in its log.
+
+Health checks of a server.
+
+Supervision of a run's vLLM server: start, health checks, restarts.
+
+Supervision of a plan's processes: restarts, stop requests, hangs, and cleanup.
+"""
 
 from __future__ import annotations
 
-import signal
+import sys
 import time
+import http.client
+import urllib.error
+import urllib.request
+import signal
+from pathlib import Path
+from types import TracebackType, FrameType
+from typing import TYPE_CHECKING, Protocol
+from covey.config.secrets import redact
 from collections.abc import Callable
+from covey.launch.machine import LaunchError, FINISHES, STACKS, ProgressWatch, how_it_ended
+from covey.launch.plan import LaunchPlan, Process, SERVER, TRAINER
+from covey.launch.process import LAST_LINES, TICK, ManagedProcess, Tail, Reaper, end_orphans
 from dataclasses import dataclass
-from types import FrameType
-
-from covey.launch.console import Reporter
-from covey.launch.machine import LaunchError
-from covey.launch.plan import SERVER, TRAINER, LaunchPlan
-from covey.launch.process import LAST_LINES, TICK, ManagedProcess, Reaper, Tail, end_orphans
-from covey.launch.progress import FINISHES, STACKS, ProgressWatch, how_it_ended
-from covey.launch.serving import Serving
 from covey.runlog.directory import RunDirectory
 from covey.workers.signals import signal_handler
+
+if TYPE_CHECKING:
+    from rich.live import Live
+
+
+_EVERY_SECONDS = 15.0
+"""Interval of messages about a wait where standard error is not a terminal."""
+
+
+class Reporter(Protocol):
+    """Receives a supervisor's messages."""
+
+    def say(self, text: str) -> None:
+        """Report an event."""
+
+    def waiting(self, text: str, lines: list[str]) -> None:
+        """Show what is being waited for, with the last lines of its log. An empty text ends the display."""
+
+
+class LaunchConsole:
+    """Writes to standard error, which bears a closed terminal in every command, and to a log."""
+
+    def __init__(self, log: Path) -> None:
+        log.parent.mkdir(parents=True, exist_ok=True)
+        self._log = log.open("a", encoding="utf-8", buffering=1)
+        self._live: Live | None = None
+        self._last_print = time.monotonic()
+
+    def __enter__(self) -> LaunchConsole:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.waiting("", [])
+        if error is not None:
+            self.note(f"{type(error).__name__}: {error}")
+        self._log.close()
+
+    def say(self, text: str) -> None:
+        """Print a message and log it."""
+        self.note(text)
+        self._print(f"· {text}\n")
+
+    def note(self, text: str) -> None:
+        """Log a message without printing it."""
+        stamp = time.strftime("%Y-%m-%d %H:%M:%S")
+        self._log.write(f"{stamp} {redact(text.rstrip())}\n")
+
+    def _print(self, text: str) -> None:
+        sys.stderr.write(redact(text))
+        sys.stderr.flush()
+
+    def waiting(self, text: str, lines: list[str]) -> None:
+        """Show what is being waited for and the last lines of its log; on a terminal, updated in place."""
+        if sys.stderr.isatty():
+            self._show(text, lines)
+            return
+        now = time.monotonic()
+        if text and now - self._last_print > _EVERY_SECONDS:
+            self._last_print = now
+            self._print(f"· {text}{': ' + lines[-1] if lines else ''}\n")
+
+    def _show(self, text: str, lines: list[str]) -> None:
+        from rich.console import Console
+        from rich.live import Live
+        from rich.text import Text
+
+        if text and self._live is None:
+            self._live = Live(console=Console(stderr=True), transient=True, refresh_per_second=4)
+            self._live.start()
+        if self._live is None:
+            return
+        if text:
+            self._live.update(Text("\n".join([f"· {text}", *(f"  {line[:200]}" for line in lines)])))
+        else:
+            self._live.stop()
+            self._live = None
+
+
+_SECONDS = 2.0
+
+
+def answers(url: str, timeout: float = _SECONDS) -> bool:
+    """Whether a GET of this URL returns 200. Proxies are ignored: the server is one of ours."""
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(url, timeout=timeout) as response:
+            return bool(response.status == 200)
+    except (urllib.error.URLError, http.client.HTTPException, OSError, ValueError):
+        return False
+
+
+_HEALTH_SECONDS = 0.5
+_STOP_SECONDS = 10.0
+_OUTAGE_SECONDS = 60.0
+"""A failure of training this soon after a restart of the server is put down to the outage."""
+
+
+class Serving:
+    """Keeps a plan's server up. Without a server it always counts as up."""
+
+    def __init__(
+        self, plan: LaunchPlan, process: Process | None, reporter: Reporter, timeout: float, restarts: int
+    ) -> None:
+        """Prepare it; nothing is started.
+
+        Args:
+            process: the server's process where this node runs it; None where it runs elsewhere.
+            reporter: receives messages.
+            timeout: seconds until it must answer.
+            restarts: how often it may be restarted.
+        """
+        self._server, self._process, self._reporter = plan.server, process, reporter
+        self._timeout, self._restarts, self._restarts_left = timeout, restarts, restarts
+        self._managed: ManagedProcess | None = None
+        self._tail = Tail(process.log) if process is not None else None
+        self._deadline = self._last_check = 0.0
+        self._was_lost, self._up_since = False, 0.0
+        self.is_up = self._server is None
+        """Whether it has answered since its last start."""
+
+    @property
+    def is_local(self) -> bool:
+        """Whether this node runs it."""
+        return self._process is not None
+
+    def start(self) -> None:
+        """Start it, if this node runs it; either way its timeout begins now."""
+        if self._server is None:
+            return
+        self.is_up = False
+        self._deadline = time.monotonic() + self._timeout
+        process = self._process
+        if process is not None:
+            self._tail = Tail(process.log)
+            # Training that is stopping may need it to finish its step.
+            self._managed = ManagedProcess(
+                process.command, process.environment, process.log, _STOP_SECONDS, ignore_sigterm=True
+            )
+            self._reporter.say(f"vLLM server started at {self._server.url} (log: {process.log}).")
+
+    def wait(self, stopped: Callable[[], bool]) -> bool:
+        """Wait until it answers; False when the launcher was asked to stop before that. Raises a `LaunchError` if it
+        ended, or timed out."""
+        began = time.monotonic()
+        while not self.is_up:
+            if stopped():
+                return False
+            if self._managed is not None and (code := self._managed.poll()) is not None:
+                raise LaunchError(f"The vLLM server ended with exit code {code} before it answered.{self._log_end()}")
+            self.check_health()
+            lines = self._tail.last_lines(5) if self._tail else []
+            url = self._server.url if self._server else ""
+            self._reporter.waiting(f"waiting for the vLLM server at {url} ({time.monotonic() - began:.0f} s)", lines)
+            time.sleep(TICK)
+        self._reporter.waiting("", [])
+        return True
+
+    def check_health(self) -> None:
+        """While it is starting, check whether it answers. Raises a `LaunchError` if it timed out."""
+        server, now = self._server, time.monotonic()
+        if server is None or self.is_up or now < self._last_check + _HEALTH_SECONDS:
+            return
+        self._last_check = now
+        if answers(server.health) and (self._managed is None or self._managed.poll() is None):
+            self.is_up, self._up_since = True, now
+            self._reporter.say(f"vLLM server at {server.url} answers.")
+        elif now > self._deadline:
+            raise LaunchError(
+                f"The vLLM server at {server.url} did not answer within {self._timeout:g} s (launch.server_timeout)."
+                f"{self._log_end()}"
+            )
+
+    def check(self) -> None:
+        """Restart it if it has died. Raises a `LaunchError` if it has died too often, or timed out."""
+        if self._managed is not None and (code := self._managed.poll()) is not None:
+            self._was_lost = True
+            self._managed.close()
+            self._managed = None
+            self._use_restart(f"ended with exit code {code}")
+            self.start()
+        self.check_health()
+
+    def explains_failure(self) -> bool:
+        """Whether training has just failed because its server was gone. Raises a `LaunchError` if the server was gone
+        too often."""
+        if self._server is None:
+            return False
+        self.check()
+        if self.is_local:
+            if self.is_up and not answers(self._server.health, _STOP_SECONDS):
+                self._restart_unresponsive()
+            explains = self._was_lost and (not self.is_up or time.monotonic() - self._up_since < _OUTAGE_SECONDS)
+            self._was_lost = False
+            return explains
+        if answers(self._server.health):
+            return False
+        self._use_restart("no longer answers")
+        self.start()
+        return True
+
+    def _restart_unresponsive(self) -> None:
+        """Restart a server that does not answer: it is exiting, or hangs and is killed."""
+        deadline = time.monotonic() + _STOP_SECONDS
+        while self._managed is not None and self._managed.poll() is None and time.monotonic() < deadline:
+            time.sleep(TICK)
+        if self._managed is not None and self._managed.poll() is None:
+            self._managed.end(_STOP_SECONDS)
+        self.check()
+
+    def restart(self) -> None:
+        """Restart it, if this node runs it."""
+        if self._managed is not None:
+            self._managed.end(_STOP_SECONDS)
+            self._managed = None
+            self.start()
+
+    def stop(self) -> None:
+        """Send it the stop signal."""
+        if self._managed is not None:
+            self._managed.stop()
+
+    def end(self) -> None:
+        """Stop it and wait for its end."""
+        if self._managed is not None:
+            self._managed.end(_STOP_SECONDS)
+            self._managed = None
+
+    def _use_restart(self, what: str) -> None:
+        if self._restarts_left == 0:
+            raise LaunchError(
+                f"The vLLM server {what} after {self._restarts} restarts (launch.server_restarts).{self._log_end()}"
+            )
+        self._restarts_left -= 1
+        self._reporter.say(f"the vLLM server {what}; restarting it ({self._restarts_left} restarts left).")
+
+    def _log_end(self) -> str:
+        if self._tail is None:
+            return " This launcher did not start it: check it where it runs, or remove its address from the config."
+        return f" The end of its log, {self._tail.path}:\n{self._tail.quoted(LAST_LINES)}"
+
 
 RESUMED = ("resume=auto", "overwrite=false")
 """Overrides of restarted training: it resumes from its newest complete checkpoint."""

@@ -1,13 +1,32 @@
-"""Numbers on their way to a device, and mixed precision over many forwards."""
+"""Precision and moves to a device; norms on a CPU.
+
+Numbers on their way to a device, and mixed precision over many forwards.
+
+Root mean square norms with a hand-written backward pass, for training on a CPU.
+
+In transformers' norms every operation reads and writes memory, forward and backward. With a hand-written gradient that
+keeps the normalised input there are fewer.
+
+A model beneath its adapters, and in evaluation mode.
+"""
 
 from __future__ import annotations
 
 import os
+import torch
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
-
-import torch
+from functools import wraps
+from types import MethodType
+from torch.autograd.function import once_differentiable
+from transformers.models.llama.modeling_llama import LlamaRMSNorm
+from transformers.models.mistral.modeling_mistral import MistralRMSNorm
+from transformers.models.qwen2.modeling_qwen2 import Qwen2RMSNorm
+from transformers.models.qwen3.modeling_qwen3 import Qwen3RMSNorm
+from covey.log_once import log_once
+from transformers import PretrainedConfig
 
 
 def on_device(numbers: Any, device: torch.device) -> torch.Tensor:
@@ -90,3 +109,121 @@ def casting_once(model: Any, dtype: torch.dtype | None) -> Iterator[None]:
     finally:
         for parameter in frozen:
             parameter.requires_grad_(False)
+
+
+logger = logging.getLogger(__name__)
+
+PLAIN = (LlamaRMSNorm, MistralRMSNorm, Qwen2RMSNorm, Qwen3RMSNorm)
+"""Norms of the kind that is implemented here. Subclasses may differ, and are not taken."""
+
+
+def rms_norm(x: torch.Tensor, weight_E: torch.Tensor, eps: float) -> torch.Tensor:
+    """`weight · x / √(mean(x²) + eps)` over the last axis (Zhang and Sennrich 2019, arXiv:1910.07467, equation 4).
+
+    Args:
+        x: `[…, E]`.
+        weight_E: the scale.
+        eps: keeps the root above zero.
+    """
+    out: torch.Tensor = _RootMeanSquare.apply(x, weight_E, eps)  # type: ignore[no-untyped-call]
+    return out
+
+
+def use_own_norms(model: torch.nn.Module) -> None:
+    """Compute a model's plain norms by `rms_norm` where they get float32 on a CPU; others on a CPU are logged once."""
+    on_cpu = any(parameter.device.type == "cpu" for parameter in model.parameters())
+    for module in model.modules():
+        if type(module) not in PLAIN:
+            if on_cpu and type(module).__name__.endswith("RMSNorm"):
+                _log_once(f"{type(module).__name__} is not supported")
+        elif "forward" not in vars(module):
+            module.forward = MethodType(_forward_of(type(module)), module)
+
+
+def _log_once(reason: str) -> None:
+    log_once(logger, "Norms are computed by transformers: %s.", reason, level=logging.INFO)
+
+
+def _forward_of(kind: Any) -> Any:
+    @wraps(kind.forward)
+    def forward(self: Any, hidden_states: torch.Tensor) -> torch.Tensor:
+        weight = self.weight
+        kinds = {(type(one), one.dtype, one.device.type) for one in (hidden_states, weight.data)}
+        if kinds != {(torch.Tensor, torch.float32, "cpu")} or torch.is_autocast_enabled("cpu"):
+            if hidden_states.device.type == "cpu":
+                _log_once("Covey's own are for unsharded float32 tensors without autocast")
+            out: torch.Tensor = kind.forward(self, hidden_states)
+            return out
+        return rms_norm(hidden_states, weight, self.variance_epsilon)
+
+    return forward
+
+
+class _RootMeanSquare(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, weight_E: torch.Tensor, eps: float) -> torch.Tensor:
+        length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+        scale = length.square_().mul_(1 / x.shape[-1]).add_(eps).rsqrt_()
+        normed = x * scale
+        ctx.save_for_backward(normed, weight_E, scale)
+        out: torch.Tensor = normed * weight_E
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        normed, weight_E, scale = ctx.saved_tensors
+        product = (grad * normed).flatten(0, -2)
+        to_weight = product.sum(0) if ctx.needs_input_grad[1] else None
+        to_x = None
+        if ctx.needs_input_grad[0]:
+            # scale · (w·g − n · mean(w·g·n)), with n the normalised input
+            mean = torch.mv(product, weight_E).mul_(1 / len(weight_E)).view(scale.shape)
+            to_x = (grad * weight_E).addcmul_(normed, mean, value=-1).mul_(scale)
+        return to_x, to_weight, None
+
+
+def base_model(model: Any) -> Any:
+    """The transformers model inside one that PEFT may have wrapped."""
+    return model.get_base_model() if hasattr(model, "get_base_model") else model
+
+
+def is_spread(model: Any) -> bool:
+    """Whether accelerate has put the model's layers on several devices (`device_map="auto"`)."""
+    return len({str(device) for device in (getattr(model, "hf_device_map", None) or {}).values()}) > 1
+
+
+@contextmanager
+def evaluating(model: torch.nn.Module) -> Iterator[None]:
+    """Context manager: every module is in evaluation mode; on exit its own mode is restored."""
+    modes = {module: module.training for module in model.modules()}
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes.items():
+            module.training = training
+
+
+def disable_dropout(model: torch.nn.Module) -> list[tuple[Any, dict[str, float]]]:
+    """Set every dropout rate to 0: of dropout modules, and the numbers that modules, or their configs, hold for
+    functional dropout and dropped layers. Routers with jitter, which may draw experts too, stay in evaluation mode.
+    Returns the configs that were changed, with the rates that they had.
+    """
+    configs: dict[int, Any] = {}
+    for module in model.modules():
+        if isinstance(config := getattr(module, "config", None), PretrainedConfig):
+            configs[id(config)] = config
+        if isinstance(module, torch.nn.modules.dropout._DropoutNd):
+            module.p = 0.0
+        if any("jitter" in name for name in vars(module)):
+            module.eval().train = lambda *_: None  # type: ignore
+        _zero_rates(module)
+    return [(config, rates) for config in configs.values() if (rates := _zero_rates(config))]
+
+
+def _zero_rates(owner: Any) -> dict[str, float]:
+    rates = {name: value for name, value in vars(owner).items() if isinstance(value, float) and "drop" in name}
+    for name in rates:
+        setattr(owner, name, 0.0)
+    return rates

@@ -11,20 +11,18 @@ layout is an argument of the model's forward, so that it is present when gradien
 from __future__ import annotations
 
 import logging
+import torch
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial, wraps
 from itertools import accumulate
 from typing import Any, Literal
-
-import torch
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface, PreTrainedModel
-
 from covey.log_once import log_once
-from covey.model.base import is_spread
-from covey.model.flash_attention import Sequences, flash_attention, is_right, refusal, verdict
-from covey.model.split_attention import split_attention, split_supported
+from covey.model.device import is_spread
+from covey.model.attention_kernels import Sequences, flash_attention, is_right, refusal, verdict, split_attention, split_supported
+
 
 logger = logging.getLogger(__name__)
 
@@ -66,7 +64,7 @@ class GroupLayout:
     groups: tuple[PackedGroup, ...]
     how: Literal["split", "flash", "sequential", "padded"] | None = None
     """`split` and `flash`: attention over prompt and completion separately, on a CPU (see
-    `covey.model.split_attention`) and an NVIDIA GPU (see `covey.model.flash_attention`), where supported; `sequential`:
+    `covey.model.attention_kernels`) and an NVIDIA GPU (see `covey.model.attention_kernels`), where supported; `sequential`:
     one completion at a time, without padding; `padded`: a batch of padded completions, with few kernels, for a GPU.
     None chooses by device."""
     calls: int = 0

@@ -9,7 +9,7 @@ import torch
 from accelerate.utils import extract_model_from_parallel, is_compiled_module
 from torch.nn.functional import pad
 
-from covey.model.base import base_model, evaluating
+from covey.model.device import base_model, evaluating
 
 _TOKENS, _PADDING = 8, 5
 

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
 from covey.config.groups.rewards import RewardModelConfig, RewardsConfig
 from covey.errors import ModelError, one_line
 from covey.hub import check_connection_once
@@ -103,7 +102,7 @@ class RewardModel:
         import torch
         from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-        from covey.model.loading import chat_template, quiet_weights
+        from covey.model.load import chat_template, quiet_weights
 
         settings = self._settings
         own = {"revision": settings.revision or "main", "trust_remote_code": settings.trust_remote_code}

@@ -1,4 +1,9 @@
-"""The interface of an objective: from the rewards of groups to the advantages of TRL's loss."""
+"""The Objective seam and its checks.
+
+The interface of an objective: from the rewards of groups to the advantages of TRL's loss.
+
+What Covey's own objectives share.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +12,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Self
-
 from torch import Tensor
-
 from covey.errors import ConfigError, CoveyError
 from covey.importing import user_errors
+from dataclasses import fields
+from covey.config.values import check_option
+from covey.config.groups.objectives import ObjectiveSettings
+
 
 Metrics = Mapping[str, float]
 """Numbers to log, by name (`objective/…`)."""
@@ -180,3 +187,25 @@ def reported(objective: Any, method: str, kind: type[CoveyError]) -> AbstractCon
 
 def _listed(names: frozenset[str] | set[str]) -> str:
     return ", ".join(sorted(names))
+
+
+class BuiltIn(ObjectiveSettings, Objective):
+    """An objective whose settings are within their bounds, and check the run."""
+
+    def __post_init__(self) -> None:
+        for item in fields(self):
+            check_option(f"{type(self).__name__}: {item.name}", getattr(self, item.name), item)
+
+    def for_run(
+        self,
+        *,
+        loss_type: str,
+        num_generations: int,
+        max_completion_length: int | None = None,
+        beta: float | None = None,
+    ) -> Self:
+        """This objective, after checking that the run supports it."""
+        self.check_run(
+            loss_type=loss_type, num_generations=num_generations, max_completion_length=max_completion_length, beta=beta
+        )
+        return self

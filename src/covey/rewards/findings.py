@@ -1,4 +1,9 @@
-"""Reports on a batch's rewards: metrics of the outcomes, and warnings about what failed."""
+"""Outcomes counted, failures reported, no reward at all.
+
+Reports on a batch's rewards: metrics of the outcomes, and warnings about what failed.
+
+Batches in which no completion got a reward: the model learns nothing from them.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +12,6 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
-
 from covey.answers import Outcome, holds_gold_value
 from covey.errors import RewardError
 from covey.log_once import log_once
@@ -15,6 +19,7 @@ from covey.rewards.reward import completion_text, content_text, gold_text
 from covey.rewards.workers.log_values import OWN, is_taken
 from covey.rewards.workers.run_reward import LogEntry, SampleResult
 from covey.runlog import names
+
 
 _log = logging.getLogger("covey.rewards")
 _SHOWN = 60  # characters of a prompt
@@ -182,3 +187,41 @@ def shown_prompt(prompt: Any) -> str:
 def _prompt_text(prompt: Any) -> str:
     """A prompt's text; of a conversation, that of the last message."""
     return prompt if isinstance(prompt, str) else content_text(prompt[-1]) if prompt else ""
+
+
+MAX_BATCHES = 20
+"""The run is ended if none of its first batches, this many, has a reward."""
+
+_NOTHING = (
+    "No reward function gave any completion of this batch a reward (all are None), so the model learns nothing from "
+    "it. The functions, or the columns that they read, may not fit the data."
+)
+
+
+class NoRewardCheck:
+    """Warns at the first such batch, and ends a run that never sees a reward."""
+
+    def __init__(self) -> None:
+        self._in_a_row = 0
+        self._has_rewarded = False
+
+    def add(self, rewarded: bool) -> None:
+        """Count one batch.
+
+        Args:
+            rewarded: whether any function gave any completion a reward.
+
+        Raises:
+            RewardError: no batch since the start had a reward.
+        """
+        self._has_rewarded |= rewarded
+        self._in_a_row = 0 if rewarded else self._in_a_row + 1
+        if rewarded:
+            return
+        log_once(_log, _NOTHING)
+        if not self._has_rewarded and self._in_a_row >= MAX_BATCHES:
+            raise RewardError(
+                f"No reward function has given any completion a reward in {MAX_BATCHES} batches, so the model has "
+                "learned nothing: rewards.funcs returned None (or failed, with rewards.on_error=skip) for all of them. "
+                "Check what they return, and whether the data has the columns that they read (docs/custom_rewards.md)."
+            )

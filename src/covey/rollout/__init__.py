@@ -4,18 +4,9 @@ from covey.rollout.engine import Capabilities, Completion, InferenceEngine, Samp
 from covey.rollout.generate import complete, conversation, generate
 from covey.rollout.local.engine import LocalEngine
 from covey.rollout.local.sampling import sample
-from covey.rollout.local.token_sampling import LogitsProcessor, RowAware
+from covey.rollout.local.tokens import LogitsProcessor, RowAware
 
-__all__ = [
-    "Capabilities",
-    "Completion",
-    "InferenceEngine",
-    "LocalEngine",
-    "LogitsProcessor",
-    "RowAware",
-    "SamplingSettings",
-    "complete",
-    "conversation",
-    "generate",
-    "sample",
-]
+__all__ = ['Capabilities', 'Completion', 'InferenceEngine', 'LocalEngine', 'LogitsProcessor', 'RowAware', 'SamplingSettings', 'complete', 'conversation', 'generate', 'sample']
+
+
+

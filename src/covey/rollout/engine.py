@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     import torch
 
+
 NamedWeights = Iterable[tuple[str, "torch.Tensor"]]
 """Weights by their names in a checkpoint of the model, tied ones once, adapters merged."""
 

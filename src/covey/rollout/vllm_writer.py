@@ -1,5 +1,5 @@
-"""The former path and name of `covey.rollout.vllm.offline.VLLMEngine`."""
+"""The former path and name of `covey.rollout.vllm.engine.VLLMEngine`."""
 
-from covey.rollout.vllm.offline import VLLMEngine as EngineWriter
+from covey.rollout.vllm.engine import VLLMEngine as EngineWriter
 
 __all__ = ["EngineWriter"]

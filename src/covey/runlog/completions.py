@@ -11,7 +11,6 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
 from covey.errors import RunDirectoryError
 from covey.runlog.directory import RunDirectory
 from covey.runlog.files import parse_json, writable, write_atomically
@@ -19,6 +18,7 @@ from covey.runlog.names import STEP
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
 
 _FILE = re.compile(r"step-(\d+)\.parquet")
 JSON_TEXT = {b"covey": b"json"}

@@ -1,31 +1,179 @@
-"""The paths of a run directory, its lock, and its checkpoints."""
+"""Paths, lock, checkpoints of a run directory.
+
+The machine and the software that a run's numbers and speed depend on.
+
+Locks of folders, which the system releases when a process ends, and temporary folders that are then deleted.
+
+The paths of a run directory, its lock, and its checkpoints.
+"""
 
 from __future__ import annotations
 
-import contextlib
+import os
+import platform
+import shlex
+import subprocess
+import sys
 import errno
 import fcntl
-import json
 import logging
-import os
 import shutil
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+import tempfile
+import time
+import contextlib
+import json
+from datetime import UTC, datetime
+from importlib import metadata
 from pathlib import Path
+from covey.config.secrets import redact_words
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from covey.errors import RunDirectoryError, CoveyError
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
-
-from covey.errors import CoveyError, RunDirectoryError
 from covey.runlog.checkpoint import CHECKPOINT_NAME, is_complete, unmark
-from covey.runlog.environment import RUN_FORMAT, describe_environment
 from covey.runlog.files import check_writable, guard_disk, read_json, rename, write_atomically
-from covey.runlog.locks import DeletedError, in_use, is_open_at, take_lock
+
+
+RUN_FORMAT = 1
+"""Of a run directory. Bumped when older versions can no longer read one correctly."""
+
+PACKAGES = ("covey", "torch", "transformers", "trl", "accelerate", "peft", "datasets")
+
+
+def describe_environment() -> dict[str, object]:
+    """Machine and software details that affect a run's numbers and speed; None if unknown."""
+    return {
+        "format": RUN_FORMAT,
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        "command": shlex.join(redact_words(sys.argv)),
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "packages": {name: version_of(name) for name in PACKAGES},
+        "cpu_count": os.cpu_count(),
+        "memory_bytes": _memory_bytes(),
+        "processes": int(os.environ.get("WORLD_SIZE", "1")),
+        **_git_state(),
+    }
+
+
+def version_of(package: str) -> str | None:
+    """The version of a package; None if it is not installed."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _memory_bytes() -> int | None:
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, OSError):  # a system that does not know these names
+        return None
+
+
+def _git_state() -> dict[str, object]:
+    """Covey's own commit, when it runs from a git checkout, and whether files have been changed since."""
+    here = Path(__file__)
+
+    def git(*arguments: str) -> str | None:
+        try:
+            done = subprocess.run(["git", "-C", here.parent, *arguments], capture_output=True, text=True, timeout=10)
+        except (OSError, subprocess.TimeoutExpired):
+            return None
+        return done.stdout.strip() if done.returncode == 0 else None
+
+    if git("ls-files", "--error-unmatch", here.name) is None:  # an installed copy inside some other checkout
+        return {"git_commit": None, "git_modified": None}
+    changes = git("status", "--porcelain", "--untracked-files=no")
+    return {"git_commit": git("rev-parse", "HEAD"), "git_modified": None if changes is None else changes != ""}
+
+
+_PATIENCE = 0.1  # seconds: `is_locked` in another process holds the lock for a moment
+_LOCK = ".in-use"
+
+logger = logging.getLogger(__name__)
+
+
+class DeletedError(RunDirectoryError):
+    """The folder was deleted or moved while it was locked."""
+
+    def __init__(self, folder: Path, what: str = "the run") -> None:
+        super().__init__(
+            f"{folder} was deleted or moved while {what} was being written there, so it was stopped. Move it back to "
+            "resume, or start again."
+        )
+
+
+def take_lock(path: Path, instead: str) -> int:
+    """Lock a file, which is made with its folder; returns the descriptor that holds the lock.
+
+    Args:
+        instead: advice for when another process holds it.
+
+    Raises:
+        RunDirectoryError: another process holds it.
+    """
+    until = time.monotonic() + _PATIENCE
+    while True:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        except FileNotFoundError:  # the previous holder has just removed the folder
+            continue
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if is_open_at(descriptor, path):
+                return descriptor
+            os.close(descriptor)  # the previous holder has just deleted it: try a new file
+        except BlockingIOError:
+            os.close(descriptor)
+            if time.monotonic() >= until:
+                raise in_use(path.parent, instead) from None
+            time.sleep(_PATIENCE / 10)
+        except OSError as error:
+            if error.errno not in (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS):
+                os.close(descriptor)
+                raise
+            logger.warning("The file system of %s has no locks: make sure that no two runs write there.", path.parent)
+            return descriptor
+
+
+def in_use(folder: Path, instead: str) -> RunDirectoryError:
+    """The error of a folder that is locked."""
+    return RunDirectoryError(f"{folder} is being written by another process. {instead}")
+
+
+def is_open_at(descriptor: int, path: Path) -> bool:
+    """Whether an open file is the one at this path."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except OSError:  # it is gone, or its server
+        return False
+
+
+@contextmanager
+def temporary_folder(prefix: str, within: Path | None = None) -> Iterator[Path]:
+    """Context manager: a folder within another or `TMPDIR`, deleted at the end. Those of the same prefix that killed
+    processes of this user have left are deleted now: the lock in them is free."""
+    for left in (within or Path(tempfile.gettempdir())).glob(f"{prefix}*"):
+        with suppress(OSError), (left / _LOCK).open("r+b") as lock:  # "+": over NFS an exclusive lock needs it
+            if left.stat().st_uid == os.getuid() and not left.is_symlink():
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(left)
+    with tempfile.TemporaryDirectory(prefix=prefix, dir=within, ignore_cleanup_errors=True) as folder:
+        new = Path(folder) / f"{_LOCK}.new"
+        with new.open("wb") as lock:
+            with suppress(OSError):  # a file system without locks, where nothing is deleted later either
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                new.rename(new.with_name(_LOCK))  # only now: nobody finds it unlocked
+            yield Path(folder)
+
 
 _WAIT = "Wait until that run is done, stop it, or choose another run_name."
 _BESIDES = ("tags.json", "settings.json", "completions.jsonl", "summary.json", "vocabulary.*")
 """What Covey writes into the folder of a run or an evaluation, besides what a new run replaces."""
-
-logger = logging.getLogger(__name__)
 
 
 class Inside:

@@ -1,4 +1,14 @@
-"""Atomic file writes, and clear errors for full, read-only or failing disks."""
+"""Atomic writes, disk errors, a background writer.
+
+Atomic file writes, and clear errors for full, read-only or failing disks.
+
+Writing files in a background thread, in order; an error is raised at the next call.
+
+Rotating a log while several processes append to it.
+
+Works like logrotate's `copytruncate`: the end is copied to a second file and the log is truncated in place, so that
+processes that have it open for appending (the logging module, reward workers) are not affected.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +20,15 @@ import resource
 import shutil
 import stat
 import time
+import logging
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
-
 from covey.errors import RunDirectoryError
+from collections import deque
+from concurrent.futures import Future, ThreadPoolExecutor
+
 
 _FULL = {errno.ENOSPC: "the disk is full", errno.EDQUOT: "the disk quota is used up"}
 _TOO_LARGE = {errno.EFBIG: "a file would grow larger than is allowed (`ulimit -f`, or the limit of the file system)"}
@@ -243,3 +257,85 @@ def _free_space(directory: Path) -> str:
             return f"{free:.0f} {unit}" if unit == "bytes" else f"{free:.1f} {unit}"
         free /= 1000
     return f"{free:.1f} TB"
+
+
+_MOST_WAITING = 4
+
+
+class InBackground:
+    """Runs jobs one after the other in a thread. The interpreter waits for them at exit.
+
+    A job must own its data: nothing that the caller changes later.
+    """
+
+    def __init__(self) -> None:
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="covey-records")
+        self._waiting: deque[Future[object]] = deque()
+
+    def add(self, job: Callable[[], object]) -> None:
+        """Queue a job; blocks while the queue is full. Raises what an earlier job raised."""
+        self.check()
+        while len(self._waiting) >= _MOST_WAITING:
+            self._waiting.popleft().result()
+        self._waiting.append(self._thread.submit(job))
+
+    def check(self) -> None:
+        """Raise what a finished job has raised, once each; does not wait."""
+        while self._waiting and self._waiting[0].done():
+            self._waiting.popleft().result()
+
+    def wait(self) -> None:
+        """Wait for all jobs. Raises what they raised, once each."""
+        while self._waiting:
+            self._waiting.popleft().result()
+
+
+LOG_BYTES = 10_000_000
+"""Size limit of a log before it is rotated; the second file holds at most as much."""
+_LOOK_EVERY = 0.2  # seconds: bounds how far a fast writer exceeds the limit
+
+logger = logging.getLogger(__name__)
+
+
+def older(log: Path) -> Path:
+    """The file with the rotated part of a log."""
+    return log.with_name(f"{log.name}.1")
+
+
+@contextlib.contextmanager
+def bounded(log: Path, most: int = LOG_BYTES) -> Iterator[None]:
+    """Rotate the log in a thread whenever it exceeds `most` bytes.
+
+    All writers must append (O_APPEND): others would leave a gap in the truncated file.
+    """
+    ended = threading.Event()
+
+    def watch() -> None:
+        while not ended.wait(_LOOK_EVERY):
+            rotate(log, most)
+
+    thread = threading.Thread(target=watch, name="covey-log", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+        rotate(log, most)
+
+
+def rotate(log: Path, most: int) -> None:
+    """If the log exceeds `most` bytes, move its last `most` bytes to `older(log)` and empty it."""
+    try:
+        if log.stat().st_size <= most:
+            return
+        with log.open("rb") as file:
+            file.seek(-most, os.SEEK_END)
+            file.readline()  # an incomplete line
+            end = file.read(most)
+        with contextlib.suppress(OSError):  # a full disk: then the old part is lost, which frees space
+            write_atomically(older(log), end)
+        os.truncate(log, 0)
+    except OSError:  # the log was deleted
+        return
+    logger.info("The log had reached %d bytes: the earlier part is in %s.", most, older(log).name)

@@ -10,32 +10,30 @@ from collections.abc import Callable, Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
 from covey.config import Config
-from covey.config.groups import snapshot
+from covey.config.groups import training as snapshot
 from covey.config.groups.mesh import Mesh
 from covey.config.secrets import without_secrets
 from covey.config.values import show
 from covey.config.vllm import colocated_share
 from covey.errors import ConfigError, ModelError, one_line
-from covey.model.adapters import check_adapters, lora_config, quantization_config, trainable_rows, with_adapters
-from covey.model.adapters import merge as merge_adapters
+from covey.model.adapters import check_adapters, lora_config, quantization_config, trainable_rows, with_adapters, merge as merge_adapters
 from covey.model.export import set_end_and_pad_tokens
-from covey.model.loading import own_generation_config, own_sampling
+from covey.model.load import own_generation_config, own_sampling
 from covey.model.reasoning_vocab.token_map import MAP_FILE
 from covey.runlog.directory import RunDirectory
 from covey.runlog.files import rename
 from covey.training.asynchronous.settings import Asynchronous
-from covey.training.preflight.trackers import trackers
+from covey.training.checks.trackers import trackers
 from covey.training.replaced import all_replaced
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
-
     from covey.data import LoadedData
     from covey.environments.runner import EnvironmentRunner
     from covey.rollout import InferenceEngine
     from covey.training.trl.trainer import GRPOConfig, GRPOTrainer
+
 
 logger = logging.getLogger(__name__)
 
@@ -55,7 +53,7 @@ def grpo_config(config: Config, run: RunDirectory) -> tuple[GRPOConfig, list[str
     import torch
 
     from covey.rollout.local.compatibility import other_options
-    from covey.training.distributed.sharding import asks_for_fsdp, let_cpus_shard, mesh_arguments
+    from covey.training.processes import asks_for_fsdp, let_cpus_shard, mesh_arguments
 
     values: dict[str, Any] = {name: value for name, value in config.training.values.items() if name not in snapshot.OWN}
     values["report_to"] = trackers(config) or "none"
@@ -231,8 +229,8 @@ def build_trainer(
     from transformers import PrinterCallback
 
     from covey.model.reasoning_vocab import ReasoningVocabulary
-    from covey.training.callbacks.user_callbacks import load_callbacks
-    from covey.training.trl.loading import load_base_model
+    from covey.training.callbacks import load_callbacks
+    from covey.training.trl.trainer import load_base_model
     from covey.training.trl.trainer import GRPOTrainer
 
     callbacks = load_callbacks(config.callbacks, config.evaluation)
@@ -308,10 +306,10 @@ def _naming_refusals(config: Config) -> Iterator[None]:
 def _own_engine(
     config: Config, args: GRPOConfig, source: str, tokenizer: PreTrainedTokenizerBase
 ) -> InferenceEngine | None:
-    """The engine of `rollout.engine`, if that is the user's own; see `covey.rollout.registry.make_engine`."""
+    """The engine of `rollout.engine`, if that is the user's own; see `covey.rollout.generate.make_engine`."""
     if config.rollout.own_engine is None:
         return None
-    from covey.rollout.registry import make_engine
+    from covey.rollout.generate import make_engine
 
     return make_engine(
         config.rollout.own_engine,
@@ -366,7 +364,7 @@ def save_final_model(trainer: GRPOTrainer, run: RunDirectory, *, merge: bool, wa
         merge: save the weights with merged adapters instead of the adapters alone.
     """
     from covey.model.reasoning_vocab.vocabulary import vocabulary_of
-    from covey.training.distributed.sharding import full_weights
+    from covey.training.processes import full_weights
 
     partial = run.final_model.with_name("final_model.part")
     if trainer.args.should_save:

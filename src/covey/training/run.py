@@ -1,54 +1,119 @@
-"""A training run, from a config to a run directory: `covey train`."""
+"""A run from a config to a run directory.
+
+Preparing a run directory for the start of a run.
+
+A run that ends with an error says so in its log, its `summary.json` and its report.
+
+A training run, from a config to a run directory: `covey train`.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import shutil
+import contextlib
+import logging
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from covey.config import Config, to_yaml
+from covey.config.named_code import own_code
+from covey.runlog.checkpoint import unmark
+from covey.runlog.directory import RunDirectory, DeletedError, temporary_folder
+from covey.runlog.files import write_atomically, bounded
+from covey.runlog.notes import record_environment, write_failure
+from covey.training.checkpoint.resume import ResumePlan, plan_resume
+from collections.abc import Iterator, Iterable, Mapping
+from typing import Any, TYPE_CHECKING
+from covey.errors import CoveyError, EndedElsewhereError
+from covey.report.live import write_end_of_run, LiveReport
+from covey.training.processes import Processes, silent_console, ACCELERATE, asks_for_fsdp, check_layout, environment_kept
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
 from covey.answers import Tags
-from covey.config import Config
-from covey.config.named_code import own_code
 from covey.config.secrets import redact
 from covey.evaluation.grading import SEED_OFFSET, HeldOutGrader, grader_name
 from covey.model.reasoning_vocab.token_map import MAP_FILE
-from covey.report.live import LiveReport
 from covey.report.summary import before_and_after, write_summary
 from covey.rewards.runner import RewardRunner
-from covey.runlog.directory import RunDirectory
-from covey.runlog.locks import temporary_folder
-from covey.runlog.rotation import bounded
-from covey.training.batch_source.recording import CompletionRecorder
+from covey.training.recording import CompletionRecorder
 from covey.training.build import build_trainer, save_final_model
-from covey.training.callbacks.memory_in_use import peak_memory
-from covey.training.checkpoint.resume import ResumePlan, plan_resume
+from covey.training.memory_in_use import peak_memory
 from covey.training.checkpoint.vocab_expansion import expanded
-from covey.training.distributed.processes import Processes, silent_console
-from covey.training.distributed.sharding import ACCELERATE, asks_for_fsdp, check_layout, environment_kept
-from covey.training.examination import Examination
-from covey.training.failure import recording_failure
-from covey.training.library_logs import logging_to, showing_warnings
-from covey.training.open_run import open_run_directory
-from covey.training.preflight.findings import log_ignored, print_findings
-from covey.training.preflight.requirements import check_disk_space
-from covey.training.preflight.trackers import guard_trackers, log_benchmarks, tracker_environment
+from covey.training.checks.run import Examination
+from covey.training.terminal import logging_to, showing_warnings
+from covey.training.checks.findings import log_ignored, print_findings
+from covey.training.checks.needs import check_disk_space
+from covey.training.checks.trackers import guard_trackers, log_benchmarks, tracker_environment
 from covey.training.trl.step_timer import StepTimer
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
-
     from covey.data import LoadedData
     from covey.environments.runner import EnvironmentRunner
     from covey.evaluation.run import EvaluationResult
     from covey.runlog.metrics import MetricsWriter
-    from covey.training.advantages.objectives import Given
-    from covey.training.display.live_display import Display
+    from covey.training.advantages import Given
+    from covey.training.display import Display
     from covey.training.trl.trainer import GRPOTrainer
+
+
+def open_run_directory(config: Config, run: RunDirectory, plan: ResumePlan) -> None:
+    """Prepare the folder for the start of the run. A kill in between must not lose the run: the config is written
+    first, but after the marks of a finished run are removed."""
+    if plan.clear:
+        run.clear(keep_first=config.model.reasoning_vocab_size != 0, keep_config=True)
+    run.summary.unlink(missing_ok=True)
+    # Without the settings of this invocation only: run again, the file makes a complete new run.
+    stored = dataclasses.replace(config, run_name=None, resume="auto", overwrite=False, stop_after_steps=None)
+    write_atomically(run.config, to_yaml(stored))
+    for step, checkpoint in run.complete_checkpoints():
+        if step > plan.step:  # it was skipped: damaged in a way that file sizes do not show
+            unmark(checkpoint)
+    for folder in (run.completions, run.evaluation):
+        folder.mkdir(parents=True, exist_ok=True)
+    for leftover in run.root.glob("*/.*.tmp"):  # of a killed process
+        leftover.unlink()
+    shutil.rmtree(run.rollouts, ignore_errors=True)  # likewise
+    record_environment(run, own_code(config))
+
+
+logger = logging.getLogger(__name__)
+
+
+@contextlib.contextmanager
+def recording_failure(run: RunDirectory, processes: Processes, console: Any) -> Iterator[None]:
+    """Context manager: an error is logged with its traceback and written to the run, by the first process that fails.
+
+    A second Ctrl-C is no error: the run was stopped, and goes on from its newest checkpoint. An unexpected error of a
+    run whose folder was emptied or deleted is a `DeletedError`.
+    """
+    try:
+        yield
+    except (KeyboardInterrupt, EndedElsewhereError):
+        raise
+    except BaseException as error:
+        if not isinstance(error, CoveyError):
+            run.refuse_deleted()
+        if processes.is_first_to_fail(error) and run.config.exists() and not isinstance(error, DeletedError):
+            logger.error("The run failed.", exc_info=True)
+            with contextlib.suppress(OSError, CoveyError):  # such as a full disk, of which the error itself tells
+                write_failure(run, error)
+            if processes.count == 1:  # others end soon, and a launcher then ends this one before its message
+                _write_report(run, console)
+        raise
+
+
+def _write_report(run: RunDirectory, console: Any) -> None:
+    try:
+        with console.status("Writing the report …"):
+            problems = write_end_of_run(run, finished=False)
+    except Exception:  # it must not take the place of the error
+        logger.warning("The report could not be written.", exc_info=True)
+        return
+    more = f", and {run.report} what it did until then" if run.report.is_file() and not problems else ""
+    text = f"· The run failed: {run.log} has the traceback{more}."
+    console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,10 +278,10 @@ class _Job:
 def _train(job: _Job, console: Any) -> RunResult:
     from covey.runlog.completions import drop_completions_after
     from covey.runlog.metrics import read_metrics
-    from covey.training.callbacks.stop import StopCallback
-    from covey.training.checkpoint.best import relink_best
-    from covey.training.checkpoint.records import open_metrics
-    from covey.training.display.live_display import Display
+    from covey.training.callbacks import StopCallback
+    from covey.training.checkpoint.write import relink_best
+    from covey.training.checkpoint.write import open_metrics
+    from covey.training.display import Display
 
     config, run, own, plan, trainer = job.config, job.run, job.own, job.plan, job.trainer
     total = trainer.total_steps
@@ -285,11 +350,11 @@ def _save(job: _Job, display: Display) -> None:
 def _add_callbacks(job: _Job, writer: MetricsWriter, display: Display) -> None:
     """Add the callbacks that evaluate, and write metrics and completions to the run directory and the display."""
     from covey.model.reasoning_vocab.vocabulary import vocabulary_of
-    from covey.training.callbacks.evaluation import EvaluationCallback
-    from covey.training.callbacks.own_code import OwnCodeCallback
-    from covey.training.callbacks.reasoning_rate import ReasoningRate
-    from covey.training.callbacks.run_log import RunLogCallback
-    from covey.training.checkpoint.best import link_best
+    from covey.training.callbacks import EvaluationCallback
+    from covey.training.callbacks import OwnCodeCallback
+    from covey.training.callbacks import ReasoningRate
+    from covey.training.callbacks import RunLogCallback
+    from covey.training.checkpoint.write import link_best
 
     config, run, own, trainer = job.config, job.run, job.own, job.trainer
     samples = config.logging.sample_completions
@@ -332,7 +397,7 @@ def _add_callbacks(job: _Job, writer: MetricsWriter, display: Display) -> None:
 
 
 def _evaluate(job: _Job) -> Mapping[str, EvaluationResult]:
-    from covey.evaluation.completions.players import Players
+    from covey.evaluation.play import Players
     from covey.evaluation.run import Shard, evaluate, sampling_of
     from covey.training.trl.generation import evaluation_engine, vocab_size
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from covey.config import Config
 from covey.config.vllm import is_elsewhere
 from covey.runlog.overlap import Round, expected
-from covey.training.preflight.findings import Mark, PreflightFinding
+from covey.training.checks.findings import Mark, PreflightFinding
 
 CHECK = "staleness"
 _TRIED = (1, 2, 4)

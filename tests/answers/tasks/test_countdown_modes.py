@@ -13,8 +13,8 @@ from math import factorial
 
 import pytest
 
-from covey.answers.tasks import countdown
-from covey.answers.tasks.expressions import canonical
+from covey.answers import tasks as countdown
+from covey.answers.tasks import canonical
 from covey.rewards import RewardSettings, find
 
 

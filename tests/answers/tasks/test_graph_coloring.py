@@ -11,10 +11,10 @@ import pytest
 
 from corpus import read_cases
 from covey.answers import Outcome
-from covey.answers.tasks.graph_coloring import COLORS, read_graph
-from covey.answers.tasks.graph_coloring import modes as all_modes
-from covey.data.sources.drawing import take
-from covey.data.sources.graph_coloring import ColoringDifficulty
+from covey.answers.tasks import COLORS, read_graph
+from covey.answers.tasks import graph_coloring_modes as all_modes
+from covey.data.tasks.drawing import take
+from covey.data.tasks.graph_coloring import ColoringDifficulty
 from covey.rewards import Graded, RewardSettings, find
 
 TRIANGLE = {"vertices": "ABCD", "edges": ["AB", "CB", "CA", "DC"], "given": {"A": "red"}}

@@ -10,7 +10,7 @@ import pytest
 
 from covey.cli.main import main
 from covey.errors import RunDirectoryError
-from covey.evaluation.completions.answers import answers_text
+from covey.evaluation.stored import answers_text
 from covey.runlog.evaluations import read_evaluation
 
 

@@ -14,7 +14,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from covey.cli.main import main
 from covey.errors import RunDirectoryError
-from covey.evaluation.benchmarks import named
+from covey.evaluation.job import named
 from covey.rollout import Completion
 from covey.runlog.evaluations import list_evaluations, read_evaluation
 from covey.runlog.metrics import read_metrics
@@ -341,7 +341,7 @@ def test_evaluation_with_vllm(
             asked.append((len(prompts), sampling.max_completion_length, seed))
             return [Completion([1, 2, 3], truncated=False, text="<answer>7</answer>") for _ in prompts]
 
-    module = ModuleType("covey.rollout.vllm.offline")
+    module = ModuleType("covey.rollout.vllm.engine")
     module.VLLMEngine = Writer  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, module.__name__, module)
     code, output = evaluate(tmp_path / "out", "evaluation.engine=vllm", "seed=2")

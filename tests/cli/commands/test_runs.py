@@ -16,7 +16,7 @@ from starlette.testclient import TestClient
 from covey.cli.main import main
 from covey.runlog import RunDirectory
 from covey.runlog.evaluations import begin_evaluation, finish_evaluation
-from covey.runlog.tags import Tags, write_tags
+from covey.runlog.notes import Tags, write_tags
 from covey.view.app import make_app
 from made_run import make_run, write_evaluation
 

@@ -16,7 +16,7 @@ from covey.config.aliases import presets
 from covey.config.aliases.aliases import look_up, table
 from covey.config.aliases.presets import PRESETS
 from covey.config.compose.group_files import CONF
-from covey.config.groups import snapshot
+from covey.config.groups import training as snapshot
 from covey.errors import ConfigError
 
 ROOT = Path(__file__).resolve().parents[3]

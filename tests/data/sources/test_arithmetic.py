@@ -7,8 +7,8 @@ from itertools import islice
 
 import pytest
 
-from covey.data.sources.arithmetic import Difficulty, Problem
-from covey.data.sources.drawing import problems, take
+from covey.data.tasks.arithmetic import Difficulty, Problem
+from covey.data.tasks.drawing import problems, take
 from covey.errors import DataError
 from covey.model.starter.styles import STYLE_SHARES, careful, document, hasty, steps
 

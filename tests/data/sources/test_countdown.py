@@ -12,10 +12,10 @@ from itertools import islice, permutations
 import pytest
 
 from covey import data
-from covey.answers.tasks.countdown import modes
+from covey.answers.tasks import modes
 from covey.config import DatasetConfig, DifficultyConfig
-from covey.data.sources.countdown import OPERATORS, CountdownDifficulty, CountdownProblem
-from covey.data.sources.drawing import problems, take
+from covey.data.tasks.countdown import OPERATORS, CountdownDifficulty, CountdownProblem
+from covey.data.tasks.drawing import problems, take
 from covey.errors import DataError
 
 DIFFICULTIES = (

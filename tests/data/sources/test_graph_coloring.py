@@ -12,11 +12,11 @@ from itertools import permutations
 import pytest
 
 from covey import data
-from covey.answers.tasks import graph_coloring as answers
-from covey.answers.tasks.graph_coloring import COLORS, Graph
+from covey.answers import tasks as answers
+from covey.answers.tasks import COLORS, Graph
 from covey.config import DatasetConfig, DifficultyConfig, load
-from covey.data.sources.drawing import take
-from covey.data.sources.graph_coloring import MOST_CHANCE, ColoringDifficulty, ColoringProblem
+from covey.data.tasks.drawing import take
+from covey.data.tasks.graph_coloring import MOST_CHANCE, ColoringDifficulty, ColoringProblem
 from covey.errors import CoveyError, DataError
 
 
@@ -55,7 +55,7 @@ def test_the_problems_keep_the_bounds() -> None:
     problems = take(ColoringDifficulty(), "train", 0, 400)
     assert {len(problem.graph.vertices) for problem in problems} == {5, 6, 7, 8}
     for problem in problems:
-        modes = answers.modes(problem.answer)
+        modes = answers.graph_coloring_modes(problem.answer)
         assert modes is not None
         assert 2 <= len(modes) == problem.modes <= 16
         assert sum(modes.values()) <= MOST_CHANCE == 0.05
@@ -100,7 +100,7 @@ def test_rows() -> None:
                 near = sorted(edge.replace(name, "") for edge in gold["edges"] if name in edge)
                 assert re.search(rf"[:;] {name}: {' '.join(near)}[;.]", question)
             assert [pair[0] for pair in row["solution"].split()] == hidden
-    assert all(len(answers.modes(text) or ()) == 1 for text in loaded.evaluation["single"]["answer"])
+    assert all(len(answers.graph_coloring_modes(text) or ()) == 1 for text in loaded.evaluation["single"]["answer"])
 
 
 def test_mistakes_name_their_key() -> None:

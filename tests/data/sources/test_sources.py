@@ -214,7 +214,7 @@ def test_a_hub_that_cannot_be_reached() -> None:
 
 def test_a_benchmark_is_told_by_its_own_key(tmp_path: Path) -> None:
     """Its local file goes into `evaluation.benchmark_paths`: `dataset.path` would replace the training data."""
-    from covey.evaluation.benchmarks import benchmark
+    from covey.evaluation.job import benchmark
 
     def told(path: str | None) -> str:
         with pytest.raises(DataError) as caught:

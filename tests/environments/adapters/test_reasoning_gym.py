@@ -12,7 +12,7 @@ import pytest
 from commands import TINY
 from covey.cli.main import main
 from covey.environments.contract import check_environment, tool_methods
-from covey.environments.registry import EnvironmentSource, load_environment
+from covey.environments.contract import EnvironmentSource, load_environment
 from covey.errors import EnvironmentSetupError
 
 

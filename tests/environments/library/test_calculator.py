@@ -7,7 +7,7 @@ from fractions import Fraction
 from pathlib import Path
 
 from corpus import Case, assert_verdicts, read_cases
-from covey.environments.library.calculator import MAX_BITS, MAX_CHARACTERS, Calculator, calculator
+from covey.environments.library import MAX_BITS, MAX_CHARACTERS, Calculator, calculator
 
 CASES = read_cases(Path(__file__).with_name("calculator.jsonl"))
 

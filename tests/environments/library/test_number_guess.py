@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from covey.environments.library.number_guess import NumberGuess
+from covey.environments.library import NumberGuess
 
 
 def test_a_game_that_is_won() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from covey.environments.contract import check_environment, check_tool
-from covey.environments.library.python import Python, python
+from covey.environments.library import Python, python
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,8 @@ import pytest
 
 import hostile_environments
 from completed import completed
-from covey.environments.proxies import ToolError
-from covey.environments.registry import EnvironmentSource
+from covey.environments.runner import ToolError
+from covey.environments.contract import EnvironmentSource
 from covey.environments.runner import EnvironmentRunner
 from covey.errors import EnvironmentSetupError
 from game_environments import source
@@ -41,7 +41,7 @@ def test_what_the_code_starts_when_imported_stays_as_long_as_the_runner(tmp_path
 def test_neither_the_fork_server_nor_its_processes_load_torch(games: Path) -> None:
     code = (
         "import sys; from covey.environments.workers.worker import EnvironmentWork\n"
-        "from covey.environments.registry import EnvironmentSource\n"
+        "from covey.environments.contract import EnvironmentSource\n"
         "from covey.environments.runner import FINDERS\n"
         f"EnvironmentWork({{None: EnvironmentSource({f'{games}:Game'!r})}}, (), FINDERS, None).preload()\n"
         "print(sorted({'torch', 'transformers', 'trl'} & set(sys.modules)))"

@@ -24,7 +24,7 @@ from covey.evaluation.estimators import (
     share_estimate,
 )
 from covey.evaluation.metrics import compute_metrics
-from covey.evaluation.passk import pass_at_k
+from covey.evaluation.estimators import pass_at_k
 
 
 @pytest.mark.parametrize(

@@ -17,8 +17,8 @@ from covey.config import compose
 from covey.environments.chat import ToolChat
 from covey.environments.episodes import Limits
 from covey.evaluation import run as evaluation
-from covey.evaluation.completions.graded import GradedCompletion
-from covey.evaluation.completions.playing import Playing, start_seed
+from covey.evaluation.grading import GradedCompletion
+from covey.evaluation.play import Playing, start_seed
 from covey.evaluation.grading import HeldOutGrader, grader_name
 from covey.evaluation.metrics import compute_metrics
 from covey.rewards.runner import RewardRunner
@@ -238,7 +238,7 @@ def test_seeds_of_turns_and_starts_do_not_depend_on_what_was_done_before() -> No
 
 
 def test_several_samples_of_a_problem_meet_the_same_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    from covey.evaluation.completions import playing as module
+    from covey.evaluation import play as module
 
     given: list[Any] = []
     real = module.begin_episodes

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from covey.evaluation.completions.transcript import plain_message, transcript
+from covey.evaluation.played import plain_message, transcript
 
 CALL = {"type": "function", "function": {"name": "add", "arguments": {"a": 1, "b": "ü"}}}
 

@@ -18,7 +18,7 @@ import yaml
 from config_cases import compose_case, in_place, name_of, reached, read_case
 from covey.config import TrainingConfig, build, compose, document
 from covey.config.groups.mesh import check_axis, check_mesh
-from covey.config.groups.objective.xdr import XDRSettings
+from covey.config.groups.objectives import XDRSettings
 from covey.config.values import BadKeyError
 from covey.errors import ConfigError
 

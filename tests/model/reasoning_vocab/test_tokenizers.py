@@ -9,7 +9,7 @@ import pytest
 from transformers import AutoTokenizer, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
 from covey.config.groups.model import ModelConfig
-from covey.model.loading import load_tokenizer
+from covey.model.load import load_tokenizer
 from covey.model.reasoning_vocab.expansion import expand, fold
 from covey.model.starter import STARTER_PATH
 

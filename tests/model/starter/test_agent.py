@@ -15,9 +15,9 @@ from transformers.utils import get_json_schema
 from trl.chat_template_utils import is_chat_template_prefix_preserving, parse_response, supports_tool_calling
 
 from chat_templates import template_refusal
-from covey.data.sources.arithmetic import Difficulty, Problem
-from covey.data.sources.drawing import split_of, take
-from covey.environments.library.calculator import calculator
+from covey.data.tasks.arithmetic import Difficulty, Problem
+from covey.data.tasks.drawing import split_of, take
+from covey.environments.library import calculator
 from covey.evaluation.starter import measure_agent
 from covey.model.starter import AGENT_PATH
 from covey.model.starter.calling import CALCULATOR, agent_document

@@ -14,13 +14,13 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen3ForCausalLM
 
 from chat_templates import template_refusal
 from covey import data
-from covey.answers.tasks.graph_coloring import Graph
+from covey.answers.tasks import Graph
 from covey.cli.main import main
 from covey.config import load
-from covey.data.sources.arithmetic import Difficulty
-from covey.data.sources.countdown import CountdownProblem
-from covey.data.sources.drawing import take
-from covey.data.sources.graph_coloring import ColoringProblem
+from covey.data.tasks.arithmetic import Difficulty
+from covey.data.tasks.countdown import CountdownProblem
+from covey.data.tasks.drawing import take
+from covey.data.tasks.graph_coloring import ColoringProblem
 from covey.evaluation.starter import measure_starter
 from covey.model.starter import STARTER_PATH
 from covey.model.starter.coldstart import make_tokenizer

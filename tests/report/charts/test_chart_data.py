@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from covey.report.charts.chart_data import MOST_POINTS, axes, chart_data, panel_data
-from covey.report.charts.series import Panel, Series
+from covey.report.panels import MOST_POINTS, axes, chart_data, panel_data
+from covey.report.panels import Panel, Series
 from covey.report.compare import overlaid
 from covey.report.load import load_run
 from covey.runlog import names

@@ -12,7 +12,7 @@ import pytest
 
 from covey.errors import RunDirectoryError
 from covey.report.charts.curves import draw_curves, spread
-from covey.report.charts.series import running_mean
+from covey.report.panels import running_mean
 from covey.runlog import MetricsWriter, Value, names
 
 Rows = dict[int, dict[str, Value]]

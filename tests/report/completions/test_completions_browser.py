@@ -103,7 +103,7 @@ def test_what_a_model_wrote_stays_text(driver: Any) -> None:
 def test_lone_surrogates_and_all_that_json_can_hold(
     shared_browser: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from covey.report.completions import sources
+    from covey.report import completions as sources
 
     root = make_run(tmp_path / "made", steps=2)
     real = sources.read_completions

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from covey.report.completions.completions_browser import Packed, pack_completions
+from covey.report.completions import Packed, pack_completions
 from covey.report.load import load_run
 from covey.report.page import render_report
 from made_run import make_run, write_evaluation

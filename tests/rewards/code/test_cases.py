@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from covey.errors import RewardError
-from covey.rewards.code.cases import Cases, read_cases
+from covey.rewards.library.code import Cases, read_cases
 
 PAIRS = [{"input": "1 2", "output": "3"}, {"input": "4", "output": "5"}]
 READ = Cases(pairs=(("1 2", "3"), ("4", "5")))

@@ -9,7 +9,7 @@ from pathlib import Path
 from corpus import read_cases
 from covey.answers import Outcome, Tags
 from covey.rewards import RewardSettings, find, get_reward
-from covey.rewards.library.gsm8k_shaping import formatted_answer
+from covey.rewards.library.tasks import formatted_answer
 
 
 def test_the_answer_in_the_format() -> None:

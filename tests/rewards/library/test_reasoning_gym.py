@@ -10,7 +10,7 @@ from covey.answers import Outcome, reasoning_gym
 from covey.errors import RewardError
 from covey.evaluation.grading import grader_of_rewards
 from covey.rewards.registry import find, get_reward
-from covey.rewards.settings import RewardSettings
+from covey.rewards.reward import RewardSettings
 
 
 @pytest.fixture

@@ -21,9 +21,9 @@ import pytest
 
 from covey.answers import Outcome
 from covey.errors import RewardError
-from covey.rewards.no_reward_check import MAX_BATCHES
+from covey.rewards.findings import MAX_BATCHES
 from covey.rewards.runner import RewardRunner
-from covey.rewards.settings import RewardSettings
+from covey.rewards.reward import RewardSettings
 from covey.rewards.workers import run_reward
 from covey.rewards.workers.log_values import is_taken
 from covey.rewards.workers.messages import Begun, CallDone, SampleDone, listed, read_answer
@@ -189,7 +189,7 @@ def test_leftover_processes_end_with_the_fork_server(pool: WorkerPool, tmp_path:
 def test_leftover_processes_end_with_a_killed_trainer(hostile: Path, root: Path, tmp_path: Path) -> None:
     files = [tmp_path / "first", tmp_path / "second"]
     script = (
-        "from covey.rewards.workers.pool import WorkerPool\nfrom covey.rewards.settings import RewardSettings\n"
+        "from covey.rewards.workers.pool import WorkerPool\nfrom covey.rewards.reward import RewardSettings\n"
         "pool = WorkerPool(1, RewardSettings(), 60.0, finder='hostile:find')\n"
         f"pool.submit_grading('obey', ['leave {files[0]}', 'leave-and-hang {files[1]}'], [{{}}] * 2).result()\n"
     )

@@ -9,7 +9,7 @@ import pytest
 
 from covey.answers import Outcome
 from covey.rewards.registry import find
-from covey.rewards.settings import RewardSettings
+from covey.rewards.reward import RewardSettings
 from covey.rewards.workers import run_reward, worker
 from covey.rewards.workers.pool import WorkerPool
 

@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
 from covey.errors import EngineError, TrainingError
 from covey.rollout import LocalEngine, SamplingSettings, sample
-from covey.rollout.local.by_transformers import by_transformers
+from covey.rollout.local.engine import by_transformers
 from small_models import build
 
 PROMPTS = [[5, 9, 11], list(range(3, 17)), [7, 7, 21, 30, 2, 6]]

@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from covey.errors import DataError
 from covey.model.reasoning_vocab import ReasoningVocabulary
 from covey.rollout import Completion, LocalEngine, SamplingSettings, sample
-from covey.rollout.local.token_sampling import row_keys, row_uniform
+from covey.rollout.local.tokens import row_keys, row_uniform
 from small_models import build
 
 PROMPTS = [[5, 9, 11], list(range(3, 17)), [7, 7, 21, 30, 2, 6]]

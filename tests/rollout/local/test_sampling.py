@@ -32,7 +32,7 @@ from transformers.generation import (
 from covey.errors import TrainingError
 from covey.rollout import LocalEngine, SamplingSettings, generate, sample
 from covey.rollout.local.compatibility import unsupported_reason
-from covey.rollout.local.token_sampling import sample_tokens
+from covey.rollout.local.tokens import sample_tokens
 from forked import run_two
 from small_models import ARCHITECTURES, SMALL, VOCABULARY, build
 

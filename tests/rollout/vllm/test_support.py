@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from covey.rollout import SamplingSettings
-from covey.rollout.vllm.support import candidates, sampled_logps, support_of
+from covey.rollout.vllm.engine import candidates, sampled_logps, support_of
 
 GONE = -math.inf
 THREE = [math.log(share) for share in (0.5, 0.3, 0.2)]

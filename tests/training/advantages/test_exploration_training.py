@@ -19,10 +19,10 @@ from transformers import AutoModelForCausalLM
 import objective_formulas as formulas
 import scripted
 from covey.config import compose
-from covey.config.groups.objective.base import LINEAR_LOSSES
+from covey.config.groups.objectives import LINEAR_LOSSES
 from covey.errors import ConfigError, TrainingError
 from covey.objective import make
-from covey.training.advantages.objectives import build, near_argmax
+from covey.training.advantages import build, near_argmax
 from scripted import (
     MAX_LENGTH,
     TOTAL,

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from covey.errors import TrainingError
-from covey.training.advantages.objective_step import ScoredRewards, compute_advantages
-from covey.training.advantages.returned import checked
+from covey.training.advantages import ScoredRewards, compute_advantages
+from covey.training.advantages import checked
 
 MASK = torch.tensor([[True, True, False], [True, True, True]])
 FINE = torch.tensor([[1.0, 2.0, math.nan], [0.0, -1.0, 3.0]])

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from trl.trainer.utils import RepeatSampler
 
-from covey.training.asynchronous.plan import RoundPlan, rounds_in, seeds_of
-from covey.training.batch_source.prompt_order import OwnOrder
+from covey.training.asynchronous.rounds import RoundPlan, rounds_in, seeds_of
+from covey.training.prompt_order import OwnOrder
 
 
 @pytest.mark.parametrize("shuffle", [True, False])

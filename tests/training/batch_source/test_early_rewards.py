@@ -12,7 +12,7 @@ import pytest
 from covey import GRPOTrainer
 from covey.errors import RewardError
 from covey.rewards.runner import RewardRunner
-from covey.training.batch_source.early_rewards import EarlyRewards
+from covey.training.recording import EarlyRewards
 from trainers import build_trainer, question
 
 REWARDS = '''

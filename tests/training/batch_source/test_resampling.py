@@ -14,18 +14,10 @@ from trl.trainer.utils import RepeatSampler
 
 from covey import GRPOTrainer
 from covey.errors import ConfigError, RewardError
-from covey.training.advantages.objective_step import ScoredRewards
-from covey.training.batch_source.prompt_order import OwnOrder, PromptOrder, replay_permutations
-from covey.training.batch_source.resampling import (
-    FilledBatch,
-    Resampler,
-    SamplingRound,
-    check_resampling,
-    counts_in_loss,
-    has_signal,
-    make_round,
-)
-from covey.training.checkpoint.progress import TrainingProgress
+from covey.training.advantages import ScoredRewards
+from covey.training.prompt_order import OwnOrder, PromptOrder, replay_permutations
+from covey.training.resampling import FilledBatch, Resampler, SamplingRound, check_resampling, counts_in_loss, has_signal, make_round
+from covey.training.checkpoint.state import TrainingProgress
 from trainers import build_trainer
 
 NAN = float("nan")
@@ -314,7 +306,7 @@ def test_the_trainer_refuses_before_it_trains(tiny_model: str, tmp_path: Path, m
 
 def test_the_key_reaches_the_trainer() -> None:
     from covey.config import load
-    from covey.training.advantages.objectives import build
+    from covey.training.advantages import build
 
     assert build(load([]))["resample_groups"] == 0
     assert build(load(["objective.resample_groups=16"]))["resample_groups"] == 16

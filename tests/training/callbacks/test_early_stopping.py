@@ -15,9 +15,9 @@ from transformers import TrainerControl, TrainerState, TrainingArguments
 from covey.api import train
 from covey.config import EvaluationConfig, compose
 from covey.errors import ConfigError
-from covey.training.callbacks.early_stopping import evaluations_without_gain
-from covey.training.callbacks.user_callbacks import load_callbacks
-from covey.training.checkpoint.best import note_evaluation
+from covey.training.callbacks import evaluations_without_gain
+from covey.training.callbacks import load_callbacks
+from covey.training.checkpoint.write import note_evaluation
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 from transformers import TrainerControl, TrainerState
 
-from covey.training.callbacks.own_code import OwnCodeCallback
+from covey.training.callbacks import OwnCodeCallback
 
 
 def test_each_edit_is_reported_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM, TrainerControl, TrainerState, Tra
 from covey.cli.main import main
 from covey.model.reasoning_vocab.expansion import expand
 from covey.model.starter import STARTER_PATH
-from covey.training.callbacks.reasoning_rate import ReasoningRate
+from covey.training.callbacks import ReasoningRate
 
 FIRST, FACTOR = 512, 20.0
 

@@ -13,10 +13,10 @@ from covey.cli.main import main
 from covey.errors import RunDirectoryError
 from covey.evaluation.estimators import Estimate
 from covey.evaluation.run import EvaluationResult
-from covey.evaluation.target import find_target
+from covey.evaluation.stored import find_target
 from covey.runlog.directory import RunDirectory
 from covey.training import run as training_run
-from covey.training.checkpoint.best import deciding_metric, evaluated, event_metrics, is_new_best, note_evaluation
+from covey.training.checkpoint.write import deciding_metric, evaluated, event_metrics, is_new_best, note_evaluation
 
 ACCURACY = {0: 0.9, 1: 0.2, 2: 0.6, 3: 0.4, 4: 0.6, 5: 0.3, 6: 0.1}
 """By step. Step 0 does not count, and of equal ones the earlier is the best: step 2."""

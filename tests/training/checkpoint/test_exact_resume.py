@@ -15,8 +15,8 @@ import torch
 from safetensors.torch import load_file
 
 from covey.errors import RunDirectoryError
-from covey.training.checkpoint.progress import TrainingProgress
-from covey.training.microbatch.microbatch_split import RowShape, plan_chunks
+from covey.training.checkpoint.state import TrainingProgress
+from covey.training.chunks import RowShape, plan_chunks
 from stopped_runs import (
     ACCUMULATED,
     IN_ORDER,

@@ -24,7 +24,7 @@ from covey.cli.main import main
 from covey.errors import TrainingError
 from covey.runlog import CHECKPOINT_MARKER, is_complete, read_metrics
 from covey.training.checkpoint.finite import FiniteCheck, is_finite, non_finite_files
-from covey.training.trl.hooks import TrainerHooks
+from covey.training.trl.trainer import TrainerHooks
 from trainers import build_trainer
 
 NAN, INF = float("nan"), float("inf")

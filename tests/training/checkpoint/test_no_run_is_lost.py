@@ -30,12 +30,12 @@ from covey.config import Config, DatasetConfig
 from covey.errors import ConfigError, RunDirectoryError
 from covey.runlog import RunDirectory, drop_completions_after, write_atomically, write_completions
 from covey.runlog import directory as directory_module
-from covey.training import open_run
-from covey.training.checkpoint import checkpoints as checkpoints_module
+from covey.training import run as open_run
+from covey.training.checkpoint import write as checkpoints_module
 from covey.training.checkpoint import resume as resume_module
-from covey.training.checkpoint.best import link_best, relink_best
-from covey.training.checkpoint.checkpoints import Checkpoints
-from covey.training.checkpoint.records import copy_records, open_metrics
+from covey.training.checkpoint.write import link_best, relink_best
+from covey.training.checkpoint.write import Checkpoints
+from covey.training.checkpoint.write import copy_records, open_metrics
 from covey.training.checkpoint.resume import ResumePlan, plan_resume
 from fake_disk import Disk, KilledError
 

@@ -13,7 +13,7 @@ from covey.config.named_code import own_code
 from covey.errors import RunDirectoryError
 from covey.runlog.checkpoint import mark_complete
 from covey.runlog.directory import RunDirectory
-from covey.runlog.own_code import record_environment
+from covey.runlog.notes import record_environment
 from covey.training.checkpoint.resume import plan_resume
 
 

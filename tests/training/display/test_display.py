@@ -20,12 +20,12 @@ from rich.console import Console
 from covey.evaluation.comparison import PairedResult
 from covey.evaluation.estimators import Estimate
 from covey.evaluation.paired import compare
-from covey.report.evidence import Finding
+from covey.report.completion_findings import Finding
 from covey.report.summary import Change
 from covey.runlog import names
-from covey.training.display.final import before_after_table, print_findings, print_summary
-from covey.training.display.live_display import Display
-from covey.training.display.terminal_text import duration, fit, readable, sparkline
+from covey.training.display import before_after_table, print_findings, print_summary
+from covey.training.display import Display
+from covey.training.terminal import duration, fit, readable, sparkline
 
 NASTY = {
     "prompt": "What is 2 + 2?",
@@ -180,7 +180,7 @@ def test_a_wide_terminal_has_the_completions_beside_the_figures(make: MakeDispla
 
 
 def test_the_panel_says_what_keys_do(make: MakeDisplay, clock: _Clock) -> None:
-    from covey.training.callbacks.stop import StopCallback
+    from covey.training.callbacks import StopCallback
 
     with make(_Terminal()) as display:
         assert "Ctrl-C" not in _panel(display)

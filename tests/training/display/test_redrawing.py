@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from covey.training.display import redrawing
-from covey.training.display.redrawing import NotebookConsole, NotebookLive, live
+from covey.training import terminal as redrawing
+from covey.training.terminal import NotebookConsole, NotebookLive, live
 
 
 class _Outputs:

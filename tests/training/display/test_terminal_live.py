@@ -15,7 +15,7 @@ SCRIPT = """
 import fcntl, json, sys, termios
 from pathlib import Path
 from rich.console import Console
-from covey.training.display.live_display import Display
+from covey.training.display import Display
 
 def on(flag):
     return bool(termios.tcgetattr(1)[3] & flag)

@@ -12,10 +12,10 @@ from covey.cli.main_process import is_main, process_label
 from covey.config import compose
 from covey.config.groups.mesh import Mesh, check_mesh
 from covey.errors import ConfigError, RunDirectoryError
-from covey.training.checkpoint.progress import TrainingProgress, load_progress, save_progress
-from covey.training.distributed.processes import Processes, StopRequest
-from covey.training.distributed.sharding import check_layout, mesh_arguments
-from covey.training.preflight.requirements import check_supported
+from covey.training.checkpoint.state import TrainingProgress, load_progress, save_progress
+from covey.training.processes import Processes, StopRequest
+from covey.training.processes import check_layout, mesh_arguments
+from covey.training.checks.needs import check_supported
 
 SAVED = TrainingProgress(4, 0, None, {}, {}, 0.0, 0.0, 0.0, 0)
 

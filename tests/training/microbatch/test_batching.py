@@ -18,8 +18,8 @@ from trl.trainer.utils import shuffle_sequence_dict, split_tensor_dict
 
 from batches import PLAIN, WAYS, batching, generation_batch, relative_difference
 from covey.config import SpeedConfig
-from covey.training.microbatch.microbatch_split import PLAN, RowShape, split_rows
-from covey.training.microbatch.row_order import shuffle_groups, sort_within, window
+from covey.training.chunks import PLAN, RowShape, split_rows
+from covey.training.microbatch import shuffle_groups, sort_within, window
 from second_pass import CASES, Case, TwoSteps, two_steps
 
 

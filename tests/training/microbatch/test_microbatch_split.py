@@ -19,8 +19,8 @@ from chunk_processes import BOTH, CASES, run
 from covey import GRPOTrainer
 from covey.config import SpeedConfig, load
 from covey.errors import ConfigError
-from covey.training.checkpoint.progress import TrainingProgress, load_progress, save_progress
-from covey.training.microbatch.microbatch_split import PLAN
+from covey.training.checkpoint.state import TrainingProgress, load_progress, save_progress
+from covey.training.chunks import PLAN
 from forked import run_two
 from trainers import build_trainer
 

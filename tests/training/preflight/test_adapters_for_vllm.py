@@ -8,7 +8,7 @@ import pytest
 
 from compose_config import from_words
 from covey.errors import ConfigError
-from covey.training.preflight import requirements
+from covey.training.checks import needs as requirements
 
 VLLM = "training.use_vllm=true"
 

@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM
 
 from covey import GRPOTrainer
 from covey.errors import ConfigError, ModelError
-from covey.training.trl.loading import prepare_models
+from covey.training.trl.trainer import prepare_models
 from tiny_architectures import make
 from trainers import build_trainer
 

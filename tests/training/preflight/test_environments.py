@@ -13,16 +13,9 @@ from covey import data
 from covey.config import Config, load
 from covey.environments.runner import EnvironmentRunner
 from covey.errors import EnvironmentSetupError
-from covey.training.preflight.dataset_checks import columns_wanted
-from covey.training.preflight.environments import (
-    arguments_of,
-    check_environments,
-    check_resets,
-    play_episode,
-    prompts_with_tools,
-    try_resets,
-)
-from covey.training.preflight.findings import Mark
+from covey.training.checks.data import columns_wanted
+from covey.training.checks.environments import arguments_of, check_environments, check_resets, play_episode, prompts_with_tools, try_resets
+from covey.training.checks.findings import Mark
 from fake_environments import Doors, FakeRunner, Shelf, add
 
 CODE = '''

@@ -20,8 +20,8 @@ from trl.trainer.utils import add_fused_lm_head
 
 from covey.config import Config, compose
 from covey.model.starter import STARTER_PATH
-from covey.training.preflight.memory_estimate import estimate_memory
-from covey.training.scoring.shared_scoring import SharedScoring
+from covey.training.checks.memory import estimate_memory
+from covey.training.scoring import SharedScoring
 
 GROUPS = ("training.num_generations=4", "training.per_device_train_batch_size=8", "training.max_completion_length=10")
 PLAIN = (*GROUPS, "training.beta=0", "training.gradient_accumulation_steps=1", "training.gradient_checkpointing=false")

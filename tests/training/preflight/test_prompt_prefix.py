@@ -15,13 +15,13 @@ from transformers import AutoTokenizer
 from covey import data
 from covey.config import ModelConfig, load
 from covey.evaluation import run as evaluation
-from covey.model.loading import load_tokenizer
+from covey.model.load import load_tokenizer
 from covey.model.prompts import thinking_prefix
 from covey.model.starter import STARTER_PATH
 from covey.rewards.runner import RewardRunner
 from covey.rollout import Completion, SamplingSettings
-from covey.training.preflight.checks import check_prompt_prefix
-from covey.training.preflight.findings import Mark
+from covey.training.checks.data import check_prompt_prefix
+from covey.training.checks.findings import Mark
 from fake_engine import ScriptedEngine
 
 MESSAGES = "{%- for m in messages %}<|im_start|>{{ m.role + '\n' + m.content }}<|im_end|>\n{%- endfor %}"

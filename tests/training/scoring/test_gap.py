@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from covey.runlog import names
-from covey.training.scoring.gap import Correction, ScoredSample, measure_gap
+from covey.training.scoring import Correction, ScoredSample, measure_gap
 
 TOKENS = Correction(by_sequence=False, low=None, high=3.0)
 NUMBER_TYPE, TRUNCATION, STALENESS = names.SAMPLING_GAP_PARTS

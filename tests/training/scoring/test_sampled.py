@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from covey.training.scoring.sampled import Sampled, ScoredRows, joined, padded
+from covey.training.scoring import Sampled, ScoredRows, joined, padded
 
 
 def support(*places: list[int]) -> torch.Tensor:

@@ -26,8 +26,8 @@ from covey import GRPOTrainer
 from covey.config import SpeedConfig
 from covey.model import group_attention
 from covey.model.group_attention import GroupLayout, PackedGroup
-from covey.training.scoring import shared_scoring as scoring
-from covey.training.scoring.shared_scoring import SharedScoring, pack
+from covey.training import scoring
+from covey.training.scoring import SharedScoring, pack
 from forked import run_two
 from scored import ARCHITECTURES, SIZES, gradients, make, make_rows, plain, shared
 from trainers import build_trainer

@@ -25,11 +25,11 @@ from trl.trainer.utils import add_fused_lm_head
 
 import scored
 from covey.model.reasoning_vocab import ReasoningVocabulary, TokenMap
-from covey.model.reasoning_vocab.token_bytes import TokenBytes
+from covey.model.reasoning_vocab.tokenizer import TokenBytes
 from covey.rollout import SamplingSettings, sample
 from covey.rollout.thinking import ThinkingMask
-from covey.training.scoring.sampled import ScoredRows
-from covey.training.scoring.shared_scoring import SharedScoring
+from covey.training.scoring import ScoredRows
+from covey.training.scoring import SharedScoring
 from covey.training.trl.restricted_head import RestrictedHead, give_bias
 from scored import plain
 

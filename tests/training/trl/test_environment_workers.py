@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from covey.environments.registry import EnvironmentSource
+from covey.environments.contract import EnvironmentSource
 from covey.environments.runner import EnvironmentRunner
 from covey.rewards.runner import RewardRunner
 from forked import run_two

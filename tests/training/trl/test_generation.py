@@ -19,7 +19,7 @@ from covey.config import SpeedConfig
 from covey.environments.chat import ToolChat
 from covey.rollout import SamplingSettings
 from covey.rollout.local.compatibility import options_of, unsupported_option
-from covey.rollout.local.conversation import Conversation, Match
+from covey.rollout.local.turns import Conversation, Match
 from covey.training.trl import trainer as trl_trainer
 from covey.training.trl.generation import PolicyEngine, TRLEngine, generate_turn, settings_of
 from small_models import SMALL

@@ -13,7 +13,7 @@ import pytest
 from checked_runs import refused, words
 from covey import GRPOTrainer
 from covey.cli.main import main
-from covey.data.written import encode, reading
+from covey.data.table import encode, reading
 from covey.errors import DataError
 from tool_trainers import TOOLS, tool_trainer
 

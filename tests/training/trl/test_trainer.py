@@ -19,7 +19,7 @@ from covey import GRPOTrainer
 from covey.config import SpeedConfig
 from covey.errors import DataError
 from covey.runlog.checkpoint import CHECKPOINT_MARKER, is_complete
-from covey.training.preflight.dataset_checks import check_arguments
+from covey.training.checks.data import check_arguments
 from trainers import build_trainer
 
 

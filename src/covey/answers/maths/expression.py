@@ -2,7 +2,7 @@ r"""Parsing mathematics without evaluating it: a recursive-descent parser from t
 
 The parser is strict. Numbers are exact, letters are variables, and a command that is not listed here either makes the
 text unreadable or, where it is known notation without a value that Covey computes (`\sum`, `\lim`, `\infty`), becomes a
-node that `covey.answers.maths.evaluation` refuses. The size of a tree is bounded by the length and depth of its text.
+node that `covey.answers.maths.value` refuses. The size of a tree is bounded by the length and depth of its text.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
+
 
 _MAX_LENGTH = 500
 _MAX_DEPTH = 40

@@ -8,7 +8,6 @@ import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
 from covey.cli import config_arguments
 from covey.cli.json_output import add_json, print_json
 from covey.errors import ConfigError
@@ -16,10 +15,8 @@ from covey.runlog.names import ACCURACY, CHANCE, DISTINCT_IF_SOLVED, MEAN_REWARD
 
 if TYPE_CHECKING:
     from rich.table import Table
-
     from covey.evaluation.estimators import Estimate
-    from covey.evaluation.paired import Comparison
-    from covey.evaluation.planning import Plan
+    from covey.evaluation.paired import Comparison, Plan
     from covey.report.results import Comparisons
     from covey.runlog.evaluations import StoredEvaluation
 
@@ -194,8 +191,8 @@ def _print(console: Any, name: str, result: Comparison, listed: int, metric: str
 
 def _print_answers(console: Any, sides: Mapping[str, StoredEvaluation], result: Comparison, listed: int) -> None:
     """Print the questions of the problems that changed, and what each side answered."""
-    from covey.evaluation.completions.answers import answers_text, by_problem
-    from covey.training.display.terminal_text import fit, readable
+    from covey.evaluation.stored import answers_text, by_problem
+    from covey.training.terminal import fit, readable
 
     width = min(console.width, 140)
     changed = [*result.gained[:listed], *result.lost[:listed]]

@@ -6,7 +6,6 @@ import argparse
 import os
 import sys
 from typing import TYPE_CHECKING, Any
-
 from covey.cli import config_arguments
 from covey.cli.json_output import json_alone, print_json
 from covey.config.named_code import not_typed
@@ -15,7 +14,8 @@ from covey.errors import ConfigError
 from covey.launch.machine import keep_one_gpu, this_machine
 
 if TYPE_CHECKING:
-    from covey.training.preflight.findings import PreflightFinding
+    from covey.training.checks.findings import PreflightFinding
+
 
 _COLOURS = {"✓": "green", "·": "dim", "!": "yellow", "✗": "red"}
 
@@ -80,8 +80,8 @@ def _run(arguments: argparse.Namespace) -> int:
         not_run = {} if config_arguments.agreed("Run it for the checks?") else not_run
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     console = config_arguments.make_console(stderr=as_json)
-    from covey.training.doctor import examine, try_steps
-    from covey.training.preflight.findings import Mark, PreflightFinding, worst
+    from covey.training.checks.doctor import examine, try_steps
+    from covey.training.checks.findings import Mark, PreflightFinding, worst
     from covey.training.staleness_advice import CHECK, Hardware
 
     prompts: list[str] = []

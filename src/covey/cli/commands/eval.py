@@ -7,7 +7,6 @@ import dataclasses
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
 from covey.cli import config_arguments
 from covey.cli.json_output import add_json, print_json
 from covey.config import Flag
@@ -56,7 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
     request = config_arguments.read_request(arguments)
     if request.recipe is None:
         raise ConfigError("covey eval needs what to evaluate first: a model, a run directory or a checkpoint.")
-    from covey.evaluation.target import find_target
+    from covey.evaluation.stored import find_target
 
     target = find_target(str(request.recipe), arguments.checkpoint)
     source = Flag("model.name", (target.source,))

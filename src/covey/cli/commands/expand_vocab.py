@@ -48,7 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
     from covey.config.values import check_tags
 
     check_tags({"--think-tag": arguments.think_tag, "--answer-tag": arguments.answer_tag})
-    from covey.model.loading import resolve_model
+    from covey.model.load import resolve_model
     from covey.model.reasoning_vocab.expansion import expand
     from covey.runlog.files import guard_disk, rename
 

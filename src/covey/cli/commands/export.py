@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from covey.errors import ConfigError
 
 if TYPE_CHECKING:
-    from covey.evaluation.target import Target
+    from covey.evaluation.stored import Target
 
 DTYPES = ("float32", "bfloat16", "float16")
 
@@ -39,7 +39,7 @@ def add_parser(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from covey.evaluation.target import find_target
+    from covey.evaluation.stored import find_target
     from covey.model.export import check_target, copy_adapters
 
     out = Path(arguments.folder).expanduser()

@@ -76,7 +76,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _row(prompt: Any, answer: Answer) -> dict[str, Any]:
     """A line of the output."""
-    from covey.evaluation.completions.transcript import plain_message
+    from covey.evaluation.played import plain_message
 
     found = {"prompt": prompt, "completion": answer.text}
     if (episode := answer.episode) is not None:
@@ -99,8 +99,8 @@ def _write(out: Path, text: str) -> None:
 def _read(file: str, model: str) -> list[dict[str, Any]]:
     """The prompts of a file; of a run's model, their column may have the name that it has in the run's data."""
     from covey.config import load
-    from covey.data.prompt_files import read_prompts
-    from covey.evaluation.target import find_target
+    from covey.data.load import read_prompts
+    from covey.evaluation.stored import find_target
 
     if not Path(file).expanduser().exists() and " " in file:
         raise ConfigError(f"There is no file {file}. A single prompt is given as --prompt TEXT.")

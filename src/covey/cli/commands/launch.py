@@ -94,7 +94,7 @@ def run(arguments: argparse.Namespace) -> int:
         return _as_job(arguments, composed, name, machine)
     if arguments.dry_run:
         from covey.config.secrets import redact
-        from covey.launch.plan_yaml import as_text
+        from covey.launch.plan import as_text
 
         print(redact(as_text(make_plan(config, name, machine))), end="")
         return 0
@@ -105,7 +105,7 @@ def _start(arguments: argparse.Namespace, config: Config, name: str, machine: Ma
     """Check and start this machine's part of the run, to its end; returns the exit code."""
     from covey.launch.execute import execute
     from covey.launch.machine import this_place
-    from covey.launch.progress import RESUME_COMMAND
+    from covey.launch.machine import RESUME_COMMAND
     from covey.launch.slurm import check_starter_job, was_requeued
 
     if note := check_starter_job(config, machine):
@@ -138,10 +138,10 @@ def _passes(config: Config, name: str, machine: Machine) -> bool:
     from covey.config import to_yaml
     from covey.config.compose.build import flatten
     from covey.config.secrets import for_children
-    from covey.launch.checks import check_plan
+    from covey.launch.execute import check_plan
     from covey.launch.plan import make_plan
     from covey.launch.slurm import write_private
-    from covey.runlog.locks import temporary_folder
+    from covey.runlog.directory import temporary_folder
 
     plan = make_plan(config, name, machine)
     if plan.server is None or not plan.server.is_ours:
@@ -174,7 +174,7 @@ def _as_job(arguments: argparse.Namespace, composed: Composed, name: str, machin
     from covey.config.compose.build import flatten
     from covey.config.secrets import for_children, without_words
     from covey.launch.plan import make_plan
-    from covey.launch.progress import RESUME_COMMAND
+    from covey.launch.machine import RESUME_COMMAND
     from covey.launch.slurm import check_sbatch, render, submit, write_private
 
     config = composed.config

@@ -26,7 +26,7 @@ def add_parser(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from covey.evaluation.target import find_target
+    from covey.evaluation.stored import find_target
     from covey.runlog.directory import RunDirectory
 
     target = find_target(arguments.run_directory, arguments.checkpoint)
@@ -37,7 +37,7 @@ def run(arguments: argparse.Namespace) -> int:
         )
     from pathlib import Path
 
-    from covey.training.publish.hub import Destination, push
+    from covey.training.end import Destination, push
 
     destination = Destination(arguments.repo, arguments.revision, arguments.private)
     folder = target.adapter or Path(target.source)

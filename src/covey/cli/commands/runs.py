@@ -10,15 +10,14 @@ from datetime import datetime
 from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
 from covey.advice import command
 from covey.cli import config_arguments
 from covey.cli.json_output import add_json, print_json
 from covey.errors import ConfigError, RunDirectoryError
 
 if TYPE_CHECKING:
-    from covey.view.entries import Entry
-    from covey.view.store import RunStore
+    from covey.view.runs import Entry, RunStore
+
 
 _ACTIONS = {"tail": ("-n", "-f"), "rm": ("-y",), "path": ()}
 """What can be done with a run, and the options of each."""
@@ -52,7 +51,7 @@ def add_parser(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from covey.view.store import RunStore
+    from covey.view.runs import RunStore
 
     action, *named = arguments.targets or [""]
     acts = action in _ACTIONS
@@ -100,7 +99,7 @@ def _list(store: RunStore, arguments: argparse.Namespace) -> int:
     entries = store.entries()
     differences: Mapping[str, Mapping[str, Any]] = {}
     if arguments.baseline is not None:
-        from covey.view.baseline import Baseline
+        from covey.view.compare import Baseline
 
         differences = Baseline(store).differences(store.select(arguments.baseline).id, entries)
     if arguments.as_json:
@@ -144,7 +143,7 @@ def _cells(entry: Entry, difference: Mapping[str, Any] | None) -> dict[str, str]
     from covey.evaluation.estimators import Estimate
     from covey.evaluation.figures import estimate_text, value_text
     from covey.report.summary import figure_name
-    from covey.training.display.terminal_text import duration
+    from covey.training.terminal import duration
 
     held_out = best = ""
     if entry.metric and entry.value is not None:
@@ -262,6 +261,6 @@ def _size(folder: Path) -> str:
 
 
 def _readable(text: str) -> str:
-    from covey.training.display.terminal_text import readable
+    from covey.training.terminal import readable
 
     return readable(text)

@@ -7,12 +7,10 @@ import json
 import os
 from io import StringIO
 from typing import Any
-
 from covey.cli import config_arguments
 from covey.cli.json_output import add_json, print_json
 from covey.cli.main_process import is_main
-from covey.launch.machine import keep_one_gpu
-from covey.launch.progress import RESUME_COMMAND
+from covey.launch.machine import keep_one_gpu, RESUME_COMMAND
 
 
 def add_parser(commands: Any) -> None:
@@ -57,7 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
     console = Console(stderr=arguments.as_json) if is_main() else Console(file=StringIO(), quiet=True)
     for note in (*composed.notes, *filter(None, [keep_one_gpu()])):
         console.print(f"· {note}", markup=False, highlight=False, soft_wrap=True)
-    from covey.training.end_of_run import end_run
+    from covey.training.end import end_run
     from covey.training.run import run_training
 
     name = config_arguments.default_name(request.source, [composed.config])

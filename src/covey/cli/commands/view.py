@@ -27,7 +27,7 @@ def add_parser(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from covey.view.server import serve
+    from covey.view.app import serve
 
     serve(Path(arguments.folder), arguments.port, announce=_announce, open_page=not arguments.no_open)
     sys.stdout.flush()

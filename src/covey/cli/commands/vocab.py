@@ -17,9 +17,9 @@ from covey.model.reasoning_vocab import MAP_FILE
 if TYPE_CHECKING:
     from covey.config import Config
     from covey.evaluation.job import Progress
-    from covey.evaluation.target import Target
+    from covey.evaluation.stored import Target
     from covey.model.reasoning_vocab import ReasoningVocabulary
-    from covey.model.reasoning_vocab.decoding import Reader
+    from covey.model.reasoning_vocab.tokenizer import Reader
     from covey.report.load import RunRecord
 
 EXAMPLES = 12
@@ -61,15 +61,15 @@ def run(arguments: argparse.Namespace) -> int:
     record = load_run(folder)
     from covey.cli.config_arguments import make_console
     from covey.config import Flag, compose
-    from covey.evaluation.target import find_target
-    from covey.report.vocabulary import write_vocabulary
+    from covey.evaluation.stored import find_target
+    from covey.report.page import write_vocabulary
     from covey.runlog.completions import read_completions
 
     target = find_target(str(folder), arguments.checkpoint)
     console = make_console(stderr=arguments.as_json)
     with console.status("Loading the model …"):
         from covey.evaluation.run import load_policy
-        from covey.model.reasoning_vocab.decoding import Reader
+        from covey.model.reasoning_vocab.tokenizer import Reader
         from covey.model.reasoning_vocab.vocabulary import vocabulary_of
 
         config = compose([Flag("model.name", (target.source,))], target.run).config
@@ -100,7 +100,7 @@ def _start(record: RunRecord, vocabulary: ReasoningVocabulary) -> Any:
     """The model before training; None if the run does not have it, with a line on the terminal's error output."""
     from transformers import AutoModelForCausalLM
 
-    from covey.model.loading import quiet_weights
+    from covey.model.load import quiet_weights
 
     first = record.run.checkpoint(0)
     if not (first / MAP_FILE).is_file():
@@ -118,7 +118,7 @@ def analyse(
     *,
     start: Any = None,
 ) -> dict[str, Any]:
-    """The analysis: `tokens`, `counts` and `examples`, see `covey.report.vocabulary`.
+    """The analysis: `tokens`, `counts` and `examples`, see `covey.report.page`.
 
     Args:
         model: the trained model.
@@ -127,7 +127,7 @@ def analyse(
         reader: reads tokens of the vocabulary.
         start: the model before training, if it is there.
     """
-    from covey.model.reasoning_vocab.drift import drift
+    from covey.model.reasoning_vocab.expansion import drift
     from covey.runlog import names
 
     first = vocabulary.map.base_vocab_size
@@ -184,9 +184,9 @@ def fold_gap(config: Config, target: Target, progress: Progress, model: Any = No
     from covey.evaluation.comparison import compare_evaluations, metric_of
     from covey.evaluation.figures import paired_text
     from covey.evaluation.job import run_evaluations
-    from covey.evaluation.target import Target
+    from covey.evaluation.stored import Target
     from covey.model.reasoning_vocab.expansion import fold
-    from covey.runlog.locks import temporary_folder
+    from covey.runlog.directory import temporary_folder
 
     with temporary_folder("covey-fold-") as folder:
         source = folder / "folded"
@@ -224,7 +224,7 @@ def _examples(kept: Sequence[Mapping[str, Any]], reader: Reader, first: int) -> 
 def _print(console: Any, found: Mapping[str, Any], top: int) -> None:
     from rich.table import Table
 
-    from covey.report.vocabulary import by_movement, gap_lines, movement
+    from covey.report.page import by_movement, gap_lines, movement
 
     for name, value in found["counts"].items():
         console.print(f"{name}: {value}", markup=False, highlight=False)

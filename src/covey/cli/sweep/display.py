@@ -19,7 +19,7 @@ from rich.text import Text
 from covey.evaluation.figures import estimate_text
 from covey.report.sweep import JobResult, Sheet, read_figures
 from covey.runlog.sweep import FAILED, FINISHED, RUNNING, STOPPED, WAITING, Sweep, SweepDirectory
-from covey.training.display.terminal_text import duration
+from covey.training.terminal import duration
 
 _STYLES = {WAITING: "dim", RUNNING: "bold", FINISHED: "green", STOPPED: "yellow", FAILED: "red"}
 _INTERVAL = 1.0

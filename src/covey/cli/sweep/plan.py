@@ -18,7 +18,7 @@ from covey.errors import ConfigError, CoveyError, RunDirectoryError
 from covey.runlog.directory import RunDirectory
 from covey.runlog.sweep import Sweep, SweepDirectory, SweepJob
 from covey.training.checkpoint.resume import plan_resume
-from covey.training.preflight.requirements import check_supported
+from covey.training.checks.needs import check_supported
 
 _MAX_NAME = 80  # still readable in a table
 _MAX_VALUE = 24

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from covey.config.keys import kinds
-from covey.config.settings import Choice
+from covey.config.keys import Choice
 
 ANYTHING = "list[Any]"
 """The type of an alias without effect: any words, or none."""

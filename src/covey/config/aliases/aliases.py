@@ -14,8 +14,8 @@ from covey.config.aliases import environment
 from covey.config.aliases.alias_result import ANYTHING, Alias, AliasResult
 from covey.config.aliases.combined import KL_SWITCHES
 from covey.config.aliases.vllm_place import vllm_device, vllm_url
-from covey.config.groups import snapshot
-from covey.config.groups.objective.settings import SETTINGS
+from covey.config.groups import training as snapshot
+from covey.config.groups.objectives import SETTINGS
 from covey.config.groups.training import OWNED_ELSEWHERE
 from covey.config.keys import GROUPS, kinds
 from covey.config.values import is_mapping_kind, members

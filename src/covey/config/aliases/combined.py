@@ -12,7 +12,7 @@ from typing import Any
 
 from covey.config.aliases.alias_result import AliasResult, AliasValueError, DeferredValue
 from covey.config.aliases.conversions import flag, number
-from covey.config.groups import snapshot
+from covey.config.groups import training as snapshot
 
 CanonicalValues = Mapping[str, Any]
 CombinedConversion = Callable[[CanonicalValues, frozenset[str]], AliasResult]

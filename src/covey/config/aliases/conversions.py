@@ -9,7 +9,7 @@ from typing import Any
 
 from covey.config.aliases.alias_result import AliasResult, AliasValueError, Convert, DeferredValue
 from covey.config.groups.dataset import DATA_FILES
-from covey.config.settings import Choice
+from covey.config.keys import Choice
 
 _DTYPES = {
     **dict.fromkeys(("fp32", "float32", "float", "full"), "float32"),

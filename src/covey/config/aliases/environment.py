@@ -7,7 +7,7 @@ from typing import Any
 from covey.config.aliases.alias_result import AliasResult
 from covey.config.aliases.conversions import importable, integer
 from covey.config.groups.environment import TOOLS
-from covey.config.settings import Choice
+from covey.config.keys import Choice
 
 
 def factory(value: Any) -> AliasResult:

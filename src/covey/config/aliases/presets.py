@@ -20,7 +20,7 @@ from typing import Any
 import yaml
 
 from covey.config.aliases.resolve import leaves, resolve_aliases
-from covey.config.settings import Choice, Source
+from covey.config.keys import Choice, Source
 from covey.config.values import show
 
 GROUP = "preset"

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
-from covey.config.groups.objective.settings import groups_per_round
+from covey.config.groups.objectives import groups_per_round
 from covey.config.groups.training import TrainingConfig, check_geometry
 from covey.config.keys import GROUPS, check_known
 from covey.config.schema import Config

@@ -22,7 +22,7 @@ from covey.config.compose.variables import guarded_variables
 from covey.config.live import Given, given_by, refuse_without_effect
 from covey.config.schema import Config
 from covey.config.secrets import redact
-from covey.config.settings import Choice
+from covey.config.keys import Choice
 from covey.config.values import BadKeyError
 from covey.config.vllm import server_where_addressed
 from covey.errors import ConfigError

@@ -27,10 +27,10 @@ from omegaconf import ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from covey.config.aliases.aliases import FOREIGN_GROUPS
-from covey.config.compose.composition import Composition, Part
+from covey.config.compose.recipe import Composition, Part
 from covey.config.compose.group_files import CONF, Roots
 from covey.config.compose.recipe import ConfigFile, read_file
-from covey.config.settings import Choice
+from covey.config.keys import Choice
 from covey.errors import ConfigError
 
 OTHER_MODEL = "other"

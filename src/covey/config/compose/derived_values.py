@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from covey.config.compose.recipe import read_yaml
-from covey.config.groups.objective.settings import SETTINGS
+from covey.config.groups.objectives import SETTINGS
 from covey.config.groups.rewards import RewardsConfig
-from covey.config.settings import Setting, Source
+from covey.config.keys import Setting, Source
 from covey.errors import ConfigError
 
 _OWNERS = {f"objective.{name}_{item.name}": name for name, kind in SETTINGS.items() for item in fields(kind)}

@@ -18,7 +18,7 @@ from covey.config.aliases.aliases import kind_of
 from covey.config.aliases.conversions import is_there
 from covey.config.keys import GROUPS
 from covey.config.values import is_mapping_kind, members, show
-from covey.config.yaml_limits import check_yaml
+from covey.config.yaml import check_yaml
 from covey.errors import ConfigError
 
 _FLAG = re.compile(r"--[A-Za-z_][\w.-]*(=.*)?", re.DOTALL)

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path, PurePath
 
 from covey.config.keys import did_you_mean
-from covey.config.settings import Choice
+from covey.config.keys import Choice
 from covey.config.values import show
 from covey.errors import ConfigError
 

@@ -15,9 +15,9 @@ from covey.config.compose.flags import Flag, parse
 from covey.config.compose.group_files import Roots
 from covey.config.compose.render import escape
 from covey.config.keys import GROUPS, check_length
-from covey.config.settings import Choice, Written
+from covey.config.keys import Choice, Written
 from covey.config.values import coerce, describe, members
-from covey.config.yaml_limits import MAX_DEPTH
+from covey.config.yaml import MAX_DEPTH
 from covey.errors import ConfigError
 
 if TYPE_CHECKING:

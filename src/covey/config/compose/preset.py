@@ -10,7 +10,7 @@ from covey.config.aliases.presets import Selection
 from covey.config.compose.group_files import CONF
 from covey.config.compose.merging import Merging
 from covey.config.compose.values_tree import value_of
-from covey.config.groups import snapshot
+from covey.config.groups import training as snapshot
 from covey.config.groups.model import ModelConfig
 
 _ITS_NAMES = frozenset({"full_training", "quick_test"})

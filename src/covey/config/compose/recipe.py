@@ -1,25 +1,27 @@
-"""Reading a config file: YAML with a defaults list of groups and with keys to set, nested or dotted."""
+"""Config files: found, read, and in the order in which they are merged.
+
+Reading a config file: YAML with a defaults list of groups and with keys to set, nested or dotted.
+
+What a run is made of: its config files in the order in which they are merged.
+"""
 
 from __future__ import annotations
 
 import os
 import re
+import yaml
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
-
-import yaml
-
 from covey.config.aliases.resolve import leaves
-from covey.config.keys import check_length
-from covey.config.settings import Written
+from covey.config.keys import check_length, Written
 from covey.config.values import show
-from covey.config.yaml_errors import yaml_problem
-from covey.config.yaml_limits import check_yaml
+from covey.config.yaml import yaml_problem, check_yaml
 from covey.errors import ConfigError
+
 
 _WRAPPERS = ("maxent", "baseline", "script")
 _BASES = tuple(f"{group}.recipe" for group in _WRAPPERS)
@@ -211,3 +213,42 @@ def _lines_of(text: str) -> dict[str, int]:
 
     visit(yaml.compose(text, Loader=yaml.SafeLoader), "")
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One config file of a run."""
+
+    path: str
+    """Hydra's config path: `model/starter`."""
+    file: ConfigFile
+    package: str
+    """Where its keys lie: `training`; empty at the top."""
+    group: str
+    """The group whose option it is; empty for none."""
+    chosen: bool
+    """Whether the user chose it."""
+    builtin: bool
+    """Whether it is Covey's own."""
+    is_recipe: bool
+    """Whether it is a recipe or the user's primary config."""
+
+
+@dataclass(frozen=True, slots=True)
+class Composition:
+    """What a run is made of."""
+
+    parts: tuple[Part, ...]
+    """In the order in which they are merged."""
+    chosen: Mapping[str, str]
+    """The groups that the user chooses, with the config path of the file that does; empty for the command line."""
+    lines: tuple[str, ...]
+    """The tree of defaults lists, as Hydra's `--info defaults-tree` shows it."""
+
+    def option(self, group: str) -> Part | None:
+        """The option of a group."""
+        return next((part for part in reversed(self.parts) if part.group == group), None)
+
+    def place(self, path: str) -> int:
+        """The position of a file; that after all for the command line."""
+        return next((number for number, part in enumerate(self.parts) if part.path == path), len(self.parts))

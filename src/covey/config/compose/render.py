@@ -15,8 +15,8 @@ from typing import Any
 import yaml
 
 from covey.config.compose.build import as_dict, flatten
-from covey.config.groups import snapshot
-from covey.config.groups.objective.settings import SETTINGS
+from covey.config.groups import training as snapshot
+from covey.config.groups.objectives import SETTINGS
 from covey.config.keys import GROUPS, check_known, kinds
 from covey.config.schema import Config
 from covey.config.secrets import is_secret_key, without_secrets

@@ -7,23 +7,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, ClassVar
+from covey.config.values import Group, option, MAX_SECONDS, BadKeyError, show
 
-from covey.config.groups.base import Group, option
-from covey.config.values import MAX_SECONDS, BadKeyError, show
 
 ENVIRONMENTS: Mapping[str, str] = MappingProxyType(
     {
-        "calculator": "covey.environments.library.calculator:Calculator",
-        "python": "covey.environments.library.python:Python",
-        "number_guess": "covey.environments.library.number_guess:NumberGuess",
+        "calculator": "covey.environments.library:Calculator",
+        "python": "covey.environments.library:Python",
+        "number_guess": "covey.environments.library:NumberGuess",
     }
 )
-"""Environments by name, and where their classes are; `covey.environments.registry` loads them."""
+"""Environments by name, and where their classes are; `covey.environments.contract` loads them."""
 
 TOOLS: Mapping[str, str] = MappingProxyType(
     {
-        "calculator": "covey.environments.library.calculator:calculator",
-        "python": "covey.environments.library.python:python",
+        "calculator": "covey.environments.library:calculator",
+        "python": "covey.environments.library:python",
     }
 )
 """Tools by name, and where their functions are."""

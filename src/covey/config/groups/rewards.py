@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
+from covey.config.values import Group, option, MAX_SECONDS, BadKeyError, check_tags, show
 
-from covey.config.groups.base import Group, option
-from covey.config.values import MAX_SECONDS, BadKeyError, check_tags, show
 
 _COSINE = "'cosine_scaled' in rewards"
 _REPETITION = "'repetition_penalty' in rewards"

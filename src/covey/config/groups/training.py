@@ -1,18 +1,396 @@
-"""The group `training`: TRL's `GRPOConfig` fields under their own names, checked without importing TRL."""
+"""TRL's fields from the snapshot, their ranges.
+
+The fields of the group `training`: a committed snapshot of TRL's `GRPOConfig`, and Covey's own, without torch.
+
+Allowed values of TRL's fields beyond their types: choices of texts, and ranges of numbers.
+
+When TRL's fields have an effect: expressions of `covey.config.live`, and the fields that never have one.
+
+The group `training`: TRL's `GRPOConfig` fields under their own names, checked without importing TRL.
+"""
 
 from __future__ import annotations
 
+import ast
+import json
+import re
 import math
-from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Mapping, Iterator
 from dataclasses import dataclass, field
-from itertools import islice
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from types import MappingProxyType
 from typing import Any
+from covey.config.values import MAX_SECONDS, MAX_TOKENS, BadKeyError, check_choice, check_range, coerce, members, show
+from contextlib import suppress
+from itertools import islice
 
-from covey.config.groups import snapshot
-from covey.config.groups.training_limits import check_limits
-from covey.config.groups.training_live import refuse_unfollowed
-from covey.config.values import BadKeyError, coerce, show
+
+PATH = Path(__file__).with_name("training_fields.json")
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One field of the group `training`."""
+
+    name: str
+    type: str
+    """The type as text, for instance `float | None`."""
+    default: Any
+    choices: tuple[str, ...] = ()
+    """The possible values where TRL names them in an enum."""
+
+
+OWN: Mapping[str, tuple[Field, str]] = MappingProxyType(
+    {
+        field.name: (field, text)
+        for field, text in (
+            (
+                Field("staleness", "int", 0),
+                "Generation rounds that completions may be behind the weights that train on them: rounds are written "
+                "ahead while the policy learns. 0 generates and learns in turns.",
+            ),
+            (
+                Field("async_order", "str", "sampler", ("sampler", "arrival")),
+                "Which completions join a round when training.staleness is above 0: those of its prompts in the "
+                "sampler's order, or whole groups in the order in which they are done.",
+            ),
+            (
+                Field("async_partial", "str", "finish", ("finish", "continue")),
+                "What becomes of unfinished completions at a weight sync when training.staleness is above 0: they are "
+                "finished with the old weights, or go on with the new ones.",
+            ),
+            (
+                Field("schedule", "str | None", None),
+                "The schedule.jsonl of an asynchronous run, which this run replays on the local engine.",
+            ),
+            (
+                Field("vllm_lora_sync", "str", "auto", ("auto", "adapter", "merge")),
+                "What a weight sync sends to vLLM in LoRA training: the adapter alone, or whole weights with the "
+                "adapter merged. auto sends the adapter where vLLM takes it, and logs the reason where not.",
+            ),
+        )
+    }
+)
+"""Covey's own fields of the group `training`, each with its help."""
+
+
+@cache
+def fields() -> Mapping[str, Field]:
+    """Every field by name: TRL's in TRL's order, then Covey's own."""
+    entries = json.loads(PATH.read_text(encoding="utf-8"))["fields"]
+    return MappingProxyType(
+        {
+            name: Field(name, entry["type"], entry["default"], tuple(entry.get("choices", ())))
+            for name, entry in entries.items()
+        }
+        | {name: field for name, (field, _) in OWN.items()}
+    )
+
+
+@cache
+def explanations() -> Mapping[str, str]:
+    """The help of each field: TRL's from the sources of the installed TRL and transformers, without importing them.
+
+    Fields without help are left out, as are all when TRL is not installed.
+    """
+    found: dict[str, str] = {}
+    for package, file in _EXPLAINED_IN:
+        spec = find_spec(package)
+        source = Path(spec.origin).parent / file if spec is not None and spec.origin else None
+        if source is not None and source.is_file():
+            found |= _helps(source)
+    return MappingProxyType(found | {name: text for name, (_, text) in OWN.items()})
+
+
+_EXPLAINED_IN = (
+    ("transformers", "training_args.py"),
+    ("trl", "trainer/base_config.py"),
+    ("trl", "trainer/grpo_config.py"),
+)
+
+
+def _helps(source: Path) -> dict[str, str]:
+    """The `help` of every dataclass field in a file, later ones over earlier ones."""
+    helps = {}
+    for node in ast.walk(ast.parse(source.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and isinstance(node.value, ast.Call):
+            for keyword in node.value.keywords:
+                if keyword.arg == "metadata" and isinstance(keyword.value, ast.Dict):
+                    for key, value in zip(keyword.value.keys, keyword.value.values, strict=True):
+                        if isinstance(key, ast.Constant) and key.value == "help" and isinstance(value, ast.Constant):
+                            helps[node.target.id] = " ".join(str(value.value).replace("%%", "%").split())
+    return helps
+
+
+CHOICES: Mapping[str, tuple[Any, ...]] = MappingProxyType(
+    {
+        "loss_type": ("grpo", "bnpo", "dr_grpo", "dapo", "cispo", "luspo", "sapo", "vespo"),
+        "scale_rewards": ("group", "batch", "none"),
+        "importance_sampling_level": ("token", "sequence"),
+        "multi_objective_aggregation": ("sum_then_normalize", "normalize_then_sum"),
+        "vllm_mode": ("server", "colocate"),
+        "vllm_model_impl": ("vllm", "transformers"),
+        "vllm_importance_sampling_mode": ("token_truncate", "token_mask", "sequence_truncate", "sequence_mask"),
+        "report_to": (
+            *("all", "none", "azure_ml", "clearml", "codecarbon", "comet_ml", "dagshub", "dvclive", "flyte"),
+            *("kubeflow", "mlflow", "neptune", "swanlab", "tensorboard", "trackio", "wandb"),
+        ),
+        "include_num_input_tokens_seen": ("all", "non_padding", "no", True, False),
+        "include_for_metrics": ("inputs", "loss"),
+        "debug": ("underflow_overflow", "tpu_metrics_debug"),
+        "torch_compile_mode": ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"),
+        "cache_implementation": (
+            *("dynamic", "offloaded", "quantized", "static", "offloaded_static", "paged"),
+            *("sliding_window", "hybrid", "hybrid_chunked", "offloaded_hybrid", "offloaded_hybrid_chunked"),
+        ),
+    }
+)
+"""The values of plain `str` fields of TRL and transformers, where the snapshot names no choices."""
+
+_Range = Mapping[str, float]
+_COUNT: _Range = {"low": 1}
+_FROM_ZERO: _Range = {"low": 0}
+_POSITIVE: _Range = {"above": 0}
+_SHARE: _Range = {"low": 0, "high": 1}
+_ANY: _Range = {}
+_PART: _Range = {"above": 0, "high": 1}
+_BELOW_ONE: _Range = {"low": 0, "below": 1}
+_TOKENS: _Range = {"low": 1, "high": MAX_TOKENS}
+_PORT: _Range = {"low": 1, "high": 65535}
+_DIVISOR: _Range = {"low": 1e-6, "high": 1e6}  # logits are divided by it, and near zero they overflow
+
+RANGES: Mapping[str, _Range] = MappingProxyType(
+    {
+        **dict.fromkeys(
+            (
+                *("per_device_train_batch_size", "per_device_eval_batch_size", "gradient_accumulation_steps"),
+                *("generation_batch_size", "steps_per_generation", "num_iterations"),
+                *("save_total_limit", "ref_model_sync_steps", "vllm_tensor_parallel_size"),
+                *("num_generations_eval", "torch_empty_cache_steps", "eval_accumulation_steps"),
+                *("dataloader_prefetch_factor", "ddp_bucket_cap_mb"),
+            ),
+            _COUNT,
+        ),
+        **dict.fromkeys(
+            (
+                *("learning_rate", "weight_decay", "warmup_steps", "max_grad_norm", "beta", "epsilon", "epsilon_high"),
+                *(
+                    "staleness",
+                    "top_k",
+                    "adam_epsilon",
+                    "neftune_noise_alpha",
+                    "eval_delay",
+                    "router_aux_loss_coef",
+                    "data_seed",
+                ),
+                *("num_completions_to_print", "entropy_coef_delta", "entropy_target"),
+                *("off_policy_mask_threshold", "vespo_k_pos", "vespo_k_neg", "vespo_lambda_pos", "vespo_lambda_neg"),
+                *("vllm_importance_sampling_clip_max", "vllm_importance_sampling_clip_min"),
+                "vllm_importance_sampling_cap",
+            ),
+            _FROM_ZERO,
+        ),
+        **dict.fromkeys(
+            ("logging_steps", "save_steps", "delta", "sapo_temperature_neg", "sapo_temperature_pos"), _POSITIVE
+        ),
+        **dict.fromkeys(("min_p", "top_entropy_quantile", "ref_model_mixup_alpha", "label_smoothing_factor"), _SHARE),
+        **dict.fromkeys(("top_p", "vllm_gpu_memory_utilization"), _PART),
+        **dict.fromkeys(("adam_beta1", "adam_beta2"), _BELOW_ONE),
+        **dict.fromkeys(("vllm_server_port", "vllm_group_port"), _PORT),
+        **dict.fromkeys(("temperature", "repetition_penalty"), _DIVISOR),
+        **dict.fromkeys(("reward_weights", "entropy_coef", "entropy_coef_min", "entropy_coef_max"), _ANY),
+        "num_train_epochs": {"above": 0, "high": 1e9},
+        **dict.fromkeys(("max_completion_length", "vllm_max_model_length", "pad_to_multiple_of"), _TOKENS),
+        "num_generations": {"low": 2},
+        "max_steps": {"low": -1},
+        "local_rank": {"low": -1},
+        "dataloader_num_workers": {"low": 0, "high": 1024},
+        "ddp_timeout": {"low": 1, "high": MAX_SECONDS},
+        "vllm_server_timeout": {"low": 0, "high": MAX_SECONDS},
+    }
+)
+"""Ranges of all numeric fields (checked by a test), those without bounds included."""
+
+_CHECKPOINT = ("use_reentrant", "preserve_rng_state", "determinism_check", "debug", "early_stop")
+_ARGUMENTS = {"gradient_checkpointing_kwargs": _CHECKPOINT, "activation_checkpointing_kwargs": _CHECKPOINT}
+_OF_THE_CALL = (
+    *("conversation", "tools", "chat_template", "add_generation_prompt", "continue_final_message", "tokenize"),
+    *("padding", "truncation", "max_length", "return_tensors", "return_dict", "return_assistant_tokens_mask"),
+    "tokenizer_kwargs",
+)
+_ZERO_OR_WHOLE = ("logging_steps", "save_steps")
+_FILES = ("accelerator_config", "fsdp_config", "deepspeed")
+"""Mappings that may also be the name of a JSON file."""
+_OPTIM_ARGS = re.compile(r"\s*\w+\s*=[^=,]+(,\s*\w+\s*=[^=,]+)*")
+
+
+def check_limits(name: str, value: Any) -> Any:
+    """The checked value of a field; a mapping written as JSON text becomes a mapping. Raises a `BadKeyError` if TRL,
+    transformers or PyTorch would reject it later, or crash on it."""
+    key, known = f"training.{name}", fields()[name]
+    if choices := known.choices or CHOICES.get(name, ()):
+        check_choice(key, value.split() if name == "debug" and isinstance(value, str) else value, choices)
+    check_range(key, value, **RANGES.get(name, {}))
+    if name == "max_steps" and value == 0:
+        raise BadKeyError(key, "=0 is out of range: it must be at least 1, or -1 to use training.num_train_epochs.")
+    if name in _ZERO_OR_WHOLE and value > 1 and value != int(value):
+        raise BadKeyError(
+            key, f"={show(value)} is out of range: it must be an integer of steps, or a share of all steps below 1."
+        )
+    if name == "pad_to_multiple_of" and isinstance(value, str) and value not in ("auto", "none"):
+        raise BadKeyError(key, f"={show(value)} is not possible: it must be an integer, auto or none.")
+    if name == "optim_args" and value and not _OPTIM_ARGS.fullmatch(value):
+        raise BadKeyError(key, f"={show(value)} cannot be read: write name=value pairs, such as 'rank=64,scale=0.5'.")
+    if isinstance(value, str) and any(member.startswith("dict") for member in members(known.type)):
+        value = _mapping(key, value, may_be_file=name in _FILES)
+    if isinstance(value, dict):
+        _check_inside(name, value)
+    return value
+
+
+def _check_inside(name: str, values: Mapping[str, Any]) -> None:
+    """Check mappings of arguments: of the chat template, of sampling, of PyTorch's gradient checkpointing."""
+    key, possible = f"training.{name}", _ARGUMENTS.get(name)
+    for inner, value in values.items():
+        if possible is not None and inner not in possible:
+            raise BadKeyError(f"{key}.{inner}", f" is not an argument here: it must be one of {', '.join(possible)}.")
+        if name == "chat_template_kwargs" and inner in _OF_THE_CALL:
+            raise BadKeyError(f"{key}.{inner}", " is for the call, which TRL makes; no template reads it.")
+        if name == "generation_kwargs" and inner in RANGES:
+            check_range(f"{key}.{inner}", coerce(f"{key}.{inner}", value, _kind(inner)), **RANGES[inner])
+        if name == "generation_kwargs" and inner.endswith("_token_id"):
+            check_range(f"{key}.{inner}", coerce(f"{key}.{inner}", value, "int | list[int] | None"), low=0)
+
+
+def _kind(name: str) -> str:
+    kind = fields()[name].type
+    return kind if kind.endswith("None") else f"{kind} | None"
+
+
+def _mapping(key: str, text: str, *, may_be_file: bool) -> Any:
+    """The mapping in a JSON text."""
+    if may_be_file and not text.lstrip().startswith("{"):
+        return text
+    try:
+        found = json.loads(text, parse_constant=_no_constant)
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        also = ", or the name of a JSON file" if may_be_file else ""
+        raise BadKeyError(key, f"={show(text)} is not a mapping: write one, such as {{name: value}}{also}.")
+    return found
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _each(names: str, live: str) -> dict[str, str]:
+    return dict.fromkeys(names.split(), live)
+
+
+_CLIPPED = "training.loss_type in ('grpo', 'bnpo', 'dr_grpo', 'dapo', 'luspo')"
+_CORRECTED = "training.use_vllm or training.staleness > 0 or rollout.own_engine"
+_SERVER = "vllm in ('server', 'open', 'elsewhere')"
+_OUR_ENGINE = "vllm in ('colocate', 'server', 'open')"
+
+LIVE: Mapping[str, str] = MappingProxyType(
+    {
+        "num_train_epochs": "training.max_steps == -1",
+        "warmup_steps": "training.lr_scheduler_type != 'constant'",
+        "lr_scheduler_kwargs": "training.lr_scheduler_type not in ('constant', 'constant_with_warmup')",
+        **_each("adam_beta1 adam_beta2 adam_epsilon", "has_betas"),
+        "optim_args": "has_arguments",
+        "optim_target_modules": "galore_or_apollo",
+        "gradient_checkpointing_kwargs": "training.gradient_checkpointing",
+        "activation_checkpointing_kwargs": "training.activation_checkpointing",
+        "liger_kernel_config": "training.use_liger_kernel",
+        "cache_implementation": "not training.use_vllm and not rollout.own_engine",
+        "transformers_continuous_batching_config": "training.use_transformers_continuous_batching",
+        "fsdp_config": "training.fsdp or launch.accelerate",
+        "ds3_gather_for_generation": "deepspeed",
+        **_each("bf16_full_eval fp16_full_eval", "deepspeed"),
+        **_each(
+            "ddp_find_unused_parameters ddp_bucket_cap_mb ddp_broadcast_buffers ddp_static_graph",
+            "not training.fsdp and not training.deepspeed",
+        ),
+        "epsilon": f"{_CLIPPED} or training.loss_type == 'cispo' and training.epsilon_high == None",
+        "epsilon_high": f"{_CLIPPED} or training.loss_type == 'cispo'",
+        "delta": _CLIPPED,
+        **_each("sapo_temperature_neg sapo_temperature_pos", "training.loss_type == 'sapo'"),
+        **_each("vespo_k_pos vespo_k_neg vespo_lambda_pos vespo_lambda_neg", "training.loss_type == 'vespo'"),
+        "importance_sampling_level": "training.loss_type != 'vespo' or training.beta != 0",
+        "scale_rewards": "scaled and training.multi_objective_aggregation == 'sum_then_normalize'",
+        "use_bias_correction_kl": "training.beta != 0 and objective.name != 'maxent'",
+        **_each("ref_model_mixup_alpha ref_model_sync_steps", "training.sync_ref_model"),
+        **_each("entropy_coef_min entropy_coef_max entropy_coef_delta entropy_target", "training.use_adaptive_entropy"),
+        **_each("async_order async_partial", "training.staleness > 0"),
+        **_each("vllm_mode vllm_structured_outputs_regex", "training.use_vllm"),
+        **_each("vllm_server_base_url vllm_server_host vllm_server_port vllm_server_timeout vllm_group_port", _SERVER),
+        **_each("vllm_gpu_memory_utilization vllm_tensor_parallel_size", _OUR_ENGINE),
+        **_each("vllm_max_model_length vllm_model_impl", _OUR_ENGINE),
+        "vllm_enable_sleep_mode": "vllm in ('colocate', 'open')",
+        "vllm_lora_sync": "training.use_vllm and model.lora.active",
+        "vllm_importance_sampling_correction": _CORRECTED,
+        **{
+            f"vllm_importance_sampling_{name}": f"({_CORRECTED}) and training.vllm_importance_sampling_correction"
+            " or logging.sampler_gap"
+            for name in ("mode", "clip_max", "clip_min", "cap")
+        },
+        "logging_steps": "training.logging_strategy == 'steps'",
+        "save_steps": "training.save_strategy == 'steps'",
+        **_each("save_total_limit save_only_model save_on_each_node", "training.save_strategy != 'no'"),
+        "metric_for_best_model": "training.save_strategy == 'best'",
+        **_each("num_completions_to_print log_completions_hub_repo", "training.log_completions"),
+        "log_unique_prompts": "training.log_completions and ('wandb' in trackers or 'trackio' in trackers)",
+        "project": "trackers",
+        **_each("trackio_space_id trackio_bucket_id trackio_static_space_id", "'trackio' in trackers"),
+        **_each("hub_revision hub_strategy", "training.push_to_hub"),
+        **_each("hub_model_id hub_private_repo", "training.push_to_hub or training.log_completions_hub_repo"),
+        "dataloader_in_order": "training.dataloader_num_workers > 0",
+    }
+)
+"""The condition of each field that has one; all others have an effect, or `NEVER` has."""
+
+_EVALUATES = "Covey evaluates by itself (evaluation.*)"
+
+NEVER: Mapping[str, str] = MappingProxyType(
+    {
+        **_each("eval_delay per_device_eval_batch_size prediction_loss_only eval_do_concat_batches", _EVALUATES),
+        **_each("eval_use_gather_object eval_accumulation_steps include_for_metrics batch_eval_metrics", _EVALUATES),
+        **_each("num_generations_eval label_names do_train do_predict", _EVALUATES),
+        **_each("load_best_model_at_end greater_is_better", "evaluation.keep_best keeps the best checkpoint"),
+        "disable_tqdm": "Covey has a display of its own",
+        "average_tokens_across_devices": "GRPO's loss has normalisers of its own (training.loss_type)",
+        "dataloader_drop_last": "GRPO's sampler yields whole batches only",
+        "length_column_name": "GRPO's sampler draws whole groups of a prompt, whatever its length",
+        "local_rank": "the launcher gives each process its rank (LOCAL_RANK)",
+        "log_multimodal": "there are no images",
+        "hub_always_push": "a finished run is pushed once, at its end",
+        "auto_find_batch_size": "a smaller batch would cut groups",
+    }
+)
+"""The fields without effect in any run, each with the reason."""
+
+REFUSED: Mapping[str, str] = MappingProxyType(
+    {
+        "label_smoothing_factor": "it smooths the labels of cross-entropy, and the loss has none",
+        "neftune_noise_alpha": "its noise would be in sampling and scoring too, another each time, so in the ratios",
+        "train_sampling_strategy": "the sampler draws whole groups; training.shuffle_dataset=false keeps their order",
+    }
+)
+"""The fields whose effect training cannot have as they describe it, each with the reason."""
+ASKS_FOR_NOTHING = (None, 0.0, "random")
+"""Their values that are accepted."""
+
+
+def refuse_unfollowed(name: str, value: Any) -> None:
+    """Raise a `BadKeyError` for a value of TRL's that training would not follow; what asks for nothing is accepted."""
+    if name in REFUSED and value not in ASKS_FOR_NOTHING:
+        raise BadKeyError(f"training.{name}", f"={show(value)} has no effect in GRPO: {REFUSED[name]}. Leave it out.")
+
 
 OWNED_ELSEWHERE = {
     "output_dir": "set output_dir at the top level instead",
@@ -61,7 +439,7 @@ class TrainingConfig:
     """The values set by Covey's defaults or the user, in TRL's order; nothing else."""
 
     def __post_init__(self) -> None:
-        known = snapshot.fields()
+        known = fields()
         for name in self.values:
             if name in OWNED_ELSEWHERE:
                 raise BadKeyError(f"training.{name}", f" is not read: {OWNED_ELSEWHERE[name]}.")
@@ -80,7 +458,7 @@ class TrainingConfig:
         return int(self.per_device_train_batch_size * (self.gradient_accumulation_steps if steps is None else steps))
 
     def __getattr__(self, name: str) -> Any:
-        known = snapshot.fields().get(name)
+        known = fields().get(name)
         if known is None or name in OWNED_ELSEWHERE:
             elsewhere = f": {OWNED_ELSEWHERE[name]}" if name in OWNED_ELSEWHERE else ""
             raise AttributeError(f"the training config has no field {name!r}{elsewhere}")
@@ -131,7 +509,7 @@ def check_geometry(training: TrainingConfig, world_size: int = 1) -> None:
 
 
 def _check(name: str, value: Any) -> Any:
-    known = snapshot.fields()[name]
+    known = fields()[name]
     if name == "scale_rewards" and isinstance(value, bool):  # TRL accepts both and stores the text
         value = "group" if value else "none"
     if value is False and "no" in known.choices:  # YAML reads a bare `no` as false

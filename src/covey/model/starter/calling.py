@@ -14,7 +14,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from covey.data.sources.arithmetic import Problem
+from covey.data.tasks.arithmetic import Problem
 from covey.model.starter.styles import Document, careful, conversation, document, guessed, hasty, sloppy
 
 CALL_STYLE_SHARES = {"calling": 0.11, "careful": 0.01, "hasty": 0.55, "sloppy": 0.33}

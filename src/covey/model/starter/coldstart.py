@@ -31,8 +31,8 @@ from transformers import (
 
 from covey.config import DatasetConfig
 from covey.config.groups.model import STARTER_MARK
-from covey.data.sources.arithmetic import Difficulty
-from covey.data.sources.drawing import problems, take
+from covey.data.tasks.arithmetic import Difficulty
+from covey.data.tasks.drawing import problems, take
 from covey.model.starter import STARTER_PATH
 from covey.model.starter.calling import WRITTEN_DIGITS, agent_document
 from covey.model.starter.styles import Document, document

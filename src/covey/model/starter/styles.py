@@ -16,7 +16,7 @@ import random
 from dataclasses import dataclass
 from typing import Any
 
-from covey.data.sources.arithmetic import Problem
+from covey.data.tasks.arithmetic import Problem
 
 SYSTEM_PROMPT = "Think between <think> and </think>, then write the answer between <answer> and </answer>."
 

@@ -12,12 +12,12 @@ from itertools import islice, takewhile
 from types import MappingProxyType
 from typing import Any
 
-from covey.answers.tasks.graph_coloring import COLORS
+from covey.answers.tasks import COLORS
 from covey.config import DatasetConfig
 from covey.data.prompts import conversation
-from covey.data.sources.builtin import task_problems
-from covey.data.sources.countdown import CountdownProblem
-from covey.data.sources.graph_coloring import ColoringProblem
+from covey.data.tasks.builtin import task_problems
+from covey.data.tasks.countdown import CountdownProblem
+from covey.data.tasks.graph_coloring import ColoringProblem
 from covey.model.starter.styles import Document
 
 _SIGNS: Mapping[type[ast.operator], str] = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/"}

@@ -12,11 +12,9 @@ import re
 from collections import defaultdict
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
-
 from covey.errors import RewardError
-from covey.rewards.library.correctness import accuracy, accuracy_key
-from covey.rewards.reward import Graded, Reward, completion_text, named, rows_of, texts_of
-from covey.rewards.settings import RewardSettings
+from covey.rewards.library.answers import accuracy, accuracy_key
+from covey.rewards.reward import Graded, Reward, completion_text, named, rows_of, texts_of, RewardSettings
 
 
 def cosine_scaled(text: str, row: Mapping[str, Any], settings: RewardSettings) -> Graded:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from covey.answers import Outcome
-from covey.rewards.library.correctness import VALUES
+from covey.rewards.library.answers import VALUES
 from covey.rewards.workers.run_reward import CallResult, SampleResult
 
 

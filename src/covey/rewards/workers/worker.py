@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import Any
 
 from covey.rewards.reward import Reward
-from covey.rewards.settings import RewardSettings
+from covey.rewards.reward import RewardSettings
 from covey.rewards.workers import run_reward
 from covey.rewards.workers.messages import SLOW_SECONDS, Answer, Begun, Call, CallDone, Grade, SampleDone, listed
 from covey.workers.channel import BadMessageError, receive, send_json

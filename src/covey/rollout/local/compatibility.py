@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import inspect
 import logging
+import torch
 from collections.abc import Callable, Mapping
 from typing import Any
 from weakref import WeakKeyDictionary
-
-import torch
 from transformers import GenerationConfig, GenerationMixin, PreTrainedModel
 from transformers.generation.configuration_utils import GenerationMode
 from transformers.integrations import is_fsdp_managed_module
-
 from covey.log_once import log_once
-from covey.model.base import base_model, evaluating, is_spread
-from covey.rollout.local.conversation import Kept, Match
-from covey.rollout.local.forward import prefill, step
-from covey.rollout.local.next_turn import NextTurn
-from covey.rollout.local.prompt_cache import NotSharedError, SharedPromptCache, windows_of
-from covey.rollout.local.shared_attention import SharedAttention
+from covey.model.device import base_model, evaluating, is_spread
+from covey.rollout.local.turns import Kept, Match, prefill, step, NextTurn
+from covey.rollout.local.cache import NotSharedError, SharedPromptCache, windows_of, SharedAttention
+
 
 logger = logging.getLogger(__name__)
 

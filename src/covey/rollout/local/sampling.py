@@ -6,38 +6,22 @@ sampled tokens differ from `generate`'s, because fewer random numbers are drawn.
 
 from __future__ import annotations
 
+import torch
 from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby
 from typing import Any
-
-import torch
 from transformers import PreTrainedModel
-
 from covey.errors import TrainingError
 from covey.model.device import on_device
 from covey.rollout.engine import Completion, SamplingSettings
-from covey.rollout.local.conversation import Kept, Turn, TurnRow
-from covey.rollout.local.decode import PlainDecoder, plain_decoder
-from covey.rollout.local.forward import prefill, step
-from covey.rollout.local.next_turn import NextTurn
-from covey.rollout.local.prompt_cache import SharedPromptCache, windows_of
-from covey.rollout.local.shared_attention import SharedAttention
-from covey.rollout.local.supports import FLUSH_EVERY
-from covey.rollout.local.token_sampling import (
-    NOT_FINITE,
-    LogitsProcessor,
-    RowAware,
-    SampledTokens,
-    process,
-    row_keys,
-    row_uniform,
-    sample_tokens,
-)
-from covey.rollout.local.weight_order import column_major, is_mixed_precision
-from covey.rollout.local.written import Written
+from covey.rollout.local.turns import Kept, Turn, TurnRow, prefill, step, NextTurn
+from covey.rollout.local.decode import PlainDecoder, plain_decoder, column_major, is_mixed_precision
+from covey.rollout.local.cache import SharedPromptCache, windows_of, SharedAttention
+from covey.rollout.local.tokens import FLUSH_EVERY, NOT_FINITE, LogitsProcessor, RowAware, SampledTokens, process, row_keys, row_uniform, sample_tokens, Written
+
 
 PREFILL_TOKENS = 8192
 """Most prompt tokens, padding included, of one prefill, unless one prompt is longer."""

@@ -37,7 +37,7 @@ from covey.rollout.process.model_copy import ModelCopy
 from covey.rollout.process.started import EndedError, StartedProcess, Starter
 from covey.rollout.weight_folder import write_folder
 from covey.runlog.files import rename
-from covey.runlog.locks import temporary_folder
+from covey.runlog.directory import temporary_folder
 from covey.workers.channel import BadMessageError
 
 logger = logging.getLogger(__name__)

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from covey.config.sampling_gpu import SAMPLING_GPU
+from covey.config.vllm import SAMPLING_GPU
 from covey.errors import EngineError, one_line
 from covey.rollout.process.messages import Interrupt, Start
 from covey.workers.channel import pickled, receive_with_bytes, send, send_pickled

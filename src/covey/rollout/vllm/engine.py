@@ -1,21 +1,41 @@
-"""vLLM in this process: what Covey needs beyond TRL. The trainer's side is `training/trl/engine.py`.
+"""VLLM in this process, with its own weights or those of TRL.
+
+vLLM in this process: what Covey needs beyond TRL. The trainer's side is `training/trl/engine.py`.
 
 vLLM is imported only when it is used: without it, Covey trains with its local engine.
+
+From the log-probs that vLLM returns in each place: the sampled token's own, and which tokens could be sampled.
+
+vLLM gives its sampling masks themselves (`return_sampling_mask`) only with its newer model runner, which needs Triton,
+and not over HTTP. In `processed_logprobs` mode, the K likeliest tokens after top-k, top-p and min-p say the same: those
+with a finite log-prob could be sampled.
+
+Weights from a folder, loaded by a worker extension in vLLM's own processes.
+
+On GPUs, a server's weight transfer uses NCCL; there is none on a CPU. vLLM gets the class by name
+(`--worker-extension-cls`) and mixes it into its worker.
+
+vLLM outside of a training step: an engine with its own copy of the weights.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import numpy as np
+import torch
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
-
 from covey.errors import EngineError
 from covey.model.reasoning_vocab.token_map import MAP_FILE
-from covey.rollout.engine import NamedWeights
+from covey.rollout.engine import NamedWeights, SamplingSettings, Capabilities, Completion
+from covey.rollout.weight_folder import read_folder, write_folder
+from transformers import AutoConfig, PreTrainedTokenizerBase
+from covey.runlog.directory import temporary_folder
+
 
 CPU_HEAD_SIZES = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256)
 """Head dimensions that vLLM's CPU kernels support."""
@@ -163,3 +183,207 @@ def prompt_logps(llm: Any, rows: Sequence[Sequence[int]], adapter: Any = None) -
         [at[token].logprob for token, at in zip(row[1:], output.prompt_logprobs[1:], strict=True)]
         for row, output in zip(rows, outputs, strict=True)
     ]
+
+
+_CUT_OFF = -9000.0
+"""Servers write -9999 for the log-prob of a token that was cut off, since JSON has no infinity."""
+
+
+def candidates(sampling: SamplingSettings, vocab_size: int) -> int:
+    """How many tokens can be sampled in each place where their set is to be returned: `top_k` and `logprobs` of the
+    request; 0 where it is not.
+
+    Args:
+        vocab_size: of the engine's model.
+    """
+    if not (sampling.support and sampling.truncates):
+        return 0
+    return min(sampling.most_kept or vocab_size, vocab_size)
+
+
+def sampled_logps(
+    ids: Sequence[int], token_ids: Sequence[Sequence[int]], logps: Sequence[Sequence[float | None]]
+) -> list[float]:
+    """The log-probs of the sampled tokens; NaN where vLLM could not compute one.
+
+    Args:
+        ids: the sampled tokens.
+        token_ids: of each place, the tokens whose log-probs vLLM returned, in any order.
+        logps: these.
+    """
+    found = [values[tokens.index(one)] for one, tokens, values in zip(ids, token_ids, logps, strict=True)]
+    return [float("nan") if logp is None else float(logp) for logp in found]
+
+
+def support_of(
+    ids: Sequence[int], token_ids: Sequence[Sequence[int]], logps: Sequence[Sequence[float | None]]
+) -> tuple[list[float], torch.Tensor]:
+    """The log-probs of the sampled tokens, and the tokens that could be sampled, over which they are normalised.
+
+    Where tokens tie for the last place, vLLM may keep more of them than it returns. The log-probs are then those among
+    the tokens that are returned here.
+
+    Args:
+        ids: the sampled tokens.
+        token_ids: of each place, the tokens whose log-probs vLLM returned: the K likeliest and the sampled one.
+        logps: these, after all that cuts tokens off.
+
+    Returns:
+        The T log-probs, and the tokens as int32 `[T, C]`, the likeliest first, -1 where there are fewer than C.
+    """
+    widest = max(map(len, token_ids), default=0)
+    tokens_TC = np.full((len(ids), widest), -1, dtype=np.int32)
+    logps_TC = np.full((len(ids), widest), -np.inf)
+    for place, (tokens, values) in enumerate(zip(token_ids, logps, strict=True)):
+        tokens_TC[place, : len(tokens)] = tokens
+        logps_TC[place, : len(values)] = [np.nan if logp is None else logp for logp in values]
+    sampled_TC = tokens_TC == np.asarray(ids, dtype=np.int32)[:, None]
+    kept_TC = (logps_TC > _CUT_OFF) | sampled_TC
+    order_TC = np.argsort(np.where(kept_TC, -logps_TC, np.inf), axis=1, kind="stable")
+    most = int(kept_TC.sum(axis=1).max(initial=0))
+    support_TC = np.take_along_axis(np.where(kept_TC, tokens_TC, -1), order_TC, axis=1)[:, :most]
+    mass_T = np.where(kept_TC, np.exp(logps_TC), 0.0).sum(axis=1)
+    logps_T = logps_TC[sampled_TC] - np.log(mass_T)
+    return logps_T.tolist(), torch.from_numpy(np.ascontiguousarray(support_TC))
+
+
+WORKER = "covey.rollout.vllm.engine.FolderWeights"
+"""The name of the worker extension."""
+
+
+class FolderWeights:
+    """Methods that a trainer calls on every worker by name, over HTTP (`/collective_rpc`)."""
+
+    model_runner: Any
+
+    def load_folder(self, folder: str) -> dict[str, int]:
+        """Load the weights of a folder (`covey.rollout.weight_folder`); returns the number of tensors."""
+        count = 0
+
+        def named() -> Iterator[tuple[str, torch.Tensor]]:
+            nonlocal count
+            for one in read_folder(Path(folder)):
+                count += 1
+                yield one
+
+        load_weights(self.model_runner, named())
+        return {"tensors": count}
+
+
+class VLLMEngine:
+    """A vLLM engine with one model. A reasoning vocabulary next to its weights is masked as in training."""
+
+    capabilities = Capabilities(logprobs=True, seeded=True, reasoning_vocab=True, support=True)
+
+    def __init__(
+        self,
+        model_name: str,
+        tokenizer: PreTrainedTokenizerBase | None = None,
+        *,
+        dtype: str | None = None,
+        max_model_len: int | None = None,
+        batch_size: int = 64,
+        gpu_memory_utilization: float = 0.9,
+        revision: str | None = None,
+        trust_remote_code: bool = False,
+    ) -> None:
+        """
+        Args:
+            model_name: a folder or hub id for `from_pretrained`; adapters must be merged.
+            tokenizer: not needed: prompts are token ids.
+            dtype: of weights and computation; None is float32 on a CPU and vLLM's choice on a GPU.
+            max_model_len: longest prompt and completion together; None means the model's maximum.
+            batch_size: concurrent completions.
+            gpu_memory_utilization: share of the device's memory to use.
+
+        Raises:
+            EngineError: vLLM is not installed, or does not support the model.
+        """
+        if not installed():
+            raise EngineError(
+                "vLLM is not installed in this environment: install it with `pip install 'covey[vllm]'` on a machine "
+                "with a GPU; see docs/vllm.md for one without."
+            )
+        from vllm.platforms import current_platform
+
+        dtype = dtype or "auto"
+        options: dict[str, Any] = {
+            "max_model_len": max_model_len,
+            "max_num_seqs": batch_size,
+            "gpu_memory_utilization": gpu_memory_utilization,
+            "dtype": dtype,
+            "worker_extension_cls": WORKER,
+            "logprobs_mode": "processed_logprobs",
+            "max_logprobs": -1,
+        }
+        if current_platform.is_cpu():
+            config = AutoConfig.from_pretrained(model_name, revision=revision, trust_remote_code=trust_remote_code)
+            options["dtype"] = "float32" if dtype == "auto" else dtype
+            options |= cpu_options(config, **options)
+        self._llm = start(model=model_name, revision=revision, trust_remote_code=trust_remote_code, **options)
+        self._version: int | None = None
+
+    @property
+    def version(self) -> int | None:
+        """See `InferenceEngine`."""
+        return self._version
+
+    def generate(
+        self, prompts: Sequence[Sequence[int]], sampling: SamplingSettings, *, seed: int | None = None
+    ) -> list[Completion]:
+        """See `InferenceEngine`.
+
+        Every completion has a seed of its own, so that it does not depend on the others: the call's, plus its place.
+
+        Raises:
+            EngineError: a prompt is too long.
+        """
+        from vllm import SamplingParams
+
+        most = candidates(sampling, self._llm.llm_engine.model_config.get_vocab_size())
+        settings = [
+            SamplingParams(
+                temperature=sampling.temperature,
+                top_p=sampling.top_p,
+                top_k=most or sampling.top_k,
+                min_p=sampling.min_p,
+                repetition_penalty=sampling.repetition_penalty,
+                stop_token_ids=list(sampling.stop_token_ids),
+                max_tokens=sampling.max_completion_length,
+                logprobs=most if sampling.logprobs or most else None,
+                seed=None if seed is None else (seed + place) % 2**63,
+                detokenize=False,
+            )
+            for place in range(len(prompts))
+        ]
+        with torch.random.fork_rng(enabled=seed is not None), engine_errors("vLLM does not take these prompts"):
+            inputs = [{"prompt_token_ids": list(ids)} for ids in prompts]
+            outputs = self._llm.generate(inputs, settings, use_tqdm=False)
+        return [_completion(output.outputs[0], support=most > 0) for output in outputs]
+
+    def sync(self, weights: NamedWeights, version: int) -> None:
+        """See `InferenceEngine`: through a temporary folder, since vLLM may run in processes of its own. Raises an
+        `EngineError` if a process did not find all weights."""
+        with temporary_folder("covey-weights-") as folder:
+            tensors = write_folder(folder, weights)
+            answers = self._llm.collective_rpc("load_folder", args=(str(folder),))
+        if any(answer != {"tensors": tensors} for answer in answers):
+            raise EngineError(f"vLLM did not load the {tensors} tensors that were written for it into {folder}.")
+        self._llm.reset_prefix_cache()
+        self._version = version
+
+    def close(self) -> None:
+        """Drop the engine."""
+        self._llm = None
+
+
+def _completion(output: Any, *, support: bool) -> Completion:
+    ids, truncated = list(output.token_ids), output.finish_reason == "length"
+    if output.logprobs is None:
+        return Completion(ids, truncated)
+    tokens = [list(at) for at in output.logprobs]
+    values = [[one.logprob for one in at.values()] for at in output.logprobs]
+    if not support:
+        return Completion(ids, truncated, sampled_logps(ids, tokens, values))
+    logps, kept = support_of(ids, tokens, values)
+    return Completion(ids, truncated, logps, support=kept)

@@ -5,13 +5,12 @@ Plain state: `Rollouts` holds it under a lock, and a checkpoint holds what `Pool
 
 from __future__ import annotations
 
+import torch
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
-
-import torch
-
 from covey.rollout.engine import Completion
+
 
 Place = tuple[int, int]
 """The round for which a group was submitted, and its place there; of a completion, the place in the round's rows."""

@@ -8,10 +8,9 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
 from covey.config import Config
 from covey.errors import ConfigError, RunDirectoryError
-from covey.model.loading import load_tokenizer, source_options
+from covey.model.load import load_tokenizer, source_options
 from covey.model.reasoning_vocab.token_map import MAP_FILE, TokenMap
 from covey.runlog.checkpoint import changed_files, is_complete, mark_complete
 from covey.runlog.directory import RunDirectory
@@ -19,9 +18,9 @@ from covey.runlog.files import rename
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
-
     from covey.training.checkpoint.resume import ResumePlan
-    from covey.training.distributed.processes import Processes
+    from covey.training.processes import Processes
+
 
 Expanded = tuple[str, "PreTrainedTokenizerBase"]
 """What `from_pretrained` takes, and the tokenizer."""
@@ -57,7 +56,7 @@ def check_reasoning(config: Config, source: str, tokenizer: PreTrainedTokenizerB
         return []
     from covey.model.reasoning_vocab import ReasoningVocabulary
     from covey.model.reasoning_vocab.expansion import check_tags, plan, special_ids
-    from covey.model.reasoning_vocab.token_bytes import content_of, read_token_bytes
+    from covey.model.reasoning_vocab.tokenizer import content_of, read_token_bytes
 
     model_config = _model_config(config, source)
     rows = int(model_config.get_text_config().vocab_size)

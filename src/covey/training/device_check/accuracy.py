@@ -14,12 +14,12 @@ from covey.model.device import has_bfloat16
 from covey.rollout.engine import SamplingSettings
 from covey.rollout.local.compatibility import unsupported_reason
 from covey.rollout.local.sampling import sample
-from covey.rollout.local.token_sampling import row_keys, row_uniform
+from covey.rollout.local.tokens import row_keys, row_uniform
 from covey.runlog import names
-from covey.runlog.locks import temporary_folder
+from covey.runlog.directory import temporary_folder
 from covey.training.device_check.models import Rows, Size, make_model, make_rows
-from covey.training.scoring.shared_scoring import SharedScoring
-from covey.training.trl.loading import with_fused_head
+from covey.training.scoring import SharedScoring
+from covey.training.trl.trainer import with_fused_head
 
 EXACT = 1e-4
 """Largest error in float32: of log-probs in nats, of gradients relative."""

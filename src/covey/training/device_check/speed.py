@@ -15,7 +15,7 @@ from datasets import Dataset
 
 from covey.model.starter import STARTER_PATH
 from covey.runlog import names
-from covey.runlog.locks import temporary_folder
+from covey.runlog.directory import temporary_folder
 from covey.training.device_check.models import HALF_BILLION, TINY, Size, make_model
 from covey.training.replaced import replaced
 

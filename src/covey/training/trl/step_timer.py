@@ -11,7 +11,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
-
 from covey.errors import one_line
 from covey.log_once import log_once
 from covey.runlog import names
@@ -19,6 +18,7 @@ from covey.training.replaced import replaced
 
 if TYPE_CHECKING:
     from covey.training.trl.trainer import GRPOTrainer
+
 
 logger = logging.getLogger(__name__)
 

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import torch
 from collections import Counter
 from collections.abc import Coroutine, Sequence
 from dataclasses import replace
 from typing import Any
-
-import torch
 from accelerate.utils import broadcast_object_list
 from trl.extras.profiling import profiling_context
-
-from covey.environments.calls import together
+from covey.environments.episodes import together, Episode, Limits, as_conversation, begin_resets, run_episodes
 from covey.environments.chat import ToolChat
-from covey.environments.episodes import Episode, Limits, as_conversation, begin_resets, run_episodes
-from covey.environments.proxies import control_of
+from covey.environments.runner import control_of
 from covey.errors import DataError
 from covey.model.prompts import prompt_ids
 from covey.runlog import names
 from covey.training.replaced import replaced
-from covey.training.scoring.sampled import joined
+from covey.training.scoring import joined
 
 
 class TrainerEpisodes:

@@ -1,1 +1,0 @@
-"""The tools and environments that come with Covey."""

@@ -1,1 +1,0 @@
-"""Completions of an evaluation: sampled, played as episodes with tools, graded, and as text."""

@@ -1,1 +1,0 @@
-"""The completions browser of the report."""

@@ -1,1 +1,0 @@
-"""Rewards for programs: their tests are run in a sandbox."""

@@ -1,1 +1,0 @@
-"""From rewards to advantages: the objective of a step, and KL control."""

@@ -1,1 +1,0 @@
-"""Which prompts a step gets, and what is recorded of their completions and rewards."""

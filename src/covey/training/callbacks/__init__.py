@@ -1,1 +1,0 @@
-"""Callbacks: metrics and completions, evaluation, stopping."""

@@ -1,0 +1,283 @@
+"""Written, marked, rotated; the best one.
+
+Writing, marking and deleting checkpoints such that the newest complete one survives a crash at any point. Knows
+transformers' folders, not TRL.
+
+The best checkpoint of a run: by a metric of the held-out set (`evaluation.best_by`), never by the training reward.
+
+The state is in transformers' `TrainerState` (`best_metric`, `best_global_step`, `log_history`), so it is part of every
+checkpoint and survives a resume.
+
+Copies of the run's records in a checkpoint, and restoring damaged records from them.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from transformers import TrainerState, TrainingArguments
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
+from covey.runlog.files import InBackground
+from covey.runlog.checkpoint import is_complete, mark_complete, unmark
+from typing import TYPE_CHECKING, Any
+from accelerate.utils import broadcast_object_list
+from covey.runlog import names
+from covey.runlog.directory import RunDirectory
+from transformers.trainer import TRAINER_STATE_NAME
+from covey.runlog.metrics import MetricsWriter, Row
+
+if TYPE_CHECKING:
+    from transformers import Trainer
+
+
+logger = logging.getLogger(__name__)
+
+
+class Checkpoints:
+    """The checkpoints of one trainer.
+
+    The order is: the files are written; `before_marker` is called; then, in the background, the files are synced to the
+    disk, their checksums are computed, the marker is written, `after_marker` is called, and last the oldest checkpoints
+    are deleted. A process that is killed in between leaves the last complete checkpoint as it was.
+    """
+
+    def __init__(self) -> None:
+        self.before_marker: list[Callable[[Path], None]] = []
+        """Called by the process that writes, with the folder of the checkpoint; may add files to it."""
+        self.after_marker: list[Callable[[int, bool], None]] = []
+        """Called from another thread once a checkpoint is marked, with its step and whether it is the best so far."""
+        self.newest: int | None = None
+        """The step of the checkpoint written last since training began, if any."""
+        self._work = InBackground()
+
+    @contextmanager
+    def writing(
+        self, run_dir: Path, args: TrainingArguments, state: TrainerState, barrier: Callable[[], None]
+    ) -> Iterator[Path]:
+        """Context manager for writing the checkpoint of this step. Waits until the previous one is marked.
+
+        The marker of an older checkpoint in this place is removed first.
+
+        Args:
+            run_dir: holds the checkpoints.
+            args: for the limit, and whether this process writes.
+            state: for the step, and the best checkpoint, which is kept.
+            barrier: waits for all processes.
+
+        Yields:
+            The folder of the checkpoint.
+        """
+        folder, limit = run_dir / f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}", args.save_total_limit
+        if args.should_save:
+            self.wait()
+            if folder.is_dir():
+                unmark(folder)
+                shutil.rmtree(folder)
+        barrier()
+        with self.rotating(args):
+            yield folder
+        barrier()
+        if args.should_save:
+            for prepare in self.before_marker:
+                prepare(folder)
+            best, step = state.best_model_checkpoint, state.global_step
+            kept = {folder} if best is None else {folder, run_dir / Path(best).name}
+            self._work.add(partial(self._finish, folder, step, state.best_global_step == step, limit, kept))
+        self.newest = state.global_step
+
+    @contextmanager
+    def rotating(self, args: TrainingArguments) -> Iterator[None]:
+        """Context manager: old checkpoints are deleted here, by step, not by transformers, which uses file times."""
+        limit, args.save_total_limit = args.save_total_limit, None
+        try:
+            yield
+        finally:
+            args.save_total_limit = limit
+
+    def check(self) -> None:
+        """Raise an error of the background thread, if any; does not wait."""
+        self._work.check()
+
+    def wait(self) -> None:
+        """Wait until the newest checkpoint is marked. Raises the error of the background thread, such as a full
+        disk."""
+        self._work.wait()
+
+    def _finish(self, folder: Path, step: int, is_best: bool, limit: int | None, kept: set[Path]) -> None:
+        mark_complete(folder, step)
+        for callback in self.after_marker:
+            callback(step, is_best)
+        if limit:
+            _rotate(folder.parent, limit, kept)
+
+
+def _rotate(run_dir: Path, limit: int, kept: set[Path]) -> None:
+    """Delete the oldest checkpoints beyond the limit, those that were never finished first. Age is counted in steps.
+
+    Args:
+        run_dir: holds the checkpoints; `checkpoint-0`, the model before its first step, does not count.
+        limit: how many stay, or more if more must be kept.
+        kept: the one just written, and the best. The complete one with the most steps is kept too.
+    """
+    found = [path for path in run_dir.glob(f"{PREFIX_CHECKPOINT_DIR}-*") if _step(path)]
+    by_age = sorted((is_complete(path), _step(path), path) for path in found)
+    kept = kept | {path for complete, _, path in by_age[-1:] if complete}
+    old = [path for _, _, path in by_age if path not in kept]
+    for path in old[: max(0, len(found) - max(limit, len(kept & set(found))))]:
+        try:
+            unmark(path)
+            shutil.rmtree(path)
+        except OSError as error:
+            logger.warning("%s could not be deleted (%s): delete it to free its space.", path, error.strerror)
+
+
+def _step(checkpoint: Path) -> int:
+    step = checkpoint.name.rpartition("-")[2]
+    return int(step) if step.isdecimal() else 0
+
+
+_PREFIX = "eval_"
+"""Of metrics of the held-out problems in `TrainerState.log_history`, and in the `metrics` of `on_evaluate`."""
+
+
+def event_metrics(row: Mapping[str, object]) -> dict[str, float]:
+    """The metrics of an evaluation's main set under transformers' names: `eval_accuracy`, `eval_reward`, …"""
+    group = names.eval_name(next(iter(names.held_out_sets([row])), names.TEST_SET), "")
+    found = {name.removeprefix(group): value for name, value in row.items() if name.startswith(group)}
+    return {f"{_PREFIX}{name}": float(value) for name, value in found.items() if isinstance(value, int | float)}
+
+
+def deciding_metric(row: Mapping[str, object], best_by: str | None) -> str | None:
+    """Which of the `event_metrics` decides which checkpoint is the best; None if the evaluation does not have it."""
+    name = names.best_metric([row], best_by)
+    return None if name is None else _PREFIX + name.partition("/")[2]
+
+
+def note_evaluation(state: TrainerState, metric: str, value: float) -> None:
+    """Add an evaluation to the state's history, as transformers does: one mapping with the step.
+
+    An entry of the same step is replaced: after a resume, the evaluation may run again.
+    """
+    state.log_history[:] = [
+        entry for entry in state.log_history if not is_evaluation(entry) or entry.get("step", 0) < state.global_step
+    ]
+    state.log_history.append({metric: value, "step": state.global_step})
+
+
+def is_evaluation(entry: Mapping[str, object]) -> bool:
+    """Whether an entry of the state's history is from `note_evaluation`."""
+    return any(name.startswith(_PREFIX) for name in entry)
+
+
+def evaluated(state: TrainerState) -> list[tuple[int, float]]:
+    """Step and value of every evaluation so far, in order, by the metric of the newest one."""
+    entries = [entry for entry in state.log_history if is_evaluation(entry)]
+    metric = next((name for entry in entries[-1:] for name in entry if name.startswith(_PREFIX)), None)
+    return [(int(entry["step"]), float(entry[metric])) for entry in entries if metric in entry]
+
+
+def is_new_best(state: TrainerState) -> bool:
+    """Whether the newest evaluation is the best of the run after its first step; if so, it is stored in the state.
+
+    Of equal ones the earlier stays. The model before training has no checkpoint, so it does not count. A best by
+    another metric, of an older version or config, does not count either.
+    """
+    known = dict(evaluated(state))
+    if not state.global_step or state.global_step not in known:
+        return False
+    value = known[state.global_step]
+    if state.best_global_step in known and state.best_metric is not None and value <= state.best_metric:
+        return False
+    state.best_metric, state.best_global_step = value, state.global_step
+    return True
+
+
+def recall_best(state: TrainerState, run: RunDirectory) -> int | None:
+    """After a resume: keep the best checkpoint if it exists, else forget it. Returns its step."""
+    if not state.best_global_step:
+        return None
+    if is_complete(run.checkpoint(state.best_global_step)):
+        state.best_model_checkpoint = str(run.checkpoint(state.best_global_step))
+        return int(state.best_global_step)
+    # The run was started from a checkpoint of another one, or it was deleted.
+    state.best_metric = state.best_global_step = state.best_model_checkpoint = None
+    return None
+
+
+def link_best(run: RunDirectory, step: int, is_best: bool) -> None:
+    """Link the checkpoint of this step, which is now complete, if it is the best."""
+    if is_best:
+        run.link_best(step)
+
+
+def relink_best(state: TrainerState, run: RunDirectory) -> None:
+    """After a resume: link `best_model` again. The process may have been killed before it made the link."""
+    best = recall_best(state, run)
+    if best is not None and state.is_world_process_zero:
+        run.link_best(best)
+
+
+def fire_on_evaluate(trainer: Trainer, metrics: dict[str, float]) -> None:
+    """Fire `on_evaluate`, so that any callback sees evaluations as under transformers."""
+    trainer.control = trainer.callback_handler.on_evaluate(trainer.args, trainer.state, trainer.control, metrics)
+
+
+def broadcast_from_main(row: dict[str, Any]) -> dict[str, Any]:
+    """The main process's row, in every process: they must agree on what is saved and when to stop."""
+    return dict(broadcast_object_list([row])[0])
+
+
+def copy_records(run: RunDirectory, checkpoint: Path) -> None:
+    """Copy the run's metrics and config into a checkpoint that is about to be marked."""
+    copies = run.records_in(checkpoint)
+    copies.root.mkdir(exist_ok=True)
+    for file, copy in ((run.metrics, copies.metrics), (run.config, copies.config)):
+        if file.is_file():
+            shutil.copyfile(file, copy)
+
+
+def open_metrics(
+    run: RunDirectory, keep_until: int | None, checkpoint: Path | None
+) -> tuple[MetricsWriter, tuple[str, ...]]:
+    """The writer of a run's metrics. Rows lost from its file are restored.
+
+    Args:
+        run: whose metrics are written.
+        keep_until: the step to resume from; None for a new run.
+        checkpoint: to resume from; its records are used if it belongs to this run.
+
+    Returns:
+        The writer, and sentences on what was restored or lost.
+    """
+    if checkpoint is None or checkpoint.resolve().parent != run.root.resolve():
+        return MetricsWriter(run.metrics, keep_until), ()
+    copy = run.records_in(checkpoint).metrics
+    if copy.is_file():
+        writer = MetricsWriter(run.metrics, keep_until, copy=copy)
+    else:  # written by a version without copies
+        writer = MetricsWriter(run.metrics, keep_until, logged=logged_rows(checkpoint))
+    for repair in writer.repairs:
+        logger.warning("%s", repair)
+    return writer, tuple(writer.repairs)
+
+
+def logged_rows(checkpoint: Path) -> list[Row]:
+    """The metrics in a checkpoint's trainer state, up to its step, as rows of the run log.
+
+    Evaluations are left out: the state has only the metric that decides the best one.
+    """
+    rows: dict[int, Row] = {}
+    try:
+        state = TrainerState.load_from_json(str(checkpoint / TRAINER_STATE_NAME))
+    except (OSError, ValueError, TypeError):
+        return []
+    for entry in state.log_history:
+        logged = {name: value for name, value in entry.items() if name != names.STEP}
+        if is_evaluation(entry) or not logged:
+            continue
+        rows.setdefault(int(entry[names.STEP]), {names.STEP: int(entry[names.STEP])}).update(names.train_row(logged))
+    return [rows[step] for step in sorted(rows)]

@@ -1,0 +1,461 @@
+"""Rows, gold answers, prompts.
+
+Checks that find, before a run starts, what would go wrong in it.
+
+Each returns findings, with what was found and what to do. They change nothing. `training/examination.py` runs them, for
+`covey doctor` and for the start of every run.
+
+Checks of what is passed to the trainer in Python, and which columns a run wants.
+
+Whether the gold answers of the data earn the rewards of the run.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Generator, Iterator, Callable, Collection, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from covey.answers import Tags, Outcome
+from covey.config import Config
+from covey.config.groups.mesh import Mesh
+from covey.errors import ConfigError, ModelError, RunDirectoryError, one_line, DataError
+from covey.evaluation.grading import answer_asked_by, grader_name
+from covey.evaluation.stored import prompts_of
+from covey.model.load import declared_eos_ids
+from covey.model.prompts import render, thinking_prefix
+from covey.rewards.reward import whole_answers
+from covey.training.processes import splits_weights
+from covey.training.checks.findings import Mark, PreflightFinding, SAMPLE
+from covey.training.checks.memory import MemoryEstimate, available_memory, beside_vllm, estimate_memory
+from covey.training.checks.needs import check_free_space, check_size, PROMPTS, own_functions, try_calls
+from inspect import Parameter, signature
+from covey.config.groups.training import ASKS_FOR_NOTHING, REFUSED
+from covey.data.columns import PROMPT_NAMES
+from covey.rewards import RewardSettings, find
+from covey.rewards.registry import GIVEN, columns_read
+from dataclasses import replace
+from covey.answers.tasks import MODES
+from covey.rewards.runner import RewardRunner
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig, PreTrainedTokenizerBase
+    from covey.data import LoadedData
+    from covey.environments.runner import EnvironmentRunner
+
+
+_FEW_REPEATED = 0.01  # a harmless share
+_SLACK = 1.2  # factor for the allocator
+
+
+def check_tokens(config: Config, tokenizer: PreTrainedTokenizerBase) -> Iterator[PreflightFinding]:
+    """Whether the token that ends an answer in the chat template is one that generation stops at."""
+    stops = {tokenizer.eos_token_id, *declared_eos_ids(config.model)} - {None}
+    names = ", ".join(f"{tokenizer.convert_ids_to_tokens(i)} ({i})" for i in sorted(stops)) or "none"
+    end = _turn_end(tokenizer)
+    if not stops:
+        yield PreflightFinding(
+            Mark.WRONG,
+            "stop tokens",
+            "neither the model nor its tokenizer names an end-of-sequence token",
+            "Set one in the model's generation_config.json, or use the instruction-tuned model.",
+        )
+    elif end is not None and end not in stops:
+        yield PreflightFinding(
+            Mark.WRONG,
+            "stop tokens",
+            f"the chat template ends an answer with {tokenizer.convert_ids_to_tokens(end)} ({end}), but generation "
+            f"stops only at {names}: completions would run on to the length limit",
+            "Add that id to eos_token_id in generation_config.json, or use another model.chat_template.",
+        )
+    else:
+        yield PreflightFinding(Mark.FINE, "stop tokens", f"generation stops at {names}")
+    if tokenizer.pad_token_id is not None and tokenizer.pad_token_id in stops:
+        yield PreflightFinding(
+            Mark.NOTE,
+            "padding",
+            f"the padding token is the stop token {tokenizer.pad_token}",
+            "Harmless in Covey, which masks by position; a tokenizer with its own padding token is cleaner.",
+        )
+
+
+def check_prompt_prefix(
+    config: Config, tokenizer: PreTrainedTokenizerBase, loaded: LoadedData
+) -> Iterator[PreflightFinding]:
+    """Whether the prompt opens the thinking tag for the model, so that completions lack it."""
+    first = prompts_of(loaded.train.select([0]))[0]
+    prefix = thinking_prefix(tokenizer, first, config.rewards.think_tag, config.training.chat_template_kwargs)
+    if whole_answers([""], [first], prefix, Tags(config.rewards.think_tag)) != [""]:
+        yield PreflightFinding(
+            Mark.WARNING,
+            "thinking",
+            f"the prompt ends inside an open <{config.rewards.think_tag}>, so completions start after it",
+            "Rewards given by name and evaluations get completions with the tag prepended.",
+        )
+
+
+def check_rows(config: Config, loaded: LoadedData) -> Iterator[PreflightFinding]:
+    """Duplicate training prompts, and empty answers where something needs them.
+
+    (Held-out problems in the training set are noted when the data are loaded.) Rows for an environment may differ by
+    other columns than the prompt.
+    """
+    own = config.environment.factory is not None
+    prompts = [str(i) if own else _key(prompt) for i, prompt in enumerate(prompts_of(loaded.train))]
+    twice = len(prompts) - len(set(prompts))
+    result = f"{twice} of {len(prompts)} training rows repeat the prompt of another"
+    if twice > _FEW_REPEATED * len(prompts):
+        advice = "Remove them unless intended: each is trained on that many times more."
+        yield PreflightFinding(Mark.WARNING, "duplicates", result, advice)
+    elif twice:
+        yield PreflightFinding(Mark.FINE, "duplicates", result)
+    answers = loaded.train["answer"] if answer_asked_by(config) else []
+    empty = [number for number, answer in enumerate(answers) if not str(answer or "").strip()]
+    if empty:
+        yield PreflightFinding(
+            Mark.WRONG,
+            "answers",
+            f"{len(empty)} of {len(prompts)} training rows have no answer, first row {empty[0]}",
+            "Check dataset.answer_column and dataset.answer_extractor.",
+        )
+
+
+def check_lengths(
+    config: Config, model: PretrainedConfig, tokenizer: PreTrainedTokenizerBase, ids: list[list[int]]
+) -> Generator[PreflightFinding, None, int]:
+    """Prompts, as tokens, against the model's context and vocabulary. Returns the length of a long one, in tokens."""
+    if not all(ids):
+        error = ModelError(
+            f"The tokenizer of model.name={config.model.name} makes no tokens of {sum(not one for one in ids)} of "
+            f"{len(ids)} prompts: its files are missing from the folder of the model (tokenizer.json), or they are of "
+            "another model."
+        )
+        yield PreflightFinding(Mark.WRONG, "tokenizer", str(error), error=error)
+    yield _vocabulary_finding(model, tokenizer, ids)
+    lengths = sorted(map(len, ids))
+    middle, high, longest = (lengths[min(len(lengths) - 1, int(q * len(lengths)))] for q in (0.5, 0.95, 1.0))
+    result = f"prompts have {middle} tokens at the median, {high} at the 95th percentile, {longest} at most"
+    context = getattr(model.get_text_config(), "max_position_embeddings", None)
+    completion = config.training.max_completion_length
+    if not isinstance(context, int) or longest + completion <= context:
+        yield PreflightFinding(Mark.FINE, "lengths", result)
+        return longest
+    alone = sum(length >= context for length in lengths)
+    over = sum(length + completion > context for length in lengths)
+    what = (
+        f"{_share(alone, lengths)} fill the model's context of {context} tokens without a completion"
+        if alone
+        else f"with training.max_completion_length={completion}, {_share(over, lengths)} take more than the model's "
+        f"context of {context} tokens (the longest {longest + completion})"
+    )
+    yield PreflightFinding(Mark.WRONG, "lengths", f"{what}; {result}", _length_advice(lengths, context, completion))
+    return longest
+
+
+def _share(count: int, lengths: list[int]) -> str:
+    return f"all {count} prompts" if count == len(lengths) else f"{count} of {len(lengths)} prompts"
+
+
+def _length_advice(lengths: list[int], context: int, completion: int) -> str:
+    """What makes prompts and completions fit the context. (A limit of prompts drops those above it.)"""
+    ways = []
+    if context > lengths[-1]:
+        ways.append(f"lower training.max_completion_length to {context - lengths[-1]}")
+    if context > completion:
+        ways.append(f"set dataset.max_prompt_length={context - completion} or lower")
+    if not ways:
+        ways = ["choose a model with a longer context, or shorter prompts"]
+    text = ", or ".join(ways)
+    return f"{text[0].upper()}{text[1:]}."
+
+
+def _vocabulary_finding(
+    model: PretrainedConfig, tokenizer: PreTrainedTokenizerBase, prompts: list[list[int]]
+) -> PreflightFinding:
+    """Whether the model has an embedding for every token. (Tokens that no text has are no harm.)"""
+    rows = int(model.get_text_config().vocab_size)
+    used = {token for prompt in prompts for token in prompt} | {tokenizer.eos_token_id, tokenizer.pad_token_id}
+    above = sorted(token for token in used - {None} if token >= rows)
+    if above:
+        return PreflightFinding(
+            Mark.WRONG,
+            "vocabulary",
+            f"the tokenizer gives token {tokenizer.convert_ids_to_tokens(above[0])} ({above[0]}) to the prompts, and "
+            f"the model's embedding has {rows} rows",
+            "The tokenizer is of another model, or the embedding was not extended: take the model's own tokenizer.",
+        )
+    last = max(tokenizer.get_vocab().values(), default=-1)
+    if last >= rows:
+        return PreflightFinding(
+            Mark.WARNING,
+            "vocabulary",
+            f"the tokenizer's last token is {last}, and the model's embedding has {rows} rows; no prompt has one of "
+            "the tokens without a row",
+        )
+    return PreflightFinding(Mark.FINE, "vocabulary", f"every token of the tokenizer has one of {rows} embeddings")
+
+
+def check_batch(config: Config, loaded: LoadedData, processes: int = 1) -> PreflightFinding:
+    """The size of a generation batch. (That groups are not split is checked with the config.)"""
+    training = config.training
+    completions = training.generation_batch
+    prompts = completions // training.num_generations
+    result = f"a generation batch is {prompts} × {training.num_generations} = {completions} completions a process"
+    try:
+        check_size(config, loaded, processes)
+    except ConfigError as error:
+        return PreflightFinding(Mark.WRONG, "batch", str(error), error=error)
+    if training.max_steps > 0:
+        return PreflightFinding(Mark.FINE, "batch", f"{result}; {training.max_steps} steps")
+    steps = math.ceil(len(loaded.train) * training.num_generations * training.num_iterations / completions)
+    return PreflightFinding(Mark.FINE, "batch", f"{result}; about {steps} generation batches a pass over the data")
+
+
+def check_router(config: Config, model: PretrainedConfig) -> None:
+    """Raise a `ConfigError` if a model without a router has a router loss."""
+    coefficient = config.training.router_aux_loss_coef
+    if coefficient and not hasattr(model.get_text_config(), "output_router_logits"):
+        raise ConfigError(
+            f"training.router_aux_loss_coef={coefficient:g} is for mixtures of experts, and model.name="
+            f"{config.model.name} is none: leave it out."
+        )
+
+
+def check_memory(config: Config, model: PretrainedConfig, prompt_length: int) -> Iterator[PreflightFinding]:
+    """The memory estimate against this machine's memory, and the size of the checkpoints against its disk."""
+    try:
+        need = estimate_memory(config, model, prompt_length)
+    except Exception as error:  # an architecture of another kind, or code of its own
+        yield PreflightFinding(Mark.NOTE, "memory", f"it cannot be estimated for this model: {one_line(error)}")
+        return
+    available, device, less_for_vllm = beside_vllm(config, *available_memory())
+    trained = "" if need.trained == need.parameters else f", {need.trained / 1e6:.1f} M of them trained"
+    result = (
+        f"{need.parameters / 1e6:.1f} M parameters{trained}; training about {_gigabytes(need.training)} at most "
+        f"(weights {_gigabytes(need.weights)}, gradients {_gigabytes(need.gradients)}, optimiser "
+        f"{_gigabytes(need.moments)}, activations {_gigabytes(need.activations)}, head {_gigabytes(need.head)}), "
+        f"sampling about {_gigabytes(need.rollout)}; {device} has {_gigabytes(available)}"
+    )
+    most = max(need.training, need.rollout)
+    if most > available and (other := _other_layout(config, model)):
+        advice = f"The estimate is of AdamW in one process, and this run has {other}."
+        yield PreflightFinding(Mark.WARNING, "memory", result, advice)
+    elif most > available:
+        yield PreflightFinding(
+            Mark.WRONG,
+            "memory",
+            result,
+            f"{less_for_vllm}Set speed.max_tokens or lower training.per_device_train_batch_size, set "
+            "training.gradient_checkpointing=true, train adapters (model.lora.rank=16), or use more devices.",
+        )
+    elif most * _SLACK > available:
+        yield PreflightFinding(Mark.WARNING, "memory", result, "Tight: allow a fifth more than the estimate.")
+    else:
+        yield PreflightFinding(Mark.FINE, "memory", result)
+    if not _other_layout(config, model) and not config.training.save_only_model:
+        yield from _check_disk(config, need)
+
+
+def _other_layout(config: Config, model: PretrainedConfig) -> str:
+    """What takes less memory than the estimate says; empty if nothing does."""
+    training = config.training
+    if splits_weights(Mesh.of(config.model.mesh_shape)) or training.fsdp or training.deepspeed:
+        return "a sharded model"
+    if config.launch.accelerate:
+        return f"launch.accelerate={config.launch.accelerate}"
+    if getattr(model, "quantization_config", None):
+        return "quantised weights"
+    optim = str(training.optim)
+    return "" if "adamw" in optim and "bit" not in optim else f"training.optim={optim}"
+
+
+def _check_disk(config: Config, need: MemoryEstimate) -> Iterator[PreflightFinding]:
+    if config.training.save_strategy == "no":
+        return
+    try:
+        check_free_space(Path(config.output_dir), need.stored, need.moments, keeps_best=config.evaluation.keep_best)
+    except RunDirectoryError as error:
+        yield PreflightFinding(Mark.WRONG, "disk", str(error), error=error)
+
+
+def _turn_end(tokenizer: PreTrainedTokenizerBase) -> int | None:
+    """The special token that the chat template puts after an assistant's answer; None without one."""
+    marker = "covey7answer"
+    messages = [{"role": "user", "content": "?"}, {"role": "assistant", "content": marker}]
+    try:
+        text = render(tokenizer, messages, answering=False)
+    except ModelError:  # it may need arguments, or refuse such a conversation; the prompts of the data are rendered too
+        return None
+    _, _, tail = text.rpartition(marker)
+    ids = tokenizer(tail, add_special_tokens=False).input_ids
+    return next((int(i) for i in ids if i in set(tokenizer.all_special_ids)), None)
+
+
+def _key(prompt: Any) -> str:
+    return " ".join(str(prompt).split()).casefold()
+
+
+def _gigabytes(count: int) -> str:
+    return f"{count / 1e9:.1f} GB" if count >= 1e8 else f"{count / 1e6:.0f} MB"
+
+
+def check_arguments(trainer: Any, *args: Any, **kwargs: Any) -> Any:
+    """Check what a trainer of this class is made with, before anything is loaded: rows have a `prompt` column, if the
+    columns are known and no environment makes prompts, something is trained, and every setting works.
+
+    Returns:
+        Its GRPOConfig; None if it is not given.
+
+    Raises:
+        DataError: with the argument, its columns, and a fix.
+        ConfigError: a setting cannot work.
+        ModelError: nothing of the model would be trained.
+    """
+    arguments = signature(trainer).bind_partial(*args, **kwargs).arguments
+    _check_prompts(arguments)
+    config, adapters = arguments.get("args"), arguments.get("peft_config")
+    model: Any = arguments.get("model")
+    for name, why in REFUSED.items():
+        if getattr(config, name, None) not in ASKS_FOR_NOTHING:
+            raise ConfigError(f"{name}={getattr(config, name)} has no effect in GRPO: {why}. Leave it out.")
+    if getattr(adapters, "inference_mode", False):
+        raise ModelError("peft_config has inference_mode=True, so that nothing would be trained. Set it to False.")
+    frozen = hasattr(model, "parameters") and not any(one.requires_grad for one in model.parameters())
+    if frozen and adapters is None:
+        advice = (
+            "Load its adapters by PeftModel.from_pretrained(model, folder, is_trainable=True): peft's default is False."
+            if hasattr(model, "peft_config")
+            else "Unfreeze what is to be trained (requires_grad_), or pass a peft_config."
+        )
+        raise ModelError(f"Nothing would be trained: all weights of the model have requires_grad=False. {advice}")
+    return config
+
+
+def _check_prompts(arguments: Mapping[str, Any]) -> None:
+    if arguments.get("environment_factory") is not None:
+        return
+    for argument in ("train_dataset", "eval_dataset"):
+        given = arguments.get(argument)
+        parts = {f"{argument}[{key!r}]": part for key, part in given.items()} if isinstance(given, Mapping) else {}
+        for name, dataset in (parts or {argument: given}).items():
+            columns = getattr(dataset, "column_names", None)
+            computed = (getattr(dataset, "format", None) or {}).get("type") == "custom"  # by set_transform, per row
+            if not isinstance(columns, list) or "prompt" in columns or computed:
+                continue
+            near = next((column for column in PROMPT_NAMES if column in columns), None)
+            advice = (
+                f'Rename the column: {name}.rename_column("{near}", "prompt").'
+                if near
+                else f'Add one: {name}.map(lambda row: {{"prompt": …}}), with a text or a list of messages.'
+            )
+            raise DataError(
+                f"The rows of {name} have no column `prompt`; they have "
+                f"{', '.join(map(str, columns)) or 'no columns at all'}. {advice}"
+            )
+
+
+def columns_wanted(config: Config, runner: EnvironmentRunner | None, columns: Sequence[str]) -> PreflightFinding:
+    """Which columns of the data each reward and each environment reads; in brackets what it can do without."""
+    told = []
+    settings = RewardSettings.of(config.rewards, config.training.max_completion_length)
+    for name in config.rewards.funcs:
+        own = _taken(find(name, settings).batch, without=GIVEN) if ":" in name else []
+        told.append((name, own if ":" in name else list(columns_read(name)[:1])))
+    if runner is not None:
+        for chosen, (factory, _) in config.environment.factories.items():
+            told.append((factory, _taken(runner.instances([chosen])[0].reset)))
+    wanted = "; ".join(f"{name} reads {', '.join(names)}" for name, names in told if names)
+    there = f"the rows have {', '.join(columns)}"
+    return PreflightFinding(Mark.FINE, "columns", f"{wanted or 'no reward or environment names any'}; {there}")
+
+
+def _taken(function: Callable[..., Any], without: Collection[str] = ()) -> list[str]:
+    """The names of what a function takes by keyword."""
+    kinds = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
+    found = [p for p in signature(function).parameters.values() if p.kind in kinds and p.name not in without]
+    return [p.name if p.default is p.empty else f"[{p.name}]" for p in found]
+
+
+_FEW = 0.05  # share of unscorable rows up to which this is a warning only
+_UNLIKELY = "-9786.13451"  # answer
+_LISTED = 30  # rows that one finding names
+
+
+def check_answers(
+    config: Config, loaded: LoadedData, encode: Callable[[str], Sequence[int]], output: Path | None = None
+) -> Iterator[PreflightFinding]:
+    """Whether each gold answer, put into the expected format, is right by the rewards and the grader of the run, and
+    whether the user's own can be called with it.
+
+    Args:
+        encode: gives the token ids of a completion.
+        output: the file to append what rewards print to; None: standard error.
+    """
+    settings = RewardSettings.of(config.rewards, config.training.max_completion_length)
+    tags = Tags(config.rewards.think_tag, config.rewards.answer_tag)
+    found = [find(name, settings) for name in config.rewards.funcs]
+    graders = {reward.graded_by or reward.name for reward in found if reward.sample or reward.graded_by}
+    grader = grader_name(config)
+    graders |= {grader} if grader is not None and ":" not in grader else set()
+    graders -= {"code"}  # its rows have tests, and no program that passes them
+    without = replace(config.rewards, funcs=())  # graders and calls go to the workers by name
+    with RewardRunner.of(without, max_completion_length=config.training.max_completion_length) as runner:
+        if own_functions(config):
+            runner.pool.start(output)
+            few = list(loaded.train.select(range(min(PROMPTS, len(loaded.train)))))
+            texts = [gold_completion({"answer": "42", **row}, tags, str(grader)) for row in few]
+            yield from try_calls(config, few, texts, runner, encode)
+        for name, rows in {"train": loaded.train, **loaded.evaluation}.items():
+            sample = list(rows.select(range(min(SAMPLE, len(rows)))))
+            for grader in sorted(graders):
+                texts = [gold_completion(row, tags, grader) for row in sample]
+                outcomes = [graded.outcome for graded in runner.grade(grader, texts, sample)]
+                yield _gold_finding(f"{grader} on {name}", sample, outcomes)
+                if grader == "accuracy":
+                    other = gold_completion({"answer": _UNLIKELY}, tags, grader)
+                    outcomes = [graded.outcome for graded in runner.grade(grader, [other] * len(sample), sample)]
+                    yield from _unreadable_finding(f"{grader} on {name}", sample, outcomes)
+
+
+def _gold_finding(check: str, rows: Sequence[Any], outcomes: Sequence[Outcome | None]) -> PreflightFinding:
+    failed = [(n, o) for n, o in enumerate(outcomes) if o is not Outcome.RIGHT]
+    if not failed:
+        return PreflightFinding(Mark.FINE, check, f"all {len(rows)} gold answers score full marks")
+    shown = "; ".join(f"row {n}: {str(rows[n]['answer'])[:60]!r} is {outcome}" for n, outcome in failed[:3])
+    shown += _further_rows([n for n, _ in failed])
+    return PreflightFinding(
+        Mark.WRONG if len(failed) > _FEW * len(rows) else Mark.WARNING,
+        check,
+        f"{len(failed)} of {len(rows)} gold answers do not score full marks ({shown})",
+        "Nothing can earn the reward on these rows: fix the answers, or dataset.answer_extractor.",
+        name="gold_answers",
+    )
+
+
+def _further_rows(rows: Sequence[int]) -> str:
+    others = ", ".join(map(str, rows[3:_LISTED]))
+    return f"; also rows {others}{' and more' if len(rows) > _LISTED else ''}" if others else ""
+
+
+def _unreadable_finding(
+    check: str, rows: Sequence[Any], outcomes: Sequence[Outcome | None]
+) -> Iterator[PreflightFinding]:
+    """The rows whose gold answer cannot be parsed, so that no answer can be compared with it."""
+    found = [n for n, outcome in enumerate(outcomes) if outcome is Outcome.UNPARSABLE_GOLD]
+    if not found:
+        return
+    shown = "; ".join(f"row {n}: {str(rows[n]['answer'])[:60]!r}" for n in found[:3])
+    yield PreflightFinding(
+        Mark.WARNING,
+        check,
+        f"{len(found)} of {len(rows)} gold answers cannot be read as mathematics ({shown}{_further_rows(found)})",
+        "On these rows only the identical text earns the reward: fix them.",
+    )
+
+
+def gold_completion(row: Any, tags: Tags, grader: str) -> str:
+    """A completion in the expected format that gives the row's own answer, or one of the right ones."""
+    answer = row["answer"]
+    if grader in MODES:  # its answer is the task: a solution is a completion
+        answer = row.get("solution") or next(iter(MODES[grader](answer) or ()), answer)
+    return f"<{tags.think}>\nAs given.\n</{tags.think}>\n<{tags.answer}>{answer}</{tags.answer}>"

@@ -1,0 +1,95 @@
+"""Findings of the checks before a run: fine, a note, a warning, or wrong."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+from covey.config.secrets import redact
+from covey.errors import CoveyError, PreflightError
+
+
+SAMPLE = 1000
+"""Rows of each set that are checked."""
+
+
+class Mark(StrEnum):
+    """The severity of a finding."""
+
+    FINE = "✓"
+    NOTE = "·"
+    """Worth knowing, and nothing to do about it."""
+    WARNING = "!"
+    """The run would start; it may not do what is wanted."""
+    WRONG = "✗"
+    """The run would fail, or learn nothing: it is not started."""
+
+
+@dataclass(frozen=True, slots=True)
+class PreflightFinding:
+    """One line of the doctor's table."""
+
+    mark: Mark
+    check: str
+    """What was checked, in a word or two."""
+    result: str
+    """What the check found."""
+    advice: str = ""
+    """What to do about it."""
+    error: CoveyError | None = None
+    """Without what failed the run cannot go on; None for a judgement, which `ignore_checks` overrides."""
+    name: str = ""
+    """The check's name in `ignore_checks`, where that is not `check`."""
+
+    @property
+    def key(self) -> str:
+        """The check's name in `ignore_checks`."""
+        return self.name or self.check.replace(" ", "_")
+
+    @property
+    def text(self) -> str:
+        """The finding in sentences."""
+        result = self.result if self.result.endswith((".", "!", "?")) else f"{self.result}."
+        if self.mark is Mark.NOTE and not self.advice:
+            return result
+        return f"{self.check}: {result} {self.advice}".rstrip()
+
+    def is_ignored(self, ignored: Sequence[str]) -> bool:
+        """Whether `ignore_checks` lets the run start all the same."""
+        return self.error is None and (self.key in ignored or "all" in ignored)
+
+    def refusal(self) -> CoveyError:
+        """The error with which training refuses to start."""
+        return self.error or PreflightError(
+            f"{self.text} Nothing was started. `covey doctor` shows every check; 'ignore_checks=[{self.key}]' trains "
+            "all the same."
+        )
+
+
+def print_findings(console: Any, findings: Iterable[PreflightFinding]) -> None:
+    """Print the findings of a run that starts, each with its severity.
+
+    Args:
+        findings: without the fine ones; wrong ones are those that `ignore_checks` overrides.
+    """
+    for finding in findings:
+        style = None if finding.mark is Mark.NOTE else "yellow"
+        ignored = f" (ignore_checks=[{finding.key}])" if finding.mark is Mark.WRONG else ""
+        console.print(f"{finding.mark} {redact(finding.text)}{ignored}", markup=False, highlight=False, style=style)
+
+
+def log_ignored(file: Path, findings: Iterable[PreflightFinding]) -> None:
+    """Add the findings that `ignore_checks` overrides to a log."""
+    with file.open("a", encoding="utf-8") as log:
+        for finding in findings:
+            now = time.strftime("%Y-%m-%d %H:%M:%S")
+            log.write(f"{now} ignore_checks=[{finding.key}]: {redact(finding.text)}\n")
+
+
+def worst(findings: Sequence[PreflightFinding]) -> Mark:
+    """The worst mark among them."""
+    marks = {finding.mark for finding in findings}
+    return next((mark for mark in (Mark.WRONG, Mark.WARNING, Mark.NOTE) if mark in marks), Mark.FINE)

@@ -1,1 +1,0 @@
-"""The terminal display of a run."""

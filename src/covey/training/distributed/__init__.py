@@ -1,1 +1,0 @@
-"""Several processes: collectives, error handling, sharded weights."""

@@ -1,1 +1,0 @@
-"""Splitting a generation batch into micro-batches, and a micro-batch into chunks."""

@@ -1,1 +1,0 @@
-"""All checks before a run: data, answers, memory, trackers, engine."""

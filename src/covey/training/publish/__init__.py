@@ -1,1 +1,0 @@
-"""Pushing a finished run to the hub."""

@@ -1,1 +1,0 @@
-"""Log-probs of completions under the policy, with shared prompts and the reasoning vocabulary."""
