@@ -23,8 +23,7 @@ from typing import Any
 
 from covey import __version__
 from covey.rewards.registry import find as find_registered
-from covey.rewards.reward import Graded, Reward
-from covey.rewards.reward import RewardSettings
+from covey.rewards.reward import Graded, Reward, RewardSettings
 from covey.rewards.workers.pool import WorkerPool
 
 TABLE = Path(__file__).resolve().parent / "grading.md"

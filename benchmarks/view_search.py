@@ -19,8 +19,7 @@ from typing import Any
 
 from covey.report.completions import sources_of
 from covey.runlog import MetricsWriter, RunDirectory, names, write_completions
-from covey.view.completions import CompletionStore
-from covey.view.completions import Query
+from covey.view.completions import CompletionStore, Query
 
 PER_STEP, GROUP = 200, 8
 QUERIES = {

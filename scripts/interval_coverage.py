@@ -19,8 +19,14 @@ from pathlib import Path
 
 import numpy as np
 
-from covey.evaluation.estimators import Estimate, mean_estimate, share_estimate, share_interval
-from covey.evaluation.estimators import majority_at_k, pass_at_k
+from covey.evaluation.estimators import (
+    Estimate,
+    majority_at_k,
+    mean_estimate,
+    pass_at_k,
+    share_estimate,
+    share_interval,
+)
 
 TARGET = Path(__file__).resolve().parents[1] / "docs" / "evaluation.md"
 BEGIN, END = "<!-- coverage: begin (scripts/interval_coverage.py writes what follows) -->", "<!-- coverage: end -->"

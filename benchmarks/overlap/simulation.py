@@ -10,9 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from covey.rollout.engine import SamplingSettings
-from covey.training.asynchronous.rounds import seeds_of
 from covey.training.asynchronous.pool import Policy
-from covey.training.asynchronous.rounds import Rollouts
+from covey.training.asynchronous.rounds import Rollouts, seeds_of
 from overlap.ideal import continued, finished, makespan
 from overlap.simulated import Lengths, SimulatedEngine
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
 from covey._version import __version__
 
 if TYPE_CHECKING:
@@ -17,7 +18,19 @@ if TYPE_CHECKING:
     from covey.objective import AdaptiveKL, MaxEnt
     from covey.training.trl.trainer import GRPOConfig, GRPOTrainer
 
-__all__ = ['AdaptiveKL', 'CoveyError', 'GRPOConfig', 'GRPOTrainer', 'MaxEnt', 'SpeedConfig', '__version__', 'compare', 'evaluate', 'generate', 'train']
+__all__ = [
+    "AdaptiveKL",
+    "CoveyError",
+    "GRPOConfig",
+    "GRPOTrainer",
+    "MaxEnt",
+    "SpeedConfig",
+    "__version__",
+    "compare",
+    "evaluate",
+    "generate",
+    "train",
+]
 
 
 _MODULES = {

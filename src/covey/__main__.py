@@ -1,7 +1,7 @@
 """`python -m covey`: the same as `covey`."""
 
 import sys
-from covey.cli.main import main
 
+from covey.cli.main import main
 
 sys.exit(main())

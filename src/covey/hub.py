@@ -9,13 +9,13 @@ Datasets on Kaggle: `kaggle://owner/name`, or `kaggle://owner/name/file` for one
 
 from __future__ import annotations
 
-import time
 import importlib
-from typing import Any
+import time
 from functools import cache
 from pathlib import Path
-from covey.errors import ModelError, DataError, one_line
+from typing import Any
 
+from covey.errors import DataError, ModelError, one_line
 
 _UNREACHABLE = {"ConnectError", "ConnectTimeout"}  # of httpx or httpx2, whichever huggingface_hub uses
 _REMEMBERED_SECONDS = 30.0

@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+
 from covey.errors import CoveyError
 
 

@@ -9,8 +9,7 @@ from analysis import Pair
 from arms import CHECKPOINTS, STARTS, STEPS
 from data import START, Counts, Key
 
-from covey.evaluation.estimators import Estimate, coverage_at_k, distinct_at_k, mean
-from covey.evaluation.estimators import pass_at_k
+from covey.evaluation.estimators import Estimate, coverage_at_k, distinct_at_k, mean, pass_at_k
 
 K = 8
 OUTCOMES = ("coverage@8", "mean@8", "pass@8", "distinct@8")

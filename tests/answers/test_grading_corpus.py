@@ -36,9 +36,8 @@ from covey.answers import (
     holds_gold_value,
     repeats_prompt,
 )
-from covey.answers.maths.value import NoValueError
-from covey.answers.maths.value import evaluate
 from covey.answers.maths.expression import parse
+from covey.answers.maths.value import NoValueError, evaluate
 from covey.rewards import get_reward
 from load_scripts import load_script
 

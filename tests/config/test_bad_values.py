@@ -20,8 +20,7 @@ from covey.cli.main import main
 from covey.config import build, compose, known_keys, load
 from covey.config.aliases.aliases import table
 from covey.config.groups import training as snapshot
-from covey.config.groups.training import OWNED_ELSEWHERE
-from covey.config.groups.training import CHOICES, RANGES
+from covey.config.groups.training import CHOICES, OWNED_ELSEWHERE, RANGES
 from covey.config.keys import GROUPS
 from covey.config.values import members
 from covey.errors import ConfigError, CoveyError, ModelError

@@ -12,8 +12,7 @@ from completed import completed
 from covey.answers import EXTRACTORS
 from covey.config import Config, build, document, known_keys
 from covey.config.groups import dataset as covey_dataset
-from covey.config.groups.training import PATH, fields
-from covey.config.groups.training import OWNED_ELSEWHERE
+from covey.config.groups.training import OWNED_ELSEWHERE, PATH, fields
 from covey.errors import ConfigError
 from load_scripts import load_script
 

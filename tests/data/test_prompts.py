@@ -12,8 +12,7 @@ import pytest
 from covey import data
 from covey.config import DatasetConfig, MixtureConfig
 from covey.config.groups.environment import EnvironmentConfig
-from covey.data.load import write_rows
-from covey.data.load import read_prompts
+from covey.data.load import read_prompts, write_rows
 from covey.errors import DataError
 from data_files import write_jsonl
 

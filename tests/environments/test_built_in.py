@@ -7,10 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from covey.environments.contract import check_tool
-from covey.environments.library import calculator
-from covey.environments.library import python
-from covey.environments.contract import EnvironmentSource
+from covey.environments.contract import EnvironmentSource, check_tool
+from covey.environments.library import calculator, python
 from covey.environments.runner import EnvironmentRunner
 
 LOST = """

@@ -12,8 +12,8 @@ import pytest
 
 from chat_templates import add, make_tokenizer
 from covey.environments.chat import ToolChat
-from covey.environments.episodes import Episode, Limits, begin_episodes, run_episodes
 from covey.environments.contract import EnvironmentSource
+from covey.environments.episodes import Episode, Limits, begin_episodes, run_episodes
 from covey.environments.runner import EnvironmentRunner
 
 END = "<|im_end|>"

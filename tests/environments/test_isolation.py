@@ -13,9 +13,8 @@ from typing import Any
 import pytest
 
 import hostile_environments
-from covey.environments.runner import ToolError, control_of
 from covey.environments.contract import EnvironmentSource
-from covey.environments.runner import EnvironmentRunner
+from covey.environments.runner import EnvironmentRunner, ToolError, control_of
 from covey.environments.workers.messages import MAX_TEXT
 from living_processes import all_end, lives
 

@@ -20,8 +20,7 @@ from transformers.utils import get_json_schema
 
 import hostile_environments
 from covey import importing
-from covey.environments.contract import check_environment, tool_methods
-from covey.environments.contract import EnvironmentSource
+from covey.environments.contract import EnvironmentSource, check_environment, tool_methods
 from covey.environments.runner import EnvironmentRunner
 from covey.errors import EnvironmentSetupError
 from covey.rewards.runner import RewardRunner

@@ -12,15 +12,16 @@ from transformers import TrainerState
 from covey.answers import Outcome, Tags
 from covey.config import Config, compose
 from covey.errors import ConfigError, RewardError
-from covey.evaluation.grading import grade_batch, weighted_reward
 from covey.evaluation.grading import (
     HeldOutGrader,
     answer_asked_by,
     check_columns_for,
     check_evaluation,
+    grade_batch,
     grader_name,
     grader_of_rewards,
     grader_settings,
+    weighted_reward,
 )
 from covey.evaluation.metrics import compute_metrics
 from covey.evaluation.run import summarise

@@ -10,9 +10,9 @@ import pytest
 
 from covey.answers import Outcome
 from covey.errors import ConfigError
+from covey.evaluation.estimators import majority_at_k, pass_at_k, powers_up_to
 from covey.evaluation.metrics import compute_metrics
 from covey.evaluation.paired import compare, holm, mcnemar, sign_flip
-from covey.evaluation.estimators import majority_at_k, pass_at_k, powers_up_to
 
 
 def test_pass_at_k_is_the_share_of_subsets_with_a_right_one() -> None:

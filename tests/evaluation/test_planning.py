@@ -7,8 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from covey.evaluation.paired import compare, mcnemar, sign_flip
-from covey.evaluation.paired import plan
+from covey.evaluation.paired import compare, mcnemar, plan, sign_flip
 
 REACH = 2.8015852  # 1.959964 + 0.841621: a two-sided 5% level and 80% power
 

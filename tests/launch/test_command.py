@@ -16,11 +16,10 @@ import pytest
 from completed import completed
 from covey.config import load
 from covey.launch import execute
-from covey.launch.supervise import LaunchConsole
 from covey.launch.execute import requeue_after_warning
 from covey.launch.machine import Machine
 from covey.launch.plan import make_plan
-from covey.launch.supervise import Ending
+from covey.launch.supervise import Ending, LaunchConsole
 from same_run import STEPS, words
 
 REWARD = """

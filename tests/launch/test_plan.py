@@ -17,8 +17,7 @@ import yaml
 from covey.config import Config, load
 from covey.errors import ConfigError
 from covey.launch.machine import Machine, Place
-from covey.launch.plan import Ports, make_plan, training_processes
-from covey.launch.plan import as_text
+from covey.launch.plan import Ports, as_text, make_plan, training_processes
 from plans import SERVE, by_name, config, options, plan
 
 AXES = ("dp_replicate", "dp_shard", "tp")

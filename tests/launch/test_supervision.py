@@ -24,8 +24,8 @@ import psutil
 import pytest
 
 from covey.launch.guard import _end
-from covey.launch.plan import LaunchPlan
 from covey.launch.machine import how_it_ended
+from covey.launch.plan import LaunchPlan
 from covey.launch.supervise import Ending, Limits, Supervisor
 from covey.workers.signals import signal_handler
 from launched import TIMEOUT, Launched, until

@@ -16,8 +16,7 @@ import torch
 
 import objective_formulas as formulas
 from covey.config import Config, DatasetConfig, ObjectiveConfig, TrainingConfig
-from covey.config.groups.objectives import LINEAR_LOSSES
-from covey.config.groups.objectives import SETTINGS
+from covey.config.groups.objectives import LINEAR_LOSSES, SETTINGS
 from covey.errors import ConfigError
 from covey.objective import (
     REGISTRY,

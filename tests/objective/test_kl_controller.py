@@ -15,8 +15,7 @@ from covey.config.groups.objectives import KLConfig
 from covey.errors import ConfigError
 from covey.objective import AdaptiveKL, kl_per_token
 from covey.runlog.checkpoint import mark_complete
-from covey.training.advantages import KLMonitor
-from covey.training.advantages import build
+from covey.training.advantages import KLMonitor, build
 
 
 @pytest.mark.parametrize(

@@ -17,8 +17,8 @@ from completed import completed
 from covey import GRPOTrainer
 from covey.errors import ConfigError, EngineError
 from covey.rollout.vllm import engine as vllm_engine
-from covey.training.trl.vllm import EngineGeneration
 from covey.training.trl.engine_lora import PolicyAdapter
+from covey.training.trl.vllm import EngineGeneration
 from servers import Server, StartServer
 from trainers import build_trainer
 

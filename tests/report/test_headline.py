@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from covey.errors import RunDirectoryError
-from covey.report.summary import how_it_ended
 from covey.report.load import load_run
+from covey.report.summary import how_it_ended
 from covey.runlog import RunDirectory, names
 from covey.runlog.checkpoint import mark_complete
-from covey.runlog.notes import write_failure
 from covey.runlog.metrics import MetricsWriter
+from covey.runlog.notes import write_failure
 
 
 @pytest.fixture

@@ -11,18 +11,16 @@ from pathlib import Path
 import pytest
 
 from covey.cli.main import main
-from covey.report.tables import modes_rows
 from covey.report.charts.curves import draw_curves, main_panels
-from covey.report.panels import make_sections
 from covey.report.compare import differences, labels_of
 from covey.report.completions import Packed
-from covey.report.summary import how_it_ended, key_settings
 from covey.report.live import LiveReport
 from covey.report.load import load_run
 from covey.report.model_card import model_card
-from covey.report.page import as_json, render_report, write_report
-from covey.report.summary import before_and_after, changes, write_summary
-from covey.report.page import render_vocabulary
+from covey.report.page import as_json, render_report, render_vocabulary, write_report
+from covey.report.panels import make_sections
+from covey.report.summary import before_and_after, changes, how_it_ended, key_settings, write_summary
+from covey.report.tables import modes_rows
 from covey.runlog import MetricsWriter, RunDirectory, names
 from covey.runlog.checkpoint import mark_complete
 from made_run import CONFIG, make_run, write_evaluation

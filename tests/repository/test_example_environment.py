@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from covey.environments.contract import check_environment, tool_methods
-from covey.environments.contract import EnvironmentSource, load_environment
+from covey.environments.contract import EnvironmentSource, check_environment, load_environment, tool_methods
 from covey.errors import EnvironmentSetupError
 
 EXAMPLE = "examples/sums.py"

@@ -13,7 +13,8 @@ from trl.rewards import think_format_reward
 from corpus import Case, assert_verdicts, read_cases
 from covey.answers import Outcome
 from covey.rewards import Graded, RewardSettings, find, get_reward
-from covey.rewards.library import answers as correctness, length
+from covey.rewards.library import answers as correctness
+from covey.rewards.library import length
 from covey.rewards.library.answers import think_format
 
 DEFAULT = RewardSettings()

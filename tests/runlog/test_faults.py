@@ -13,8 +13,8 @@ import pytest
 
 from covey.errors import RunDirectoryError
 from covey.runlog import RunDirectory, guard_disk, write_atomically
-from covey.runlog.files import rename
 from covey.runlog.directory import temporary_folder
+from covey.runlog.files import rename
 
 FAULTS = [errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EBUSY]
 

@@ -17,8 +17,7 @@ import pytest
 
 from covey.errors import RunDirectoryError
 from covey.runlog.directory import RunDirectory
-from covey.runlog.files import guard_disk
-from covey.runlog.files import bounded, older, rotate
+from covey.runlog.files import bounded, guard_disk, older, rotate
 from limited_files import call_limited
 
 

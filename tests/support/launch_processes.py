@@ -26,12 +26,10 @@ IGNORES_SIGTERM = ("sh", "-c", "trap '' TERM; exec sleep 600")
 def launcher(folder: Path, options: dict[str, Any]) -> int:
     from covey.cli.streams import protect_streams
     from covey.errors import CoveyError
-    from covey.launch.supervise import LaunchConsole
-    from covey.launch.plan import LaunchPlan, Process
-    from covey.launch.process import become_subreaper
     from covey.launch.machine import FINISH_FILE, STACKS_FILE
-    from covey.launch.plan import Server
-    from covey.launch.supervise import Limits, Supervisor
+    from covey.launch.plan import LaunchPlan, Process, Server
+    from covey.launch.process import become_subreaper
+    from covey.launch.supervise import LaunchConsole, Limits, Supervisor
 
     run, logs, port = folder / "run", folder / "logs", options["port"]
     node, separate = options.get("node", 0), "node" in options  # separate: node 0 trains and node 1 serves

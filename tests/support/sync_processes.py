@@ -24,8 +24,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from covey.errors import EngineError
 from covey.rollout.vllm import engine as vllm_engine
-from covey.training.trl.vllm import EngineGeneration
-from covey.training.trl.vllm import trainer_logps
+from covey.training.trl.vllm import EngineGeneration, trainer_logps
 
 CASES: dict[str, tuple[str, int, str]] = {
     "all is well": ("colocate", -1, ""),

@@ -19,10 +19,9 @@ from covey.cli.main import main
 from covey.config import load
 from covey.model.load import load_tokenizer
 from covey.rewards import RewardSettings, find
+from covey.training.checks.data import check_tokens, gold_completion
 from covey.training.checks.doctor import examine
-from covey.training.checks.data import check_tokens
 from covey.training.checks.findings import Mark, PreflightFinding, worst
-from covey.training.checks.data import gold_completion
 
 SMALL = ["dataset.train_size=64", "dataset.test_size=8", "dataset.hard_size=0"]
 

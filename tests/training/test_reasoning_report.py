@@ -15,10 +15,8 @@ from covey.cli.commands.vocab import analyse
 from covey.cli.main import main
 from covey.errors import ConfigError, ModelError
 from covey.model.reasoning_vocab import ReasoningVocabulary, TokenMap
-from covey.model.reasoning_vocab.tokenizer import Reader, Span
-from covey.model.reasoning_vocab.expansion import drift
-from covey.model.reasoning_vocab.expansion import expand
-from covey.model.reasoning_vocab.tokenizer import TokenBytes
+from covey.model.reasoning_vocab.expansion import drift, expand
+from covey.model.reasoning_vocab.tokenizer import Reader, Span, TokenBytes
 from covey.model.starter import STARTER_PATH
 from covey.runlog.evaluations import read_evaluation
 

@@ -9,7 +9,8 @@ import pytest
 from covey.config import load
 from covey.runlog.directory import RunDirectory
 from covey.training.build import grpo_config
-from covey.training.checks import memory as memory_estimate, needs as requirements
+from covey.training.checks import memory as memory_estimate
+from covey.training.checks import needs as requirements
 from covey.training.checks.memory import beside_vllm
 
 OLD = ("training.use_vllm=true", "vllm_device=auto", "vllm_gpu_memory_utilization=0.9", "model=starter")

@@ -13,8 +13,7 @@ from covey.report.completions import sources_of
 from covey.runlog import RunDirectory, write_completions
 from covey.runlog.evaluations import append_completions, begin_evaluation
 from covey.view.app import make_app
-from covey.view.completions import AHEAD, CompletionStore
-from covey.view.completions import Query
+from covey.view.completions import AHEAD, CompletionStore, Query
 from made_run import UGLY, make_run, write_evaluation
 
 

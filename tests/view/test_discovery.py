@@ -11,8 +11,7 @@ import pytest
 from covey.errors import RunDirectoryError
 from covey.runlog import RunDirectory
 from covey.runlog.notes import Tags, write_tags
-from covey.view.runs import DEPTH, find_runs, is_run, signature
-from covey.view.runs import RunStore, UnknownRunError
+from covey.view.runs import DEPTH, RunStore, UnknownRunError, find_runs, is_run, signature
 
 
 def run_in(folder: Path) -> Path:

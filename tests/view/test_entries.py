@@ -10,11 +10,9 @@ from typing import Any
 import pytest
 
 from covey.runlog import MetricsWriter, RunDirectory
-from covey.runlog.notes import write_failure
 from covey.runlog.evaluations import append_completions, begin_evaluation, finish_evaluation
-from covey.runlog.notes import Tags, write_tags
-from covey.view.runs import Entry, entry_of
-from covey.view.runs import RunStore
+from covey.runlog.notes import Tags, write_failure, write_tags
+from covey.view.runs import Entry, RunStore, entry_of
 from made_run import write_evaluation
 
 CONFIG = """\

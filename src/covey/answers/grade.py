@@ -8,10 +8,11 @@ Grading a completion against the gold answer, as a typed outcome.
 from __future__ import annotations
 
 from enum import StrEnum
+
 from covey.answers.extract import TAGS, Tags, closing_brace, extract_answer_tag, has_reasoning_format
 from covey.answers.maths.agree import agree, is_readable
-from covey.answers.maths.shape import is_copied
 from covey.answers.maths.notation import MAX_LENGTH, canonical_number
+from covey.answers.maths.shape import is_copied
 from covey.answers.statement import extract_prediction, marked
 
 

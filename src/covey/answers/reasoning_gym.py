@@ -24,9 +24,9 @@ from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
+
 from covey.errors import DataError, one_line
 from covey.sandbox import Limits, Program, run
-
 
 EXTRA = "reasoning-gym"
 OWN_KEYS = ("seed", "size")

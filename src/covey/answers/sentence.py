@@ -17,7 +17,6 @@ from __future__ import annotations
 import re
 from collections import deque
 
-
 DENIED = "\N{OBJECT REPLACEMENT CHARACTER}"
 
 _LATEST = 200  # marks that are read, at the end

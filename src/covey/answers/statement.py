@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from covey.answers.sentence import alternatives, without_denied, PERCENT, guessed, stated
+
 from covey.answers.extract import TAGS, Tags, extract_answer_tag, extract_boxed, extract_gsm8k
 from covey.answers.maths.notation import unicode_to_latex
-
+from covey.answers.sentence import PERCENT, alternatives, guessed, stated, without_denied
 
 _MAX_LENGTH = 100_000  # characters of a completion that are read, at its end
 _MAX_JOINED = 20  # boxes or tags that make one list

@@ -21,21 +21,21 @@ Tasks whose right answers are all known: reading an answer, its mode, and every 
 
 from __future__ import annotations
 
-import re
 import json
 import math
+import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Context, Decimal
 from fractions import Fraction
-from typing import Protocol, Self, TypeVar, Any
-from covey.answers.maths.expression import Node, parse
-from collections import Counter
 from functools import cache, lru_cache
 from itertools import product
 from operator import add, mul, sub, truediv
 from types import MappingProxyType
+from typing import Any, Protocol, Self, TypeVar
 
+from covey.answers.maths.expression import Node, parse
 
 _NUMBER_TEXT = r"\d{1,18}(?:\.\d{1,18})?(?![\d.])"
 _ARITHMETIC = re.compile(  # numbers between operators: neither a product without its sign nor a power

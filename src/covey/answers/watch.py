@@ -11,10 +11,8 @@ from dataclasses import replace
 
 from covey.answers.extract import TAGS, Tags
 from covey.answers.grade import gold_answer
+from covey.answers.maths.notation import agree_in_percent, measured, read_number, tidy, trim, unicode_to_latex
 from covey.answers.maths.shape import is_copied
-from covey.answers.maths.notation import tidy, trim, unicode_to_latex
-from covey.answers.maths.notation import read_number
-from covey.answers.maths.notation import agree_in_percent, measured
 from covey.answers.statement import after_thinking
 
 VALUE_GRADERS = ("accuracy", "exact_match")

@@ -2,7 +2,4 @@
 
 from covey.api.functions import compare, evaluate, generate, train
 
-__all__ = ['compare', 'evaluate', 'generate', 'train']
-
-
-
+__all__ = ["compare", "evaluate", "generate", "train"]

@@ -14,12 +14,12 @@ from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from pathlib import Path
 from typing import Any
+
 from covey.config.aliases.aliases import kind_of
 from covey.config.compose.group_files import Roots
 from covey.config.groups.dataset import DATA_FILES
 from covey.errors import ConfigError
 from covey.importing import give, name_of
-
 
 Overrides = Sequence[str] | Mapping[str, Any]
 """Keys to set: as on a command line, `["model=starter", "training.max_steps=50"]`, or a mapping from keys (or

@@ -15,12 +15,14 @@ from contextlib import contextmanager, nullcontext
 from numbers import Integral, Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
+
 from covey.api.arguments import ROWS, ArgumentError, Overrides, Part, Parts, Words, is_rows
 from covey.config import Config, Flag, compose
 from covey.launch.machine import keep_one_gpu
 
 if TYPE_CHECKING:
     from rich.console import Console
+
     from covey.evaluation.job import Progress
     from covey.objective import Objective
     from covey.report.results import Comparisons, Evaluations, GeneratedText, GeneratedTexts

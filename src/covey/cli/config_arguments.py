@@ -15,7 +15,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
-from covey.config import Composed, Config, compose as compose_config
+
+from covey.config import Composed, Config
+from covey.config import compose as compose_config
 from covey.config.compose import flags
 from covey.config.compose.flags import Flag
 from covey.config.live import notes_without_effect

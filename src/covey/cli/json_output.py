@@ -13,10 +13,10 @@ from contextlib import ExitStack, contextmanager, redirect_stdout
 from contextvars import ContextVar
 from pathlib import PurePath
 from typing import IO, Any
+
 from covey.cli.streams import screen
 from covey.config.secrets import redact_value
 from covey.runlog.files import writable
-
 
 _OUT: ContextVar[IO[str] | None] = ContextVar("where JSON goes, if stdout leads to stderr", default=None)
 

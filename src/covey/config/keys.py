@@ -12,23 +12,23 @@ from __future__ import annotations
 import dataclasses
 import difflib
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cache
 from types import MappingProxyType
+from typing import Any
+
 from covey.config.groups import training as snapshot
 from covey.config.groups.dataset import DatasetConfig, DifficultyConfig, HardDifficultyConfig, MixtureConfig
 from covey.config.groups.environment import EnvironmentConfig
-from covey.config.groups.running import EvaluationConfig, LaunchConfig, SlurmConfig, LoggingConfig
 from covey.config.groups.model import LoraConfig, ModelConfig
 from covey.config.groups.objectives import KLConfig, ObjectiveConfig
 from covey.config.groups.rewards import CodeConfig, RewardModelConfig, RewardsConfig
+from covey.config.groups.running import EvaluationConfig, LaunchConfig, LoggingConfig, SlurmConfig
 from covey.config.groups.sampling import RolloutConfig, SpeedConfig
 from covey.config.groups.training import OWNED_ELSEWHERE, TrainingConfig
 from covey.config.schema import Config
 from covey.config.values import BadKeyError, is_mapping_kind
 from covey.config.yaml import MAX_DEPTH
-from dataclasses import dataclass, field
-from typing import Any
-
 
 _LONGEST = 500
 """Most characters of a key, including keys inside mappings."""

@@ -18,13 +18,10 @@ from types import MappingProxyType
 from typing import Any
 
 from covey.config.groups import training as snapshot
-from covey.config.values import both
-from covey.config.groups.training import TrainingConfig
-from covey.config.groups.training import LIVE, NEVER
-from covey.config.keys import GROUPS, kinds
+from covey.config.groups.training import LIVE, NEVER, TrainingConfig
+from covey.config.keys import GROUPS, Setting, Source, Written, kinds
 from covey.config.schema import Config
-from covey.config.keys import Setting, Source, Written
-from covey.config.values import BadKeyError, members, show
+from covey.config.values import BadKeyError, both, members, show
 from covey.config.vllm import is_elsewhere, leaves_place_open
 from covey.errors import CoveyError
 

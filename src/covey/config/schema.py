@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from covey.config.values import Group, option, BadKeyError, show
+
 from covey.config.groups.dataset import TASKS, DatasetConfig
 from covey.config.groups.environment import EnvironmentConfig
-from covey.config.groups.running import EvaluationConfig, LaunchConfig, LoggingConfig
 from covey.config.groups.model import ModelConfig
 from covey.config.groups.objectives import ObjectiveConfig, check_objective
 from covey.config.groups.rewards import RewardsConfig
-from covey.config.groups.sampling import RolloutConfig, check_rollout, SpeedConfig, check_token_budget
+from covey.config.groups.running import EvaluationConfig, LaunchConfig, LoggingConfig
+from covey.config.groups.sampling import RolloutConfig, SpeedConfig, check_rollout, check_token_budget
 from covey.config.groups.training import TrainingConfig
-
+from covey.config.values import BadKeyError, Group, option, show
 
 EARLY_STOPPING = "early_stopping"
 """The built-in callback."""

@@ -7,14 +7,15 @@ The base of the schema: a field with its bounds, and a frozen group that checks 
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import os
 import re
-import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
-from covey.errors import ConfigError
 from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from covey.errors import ConfigError
 
 
 class BadKeyError(ConfigError):

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
+
 from covey.config.groups import training as snapshot
 from covey.config.schema import Config
-from pathlib import Path
-
 
 LOCAL_HOSTS = ("0.0.0.0", "127.0.0.1", "localhost", "::", "::1")  # the first is TRL's default, for this machine
 LARGE_SHARE = 0.5

@@ -9,13 +9,14 @@ What is wrong with a text that is not YAML, in the words of someone who writes a
 
 from __future__ import annotations
 
-import yaml
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
-from covey.errors import ConfigError
 
+import yaml
+
+from covey.errors import ConfigError
 
 MAX_DEPTH = 50
 """Levels of nesting, aliases expanded."""

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import difflib
 import json
-from dataclasses import dataclass, field
-from covey.config.groups.environment import EnvironmentConfig
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
+
 from covey.answers import extractor
 from covey.config.groups.dataset import RENAMED, TAKEN_NAMES
+from covey.config.groups.environment import EnvironmentConfig
 from covey.data.prompts import Conversation, PromptBuilder, as_messages, conversation, prompt_column, question, reply
 from covey.data.table import Table, WrittenFloat, as_text, dataset_of
 from covey.errors import DataError
@@ -24,6 +25,7 @@ from covey.runlog.names import NUM_MODES
 if TYPE_CHECKING:
     import datasets
     import pyarrow as pa
+
     from covey.config import DatasetConfig
 
 

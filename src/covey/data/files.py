@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
+
 from covey.config.groups.dataset import COMPRESSED, DATA_FILES
 from covey.data.prompts import as_messages
 from covey.data.table import Origin, Table, WrittenFloat, combine, dataset_of, encode, from_arrow

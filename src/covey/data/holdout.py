@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from typing import TYPE_CHECKING
+
 from covey.errors import DataError
 
 if TYPE_CHECKING:

@@ -15,24 +15,36 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Callable, Sequence, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
-from covey.config.groups.environment import EnvironmentConfig
-from covey.data.columns import Prepared, beginning, check_prompts_differ, find_columns, prepare, RowNeeds, CONVERSATION_NAMES, PROMPT_NAMES, checked_prompts, usual_column
-from covey.data.holdout import shuffled, split_validation, subsample, test_rows
-from covey.data.mixture import blend
-from covey.data.tasks.builtin import task_sets, episode_sets
-from covey.data.sources import read_rows
-from covey.data.table import SourceRows, Table, reading, dataset_of, as_text, from_arrow
-from covey.errors import DataError
-from covey.runlog.names import set_label
-from covey.data.prompts import Conversation, prompt_column, PromptBuilder, as_messages
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
 from covey.config import DatasetConfig
 from covey.config.groups.dataset import DATA_FILES
+from covey.config.groups.environment import EnvironmentConfig
+from covey.data.columns import (
+    CONVERSATION_NAMES,
+    PROMPT_NAMES,
+    Prepared,
+    RowNeeds,
+    beginning,
+    check_prompts_differ,
+    checked_prompts,
+    find_columns,
+    prepare,
+    usual_column,
+)
 from covey.data.files import READABLE, find_path, read_files
+from covey.data.holdout import shuffled, split_validation, subsample, test_rows
+from covey.data.mixture import blend
+from covey.data.prompts import Conversation, PromptBuilder, as_messages, prompt_column
+from covey.data.sources import read_rows
+from covey.data.table import SourceRows, Table, as_text, dataset_of, from_arrow, reading
+from covey.data.tasks.builtin import episode_sets, task_sets
+from covey.errors import DataError
 from covey.runlog.files import guard_disk, write_atomically
+from covey.runlog.names import set_label
 
 if TYPE_CHECKING:
     import datasets
@@ -344,7 +356,8 @@ def write_rows(data: Any, folder: Path) -> dict[str, str]:
             "test."
         )
     texts = {
-        name: _given_lines(rows, "data" if splits.keys() == {"train"} else f"data[{name!r}]") for name, rows in splits.items()
+        name: _given_lines(rows, "data" if splits.keys() == {"train"} else f"data[{name!r}]")
+        for name, rows in splits.items()
     }
     found = {}
     for name, text in texts.items():

@@ -18,7 +18,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
-from covey.data.columns import Prepared, check_prompts_differ, find_columns, prepare, RowNeeds
+
+from covey.data.columns import Prepared, RowNeeds, check_prompts_differ, find_columns, prepare
 from covey.data.holdout import rounded_share, split_validation, subsample, test_rows
 from covey.data.sources import read_source
 from covey.data.table import Table, combine, dataset_of
@@ -27,6 +28,7 @@ from covey.runlog.completions import is_json
 
 if TYPE_CHECKING:
     import datasets
+
     from covey.config import DatasetConfig, MixtureConfig, MixtureSource
 
 

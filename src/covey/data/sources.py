@@ -12,21 +12,23 @@ Reading problems from local files and folders, Kaggle, or the hub.
 from __future__ import annotations
 
 import difflib
-from pathlib import Path
-from typing import Any, TYPE_CHECKING
-from covey.errors import DataError, one_line
 from collections.abc import Callable, Mapping
-from covey.data.table import Origin, SourceRows, Table, dataset_of, from_arrow
 from dataclasses import dataclass
 from itertools import islice
-from covey.data.holdout import rows_to_read
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from covey import hub as kaggle
 from covey.data.columns import RowNeeds
 from covey.data.files import READABLE, find_path, listing, read_files, scan_folder
+from covey.data.holdout import rows_to_read
+from covey.data.table import Origin, SourceRows, Table, dataset_of, from_arrow
+from covey.errors import DataError, one_line
 from covey.hub import check_connection_once
-from covey import hub as kaggle
 
 if TYPE_CHECKING:
     import datasets
+
     from covey.config import DatasetConfig, MixtureSource
 
 

@@ -16,10 +16,11 @@ import decimal
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
+
 from covey.runlog.completions import JSON_TEXT, is_json
-from dataclasses import dataclass, replace
 
 if TYPE_CHECKING:
     import datasets

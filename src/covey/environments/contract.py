@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TYPE_CHECKING
-from covey.config.groups.dataset import name_in_file
-from covey.errors import EnvironmentSetupError, one_line
 from dataclasses import dataclass, field
 from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from covey.config.groups.dataset import name_in_file
 from covey.config.groups.environment import ADAPTERS, ENVIRONMENTS, TOOLS
+from covey.errors import EnvironmentSetupError, one_line
 from covey.importing import failure, import_object
 
 if TYPE_CHECKING:

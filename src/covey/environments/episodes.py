@@ -12,11 +12,12 @@ import inspect
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TYPE_CHECKING, Literal
-from covey.environments.runner import EndedBy, ToolCall, control_of
 from itertools import takewhile
+from typing import TYPE_CHECKING, Any, Literal
+
 from covey.environments.chat import Message, ToolChat
 from covey.environments.contract import tool_methods
+from covey.environments.runner import EndedBy, ToolCall, control_of
 
 if TYPE_CHECKING:
     from covey.environments.runner import EnvironmentRunner

@@ -11,16 +11,16 @@ from __future__ import annotations
 
 import ast
 import math
+import random
 import re
 import warnings
-import random
 from collections.abc import Callable
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any
+
 from covey.sandbox import Execution, run_python
 from covey.sandbox.session import MEMORY_MB, SECONDS
-
 
 MAX_CHARACTERS = 1000
 """Longest expression."""

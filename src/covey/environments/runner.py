@@ -11,33 +11,34 @@ The environments and tools of a run, in worker processes, for a trainer and for 
 
 from __future__ import annotations
 
+import json
 import logging
 import pickle
-import weakref
-import json
 import sys
-from collections.abc import Callable, Mapping, Sequence, Iterator
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
-from typing import Any, NoReturn, TYPE_CHECKING, Self, TypeVar
-from covey.environments.contract import GET_REWARD, RESET, has_reward, tool_methods, EnvironmentSource, sources_of
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar
+
+from covey.environments.contract import GET_REWARD, RESET, EnvironmentSource, has_reward, sources_of, tool_methods
 from covey.environments.workers.calls import EndedBy, EpisodeState, Member, ToolCall, ToolError
 from covey.environments.workers.description import ClassDescription, FunctionDescription, read_class, read_function
 from covey.environments.workers.messages import Action
 from covey.environments.workers.supervisor import EnvironmentSupervisor
 from covey.errors import EnvironmentSetupError
-from covey.log_once import log_once
-from covey.workers.owned import Owned, Owner
-from contextlib import contextmanager
-from pathlib import Path
 from covey.importing import given_by_value
+from covey.log_once import log_once
 from covey.sandbox import log_isolation
 from covey.workers.channel import Start
+from covey.workers.owned import Owned, Owner
 
 if TYPE_CHECKING:
     from covey.config.groups.environment import EnvironmentConfig
     from covey.config.schema import Config
 
-__all__ = ['EndedBy', 'EnvironmentProxy', 'EpisodeControl', 'ToolCall', 'ToolError', 'control_of', 'make_class']
+__all__ = ["EndedBy", "EnvironmentProxy", "EpisodeControl", "ToolCall", "ToolError", "control_of", "make_class"]
 
 
 _log = logging.getLogger("covey.environments")

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
+
 from covey.config import Flag, compose
 from covey.environments.runner import running
 from covey.errors import ConfigError, EnvironmentSetupError

@@ -10,16 +10,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
 from covey.advice import command
 from covey.errors import CoveyError, RunDirectoryError
-from covey.evaluation.metrics import values_at_k, credit
 from covey.evaluation.grading import SEED_OFFSET
+from covey.evaluation.metrics import credit, values_at_k
 from covey.evaluation.paired import Comparison, compare, holm
 from covey.evaluation.stored import evaluations_of, read_stored
 from covey.runlog import names
 from covey.runlog.directory import RunDirectory
 from covey.runlog.evaluations import StoredEvaluation, list_evaluations, training_file, training_files
-
 
 LEVEL = 0.05
 """A change is stated if its p-value is below this."""

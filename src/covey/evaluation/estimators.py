@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import math
 import random
-import numpy as np
 from collections import Counter
 from collections.abc import Sequence
-from functools import lru_cache, cache
-from itertools import combinations
-from numpy.typing import NDArray
-from covey.errors import ConfigError
 from dataclasses import dataclass
+from functools import cache, lru_cache
+from itertools import combinations
 
+import numpy as np
+from numpy.typing import NDArray
+
+from covey.errors import ConfigError
 
 _MOST_SUBSETS = 2000
 """Most subsets that are enumerated; if there are more, this many are drawn."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+
 from covey.evaluation.estimators import Estimate
 from covey.evaluation.paired import Comparison
 from covey.runlog import names
-
 
 UNDEFINED = "n/a"
 

@@ -7,25 +7,43 @@ How completions of held-out problems are graded and rewarded: the same while tra
 
 from __future__ import annotations
 
-import math
 import difflib
-from collections.abc import Callable, Mapping, Sequence, Iterable
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
-from covey.answers import Outcome, Tags, extract_prediction, grade_exact, has_reasoning_format, holds_gold_value, repeats_prompt
+
+from covey.answers import (
+    Outcome,
+    Tags,
+    extract_prediction,
+    grade_exact,
+    has_reasoning_format,
+    holds_gold_value,
+    repeats_prompt,
+)
 from covey.answers.maths.notation import read_number
 from covey.data.columns import number_of_modes
-from covey.evaluation.played import played_of, transcript, Played
-from covey.rewards.reward import last_user_message, whole_answers, Graded, RewardFunction, RewardSettings
-from covey.runlog import names
 from covey.errors import ConfigError, RewardError
 from covey.evaluation.estimators import powers_up_to
-from covey.rewards.runner import columns_of, RewardRunner
-from covey.rewards.registry import check_columns, find_custom, IMPLIED_GRADERS, MODE_GRADERS, canonical_grader, canonical_name, load, reads_answer
+from covey.evaluation.played import Played, played_of, transcript
+from covey.rewards.registry import (
+    IMPLIED_GRADERS,
+    MODE_GRADERS,
+    canonical_grader,
+    canonical_name,
+    check_columns,
+    find_custom,
+    load,
+    reads_answer,
+)
+from covey.rewards.reward import Graded, RewardFunction, RewardSettings, last_user_message, whole_answers
+from covey.rewards.runner import RewardRunner, columns_of
+from covey.runlog import names
 
 if TYPE_CHECKING:
-    from covey.rollout import Completion
     from covey.config import Config
+    from covey.rollout import Completion
 
 
 _NEAR = 10  # partial accuracy accepts a tenth of the answer

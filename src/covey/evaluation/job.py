@@ -12,28 +12,46 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import logging
-from collections.abc import Iterable, Mapping, Callable, Sequence
-from pathlib import Path
-from covey.config import DatasetConfig, Config
-from covey.errors import ConfigError, RunDirectoryError
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
 from covey import data
 from covey.answers import Outcome, Tags
+from covey.config import Config, DatasetConfig
 from covey.environments.runner import environment_rewards, running
-from covey.evaluation.grading import GradedCompletion, SEED_OFFSET, HeldOutGrader, answer_asked_by, check_columns_for, check_evaluation, grader_name
+from covey.errors import ConfigError, RunDirectoryError
+from covey.evaluation.grading import (
+    SEED_OFFSET,
+    GradedCompletion,
+    HeldOutGrader,
+    answer_asked_by,
+    check_columns_for,
+    check_evaluation,
+    grader_name,
+)
 from covey.evaluation.metrics import compute_metrics
-from covey.evaluation.stored import describe_data, describe_method, prompts_of, weights_fingerprint, Target, find_target
+from covey.evaluation.stored import Target, describe_data, describe_method, find_target, prompts_of, weights_fingerprint
 from covey.model.load import load_tokenizer, vocab_size_of
 from covey.model.prompts import cut_left, prompt_lengths, thinking_prefix
 from covey.model.reward_model import reward_models
 from covey.rewards.runner import RewardRunner
 from covey.runlog.directory import RunDirectory, describe_environment
-from covey.runlog.evaluations import StoredEvaluation, append_completions, begin_evaluation, extend_evaluation, finish_evaluation, read_evaluation, writing_evaluation
+from covey.runlog.evaluations import (
+    StoredEvaluation,
+    append_completions,
+    begin_evaluation,
+    extend_evaluation,
+    finish_evaluation,
+    read_evaluation,
+    writing_evaluation,
+)
 
 if TYPE_CHECKING:
     from datasets import Dataset
+
     from covey.evaluation.play import Players
     from covey.rollout import InferenceEngine
 

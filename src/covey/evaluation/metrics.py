@@ -12,9 +12,22 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
-from covey.answers import Outcome, VALUE_GRADERS
+
+from covey.answers import VALUE_GRADERS, Outcome
 from covey.answers.tasks import MODES
-from covey.evaluation.estimators import Estimate, chance_at_k, coverage_at_k, distinct_at_k, mean, mean_estimate, ratio_estimate, share_estimate, pass_at_k, majority_at_k, powers_up_to
+from covey.evaluation.estimators import (
+    Estimate,
+    chance_at_k,
+    coverage_at_k,
+    distinct_at_k,
+    majority_at_k,
+    mean,
+    mean_estimate,
+    pass_at_k,
+    powers_up_to,
+    ratio_estimate,
+    share_estimate,
+)
 from covey.runlog import names
 
 

@@ -10,11 +10,12 @@ Pure functions of numbers, without torch.
 from __future__ import annotations
 
 import math
-import numpy as np
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from covey.evaluation.estimators import Z95, Estimate, mean, t_estimate, t_quantile
 
+import numpy as np
+
+from covey.evaluation.estimators import Z95, Estimate, mean, t_estimate, t_quantile
 
 _REACH = Z95 + 0.8416212335729143
 """Standard errors between a detectable difference and 0: a two-sided 5% level and 80% power (one-sided quantile)."""

@@ -7,23 +7,24 @@ What is played on which problems: the environments and tools of a config, on hel
 
 from __future__ import annotations
 
-import random
 import logging
-from collections.abc import Callable, Mapping, Sequence, Iterator
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
+
 from covey.environments.chat import Message, ToolChat
 from covey.environments.contract import has_reward, missing_columns
 from covey.environments.episodes import Episode, Limits, begin_episodes, run_episodes
-from covey.environments.runner import control_of, EnvironmentRunner, environment_rewards, running
+from covey.environments.runner import EnvironmentRunner, control_of, environment_rewards, running
 from covey.evaluation.played import Played, row_columns
+from covey.log_once import log_once
+from covey.model.load import all_eos_ids, own_generation_config
 from covey.rewards.reward import completion_text
 from covey.rollout import Completion, InferenceEngine, SamplingSettings, complete
 from covey.rollout.generate import conversation
-from contextlib import contextmanager
-from covey.log_once import log_once
-from covey.model.load import all_eos_ids, own_generation_config
 
 if TYPE_CHECKING:
     from covey.config import Config

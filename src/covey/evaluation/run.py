@@ -9,16 +9,18 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 from typing import Any
+
 from datasets import Dataset
 from transformers import PreTrainedTokenizerBase
+
 from covey.answers import Outcome, Tags
 from covey.config import Config
 from covey.errors import ConfigError, ModelError
-from covey.evaluation.grading import GradeBatch, GradedCompletion, grade_batch
-from covey.evaluation.play import Playing, start_seed
 from covey.evaluation.estimators import Estimate, mean, mean_estimate
+from covey.evaluation.grading import GradeBatch, GradedCompletion, grade_batch
 from covey.evaluation.metrics import accuracy, credit, episode_estimates, modes_at, rewards_by_problem, watch_estimates
-from covey.evaluation.stored import sampling_settings, Target
+from covey.evaluation.play import Playing, start_seed
+from covey.evaluation.stored import Target, sampling_settings
 from covey.model.adapters import quantization_config
 from covey.model.device import autocast_dtype
 from covey.model.load import check_model, own_generation_config, quiet_weights, source_options

@@ -16,12 +16,11 @@ from covey.config import Config, load
 from covey.data.tasks.arithmetic import Difficulty
 from covey.data.tasks.drawing import take
 from covey.environments.runner import running
-from covey.evaluation.grading import GradedCompletion, HeldOutGrade
-from covey.evaluation.play import Players
-from covey.evaluation.play import Playing
 from covey.evaluation.estimators import Estimate, accuracy_estimate, mean
 from covey.evaluation.figures import ends_text, value_text
+from covey.evaluation.grading import GradedCompletion, HeldOutGrade
 from covey.evaluation.metrics import compute_metrics
+from covey.evaluation.play import Players, Playing
 from covey.evaluation.run import EvaluationResult, evaluate
 from covey.model.starter.calling import CALL_STYLE_SHARES
 from covey.model.starter.coldstart import AGENT_DIFFICULTY, DIFFICULTY, ColdStart

@@ -14,29 +14,37 @@ What a user may name for evaluation: a run, a checkpoint of one, a folder with a
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import json
-import difflib
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from covey.answers import Outcome
 from covey.config import Config, load
 from covey.config.groups.environment import EnvironmentConfig
 from covey.config.secrets import without_secrets
-from covey.errors import RunDirectoryError, ModelError
+from covey.errors import ModelError, RunDirectoryError
 from covey.evaluation.grading import SEED_OFFSET, grader_name, grader_settings
 from covey.evaluation.metrics import compute_metrics
-from covey.runlog import names
-from covey.runlog.directory import RunDirectory
-from covey.runlog.evaluations import StoredEvaluation, list_evaluations, read_completions, read_evaluation, training_file_names, training_files
 from covey.evaluation.played import row_columns
 from covey.importing import code_hashes
 from covey.model.prompts import render
 from covey.rewards.reward import last_user_message
-from collections import Counter
-from covey.answers import Outcome
-from dataclasses import dataclass
+from covey.runlog import names
 from covey.runlog.checkpoint import is_complete
+from covey.runlog.directory import RunDirectory
+from covey.runlog.evaluations import (
+    StoredEvaluation,
+    list_evaluations,
+    read_completions,
+    read_evaluation,
+    training_file_names,
+    training_files,
+)
 
 if TYPE_CHECKING:
     from datasets import Dataset

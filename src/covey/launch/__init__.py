@@ -3,6 +3,3 @@
 `plan` is pure: config and machine in; processes, environments, ports and files out. `slurm` renders a job script.
 `execute` runs and supervises the processes of a plan. Nothing here imports torch.
 """
-
-
-

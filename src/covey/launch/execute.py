@@ -13,20 +13,22 @@ import secrets
 import shutil
 import signal
 import time
-import yaml
 from importlib.util import find_spec
-from covey.config import Config, to_yaml
-from covey.config.keys import VLLM_RANGE
-from covey.launch.machine import LaunchError, Machine, is_free, Place, free_port, RESUME_COMMAND, STACKS
-from covey.launch.plan import LaunchPlan, SERVER, TORCH_LOGS, TRAINER, Ports, make_plan, as_text
-from covey.runlog.directory import version_of, RunDirectory
 from pathlib import Path
+
+import yaml
+
+from covey.config import Config, to_yaml
 from covey.config.compose.build import flatten
+from covey.config.keys import VLLM_RANGE
 from covey.config.secrets import ENGINE_KEY, for_children
 from covey.errors import ConfigError
-from covey.launch.supervise import LaunchConsole, Ending, Limits, Supervisor
+from covey.launch.machine import RESUME_COMMAND, STACKS, LaunchError, Machine, Place, free_port, is_free
+from covey.launch.plan import SERVER, TORCH_LOGS, TRAINER, LaunchPlan, Ports, as_text, make_plan
 from covey.launch.process import become_subreaper
 from covey.launch.slurm import job_id, requeue, write_private
+from covey.launch.supervise import Ending, LaunchConsole, Limits, Supervisor
+from covey.runlog.directory import RunDirectory, version_of
 from covey.runlog.files import write_atomically
 
 

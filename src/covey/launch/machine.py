@@ -9,20 +9,20 @@ Files by which training processes show their progress and how they ended.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
-import subprocess
 import socket
-import json
+import subprocess
 import time
-from collections.abc import Mapping, MutableMapping, Container, Iterator
+from collections.abc import Container, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass
 from itertools import takewhile
-from covey.errors import CoveyError
 from pathlib import Path
-from covey.runlog.directory import RunDirectory
 
+from covey.errors import CoveyError
+from covey.runlog.directory import RunDirectory
 
 _LIST_SECONDS = 30
 _GPU_NAME = re.compile(r"\d+|(GPU|MIG)-[\w/-]+")

@@ -8,11 +8,13 @@ near. `covey.launch.overview.suggested` is the split with the shortest rounds.
 from __future__ import annotations
 
 import json
-import yaml
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import yaml
+
 from covey.config import Config
 from covey.config.groups import training as snapshot
 from covey.errors import ConfigError
@@ -20,7 +22,6 @@ from covey.launch.plan import SERVER, LaunchPlan
 from covey.runlog import names, read_metrics
 from covey.runlog.directory import RunDirectory
 from covey.runlog.overlap import Expected, Round, expected, measured_rounds
-
 
 STALENESS = (0, 1, 2, 4)
 """The values that the table shows, besides the run's own."""

@@ -14,24 +14,34 @@ A plan as YAML.
 from __future__ import annotations
 
 import math
-import sys
 import shlex
-import yaml
-from dataclasses import dataclass, replace, field
-from covey.config import Config, TrainingConfig
-from covey.config.vllm import LARGE_SHARE, LOCAL_HOSTS, colocated_share, leaves_place_open, served_rank, SAMPLING_GPU, samples_in_own_process, is_elsewhere
-from covey.model.load import resolve_model
-from covey.model.starter import STARTERS
+import sys
 from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+
+import yaml
+
+from covey.config import Config, TrainingConfig
 from covey.config.groups.mesh import Mesh, refuse_tensor_parallel
+from covey.config.secrets import ENGINE_KEY
+from covey.config.vllm import (
+    LARGE_SHARE,
+    LOCAL_HOSTS,
+    SAMPLING_GPU,
+    colocated_share,
+    is_elsewhere,
+    leaves_place_open,
+    samples_in_own_process,
+    served_rank,
+)
 from covey.errors import ConfigError
 from covey.launch.accelerate import accelerate_config
-from covey.launch.machine import Machine, Place, FINISH_FILE, STACKS_FILE
+from covey.launch.machine import FINISH_FILE, STACKS_FILE, Machine, Place
+from covey.model.load import resolve_model
+from covey.model.starter import STARTERS
 from covey.runlog.directory import Inside
-from covey.config.secrets import ENGINE_KEY
-
 
 LEAST_LENGTH = 2048
 """Default of the server's maximum length, prompt and completion together, in tokens."""

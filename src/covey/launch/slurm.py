@@ -8,13 +8,13 @@ import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+
 from covey.advice import command
 from covey.config import Config
 from covey.errors import ConfigError
 from covey.launch.machine import LaunchError, Machine
 from covey.model.starter import STARTERS
 from covey.runlog.files import write_atomically
-
 
 WARNING_SIGNAL = "USR1"
 """The signal that Slurm sends before the time limit."""

@@ -11,21 +11,22 @@ Supervision of a plan's processes: restarts, stop requests, hangs, and cleanup.
 
 from __future__ import annotations
 
+import http.client
+import signal
 import sys
 import time
-import http.client
 import urllib.error
 import urllib.request
-import signal
-from pathlib import Path
-from types import TracebackType, FrameType
-from typing import TYPE_CHECKING, Protocol
-from covey.config.secrets import redact
 from collections.abc import Callable
-from covey.launch.machine import LaunchError, FINISHES, STACKS, ProgressWatch, how_it_ended
-from covey.launch.plan import LaunchPlan, Process, SERVER, TRAINER
-from covey.launch.process import LAST_LINES, TICK, ManagedProcess, Tail, Reaper, end_orphans
 from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import TYPE_CHECKING, Protocol
+
+from covey.config.secrets import redact
+from covey.launch.machine import FINISHES, STACKS, LaunchError, ProgressWatch, how_it_ended
+from covey.launch.plan import SERVER, TRAINER, LaunchPlan, Process
+from covey.launch.process import LAST_LINES, TICK, ManagedProcess, Reaper, Tail, end_orphans
 from covey.runlog.directory import RunDirectory
 from covey.workers.signals import signal_handler
 

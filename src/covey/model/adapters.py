@@ -9,14 +9,17 @@ from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
 from covey.errors import ConfigError, ModelError
 from covey.model.weight_files import check_file
 
 if TYPE_CHECKING:
     import torch
-    from peft import LoraConfig as PeftLoraConfig, PeftModel
+    from peft import LoraConfig as PeftLoraConfig
+    from peft import PeftModel
     from torch import nn
     from transformers import BitsAndBytesConfig, PreTrainedModel
+
     from covey.config import LoraConfig, ModelConfig
     from covey.model.reasoning_vocab import ReasoningVocabulary
 

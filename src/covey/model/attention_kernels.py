@@ -19,18 +19,19 @@ weights again from these.
 
 from __future__ import annotations
 
-import torch
 import logging
-from collections.abc import Iterator, Sequence, Callable
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Any
+
+import torch
 from torch.autograd.function import once_differentiable
-from dataclasses import dataclass
 from torch.autograd.graph import saved_tensors_hooks
+
 from covey.errors import one_line
 from covey.log_once import log_once
 from covey.model.device import for_products, on_device
-
 
 _FLASH = getattr(torch.ops.aten, "_scaled_dot_product_flash_attention_for_cpu", None)
 _FLASH_BACK = getattr(torch.ops.aten, "_scaled_dot_product_flash_attention_for_cpu_backward", None)

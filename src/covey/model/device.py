@@ -12,21 +12,23 @@ A model beneath its adapters, and in evaluation mode.
 
 from __future__ import annotations
 
-import os
-import torch
 import logging
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 from functools import wraps
 from types import MethodType
+from typing import Any
+
+import torch
 from torch.autograd.function import once_differentiable
+from transformers import PretrainedConfig
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 from transformers.models.mistral.modeling_mistral import MistralRMSNorm
 from transformers.models.qwen2.modeling_qwen2 import Qwen2RMSNorm
 from transformers.models.qwen3.modeling_qwen3 import Qwen3RMSNorm
+
 from covey.log_once import log_once
-from transformers import PretrainedConfig
 
 
 def on_device(numbers: Any, device: torch.device) -> torch.Tensor:

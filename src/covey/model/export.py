@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
 from covey.errors import ModelError
 from covey.model.adapters import merge
 from covey.model.load import all_eos_ids, has_reasoning_tokens, quiet_weights, source_options
@@ -17,6 +18,7 @@ from covey.runlog.files import guard_disk, rename
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
+
     from covey.config import ModelConfig
 
 

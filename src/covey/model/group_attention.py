@@ -11,18 +11,27 @@ layout is an argument of the model's forward, so that it is present when gradien
 from __future__ import annotations
 
 import logging
-import torch
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial, wraps
 from itertools import accumulate
 from typing import Any, Literal
+
+import torch
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface, PreTrainedModel
-from covey.log_once import log_once
-from covey.model.device import is_spread
-from covey.model.attention_kernels import Sequences, flash_attention, is_right, refusal, verdict, split_attention, split_supported
 
+from covey.log_once import log_once
+from covey.model.attention_kernels import (
+    Sequences,
+    flash_attention,
+    is_right,
+    refusal,
+    split_attention,
+    split_supported,
+    verdict,
+)
+from covey.model.device import is_spread
 
 logger = logging.getLogger(__name__)
 

@@ -13,17 +13,19 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from covey.advice import command
-from covey.errors import ModelError, ConfigError, one_line
-from covey.hub import check_connection_once
+
 from covey import hub as kaggle
+from covey.advice import command
+from covey.errors import ConfigError, ModelError, one_line
+from covey.hub import check_connection_once
+from covey.model.adapters import lora_config
 from covey.model.starter import STARTERS
 from covey.model.weight_files import WHOLE, check_weights, read_header, shapes_of
-from covey.model.adapters import lora_config
 
 if TYPE_CHECKING:
     from transformers import GenerationConfig, PreTrainedTokenizerBase
-    from covey.config import ModelConfig, LoraConfig
+
+    from covey.config import LoraConfig, ModelConfig
 
 
 def resolve_model(name: str) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
+
 from covey.answers.extract import Tags, open_thinking
 from covey.errors import ModelError, one_line
 from covey.log_once import log_once

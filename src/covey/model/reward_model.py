@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
 from covey.config.groups.rewards import RewardModelConfig, RewardsConfig
 from covey.errors import ModelError, one_line
 from covey.hub import check_connection_once

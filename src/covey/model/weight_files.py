@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from math import prod
 from pathlib import Path
 from typing import Any
-from covey.errors import ModelError
 
+from covey.errors import ModelError
 
 WHOLE = ("model.safetensors", "pytorch_model.bin")
 """A model's weights in one file, in the order in which transformers looks for them; `NAME.index.json` names shards."""

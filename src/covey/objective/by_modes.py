@@ -6,15 +6,17 @@ mask is false or the reward is not finite; such completions enter no mean and no
 
 from __future__ import annotations
 
-import torch
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
+
+import torch
 from torch import Tensor
+
 from covey.config.groups.objectives import DarlingSettings, SEEDSettings, UniqueSettings, UnlikelySettings
 from covey.errors import ConfigError
+from covey.objective.groups import centred, count, counting, log_softmax_over, precise, same_mode
 from covey.objective.interface import BuiltIn, Metrics
-from covey.objective.groups import centred, count, counting, precise, same_mode, log_softmax_over
 from covey.runlog import names
 
 

@@ -11,14 +11,16 @@ is not finite; such completions enter no mean.
 from __future__ import annotations
 
 import math
-import torch
-from typing import Any
-from covey.objective.interface import Metrics, Objective, BuiltIn
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
+
+import torch
 from torch import Tensor
+
 from covey.config.groups.objectives import DrGRPOSettings, MaxRLSettings, PassKSettings, QuantileSettings
 from covey.objective.groups import centred, counting, mean, precise
+from covey.objective.interface import BuiltIn, Metrics, Objective
 
 
 class GRPO(Objective):

@@ -10,12 +10,13 @@ How a step weighs the completions of its groups: the same numbers for every obje
 from __future__ import annotations
 
 import math
-import torch
-from torch import Tensor
-from covey.config.groups.objectives import floor_problem
-from covey.errors import ConfigError
 from collections.abc import Mapping
 
+import torch
+from torch import Tensor
+
+from covey.config.groups.objectives import floor_problem
+from covey.errors import ConfigError
 
 TINY = 1e-30
 """For a smaller sum of temperatures the limit is used: the reciprocal could overflow."""

@@ -11,14 +11,15 @@ import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import fields
 from typing import Any, Self
+
 from torch import Tensor
+
+from covey.config.groups.objectives import ObjectiveSettings
+from covey.config.values import check_option
 from covey.errors import ConfigError, CoveyError
 from covey.importing import user_errors
-from dataclasses import fields
-from covey.config.values import check_option
-from covey.config.groups.objectives import ObjectiveSettings
-
 
 Metrics = Mapping[str, float]
 """Numbers to log, by name (`objective/…`)."""

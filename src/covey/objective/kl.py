@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-import torch
 from dataclasses import dataclass
 from typing import Protocol
-from torch import Tensor
-from covey.errors import ConfigError
 
+import torch
+from torch import Tensor
+
+from covey.errors import ConfigError
 
 BETA_FLOOR = 1e-8
 """Lower bound of β: at 0 the reference would not be scored, and β could not rise again."""

@@ -6,12 +6,14 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Self
+
 from torch import Tensor
+
 from covey.config.groups.objectives import FITS, LENGTH_FORMS, LengthReduction, MaxEntSettings
 from covey.config.values import check_choice
 from covey.errors import ConfigError
+from covey.objective.groups import check_settings, counting, log_softmax_over, maxent_log_weights, widest_dtype
 from covey.objective.interface import BuiltIn, Metrics
-from covey.objective.groups import counting, check_settings, log_softmax_over, maxent_log_weights, widest_dtype
 from covey.runlog import names
 
 

@@ -9,27 +9,28 @@ A user's own objective: its class by name, made from settings; and how a run rec
 
 from __future__ import annotations
 
-import inspect
 import contextlib
 import dataclasses
 import difflib
+import inspect
 import re
 import sys
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+
+from torch import Tensor
+
+from covey.config.groups.objectives import SETTINGS
+from covey.config.values import BadKeyError, check_choice, check_option, coerce, describe, show
 from covey.errors import ConfigError
+from covey.importing import import_object, name_of, user_errors
 from covey.objective.by_modes import SEED, Darling, Unique, Unlikely
 from covey.objective.by_rewards import GRPO, DrGRPO, MaxRL, PassK, Quantile
 from covey.objective.interface import Objective, check_objective
 from covey.objective.maxent import MaxEnt
 from covey.objective.xdr import XDR
-from torch import Tensor
-from covey.config.values import check_option, BadKeyError, check_choice, coerce, describe, show
-from covey.config.groups.objectives import SETTINGS
-from covey.importing import import_object, name_of, user_errors
-
 
 REGISTRY: dict[str, Callable[..., Objective]] = {
     "grpo": GRPO,

@@ -3,17 +3,30 @@
 from __future__ import annotations
 
 import math
-import torch
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Self
+
+import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
+
 from covey.config.groups.objectives import XDRSettings
 from covey.errors import ConfigError
-from covey.objective.interface import BuiltIn, Metrics
 from covey.objective.by_modes import given, per_token
-from covey.objective.groups import centred, count, counting, mean, precise, same_mode, TINY, finite_max, relative_ref, widest_dtype
+from covey.objective.groups import (
+    TINY,
+    centred,
+    count,
+    counting,
+    finite_max,
+    mean,
+    precise,
+    relative_ref,
+    same_mode,
+    widest_dtype,
+)
+from covey.objective.interface import BuiltIn, Metrics
 from covey.runlog import names
 
 

@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
 from covey.errors import ConfigError
 from covey.evaluation.comparison import compare_runs, correct
-from covey.report.panels import COLOURS, chart_data, Sections, make_sections, set_label, Panel, Series
-from covey.report.summary import how_it_ended, key_settings, changes
 from covey.report.load import RunRecord, load_run
 from covey.report.page import CHART_SCRIPTS, as_json, refuse_folder, render, write_page
-
+from covey.report.panels import COLOURS, Panel, Sections, Series, chart_data, make_sections, set_label
+from covey.report.summary import changes, how_it_ended, key_settings
 
 MOST_RUNS = COLOURS
 _OWN = ("run_name", "output_dir", "resume", "overwrite", "stop_after_steps")

@@ -15,17 +15,18 @@ from itertools import pairwise
 from operator import itemgetter
 from statistics import fmean
 from typing import Any, Literal
+
 from covey.answers import Outcome, Tags, holds_gold_value, repeats_prompt
 from covey.errors import RunDirectoryError
-from covey.report.panels import Point
 from covey.report.load import RunRecord, read_fold_gap
+from covey.report.panels import Point
 from covey.report.summary import Change, change_between, evaluations
 from covey.rewards.reward import completion_text, gold_text, last_user_message
 from covey.runlog import RunDirectory, names, read_completions
 from covey.runlog.completions import completion_files
-from covey.runlog.evaluations import read_completions as read_evaluated, training_files
+from covey.runlog.evaluations import read_completions as read_evaluated
+from covey.runlog.evaluations import training_files
 from covey.runlog.metrics import Row, series
-
 
 Level = Literal["good", "note", "warn"]
 

@@ -9,27 +9,28 @@ The completions in a report: a sample of whole groups, compressed.
 
 from __future__ import annotations
 
-import json
-import math
-import logging
 import base64
 import gzip
-from collections.abc import Iterable, Mapping, Sequence, Callable, Container
+import json
+import logging
+import math
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
-from covey.evaluation.played import arguments_text, calls_of, content_text, reasoning_of, transcript
-from covey.rewards.reward import last_user_message
-from covey.runlog import names, RunDirectory, count_completions, read_completions, read_metrics
 from functools import lru_cache, partial
 from itertools import groupby
 from pathlib import Path
+from typing import Any
+
 from covey.errors import CoveyError, RunDirectoryError
 from covey.evaluation.job import BENCHMARKS
+from covey.evaluation.played import arguments_text, calls_of, content_text, reasoning_of, transcript
+from covey.report.load import RunRecord, read_mapping
 from covey.report.panels import reward_names, set_label
-from covey.report.load import read_mapping, RunRecord
+from covey.rewards.reward import last_user_message
+from covey.runlog import RunDirectory, count_completions, names, read_completions, read_metrics
 from covey.runlog.completions import completion_files
-from covey.runlog.evaluations import COMPLETIONS, SETTINGS, is_evaluation, training_files, read_completions as read_evaluated
-
+from covey.runlog.evaluations import COMPLETIONS, SETTINGS, is_evaluation, training_files
+from covey.runlog.evaluations import read_completions as read_evaluated
 
 MOST_LETTERS = 20_000
 """Limit of one message in a report: a tool may return much."""

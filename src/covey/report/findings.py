@@ -9,11 +9,23 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from statistics import fmean
+
 from covey.answers import Outcome
 from covey.evaluation.comparison import LEVEL
 from covey.evaluation.figures import sized_text, value_text
+from covey.report.completion_findings import (
+    EPISODE_RULES,
+    GRADING_RULES,
+    MIN_STEPS,
+    Evidence,
+    Finding,
+    Rule,
+    ends,
+    noise,
+    since,
+    ten_steps_of_all,
+)
 from covey.report.panels import reward_names
-from covey.report.completion_findings import EPISODE_RULES, GRADING_RULES, MIN_STEPS, Evidence, Finding, Rule, ends, noise, since, ten_steps_of_all
 from covey.report.summary import Change
 from covey.runlog import names
 from covey.runlog.metrics import series

@@ -13,8 +13,8 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+
 from covey.errors import CoveyError
-from covey.runlog import RunDirectory
 from covey.report.charts.curves import draw_curves
 from covey.report.completion_findings import Evidence, Finding
 from covey.report.findings import findings
@@ -22,8 +22,8 @@ from covey.report.load import load_run
 from covey.report.model_card import write_model_card
 from covey.report.page import write_report
 from covey.report.summary import Change, rows_of
+from covey.runlog import RunDirectory
 from covey.runlog.metrics import read_metrics
-
 
 LEAST_SECONDS = 60.0
 """Minimum interval between two reports during a run."""
@@ -110,8 +110,5 @@ def conclusions(run: RunDirectory) -> tuple[list[Change], list[Finding]]:
     return rows, findings(Evidence.of(record, rows))
 
 
-
-
 if __name__ == "__main__":
     sys.exit(main(Path(sys.argv[1])))
-

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import logging
-import yaml
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import yaml
+
 from covey.config.compose.derived_values import with_held_out_seed
 from covey.config.yaml import FAST_LOADER, check_yaml
 from covey.errors import RunDirectoryError
 from covey.evaluation.grading import ENVIRONMENT, grader_of_rewards
 from covey.rewards.registry import canonical_name
 from covey.runlog import RunDirectory, names, read_metrics
-from covey.runlog.notes import has_failed
 from covey.runlog.files import read_json
 from covey.runlog.metrics import Row
-
+from covey.runlog.notes import has_failed
 
 logger = logging.getLogger(__name__)
 

@@ -6,20 +6,21 @@ Made from the files of the run directory only. It leaves out local folders and t
 from __future__ import annotations
 
 import math
-import yaml
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import yaml
+
 from covey.advice import command
 from covey.evaluation.estimators import Estimate
 from covey.evaluation.figures import ends_text, markdown_table, value_text
-from covey.report.panels import set_label
-from covey.report.tables import sampling_text
-from covey.report.summary import key_settings, Change, changes
 from covey.report.load import RunRecord, environment_text, load_run, short_name
+from covey.report.panels import set_label
+from covey.report.summary import Change, changes, key_settings
+from covey.report.tables import sampling_text
 from covey.runlog.evaluations import StoredEvaluation, list_evaluations
 from covey.runlog.files import write_atomically
-
 
 CARD = "README.md"
 

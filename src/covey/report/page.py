@@ -10,24 +10,25 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import yaml
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
+
+import yaml
 from jinja2 import Environment, FunctionLoader, StrictUndefined
+
 from covey.errors import ConfigError
 from covey.evaluation import figures
-from covey.report.tables import modes_rows, evaluation_rows
-from covey.report.panels import chart_data, make_sections, set_label, vocabulary_panels
-from covey.report.completions import Packed, pack_completions
-from covey.report.completion_findings import Evidence
-from covey.report.findings import findings
-from covey.report.summary import how_it_ended, key_settings, changes, figure_name
-from covey.report.load import RunRecord, load_run, VOCABULARY_FILE
-from covey.runlog import guard_disk, write_atomically
 from covey.evaluation.figures import value_text
-
+from covey.report.completion_findings import Evidence
+from covey.report.completions import Packed, pack_completions
+from covey.report.findings import findings
+from covey.report.load import VOCABULARY_FILE, RunRecord, load_run
+from covey.report.panels import chart_data, make_sections, set_label, vocabulary_panels
+from covey.report.summary import changes, figure_name, how_it_ended, key_settings
+from covey.report.tables import evaluation_rows, modes_rows
+from covey.runlog import guard_disk, write_atomically
 
 CHART_SCRIPTS = ("plot.js", "charts.js")
 

@@ -10,18 +10,18 @@ What the pages' script draws, as JSON: panels, and the time and the tokens at ev
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from statistics import fmean
 from typing import Any
+
 from covey.answers import Outcome
-from covey.report.tables import largest_k
 from covey.report.load import grader_of
+from covey.report.tables import largest_k
 from covey.runlog import names
 from covey.runlog.metrics import Row, series
 from covey.runlog.names import set_label as set_label
-from itertools import accumulate
-
 
 Point = tuple[int, float]
 """A training step and a value."""

@@ -9,17 +9,28 @@ from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
 from jinja2 import Environment
+
 from covey.errors import ConfigError, CoveyError
 from covey.evaluation.comparison import check_metric, compare_evaluations, metric_of, newest_in_common
-from covey.evaluation.played import message_text
 from covey.evaluation.estimators import Estimate
-from covey.evaluation.figures import change_ends_text, change_text, ends_text, estimate_text, is_share, p_text, paired_text, value_text
+from covey.evaluation.figures import (
+    change_ends_text,
+    change_text,
+    ends_text,
+    estimate_text,
+    is_share,
+    p_text,
+    paired_text,
+    value_text,
+)
 from covey.evaluation.paired import Comparison, holm
+from covey.evaluation.played import message_text
 from covey.evaluation.stored import read_stored
-from covey.report.tables import evaluation_rows
-from covey.report.summary import how_it_ended, before_and_after, figure_name
 from covey.report.load import load_run
+from covey.report.summary import before_and_after, figure_name, how_it_ended
+from covey.report.tables import evaluation_rows
 from covey.runlog import names
 from covey.runlog.directory import RunDirectory
 from covey.runlog.evaluations import StoredEvaluation, is_evaluation

@@ -9,20 +9,21 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
 from covey.evaluation.comparison import PairedResult, compare_steps
 from covey.evaluation.estimators import Estimate
 from covey.evaluation.figures import change_text, estimate_text, is_share, paired_text, value_text
-from covey.report.panels import set_label, axes, format_value
+from covey.report.load import RunRecord, environment_text, load_run, short_name
+from covey.report.panels import axes, format_value, set_label
 from covey.report.tables import evaluation_rows
-from covey.report.load import RunRecord, load_run, environment_text, short_name
 from covey.runlog import names
 from covey.runlog.directory import RunDirectory
-from covey.runlog.notes import FINISHED, FAILED
 from covey.runlog.files import write_atomically
 from covey.runlog.metrics import Row, read_metrics, series
+from covey.runlog.notes import FAILED, FINISHED
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, fields, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
+
 from covey.config import load
 from covey.errors import CoveyError
 from covey.evaluation.comparison import measured_differently
@@ -24,7 +25,6 @@ from covey.runlog.directory import RunDirectory
 from covey.runlog.files import guard_disk, write_atomically
 from covey.runlog.metrics import read_metrics, series
 from covey.runlog.sweep import FINISHED, WAITING, JobState, Sweep, SweepDirectory, SweepJob
-
 
 SEED = "seed"
 """The swept key that the second table averages over."""

@@ -11,13 +11,13 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
 from covey.evaluation.comparison import metric_of
 from covey.evaluation.estimators import Estimate
-from covey.evaluation.figures import estimate_text, UNDEFINED, value_text
+from covey.evaluation.figures import UNDEFINED, estimate_text, value_text
 from covey.runlog import RunDirectory, names
 from covey.runlog.evaluations import StoredEvaluation, list_evaluations
 from covey.runlog.metrics import Row
-
 
 _MORE = ("pass@", "maj@", f"{names.DISTINCT}@", f"{names.COVERAGE}@")
 

@@ -1,9 +1,6 @@
 """Rewards: plain functions that score completions, and the registry that finds them by name."""
 
 from covey.rewards.registry import find, get_reward, load
-from covey.rewards.reward import Graded, Reward, RewardFunction, completion_text, RewardSettings
+from covey.rewards.reward import Graded, Reward, RewardFunction, RewardSettings, completion_text
 
-__all__ = ['Graded', 'Reward', 'RewardFunction', 'RewardSettings', 'completion_text', 'find', 'get_reward', 'load']
-
-
-
+__all__ = ["Graded", "Reward", "RewardFunction", "RewardSettings", "completion_text", "find", "get_reward", "load"]

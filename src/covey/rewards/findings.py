@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
 from covey.answers import Outcome, holds_gold_value
 from covey.errors import RewardError
 from covey.log_once import log_once
@@ -19,7 +20,6 @@ from covey.rewards.reward import completion_text, content_text, gold_text
 from covey.rewards.workers.log_values import OWN, is_taken
 from covey.rewards.workers.run_reward import LogEntry, SampleResult
 from covey.runlog import names
-
 
 _log = logging.getLogger("covey.rewards")
 _SHOWN = 60  # characters of a prompt

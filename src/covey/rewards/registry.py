@@ -12,18 +12,21 @@ import functools
 import inspect
 import re
 from collections.abc import Collection, Mapping, Sequence
+from functools import cache
+from types import MappingProxyType
 from typing import Any
+
+from covey.answers.tasks import MODES
 from covey.config.groups.dataset import RENAMED, name_in_file
 from covey.errors import RewardError
 from covey.importing import import_object
-from covey.rewards.reward import Reward, RewardFunction, Builder, graded, named, scored, RewardSettings
-from functools import cache
-from types import MappingProxyType
-from covey.answers.tasks import MODES
+from covey.rewards.library import answers as correctness
+from covey.rewards.library import answers as format
+from covey.rewards.library import length
+from covey.rewards.library import tasks as gsm8k_shaping
 from covey.rewards.library.code import build_binary_code, build_code, code_format
-from covey.rewards.library import answers as correctness, answers as format, tasks as gsm8k_shaping, length
-from covey.rewards.library.tasks import countdown, graph_coloring, build_reasoning_gym
-
+from covey.rewards.library.tasks import build_reasoning_gym, countdown, graph_coloring
+from covey.rewards.reward import Builder, Reward, RewardFunction, RewardSettings, graded, named, scored
 
 _NOT_PASSED = {"prompt", "completion"}  # columns that TRL passes in its own way
 GIVEN = ("prompts", "completions", "completion_ids", "trainer_state", "log_extra", "log_metric")

@@ -7,13 +7,14 @@ The parts of a reward, and the two usual ways to build one: from a text score, o
 
 from __future__ import annotations
 
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Self, Any
-from covey.answers import Tags, Outcome, gold_answer
+from typing import TYPE_CHECKING, Any, Self
+
+from covey.answers import Outcome, Tags, gold_answer
+from covey.answers.extract import open_thinking
 from covey.errors import RewardError
 from covey.sandbox import Limits
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from covey.answers.extract import open_thinking
 
 if TYPE_CHECKING:
     from covey.config.groups.rewards import CodeConfig, RewardsConfig

@@ -13,28 +13,29 @@ from __future__ import annotations
 
 import inspect
 import logging
-import pickle
-import time
 import os
+import pickle
 import threading
-from collections.abc import Mapping, Sequence, Callable
-from types import SimpleNamespace
-from typing import Any, TYPE_CHECKING, Self
-from covey.log_once import log_once
-from covey.rewards.reward import Reward, Graded, RewardFunction, completion_text, whole_answers, RewardSettings
-from covey.rewards.workers.run_reward import LOGS, CallResult, SampleResult
+import time
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from covey.answers import Outcome, VALUE_GRADERS
-from covey.rewards.findings import RewardProblem, Findings, NoRewardCheck
-from covey.runlog import names
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, Self
+
+from covey.answers import VALUE_GRADERS, Outcome
 from covey.errors import RewardError
 from covey.importing import is_given
+from covey.log_once import log_once
+from covey.rewards.findings import Findings, NoRewardCheck, RewardProblem
 from covey.rewards.registry import MODE_GRADERS, find, refuse_equal_names
+from covey.rewards.reward import Graded, Reward, RewardFunction, RewardSettings, completion_text, whole_answers
 from covey.rewards.workers.inline import InProcess
 from covey.rewards.workers.pool import NotPortableError, WorkerPool, accepted
+from covey.rewards.workers.run_reward import LOGS, CallResult, SampleResult
+from covey.runlog import names
 from covey.sandbox import log_isolation
 
 if TYPE_CHECKING:

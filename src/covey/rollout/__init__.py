@@ -6,7 +6,16 @@ from covey.rollout.local.engine import LocalEngine
 from covey.rollout.local.sampling import sample
 from covey.rollout.local.tokens import LogitsProcessor, RowAware
 
-__all__ = ['Capabilities', 'Completion', 'InferenceEngine', 'LocalEngine', 'LogitsProcessor', 'RowAware', 'SamplingSettings', 'complete', 'conversation', 'generate', 'sample']
-
-
-
+__all__ = [
+    "Capabilities",
+    "Completion",
+    "InferenceEngine",
+    "LocalEngine",
+    "LogitsProcessor",
+    "RowAware",
+    "SamplingSettings",
+    "complete",
+    "conversation",
+    "generate",
+    "sample",
+]

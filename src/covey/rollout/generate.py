@@ -8,20 +8,22 @@ Engines by name, and the user's own.
 from __future__ import annotations
 
 import hashlib
-import torch
 import inspect
 from collections.abc import Callable, Sequence, Sized
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from numbers import Integral
-from typing import Any, TYPE_CHECKING
+from typing import Any
+
+import torch
 from transformers import PreTrainedTokenizerBase
-from covey.errors import EngineError, ConfigError
-from covey.importing import user_errors, import_object
-from covey.model.prompts import TemplateArguments, render
-from covey.rollout.engine import Completion, InferenceEngine, OnEnded, SamplingSettings, cut, Capabilities
+
 from covey.config.groups.sampling import ENGINES
+from covey.errors import ConfigError, EngineError
+from covey.importing import import_object, user_errors
 from covey.model.load import has_reasoning_tokens
+from covey.model.prompts import TemplateArguments, render
+from covey.rollout.engine import Capabilities, Completion, InferenceEngine, OnEnded, SamplingSettings, cut
 
 
 def generate(

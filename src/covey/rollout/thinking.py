@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import torch
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+
+import torch
+
 from covey.model.device import base_model
 from covey.model.reasoning_vocab import ReasoningVocabulary
 from covey.model.reasoning_vocab.vocabulary import INSIDE
-
 
 TAIL = 64
 """Last tokens that are compared to recognise a sequence from one call to the next."""

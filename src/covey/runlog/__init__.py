@@ -6,7 +6,23 @@ from covey.runlog.directory import RunDirectory
 from covey.runlog.files import guard_disk, json_line, write_atomically
 from covey.runlog.metrics import MetricsWriter, Row, Value, read_metrics, series
 
-__all__ = ['CHECKPOINT_MARKER', 'MetricsWriter', 'Row', 'RunDirectory', 'Value', 'changed_files', 'count_completions', 'drop_completions_after', 'guard_disk', 'is_complete', 'json_line', 'mark_complete', 'read_completions', 'read_metrics', 'series', 'unmark', 'write_atomically', 'write_completions']
-
-
-
+__all__ = [
+    "CHECKPOINT_MARKER",
+    "MetricsWriter",
+    "Row",
+    "RunDirectory",
+    "Value",
+    "changed_files",
+    "count_completions",
+    "drop_completions_after",
+    "guard_disk",
+    "is_complete",
+    "json_line",
+    "mark_complete",
+    "read_completions",
+    "read_metrics",
+    "series",
+    "unmark",
+    "write_atomically",
+    "write_completions",
+]

@@ -15,9 +15,9 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+
 from covey.errors import RunDirectoryError
 from covey.runlog.files import read_json, sync, write_atomically
-
 
 CHECKPOINT_NAME = re.compile(r"checkpoint-(\d+)")
 CHECKPOINT_MARKER = "complete.json"

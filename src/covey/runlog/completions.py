@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
 from covey.errors import RunDirectoryError
 from covey.runlog.directory import RunDirectory
 from covey.runlog.files import parse_json, writable, write_atomically

@@ -9,32 +9,32 @@ The paths of a run directory, its lock, and its checkpoints.
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import fcntl
+import json
+import logging
 import os
 import platform
 import shlex
+import shutil
 import subprocess
 import sys
-import errno
-import fcntl
-import logging
-import shutil
 import tempfile
 import time
-import contextlib
-import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
-from covey.config.secrets import redact_words
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
-from covey.errors import RunDirectoryError, CoveyError
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
+
+from covey.config.secrets import redact_words
+from covey.errors import CoveyError, RunDirectoryError
 from covey.runlog.checkpoint import CHECKPOINT_NAME, is_complete, unmark
 from covey.runlog.files import check_writable, guard_disk, read_json, rename, write_atomically
-
 
 RUN_FORMAT = 1
 """Of a run directory. Bumped when older versions can no longer read one correctly."""

@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
 from covey.errors import RunDirectoryError
 from covey.runlog.directory import RunDirectory
 from covey.runlog.files import guard_disk, json_line, parse_json, read_json, write_atomically
-
 
 EVALUATION_FORMAT = 1
 """Bumped when older versions can no longer read an evaluation."""

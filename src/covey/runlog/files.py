@@ -15,20 +15,20 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
+import logging
 import os
 import resource
 import shutil
 import stat
-import time
-import logging
 import threading
+import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
-from covey.errors import RunDirectoryError
-from collections import deque
-from concurrent.futures import Future, ThreadPoolExecutor
 
+from covey.errors import RunDirectoryError
 
 _FULL = {errno.ENOSPC: "the disk is full", errno.EDQUOT: "the disk quota is used up"}
 _TOO_LARGE = {errno.EFBIG: "a file would grow larger than is allowed (`ulimit -f`, or the limit of the file system)"}

@@ -12,11 +12,11 @@ from numbers import Integral, Real
 from pathlib import Path
 from sys import intern
 from typing import Any
+
 from covey.errors import RunDirectoryError
 from covey.runlog.directory import RunDirectory
 from covey.runlog.files import json_line, parse_json, plain_lines, write_atomically
 from covey.runlog.names import STEP
-
 
 Value = float | int | str | bool | None
 Row = dict[str, Any]

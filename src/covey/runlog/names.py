@@ -14,7 +14,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any, TypeVar
 
-
 STEP = "step"
 
 # Logged by TRL.

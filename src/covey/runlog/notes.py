@@ -9,19 +9,19 @@ The code of the user's own parts: its copies in the run directory, and which of 
 
 from __future__ import annotations
 
+import hashlib
 import json
 import traceback
-import hashlib
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
-from covey.errors import ConfigError, RunDirectoryError, CoveyError, one_line
+
+from covey.config.secrets import redact
+from covey.errors import ConfigError, CoveyError, RunDirectoryError, one_line
+from covey.importing import code_hashes, code_of
 from covey.runlog.directory import RunDirectory
 from covey.runlog.files import guard_disk, read_json, writable, write_atomically
-from covey.config.secrets import redact
-from collections.abc import Iterable, Mapping
-from covey.importing import code_hashes, code_of
-
 
 MOST_TAGS, TAG_LENGTH, NOTE_LENGTH = 20, 40, 10_000
 """Tags of a run, and characters of a tag and of a note."""

@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
+
 from covey.errors import RunDirectoryError
 from covey.runlog.directory import Inside, RunDirectory
 from covey.runlog.files import guard_disk, read_json, write_atomically
-
 
 WAITING, RUNNING, FINISHED, STOPPED, FAILED = "waiting", "running", "finished", "stopped", "failed"
 """States of a job. `stopped` has a checkpoint to resume from; `failed` ended with an error."""

@@ -13,29 +13,31 @@ The state of an objective between generation batches, as checkpoints hold it.
 
 from __future__ import annotations
 
-import math
-import torch
 import dataclasses
 import inspect
 import logging
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from pathlib import Path
-from torch import Tensor
-from covey.errors import ConfigError, TrainingError, RunDirectoryError
-from covey.objective import KLController, kl_per_token, XDR, AdaptiveKL, Objective, make
-from covey.objective.groups import widest_dtype, implied_weights, weight_metrics
-from covey.runlog.directory import RunDirectory
-from typing import Any
-from covey.config import Config
-from covey.objective.interface import adapted, check_objective, needs_of, BuiltIn, passer, reported
-from covey.objective.registry import load, make_own, UnstorableError, plain_copy
-from covey.rewards.registry import IMPLIED_GRADERS, MODE_GRADERS, MODEL_PREFIX, canonical_name
-from covey.runlog import names
-from covey.runlog.metrics import read_metrics
-from covey.rewards.workers.log_values import is_taken
-from covey.workers.plain_data import NotPlainError, plain
 from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from covey.config import Config
+from covey.errors import ConfigError, RunDirectoryError, TrainingError
+from covey.objective import XDR, AdaptiveKL, KLController, Objective, kl_per_token, make
+from covey.objective.groups import implied_weights, weight_metrics, widest_dtype
+from covey.objective.interface import BuiltIn, adapted, check_objective, needs_of, passer, reported
+from covey.objective.registry import UnstorableError, load, make_own, plain_copy
+from covey.rewards.registry import IMPLIED_GRADERS, MODE_GRADERS, MODEL_PREFIX, canonical_name
+from covey.rewards.workers.log_values import is_taken
+from covey.runlog import names
+from covey.runlog.directory import RunDirectory
+from covey.runlog.metrics import read_metrics
 from covey.runlog.names import weight_column
+from covey.workers.plain_data import NotPlainError, plain
 
 
 class KLMonitor:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
 from covey.config import Config
 from covey.config.groups import training as snapshot
 from covey.config.groups.mesh import Mesh
@@ -17,7 +18,8 @@ from covey.config.secrets import without_secrets
 from covey.config.values import show
 from covey.config.vllm import colocated_share
 from covey.errors import ConfigError, ModelError, one_line
-from covey.model.adapters import check_adapters, lora_config, quantization_config, trainable_rows, with_adapters, merge as merge_adapters
+from covey.model.adapters import check_adapters, lora_config, quantization_config, trainable_rows, with_adapters
+from covey.model.adapters import merge as merge_adapters
 from covey.model.export import set_end_and_pad_tokens
 from covey.model.load import own_generation_config, own_sampling
 from covey.model.reasoning_vocab.token_map import MAP_FILE
@@ -29,6 +31,7 @@ from covey.training.replaced import all_replaced
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
+
     from covey.data import LoadedData
     from covey.environments.runner import EnvironmentRunner
     from covey.rollout import InferenceEngine
@@ -230,8 +233,7 @@ def build_trainer(
 
     from covey.model.reasoning_vocab import ReasoningVocabulary
     from covey.training.callbacks import load_callbacks
-    from covey.training.trl.trainer import load_base_model
-    from covey.training.trl.trainer import GRPOTrainer
+    from covey.training.trl.trainer import GRPOTrainer, load_base_model
 
     callbacks = load_callbacks(config.callbacks, config.evaluation)
     engine = _own_engine(config, args, source, tokenizer)

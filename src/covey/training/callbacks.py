@@ -17,46 +17,58 @@ Trainer callbacks by name: Covey's own, and the user's.
 
 from __future__ import annotations
 
-import logging
-import time
-import torch
-import signal
 import inspect
-from collections.abc import Sequence, Callable, Mapping, Iterator, Iterable
-from typing import Any, TYPE_CHECKING
-from transformers import TrainerCallback, TrainerControl, TrainerState, Trainer, TrainingArguments
-from covey.config.schema import EARLY_STOPPING
-from covey.training.checkpoint.write import evaluated, broadcast_from_main, deciding_metric, event_metrics, fire_on_evaluate, is_new_best, note_evaluation, relink_best, copy_records
+import logging
+import signal
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from covey.evaluation.grading import GradedCompletion
-from covey.evaluation.run import EvaluationResult
-from covey.log_once import log_once
-from covey.runlog import names
-from covey.runlog.directory import RunDirectory
-from covey.runlog.evaluations import training_file
-from covey.runlog.files import json_line, write_atomically, InBackground
-from covey.runlog.metrics import MetricsWriter
-from covey.training.display import Display
-from covey.training.checks.trackers import log_to_trackers
+from functools import partial
 from pathlib import Path
-from covey.importing import code_hashes, is_given, import_object
-from covey.runlog.notes import edited
+from typing import TYPE_CHECKING, Any
+
+import torch
+from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from covey.config import EvaluationConfig
+from covey.config.schema import EARLY_STOPPING
 from covey.errors import ConfigError
+from covey.evaluation.grading import GradedCompletion
+from covey.evaluation.played import transcript
+from covey.evaluation.run import EvaluationResult
+from covey.importing import code_hashes, import_object, is_given
+from covey.log_once import log_once
 from covey.model.device import base_model
 from covey.model.reasoning_vocab import ReasoningVocabulary
 from covey.model.reasoning_vocab.expansion import tables
-from functools import partial
-from covey.evaluation.played import transcript
 from covey.report.live import LiveReport
 from covey.rewards.reward import last_user_message
+from covey.runlog import names
 from covey.runlog.completions import write_completions
-from covey.training.recording import batch_columns
+from covey.runlog.directory import RunDirectory
+from covey.runlog.evaluations import training_file
+from covey.runlog.files import InBackground, json_line, write_atomically
+from covey.runlog.metrics import MetricsWriter
+from covey.runlog.notes import edited
+from covey.training.checkpoint.write import (
+    broadcast_from_main,
+    copy_records,
+    deciding_metric,
+    evaluated,
+    event_metrics,
+    fire_on_evaluate,
+    is_new_best,
+    note_evaluation,
+    relink_best,
+)
+from covey.training.checks.trackers import log_to_trackers
+from covey.training.display import Display
 from covey.training.memory_in_use import memory_in_use
-from covey.training.trl.step_timer import StepTimer
-from contextlib import contextmanager
 from covey.training.processes import Processes, StopRequest
+from covey.training.recording import batch_columns
+from covey.training.trl.step_timer import StepTimer
 from covey.workers.signals import STOPS, signal_handler
-from covey.config import EvaluationConfig
 
 if TYPE_CHECKING:
     from covey.training.trl.trainer import GRPOTrainer

@@ -10,14 +10,14 @@ loss and all metrics, whose gradient is exactly zero for every parameter.
 
 from __future__ import annotations
 
-import torch
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple, Self
+
+import torch
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
-
 
 Batch = dict[str, Any]
 """Tensors and lists with one entry per row, and scalars about all of them."""

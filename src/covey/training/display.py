@@ -18,24 +18,25 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Sequence, Mapping, Callable, Iterable
-from pathlib import Path
-from rich.box import SIMPLE_HEAD
-from rich.console import Console, Group, RenderableType, ConsoleOptions, RenderResult
-from rich.table import Table
-from rich.text import Text
-from covey.report.completion_findings import Finding
-from covey.report.summary import Change
-from covey.training.terminal import encodable, readable, duration, fit, sparkline, live
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypedDict, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple, TypedDict
+
+from rich.box import SIMPLE_HEAD
 from rich.cells import cell_len, chop_cells, set_cell_size
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.panel import Panel
 from rich.progress_bar import ProgressBar
 from rich.spinner import Spinner
-from collections import deque
-from covey.runlog import RunDirectory, names
+from rich.table import Table
+from rich.text import Text
 
+from covey.report.completion_findings import Finding
+from covey.report.summary import Change
+from covey.runlog import RunDirectory, names
+from covey.training.terminal import duration, encodable, fit, live, readable, sparkline
 
 Command = tuple[str, str]
 """What a command is for, and the command."""

@@ -17,22 +17,22 @@ from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
+
 from covey.advice import command
 from covey.config import Config
 from covey.config.secrets import redact
 from covey.errors import CoveyError, HubError
-from covey.report.model_card import CARD, model_card
-from covey.runlog.directory import RunDirectory, DeletedError
 from covey.evaluation.comparison import compare_evaluations, newest_in_common
-from covey.report.live import conclusions, write_end_of_run
-from covey.report.tables import evaluation_rows
 from covey.report.completion_findings import Finding
+from covey.report.live import conclusions, write_end_of_run
 from covey.report.load import read_mapping
+from covey.report.model_card import CARD, model_card
 from covey.report.summary import Change, summary_line
+from covey.report.tables import evaluation_rows
+from covey.runlog.directory import DeletedError, RunDirectory
 from covey.runlog.notes import has_failed
 from covey.training.display import Command, before_after_table, print_commands, print_findings, print_summary
 from covey.training.run import RunResult
-
 
 LEFT_OUT = (
     *("optimizer.pt", "optimizer.bin", "scheduler.pt", "scaler.pt", "rng_state*", "progress_*", "reference_*"),

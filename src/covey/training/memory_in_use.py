@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import resource
 import sys
+
 from covey.runlog import names
 
 

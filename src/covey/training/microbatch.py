@@ -28,20 +28,35 @@ every row. The logged entropy, and `vespo/phi_seq_mean`, are those of the rows t
 
 from __future__ import annotations
 
-import math
 import logging
-import torch
-from collections.abc import Sequence, Iterator, Callable
-from covey.training.chunks import RowShape, ChunkPlan, StepTotals, COMPLETION_KEYS, PLAN, PROMPT_KEYS, SEQUENCE_KEYS, Batch, make_dummy_rows, plan_chunks, split_rows, trim_padding
+import math
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace, dataclass
+from dataclasses import dataclass, replace
 from typing import Any
+
+import torch
 from torch import Tensor
+
 from covey.config import SpeedConfig
 from covey.config.groups.sampling import BNPO, check_token_budget, coupling
 from covey.errors import ConfigError
 from covey.log_once import log_once
 from covey.model.device import on_device
+from covey.training.chunks import (
+    COMPLETION_KEYS,
+    PLAN,
+    PROMPT_KEYS,
+    SEQUENCE_KEYS,
+    Batch,
+    ChunkPlan,
+    RowShape,
+    StepTotals,
+    make_dummy_rows,
+    plan_chunks,
+    split_rows,
+    trim_padding,
+)
 
 
 def window(micro_batches: int, accumulation: int) -> int:

@@ -25,11 +25,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from itertools import count
-from typing import Any, TypeVar, TYPE_CHECKING
-from covey.config import Config
-from covey.config.groups.mesh import check_axis, check_mesh, Mesh
-from covey.errors import ConfigError, CoveyError, EndedElsewhereError, RunDirectoryError
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from covey.config import Config
+from covey.config.groups.mesh import Mesh, check_axis, check_mesh
+from covey.errors import ConfigError, CoveyError, EndedElsewhereError, RunDirectoryError
 
 if TYPE_CHECKING:
     from accelerate import PartialState

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import torch
 from collections.abc import Iterator
 from typing import Any
-from torch.utils.data import Sampler
 
+import torch
+from torch.utils.data import Sampler
 
 Cursor = tuple[int, int]
 """Complete passes over the data, and how many rows of the current one are used."""

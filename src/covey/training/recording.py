@@ -7,15 +7,16 @@ Starting rewards in worker processes as soon as there are completions, while the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
+
 from covey.answers import Tags, repeats_prompt, without_tags
 from covey.model.prompts import TemplateArguments, render
 from covey.rewards.reward import completion_text, gold_text, last_user_message, whole_answers
+from covey.rewards.runner import RewardRunner, columns_of
 from covey.runlog import names
-from contextlib import contextmanager
-from covey.rewards.runner import columns_of, RewardRunner
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

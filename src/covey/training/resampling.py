@@ -10,18 +10,20 @@ from __future__ import annotations
 
 import math
 import time
-import torch
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+import torch
 from torch import Tensor
+
 from covey.config.groups.objectives import groups_per_round
 from covey.environments.episodes import Episode
 from covey.errors import ConfigError, RewardError
 from covey.runlog import names
 from covey.training.advantages import ScoredRewards
-from covey.training.prompt_order import Cursor, PromptOrder
 from covey.training.checkpoint.state import TrainingProgress
+from covey.training.prompt_order import Cursor, PromptOrder
 
 
 def has_signal(scored: ScoredRewards, counts_B: Tensor) -> Tensor:

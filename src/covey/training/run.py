@@ -9,46 +9,55 @@ A training run, from a config to a run directory: `covey train`.
 
 from __future__ import annotations
 
-import dataclasses
-import shutil
 import contextlib
+import dataclasses
 import logging
+import shutil
 import time
-from covey.config import Config, to_yaml
-from covey.config.named_code import own_code
-from covey.runlog.checkpoint import unmark
-from covey.runlog.directory import RunDirectory, DeletedError, temporary_folder
-from covey.runlog.files import write_atomically, bounded
-from covey.runlog.notes import record_environment, write_failure
-from covey.training.checkpoint.resume import ResumePlan, plan_resume
-from collections.abc import Iterator, Iterable, Mapping
-from typing import Any, TYPE_CHECKING
-from covey.errors import CoveyError, EndedElsewhereError
-from covey.report.live import write_end_of_run, LiveReport
-from covey.training.processes import Processes, silent_console, ACCELERATE, asks_for_fsdp, check_layout, environment_kept
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
 from covey.answers import Tags
+from covey.config import Config, to_yaml
+from covey.config.named_code import own_code
 from covey.config.secrets import redact
+from covey.errors import CoveyError, EndedElsewhereError
 from covey.evaluation.grading import SEED_OFFSET, HeldOutGrader, grader_name
 from covey.model.reasoning_vocab.token_map import MAP_FILE
+from covey.report.live import LiveReport, write_end_of_run
 from covey.report.summary import before_and_after, write_summary
 from covey.rewards.runner import RewardRunner
-from covey.training.recording import CompletionRecorder
+from covey.runlog.checkpoint import unmark
+from covey.runlog.directory import DeletedError, RunDirectory, temporary_folder
+from covey.runlog.files import bounded, write_atomically
+from covey.runlog.notes import record_environment, write_failure
 from covey.training.build import build_trainer, save_final_model
-from covey.training.memory_in_use import peak_memory
+from covey.training.checkpoint.resume import ResumePlan, plan_resume
 from covey.training.checkpoint.vocab_expansion import expanded
-from covey.training.checks.run import Examination
-from covey.training.terminal import logging_to, showing_warnings
 from covey.training.checks.findings import log_ignored, print_findings
 from covey.training.checks.needs import check_disk_space
+from covey.training.checks.run import Examination
 from covey.training.checks.trackers import guard_trackers, log_benchmarks, tracker_environment
+from covey.training.memory_in_use import peak_memory
+from covey.training.processes import (
+    ACCELERATE,
+    Processes,
+    asks_for_fsdp,
+    check_layout,
+    environment_kept,
+    silent_console,
+)
+from covey.training.recording import CompletionRecorder
+from covey.training.terminal import logging_to, showing_warnings
 from covey.training.trl.step_timer import StepTimer
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
+
     from covey.data import LoadedData
     from covey.environments.runner import EnvironmentRunner
     from covey.evaluation.run import EvaluationResult
@@ -279,8 +288,7 @@ def _train(job: _Job, console: Any) -> RunResult:
     from covey.runlog.completions import drop_completions_after
     from covey.runlog.metrics import read_metrics
     from covey.training.callbacks import StopCallback
-    from covey.training.checkpoint.write import relink_best
-    from covey.training.checkpoint.write import open_metrics
+    from covey.training.checkpoint.write import open_metrics, relink_best
     from covey.training.display import Display
 
     config, run, own, plan, trainer = job.config, job.run, job.own, job.plan, job.trainer
@@ -350,10 +358,7 @@ def _save(job: _Job, display: Display) -> None:
 def _add_callbacks(job: _Job, writer: MetricsWriter, display: Display) -> None:
     """Add the callbacks that evaluate, and write metrics and completions to the run directory and the display."""
     from covey.model.reasoning_vocab.vocabulary import vocabulary_of
-    from covey.training.callbacks import EvaluationCallback
-    from covey.training.callbacks import OwnCodeCallback
-    from covey.training.callbacks import ReasoningRate
-    from covey.training.callbacks import RunLogCallback
+    from covey.training.callbacks import EvaluationCallback, OwnCodeCallback, ReasoningRate, RunLogCallback
     from covey.training.checkpoint.write import link_best
 
     config, run, own, trainer = job.config, job.run, job.own, job.trainer

@@ -20,26 +20,28 @@ The reasoning vocabulary in training: in sampling, scoring, checkpoints and metr
 
 from __future__ import annotations
 
-import torch
 import logging
-import torch.nn.functional as F
-from collections.abc import Callable, Mapping, Sequence, Iterator
-from dataclasses import dataclass
-from torch import Tensor
-from covey.runlog import names
-from typing import Any, Self
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
 from weakref import WeakKeyDictionary
+
+import torch
+import torch.nn.functional as F
 from accelerate.utils import extract_model_from_parallel, is_compiled_module
+from torch import Tensor
 from transformers import PreTrainedModel
+
+from covey.errors import ConfigError
 from covey.log_once import log_once
 from covey.model.device import on_device, use_own_norms
 from covey.model.group_attention import LAYOUT, NO_MASK, GroupLayout, PackedGroup, share_prompts, unsupported_reason
-from pathlib import Path
-from covey.errors import ConfigError
 from covey.model.reasoning_vocab import ReasoningVocabulary
 from covey.model.reasoning_vocab.vocabulary import attach, vocabulary_of
 from covey.rollout.thinking import masked_generation
+from covey.runlog import names
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,23 +11,25 @@ What libraries log and warn of, sent to a file; Covey's own warnings are shown t
 
 from __future__ import annotations
 
-import os
-import termios
 import contextvars
-import threading
-import unicodedata
 import logging
+import os
 import re
 import sys
-from typing import IO, Any
-from rich.live import Live
-from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
-from rich.jupyter import JupyterMixin
-from rich.text import Text
-from collections.abc import Sequence, Callable, Iterator
-from rich.cells import cell_len, set_cell_size
+import termios
+import threading
+import unicodedata
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import IO, Any
+
+from rich.cells import cell_len, set_cell_size
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.jupyter import JupyterMixin
+from rich.live import Live
+from rich.text import Text
+
 from covey.config.secrets import RedactingFormatter, redact
 
 

@@ -16,26 +16,28 @@ import socket
 import sys
 import threading
 import webbrowser
-import uvicorn
 from collections.abc import Callable
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path, PurePath
+
+import uvicorn
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
-from covey.errors import ConfigError, CoveyError
-from covey.report.panels import chart_data, make_sections
-from covey.report.compare import overlaid
-from covey.runlog.notes import Tags, write_tags
-from covey.view import compare as comparison, completions
-from covey.view.compare import Baseline
-from covey.view.runs import signature, DAMAGED, damage_text, run_page, RunStore, UnknownRunError
-from covey.view.events import Changes
-from covey.view.http import Json, sent, wanted, Guard
 
+from covey.errors import ConfigError, CoveyError
+from covey.report.compare import overlaid
+from covey.report.panels import chart_data, make_sections
+from covey.runlog.notes import Tags, write_tags
+from covey.view import compare as comparison
+from covey.view import completions
+from covey.view.compare import Baseline
+from covey.view.events import Changes
+from covey.view.http import Guard, Json, sent, wanted
+from covey.view.runs import DAMAGED, RunStore, UnknownRunError, damage_text, run_page, signature
 
 PAGE = "index.html"
 _ASSETS = ("covey.view", "covey.report")

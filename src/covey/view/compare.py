@@ -11,24 +11,33 @@ import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
+
 from covey.config.compose.derived_values import with_held_out_seed
 from covey.errors import ConfigError, CoveyError
-from covey.evaluation.comparison import PairedResult, compare_files, correct, newest_evaluations, newest_in_common, NotComparableError, compare_evaluations
-from covey.evaluation.stored import by_problem, read_stored
+from covey.evaluation.comparison import (
+    NotComparableError,
+    PairedResult,
+    compare_evaluations,
+    compare_files,
+    correct,
+    newest_evaluations,
+    newest_in_common,
+)
 from covey.evaluation.paired import Comparison
+from covey.evaluation.stored import by_problem, read_stored
 from covey.report.compare import differences
 from covey.report.completions import evaluated_group
 from covey.report.load import read_mapping
-from covey.runlog import RunDirectory, names
-from covey.runlog.evaluations import SETTINGS, is_evaluation, read_completions, StoredEvaluation
-from covey.view.runs import Cache, signature, RunStore, Entry, damage_reported
-from covey.view.http import Json, wanted
-from covey.view.completions import MOST_ROWS, whole
 from covey.report.summary import figure_name
-
+from covey.runlog import RunDirectory, names
+from covey.runlog.evaluations import SETTINGS, StoredEvaluation, is_evaluation, read_completions
+from covey.view.completions import MOST_ROWS, whole
+from covey.view.http import Json, wanted
+from covey.view.runs import Cache, Entry, RunStore, damage_reported, signature
 
 SHOW = ("changed", "gained", "lost")
 """Which problems: those that changed, those that B has better, and worse."""

@@ -7,29 +7,30 @@ The completions of the runs of a folder: which there are, a page of them, one wi
 
 from __future__ import annotations
 
-import sys
-import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 import re
+import sys
 import threading
-from bisect import bisect_right, bisect_left
+from bisect import bisect_left, bisect_right
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
-from typing import Any, TypeVar
-from covey.errors import ConfigError, CoveyError, one_line
-from covey.report.completions import Shown, Source, sources_of, tags_of
-from covey.runlog.files import writable
-from collections import OrderedDict
 from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
-from covey.runlog.evaluations import COMPLETIONS
-from covey.view.runs import Cache, DAMAGED, damage_reported, RunStore
-from covey.view.http import Json, wanted
 
+from covey.errors import ConfigError, CoveyError, one_line
+from covey.report.completions import Shown, Source, sources_of, tags_of
+from covey.runlog.evaluations import COMPLETIONS
+from covey.runlog.files import writable
+from covey.view.http import Json, wanted
+from covey.view.runs import DAMAGED, Cache, RunStore, damage_reported
 
 EXCERPT = 160
 """Letters of a question or a completion in a list."""

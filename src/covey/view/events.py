@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Mapping
-from covey.view.runs import Signature, RunStore
 
+from covey.view.runs import RunStore, Signature
 
 EVERY = 1.0  # seconds
 KEEP_ALIVE = 15  # seconds: a comment shows that the connection stands

@@ -15,14 +15,15 @@ import json
 import math
 import secrets
 from typing import Any
+from urllib.parse import urlsplit
+
+from starlette.datastructures import MutableHeaders
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
-from covey.errors import ConfigError
-from covey.runlog.files import parse_json
-from urllib.parse import urlsplit
-from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from covey.errors import ConfigError
+from covey.runlog.files import parse_json
 
 MOST_BYTES = 100_000
 """Of what is sent to the server."""

@@ -18,28 +18,29 @@ import logging
 import math
 import os
 import threading
-import yaml
-from collections.abc import Iterator, Callable, Hashable
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Generic, TypeVar
-from covey.errors import CoveyError, RunDirectoryError, one_line, ConfigError
-from covey.evaluation.comparison import metric_of
-from covey.report.panels import axes
-from covey.report.summary import how_it_ended, evaluations, figure_of, key_settings, Change, changes
-from covey.report.load import RunRecord, data_of, model_of, read_run
-from covey.runlog import names
-from covey.runlog.directory import RunDirectory
-from covey.runlog.notes import FAILED, FINISHED, Tags, read_tags
-from covey.runlog.evaluations import is_evaluation, read_evaluation, training_file, COMPLETIONS, SETTINGS
-from covey.runlog.files import parse_json, writable
-from collections import OrderedDict
+
+import yaml
+
 from covey.advice import command
-from covey.report.tables import modes_rows, evaluation_rows
+from covey.errors import ConfigError, CoveyError, RunDirectoryError, one_line
+from covey.evaluation.comparison import metric_of
 from covey.report.completion_findings import Evidence
 from covey.report.findings import findings
-
+from covey.report.load import RunRecord, data_of, model_of, read_run
+from covey.report.panels import axes
+from covey.report.summary import Change, changes, evaluations, figure_of, how_it_ended, key_settings
+from covey.report.tables import evaluation_rows, modes_rows
+from covey.runlog import names
+from covey.runlog.directory import RunDirectory
+from covey.runlog.evaluations import COMPLETIONS, SETTINGS, is_evaluation, read_evaluation, training_file
+from covey.runlog.files import parse_json, writable
+from covey.runlog.notes import FAILED, FINISHED, Tags, read_tags
 
 TRAINING, PREPARING, STOPPED, EVALUATING = "training", "preparing", "stopped", "evaluating"
 """Statuses, besides finished and failed. An evaluation is evaluating, finished or stopped."""

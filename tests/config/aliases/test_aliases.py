@@ -15,8 +15,7 @@ import pytest
 from compose_config import from_words, from_yaml, value_of
 from covey.config import document, known_keys
 from covey.config.aliases.aliases import look_up, table
-from covey.config.groups.training import fields
-from covey.config.groups.training import OWNED_ELSEWHERE
+from covey.config.groups.training import OWNED_ELSEWHERE, fields
 from covey.errors import ConfigError
 
 ROOT = Path(__file__).parents[3]

@@ -16,8 +16,14 @@ import pytest
 
 from commands import TINY
 from covey.cli.main import main
-from covey.environments.contract import EnvironmentLostError, check_environment, check_tool, tool_methods
-from covey.environments.contract import EnvironmentSource, load_environment
+from covey.environments.contract import (
+    EnvironmentLostError,
+    EnvironmentSource,
+    check_environment,
+    check_tool,
+    load_environment,
+    tool_methods,
+)
 from covey.environments.runner import EnvironmentRunner
 from covey.errors import EnvironmentSetupError
 

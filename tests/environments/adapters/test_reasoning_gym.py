@@ -11,8 +11,7 @@ import pytest
 
 from commands import TINY
 from covey.cli.main import main
-from covey.environments.contract import check_environment, tool_methods
-from covey.environments.contract import EnvironmentSource, load_environment
+from covey.environments.contract import EnvironmentSource, check_environment, load_environment, tool_methods
 from covey.errors import EnvironmentSetupError
 
 

@@ -20,11 +20,11 @@ from covey.evaluation.estimators import (
     coverage_at_k,
     distinct_at_k,
     mean_estimate,
+    pass_at_k,
     ratio_estimate,
     share_estimate,
 )
 from covey.evaluation.metrics import compute_metrics
-from covey.evaluation.estimators import pass_at_k
 
 
 @pytest.mark.parametrize(

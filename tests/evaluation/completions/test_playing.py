@@ -17,10 +17,9 @@ from covey.config import compose
 from covey.environments.chat import ToolChat
 from covey.environments.episodes import Limits
 from covey.evaluation import run as evaluation
-from covey.evaluation.grading import GradedCompletion
-from covey.evaluation.play import Playing, start_seed
-from covey.evaluation.grading import HeldOutGrader, grader_name
+from covey.evaluation.grading import GradedCompletion, HeldOutGrader, grader_name
 from covey.evaluation.metrics import compute_metrics
+from covey.evaluation.play import Playing, start_seed
 from covey.rewards.runner import RewardRunner
 from covey.rollout import SamplingSettings
 from fake_environments import Doors, FakeRunner, Model, Shelf, add, call, last_result

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from covey.report.panels import MOST_POINTS, axes, chart_data, panel_data
-from covey.report.panels import Panel, Series
 from covey.report.compare import overlaid
 from covey.report.load import load_run
+from covey.report.panels import MOST_POINTS, Panel, Series, axes, chart_data, panel_data
 from covey.runlog import names
 from made_run import make_run
 

@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 
 from browser import browser, missing, open_page, resize
-from covey.report.panels import make_panels
-from covey.report.panels import Panel, drawn, format_value, running_mean
 from covey.report.load import RunRecord, load_run
 from covey.report.page import write_report
+from covey.report.panels import Panel, drawn, format_value, make_panels, running_mean
 from covey.runlog import names
 from made_run import make_run
 

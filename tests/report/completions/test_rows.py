@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from covey.report.completions import RewardColumns, evaluated_group, in_groups, training_group
-from covey.report.completions import sources_of, tags_of
+from covey.report.completions import RewardColumns, evaluated_group, in_groups, sources_of, tags_of, training_group
 from covey.report.load import load_run
 from covey.runlog import read_completions, write_completions
 from covey.runlog.evaluations import append_completions, begin_evaluation

@@ -10,8 +10,8 @@ from covey.answers import Outcome, Tags
 from covey.errors import RewardError
 from covey.rewards import RewardSettings, get_reward
 from covey.rewards.library.code import code, code_format, extract_code
-from covey.rewards.runner import RewardRunner
 from covey.rewards.reward import CodeSettings
+from covey.rewards.runner import RewardRunner
 
 SETTINGS = RewardSettings(code=CodeSettings(timeout=2.0, commands=(("sh", "sh {file}"),)))
 DOUBLE = "Twice it is.\n```python\nprint(2 * int(input()))\n```"

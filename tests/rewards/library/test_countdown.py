@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from covey.answers import Outcome
-from covey.answers.tasks import evaluate
-from covey.answers.tasks import UnreadableExpressionError
+from covey.answers.tasks import UnreadableExpressionError, evaluate
 from covey.rewards import RewardSettings, find, get_reward
 
 

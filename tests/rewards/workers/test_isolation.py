@@ -22,8 +22,8 @@ import pytest
 from covey.answers import Outcome
 from covey.errors import RewardError
 from covey.rewards.findings import MAX_BATCHES
-from covey.rewards.runner import RewardRunner
 from covey.rewards.reward import RewardSettings
+from covey.rewards.runner import RewardRunner
 from covey.rewards.workers import run_reward
 from covey.rewards.workers.log_values import is_taken
 from covey.rewards.workers.messages import Begun, CallDone, SampleDone, listed, read_answer

@@ -18,8 +18,7 @@ import pytest
 
 from covey.answers import Outcome
 from covey.errors import RewardError
-from covey.rewards.reward import Graded
-from covey.rewards.reward import RewardSettings
+from covey.rewards.reward import Graded, RewardSettings
 from covey.rewards.workers.pool import WorkerPool
 from covey.workers.clock import ProcessStats
 

@@ -19,10 +19,11 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from covey.errors import DataError
 from covey.model.reasoning_vocab import ReasoningVocabulary
 from covey.rollout import Completion, LocalEngine, SamplingSettings, sample
-from covey.rollout.local import turns as conversation, turns as next_turn
+from covey.rollout.local import turns as conversation
+from covey.rollout.local import turns as next_turn
+from covey.rollout.local.cache import EndedRow, SharedPromptCache
 from covey.rollout.local.compatibility import unsupported_turns
 from covey.rollout.local.turns import Conversation, Kept, Match, Turn, TurnRow
-from covey.rollout.local.cache import EndedRow, SharedPromptCache
 from small_models import ARCHITECTURES, build
 
 PROMPTS = [[5, 9, 11], list(range(3, 17)), [7, 7, 21, 30, 2, 6]]

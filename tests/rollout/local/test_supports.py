@@ -16,8 +16,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from covey.model.reasoning_vocab import ReasoningVocabulary
 from covey.rollout import Completion, LocalEngine, SamplingSettings, sample
 from covey.rollout.local import tokens as supports
-from covey.rollout.local.tokens import Supports
-from covey.rollout.local.tokens import sample_tokens
+from covey.rollout.local.tokens import Supports, sample_tokens
 from small_models import VOCABULARY, build
 
 PROMPTS = [[5, 9, 11], list(range(3, 17)), [7, 7, 21, 30, 2, 6]]

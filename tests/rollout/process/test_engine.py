@@ -21,8 +21,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from covey.errors import DataError, EngineError
 from covey.rollout import Completion, LocalEngine, SamplingSettings, complete
-from covey.rollout.process.engine import ProcessEngine, default_threads
 from covey.rollout.generate import check_engine, make_engine
+from covey.rollout.process.engine import ProcessEngine, default_threads
 from covey.rollout.weight_folder import write_folder
 
 PROMPTS = [[5, 6, 7]] * 4 + [[8, 9]] * 3

@@ -10,8 +10,7 @@ import pytest
 import torch
 
 from covey.errors import TrainingError
-from covey.training.advantages import ScoredRewards, compute_advantages
-from covey.training.advantages import checked
+from covey.training.advantages import ScoredRewards, checked, compute_advantages
 
 MASK = torch.tensor([[True, True, False], [True, True, True]])
 FINE = torch.tensor([[1.0, 2.0, math.nan], [0.0, -1.0, 3.0]])

@@ -12,9 +12,8 @@ import pytest
 
 from covey.errors import ConfigError, EngineError
 from covey.rollout import SamplingSettings
-from covey.training.asynchronous.rounds import seeds_of
 from covey.training.asynchronous.pool import Group, Policy
-from covey.training.asynchronous.rounds import Rollouts
+from covey.training.asynchronous.rounds import Rollouts, seeds_of
 from covey.training.asynchronous.schedule import Schedule, ScheduleWriter
 from stepping_engine import SteppingEngine, Weights, logp, written
 

@@ -18,8 +18,8 @@ from covey.cli.main import main
 from covey.config import Config, compose
 from covey.errors import ConfigError
 from covey.runlog import names, read_completions, read_metrics
-from covey.training.recording import CompletionRecorder, batch_columns
 from covey.training.checks.trackers import tracker_environment, trackers
+from covey.training.recording import CompletionRecorder, batch_columns
 from covey.training.trl.step_timer import StepTimer
 from trainers import build_trainer
 

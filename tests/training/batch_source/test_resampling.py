@@ -15,9 +15,17 @@ from trl.trainer.utils import RepeatSampler
 from covey import GRPOTrainer
 from covey.errors import ConfigError, RewardError
 from covey.training.advantages import ScoredRewards
-from covey.training.prompt_order import OwnOrder, PromptOrder, replay_permutations
-from covey.training.resampling import FilledBatch, Resampler, SamplingRound, check_resampling, counts_in_loss, has_signal, make_round
 from covey.training.checkpoint.state import TrainingProgress
+from covey.training.prompt_order import OwnOrder, PromptOrder, replay_permutations
+from covey.training.resampling import (
+    FilledBatch,
+    Resampler,
+    SamplingRound,
+    check_resampling,
+    counts_in_loss,
+    has_signal,
+    make_round,
+)
 from trainers import build_trainer
 
 NAN = float("nan")

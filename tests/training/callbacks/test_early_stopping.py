@@ -15,8 +15,7 @@ from transformers import TrainerControl, TrainerState, TrainingArguments
 from covey.api import train
 from covey.config import EvaluationConfig, compose
 from covey.errors import ConfigError
-from covey.training.callbacks import evaluations_without_gain
-from covey.training.callbacks import load_callbacks
+from covey.training.callbacks import evaluations_without_gain, load_callbacks
 from covey.training.checkpoint.write import note_evaluation
 
 

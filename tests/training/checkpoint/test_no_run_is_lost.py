@@ -31,12 +31,10 @@ from covey.errors import ConfigError, RunDirectoryError
 from covey.runlog import RunDirectory, drop_completions_after, write_atomically, write_completions
 from covey.runlog import directory as directory_module
 from covey.training import run as open_run
-from covey.training.checkpoint import write as checkpoints_module
 from covey.training.checkpoint import resume as resume_module
-from covey.training.checkpoint.write import link_best, relink_best
-from covey.training.checkpoint.write import Checkpoints
-from covey.training.checkpoint.write import copy_records, open_metrics
+from covey.training.checkpoint import write as checkpoints_module
 from covey.training.checkpoint.resume import ResumePlan, plan_resume
+from covey.training.checkpoint.write import Checkpoints, copy_records, link_best, open_metrics, relink_best
 from fake_disk import Disk, KilledError
 
 STEPS = 7

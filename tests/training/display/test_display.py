@@ -23,8 +23,7 @@ from covey.evaluation.paired import compare
 from covey.report.completion_findings import Finding
 from covey.report.summary import Change
 from covey.runlog import names
-from covey.training.display import before_after_table, print_findings, print_summary
-from covey.training.display import Display
+from covey.training.display import Display, before_after_table, print_findings, print_summary
 from covey.training.terminal import duration, fit, readable, sparkline
 
 NASTY = {

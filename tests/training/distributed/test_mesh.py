@@ -13,9 +13,8 @@ from covey.config import compose
 from covey.config.groups.mesh import Mesh, check_mesh
 from covey.errors import ConfigError, RunDirectoryError
 from covey.training.checkpoint.state import TrainingProgress, load_progress, save_progress
-from covey.training.processes import Processes, StopRequest
-from covey.training.processes import check_layout, mesh_arguments
 from covey.training.checks.needs import check_supported
+from covey.training.processes import Processes, StopRequest, check_layout, mesh_arguments
 
 SAVED = TrainingProgress(4, 0, None, {}, {}, 0.0, 0.0, 0.0, 0)
 

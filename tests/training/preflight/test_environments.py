@@ -14,7 +14,14 @@ from covey.config import Config, load
 from covey.environments.runner import EnvironmentRunner
 from covey.errors import EnvironmentSetupError
 from covey.training.checks.data import columns_wanted
-from covey.training.checks.environments import arguments_of, check_environments, check_resets, play_episode, prompts_with_tools, try_resets
+from covey.training.checks.environments import (
+    arguments_of,
+    check_environments,
+    check_resets,
+    play_episode,
+    prompts_with_tools,
+    try_resets,
+)
 from covey.training.checks.findings import Mark
 from fake_environments import Doors, FakeRunner, Shelf, add
 

@@ -15,8 +15,8 @@ from covey.cli.main import main
 from covey.config import Config, load
 from covey.errors import ConfigError
 from covey.runlog.metrics import read_metrics
-from covey.training.checks.doctor import examine
 from covey.training.checks import trackers as module
+from covey.training.checks.doctor import examine
 from covey.training.checks.trackers import tracker_environment, tracker_notes, trackers
 
 Train = Callable[..., tuple[int, str, str]]

@@ -28,8 +28,7 @@ from covey.model.reasoning_vocab import ReasoningVocabulary, TokenMap
 from covey.model.reasoning_vocab.tokenizer import TokenBytes
 from covey.rollout import SamplingSettings, sample
 from covey.rollout.thinking import ThinkingMask
-from covey.training.scoring import ScoredRows
-from covey.training.scoring import SharedScoring
+from covey.training.scoring import ScoredRows, SharedScoring
 from covey.training.trl.restricted_head import RestrictedHead, give_bias
 from scored import plain
 

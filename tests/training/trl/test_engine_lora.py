@@ -28,10 +28,9 @@ from trl.distributed import DistributedBackend
 from covey.errors import ConfigError, EngineError
 from covey.log_once import begin_run
 from covey.rollout.vllm import engine as vllm_engine
-from covey.training.trl.vllm import EngineGeneration
 from covey.training.trl.engine_client import EngineClient
 from covey.training.trl.engine_lora import PolicyAdapter, chosen_adapter, model_refusal, target_names
-from covey.training.trl.vllm import trainer_logps
+from covey.training.trl.vllm import EngineGeneration, trainer_logps
 from forked import run_two
 
 ROWS = [[5, 6, 7, 8], [9, 4, 11]]

@@ -14,8 +14,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from covey.errors import EngineError
 from covey.rollout.vllm import engine as vllm_engine
-from covey.training.trl.vllm import EngineGeneration
-from covey.training.trl.vllm import Gap, WeightSyncCheck, probe_rows, trainer_logps
+from covey.training.trl.vllm import EngineGeneration, Gap, WeightSyncCheck, probe_rows, trainer_logps
 from forked import run_two
 
 

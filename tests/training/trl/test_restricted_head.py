@@ -13,8 +13,7 @@ from transformers import Gemma3ForCausalLM, Gemma3TextConfig
 from trl.trainer.utils import add_fused_lm_head
 
 from covey.errors import TrainingError
-from covey.training.scoring import ScoredRows
-from covey.training.scoring import SharedScoring
+from covey.training.scoring import ScoredRows, SharedScoring
 from covey.training.trl import restricted_head
 from covey.training.trl.restricted_head import RestrictedHead
 from scored import ARCHITECTURES, gradients, make_rows, plain

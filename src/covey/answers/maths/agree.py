@@ -18,13 +18,32 @@ first verdict counts. docs/grading.md states the policy in words.
 from __future__ import annotations
 
 import re
-from covey.answers.maths import shape as structure, symbolic, shape as final_form, value as budget
-from covey.answers.maths.notation import read_number, rounds_to, measured, units_differ, MAX_LENGTH, tidy, trim, own, own_words, Number, Measured, both_measured, hundredth, quantities_agree
-from collections.abc import Sequence, Callable
-from functools import lru_cache
-from covey.answers.maths.expression import Node
+from collections.abc import Callable, Sequence
 from contextvars import ContextVar
+from functools import lru_cache
 from typing import TypeVar
+
+from covey.answers.maths import shape as final_form
+from covey.answers.maths import shape as structure
+from covey.answers.maths import symbolic
+from covey.answers.maths import value as budget
+from covey.answers.maths.expression import Node
+from covey.answers.maths.notation import (
+    MAX_LENGTH,
+    Measured,
+    Number,
+    both_measured,
+    hundredth,
+    measured,
+    own,
+    own_words,
+    quantities_agree,
+    read_number,
+    rounds_to,
+    tidy,
+    trim,
+    units_differ,
+)
 from covey.answers.maths.sets import sets_agree
 
 

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 
-
 _MAX_LENGTH = 500
 _MAX_DEPTH = 40
 _MAX_HEIGHT = 100

@@ -17,14 +17,14 @@ separated from its number (`12 m`) or set upright; `12m` is a product.
 from __future__ import annotations
 
 import re
-from functools import lru_cache
-from unicodedata import category, decimal, decomposition, name, normalize
-from covey.answers.extract import closing_brace
+from contextvars import ContextVar
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
-from contextvars import ContextVar
+from functools import lru_cache
+from unicodedata import category, decimal, decomposition, name, normalize
 
+from covey.answers.extract import closing_brace
 
 MAX_LENGTH = 4_000  # a longer answer is compared as text
 _MAX_COMMANDS = 100
@@ -451,7 +451,9 @@ _COUNTED = re.compile(  # `12 red eggs`, `12 eggs/day`, `12 m^2`, `12 kg m/s`, `
     rf"(?P<number>[-+]?[\d.,/]*\d(?:\s+{SCALE})?)(?:\s+(?P<unit>[a-zA-Z]+{_QUANTITY_POWER}"
     rf"(?:(?:[\s-]+|\s*(?:/|\\cdot)\s*)[a-zA-Z]+{_QUANTITY_POWER}){{0,4}})|/\s*(?P<each>[a-zA-Z]{{3,}}))\s*$"
 )
-_AFTER_CONSTANT = re.compile(rf"(?:(?<=[\d}})])\s+(?P<unit>{_SYMBOL}){_QUANTITY_POWER}|(?<=\\pi)\s+m\s*\^\s*\{{?[23]\}}?)\s*$")
+_AFTER_CONSTANT = re.compile(
+    rf"(?:(?<=[\d}})])\s+(?P<unit>{_SYMBOL}){_QUANTITY_POWER}|(?<=\\pi)\s+m\s*\^\s*\{{?[23]\}}?)\s*$"
+)
 _SYMBOL_LAST = re.compile(rf"\s{_SYMBOL}{_QUANTITY_POWER}\s*$")
 _VARIABLE = re.compile(r"(?<![\\a-zA-Z])[a-zA-Z]")
 _NOUNS = """

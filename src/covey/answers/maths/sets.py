@@ -11,7 +11,8 @@ from fractions import Fraction
 from itertools import pairwise
 from typing import NamedTuple
 
-from covey.answers.maths import shape as final_form, shape as structure
+from covey.answers.maths import shape as final_form
+from covey.answers.maths import shape as structure
 from covey.answers.maths.symbolic import real_value
 
 _OPERATORS: dict[str, Callable[[bool, bool], bool]] = {

@@ -18,16 +18,16 @@ With the question at hand, an answer with an operator that is a piece of it stat
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from functools import lru_cache
-from itertools import accumulate
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import accumulate
+
 from covey.answers.maths import symbolic
 from covey.answers.maths.expression import Node, constant, is_whole, unsigned, variables
-from covey.answers.maths.notation import tidy, read_number, measured
-
+from covey.answers.maths.notation import measured, read_number, tidy
 
 _TOKEN = re.compile(
     r"\\begin\{\w+\*?\}|\\end\{\w+\*?\}|\\[a-zA-Z]+|\\.|[()\[\]{}]|(?<![a-zA-Z\\])(?:and|or)(?![a-zA-Z])|.", re.DOTALL
@@ -503,7 +503,9 @@ def is_copied(prediction: str, gold: str, question: str) -> bool:
 def needs_question(prediction: str) -> bool:
     """Whether the question may decide about a prediction: it has an operator (see `is_copied`), or words, which may be
     what the question counts."""
-    return re.search(r"[A-Za-z]{2}", prediction) is not None or _FINAL_FORM_OPERATOR.search(_value(prediction)) is not None
+    return (
+        re.search(r"[A-Za-z]{2}", prediction) is not None or _FINAL_FORM_OPERATOR.search(_value(prediction)) is not None
+    )
 
 
 def _value(answer: str) -> str:

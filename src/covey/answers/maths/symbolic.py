@@ -18,14 +18,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
 from fractions import Fraction
 from itertools import combinations, pairwise
 from random import Random
-from covey.answers.maths.value import as_fraction, is_real, values_at, Value, is_zero, spend
-from covey.answers.maths.expression import Node, is_whole, unsigned, variables, constant, parse, uses_imaginary_unit
-from contextlib import suppress
-from covey.answers.maths.notation import Number, rounds_to
 
+from covey.answers.maths.expression import Node, constant, is_whole, parse, unsigned, uses_imaginary_unit, variables
+from covey.answers.maths.notation import Number, rounds_to
+from covey.answers.maths.value import Value, as_fraction, is_real, is_zero, spend, values_at
 
 Place = dict[str, Fraction]
 

@@ -22,14 +22,14 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Iterator, Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
-from covey.answers.maths.expression import Node
 
+from covey.answers.maths.expression import Node
 
 _left: ContextVar[float] = ContextVar("left", default=float("inf"))
 

@@ -8,6 +8,7 @@ import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
 from covey.cli import config_arguments
 from covey.cli.json_output import add_json, print_json
 from covey.errors import ConfigError
@@ -15,6 +16,7 @@ from covey.runlog.names import ACCURACY, CHANCE, DISTINCT_IF_SOLVED, MEAN_REWARD
 
 if TYPE_CHECKING:
     from rich.table import Table
+
     from covey.evaluation.estimators import Estimate
     from covey.evaluation.paired import Comparison, Plan
     from covey.report.results import Comparisons

@@ -6,6 +6,7 @@ import argparse
 import os
 import sys
 from typing import TYPE_CHECKING, Any
+
 from covey.cli import config_arguments
 from covey.cli.json_output import json_alone, print_json
 from covey.config.named_code import not_typed

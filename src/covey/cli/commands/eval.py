@@ -7,6 +7,7 @@ import dataclasses
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
 from covey.cli import config_arguments
 from covey.cli.json_output import add_json, print_json
 from covey.config import Flag

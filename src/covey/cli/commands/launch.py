@@ -104,8 +104,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _start(arguments: argparse.Namespace, config: Config, name: str, machine: Machine) -> int:
     """Check and start this machine's part of the run, to its end; returns the exit code."""
     from covey.launch.execute import execute
-    from covey.launch.machine import this_place
-    from covey.launch.machine import RESUME_COMMAND
+    from covey.launch.machine import RESUME_COMMAND, this_place
     from covey.launch.slurm import check_starter_job, was_requeued
 
     if note := check_starter_job(config, machine):
@@ -173,8 +172,8 @@ def _as_job(arguments: argparse.Namespace, composed: Composed, name: str, machin
     """Print a Slurm job's script, or write and submit it."""
     from covey.config.compose.build import flatten
     from covey.config.secrets import for_children, without_words
-    from covey.launch.plan import make_plan
     from covey.launch.machine import RESUME_COMMAND
+    from covey.launch.plan import make_plan
     from covey.launch.slurm import check_sbatch, render, submit, write_private
 
     config = composed.config

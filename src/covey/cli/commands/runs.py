@@ -10,6 +10,7 @@ from datetime import datetime
 from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
 from covey.advice import command
 from covey.cli import config_arguments
 from covey.cli.json_output import add_json, print_json

@@ -7,10 +7,11 @@ import json
 import os
 from io import StringIO
 from typing import Any
+
 from covey.cli import config_arguments
 from covey.cli.json_output import add_json, print_json
 from covey.cli.main_process import is_main
-from covey.launch.machine import keep_one_gpu, RESUME_COMMAND
+from covey.launch.machine import RESUME_COMMAND, keep_one_gpu
 
 
 def add_parser(commands: Any) -> None:

@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from covey.config.keys import kinds
-from covey.config.keys import Choice
+from covey.config.keys import Choice, kinds
 
 ANYTHING = "list[Any]"
 """The type of an alias without effect: any words, or none."""

@@ -14,8 +14,7 @@ from covey.config.aliases.alias_result import ANYTHING, Alias, AliasResult, Alia
 from covey.config.aliases.aliases import FOREIGN_GROUPS, look_up, table
 from covey.config.aliases.combined import COMBINED, CombinedConversion
 from covey.config.aliases.launcher_flags import known_elsewhere
-from covey.config.keys import GROUPS, check_known, did_you_mean, nearest
-from covey.config.keys import Setting, Source, Written
+from covey.config.keys import GROUPS, Setting, Source, Written, check_known, did_you_mean, nearest
 from covey.config.values import BadKeyError, members, show
 
 _REFERENCE = re.compile(r"(?<!\\)\$\{([A-Za-z_][\w.]*)\}")

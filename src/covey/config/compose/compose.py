@@ -19,10 +19,10 @@ from covey.config.compose.group_files import Roots
 from covey.config.compose.overrides import read_overrides
 from covey.config.compose.recipe import ConfigFile, find_recipe, quoted, read_file
 from covey.config.compose.variables import guarded_variables
+from covey.config.keys import Choice
 from covey.config.live import Given, given_by, refuse_without_effect
 from covey.config.schema import Config
 from covey.config.secrets import redact
-from covey.config.keys import Choice
 from covey.config.values import BadKeyError
 from covey.config.vllm import server_where_addressed
 from covey.errors import ConfigError

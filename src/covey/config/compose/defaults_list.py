@@ -27,9 +27,8 @@ from omegaconf import ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from covey.config.aliases.aliases import FOREIGN_GROUPS
-from covey.config.compose.recipe import Composition, Part
 from covey.config.compose.group_files import CONF, Roots
-from covey.config.compose.recipe import ConfigFile, read_file
+from covey.config.compose.recipe import Composition, ConfigFile, Part, read_file
 from covey.config.keys import Choice
 from covey.errors import ConfigError
 

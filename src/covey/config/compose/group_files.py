@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path, PurePath
 
-from covey.config.keys import did_you_mean
-from covey.config.keys import Choice
+from covey.config.keys import Choice, did_you_mean
 from covey.config.values import show
 from covey.errors import ConfigError
 

@@ -14,15 +14,14 @@ from covey.config.aliases.alias_result import AliasValueError, DeferredValue
 from covey.config.aliases.presets import GIVES_WAY, GROUP
 from covey.config.aliases.resolve import resolve_aliases
 from covey.config.compose.build import check_keys, walk
-from covey.config.compose.recipe import Composition, Part
 from covey.config.compose.defaults_list import AGENT_MODEL, OTHER_MODEL, Files, read_own
 from covey.config.compose.derived_values import drop_stale_weights, leave_out_other_objectives
 from covey.config.compose.group_files import CONF
+from covey.config.compose.recipe import Composition, Part
 from covey.config.compose.values_tree import apply_setting, placeholder, resolve, resolving, set_defaults, value_of
 from covey.config.groups import training as snapshot
 from covey.config.groups.model import ModelConfig, is_starter
-from covey.config.keys import GROUPS, kinds
-from covey.config.keys import Choice, Setting, Source, Written
+from covey.config.keys import GROUPS, Choice, Setting, Source, Written, kinds
 from covey.config.values import BadKeyError, coerce, show
 
 _SOURCES = {

@@ -14,8 +14,7 @@ from covey.config.aliases.resolve import leaves
 from covey.config.compose.flags import Flag, parse
 from covey.config.compose.group_files import Roots
 from covey.config.compose.render import escape
-from covey.config.keys import GROUPS, check_length
-from covey.config.keys import Choice, Written
+from covey.config.keys import GROUPS, Choice, Written, check_length
 from covey.config.values import coerce, describe, members
 from covey.config.yaml import MAX_DEPTH
 from covey.errors import ConfigError

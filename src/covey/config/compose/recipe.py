@@ -9,19 +9,20 @@ from __future__ import annotations
 
 import os
 import re
-import yaml
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
-from covey.config.aliases.resolve import leaves
-from covey.config.keys import check_length, Written
-from covey.config.values import show
-from covey.config.yaml import yaml_problem, check_yaml
-from covey.errors import ConfigError
 
+import yaml
+
+from covey.config.aliases.resolve import leaves
+from covey.config.keys import Written, check_length
+from covey.config.values import show
+from covey.config.yaml import check_yaml, yaml_problem
+from covey.errors import ConfigError
 
 _WRAPPERS = ("maxent", "baseline", "script")
 _BASES = tuple(f"{group}.recipe" for group in _WRAPPERS)

@@ -14,8 +14,7 @@ from covey.config.aliases.alias_result import DeferredValue
 from covey.config.compose.flags import Flag, parse
 from covey.config.compose.recipe import unreadable_reference
 from covey.config.compose.render import document
-from covey.config.keys import GROUPS, kinds
-from covey.config.keys import Setting
+from covey.config.keys import GROUPS, Setting, kinds
 from covey.config.values import BadKeyError, is_mapping_kind, members, show
 from covey.errors import ConfigError
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, ClassVar
-from covey.config.values import Group, option, BadKeyError, check_choice, show
 
+from covey.config.values import BadKeyError, Group, check_choice, option, show
 
 COMPRESSED = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}
 """Suffixes of compressed files, with PyArrow's names of the codecs."""

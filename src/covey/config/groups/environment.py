@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, ClassVar
-from covey.config.values import Group, option, MAX_SECONDS, BadKeyError, show
 
+from covey.config.values import MAX_SECONDS, BadKeyError, Group, option, show
 
 ENVIRONMENTS: Mapping[str, str] = MappingProxyType(
     {

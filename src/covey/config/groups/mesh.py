@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+
 from covey.config.values import BadKeyError, show
 from covey.errors import ConfigError
-
 
 AXES = ("dp", "fsdp", "tp")
 """Outermost first: the order in which ranks are laid out, in whatever order the axes are written. `tp` (tensor

@@ -7,9 +7,9 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
-from covey.config.values import Group, option, BadKeyError, show
-from covey.config.groups.mesh import check_shape
 
+from covey.config.groups.mesh import check_shape
+from covey.config.values import BadKeyError, Group, option, show
 
 STARTER_MARK = "covey_starter"
 """Key in the `config.json` of the models that `covey starter --task` makes, and of what is trained from them."""

@@ -17,15 +17,15 @@ The group `objective`: how rewards become advantages, and what that requires of 
 
 from __future__ import annotations
 
-import math
 import difflib
-from dataclasses import dataclass, field, fields, make_dataclass
-from typing import ClassVar, Literal, TYPE_CHECKING, Any
-from covey.config.values import BadKeyError, option, Group, show, both
+import math
 from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, make_dataclass
 from types import MappingProxyType
-from covey.config.groups.training import TrainingConfig
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from covey.config.groups.training import TrainingConfig
+from covey.config.values import BadKeyError, Group, both, option, show
 
 LINEAR_LOSSES = ("grpo", "luspo", "dr_grpo", "dapo", "cispo")
 """TRL's losses that carry advantages as they are: the gradient is linear in them, and all completions of a generation

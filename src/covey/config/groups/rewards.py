@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
-from covey.config.values import Group, option, MAX_SECONDS, BadKeyError, check_tags, show
 
+from covey.config.values import MAX_SECONDS, BadKeyError, Group, check_tags, option, show
 
 _COSINE = "'cosine_scaled' in rewards"
 _REPETITION = "'repetition_penalty' in rewards"

@@ -12,9 +12,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from typing import ClassVar
-from covey.config.values import Group, option, MAX_TOKENS, BadKeyError, show, MAX_SECONDS
-from covey.config.groups.sampling import check_engine
 
+from covey.config.groups.sampling import check_engine
+from covey.config.values import MAX_SECONDS, MAX_TOKENS, BadKeyError, Group, option, show
 
 _SAMPLED = "evaluation.temperature != 0"
 _IN_TRAINING = "evaluation.every_steps != 0"

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import ClassVar, Any
-from covey.config.values import Group, option, BadKeyError, check_choice
-from covey.config.groups.training import TrainingConfig
+from typing import Any, ClassVar
 
+from covey.config.groups.training import TrainingConfig
+from covey.config.values import BadKeyError, Group, check_choice, option
 
 ENGINES: Mapping[str, str] = MappingProxyType(
     {"local": "covey.rollout.local.engine:LocalEngine", "vllm": "covey.rollout.vllm.engine:VLLMEngine"}

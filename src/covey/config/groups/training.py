@@ -13,19 +13,19 @@ from __future__ import annotations
 
 import ast
 import json
-import re
 import math
-from collections.abc import Mapping, Iterator
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.util import find_spec
+from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
-from covey.config.values import MAX_SECONDS, MAX_TOKENS, BadKeyError, check_choice, check_range, coerce, members, show
-from contextlib import suppress
-from itertools import islice
 
+from covey.config.values import MAX_SECONDS, MAX_TOKENS, BadKeyError, check_choice, check_range, coerce, members, show
 
 PATH = Path(__file__).with_name("training_fields.json")
 

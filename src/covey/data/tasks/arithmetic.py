@@ -10,8 +10,8 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 from typing import ClassVar
-from covey.data.tasks.drawing import check_bounds, Drawing, Drawn
 
+from covey.data.tasks.drawing import Drawing, Drawn, check_bounds
 
 OPERATORS = ("+", "-", "*")
 

@@ -13,6 +13,7 @@ from dataclasses import fields, replace
 from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
+
 from covey.answers import reasoning_gym
 from covey.data.columns import Prepared
 from covey.data.holdout import split_validation, subsample

@@ -11,10 +11,10 @@ import json
 import random
 from dataclasses import dataclass
 from typing import ClassVar
-from covey.answers.tasks import MOST_NUMBERS, count_modes
-from covey.data.tasks.drawing import check_bounds, check_modes, Drawing, Drawn
-from covey.errors import DataError
 
+from covey.answers.tasks import MOST_NUMBERS, count_modes
+from covey.data.tasks.drawing import Drawing, Drawn, check_bounds, check_modes
+from covey.errors import DataError
 
 OPERATORS = ("+", "-", "*", "/")
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Sequence, Iterator
-from typing import Protocol, ClassVar, Generic, Literal, TypeVar
-from covey.errors import DataError
 from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
 from itertools import islice
+from typing import ClassVar, Generic, Literal, Protocol, TypeVar
+
+from covey.errors import DataError
 
 
 class Bounds(Protocol):

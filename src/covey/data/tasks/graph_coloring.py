@@ -14,10 +14,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import combinations
 from typing import ClassVar
-from covey.answers.tasks import COLORS, MOST_VERTICES, Graph, colorings
-from covey.data.tasks.drawing import check_modes, Drawing, Drawn
-from covey.errors import DataError
 
+from covey.answers.tasks import COLORS, MOST_VERTICES, Graph, colorings
+from covey.data.tasks.drawing import Drawing, Drawn, check_modes
+from covey.errors import DataError
 
 MOST_CHANCE = 0.05
 """The highest probability, in any problem, that a random answer is right; more vertices are hidden until it holds."""

@@ -12,8 +12,7 @@ from importlib import import_module
 from types import MappingProxyType
 from typing import Any
 
-from covey.environments.contract import EnvironmentLostError, reset_arguments
-from covey.environments.contract import EnvironmentSource
+from covey.environments.contract import EnvironmentLostError, EnvironmentSource, reset_arguments
 from covey.environments.workers import results
 from covey.environments.workers.description import describe_class, describe_function
 from covey.environments.workers.messages import MAX_ANSWER, Answer, Done, Raised, Request

@@ -7,17 +7,19 @@ The accelerate config of a run, from a file here or one of the user's.
 
 from __future__ import annotations
 
-import yaml
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+import yaml
+
 from covey.config import Config
 from covey.config.groups.mesh import Mesh, check_axis
 from covey.config.values import show
-from covey.config.yaml import yaml_problem, check_yaml
+from covey.config.yaml import check_yaml, yaml_problem
 from covey.errors import ConfigError, one_line
 
-__all__ = ['accelerate_config']
+__all__ = ["accelerate_config"]
 
 
 KINDS = ("ddp", "fsdp2", "zero2", "zero3")

@@ -8,18 +8,26 @@ How far reasoning tokens have moved, from their base tokens and from where they 
 from __future__ import annotations
 
 import shutil
-import torch
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from covey.errors import ConfigError, ModelError
-from covey.model.load import quiet_weights
-from covey.model.reasoning_vocab.vocabulary import tokens_with_tags, CONFIG_KEY, ReasoningVocabulary, vocabulary_of
-from covey.model.reasoning_vocab.tokenizer import TokenBytes, read_token_bytes, read_tokenizer, expand_tokenizer, shrink_tokenizer
-from covey.model.reasoning_vocab.token_map import STARTS, TokenMap, choose_base_ids, unusable_copies
-from dataclasses import dataclass
+
+import torch
 from torch import Tensor
 from torch.nn.functional import normalize
+
+from covey.errors import ConfigError, ModelError
+from covey.model.load import quiet_weights
+from covey.model.reasoning_vocab.token_map import STARTS, TokenMap, choose_base_ids, unusable_copies
+from covey.model.reasoning_vocab.tokenizer import (
+    TokenBytes,
+    expand_tokenizer,
+    read_token_bytes,
+    read_tokenizer,
+    shrink_tokenizer,
+)
+from covey.model.reasoning_vocab.vocabulary import CONFIG_KEY, ReasoningVocabulary, tokens_with_tags, vocabulary_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase

@@ -8,9 +8,9 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
+
 from covey.errors import ConfigError, ModelError
 from covey.runlog.files import write_atomically
-
 
 MAP_FILE = "reasoning_token_map.json"
 MAP_FORMAT = 1

@@ -15,11 +15,12 @@ Decoding completions with reasoning tokens: the text of each token, its position
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
 from covey.errors import ModelError
 from covey.model.reasoning_vocab.token_map import TokenMap
 from covey.runlog.files import write_atomically

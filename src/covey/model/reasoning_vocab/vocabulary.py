@@ -15,18 +15,20 @@ A model's reasoning vocabulary in use: the state of a text, and the allowed toke
 
 from __future__ import annotations
 
-import numpy as np
-import numpy.typing as npt
-import torch
 from collections.abc import Sequence
-from covey.model.reasoning_vocab.tokenizer import TokenBytes, read_token_bytes, read_tokenizer
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 from weakref import WeakKeyDictionary
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
 from covey.errors import DataError, ModelError
 from covey.model.device import base_model
 from covey.model.reasoning_vocab.token_map import MAP_FILE, TokenMap
+from covey.model.reasoning_vocab.tokenizer import TokenBytes, read_token_bytes, read_tokenizer
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -20,9 +20,8 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
 
 from covey.errors import RunDirectoryError
 from covey.evaluation.figures import is_share
-from covey.report.panels import make_panels
-from covey.report.panels import Panel, Series, drawn, format_value, smoothing
 from covey.report.load import title_of
+from covey.report.panels import Panel, Series, drawn, format_value, make_panels, smoothing
 from covey.runlog import RunDirectory, names, read_metrics, write_atomically
 from covey.runlog.metrics import Row
 

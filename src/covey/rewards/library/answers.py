@@ -11,10 +11,18 @@ import re
 from collections.abc import Hashable, Mapping
 from types import MappingProxyType
 from typing import Any
-from covey.answers import Outcome, extract_prediction, grade_exact, grade_math, Tags, has_reasoning_format, has_think_format
-from covey.answers.maths.shape import needs_question
-from covey.rewards.reward import Graded, gold_text, last_user_message, RewardSettings
 
+from covey.answers import (
+    Outcome,
+    Tags,
+    extract_prediction,
+    grade_exact,
+    grade_math,
+    has_reasoning_format,
+    has_think_format,
+)
+from covey.answers.maths.shape import needs_question
+from covey.rewards.reward import Graded, RewardSettings, gold_text, last_user_message
 
 VALUES: Mapping[Outcome, float | None] = MappingProxyType(
     {

@@ -11,21 +11,21 @@ from __future__ import annotations
 
 import ast
 import contextlib
-import json
-import re
 import hashlib
+import json
 import os
-from collections.abc import Mapping, Sequence, Hashable
-from dataclasses import dataclass
-from typing import Any
-from covey.errors import RewardError
+import re
 from collections import Counter
-from covey.answers import Outcome, Tags, extract_answer_tag
-from covey.rewards.reward import Graded, CodeSettings, RewardSettings, Reward, named, texts_of
-from covey.sandbox import Ended, Finished, Program, run, run_tests, strictest
+from collections.abc import Hashable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
+from covey.answers import Outcome, Tags, extract_answer_tag
+from covey.errors import RewardError
+from covey.rewards.reward import CodeSettings, Graded, Reward, RewardSettings, named, texts_of
+from covey.sandbox import Ended, Finished, Program, run, run_tests, strictest
 
 COLUMNS = ("tests", "verification_info", "test_list", "test_cases")
 """Columns that hold tests, the first one that a row has counting."""

@@ -12,9 +12,10 @@ import re
 from collections import defaultdict
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
+
 from covey.errors import RewardError
 from covey.rewards.library.answers import accuracy, accuracy_key
-from covey.rewards.reward import Graded, Reward, completion_text, named, rows_of, texts_of, RewardSettings
+from covey.rewards.reward import Graded, Reward, RewardSettings, completion_text, named, rows_of, texts_of
 
 
 def cosine_scaled(text: str, row: Mapping[str, Any], settings: RewardSettings) -> Graded:

@@ -16,17 +16,28 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
+
 from covey.answers import Outcome, Tags, canonical_number, extract_answer_tag, final_answer, reasoning_gym
-from covey.rewards.library.answers import tag_marks
-from covey.rewards.reward import Graded, gold_text, RewardSettings, gold_value, Reward, named, texts_of
-from collections import Counter
-from covey.answers.tasks import evaluate, read_task, UnreadableExpressionError, canonical, UnreadableColoringError, full_coloring, is_proper, mode_of, read_coloring, read_graph
 from covey.answers.reasoning_gym import SECONDS, STARTING
 from covey.answers.statement import after_thinking
+from covey.answers.tasks import (
+    UnreadableColoringError,
+    UnreadableExpressionError,
+    canonical,
+    evaluate,
+    full_coloring,
+    is_proper,
+    mode_of,
+    read_coloring,
+    read_graph,
+    read_task,
+)
 from covey.errors import RewardError
-
+from covey.rewards.library.answers import tag_marks
+from covey.rewards.reward import Graded, Reward, RewardSettings, gold_text, gold_value, named, texts_of
 
 _BLANKS = r"[^\S\n]*"  # white space that stays on its line
 _NUMBER = re.compile(r"(?:(?<![\w)])[-−])?(?:\d+(?:,\d{3}(?!\d))*(?:\.\d*)?|\.\d+)", re.ASCII)

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from covey.errors import RewardError
-from covey.rewards.reward import Graded, Reward
-from covey.rewards.reward import RewardSettings
+from covey.rewards.reward import Graded, Reward, RewardSettings
 from covey.rewards.workers.run_reward import CallResult, SampleResult
 from covey.rewards.workers.supervisor import WorkerSupervisor
 from covey.rewards.workers.tasks import Job, ResultCache, Task

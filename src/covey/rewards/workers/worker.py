@@ -10,8 +10,7 @@ from dataclasses import replace
 from importlib import import_module
 from typing import Any
 
-from covey.rewards.reward import Reward
-from covey.rewards.reward import RewardSettings
+from covey.rewards.reward import Reward, RewardSettings
 from covey.rewards.workers import run_reward
 from covey.rewards.workers.messages import SLOW_SECONDS, Answer, Begun, Call, CallDone, Grade, SampleDone, listed
 from covey.workers.channel import BadMessageError, receive, send_json

@@ -19,13 +19,15 @@ Replaces the attention of a model's layers by attention over the shared cache, d
 
 from __future__ import annotations
 
-import torch
-from dataclasses import dataclass
-from covey.model.device import for_products, on_device, base_model
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
-from transformers import Cache, DynamicCache, AttentionInterface
+
+import torch
+from transformers import AttentionInterface, Cache, DynamicCache
 from transformers.cache_utils import CacheLayerMixin, DynamicLayer, DynamicSlidingWindowLayer
+
+from covey.model.device import base_model, for_products, on_device
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import inspect
 import logging
-import torch
 from collections.abc import Callable, Mapping
 from typing import Any
 from weakref import WeakKeyDictionary
+
+import torch
 from transformers import GenerationConfig, GenerationMixin, PreTrainedModel
 from transformers.generation.configuration_utils import GenerationMode
 from transformers.integrations import is_fsdp_managed_module
+
 from covey.log_once import log_once
 from covey.model.device import base_model, evaluating, is_spread
-from covey.rollout.local.turns import Kept, Match, prefill, step, NextTurn
-from covey.rollout.local.cache import NotSharedError, SharedPromptCache, windows_of, SharedAttention
-
+from covey.rollout.local.cache import NotSharedError, SharedAttention, SharedPromptCache, windows_of
+from covey.rollout.local.turns import Kept, Match, NextTurn, prefill, step
 
 logger = logging.getLogger(__name__)
 

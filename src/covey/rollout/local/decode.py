@@ -14,20 +14,21 @@ from __future__ import annotations
 
 import inspect
 import logging
-import torch
-import transformers
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
+
+import torch
+import transformers
 from torch.nn.functional import embedding, pad
 from torch.nn.modules import module as torch_modules
 from transformers import LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM
 from transformers.activations import SiLUActivation
-from covey.log_once import log_once
-from covey.rollout.local.cache import SharedPromptCache
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from covey.model.device import base_model
 
+from covey.log_once import log_once
+from covey.model.device import base_model
+from covey.rollout.local.cache import SharedPromptCache
 
 logger = logging.getLogger(__name__)
 

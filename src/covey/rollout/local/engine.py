@@ -7,25 +7,52 @@ Covey's own engine: a transformers model in this process.
 
 from __future__ import annotations
 
-import torch
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
-from transformers import GenerationConfig, GenerationMixin, LogitsProcessorList, StoppingCriteria, StoppingCriteriaList, AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
+
+import torch
+from transformers import (
+    AutoModelForCausalLM,
+    GenerationConfig,
+    GenerationMixin,
+    LogitsProcessorList,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    StoppingCriteria,
+    StoppingCriteriaList,
+)
 from transformers.integrations import is_deepspeed_zero3_enabled, is_fsdp_managed_module
+
 from covey.errors import EngineError, TrainingError
-from covey.model.device import base_model, on_device, evaluating, casting_once
-from covey.rollout.engine import Completion, SamplingSettings, Capabilities, NamedWeights, OnEnded, cut
-from covey.rollout.local.compatibility import TOKEN_BY_TOKEN, log_fallback, options_of, unsupported_option, unsupported_reason, unsupported_turns
-from covey.rollout.local.tokens import FLUSH_EVERY, Supports, NOT_FINITE, Candidates, LogitsProcessor, in_order, row_keys, row_uniform
-from contextlib import contextmanager
 from covey.log_once import log_once
+from covey.model.device import base_model, casting_once, evaluating, on_device
 from covey.model.load import all_eos_ids
 from covey.model.reasoning_vocab.vocabulary import vocabulary_of
-from covey.rollout.local.turns import Conversation, Match, Turn, TurnRow
+from covey.rollout.engine import Capabilities, Completion, NamedWeights, OnEnded, SamplingSettings, cut
+from covey.rollout.local.compatibility import (
+    TOKEN_BY_TOKEN,
+    log_fallback,
+    options_of,
+    unsupported_option,
+    unsupported_reason,
+    unsupported_turns,
+)
 from covey.rollout.local.sampling import sample
+from covey.rollout.local.tokens import (
+    FLUSH_EVERY,
+    NOT_FINITE,
+    Candidates,
+    LogitsProcessor,
+    Supports,
+    in_order,
+    row_keys,
+    row_uniform,
+)
+from covey.rollout.local.turns import Conversation, Match, Turn, TurnRow
 from covey.rollout.thinking import ThinkingMask
 
 

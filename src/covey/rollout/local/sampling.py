@@ -6,22 +6,34 @@ sampled tokens differ from `generate`'s, because fewer random numbers are drawn.
 
 from __future__ import annotations
 
-import torch
 from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby
 from typing import Any
+
+import torch
 from transformers import PreTrainedModel
+
 from covey.errors import TrainingError
 from covey.model.device import on_device
 from covey.rollout.engine import Completion, SamplingSettings
-from covey.rollout.local.turns import Kept, Turn, TurnRow, prefill, step, NextTurn
-from covey.rollout.local.decode import PlainDecoder, plain_decoder, column_major, is_mixed_precision
-from covey.rollout.local.cache import SharedPromptCache, windows_of, SharedAttention
-from covey.rollout.local.tokens import FLUSH_EVERY, NOT_FINITE, LogitsProcessor, RowAware, SampledTokens, process, row_keys, row_uniform, sample_tokens, Written
-
+from covey.rollout.local.cache import SharedAttention, SharedPromptCache, windows_of
+from covey.rollout.local.decode import PlainDecoder, column_major, is_mixed_precision, plain_decoder
+from covey.rollout.local.tokens import (
+    FLUSH_EVERY,
+    NOT_FINITE,
+    LogitsProcessor,
+    RowAware,
+    SampledTokens,
+    Written,
+    process,
+    row_keys,
+    row_uniform,
+    sample_tokens,
+)
+from covey.rollout.local.turns import Kept, NextTurn, Turn, TurnRow, prefill, step
 
 PREFILL_TOKENS = 8192
 """Most prompt tokens, padding included, of one prefill, unless one prompt is longer."""

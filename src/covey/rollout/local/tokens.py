@@ -12,13 +12,14 @@ What the rows of a call of `sample` have written: tokens, their log-probabilitie
 
 from __future__ import annotations
 
-import torch
-from collections.abc import Callable, Sequence, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
-from covey.rollout.engine import SamplingSettings, Completion
-from covey.model.device import on_device
 
+import torch
+
+from covey.model.device import on_device
+from covey.rollout.engine import Completion, SamplingSettings
 
 LogitsProcessor = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 """Takes the tokens so far `[b, S]`, padded on the left as for `generate`, and the logits `[b, V]` of the next token in

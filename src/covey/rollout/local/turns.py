@@ -10,16 +10,17 @@ The next turn of rows whose keys and values are kept: a batch of those that go o
 from __future__ import annotations
 
 import logging
-import torch
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from covey.log_once import log_once
-from covey.model.device import device_memory, on_device
-from covey.rollout.local.cache import EndedRow, SharedPromptCache, CACHE, FIRST_LENGTH, SharedLayer
 from typing import Any
+
+import torch
 from transformers import DynamicCache
 
+from covey.log_once import log_once
+from covey.model.device import device_memory, on_device
+from covey.rollout.local.cache import CACHE, FIRST_LENGTH, EndedRow, SharedLayer, SharedPromptCache
 
 logger = logging.getLogger(__name__)
 

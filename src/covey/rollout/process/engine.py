@@ -36,8 +36,8 @@ from covey.rollout.process.messages import (
 from covey.rollout.process.model_copy import ModelCopy
 from covey.rollout.process.started import EndedError, StartedProcess, Starter
 from covey.rollout.weight_folder import write_folder
-from covey.runlog.files import rename
 from covey.runlog.directory import temporary_folder
+from covey.runlog.files import rename
 from covey.workers.channel import BadMessageError
 
 logger = logging.getLogger(__name__)

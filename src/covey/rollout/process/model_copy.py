@@ -14,8 +14,8 @@ from transformers.initialization import no_init_weights
 from covey.errors import EngineError
 from covey.model.device import base_model
 from covey.model.reasoning_vocab import ReasoningVocabulary
-from covey.model.reasoning_vocab.tokenizer import TokenBytes
 from covey.model.reasoning_vocab.token_map import TokenMap
+from covey.model.reasoning_vocab.tokenizer import TokenBytes
 from covey.model.reasoning_vocab.vocabulary import attach, vocabulary_of
 
 

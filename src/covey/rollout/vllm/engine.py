@@ -22,20 +22,21 @@ from __future__ import annotations
 
 import logging
 import os
-import numpy as np
-import torch
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+import torch
+from transformers import AutoConfig, PreTrainedTokenizerBase
+
 from covey.errors import EngineError
 from covey.model.reasoning_vocab.token_map import MAP_FILE
-from covey.rollout.engine import NamedWeights, SamplingSettings, Capabilities, Completion
+from covey.rollout.engine import Capabilities, Completion, NamedWeights, SamplingSettings
 from covey.rollout.weight_folder import read_folder, write_folder
-from transformers import AutoConfig, PreTrainedTokenizerBase
 from covey.runlog.directory import temporary_folder
-
 
 CPU_HEAD_SIZES = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256)
 """Head dimensions that vLLM's CPU kernels support."""

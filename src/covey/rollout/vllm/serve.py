@@ -23,8 +23,7 @@ from typing import Any
 from covey.config.secrets import ENGINE_KEY
 from covey.config.vllm import RANKS, lora_options
 from covey.errors import CoveyError, EngineError
-from covey.rollout.vllm.engine import cpu_options, installed, thinking_processors
-from covey.rollout.vllm.engine import WORKER
+from covey.rollout.vllm.engine import WORKER, cpu_options, installed, thinking_processors
 
 INSTANCE_HEADER = "x-covey-engine"
 """Header of every response: the id of the server's process."""

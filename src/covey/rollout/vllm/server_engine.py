@@ -8,20 +8,21 @@ from __future__ import annotations
 import hashlib
 import logging
 import random
-import requests
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Protocol
+
+import requests
 from requests.adapters import HTTPAdapter
+
 from covey.errors import EngineError
 from covey.rollout.engine import Capabilities, Completion, NamedWeights, OnEnded, SamplingSettings
-from covey.rollout.vllm.serve import INSTANCE_HEADER
 from covey.rollout.vllm.engine import candidates, sampled_logps, support_of
+from covey.rollout.vllm.serve import INSTANCE_HEADER
 from covey.rollout.weight_folder import write_folder
 from covey.runlog.directory import temporary_folder
-
 
 logger = logging.getLogger(__name__)
 

@@ -11,18 +11,21 @@ folder; without a map it does nothing. Options per request, in `SamplingParams(e
 
 from __future__ import annotations
 
-import numpy as np
-import torch
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
 from vllm.v1.sample.logits_processor import LogitsProcessor, MoveDirectionality
+
 from covey.model.reasoning_vocab.token_map import MAP_FILE
 
 if TYPE_CHECKING:
     from vllm import SamplingParams
     from vllm.v1.sample.logits_processor import BatchUpdate
+
     from covey.model.reasoning_vocab import ReasoningVocabulary
 
 

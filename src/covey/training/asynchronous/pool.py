@@ -5,12 +5,13 @@ Plain state: `Rollouts` holds it under a lock, and a checkpoint holds what `Pool
 
 from __future__ import annotations
 
-import torch
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
-from covey.rollout.engine import Completion
 
+import torch
+
+from covey.rollout.engine import Completion
 
 Place = tuple[int, int]
 """The round for which a group was submitted, and its place there; of a completion, the place in the round's rows."""

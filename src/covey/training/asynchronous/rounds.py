@@ -14,21 +14,22 @@ The caller's thread, at the start of round r: `publish(r, weights)`, `submit` up
 from __future__ import annotations
 
 import hashlib
-import shutil
 import logging
+import shutil
 import threading
 import time
-from covey.training.prompt_order import PromptOrder
-from pathlib import Path
-from typing import Any, Protocol
-from covey.rollout.engine import InferenceEngine, NamedWeights, Completion, SamplingSettings
-from covey.rollout.weight_folder import read_folder, write_folder
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from covey.errors import ConfigError, EngineError, CoveyError, one_line
+from pathlib import Path
+from typing import Any, Protocol
+
+from covey.errors import ConfigError, CoveyError, EngineError, one_line
+from covey.rollout.engine import Completion, InferenceEngine, NamedWeights, SamplingSettings
 from covey.rollout.generate import complete, engine_failures
-from covey.training.asynchronous.pool import Policy, Group, Pool, Row
+from covey.rollout.weight_folder import read_folder, write_folder
+from covey.training.asynchronous.pool import Group, Policy, Pool, Row
 from covey.training.asynchronous.schedule import Call, Schedule, ScheduleWriter
+from covey.training.prompt_order import PromptOrder
 
 
 class RoundPlan:

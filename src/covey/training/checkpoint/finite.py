@@ -7,17 +7,18 @@ step. Checking the weights costs one pass over the trained ones.
 
 from __future__ import annotations
 
-import torch
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
+
+import torch
 from accelerate import Accelerator
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 from transformers import TrainingArguments
+
 from covey.errors import TrainingError
 from covey.runlog.directory import RunDirectory
-
 
 T = TypeVar("T")
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
 from covey.config import Config, differences, load
 from covey.config.named_code import own_code
 from covey.errors import ConfigError, RunDirectoryError
 from covey.importing import code_hashes
 from covey.runlog.checkpoint import CHECKPOINT_MARKER, changed_files, has_checksums, is_complete, is_marked
 from covey.runlog.directory import RunDirectory
-from covey.runlog.notes import has_failed, edited
-
+from covey.runlog.notes import edited, has_failed
 
 _SHOWN_DIFFERENCES = 12
 

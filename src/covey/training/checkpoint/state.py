@@ -10,21 +10,22 @@ Hyperparameters of a resumed run: its config's, where a checkpoint's optimiser a
 from __future__ import annotations
 
 import logging
-import torch
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
+from inspect import signature
 from pathlib import Path
 from typing import Any
+
+import torch
 from accelerate.utils import send_to_device
 from torch.distributed.tensor import DTensor
-from transformers.integrations import is_fsdp_managed_module
-from covey.errors import RunDirectoryError
-from covey.training.chunks import PLAN, ChunkPlan
-from covey.training.advantages import restore_state, state_of
-from covey.training.prompt_order import replay_permutations
-from inspect import signature
 from torch.optim.lr_scheduler import LambdaLR
+from transformers.integrations import is_fsdp_managed_module
 
+from covey.errors import RunDirectoryError
+from covey.training.advantages import restore_state, state_of
+from covey.training.chunks import PLAN, ChunkPlan
+from covey.training.prompt_order import replay_permutations
 
 logger = logging.getLogger(__name__)
 

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
 from covey.config import Config
 from covey.errors import ConfigError, RunDirectoryError
 from covey.model.load import load_tokenizer, source_options
@@ -18,6 +19,7 @@ from covey.runlog.files import rename
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
+
     from covey.training.checkpoint.resume import ResumePlan
     from covey.training.processes import Processes
 

@@ -19,15 +19,17 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from transformers import TrainerState, TrainingArguments
-from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
-from covey.runlog.files import InBackground
-from covey.runlog.checkpoint import is_complete, mark_complete, unmark
 from typing import TYPE_CHECKING, Any
+
 from accelerate.utils import broadcast_object_list
-from covey.runlog import names
-from covey.runlog.directory import RunDirectory
+from transformers import TrainerState, TrainingArguments
 from transformers.trainer import TRAINER_STATE_NAME
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
+
+from covey.runlog import names
+from covey.runlog.checkpoint import is_complete, mark_complete, unmark
+from covey.runlog.directory import RunDirectory
+from covey.runlog.files import InBackground
 from covey.runlog.metrics import MetricsWriter, Row
 
 if TYPE_CHECKING:

@@ -13,33 +13,35 @@ Whether the gold answers of the data earn the rewards of the run.
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Iterator, Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
+from dataclasses import replace
+from inspect import Parameter, signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from covey.answers import Tags, Outcome
+
+from covey.answers import Outcome, Tags
+from covey.answers.tasks import MODES
 from covey.config import Config
 from covey.config.groups.mesh import Mesh
-from covey.errors import ConfigError, ModelError, RunDirectoryError, one_line, DataError
+from covey.config.groups.training import ASKS_FOR_NOTHING, REFUSED
+from covey.data.columns import PROMPT_NAMES
+from covey.errors import ConfigError, DataError, ModelError, RunDirectoryError, one_line
 from covey.evaluation.grading import answer_asked_by, grader_name
 from covey.evaluation.stored import prompts_of
 from covey.model.load import declared_eos_ids
 from covey.model.prompts import render, thinking_prefix
-from covey.rewards.reward import whole_answers
-from covey.training.processes import splits_weights
-from covey.training.checks.findings import Mark, PreflightFinding, SAMPLE
-from covey.training.checks.memory import MemoryEstimate, available_memory, beside_vllm, estimate_memory
-from covey.training.checks.needs import check_free_space, check_size, PROMPTS, own_functions, try_calls
-from inspect import Parameter, signature
-from covey.config.groups.training import ASKS_FOR_NOTHING, REFUSED
-from covey.data.columns import PROMPT_NAMES
 from covey.rewards import RewardSettings, find
 from covey.rewards.registry import GIVEN, columns_read
-from dataclasses import replace
-from covey.answers.tasks import MODES
+from covey.rewards.reward import whole_answers
 from covey.rewards.runner import RewardRunner
+from covey.training.checks.findings import SAMPLE, Mark, PreflightFinding
+from covey.training.checks.memory import MemoryEstimate, available_memory, beside_vllm, estimate_memory
+from covey.training.checks.needs import PROMPTS, check_free_space, check_size, own_functions, try_calls
+from covey.training.processes import splits_weights
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedTokenizerBase
+
     from covey.data import LoadedData
     from covey.environments.runner import EnvironmentRunner
 

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
+
 from covey.config import Config, TrainingConfig
 from covey.config.groups.mesh import Mesh, check_mesh
 from covey.config.named_code import SKIPPED, without
@@ -17,12 +18,11 @@ from covey.errors import CoveyError
 from covey.runlog.directory import RunDirectory, temporary_folder
 from covey.runlog.overlap import measured_rounds
 from covey.training.checkpoint.resume import plan_resume
-from covey.training.processes import ACCELERATE, environment_kept
-from covey.training.checks.run import Examination
-from covey.training.terminal import logging_to
 from covey.training.checks.findings import Mark, PreflightFinding
+from covey.training.checks.run import Examination
+from covey.training.processes import ACCELERATE, environment_kept
 from covey.training.staleness_advice import Hardware, advise
-
+from covey.training.terminal import logging_to
 
 _TRIAL_STEPS = 3
 _UNNAMED = "<run_name>"

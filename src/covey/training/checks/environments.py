@@ -6,16 +6,18 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
+
 from covey.config import Config
-from covey.environments.episodes import begin_calls, finish_calls, run_coroutines, as_conversation, begin_episodes
 from covey.environments.chat import ToolChat
 from covey.environments.contract import check_environment, check_tool, has_reward, missing_columns, tool_methods
+from covey.environments.episodes import as_conversation, begin_calls, begin_episodes, finish_calls, run_coroutines
 from covey.environments.runner import control_of
 from covey.errors import EnvironmentSetupError
 from covey.training.checks.findings import Mark, PreflightFinding
 
 if TYPE_CHECKING:
     from datasets import Dataset
+
     from covey.data import LoadedData
     from covey.environments.runner import EnvironmentRunner
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
+
 from covey.config.secrets import redact
 from covey.errors import CoveyError, PreflightError
-
 
 SAMPLE = 1000
 """Rows of each set that are checked."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
 from covey.config import Config
 from covey.config.vllm import colocated_share
 

@@ -10,32 +10,34 @@ A first call of the user's own rewards and grader, before anything is trained or
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence, Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, NamedTuple, Any
-from covey.config import Config
-from covey.config.values import show
-from covey.errors import ConfigError, RunDirectoryError
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
 from covey import rewards
+from covey.config import Config
 from covey.config.groups.mesh import Mesh
+from covey.config.values import show
 from covey.config.vllm import notes_on_sharing, served_rank
-from covey.evaluation.job import check_benchmarks
+from covey.errors import ConfigError, RunDirectoryError
 from covey.evaluation.grading import check_columns_for, grader_name
+from covey.evaluation.job import check_benchmarks
 from covey.rewards import RewardSettings, find
+from covey.rewards.findings import shown_prompt
+from covey.rewards.registry import MODEL_PREFIX
+from covey.rewards.runner import RewardRunner, arguments_for_call, call_problems, columns_of
+from covey.rewards.workers.run_reward import LOGS, CallResult
 from covey.runlog.directory import RunDirectory
 from covey.runlog.files import free_bytes
 from covey.training.asynchronous.settings import check_asynchronous
-from covey.training.processes import splits_weights
-from covey.rewards.runner import arguments_for_call, columns_of, call_problems, RewardRunner
-from covey.rewards.findings import shown_prompt
-from covey.rewards.registry import MODEL_PREFIX
-from covey.rewards.workers.run_reward import LOGS, CallResult
 from covey.training.checks.findings import Mark, PreflightFinding
+from covey.training.processes import splits_weights
 
 if TYPE_CHECKING:
-    from covey.config import TrainingConfig
     from transformers import Trainer
+
+    from covey.config import TrainingConfig
     from covey.data import LoadedData
 
 

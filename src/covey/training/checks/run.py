@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
+
 from covey import data
 from covey.config import Config
 from covey.environments.runner import EnvironmentRunner, environment_rewards
@@ -34,13 +35,24 @@ from covey.runlog import names
 from covey.runlog.directory import RunDirectory
 from covey.training.build import check_optimizer, grpo_config
 from covey.training.checkpoint.vocab_expansion import check_reasoning
-from covey.training.checks.data import check_batch, check_lengths, check_memory, check_prompt_prefix, check_router, check_rows, check_tokens, columns_wanted, check_answers
+from covey.training.checks.data import (
+    check_answers,
+    check_batch,
+    check_lengths,
+    check_memory,
+    check_prompt_prefix,
+    check_router,
+    check_rows,
+    check_tokens,
+    columns_wanted,
+)
 from covey.training.checks.findings import SAMPLE, Mark, PreflightFinding
 from covey.training.checks.needs import check_attention, check_hardware, check_rewards, check_supported
 from covey.training.checks.trackers import tracker_notes
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
+
     from covey.data import LoadedData
     from covey.training.advantages import Given
     from covey.training.trl.trainer import GRPOConfig

@@ -19,6 +19,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
+
 from covey.config import Config
 from covey.errors import ConfigError, one_line
 from covey.runlog import names
@@ -26,6 +27,7 @@ from covey.training.processes import environment_kept
 
 if TYPE_CHECKING:
     from transformers import Trainer, TrainerCallback
+
     from covey.runlog.evaluations import StoredEvaluation
 
 

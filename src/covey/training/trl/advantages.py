@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import torch
 from collections.abc import Callable
 from typing import Any
+
+import torch
+
 from covey.runlog import names
 from covey.training.advantages import ScoredRewards, compute_advantages, loss_mask
 from covey.training.replaced import replaced

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import logging
 import os
-import requests
-import torch
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+
+import requests
+import torch
 from trl.generation.vllm_client import VLLMClient
+
 from covey.config.secrets import ENGINE_KEY
 from covey.errors import EngineError
 from covey.rollout.engine import NamedWeights
-from covey.rollout.vllm.serve import INSTANCE_HEADER
 from covey.rollout.vllm.engine import WORKER
+from covey.rollout.vllm.serve import INSTANCE_HEADER
 from covey.rollout.weight_folder import read_folder, write_folder
 from covey.runlog.directory import temporary_folder
-
 
 logger = logging.getLogger(__name__)
 

@@ -6,21 +6,22 @@ import logging
 import shutil
 import uuid
 import weakref
-import torch
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
+
+import torch
 from accelerate.utils import is_peft_model
 from peft import get_peft_model_state_dict
 from safetensors.torch import save_file
 from torch.distributed.tensor import DTensor
 from trl.distributed import DistributedBackend
+
 from covey.config.vllm import adapter_refusal, highest_rank
 from covey.errors import ConfigError
 from covey.log_once import log_once
 from covey.runlog.directory import temporary_folder
-
 
 logger = logging.getLogger(__name__)
 

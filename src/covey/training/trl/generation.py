@@ -3,31 +3,32 @@
 from __future__ import annotations
 
 import math
-import torch
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from itertools import groupby
 from typing import Any
+
+import torch
 from accelerate.utils import gather_object
 from transformers import GenerationConfig
 from transformers.integrations import is_deepspeed_zero3_enabled, is_fsdp_managed_module
 from trl.distributed import DistributedBackend
 from trl.extras.profiling import profiling_context
 from trl.models.utils import unwrap_model_for_generation
+
 from covey.errors import ConfigError, EngineError
 from covey.model.adapters import unmerged_exactly
-from covey.model.device import base_model, evaluating, casting_once
+from covey.model.device import base_model, casting_once, evaluating
 from covey.model.load import OWN_SAMPLING
 from covey.rollout import Capabilities, Completion, InferenceEngine, LocalEngine, SamplingSettings, complete
 from covey.rollout.engine import NamedWeights
-from covey.rollout.generate import engine_failures, check_engine, check_reasoning
+from covey.rollout.generate import check_engine, check_reasoning, engine_failures
 from covey.rollout.local.compatibility import options_of, other_options, samples_by_generate, unsupported_option
 from covey.rollout.local.engine import AnyHasWork
 from covey.rollout.vllm.engine import candidates, sampled_logps, support_of
 from covey.training.replaced import replaced
 from covey.training.trl.vllm import EngineGeneration
-
 
 DEFAULT_TOP_K = 50
 """Of transformers' `generate`, where neither the settings nor the model set it."""

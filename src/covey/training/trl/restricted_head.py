@@ -17,20 +17,21 @@ Knows the calling convention of the head's function, `trl.trainer.utils._Chunked
 from __future__ import annotations
 
 import logging
-import torch
-import trl.trainer.utils
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
+
+import torch
+import trl.trainer.utils
 from torch.utils.checkpoint import checkpoint
+
 from covey.errors import TrainingError
 from covey.log_once import log_once
 from covey.model.reasoning_vocab import ReasoningVocabulary
 from covey.model.reasoning_vocab.vocabulary import INSIDE, OUTSIDE
 from covey.training.replaced import replaced
 from covey.training.scoring import ScoredRows
-
 
 logger = logging.getLogger(__name__)
 

@@ -17,32 +17,41 @@ from __future__ import annotations
 import logging
 import os
 import shutil
-import torch
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
+
+import torch
 from accelerate.utils import broadcast_object_list, gather_object
 from trl.extras.profiling import profiling_context
+
 from covey.config.vllm import SAMPLING_GPU
 from covey.errors import ConfigError, CoveyError, DataError, EngineError
 from covey.rollout import InferenceEngine
 from covey.rollout.process.engine import ProcessEngine
 from covey.runlog import names
 from covey.runlog.directory import RunDirectory
-from covey.training.asynchronous.rounds import RoundPlan, rounds_in, Rollouts, FolderSnapshot
 from covey.training.asynchronous.pool import Group, Policy
 from covey.training.asynchronous.recorded import digest_of, recorded_settings
+from covey.training.asynchronous.rounds import FolderSnapshot, Rollouts, RoundPlan, rounds_in
 from covey.training.asynchronous.schedule import Schedule, ScheduleWriter
 from covey.training.asynchronous.settings import Asynchronous
 from covey.training.checkpoint.state import TrainingProgress
 from covey.training.replaced import replaced
-from covey.training.trl.generation import mixed_precision, named_weights, sampling_of, training_options, vocab_size
-from collections import defaultdict
-from covey.training.resampling import FilledBatch, Resampler, SamplingRound, check_resampling, counts_in_loss, has_signal, make_round
+from covey.training.resampling import (
+    FilledBatch,
+    Resampler,
+    SamplingRound,
+    check_resampling,
+    counts_in_loss,
+    has_signal,
+    make_round,
+)
 from covey.training.trl.advantages import scored
+from covey.training.trl.generation import mixed_precision, named_weights, sampling_of, training_options, vocab_size
 from covey.training.trl.tool_loop import loop_result
-
 
 logger = logging.getLogger(__name__)
 

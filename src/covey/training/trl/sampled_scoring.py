@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import logging
-import torch
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
 from weakref import WeakKeyDictionary
+
+import torch
 from trl.models.utils import disable_gradient_checkpointing
+
 from covey.config.values import show
 from covey.errors import ConfigError, EngineError, ModelError
 from covey.log_once import log_once
@@ -18,10 +20,9 @@ from covey.rollout import Capabilities, Completion, SamplingSettings
 from covey.runlog import names
 from covey.training.advantages import loss_mask
 from covey.training.replaced import replaced
-from covey.training.scoring import Correction, ScoredSample, measure_gap, SUPPORT, Sampled, ScoredRows, padded
+from covey.training.scoring import SUPPORT, Correction, Sampled, ScoredRows, ScoredSample, measure_gap, padded
 from covey.training.trl.generation import PolicyEngine, TRLEngine, sampling_of, unused_options
 from covey.training.trl.restricted_head import RestrictedHead
-
 
 logger = logging.getLogger(__name__)
 

@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
+
 from covey.errors import one_line
 from covey.log_once import log_once
 from covey.runlog import names

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import torch
 from collections import Counter
 from collections.abc import Coroutine, Sequence
 from dataclasses import replace
 from typing import Any
+
+import torch
 from accelerate.utils import broadcast_object_list
 from trl.extras.profiling import profiling_context
-from covey.environments.episodes import together, Episode, Limits, as_conversation, begin_resets, run_episodes
+
 from covey.environments.chat import ToolChat
+from covey.environments.episodes import Episode, Limits, as_conversation, begin_resets, run_episodes, together
 from covey.environments.runner import control_of
 from covey.errors import DataError
 from covey.model.prompts import prompt_ids

@@ -13,29 +13,34 @@ know nothing of TRL. `tests/training/trl/test_trl_contract.py` fails when a repl
 from __future__ import annotations
 
 import logging
-import torch
-from typing import Any
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
-from covey.log_once import log_once, begin_run
-from covey.training.checkpoint.state import local_part, Hyperparameters, MovedReference, TrainingProgress, copy_log, load_progress, save_progress, progress_of, restore_progress
 from contextlib import AbstractContextManager, nullcontext
-from peft.utils.other import TrainableTokensWrapper
-from trl import GRPOConfig, GRPOTrainer as TRLGRPOTrainer
-from trl.trainer import grpo_trainer
-from trl.trainer.utils import add_fused_lm_head, create_model_from_path, split_pixel_values_by_grid, unsplit_pixel_values_by_grid
-from covey.errors import ConfigError
-from covey.model.adapters import untie
-from covey.model.device import base_model, disable_dropout, casting_once
-from covey.model.positions import count_from_first_token
-from covey.training.replaced import all_replaced, replaced
-from covey.training.trl.restricted_head import give_bias
 from functools import partial
 from pathlib import Path
+from typing import Any
+
+import torch
 from datasets import Dataset
+from peft.utils.other import TrainableTokensWrapper
 from torch.utils.data import Sampler
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer import SCHEDULER_NAME, TRAINER_STATE_NAME
+from trl import GRPOConfig
+from trl import GRPOTrainer as TRLGRPOTrainer
+from trl.trainer import grpo_trainer
+from trl.trainer.utils import (
+    add_fused_lm_head,
+    create_model_from_path,
+    split_pixel_values_by_grid,
+    unsplit_pixel_values_by_grid,
+)
+
 from covey.config import SpeedConfig
 from covey.environments.templates import parse
+from covey.errors import ConfigError
+from covey.log_once import begin_run, log_once
+from covey.model.adapters import untie
+from covey.model.device import base_model, casting_once, disable_dropout
+from covey.model.positions import count_from_first_token
 from covey.model.prompts import as_shown
 from covey.model.reasoning_vocab import ReasoningVocabulary
 from covey.objective import KLController, Objective
@@ -44,22 +49,35 @@ from covey.rewards.reward import is_prefill
 from covey.rollout import InferenceEngine, conversation
 from covey.training.advantages import KLMonitor, in_use
 from covey.training.asynchronous.settings import Asynchronous
-from covey.training.recording import EarlyRewards, CompletionRecorder
-from covey.training.prompt_order import OwnOrder
-from covey.training.checkpoint.write import Checkpoints
 from covey.training.checkpoint.finite import FiniteCheck
-from covey.training.microbatch import batching_for, merged_entries
-from covey.training.chunks import PLAN, forward_in_chunks
+from covey.training.checkpoint.state import (
+    Hyperparameters,
+    MovedReference,
+    TrainingProgress,
+    copy_log,
+    load_progress,
+    local_part,
+    progress_of,
+    restore_progress,
+    save_progress,
+)
+from covey.training.checkpoint.write import Checkpoints
 from covey.training.checks.data import check_arguments
-from covey.training.scoring import SharedScoring, ReasoningSupport
+from covey.training.chunks import PLAN, forward_in_chunks
+from covey.training.microbatch import batching_for, merged_entries
+from covey.training.prompt_order import OwnOrder
+from covey.training.recording import CompletionRecorder, EarlyRewards
+from covey.training.replaced import all_replaced, replaced
+from covey.training.scoring import ReasoningSupport, SharedScoring
 from covey.training.trl.advantages import apply_objective, end_kl_step, loss_with_kl
-from covey.training.trl.rounds import AsynchronousRounds, make_resampler, resampled_batch
-from covey.training.trl.vllm import patched_engine
 from covey.training.trl.generation import engine_for, generate_turn, mixed_precision, training_options
+from covey.training.trl.restricted_head import give_bias
+from covey.training.trl.rounds import AsynchronousRounds, make_resampler, resampled_batch
 from covey.training.trl.sampled_scoring import FORWARD_KEYS, SampledScoring, scoring_temperature
 from covey.training.trl.tool_loop import TrainerEpisodes
+from covey.training.trl.vllm import patched_engine
 
-__all__ = ['FORWARD_KEYS', 'GRPOConfig', 'GRPOTrainer']
+__all__ = ["FORWARD_KEYS", "GRPOConfig", "GRPOTrainer"]
 
 
 logger = logging.getLogger(__name__)

@@ -15,29 +15,30 @@ during the run, and what TRL does not pass to vLLM: the dtype and the run's seed
 
 from __future__ import annotations
 
-import random
-import torch
 import logging
-from collections.abc import Collection, Sequence, Callable, Iterator
-from dataclasses import dataclass
-from typing import Any, TypeVar
-from covey.errors import EngineError
-from covey.model.device import evaluating
+import random
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
 from accelerate.utils import broadcast_object_list, gather_object, is_peft_model
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from trl.generation import vllm_generation
 from trl.generation.vllm_generation import VLLMGeneration
 from trl.trainer import grpo_trainer
+
 from covey.config.vllm import LOCAL_HOSTS, lora_options
+from covey.errors import EngineError
+from covey.model.device import evaluating
 from covey.rollout.vllm import engine as vllm_engine
 from covey.runlog import names
 from covey.training.processes import environment_kept
 from covey.training.replaced import replaced
 from covey.training.trl.engine_lora import PolicyAdapter, chosen_adapter, send_whole, target_names
-
 
 TOLERANCE = {"float32": 1e-3, "half": 0.1}
 """Largest mean difference by the coarser of the two dtypes, in nats per token, unless the first gap is large itself."""
