@@ -6,10 +6,12 @@
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from covey._version import __version__
+from covey.former_paths import FormerPaths
 
 if TYPE_CHECKING:
     from covey.api import compare, evaluate, generate, train
@@ -32,8 +34,7 @@ __all__ = [
     "train",
 ]
 
-
-_MODULES = {
+_HOMES = {
     "AdaptiveKL": "covey.objective",
     "CoveyError": "covey.errors",
     "GRPOConfig": "covey.training.trl.trainer",
@@ -47,10 +48,13 @@ _MODULES = {
 }
 
 
+sys.meta_path.append(FormerPaths())
+
+
 def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
+    if name not in _HOMES:
         raise AttributeError(f"module 'covey' has no attribute {name!r}")
-    return getattr(import_module(_MODULES[name]), name)
+    return getattr(import_module(_HOMES[name]), name)
 
 
 def __dir__() -> list[str]:

@@ -20,6 +20,7 @@ from types import ModuleType
 from typing import Any
 
 from covey.errors import CoveyError
+from covey.former_paths import current
 
 
 def import_object(name: str, key: str, error: type[CoveyError]) -> Any:
@@ -197,7 +198,7 @@ def _import_module(module: str) -> ModuleType:
         raise _ImportFailed("does not name a module: write file.py:name or package.module:name.")
     _make_importable(Path.cwd())
     try:
-        return importlib.import_module(module)
+        return importlib.import_module(current(module))
     except Exception as cause:  # the user's own code, which may raise anything
         raise _ImportFailed(f"cannot be imported: {failure(cause)}") from cause
 

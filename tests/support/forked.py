@@ -20,11 +20,11 @@ import torch
 
 import covey.cli.main
 import covey.training.run
-import covey.training.trainer
+import covey.training.trl.trainer
 from covey.launch.machine import free_port
 
 _SERVER = multiprocessing.get_context("forkserver")
-_SERVER.set_forkserver_preload([m.__name__ for m in (covey.cli.main, covey.training.run, covey.training.trainer)])
+_SERVER.set_forkserver_preload([m.__name__ for m in (covey.cli.main, covey.training.run, covey.training.trl.trainer)])
 
 
 def start(words: Sequence[object], log: Path, *, threads: int = 1, **environment: str) -> BaseProcess:

@@ -21,6 +21,7 @@ from covey.config.keys import GROUPS, check_known, kinds
 from covey.config.schema import Config
 from covey.config.secrets import is_secret_key, without_secrets
 from covey.config.values import BadKeyError, describe, members, show
+from covey.former_paths import current
 
 HEADER = """\
 # The resolved config of a run. It can be run again: covey train --config THIS_FILE
@@ -125,7 +126,12 @@ def _key_doc(key: str, kind: str, choices: tuple[Any, ...], default: Any, doc: s
 
 def _comparable(config: Config) -> Mapping[str, Any]:
     defaults = {f"training.{name}": field.default for name, field in snapshot.fields().items()}
-    return without_secrets({**defaults, **flatten(config)})
+    return without_secrets({**defaults, **{key: _current_names(value) for key, value in flatten(config).items()}})
+
+
+def _current_names(value: Any) -> Any:
+    """A run may hold the former path of a part of Covey."""
+    return [*map(_current_names, value)] if isinstance(value, list) else current(value) if isinstance(value, str) else value
 
 
 def escape(value: Any) -> Any:

@@ -388,3 +388,7 @@ def _completion(output: Any, *, support: bool) -> Completion:
         return Completion(ids, truncated, sampled_logps(ids, tokens, values))
     logps, kept = support_of(ids, tokens, values)
     return Completion(ids, truncated, logps, support=kept)
+
+
+EngineWriter = VLLMEngine
+"""The former name, once documented."""

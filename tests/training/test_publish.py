@@ -26,7 +26,7 @@ def served() -> Iterator[Hub]:
 
 
 def covey(served: Hub, *words: str, token: str | None = TOKEN) -> subprocess.CompletedProcess[str]:
-    source = Path(__file__).parents[3] / "src"
+    source = Path(__file__).parents[2] / "src"
     environment = {
         **{name: value for name, value in os.environ.items() if not name.startswith("HF_")},
         **{"PYTHONPATH": str(source), "HF_ENDPOINT": served.address, "HF_HUB_DISABLE_XET": "1", "NO_PROXY": "*"},

@@ -42,7 +42,7 @@ def done(tiny_model: str, tmp_path_factory: pytest.TempPathFactory) -> Done:
     folder = tmp_path_factory.mktemp("several")
     (folder / "reward.py").write_text(REWARD, encoding="utf-8")
     expand(tiny_model, folder / EXPANDED, "full", start="same_text")
-    script = Path(__file__).parents[2] / "support" / "several_processes.py"
+    script = Path(__file__).parents[1] / "support" / "several_processes.py"
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", str(script)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "ERROR"}  # as `covey train` sets it
     ended = completed([*command, tiny_model, str(folder)], env=environment, timeout=400)

@@ -32,7 +32,7 @@ def test_the_answer_may_be_boxed_and_is_the_last() -> None:
 
 
 def test_gold_answers_that_cannot_be_read_have_no_modes() -> None:
-    cases = read_cases(Path(__file__).parents[2] / "rewards" / "values.jsonl")["graph_coloring"]
+    cases = read_cases(Path(__file__).parents[1] / "rewards" / "values.jsonl")["graph_coloring"]
     unreadable = [case["gold"] for case in cases if case["verdict"] == [None, "unparsable_gold"]]
     assert len(unreadable) == 12
     assert [all_modes(gold) for gold in [*unreadable, "[" * 100_000]] == [None] * 13

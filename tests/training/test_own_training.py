@@ -106,7 +106,7 @@ def test_a_stopped_run_resumes_as_if_it_had_not_stopped(tiny_model: str, tmp_pat
 @pytest.mark.slow
 def test_by_name_with_settings(tiny_model: str, tmp_path: Path) -> None:
     """The same run as with the object."""
-    file = Path(__file__).parents[2] / "support" / "own_objective.py"
+    file = Path(__file__).parents[1] / "support" / "own_objective.py"
     settings = {**TINY, "model.name": tiny_model, "output_dir": str(tmp_path), "training.max_steps": 2}
     named = {"objective.name": f"{file}:RunningBaseline", "objective.settings": {"decay": 0.9}}
     covey.train(overrides={**settings, **named, "run_name": "named"})
