@@ -44,7 +44,9 @@ class Entered:
         self.functions: set[tuple[str, str]] = set()
 
     def __call__(self, frame: FrameType, event: str, _: object) -> None:
-        code = frame.f_code
+        code, caller = frame.f_code, frame.f_back
+        if caller is not None and caller.f_code.co_filename.startswith("<frozen importlib"):
+            return  # Python asks a finder of modules
         if event == "call" and code.co_filename.startswith(f"{PACKAGE}{os.sep}") and code.co_flags & 3 == 3:
             self.functions.add((code.co_filename.removeprefix(f"{PACKAGE}{os.sep}"), code.co_qualname))
 

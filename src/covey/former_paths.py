@@ -34,7 +34,9 @@ class FormerPaths(MetaPathFinder, Loader):
 
     def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
         """The module of today under its former name; None for other names."""
-        today = find_spec(current(fullname)) if current(fullname) != fullname else None
+        if not fullname.startswith("covey.") or current(fullname) == fullname:
+            return None
+        today = find_spec(current(fullname))
         return today and ModuleSpec(fullname, self, origin=today.origin)
 
     def exec_module(self, module: Any) -> None:
@@ -44,4 +46,4 @@ class FormerPaths(MetaPathFinder, Loader):
     def get_code(self, fullname: str) -> CodeType | None:
         """For `python -m`."""
         today = find_spec(current(fullname))
-        return getattr(today and today.loader, "get_code")(current(fullname))
+        return (today and today.loader).get_code(current(fullname))

@@ -24,7 +24,7 @@ from covey.config import load
 from covey.errors import ConfigError, RunDirectoryError, TrainingError
 from covey.objective import GRPO, MaxEnt, Objective
 from covey.runlog import read_completions, read_metrics
-from covey.training.checks.doctor import examine
+from covey.training.doctor import examine
 from own_objective import RunningBaseline
 from same_run import without_times
 from trainers import build_trainer
@@ -130,7 +130,7 @@ def test_mistakes_are_found_before_the_model_loads(tmp_path: Path, monkeypatch: 
     def loads(*_: Any) -> Any:
         raise AssertionError("the model was looked for")
 
-    monkeypatch.setattr("covey.training.checks.run.check_model", loads)
+    monkeypatch.setattr("covey.training.examination.check_model", loads)
     own = {**TINY, "output_dir": str(tmp_path), "objective.name": "own_objective:RunningBaseline"}
     with pytest.raises(ConfigError, match=r"objective\.settings\.deacy is not .* Did you mean decay\? \(Set "):
         covey.train(overrides={**own, "objective.settings": {"deacy": 1.0}})

@@ -40,8 +40,8 @@ from covey.training.checkpoint.resume import ResumePlan, plan_resume
 from covey.training.checkpoint.vocab_expansion import expanded
 from covey.training.checks.findings import log_ignored, print_findings
 from covey.training.checks.needs import check_disk_space
-from covey.training.checks.run import Examination
 from covey.training.checks.trackers import guard_trackers, log_benchmarks, tracker_environment
+from covey.training.examination import Examination
 from covey.training.memory_in_use import peak_memory
 from covey.training.processes import (
     ACCELERATE,

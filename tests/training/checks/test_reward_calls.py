@@ -11,8 +11,8 @@ import pytest
 from checked_runs import refused, words
 from covey.cli.main import main
 from covey.config import load
-from covey.training.checks.doctor import examine
 from covey.training.checks.findings import Mark, PreflightFinding
+from covey.training.doctor import examine
 
 FUNCTIONS = """
 import json

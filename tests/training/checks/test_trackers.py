@@ -16,8 +16,8 @@ from covey.config import Config, load
 from covey.errors import ConfigError
 from covey.runlog.metrics import read_metrics
 from covey.training.checks import trackers as module
-from covey.training.checks.doctor import examine
 from covey.training.checks.trackers import tracker_environment, tracker_notes, trackers
+from covey.training.doctor import examine
 
 Train = Callable[..., tuple[int, str, str]]
 _VARIABLES = (

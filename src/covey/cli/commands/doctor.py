@@ -81,8 +81,8 @@ def _run(arguments: argparse.Namespace) -> int:
         not_run = {} if config_arguments.agreed("Run it for the checks?") else not_run
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     console = config_arguments.make_console(stderr=as_json)
-    from covey.training.checks.doctor import examine, try_steps
     from covey.training.checks.findings import Mark, PreflightFinding, worst
+    from covey.training.doctor import examine, try_steps
     from covey.training.staleness_advice import CHECK, Hardware
 
     prompts: list[str] = []

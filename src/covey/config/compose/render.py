@@ -131,7 +131,13 @@ def _comparable(config: Config) -> Mapping[str, Any]:
 
 def _current_names(value: Any) -> Any:
     """A run may hold the former path of a part of Covey."""
-    return [*map(_current_names, value)] if isinstance(value, list) else current(value) if isinstance(value, str) else value
+    return (
+        [*map(_current_names, value)]
+        if isinstance(value, list)
+        else current(value)
+        if isinstance(value, str)
+        else value
+    )
 
 
 def escape(value: Any) -> Any:

@@ -20,8 +20,8 @@ from checked_runs import refused, words
 from completed import completed
 from covey.cli.main import main
 from covey.config import load
-from covey.training.checks.doctor import examine
 from covey.training.checks.findings import Mark
+from covey.training.doctor import examine
 
 Change = Callable[[Path], Any]
 LFS = "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 12\n"

@@ -19,7 +19,7 @@ from covey.runlog.directory import RunDirectory, temporary_folder
 from covey.runlog.overlap import measured_rounds
 from covey.training.checkpoint.resume import plan_resume
 from covey.training.checks.findings import Mark, PreflightFinding
-from covey.training.checks.run import Examination
+from covey.training.examination import Examination
 from covey.training.processes import ACCELERATE, environment_kept
 from covey.training.staleness_advice import Hardware, advise
 from covey.training.terminal import logging_to

@@ -20,8 +20,8 @@ from covey.config import load
 from covey.model.load import load_tokenizer
 from covey.rewards import RewardSettings, find
 from covey.training.checks.data import check_tokens, gold_completion
-from covey.training.checks.doctor import examine
 from covey.training.checks.findings import Mark, PreflightFinding, worst
+from covey.training.doctor import examine
 
 SMALL = ["dataset.train_size=64", "dataset.test_size=8", "dataset.hard_size=0"]
 
