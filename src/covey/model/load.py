@@ -1,9 +1,4 @@
-"""A model and its tokenizer found, checked, loaded.
-
-Finding a model and its tokenizer, with actionable errors.
-
-Whether a model can be made from its config, and fits its weights and adapters: checked without loading weights.
-"""
+"""Finding, checking and loading a model and its tokenizer, with actionable errors."""
 
 from __future__ import annotations
 
@@ -14,10 +9,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from covey import hub as kaggle
 from covey.advice import command
 from covey.errors import ConfigError, ModelError, one_line
-from covey.hub import check_connection_once
+from covey.hub import KAGGLE, check_connection_once, download_model, model_handle
 from covey.model.adapters import lora_config
 from covey.model.starter import STARTERS
 from covey.model.weight_files import WHOLE, check_weights, read_header, shapes_of
@@ -39,8 +33,8 @@ def resolve_model(name: str) -> str:
     """
     if name in STARTERS:
         folder = STARTERS[name]
-    elif name.startswith(kaggle.PREFIX):
-        folder = kaggle.download(name)
+    elif name.startswith(KAGGLE):
+        folder = download_model(name)
     else:
         folder = Path(name).expanduser()
         if not folder.exists():
@@ -58,8 +52,8 @@ def resolve_model(name: str) -> str:
 
 def check_name(name: str) -> None:
     """Check a model's name as far as possible without a network; raises what `resolve_model` does."""
-    if name.startswith(kaggle.PREFIX):
-        kaggle.handle(name)
+    if name.startswith(KAGGLE):
+        model_handle(name)
     else:
         resolve_model(name)
 
