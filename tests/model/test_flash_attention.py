@@ -135,7 +135,7 @@ def test_scoring_by_the_kernel(
         calls.append(1)
         return flash_attention(*args, **kwargs)
 
-    monkeypatch.setattr(grouped, "refusal", lambda *_: None)
+    monkeypatch.setattr(grouped, "flash_refusal", lambda *_: None)
     monkeypatch.setattr(attention_kernels, "_checked", {})  # so that the first use is checked in the middle of it
     monkeypatch.setattr(grouped, "flash_attention", counted)
     found = shared(model, *make_rows())
@@ -160,7 +160,7 @@ def test_the_check_is_made_once_and_on_the_beginning_of_a_long_row(monkeypatch: 
 
     monkeypatch.setattr(attention_kernels, "_checked", {})
     monkeypatch.setattr(grouped, "CHECKED", 14)
-    monkeypatch.setattr(grouped, "refusal", lambda *_: None)
+    monkeypatch.setattr(grouped, "flash_refusal", lambda *_: None)
     monkeypatch.setattr(grouped, "flash_is_right", counted)
     for _ in range(3):
         assert grouped._takes_flash(*states, GroupLayout(groups), None, None, 0.0)
