@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -103,28 +101,6 @@ def load_tokenizer(model: ModelConfig) -> PreTrainedTokenizerBase:
         )
     _set_padding(tokenizer, model)
     return tokenizer
-
-
-@contextmanager
-def quiet_weights() -> Iterator[None]:
-    """Context manager: weights load and save without transformers' progress bar; downloads keep theirs.
-
-    A deprecation warning that peft triggers in transformers is hidden too.
-    """
-    from huggingface_hub.utils.tqdm import are_progress_bars_disabled, enable_progress_bars
-    from transformers.utils import logging
-
-    loading, downloads = logging.is_progress_bar_enabled(), not are_progress_bars_disabled()
-    logging.disable_progress_bar()
-    if downloads:
-        enable_progress_bars()
-    try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated", FutureWarning)
-            yield
-    finally:
-        if loading:
-            logging.enable_progress_bar()
 
 
 _PADS = ("<pad>", "<|pad|>", "[PAD]", "<PAD>", "<|padding|>", "<|finetune_right_pad_id|>", "<|endoftext|>", "<unk>")

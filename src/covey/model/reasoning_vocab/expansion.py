@@ -13,7 +13,6 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from covey.errors import ConfigError, ModelError
-from covey.model.load import quiet_weights
 from covey.model.reasoning_vocab.token_map import STARTS, TokenMap, choose_base_ids, unusable_copies
 from covey.model.reasoning_vocab.tokenizer import (
     TokenBytes,
@@ -23,6 +22,7 @@ from covey.model.reasoning_vocab.tokenizer import (
     shrink_tokenizer,
 )
 from covey.model.reasoning_vocab.vocabulary import CONFIG_KEY, ReasoningVocabulary, tokens_with_tags, vocabulary_of
+from covey.model.weight_files import quiet_weights
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
