@@ -436,6 +436,19 @@ class RunDirectory:
         )
 
 
+def _delete(path: Path) -> None:
+    """Delete a file, a folder or a link, if there is one; what a link leads to stays."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _remove_if_empty(folder: Path) -> None:
+    with suppress(OSError):
+        folder.rmdir()
+
+
 PACKAGES = ("covey", "torch", "transformers", "trl", "accelerate", "peft", "datasets")
 
 
@@ -485,16 +498,3 @@ def _git_state() -> dict[str, object]:
         return {"git_commit": None, "git_modified": None}
     changes = git("status", "--porcelain", "--untracked-files=no")
     return {"git_commit": git("rev-parse", "HEAD"), "git_modified": None if changes is None else changes != ""}
-
-
-def _delete(path: Path) -> None:
-    """Delete a file, a folder or a link, if there is one; what a link leads to stays."""
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
-
-
-def _remove_if_empty(folder: Path) -> None:
-    with suppress(OSError):
-        folder.rmdir()
