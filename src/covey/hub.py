@@ -1,10 +1,7 @@
-"""The hub and Kaggle: offline, handles, downloads.
+"""The Hugging Face hub's connection, and downloads from Kaggle.
 
-The Hugging Face hub: whether it can be reached at all turns out at once, not after minutes of silent retries.
-
-Weights on Kaggle: `kaggle://owner/model/framework/variation`, optionally with a version.
-
-Datasets on Kaggle: `kaggle://owner/name`, or `kaggle://owner/name/file` for one of its files.
+A model on Kaggle is `kaggle://owner/model/framework/variation`, optionally with a version; a dataset is
+`kaggle://owner/name`, or `kaggle://owner/name/file` for one of its files.
 """
 
 from __future__ import annotations
@@ -58,28 +55,29 @@ def check_connection_once() -> None:
     client.send = send_once
 
 
-PREFIX = "kaggle://"
+KAGGLE = "kaggle://"
+"""What addresses on Kaggle begin with."""
 
 
-def handle(address: str) -> str:
+def model_handle(address: str) -> str:
     """The handle that kagglehub takes, from an address. Raises a `ModelError` if it has another format, or a framework
     that transformers cannot read."""
-    parts = [part for part in address.removeprefix(PREFIX).split("/") if part]
+    parts = [part for part in address.removeprefix(KAGGLE).split("/") if part]
     if len(parts) not in (4, 5) or (len(parts) == 5 and not parts[4].isdigit()):
         raise ModelError(
-            f"model.name={address} is not a model on Kaggle: write {PREFIX}owner/model/transformers/variation, "
+            f"model.name={address} is not a model on Kaggle: write {KAGGLE}owner/model/transformers/variation, "
             "optionally followed by /VERSION."
         )
     if parts[2].lower() not in ("transformers", "pytorch"):
         raise ModelError(
             f"model.name={address}: these are weights for {parts[2]}, which Covey cannot read. Use the model's "
-            f"transformers weights: {PREFIX}{parts[0]}/{parts[1]}/transformers/VARIATION, or its name on the hub."
+            f"transformers weights: {KAGGLE}{parts[0]}/{parts[1]}/transformers/VARIATION, or its name on the hub."
         )
     return "/".join(parts)
 
 
 @cache
-def download(address: str) -> Path:
+def download_model(address: str) -> Path:
     """Download a model into kagglehub's cache, once per process.
 
     Returns:
@@ -88,7 +86,7 @@ def download(address: str) -> Path:
     Raises:
         ModelError: no such address, kagglehub is not installed, or the download fails.
     """
-    name = handle(address)
+    name = model_handle(address)
     try:
         kagglehub = importlib.import_module("kagglehub")
     except ModuleNotFoundError as error:
@@ -106,7 +104,7 @@ def download(address: str) -> Path:
         ) from error
 
 
-def kaggle_download(address: str, key: str) -> Path:
+def download_dataset(address: str, key: str) -> Path:
     """Fetch a dataset, or one of its files, into kagglehub's cache.
 
     Args:
@@ -119,10 +117,10 @@ def kaggle_download(address: str, key: str) -> Path:
     Raises:
         DataError: the address is invalid, kagglehub is not installed, or the download fails.
     """
-    parts = [part for part in address.removeprefix(PREFIX).split("/") if part]
+    parts = [part for part in address.removeprefix(KAGGLE).split("/") if part]
     if len(parts) < 2:
         raise DataError(
-            f"{key}={address}: this is not a Kaggle dataset. Write {PREFIX}owner/name, or {PREFIX}owner/name/file for "
+            f"{key}={address}: this is not a Kaggle dataset. Write {KAGGLE}owner/name, or {KAGGLE}owner/name/file for "
             "one of its files."
         )
     size = 4 if len(parts) > 3 and parts[2] == "versions" and parts[3].isdigit() else 2

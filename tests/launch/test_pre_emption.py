@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from covey.cli.main import main
-from covey.report import live as end_of_run
+from covey.report import live
 from covey.runlog.directory import RunDirectory
 from covey.runlog.metrics import read_metrics
 from same_run import STEPS, assert_same_run, words
@@ -58,7 +58,7 @@ def test_pre_emption_at_any_point_loses_at_most_the_current_step(
     tiny_model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for page in ("write_report", "draw_curves"):  # they take longer than the steps
-        monkeypatch.setattr(end_of_run, page, lambda *_: None)
+        monkeypatch.setattr(live, page, lambda *_: None)
     (tmp_path / "slow.py").write_text(REWARD, encoding="utf-8")
     more = (f"rewards.funcs=[{tmp_path / 'slow.py'}:slow]", "rewards.workers=0")
     assert main(words(tiny_model, tmp_path, "straight", *more)) == 0

@@ -13,9 +13,9 @@ import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 
-from covey.model import attention_kernels as flash
+from covey.model import attention_kernels
 from covey.model import group_attention as grouped
-from covey.model.attention_kernels import Sequences, flash_attention, is_right
+from covey.model.attention_kernels import Sequences, flash_attention, flash_is_right
 from covey.model.group_attention import GroupLayout, PackedGroup, group_attention
 from flash_kernels import flash_kernels
 from scored import gradients, make, make_rows, shared
@@ -64,16 +64,16 @@ def test_a_kernel_with_wrong_gradients_is_found_at_the_first_use(monkeypatch: py
         partial(flash_attention, sequences=sequences, scaling=None),
         partial(grouped._masked_attention, layout=layout),
     )
-    monkeypatch.setattr(flash, "_checked", {})
-    assert is_right(*states, *paths)
-    own = flash._BACKWARD
+    monkeypatch.setattr(attention_kernels, "_checked", {})
+    assert flash_is_right(*states, *paths)
+    own = attention_kernels._CUDA_BACKWARD
     for wrong in (
         lambda grad, q, k, v, out, *rest, **more: own(grad, q, k, v, torch.zeros_like(out), *rest, **more),
         lambda grad, q, k, v, out, sums, *rest, **more: own(grad, q, k, v, out, sums + 0.5, *rest, **more),
     ):
-        monkeypatch.setattr(flash, "_checked", {})
-        monkeypatch.setattr(flash, "_BACKWARD", wrong)
-        assert not is_right(*states, *paths)
+        monkeypatch.setattr(attention_kernels, "_checked", {})
+        monkeypatch.setattr(attention_kernels, "_CUDA_BACKWARD", wrong)
+        assert not flash_is_right(*states, *paths)
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_what_the_kernel_does_not_take(
     monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, width: int, capability: tuple[int, int], reason: str | None
 ) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: capability)
-    monkeypatch.setattr(flash, "for_products", lambda states: states)
+    monkeypatch.setattr(attention_kernels, "for_products", lambda states: states)
 
     class Claimed:
         """As much of a tensor on a GPU as is asked for."""
@@ -106,10 +106,10 @@ def test_what_the_kernel_does_not_take(
         def size(self, _: int) -> int:
             return width
 
-    found = flash.refusal(*(Claimed(),) * 3)  # type: ignore[arg-type]
+    found = attention_kernels.flash_refusal(*(Claimed(),) * 3)  # type: ignore[arg-type]
     assert found is None if reason is None else reason in str(found)
     cpu = torch.zeros(1, 1, 1, 64, dtype=torch.bfloat16)
-    assert "NVIDIA" in str(flash.refusal(cpu, cpu, cpu))
+    assert "NVIDIA" in str(attention_kernels.flash_refusal(cpu, cpu, cpu))
 
 
 @pytest.mark.parametrize("checkpointing", [None, False, True], ids=["keeps", "recomputes", "recomputes-reentrant"])
@@ -135,13 +135,13 @@ def test_scoring_by_the_kernel(
         calls.append(1)
         return flash_attention(*args, **kwargs)
 
-    monkeypatch.setattr(grouped, "refusal", lambda *_: None)
-    monkeypatch.setattr(flash, "_checked", {})  # so that the first use is checked in the middle of it
+    monkeypatch.setattr(grouped, "flash_refusal", lambda *_: None)
+    monkeypatch.setattr(attention_kernels, "_checked", {})  # so that the first use is checked in the middle of it
     monkeypatch.setattr(grouped, "flash_attention", counted)
     found = shared(model, *make_rows())
     found_gradients = gradients(model, found)
     assert len(calls) >= (1 if name == "gemma3" else 3)
-    assert list(flash._checked.values()) == [True]
+    assert list(attention_kernels._checked.values()) == [True]
     torch.testing.assert_close(found[0], expected[0], rtol=0, atol=1e-5)
     assert found_gradients.keys() == expected_gradients.keys()
     for one, gradient in expected_gradients.items():
@@ -156,12 +156,12 @@ def test_the_check_is_made_once_and_on_the_beginning_of_a_long_row(monkeypatch: 
 
     def counted(*args: Any) -> bool:
         seen.append(args[0].size(2))
-        return is_right(*args)
+        return flash_is_right(*args)
 
-    monkeypatch.setattr(flash, "_checked", {})
+    monkeypatch.setattr(attention_kernels, "_checked", {})
     monkeypatch.setattr(grouped, "CHECKED", 14)
-    monkeypatch.setattr(grouped, "refusal", lambda *_: None)
-    monkeypatch.setattr(grouped, "is_right", counted)
+    monkeypatch.setattr(grouped, "flash_refusal", lambda *_: None)
+    monkeypatch.setattr(grouped, "flash_is_right", counted)
     for _ in range(3):
         assert grouped._takes_flash(*states, GroupLayout(groups), None, None, 0.0)
     assert seen == [7 + 5 + 1]  # the third completion would make it 22

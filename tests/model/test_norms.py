@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import torch
 
-from covey.model.device import PLAIN, rms_norm, use_own_norms
+from covey.model.device import PLAIN_NORMS, rms_norm, use_own_norms
 
 
-@pytest.mark.parametrize("kind", PLAIN)
+@pytest.mark.parametrize("kind", PLAIN_NORMS)
 @pytest.mark.parametrize("shape", [(1, 7, 16), (2, 5, 3, 8)])
 def test_values_and_gradients_are_those_of_transformers(kind: Any, shape: tuple[int, ...]) -> None:
     torch.manual_seed(0)
@@ -33,18 +33,18 @@ def test_values_and_gradients_are_those_of_transformers(kind: Any, shape: tuple[
 
 
 def test_other_dtypes_and_other_norms_are_computed_by_transformers() -> None:
-    norm, other = PLAIN[0](8), torch.nn.RMSNorm(8)
+    norm, other = PLAIN_NORMS[0](8), torch.nn.RMSNorm(8)
     model = torch.nn.Sequential(norm, other)
     use_own_norms(model)
     assert "forward" not in vars(other)
     x = torch.randn(2, 8, dtype=torch.bfloat16)
-    assert torch.equal(norm(x), PLAIN[0].forward(norm, x))
+    assert torch.equal(norm(x), PLAIN_NORMS[0].forward(norm, x))
     with torch.autocast("cpu"):
         assert "_RootMeanSquare" not in type(norm(x.float()).grad_fn).__name__
 
 
 def test_unsupported_norms_are_logged_once(caplog: pytest.LogCaptureFixture) -> None:
-    model = torch.nn.Sequential(PLAIN[0](8), torch.nn.RMSNorm(8))
+    model = torch.nn.Sequential(PLAIN_NORMS[0](8), torch.nn.RMSNorm(8))
     with caplog.at_level(logging.INFO):
         for _ in range(2):
             use_own_norms(model)
@@ -58,7 +58,7 @@ def test_unsupported_norms_are_logged_once(caplog: pytest.LogCaptureFixture) -> 
 
 
 def test_a_copy_of_a_model_has_norms_of_its_own() -> None:
-    norm = PLAIN[0](8)
+    norm = PLAIN_NORMS[0](8)
     use_own_norms(norm)
     other = copy.deepcopy(norm)
     other.weight.data.fill_(2.0)

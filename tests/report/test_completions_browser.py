@@ -103,12 +103,12 @@ def test_what_a_model_wrote_stays_text(driver: Any) -> None:
 def test_lone_surrogates_and_all_that_json_can_hold(
     shared_browser: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from covey.report import completions as sources
+    from covey.report import completions
 
     root = make_run(tmp_path / "made", steps=2)
-    real = sources.read_completions
+    real = completions.read_completions
     ugly = {"completion": "a\ud800b"}
-    monkeypatch.setattr(sources, "read_completions", lambda path: [row | ugly for row in real(path)])
+    monkeypatch.setattr(completions, "read_completions", lambda path: [row | ugly for row in real(path)])
     page = write_report(root)
     open_page(shared_browser, page)
     codes = "[...document.querySelector('.card .body').textContent].map((c) => c.codePointAt(0))"

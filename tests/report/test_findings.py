@@ -11,7 +11,7 @@ import pytest
 from covey.evaluation.comparison import PairedResult
 from covey.evaluation.estimators import Estimate
 from covey.evaluation.paired import compare
-from covey.report import completion_findings as completed
+from covey.report import completion_findings
 from covey.report import findings as rules
 from covey.report.completion_findings import Evidence, Finding, Rule
 from covey.report.findings import findings
@@ -188,15 +188,15 @@ SPEAKS: list[tuple[Rule, Evidence, str, str, str]] = [
         "xdr_tau=0.2 would make that e^2",
     ),
     (
-        completed.grader_lost,
+        completion_findings.grader_lost,
         _given({LOST: lambda s: 0.02}),
         "warn",
         "2.0% of gradings",
         "2.0% of gradings timed out",
     ),
-    (completed.grader_lost, _given({LOST: lambda s: 0.002}), "note", "0.2% of gradings", "0.0% crashed"),
+    (completion_findings.grader_lost, _given({LOST: lambda s: 0.002}), "note", "0.2% of gradings", "0.0% crashed"),
     (
-        completed.gold_unreadable,
+        completion_findings.gold_unreadable,
         _given({names.grader_name("unparsable_gold"): lambda s: 0.1}),
         "warn",
         "10.0% of gradings",
@@ -221,87 +221,93 @@ REPEATS, HOLDS = f"train/{names.REPEATS_PROMPT}", names.GOLD_VALUE_SHARE
 MAIN = {"eval/accuracy": lambda s: 0.5}
 SPEAKS += [
     (
-        completed.copied_prompt,
+        completion_findings.copied_prompt,
         _given({REPEATS: lambda s: s / 49}),
         "warn",
         "9% → 91% of completions",
         "no work was done",
     ),
-    (completed.copied_prompt, _given({REPEATS: lambda s: 0.6}), "warn", "60% → 60%", "piece of the question"),
+    (completion_findings.copied_prompt, _given({REPEATS: lambda s: 0.6}), "warn", "60% → 60%", "piece of the question"),
     (
-        completed.copied_prompt,
+        completion_findings.copied_prompt,
         _given({f"eval/{names.REPEATS_PROMPT}": lambda s: 0.8 * (s > 30), **MAIN}),
         "warn",
         "0% → 80%",
         "piece of the question",
     ),
-    (completed.gold_value_missing, _given({HOLDS: lambda s: 1.0 - s / 70}), "warn", "94% → 36% of right", "evaluates"),
-    (completed.gold_value_missing, _given({HOLDS: lambda s: 0.6}), "warn", "60% → 60%", "gold answer"),
     (
-        completed.gold_value_missing,
+        completion_findings.gold_value_missing,
+        _given({HOLDS: lambda s: 1.0 - s / 70}),
+        "warn",
+        "94% → 36% of right",
+        "evaluates",
+    ),
+    (completion_findings.gold_value_missing, _given({HOLDS: lambda s: 0.6}), "warn", "60% → 60%", "gold answer"),
+    (
+        completion_findings.gold_value_missing,
         _given({f"eval/{names.GOLD_VALUE_SHARE}": lambda s: float(s < 30), **MAIN}),
         "warn",
         "100% → 0%",
         "gold answer",
     ),
     (
-        completed.tools_unused,
+        completion_findings.tools_unused,
         _given({CALLS: lambda s: 1.5 if s < 30 else 0.03}),
         "warn",
         "1.5 → 0.03 calls per completion",
         "From step 30 on, completions have at most a tenth of the calls",
     ),
     (
-        completed.tools_unused,
+        completion_findings.tools_unused,
         _given({CALLS: lambda s: 1.5 if s < 30 else 0.03}, change=_change(13, 1)),
         "note",
         "1.5 → 0.03",
         "The held-out figure rose all the same",
     ),
     (
-        completed.completions_empty,
+        completion_findings.completions_empty,
         _given({names.EMPTY: lambda s: 0.02 * s}),
         "warn",
         "89% of completions",
         "earns more than an honest wrong answer",
     ),
     (
-        completed.tools_unused,
+        completion_findings.tools_unused,
         _given({CALLS: lambda s: 0.01}),
         "warn",
         "0.01 calls",
         "Begin with a model that calls",
     ),
     (
-        completed.calls_fail,
+        completion_findings.calls_fail,
         _given({CALLS: lambda s: float(s % 2), FAILED: lambda s: 0.6 * (s % 2)}),  # a step without calls has no share
         "warn",
         "60% of calls",
         "failed",
     ),
     (
-        completed.episodes_lost,  # 2 of 64 in every step
+        completion_findings.episodes_lost,  # 2 of 64 in every step
         _given({names.ENVIRONMENT_TIMEOUTS: lambda s: 2.0, names.ENVIRONMENT_CRASHES: lambda s: 0.0, **PER_STEP}),
         "warn",
         "3.1% of episodes",
         "3.1% of episodes timed out and 0.0% crashed",
     ),
     (
-        completed.episodes_lost,
+        completion_findings.episodes_lost,
         _given({"eval/episode/crashed": lambda s: 0.005, "eval/accuracy": lambda s: 0.5}),
         "note",
         "0.5% of episodes",
         "0.0% of episodes timed out and 0.5% crashed",
     ),
     (
-        completed.turn_limit,
+        completion_findings.turn_limit,
         _given({"eval/episode/max_turns": lambda s: s / 100}, {"environment": {"max_turns": 4}}),
         "warn",
         "49% of held-out episodes",
         "in their last turn of 4,",
     ),
     (
-        completed.environment_slow,
+        completion_findings.environment_slow,
         _given({names.STEP_TIME: lambda s: 2.0, names.ENVIRONMENT_TIME: lambda s: 1.2}),
         "warn",
         "60% of step time",
@@ -359,29 +365,38 @@ SILENT: list[tuple[Rule, Evidence]] = [
     (rules.near_argmax, _given({names.LOG_ODDS: lambda s: 3.9}, {"objective": {"name": "xdr", "xdr_tau": 0.1}})),
     (rules.near_argmax, _given({names.LOG_ODDS: lambda s: 8.0}, {"objective": {"name": "maxent"}})),
     (rules.near_argmax, _given(config={"objective": {"name": "xdr", "xdr_tau": 0.0}})),
-    (completed.grader_lost, _given({LOST: lambda s: 0.0})),
-    (completed.gold_unreadable, _given()),
+    (completion_findings.grader_lost, _given({LOST: lambda s: 0.0})),
+    (completion_findings.gold_unreadable, _given()),
     (rules.reasoning_tokens, _given(fold_gap={"hard": FOLD})),
 ]
 
 
 SILENT += [
-    (completed.copied_prompt, _given({REPEATS: lambda s: 0.05})),
-    (completed.copied_prompt, _given({REPEATS: lambda s: 0.4 - s / 200})),  # a base model that unlearns it
-    (completed.copied_prompt, _given()),
-    (completed.gold_value_missing, _given({HOLDS: lambda s: 1.0 - (s % 2) / 10})),
-    (completed.gold_value_missing, _given({HOLDS: lambda s: 0.8})),  # decimals that are not written as the gold answer
-    (completed.gold_value_missing, _given({HOLDS: lambda s: 0.0, RIGHT: lambda s: 0.01})),  # a share among very few
-    (completed.tools_unused, _given({CALLS: lambda s: 1.5 if s < 30 else 0.4})),
-    (completed.tools_unused, _given({CALLS: lambda s: 1.5 if s < 45 else 0.0})),  # five steps are no trend
-    (completed.tools_unused, _given()),
-    (completed.calls_fail, _given({CALLS: lambda s: 1.0, FAILED: lambda s: 0.4})),
-    (completed.calls_fail, _given({CALLS: lambda s: 0.0, FAILED: lambda s: 0.9})),
-    (completed.episodes_lost, _given({names.ENVIRONMENT_TIMEOUTS: lambda s: 0.0, **PER_STEP})),
-    (completed.turn_limit, _given({"eval/episode/max_turns": lambda s: 0.5 if s < 49 else 0.05})),
-    (completed.environment_slow, _given({names.STEP_TIME: lambda s: 2.0, names.ENVIRONMENT_TIME: lambda s: 0.9})),
-    (completed.completions_empty, _given({names.EMPTY: lambda s: 1.0 if s < 40 else 0.4})),
-    (completed.completions_empty, _given()),
+    (completion_findings.copied_prompt, _given({REPEATS: lambda s: 0.05})),
+    (completion_findings.copied_prompt, _given({REPEATS: lambda s: 0.4 - s / 200})),  # a base model that unlearns it
+    (completion_findings.copied_prompt, _given()),
+    (completion_findings.gold_value_missing, _given({HOLDS: lambda s: 1.0 - (s % 2) / 10})),
+    (
+        completion_findings.gold_value_missing,
+        _given({HOLDS: lambda s: 0.8}),
+    ),  # decimals that are not written as the gold answer
+    (
+        completion_findings.gold_value_missing,
+        _given({HOLDS: lambda s: 0.0, RIGHT: lambda s: 0.01}),
+    ),  # a share among very few
+    (completion_findings.tools_unused, _given({CALLS: lambda s: 1.5 if s < 30 else 0.4})),
+    (completion_findings.tools_unused, _given({CALLS: lambda s: 1.5 if s < 45 else 0.0})),  # five steps are no trend
+    (completion_findings.tools_unused, _given()),
+    (completion_findings.calls_fail, _given({CALLS: lambda s: 1.0, FAILED: lambda s: 0.4})),
+    (completion_findings.calls_fail, _given({CALLS: lambda s: 0.0, FAILED: lambda s: 0.9})),
+    (completion_findings.episodes_lost, _given({names.ENVIRONMENT_TIMEOUTS: lambda s: 0.0, **PER_STEP})),
+    (completion_findings.turn_limit, _given({"eval/episode/max_turns": lambda s: 0.5 if s < 49 else 0.05})),
+    (
+        completion_findings.environment_slow,
+        _given({names.STEP_TIME: lambda s: 2.0, names.ENVIRONMENT_TIME: lambda s: 0.9}),
+    ),
+    (completion_findings.completions_empty, _given({names.EMPTY: lambda s: 1.0 if s < 40 else 0.4})),
+    (completion_findings.completions_empty, _given()),
 ]
 
 
@@ -415,7 +430,7 @@ def test_every_rule_is_tested_both_ways() -> None:
 
 
 def test_the_step_at_which_the_model_stopped_calling_is_exact() -> None:
-    found = completed.tools_unused(_given({CALLS: lambda s: 0.8 if s < 40 else 0.0}))
+    found = completion_findings.tools_unused(_given({CALLS: lambda s: 0.8 if s < 40 else 0.0}))
     assert found is not None
     assert found.title == "The model stopped calling tools at step 40"
 

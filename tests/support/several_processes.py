@@ -18,7 +18,7 @@ import torch
 from covey.cli.main import main
 from covey.config.groups.mesh import Mesh
 from covey.objective import MaxEnt
-from covey.report import live as end_of_run
+from covey.report import live
 from covey.training import processes
 from covey.training.processes import ACCELERATE, environment_kept, mesh_arguments
 from resampled import resampled_trainer
@@ -126,7 +126,7 @@ if __name__ == "__main__":
     codes = []
     for number, (name, more) in enumerate(RUNS):
         if number == 1:  # reports of one run are enough: the other process waits for them
-            end_of_run.write_report = end_of_run.draw_curves = lambda *_: None
+            live.write_report = live.draw_curves = lambda *_: None
         stop = folder / "reward.stop"
         torch.distributed.barrier()
         if first:

@@ -263,11 +263,11 @@ def check_paths(paths: Mapping[str, str | None]) -> None:
         CoveyError: one does not exist, or may not be read.
     """
     from covey.data.files import find_path
-    from covey.hub import PREFIX
+    from covey.hub import KAGGLE
 
     for key, path in paths.items():
         try:
-            if path is not None and not path.startswith(PREFIX):
+            if path is not None and not path.startswith(KAGGLE):
                 find_path(path, key)
         except OSError as error:  # no permission for a folder
             raise ConfigError(f"{key}={path} cannot be read: {error.strerror}.") from None

@@ -18,13 +18,12 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from covey import hub as kaggle
 from covey.data.columns import RowNeeds
 from covey.data.files import READABLE, find_path, listing, read_files, scan_folder
 from covey.data.holdout import rows_to_read
 from covey.data.table import Origin, SourceRows, Table, dataset_of, from_arrow
 from covey.errors import DataError, one_line
-from covey.hub import check_connection_once
+from covey.hub import KAGGLE, check_connection_once, download_dataset
 
 if TYPE_CHECKING:
     import datasets
@@ -290,7 +289,7 @@ def read_source(source: MixtureSource, key: str, dataset: DatasetConfig, notes: 
 
 
 def _locate(text: str, key: str) -> Path:
-    return kaggle.kaggle_download(text, key) if text.startswith(kaggle.PREFIX) else find_path(text, key)
+    return download_dataset(text, key) if text.startswith(KAGGLE) else find_path(text, key)
 
 
 def _local(path: Path, dataset: DatasetConfig, notes: list[str], needs: RowNeeds) -> SourceRows:

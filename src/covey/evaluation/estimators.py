@@ -1,8 +1,6 @@
-"""Intervals, pass@k, maj@k: pure.
+"""Figures per problem (pass@k, maj@k, distinct@k) and estimates with confidence intervals over problems.
 
-pass@k and maj@k of one problem: pure functions of its completions. Undefined is NaN.
-
-Estimates with confidence intervals. Pure functions of numbers; undefined is NaN.
+Pure functions of numbers; undefined is NaN.
 """
 
 from __future__ import annotations
@@ -75,6 +73,51 @@ def majority_at_k(answers: Sequence[str | None], right: Sequence[bool], k: int, 
     return math.fsum(shares) / len(subsets)
 
 
+def distinct_at_k(counts: Sequence[int], n: int, k: int) -> float:
+    """The expected number of different right answers among k completions, drawn without replacement from n.
+
+    `Σ_m 1 - C(n - c_m, k) / C(n, k)` over the modes m: each term is the unbiased estimate of the probability that the
+    mode is among k new completions (Chen et al. 2021, equation 1), so their sum is unbiased too.
+
+    Args:
+        counts: right completions of each mode, c_m.
+        n: completions of the problem.
+        k: how many are drawn.
+
+    Raises:
+        ConfigError: k is below 1 or above n, or the counts do not fit n.
+    """
+    check_k(n, k)
+    if any(count < 0 for count in counts) or sum(counts) > n:
+        raise ConfigError(f"{list(counts)} cannot be right completions of each mode among {n} completions.")
+    return math.fsum(_met(count, n, k) for count in counts)
+
+
+def coverage_at_k(counts: Sequence[int], n: int, k: int, modes: int) -> float:
+    """The expected share of a problem's right answers among k completions: `distinct_at_k` over their number.
+
+    Args:
+        modes: different right answers that the problem has; for 0 the share is NaN.
+
+    Raises:
+        ConfigError: as in `distinct_at_k`, or there are more modes in `counts`.
+    """
+    found = distinct_at_k(counts, n, k)
+    if sum(count > 0 for count in counts) > modes:
+        raise ConfigError(f"{list(counts)} are right completions of more modes than the {modes} that there are.")
+    return found / modes if modes else math.nan
+
+
+def chance_at_k(chances: Sequence[float], k: int) -> tuple[float, float]:
+    """pass@k and distinct@k of k independent random answers: `1 - (1 - Σ p_m)^k` and `Σ_m 1 - (1 - p_m)^k`.
+
+    Args:
+        chances: the probability of each right answer, p_m.
+        k: random answers.
+    """
+    return _once_in(math.fsum(chances), k), math.fsum(_once_in(chance, k) for chance in chances)
+
+
 @lru_cache(maxsize=64)
 def _subsets(n: int, k: int, seed: int) -> NDArray[np.int64]:
     """All subsets of k of n completions, one a row, or `_MOST_SUBSETS` random ones where there are more."""
@@ -82,6 +125,18 @@ def _subsets(n: int, k: int, seed: int) -> NDArray[np.int64]:
         return np.array(list(combinations(range(n), k)))
     rng = random.Random(seed)
     return np.array([rng.sample(range(n), k) for _ in range(_MOST_SUBSETS)])
+
+
+def _met(count: int, n: int, k: int) -> float:
+    """`1 - C(n - count, k) / C(n, k)`, without cancellation: the logarithms of the smaller number of factors."""
+    if n - count < k:
+        return 1.0
+    fewer, more = min(count, k), max(count, k)
+    return -math.expm1(math.fsum(math.log1p(-more / (n - i)) for i in range(fewer)))
+
+
+def _once_in(chance: float, k: int) -> float:
+    return 1.0 if chance >= 1 else -math.expm1(k * math.log1p(-chance))
 
 
 def powers_up_to(samples: int) -> list[int]:
@@ -268,51 +323,6 @@ def mean_estimate(values: Sequence[float], seed: int = 0, *, lowest: float = -ma
     return Estimate(centre, max(lowest, low), high)
 
 
-def distinct_at_k(counts: Sequence[int], n: int, k: int) -> float:
-    """The expected number of different right answers among k completions, drawn without replacement from n.
-
-    `Σ_m 1 - C(n - c_m, k) / C(n, k)` over the modes m: each term is the unbiased estimate of the probability that the
-    mode is among k new completions (Chen et al. 2021, equation 1), so their sum is unbiased too.
-
-    Args:
-        counts: right completions of each mode, c_m.
-        n: completions of the problem.
-        k: how many are drawn.
-
-    Raises:
-        ConfigError: k is below 1 or above n, or the counts do not fit n.
-    """
-    check_k(n, k)
-    if any(count < 0 for count in counts) or sum(counts) > n:
-        raise ConfigError(f"{list(counts)} cannot be right completions of each mode among {n} completions.")
-    return math.fsum(_met(count, n, k) for count in counts)
-
-
-def coverage_at_k(counts: Sequence[int], n: int, k: int, modes: int) -> float:
-    """The expected share of a problem's right answers among k completions: `distinct_at_k` over their number.
-
-    Args:
-        modes: different right answers that the problem has; for 0 the share is NaN.
-
-    Raises:
-        ConfigError: as in `distinct_at_k`, or there are more modes in `counts`.
-    """
-    found = distinct_at_k(counts, n, k)
-    if sum(count > 0 for count in counts) > modes:
-        raise ConfigError(f"{list(counts)} are right completions of more modes than the {modes} that there are.")
-    return found / modes if modes else math.nan
-
-
-def chance_at_k(chances: Sequence[float], k: int) -> tuple[float, float]:
-    """pass@k and distinct@k of k independent random answers: `1 - (1 - Σ p_m)^k` and `Σ_m 1 - (1 - p_m)^k`.
-
-    Args:
-        chances: the probability of each right answer, p_m.
-        k: random answers.
-    """
-    return _once_in(math.fsum(chances), k), math.fsum(_once_in(chance, k) for chance in chances)
-
-
 def ratio_estimate(parts: Sequence[float], wholes: Sequence[float]) -> Estimate:
     """The sum of the parts over the sum of the wholes, one pair for each problem, and its 95% interval over problems.
 
@@ -326,18 +336,6 @@ def ratio_estimate(parts: Sequence[float], wholes: Sequence[float]) -> Estimate:
     centre = total / len(wholes)
     spread = t_estimate([(part - ratio * whole) / centre for part, whole in zip(parts, wholes, strict=True)])
     return Estimate(ratio, ratio + spread.low - spread.value, ratio + spread.high - spread.value)
-
-
-def _met(count: int, n: int, k: int) -> float:
-    """`1 - C(n - count, k) / C(n, k)`, without cancellation: the logarithms of the smaller number of factors."""
-    if n - count < k:
-        return 1.0
-    fewer, more = min(count, k), max(count, k)
-    return -math.expm1(math.fsum(math.log1p(-more / (n - i)) for i in range(fewer)))
-
-
-def _once_in(chance: float, k: int) -> float:
-    return 1.0 if chance >= 1 else -math.expm1(k * math.log1p(-chance))
 
 
 def _bootstrap_t(values: np.ndarray, centre: float, seed: int) -> tuple[float, float] | None:

@@ -1,9 +1,4 @@
-"""How held-out completions are graded and kept.
-
-Graded completions of held-out problems, and how a batch of completions becomes them.
-
-How completions of held-out problems are graded and rewarded: the same while training and by `covey eval`.
-"""
+"""How completions of held-out problems are graded and rewarded: the same while training and by `covey eval`."""
 
 from __future__ import annotations
 

@@ -1,15 +1,10 @@
-"""Covey eval: targets, benchmarks, resuming.
-
-The benchmarks that are known by name: their hub ids and columns.
-
-`covey eval`: a model, a run or a checkpoint on held-out problems or benchmarks, stored so that it can be resumed.
+"""`covey eval`: a model, a run or a checkpoint on held-out problems or benchmarks, stored so that it can be resumed.
 
 What imports PyTorch is imported in functions, after the problems have been read and their columns checked.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import difflib
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -55,6 +50,7 @@ if TYPE_CHECKING:
     from covey.evaluation.play import Players
     from covey.rollout import InferenceEngine
 
+logger = logging.getLogger(__name__)
 
 _SYSTEM_PROMPT = (
     "Solve the problem step by step. Put your reasoning between <think> and </think>, and then only the final answer, "
@@ -84,7 +80,6 @@ BENCHMARKS: Mapping[str, DatasetConfig] = {
     "olympiadbench": _benchmark("knoveleng/OlympiadBench", "question", "answer", "train"),
 }
 """Each is read as a training split without held-out rows, so that it is complete and in its own order."""
-
 
 _OTHER_NAMES = {"aime2024": "aime24", "amc2023": "amc23", "minervamath": "minerva"}
 
@@ -119,15 +114,13 @@ def benchmark(name: str, path: str | None, own: DatasetConfig) -> DatasetConfig:
     check_benchmarks([name], "evaluation.benchmarks")
     found = BENCHMARKS[named(name)]
     if path is not None:  # a single file has one split, whatever the hub calls it
-        found = dataclasses.replace(found, path=str(Path(path).expanduser()), train_split="train")
+        found = replace(found, path=str(Path(path).expanduser()), train_split="train")
     prompts = {"system_prompt": own.system_prompt, "user_prompt_template": own.user_prompt_template}
-    return dataclasses.replace(found, **{key: value for key, value in prompts.items() if value is not None})  # type: ignore[arg-type]
+    return replace(found, **{key: value for key, value in prompts.items() if value is not None})  # type: ignore[arg-type]
 
 
 Progress = Callable[[str, int, int], None]
 """Called with the name of the set, the completions done, and completions in all."""
-
-logger = logging.getLogger(__name__)
 
 _PRESETS = {(0.7, 50, 0.95): "standard", (0.85, 2000, 1.0): "liberal", (1.0, 0, 1.0): "sampled"}
 

@@ -1,9 +1,4 @@
-"""Graded completions to metrics; several right answers.
-
-The figures of problems with several right answers: distinct@k, coverage@k, and what random answers reach.
-
-From graded completions to metrics, each with a 95% interval over problems. Needs no torch.
-"""
+"""From graded completions to metrics, each with a 95% interval over problems. Needs no torch."""
 
 from __future__ import annotations
 
@@ -29,6 +24,66 @@ from covey.evaluation.estimators import (
     share_estimate,
 )
 from covey.runlog import names
+
+
+def compute_metrics(
+    completions: Iterable[Mapping[str, Any]], seed: int = 0, ks: Sequence[int] = (), grader: str | None = None
+) -> dict[str, Estimate]:
+    """All metrics of an evaluation by name.
+
+    Args:
+        completions: with `problem`, `outcome` (None without a grader), `partial`, `well_formed`, `truncated`, `length`,
+            `answer` and `extracted`; `mode` and `num_modes`, where they are known; `reward` and `rewards`, where they
+            were computed; `score`, where an environment's reward counts as accuracy; and of episodes `turns`,
+            `tool_calls`, `tool_failures`, `environment_seconds` and `episode`.
+        seed: of the subsets that are drawn where not all are counted.
+        ks: the k of pass@k and its like; if empty, the powers of two up to the completions of a problem, if several.
+        grader: which decided on the outcomes; some know every right answer of a problem.
+
+    Raises:
+        ConfigError: a k is above the completions of some problem.
+    """
+    by_problem: dict[int, list[Mapping[str, Any]]] = {}
+    for item in completions:
+        by_problem.setdefault(item["problem"], []).append(item)
+    problems = list(by_problem.values())
+    graded = [problem for problem in problems if any(item["outcome"] is not None for item in problem)]
+    has_grader = not problems or bool(graded)
+    right = [[item["outcome"] == Outcome.RIGHT for item in problem] for problem in graded]
+    found = {}
+    if has_grader:
+        found["accuracy"] = accuracy([[credit(item["outcome"], item.get(names.SCORE)) for item in p] for p in graded])
+        found["partial_accuracy"] = _share([[item["partial"] for item in problem] for problem in graded])
+    found |= _reward_estimates(problems)
+    found["format"] = _share([[item["well_formed"] for item in problem] for problem in problems])
+    signs = [[(item.get("repeats_prompt"), item.get("holds_gold")) for item in problem] for problem in problems]
+    found |= watch_estimates(signs, grader)
+    found["truncated"] = _share([[item["truncated"] for item in problem] for problem in problems])
+    lengths = [mean([item["length"] for item in problem]) for problem in problems]
+    found["completion_length"] = mean_estimate(lengths, lowest=0.0)
+    found |= episode_estimates(problems)
+    if has_grader:
+        for outcome in Outcome:
+            found[f"grader/{outcome}"] = _share([[item["outcome"] == outcome for item in p] for p in graded])
+        scored = any(item.get(names.SCORE) is not None for problem in graded for item in problem)
+        answers = None if scored else [[item["extracted"] for item in problem] for problem in graded]
+        found |= _of_several(right, answers, seed, ks) | modes_at(graded, ks, grader)
+    return found
+
+
+def modes_at(
+    problems: Sequence[Sequence[Mapping[str, Any]]], ks: Sequence[int], grader: str | None
+) -> dict[str, Estimate]:
+    """The figures of several right answers, see `mode_metrics`; empty where none are known, or for one completion each.
+
+    Args:
+        problems: for each problem its graded completions, as those of `compute_metrics`.
+        ks: see there.
+        grader: see there.
+    """
+    chosen = _chosen(min(map(len, problems), default=0), ks)
+    found, named = by_mode(problems, grader) if chosen else ([], False)
+    return mode_metrics(found, chosen) if named else {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,66 +182,6 @@ def chance_metrics(problems: Sequence[ProblemModes], ks: Iterable[int]) -> dict[
         found[f"{names.DISTINCT_IF_SOLVED}@{k}"] = math.fsum(distinct) / (math.fsum(passed) or math.nan)
         found[f"{names.COVERAGE}@{k}"] = mean([d / modes for d, (modes, _) in zip(distinct, known, strict=True)])
     return {f"{names.CHANCE}{name}": Estimate(value, math.nan, math.nan) for name, value in found.items()}
-
-
-def compute_metrics(
-    completions: Iterable[Mapping[str, Any]], seed: int = 0, ks: Sequence[int] = (), grader: str | None = None
-) -> dict[str, Estimate]:
-    """All metrics of an evaluation by name.
-
-    Args:
-        completions: with `problem`, `outcome` (None without a grader), `partial`, `well_formed`, `truncated`, `length`,
-            `answer` and `extracted`; `mode` and `num_modes`, where they are known; `reward` and `rewards`, where they
-            were computed; `score`, where an environment's reward counts as accuracy; and of episodes `turns`,
-            `tool_calls`, `tool_failures`, `environment_seconds` and `episode`.
-        seed: of the subsets that are drawn where not all are counted.
-        ks: the k of pass@k and its like; if empty, the powers of two up to the completions of a problem, if several.
-        grader: which decided on the outcomes; some know every right answer of a problem.
-
-    Raises:
-        ConfigError: a k is above the completions of some problem.
-    """
-    by_problem: dict[int, list[Mapping[str, Any]]] = {}
-    for item in completions:
-        by_problem.setdefault(item["problem"], []).append(item)
-    problems = list(by_problem.values())
-    graded = [problem for problem in problems if any(item["outcome"] is not None for item in problem)]
-    has_grader = not problems or bool(graded)
-    right = [[item["outcome"] == Outcome.RIGHT for item in problem] for problem in graded]
-    found = {}
-    if has_grader:
-        found["accuracy"] = accuracy([[credit(item["outcome"], item.get(names.SCORE)) for item in p] for p in graded])
-        found["partial_accuracy"] = _share([[item["partial"] for item in problem] for problem in graded])
-    found |= _reward_estimates(problems)
-    found["format"] = _share([[item["well_formed"] for item in problem] for problem in problems])
-    signs = [[(item.get("repeats_prompt"), item.get("holds_gold")) for item in problem] for problem in problems]
-    found |= watch_estimates(signs, grader)
-    found["truncated"] = _share([[item["truncated"] for item in problem] for problem in problems])
-    lengths = [mean([item["length"] for item in problem]) for problem in problems]
-    found["completion_length"] = mean_estimate(lengths, lowest=0.0)
-    found |= episode_estimates(problems)
-    if has_grader:
-        for outcome in Outcome:
-            found[f"grader/{outcome}"] = _share([[item["outcome"] == outcome for item in p] for p in graded])
-        scored = any(item.get(names.SCORE) is not None for problem in graded for item in problem)
-        answers = None if scored else [[item["extracted"] for item in problem] for problem in graded]
-        found |= _of_several(right, answers, seed, ks) | modes_at(graded, ks, grader)
-    return found
-
-
-def modes_at(
-    problems: Sequence[Sequence[Mapping[str, Any]]], ks: Sequence[int], grader: str | None
-) -> dict[str, Estimate]:
-    """The figures of several right answers, see `mode_metrics`; empty where none are known, or for one completion each.
-
-    Args:
-        problems: for each problem its graded completions, as those of `compute_metrics`.
-        ks: see there.
-        grader: see there.
-    """
-    chosen = _chosen(min(map(len, problems), default=0), ks)
-    found, named = by_mode(problems, grader) if chosen else ([], False)
-    return mode_metrics(found, chosen) if named else {}
 
 
 def credit(outcome: str | None, score: float | None) -> float:

@@ -1,9 +1,4 @@
-"""Episodes of an evaluation.
-
-Episodes of an evaluation: rows in, one completion each out, by the environments and tools of the run.
-
-What is played on which problems: the environments and tools of a config, on held-out sets and on benchmarks.
-"""
+"""Episodes of an evaluation: what is played on its problems, and one completion of each row."""
 
 from __future__ import annotations
 
@@ -30,6 +25,7 @@ if TYPE_CHECKING:
     from covey.config import Config
     from covey.config.groups.environment import EnvironmentConfig
 
+logger = logging.getLogger(__name__)
 
 Row = Mapping[str, Any]
 Largest = Callable[[int], int]
@@ -196,9 +192,6 @@ class _Turns:
             max_lengths=[max(most, 1) for most in remaining] or [1],
         )
         return [one.ids for one in found[: len(prompts)]], None
-
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)

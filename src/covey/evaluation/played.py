@@ -1,9 +1,4 @@
-"""What was played, as text.
-
-Conversations with tools as text.
-
-What an episode leaves behind.
-"""
+"""What an episode leaves behind, and conversations with tools as text."""
 
 from __future__ import annotations
 

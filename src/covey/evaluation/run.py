@@ -23,8 +23,9 @@ from covey.evaluation.play import Playing, start_seed
 from covey.evaluation.stored import Target, sampling_settings
 from covey.model.adapters import quantization_config
 from covey.model.device import autocast_dtype
-from covey.model.load import check_model, own_generation_config, quiet_weights, source_options
+from covey.model.load import check_model, own_generation_config, source_options
 from covey.model.prompts import TemplateArguments
+from covey.model.weight_files import quiet_weights
 from covey.rollout import Completion, InferenceEngine, LocalEngine, SamplingSettings, generate
 from covey.rollout.generate import make_engine
 

@@ -1,15 +1,7 @@
-"""What may be evaluated, and evaluations read back.
-
-Evaluations on disk: the folders of `covey eval`, and the files of training.
+"""Evaluations on disk, of `covey eval` and of training, what identifies them, and what a user may name for one.
 
 Training writes the completions only, as `evaluation/<set>-step-<N>.jsonl`. The sampling settings are in the config of
 the run, and the metrics are computed again.
-
-What identifies an evaluation: its problems, and how they are sampled and graded, stored next to its completions.
-
-What models answered to held-out problems, in words.
-
-What a user may name for evaluation: a run, a checkpoint of one, a folder with a model, or a model on the hub.
 """
 
 from __future__ import annotations

@@ -1,9 +1,4 @@
-"""A plan executed on this machine.
-
-Checks of this machine before a plan's processes are started.
-
-Executing a plan on this machine: checks first, then its processes run under supervision.
-"""
+"""Executing a plan on this machine: checks first, then its processes run under supervision."""
 
 from __future__ import annotations
 

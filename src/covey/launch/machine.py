@@ -1,10 +1,6 @@
-"""GPUs, CPUs, ports, checks.
+"""This machine: its GPUs, CPUs and free ports, its node in a Slurm job, and files that show how training goes.
 
-A machine's GPUs and CPUs, without importing torch, and this process's node in a Slurm job.
-
-Free TCP ports.
-
-Files by which training processes show their progress and how they ended.
+Nothing here imports torch.
 """
 
 from __future__ import annotations

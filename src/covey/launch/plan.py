@@ -1,14 +1,8 @@
-"""The plan: a pure function; as YAML and as a table.
-
-The vLLM server of a run: whether it has one, its address, and the command that starts it.
-
-The launch plan: a pure function of the config and the machines.
+"""The launch plan: a pure function of the config and the machines, with the command of a run's vLLM server.
 
 On one node a vLLM server takes the last GPUs and training the others. On several, the last node serves and the others
 train, since accelerate needs the same number of training processes on each. With `training.staleness` and Covey's own
 engine, the first node's last GPU is left to the process that samples.
-
-A plan as YAML.
 """
 
 from __future__ import annotations

@@ -1,13 +1,4 @@
-"""Processes and server run, watched, restarted, stopped.
-
-The launcher's messages: on standard error, and with timestamps in its log.
-
-Health checks of a server.
-
-Supervision of a run's vLLM server: start, health checks, restarts.
-
-Supervision of a plan's processes: restarts, stop requests, hangs, and cleanup.
-"""
+"""Supervision of a plan's processes and of its vLLM server: start, health, restarts, stop requests, hangs, cleanup."""
 
 from __future__ import annotations
 
@@ -107,10 +98,7 @@ class LaunchConsole:
             self._live = None
 
 
-_SECONDS = 2.0
-
-
-def answers(url: str, timeout: float = _SECONDS) -> bool:
+def answers(url: str, timeout: float = 2.0) -> bool:
     """Whether a GET of this URL returns 200. Proxies are ignored: the server is one of ours."""
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:

@@ -1,20 +1,9 @@
-"""Fused and flash kernels for it.
-
-Attention over shared prompts, with a fused kernel and no mask for each prompt and each completion.
+"""Attention over shared prompts without masks: by a fused kernel on a CPU, by PyTorch's flash kernel on NVIDIA GPUs.
 
 A completion attends to its prompt and to itself. The two are computed separately, the prompt for all completions of the
 group at once, and merged by their log-sum-exps ("bifurcated attention", Athiwaratkun et al. 2024, arXiv:2403.08845,
 here with gradients). The backward pass needs no merging: the kernel recomputes a token's attention weights from its
 output and log-sum-exp, so with those of the merged attention it gives the gradients of either part.
-
-Attention over shared prompts on NVIDIA GPUs: two calls of PyTorch's flash kernel, without masks and padding.
-
-One call takes every prompt and every completion as a sequence of its own, causally. The other takes all completions of
-a group as one sequence of queries over their prompt. The two are joined by their log-sum-exps, and the backward pass
-gets the joined output and sums for both, as in `covey.model.attention_kernels`: the kernel computes a token's attention
-weights again from these.
-
-`torch.nn.attention.varlen` does not serve: its backward pass ignores the gradient of the log-sum-exp.
 """
 
 from __future__ import annotations
@@ -33,8 +22,10 @@ from covey.errors import one_line
 from covey.log_once import log_once
 from covey.model.device import for_products, on_device
 
-_FLASH = getattr(torch.ops.aten, "_scaled_dot_product_flash_attention_for_cpu", None)
-_FLASH_BACK = getattr(torch.ops.aten, "_scaled_dot_product_flash_attention_for_cpu_backward", None)
+logger = logging.getLogger(__name__)
+
+_CPU_FORWARD = getattr(torch.ops.aten, "_scaled_dot_product_flash_attention_for_cpu", None)
+_CPU_BACKWARD = getattr(torch.ops.aten, "_scaled_dot_product_flash_attention_for_cpu_backward", None)
 
 GroupSizes = tuple[int, tuple[int, ...]]
 """Tokens of a prompt, and of each of its completions."""
@@ -64,7 +55,7 @@ def split_supported(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor)
     """Whether `split_attention` can be used: on a CPU and in full precision, since each part is rounded."""
     tensors = (query, key, value)
     plain = all(one.device.type == "cpu" and one.dtype in (torch.float32, torch.float64) for one in tensors)
-    known = _FLASH is not None and _FLASH_BACK is not None
+    known = _CPU_FORWARD is not None and _CPU_BACKWARD is not None
     return known and plain and not torch.is_autocast_enabled("cpu") and value.size(-1) == key.size(-1)
 
 
@@ -88,7 +79,7 @@ class _SplitAttention(torch.autograd.Function):
         groups: tuple[GroupSizes, ...],
         scaling: float,
     ) -> torch.Tensor:
-        assert _FLASH is not None
+        assert _CPU_FORWARD is not None
         _, heads, length, width = query.shape
         # The kernels keep heads behind places.
         out_by_token = query.new_empty(1, length, heads, width)
@@ -96,11 +87,11 @@ class _SplitAttention(torch.autograd.Function):
         for prompt, completions, rows in _spans(groups):
             for part in (prompt, *rows):
                 own = (tensor[:, :, part] for tensor in (query, key, value))
-                found, part_sums = _FLASH(*own, is_causal=True, scale=scaling)
+                found, part_sums = _CPU_FORWARD(*own, is_causal=True, scale=scaling)
                 out_by_token[:, part], sums_by_token[:, part] = found.transpose(1, 2), part_sums.transpose(1, 2)
             if rows:
                 states = (query[:, :, completions], key[:, :, prompt], value[:, :, prompt])
-                found, part_sums = _FLASH(*states, scale=scaling)
+                found, part_sums = _CPU_FORWARD(*states, scale=scaling)
                 own_sums, part_sums = sums_by_token[:, completions], part_sums.transpose(1, 2)
                 share = torch.sigmoid(part_sums - own_sums).to(found.dtype)
                 out_by_token[:, completions].lerp_(found.transpose(1, 2), share[..., None])
@@ -113,13 +104,13 @@ class _SplitAttention(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        assert _FLASH_BACK is not None
+        assert _CPU_BACKWARD is not None
         query, key, value, out, sums = ctx.saved_tensors
 
         def back(asking: slice, seen: slice, *, causal: bool) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
             states = (query[:, :, asking], key[:, :, seen], value[:, :, seen])
             of_whole = (out[:, :, asking], sums[:, :, asking])
-            found: tuple[torch.Tensor, torch.Tensor, torch.Tensor] = _FLASH_BACK(
+            found: tuple[torch.Tensor, torch.Tensor, torch.Tensor] = _CPU_BACKWARD(
                 grad[:, :, asking], *states, *of_whole, 0.0, causal, scale=ctx.scaling
             )
             return found
@@ -141,22 +132,20 @@ def _like(states: torch.Tensor) -> torch.Tensor:
     return states.new_empty(states.transpose(1, 2).shape).transpose(1, 2)
 
 
-logger = logging.getLogger(__name__)
-
-_FORWARD = getattr(torch.ops.aten, "_flash_attention_forward", None)
-_BACKWARD = getattr(torch.ops.aten, "_flash_attention_backward", None)
+_CUDA_FORWARD = getattr(torch.ops.aten, "_flash_attention_forward", None)
+_CUDA_BACKWARD = getattr(torch.ops.aten, "_flash_attention_backward", None)
 
 WIDEST_HEAD = 256
-"""Largest head dimension of the kernel; it must be a multiple of 8."""
+"""Largest head dimension of the flash kernel; it must be a multiple of 8."""
 
 ALLOWED = 3.0
-"""How many times the error of the path with masks the kernel's may be, both in 16 bits and against float32."""
+"""How many times the error of the path with masks the flash kernel's may be, both in 16 bits and against float32."""
 
 Attention = Callable[..., torch.Tensor]
 """Of queries, keys and values."""
 
 _checked: dict[tuple[Any, ...], bool] = {}
-"""Whether the kernel's numbers were right, by device, dtype and shape of the heads."""
+"""Whether the flash kernel's numbers were right, by device, dtype and shape of the heads."""
 
 
 @dataclass(frozen=True)
@@ -203,9 +192,9 @@ class Sequences:
         )
 
 
-def refusal(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> str | None:
-    """Why the kernel cannot be used for these states, or None; on other devices than NVIDIA's GPUs it never can."""
-    if query.device.type != "cuda" or torch.version.hip is not None or _FORWARD is None or _BACKWARD is None:
+def flash_refusal(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> str | None:
+    """Why the flash kernel cannot be used for these states, or None; anywhere but on NVIDIA's GPUs it never can."""
+    if query.device.type != "cuda" or torch.version.hip is not None or _CUDA_FORWARD is None or _CUDA_BACKWARD is None:
         return "PyTorch's flash kernel is for NVIDIA GPUs"
     width, dtype = query.size(-1), for_products(query[..., :0]).dtype
     if dtype not in (torch.float16, torch.bfloat16):
@@ -242,13 +231,15 @@ def _kind(query: torch.Tensor, key: torch.Tensor) -> tuple[Any, ...]:
     return str(query.device), for_products(query[..., :0]).dtype, query.size(1), key.size(1), query.size(-1)
 
 
-def verdict(query: torch.Tensor, key: torch.Tensor) -> bool | None:
-    """What `is_right` found for such heads on this device; None before their first use."""
+def flash_verdict(query: torch.Tensor, key: torch.Tensor) -> bool | None:
+    """What `flash_is_right` found for such heads on this device; None before their first use."""
     return _checked.get(_kind(query, key))
 
 
-def is_right(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, flash: Attention, dense: Attention) -> bool:
-    """Whether the kernel's output and gradients are those of the path with masks; checked at the first use.
+def flash_is_right(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, flash: Attention, dense: Attention
+) -> bool:
+    """Whether the flash kernel's output and gradients are those of the path with masks; checked at the first use.
 
     That a CUDA backward pass accepts the output and sums of the whole is nowhere promised. Both paths are compared
     with the one with masks in float32.
@@ -296,7 +287,12 @@ def _distance(found: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
 
 
 class _TwoCalls(torch.autograd.Function):
-    """Takes and returns `[N, heads, D]`."""
+    """Takes and returns `[N, heads, D]`.
+
+    One call takes every prompt and every completion as a sequence of its own, causally. The other takes all completions
+    of a group as one sequence of queries over their prompt. `torch.nn.attention.varlen` does not serve: its backward
+    pass ignores the gradient of the log-sum-exp.
+    """
 
     @staticmethod
     def forward(
@@ -307,14 +303,14 @@ class _TwoCalls(torch.autograd.Function):
         sequences: Sequences,
         scaling: float | None,
     ) -> torch.Tensor:
-        assert _FORWARD is not None
+        assert _CUDA_FORWARD is not None
         own = (sequences.starts, sequences.starts, sequences.longest, sequences.longest)
         out: torch.Tensor
-        out, sums, random, unused, _ = _FORWARD(query, key, value, *own, 0.0, True, False, scale=scaling)
+        out, sums, random, unused, _ = _CUDA_FORWARD(query, key, value, *own, 0.0, True, False, scale=scaling)
         asking = sequences.completion_index
         if len(asking):
             states = (query[asking], key[sequences.prompt_index], value[sequences.prompt_index])
-            found, part_sums, *_ = _FORWARD(*states, *_shared(sequences), 0.0, False, False, scale=scaling)
+            found, part_sums, *_ = _CUDA_FORWARD(*states, *_shared(sequences), 0.0, False, False, scale=scaling)
             own_sums = sums[:, asking]
             share = torch.sigmoid(part_sums - own_sums).t()[..., None]
             joined = torch.lerp(out[asking].to(share), found.to(share), share)
@@ -327,16 +323,16 @@ class _TwoCalls(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        assert _BACKWARD is not None
+        assert _CUDA_BACKWARD is not None
         query, key, value, out, sums, *random = ctx.saved_tensors
         sequences, grad = ctx.sequences, grad.contiguous()
         own = (sequences.starts, sequences.starts, sequences.longest, sequences.longest)
         states = (grad, query, key, value, out, sums)
-        to_query, to_key, to_value = _BACKWARD(*states, *own, 0.0, True, *random, scale=ctx.scaling)
+        to_query, to_key, to_value = _CUDA_BACKWARD(*states, *own, 0.0, True, *random, scale=ctx.scaling)
         asking, asked = sequences.completion_index, sequences.prompt_index
         if len(asking):
             states = (grad[asking], query[asking], key[asked], value[asked], out[asking], sums[:, asking].contiguous())
-            more = _BACKWARD(*states, *_shared(sequences), 0.0, False, *random, scale=ctx.scaling)
+            more = _CUDA_BACKWARD(*states, *_shared(sequences), 0.0, False, *random, scale=ctx.scaling)
             to_query.index_add_(0, asking, more[0])
             to_key.index_add_(0, asked, more[1])
             to_value.index_add_(0, asked, more[2])

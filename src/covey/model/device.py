@@ -1,14 +1,4 @@
-"""Precision and moves to a device; norms on a CPU.
-
-Numbers on their way to a device, and mixed precision over many forwards.
-
-Root mean square norms with a hand-written backward pass, for training on a CPU.
-
-In transformers' norms every operation reads and writes memory, forward and backward. With a hand-written gradient that
-keeps the normalised input there are fewer.
-
-A model beneath its adapters, and in evaluation mode.
-"""
+"""Moves to a device, mixed precision, norms for training on a CPU, and modes of a model."""
 
 from __future__ import annotations
 
@@ -29,6 +19,8 @@ from transformers.models.qwen2.modeling_qwen2 import Qwen2RMSNorm
 from transformers.models.qwen3.modeling_qwen3 import Qwen3RMSNorm
 
 from covey.log_once import log_once
+
+logger = logging.getLogger(__name__)
 
 
 def on_device(numbers: Any, device: torch.device) -> torch.Tensor:
@@ -113,9 +105,7 @@ def casting_once(model: Any, dtype: torch.dtype | None) -> Iterator[None]:
             parameter.requires_grad_(False)
 
 
-logger = logging.getLogger(__name__)
-
-PLAIN = (LlamaRMSNorm, MistralRMSNorm, Qwen2RMSNorm, Qwen3RMSNorm)
+PLAIN_NORMS = (LlamaRMSNorm, MistralRMSNorm, Qwen2RMSNorm, Qwen3RMSNorm)
 """Norms of the kind that is implemented here. Subclasses may differ, and are not taken."""
 
 
@@ -135,7 +125,7 @@ def use_own_norms(model: torch.nn.Module) -> None:
     """Compute a model's plain norms by `rms_norm` where they get float32 on a CPU; others on a CPU are logged once."""
     on_cpu = any(parameter.device.type == "cpu" for parameter in model.parameters())
     for module in model.modules():
-        if type(module) not in PLAIN:
+        if type(module) not in PLAIN_NORMS:
             if on_cpu and type(module).__name__.endswith("RMSNorm"):
                 _log_once(f"{type(module).__name__} is not supported")
         elif "forward" not in vars(module):
@@ -162,6 +152,8 @@ def _forward_of(kind: Any) -> Any:
 
 
 class _RootMeanSquare(torch.autograd.Function):
+    """Keeps the normalised input: in transformers' norms every operation reads and writes memory, in both passes."""
+
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, weight_E: torch.Tensor, eps: float) -> torch.Tensor:
         length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from covey.errors import ModelError
 from covey.model.adapters import merge
-from covey.model.load import all_eos_ids, has_reasoning_tokens, quiet_weights, source_options
+from covey.model.load import all_eos_ids, has_reasoning_tokens, source_options
+from covey.model.weight_files import quiet_weights
 from covey.runlog.files import guard_disk, rename
 
 if TYPE_CHECKING:

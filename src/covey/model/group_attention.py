@@ -25,11 +25,11 @@ from covey.log_once import log_once
 from covey.model.attention_kernels import (
     Sequences,
     flash_attention,
-    is_right,
-    refusal,
+    flash_is_right,
+    flash_refusal,
+    flash_verdict,
     split_attention,
     split_supported,
-    verdict,
 )
 from covey.model.device import is_spread
 
@@ -72,10 +72,9 @@ class GroupLayout:
 
     groups: tuple[PackedGroup, ...]
     how: Literal["split", "flash", "sequential", "padded"] | None = None
-    """`split` and `flash`: attention over prompt and completion separately, on a CPU (see
-    `covey.model.attention_kernels`) and an NVIDIA GPU (see `covey.model.attention_kernels`), where supported; `sequential`:
-    one completion at a time, without padding; `padded`: a batch of padded completions, with few kernels, for a GPU.
-    None chooses by device."""
+    """`split` and `flash`: attention over prompt and completion separately, on a CPU and on an NVIDIA GPU (see
+    `covey.model.attention_kernels`), where supported; `sequential`: one completion at a time, without padding;
+    `padded`: a batch of padded completions, with few kernels, for a GPU. None chooses by device."""
     calls: int = 0
     """Attention calls that have used this layout."""
     problem: str | None = None
@@ -203,7 +202,7 @@ def _takes_flash(
     dropout: float,
 ) -> bool:
     """Whether the flash kernel is used; on a GPU the reason why not is logged once."""
-    reason = refusal(query, key, value)
+    reason = flash_refusal(query, key, value)
     if dropout or not layout.within(window):
         reason = "PyTorch's flash kernel is used without dropout, and without windows shorter than the row"
     if reason is not None and query.device.type == "cpu":
@@ -211,7 +210,7 @@ def _takes_flash(
     if reason is not None:
         log_once(logger, "Attention over shared prompts uses masks: %s.", reason, shown=False)
         return False
-    known = verdict(query, key)
+    known = flash_verdict(query, key)
     if known is not None:
         return known
     groups, length = _first_of(layout)
@@ -219,7 +218,7 @@ def _takes_flash(
     flash = partial(flash_attention, sequences=padded.sequences_on(query.device), scaling=scaling)
     dense = partial(_masked_attention, layout=padded, scaling=scaling)
     first = slice(length)
-    return is_right(query[:, :, first], key[:, :, first], value[:, :, first], flash, dense)
+    return flash_is_right(query[:, :, first], key[:, :, first], value[:, :, first], flash, dense)
 
 
 def _first_of(layout: GroupLayout) -> tuple[tuple[PackedGroup, ...], int]:

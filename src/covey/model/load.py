@@ -1,23 +1,15 @@
-"""A model and its tokenizer found, checked, loaded.
-
-Finding a model and its tokenizer, with actionable errors.
-
-Whether a model can be made from its config, and fits its weights and adapters: checked without loading weights.
-"""
+"""Finding, checking and loading a model and its tokenizer, with actionable errors."""
 
 from __future__ import annotations
 
 import json
-import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from covey import hub as kaggle
 from covey.advice import command
 from covey.errors import ConfigError, ModelError, one_line
-from covey.hub import check_connection_once
+from covey.hub import KAGGLE, check_connection_once, download_model, model_handle
 from covey.model.adapters import lora_config
 from covey.model.starter import STARTERS
 from covey.model.weight_files import WHOLE, check_weights, read_header, shapes_of
@@ -39,8 +31,8 @@ def resolve_model(name: str) -> str:
     """
     if name in STARTERS:
         folder = STARTERS[name]
-    elif name.startswith(kaggle.PREFIX):
-        folder = kaggle.download(name)
+    elif name.startswith(KAGGLE):
+        folder = download_model(name)
     else:
         folder = Path(name).expanduser()
         if not folder.exists():
@@ -58,8 +50,8 @@ def resolve_model(name: str) -> str:
 
 def check_name(name: str) -> None:
     """Check a model's name as far as possible without a network; raises what `resolve_model` does."""
-    if name.startswith(kaggle.PREFIX):
-        kaggle.handle(name)
+    if name.startswith(KAGGLE):
+        model_handle(name)
     else:
         resolve_model(name)
 
@@ -109,28 +101,6 @@ def load_tokenizer(model: ModelConfig) -> PreTrainedTokenizerBase:
         )
     _set_padding(tokenizer, model)
     return tokenizer
-
-
-@contextmanager
-def quiet_weights() -> Iterator[None]:
-    """Context manager: weights load and save without transformers' progress bar; downloads keep theirs.
-
-    A deprecation warning that peft triggers in transformers is hidden too.
-    """
-    from huggingface_hub.utils.tqdm import are_progress_bars_disabled, enable_progress_bars
-    from transformers.utils import logging
-
-    loading, downloads = logging.is_progress_bar_enabled(), not are_progress_bars_disabled()
-    logging.disable_progress_bar()
-    if downloads:
-        enable_progress_bars()
-    try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated", FutureWarning)
-            yield
-    finally:
-        if loading:
-            logging.enable_progress_bar()
 
 
 _PADS = ("<pad>", "<|pad|>", "[PAD]", "<PAD>", "<|padding|>", "<|finetune_right_pad_id|>", "<|endoftext|>", "<unk>")

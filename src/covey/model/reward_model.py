@@ -103,7 +103,8 @@ class RewardModel:
         import torch
         from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-        from covey.model.load import chat_template, quiet_weights
+        from covey.model.load import chat_template
+        from covey.model.weight_files import quiet_weights
 
         settings = self._settings
         own = {"revision": settings.revision or "main", "trust_remote_code": settings.trust_remote_code}

@@ -1,4 +1,4 @@
-"""Whether the weight files of a folder can be read: by headers, names and sizes, without loading the weights.
+"""Whether the weight files of a folder can be read, by headers, names and sizes; and loading them quietly.
 
 Source of the format: https://huggingface.co/docs/safetensors (8 bytes with the header's length, the header in JSON, the
 tensors one after the other).
@@ -7,8 +7,10 @@ tensors one after the other).
 from __future__ import annotations
 
 import json
+import warnings
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -159,3 +161,25 @@ def _check_shards(index: Path, key: str) -> None:
                 f"{key}: the weights cannot be read, because {file} lacks {len(lost)} of the tensors that {index.name} "
                 f"says it holds ({lost[0]}). {_ADVICE}"
             )
+
+
+@contextmanager
+def quiet_weights() -> Iterator[None]:
+    """Context manager: weights load and save without transformers' progress bar; downloads keep theirs.
+
+    A deprecation warning that peft triggers in transformers is hidden too.
+    """
+    from huggingface_hub.utils.tqdm import are_progress_bars_disabled, enable_progress_bars
+    from transformers.utils import logging
+
+    loading, downloads = logging.is_progress_bar_enabled(), not are_progress_bars_disabled()
+    logging.disable_progress_bar()
+    if downloads:
+        enable_progress_bars()
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated", FutureWarning)
+            yield
+    finally:
+        if loading:
+            logging.enable_progress_bar()

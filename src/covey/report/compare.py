@@ -11,8 +11,9 @@ from covey.errors import ConfigError
 from covey.evaluation.comparison import compare_runs, correct
 from covey.report.load import RunRecord, load_run
 from covey.report.page import CHART_SCRIPTS, as_json, refuse_folder, render, write_page
-from covey.report.panels import COLOURS, Panel, Sections, Series, chart_data, make_sections, set_label
+from covey.report.panels import COLOURS, Panel, Sections, Series, chart_data, make_sections
 from covey.report.summary import changes, how_it_ended, key_settings
+from covey.runlog.names import set_label
 
 MOST_RUNS = COLOURS
 _OWN = ("run_name", "output_dir", "resume", "overwrite", "stop_after_steps")

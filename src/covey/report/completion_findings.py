@@ -1,9 +1,6 @@
-"""Rules about completions, tools and environments.
+"""What findings are made of, and the rules about completions, grading, tools and environments.
 
-What findings are made of, what their rules look at, and how they read a curve.
-
-Rules about what completions say, how they were graded, and their tools and environments; see
-`covey.report.findings`.
+The other rules are in `covey.report.findings`.
 """
 
 from __future__ import annotations

@@ -1,11 +1,4 @@
-"""Completions as rows, their sources, the browser.
-
-Completions as the pages show them: of training and of evaluations in one form, as JSON can hold it.
-
-Where a run's completions are: of training, of held-out evaluations, and those of `covey eval`.
-
-The completions in a report: a sample of whole groups, compressed.
-"""
+"""Completions as the pages show them: where a run's are, each as JSON can hold it, and the sample in a report."""
 
 from __future__ import annotations
 
@@ -25,12 +18,14 @@ from covey.errors import CoveyError, RunDirectoryError
 from covey.evaluation.job import BENCHMARKS
 from covey.evaluation.played import arguments_text, calls_of, content_text, reasoning_of, transcript
 from covey.report.load import RunRecord, read_mapping
-from covey.report.panels import reward_names, set_label
+from covey.report.panels import reward_names
 from covey.rewards.reward import last_user_message
 from covey.runlog import RunDirectory, count_completions, names, read_completions, read_metrics
 from covey.runlog.completions import completion_files
 from covey.runlog.evaluations import COMPLETIONS, SETTINGS, is_evaluation, training_files
 from covey.runlog.evaluations import read_completions as read_evaluated
+
+logger = logging.getLogger(__name__)
 
 MOST_LETTERS = 20_000
 """Limit of one message in a report: a tool may return much."""
@@ -247,8 +242,6 @@ def _outcome(row: CompletionRow) -> str | None:
 
 TRAINING = "training"
 
-logger = logging.getLogger(__name__)
-
 
 @dataclass(frozen=True, slots=True)
 class Source:
@@ -318,7 +311,7 @@ def sources_of(root: Path) -> list[Source]:
     sets: dict[str, dict[int | None, Path]] = {}
     for name, step, file in training_files(root):
         sets.setdefault(name, {})[step] = file
-    found += [Source(f"held-out/{name}", "held-out", set_label(name), files) for name, files in sets.items()]
+    found += [Source(f"held-out/{name}", "held-out", names.set_label(name), files) for name, files in sets.items()]
     folders = sorted(path.parent for path in run.evaluation.glob(f"*/{SETTINGS}"))
     return [*found, *(_evaluation(folder, f"evaluation/{folder.name}") for folder in folders)]
 

@@ -1,9 +1,4 @@
-"""Refreshed while training, and at the end.
-
-Refreshing the report during a run, in a separate process, so that no step waits for it.
-
-The report at the end of a run or part of one; for a finished run also the curves and the model card.
-"""
+"""The report during a run, refreshed in a separate process so that no step waits for it, and at the end."""
 
 from __future__ import annotations
 
@@ -65,8 +60,6 @@ class LiveReport:
 def main(root: Path) -> int:
     """Write the report of a run at the lowest CPU priority."""
     os.nice(19)
-    from covey.report.page import write_report
-
     try:
         write_report(root)
     except CoveyError as error:

@@ -16,11 +16,11 @@ from covey.advice import command
 from covey.evaluation.estimators import Estimate
 from covey.evaluation.figures import ends_text, markdown_table, value_text
 from covey.report.load import RunRecord, environment_text, load_run, short_name
-from covey.report.panels import set_label
 from covey.report.summary import Change, changes, key_settings
 from covey.report.tables import sampling_text
 from covey.runlog.evaluations import StoredEvaluation, list_evaluations
 from covey.runlog.files import write_atomically
+from covey.runlog.names import set_label
 
 CARD = "README.md"
 

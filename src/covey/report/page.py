@@ -1,14 +1,11 @@
-"""The page of a run, with its vocabulary.
-
-The report of one run: a self-contained HTML page.
-
-The page on a run's reasoning vocabulary, and its data files.
-"""
+"""The report of one run: a self-contained HTML page, and one on its reasoning vocabulary."""
 
 from __future__ import annotations
 
 import base64
+import csv
 import hashlib
+import io
 import json
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
@@ -25,10 +22,11 @@ from covey.report.completion_findings import Evidence
 from covey.report.completions import Packed, pack_completions
 from covey.report.findings import findings
 from covey.report.load import VOCABULARY_FILE, RunRecord, load_run
-from covey.report.panels import chart_data, make_sections, set_label, vocabulary_panels
+from covey.report.panels import chart_data, make_sections, vocabulary_panels
 from covey.report.summary import changes, figure_name, how_it_ended, key_settings
 from covey.report.tables import evaluation_rows, modes_rows
 from covey.runlog import guard_disk, write_atomically
+from covey.runlog.names import set_label
 
 CHART_SCRIPTS = ("plot.js", "charts.js")
 
@@ -115,7 +113,7 @@ def _asset(name: str) -> str:
     return (files("covey.report") / "assets" / name).read_text(encoding="utf-8")
 
 
-PAGE_FILE, TABLE_FILE = "vocabulary.html", "vocabulary.csv"
+VOCABULARY_PAGE, VOCABULARY_TABLE = "vocabulary.html", "vocabulary.csv"
 SHOWN = 100
 """Rows in the page's tables; the CSV has all."""
 
@@ -136,11 +134,11 @@ def write_vocabulary(record: RunRecord, found: Mapping[str, Any], folder: Path) 
     Returns:
         The path of the page.
     """
-    with guard_disk(PAGE_FILE, folder):
+    with guard_disk(VOCABULARY_PAGE, folder):
         write_atomically(folder / VOCABULARY_FILE, json.dumps(found, ensure_ascii=False) + "\n")
-        write_atomically(folder / TABLE_FILE, _csv(found["tokens"]))
-        write_atomically(folder / PAGE_FILE, render_vocabulary(record, found))
-    return folder / PAGE_FILE
+        write_atomically(folder / VOCABULARY_TABLE, _csv(found["tokens"]))
+        write_atomically(folder / VOCABULARY_PAGE, render_vocabulary(record, found))
+    return folder / VOCABULARY_PAGE
 
 
 def render_vocabulary(record: RunRecord, found: Mapping[str, Any]) -> str:
@@ -202,9 +200,6 @@ def _histogram(cosines: list[float], bins: int = 20) -> list[dict[str, Any]]:
 
 
 def _csv(rows: list[dict[str, Any]]) -> str:
-    import csv
-    import io
-
     text = io.StringIO()
     writer = csv.writer(
         text, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC

@@ -1,11 +1,4 @@
-"""Curves and panels, as data and as an image.
-
-Curves and panels of curves, and smoothing.
-
-The report's panels, made from the metrics, under their headings.
-
-What the pages' script draws, as JSON: panels, and the time and the tokens at every step.
-"""
+"""The report's panels, made from the metrics under their headings, and as the JSON that the pages' script draws."""
 
 from __future__ import annotations
 
@@ -21,7 +14,6 @@ from covey.report.load import grader_of
 from covey.report.tables import largest_k
 from covey.runlog import names
 from covey.runlog.metrics import Row, series
-from covey.runlog.names import set_label as set_label
 
 Point = tuple[int, float]
 """A training step and a value."""
@@ -172,7 +164,7 @@ def _lines(rows: Sequence[Row], *named: tuple[str, str]) -> list[Series]:
 def _evaluated(rows: Sequence[Row], metric: str, first_colour: int = 0) -> list[Series]:
     """One line for each evaluation set."""
     return [
-        Series(set_label(held_out), series(rows, names.eval_name(held_out, metric)), colour, smooth=False)
+        Series(names.set_label(held_out), series(rows, names.eval_name(held_out, metric)), colour, smooth=False)
         for colour, held_out in enumerate(names.held_out_sets(rows), start=first_colour)
     ]
 

@@ -1,8 +1,6 @@
-"""What a run changed, how it ended, its main settings.
+"""The top of the report: how a run ended, its key settings, and what it changed.
 
-What a run changed: its held-out figures at the first and the last evaluation, with the paired test between them.
-
-The top of the report: the run's status and its key settings.
+A change is between the first and the last evaluation of a held-out set, with the paired test between them.
 """
 
 from __future__ import annotations
@@ -17,7 +15,7 @@ from covey.evaluation.comparison import PairedResult, compare_steps
 from covey.evaluation.estimators import Estimate
 from covey.evaluation.figures import change_text, estimate_text, is_share, paired_text, value_text
 from covey.report.load import RunRecord, environment_text, load_run, short_name
-from covey.report.panels import axes, format_value, set_label
+from covey.report.panels import axes, format_value
 from covey.report.tables import evaluation_rows
 from covey.runlog import names
 from covey.runlog.directory import RunDirectory
@@ -54,7 +52,7 @@ class Change:
     @property
     def what(self) -> str:
         """The figure's name and grader: `held-out accuracy (grader: exact_match)`."""
-        return f"{set_label(self.held_out)} {figure_name(self.metric, self.grader)}"
+        return f"{names.set_label(self.held_out)} {figure_name(self.metric, self.grader)}"
 
     @property
     def texts(self) -> tuple[str, str]:

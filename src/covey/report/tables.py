@@ -1,9 +1,4 @@
-"""Evaluations and answer modes.
-
-The evaluations in a run directory as table rows: benchmarks after training, and those by `covey eval`.
-
-The report's table of problems with several right answers: how many of them a run finds, beside random answers.
-"""
+"""The report's tables: evaluations of the run, and problems with several right answers."""
 
 from __future__ import annotations
 

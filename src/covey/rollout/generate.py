@@ -1,9 +1,4 @@
-"""Conversations through an engine; engines by name.
-
-Completions of conversations: rendered and tokenised, sampled by an engine, decoded.
-
-Engines by name, and the user's own.
-"""
+"""Completions of conversations by an engine, and engines by name."""
 
 from __future__ import annotations
 

@@ -1,15 +1,10 @@
-"""Paths, lock, checkpoints of a run directory.
+"""A run directory: its paths, its lock, its checkpoints, and the environment that the run is made in.
 
-The machine and the software that a run's numbers and speed depend on.
-
-Locks of folders, which the system releases when a process ends, and temporary folders that are then deleted.
-
-The paths of a run directory, its lock, and its checkpoints.
+Locks are the system's, which releases them when a process ends.
 """
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import fcntl
 import json
@@ -23,7 +18,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib import metadata
@@ -36,64 +31,13 @@ from covey.errors import CoveyError, RunDirectoryError
 from covey.runlog.checkpoint import CHECKPOINT_NAME, is_complete, unmark
 from covey.runlog.files import check_writable, guard_disk, read_json, rename, write_atomically
 
+logger = logging.getLogger(__name__)
+
 RUN_FORMAT = 1
 """Of a run directory. Bumped when older versions can no longer read one correctly."""
 
-PACKAGES = ("covey", "torch", "transformers", "trl", "accelerate", "peft", "datasets")
-
-
-def describe_environment() -> dict[str, object]:
-    """Machine and software details that affect a run's numbers and speed; None if unknown."""
-    return {
-        "format": RUN_FORMAT,
-        "started": datetime.now(UTC).isoformat(timespec="seconds"),
-        "command": shlex.join(redact_words(sys.argv)),
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        "packages": {name: version_of(name) for name in PACKAGES},
-        "cpu_count": os.cpu_count(),
-        "memory_bytes": _memory_bytes(),
-        "processes": int(os.environ.get("WORLD_SIZE", "1")),
-        **_git_state(),
-    }
-
-
-def version_of(package: str) -> str | None:
-    """The version of a package; None if it is not installed."""
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
-
-
-def _memory_bytes() -> int | None:
-    try:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (ValueError, OSError):  # a system that does not know these names
-        return None
-
-
-def _git_state() -> dict[str, object]:
-    """Covey's own commit, when it runs from a git checkout, and whether files have been changed since."""
-    here = Path(__file__)
-
-    def git(*arguments: str) -> str | None:
-        try:
-            done = subprocess.run(["git", "-C", here.parent, *arguments], capture_output=True, text=True, timeout=10)
-        except (OSError, subprocess.TimeoutExpired):
-            return None
-        return done.stdout.strip() if done.returncode == 0 else None
-
-    if git("ls-files", "--error-unmatch", here.name) is None:  # an installed copy inside some other checkout
-        return {"git_commit": None, "git_modified": None}
-    changes = git("status", "--porcelain", "--untracked-files=no")
-    return {"git_commit": git("rev-parse", "HEAD"), "git_modified": None if changes is None else changes != ""}
-
-
 _PATIENCE = 0.1  # seconds: `is_locked` in another process holds the lock for a moment
 _LOCK = ".in-use"
-
-logger = logging.getLogger(__name__)
 
 
 class DeletedError(RunDirectoryError):
@@ -289,7 +233,7 @@ class RunDirectory:
                 return
             rename(temporary, self.best_model)
 
-    def guard(self, what: str) -> contextlib.AbstractContextManager[None]:
+    def guard(self, what: str) -> AbstractContextManager[None]:
         """`guard_disk` for this run: its message names the checkpoint from which the run would resume."""
         return guard_disk(what, self.root, self.newest_checkpoint)
 
@@ -337,7 +281,7 @@ class RunDirectory:
             return {}
         return content if isinstance(content, dict) else {}
 
-    @contextlib.contextmanager
+    @contextmanager
     def lock(self, what: str = "the run", instead: str = _WAIT) -> Iterator[None]:
         """Lock the folder against other writers, on this machine or over a shared file system. Creates the folder.
 
@@ -352,7 +296,7 @@ class RunDirectory:
             RunDirectoryError: another process holds the lock, the folder cannot be created, or it was deleted while
                 it was written to.
         """
-        with self.guard(what), contextlib.ExitStack() as stack:
+        with self.guard(what), ExitStack() as stack:
             for folder in self._missing_folders():
                 stack.callback(_remove_if_empty, folder)
             try:
@@ -501,5 +445,56 @@ def _delete(path: Path) -> None:
 
 
 def _remove_if_empty(folder: Path) -> None:
-    with contextlib.suppress(OSError):
+    with suppress(OSError):
         folder.rmdir()
+
+
+PACKAGES = ("covey", "torch", "transformers", "trl", "accelerate", "peft", "datasets")
+
+
+def describe_environment() -> dict[str, object]:
+    """Machine and software details that affect a run's numbers and speed; None if unknown."""
+    return {
+        "format": RUN_FORMAT,
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        "command": shlex.join(redact_words(sys.argv)),
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "packages": {name: version_of(name) for name in PACKAGES},
+        "cpu_count": os.cpu_count(),
+        "memory_bytes": _memory_bytes(),
+        "processes": int(os.environ.get("WORLD_SIZE", "1")),
+        **_git_state(),
+    }
+
+
+def version_of(package: str) -> str | None:
+    """The version of a package; None if it is not installed."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _memory_bytes() -> int | None:
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, OSError):  # a system that does not know these names
+        return None
+
+
+def _git_state() -> dict[str, object]:
+    """Covey's own commit, when it runs from a git checkout, and whether files have been changed since."""
+    here = Path(__file__)
+
+    def git(*arguments: str) -> str | None:
+        try:
+            done = subprocess.run(["git", "-C", here.parent, *arguments], capture_output=True, text=True, timeout=10)
+        except (OSError, subprocess.TimeoutExpired):
+            return None
+        return done.stdout.strip() if done.returncode == 0 else None
+
+    if git("ls-files", "--error-unmatch", here.name) is None:  # an installed copy inside some other checkout
+        return {"git_commit": None, "git_modified": None}
+    changes = git("status", "--porcelain", "--untracked-files=no")
+    return {"git_commit": git("rev-parse", "HEAD"), "git_modified": None if changes is None else changes != ""}

@@ -1,14 +1,4 @@
-"""Atomic writes, disk errors, a background writer.
-
-Atomic file writes, and clear errors for full, read-only or failing disks.
-
-Writing files in a background thread, in order; an error is raised at the next call.
-
-Rotating a log while several processes append to it.
-
-Works like logrotate's `copytruncate`: the end is copied to a second file and the log is truncated in place, so that
-processes that have it open for appending (the logging module, reward workers) are not affected.
-"""
+"""Files of a run: atomic writes, clear errors for full or failing disks, a background writer, rotated logs."""
 
 from __future__ import annotations
 
@@ -29,6 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from covey.errors import RunDirectoryError
+
+logger = logging.getLogger(__name__)
 
 _FULL = {errno.ENOSPC: "the disk is full", errno.EDQUOT: "the disk quota is used up"}
 _TOO_LARGE = {errno.EFBIG: "a file would grow larger than is allowed (`ulimit -f`, or the limit of the file system)"}
@@ -294,8 +286,6 @@ LOG_BYTES = 10_000_000
 """Size limit of a log before it is rotated; the second file holds at most as much."""
 _LOOK_EVERY = 0.2  # seconds: bounds how far a fast writer exceeds the limit
 
-logger = logging.getLogger(__name__)
-
 
 def older(log: Path) -> Path:
     """The file with the rotated part of a log."""
@@ -306,7 +296,8 @@ def older(log: Path) -> Path:
 def bounded(log: Path, most: int = LOG_BYTES) -> Iterator[None]:
     """Rotate the log in a thread whenever it exceeds `most` bytes.
 
-    All writers must append (O_APPEND): others would leave a gap in the truncated file.
+    Works like logrotate's `copytruncate`: the end is copied to a second file and the log is truncated in place, so that
+    processes that have it open are not affected. All must append (O_APPEND): others would leave a gap.
     """
     ended = threading.Event()
 

@@ -1,11 +1,4 @@
-"""Tags, ending, machine, the user's code.
-
-`tags.json`: what the user notes about a run, the only thing that `covey view` writes.
-
-How a run ended, as `summary.json` says it: finished, or failed with an error.
-
-The code of the user's own parts: its copies in the run directory, and which of them have changed.
-"""
+"""What is noted about a run besides its metrics: tags, how it ended, and the code of the user's own parts."""
 
 from __future__ import annotations
 
@@ -29,7 +22,7 @@ MOST_TAGS, TAG_LENGTH, NOTE_LENGTH = 20, 40, 10_000
 
 @dataclass(frozen=True, slots=True)
 class Tags:
-    """The tags and the note of a run."""
+    """The tags and the note of a run. Their file is the only thing that `covey view` writes."""
 
     tags: tuple[str, ...] = ()
     note: str = ""

@@ -1,9 +1,4 @@
-"""Routes, security, server.
-
-The web application: its routes, and what they answer.
-
-Serving the view on this machine until it is stopped.
-"""
+"""The web application of `covey view`: its routes, what they answer, and its server on this machine."""
 
 from __future__ import annotations
 
@@ -32,8 +27,7 @@ from covey.errors import ConfigError, CoveyError
 from covey.report.compare import overlaid
 from covey.report.panels import chart_data, make_sections
 from covey.runlog.notes import Tags, write_tags
-from covey.view import compare as comparison
-from covey.view import completions
+from covey.view import compare, completions
 from covey.view.compare import Baseline
 from covey.view.events import Changes
 from covey.view.http import Guard, Json, sent, wanted
@@ -70,7 +64,7 @@ def make_app(root: Path, token: str, cookie: str, ending: Callable[[], bool] = l
             Route("/api/events", view.events),
             Route("/api/tags", view.tags, methods=["POST"]),
             *completions.routes(store),
-            *comparison.routes(store),
+            *compare.routes(store),
         ],
         middleware=[Middleware(Guard, token=token, cookie=cookie)],
         exception_handlers=dict.fromkeys(DAMAGED, _damaged) | {CoveyError: _explain, FileNotFoundError: _gone},

@@ -1,8 +1,6 @@
-"""Two runs, and every run against a baseline.
+"""Two runs against each other, and every run against a baseline.
 
-Two runs against each other: their configs, the paired differences, and what both answered to the same problems.
-
-How every run differs from one of them, the baseline: by the paired test and under the guards of `covey compare`.
+By the paired test and under the guards of `covey compare`.
 """
 
 from __future__ import annotations
@@ -111,7 +109,7 @@ class _View:
             found = self._results(first, other)
         except CoveyError as error:
             return Json({"config": config, "metrics": [], "refused": str(error)})
-        answer = {"config": config, "metrics": [_as_json(pair[0], result) for pair, result in found]}
+        answer = {"config": config, "metrics": [_metric_as_json(pair[0], result) for pair, result in found]}
         chosen = [one for one in found if parameters.get("set") in (None, "", one[0][0])]
         tested = next((one for one in chosen if one[1].found), chosen[0] if chosen else None)
         if tested is None:
@@ -138,7 +136,7 @@ def _settings(folder: Path) -> Mapping[str, Any]:
     return {key: value for key, value in settings.items() if key not in ("environment", "format")}
 
 
-def _as_json(name: str, result: PairedResult) -> dict[str, Any]:
+def _metric_as_json(name: str, result: PairedResult) -> dict[str, Any]:
     about = {"name": name, "metric": result.metric, "grader": result.grader, "steps": result.steps}
     found = result.found
     if found is None:
@@ -169,7 +167,7 @@ class Baseline:
         first = self._store.entry(baseline)
         others = [one for one in entries if one.id != baseline and one.value is not None]
         results = correct([self._compared(first, one) for one in others])
-        return {one.id: _baseline_as_json(result) for one, result in zip(others, results, strict=True)}
+        return {one.id: _difference_as_json(result) for one, result in zip(others, results, strict=True)}
 
     def _compared(self, first: Entry, other: Entry) -> PairedResult:
         if first.metric != other.metric:
@@ -213,7 +211,7 @@ def _newest(folder: Path, other: Path) -> StoredEvaluation:
     return read_stored(of_training.get(names.TEST_SET) or next(iter(of_training.values())))
 
 
-def _baseline_as_json(result: PairedResult) -> dict[str, Any]:
+def _difference_as_json(result: PairedResult) -> dict[str, Any]:
     if result.found is None:
         return {"refused": result.reason}
     found = result.found

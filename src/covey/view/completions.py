@@ -1,8 +1,6 @@
-"""Pages of completions and search.
+"""The completions of the runs of a folder: a page of them, one with its group, and searches with filters.
 
-Searching, filtering and sorting the completions of a run, of which short columns and the texts are in memory.
-
-The completions of the runs of a folder: which there are, a page of them, one with its group, and a search in all.
+Of a run, short columns and the texts are in memory.
 """
 
 from __future__ import annotations

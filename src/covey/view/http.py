@@ -1,12 +1,8 @@
-"""What endpoints share; who may ask.
+"""What the endpoints share: JSON of any text, what a request must say, and who may ask.
 
-What the endpoints share: JSON of any text, and what a request must say.
-
-Who may use the server: pages of this machine that know the token. Its answers are not stored anywhere.
-
-The address that `covey view` prints holds the token. The page's first load turns it into a cookie; programs send it as
-`Authorization: Bearer` or in the query. The host's name is checked too, since a foreign page could give its own name
-the address of this machine (DNS rebinding).
+Pages of this machine that know the token may. The address that `covey view` prints holds it; the page's first load
+turns it into a cookie, and programs send it as `Authorization: Bearer` or in the query. The host's name is checked too,
+since a foreign page could give its own name the address of this machine (DNS rebinding). Answers are stored nowhere.
 """
 
 from __future__ import annotations

@@ -1,15 +1,4 @@
-"""The runs of a folder, cached, as a list and a page.
-
-One line of the list of runs: what a run is, how far it has come, and its newest held-out figure.
-
-Which runs and evaluations a folder holds, and when one of them has changed.
-
-Results that are made again only when what they were made from has changed.
-
-The runs of a folder, read again only when their files have changed.
-
-What the page of one run shows besides its curves and completions: the same as its report.
-"""
+"""The runs of a folder, read again only when their files have changed: as a list, and as the page of one."""
 
 from __future__ import annotations
 
@@ -42,6 +31,8 @@ from covey.runlog.evaluations import COMPLETIONS, SETTINGS, is_evaluation, read_
 from covey.runlog.files import parse_json, writable
 from covey.runlog.notes import FAILED, FINISHED, Tags, read_tags
 
+logger = logging.getLogger(__name__)
+
 TRAINING, PREPARING, STOPPED, EVALUATING = "training", "preparing", "stopped", "evaluating"
 """Statuses, besides finished and failed. An evaluation is evaluating, finished or stopped."""
 
@@ -70,9 +61,6 @@ def damage_reported(run: object) -> Iterator[None]:
         raise
     except DAMAGED as error:
         raise RunDirectoryError(damage_text(run, error)) from error
-
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,8 +19,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from covey.errors import DataError
 from covey.model.reasoning_vocab import ReasoningVocabulary
 from covey.rollout import Completion, LocalEngine, SamplingSettings, sample
-from covey.rollout.local import turns as conversation
-from covey.rollout.local import turns as next_turn
+from covey.rollout.local import turns
 from covey.rollout.local.cache import EndedRow, SharedPromptCache
 from covey.rollout.local.compatibility import unsupported_turns
 from covey.rollout.local.turns import Conversation, Kept, Match, Turn, TurnRow
@@ -111,7 +110,7 @@ def test_turns_are_those_of_a_conversation_that_is_read_again(
 
 @pytest.mark.parametrize("scores", [1, 200])
 def test_new_tokens_are_read_in_pieces(model: Any, scores: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(next_turn, "READ_SCORES", scores)
+    monkeypatch.setattr(turns, "READ_SCORES", scores)
     talk = Talk(model, ROWS, seed=3)
     for number in range(3):
         kept, _ = talk.turn(PLAIN, number)
@@ -254,7 +253,7 @@ def test_too_much_is_not_kept_and_logged_once(
     engine: LocalEngine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     expected = two_turns(engine)
-    monkeypatch.setattr(conversation, "KEPT_SHARE", 0.0)
+    monkeypatch.setattr(turns, "KEPT_SHARE", 0.0)
     with caplog.at_level(logging.WARNING, logger="covey"), watched(monkeypatch) as known, engine.conversation():
         for _ in range(2):
             assert two_turns(engine) == expected

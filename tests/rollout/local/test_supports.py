@@ -15,7 +15,6 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from covey.model.reasoning_vocab import ReasoningVocabulary
 from covey.rollout import Completion, LocalEngine, SamplingSettings, sample
-from covey.rollout.local import tokens as supports
 from covey.rollout.local.tokens import Supports, sample_tokens
 from small_models import VOCABULARY, build
 
@@ -236,7 +235,7 @@ def test_supports_are_kept_by_row_and_place(monkeypatch: pytest.MonkeyPatch) -> 
     """Rows in any order, places of any length, supports that widen: against lists."""
     draw = torch.Generator().manual_seed(3)
     kept, expected = Supports(4), dict[tuple[int, int], list[int]]()
-    monkeypatch.setattr(supports, "MOST_WAITING", 60)
+    monkeypatch.setattr("covey.rollout.local.tokens.MOST_WAITING", 60)
     lengths = [0, 0, 0, 0]
     for step in range(300):
         rows = [row for row in torch.randperm(4, generator=draw).tolist() if torch.rand(1, generator=draw) < 0.7]

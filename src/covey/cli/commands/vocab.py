@@ -100,7 +100,7 @@ def _start(record: RunRecord, vocabulary: ReasoningVocabulary) -> Any:
     """The model before training; None if the run does not have it, with a line on the terminal's error output."""
     from transformers import AutoModelForCausalLM
 
-    from covey.model.load import quiet_weights
+    from covey.model.weight_files import quiet_weights
 
     first = record.run.checkpoint(0)
     if not (first / MAP_FILE).is_file():

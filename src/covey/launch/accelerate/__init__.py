@@ -1,9 +1,4 @@
-"""The accelerate config.
-
-The accelerate config of a run, from a file here or one of the user's.
-
-The accelerate config of a run, from a file here or one of the user's.
-"""
+"""The accelerate config of a run, from a file here or one of the user's."""
 
 from __future__ import annotations
 
@@ -20,7 +15,6 @@ from covey.config.yaml import check_yaml, yaml_problem
 from covey.errors import ConfigError, one_line
 
 __all__ = ["accelerate_config"]
-
 
 KINDS = ("ddp", "fsdp2", "zero2", "zero3")
 _FOLDER = Path(__file__).parent

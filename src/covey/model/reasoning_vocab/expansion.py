@@ -1,9 +1,4 @@
-"""Adding reasoning tokens and folding them back.
-
-Expanding a model by a reasoning vocabulary, and folding it back to the ordinary one.
-
-How far reasoning tokens have moved, from their base tokens and from where they started.
-"""
+"""Expanding a model by a reasoning vocabulary, folding it back, and how far its tokens have moved in between."""
 
 from __future__ import annotations
 
@@ -18,7 +13,6 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from covey.errors import ConfigError, ModelError
-from covey.model.load import quiet_weights
 from covey.model.reasoning_vocab.token_map import STARTS, TokenMap, choose_base_ids, unusable_copies
 from covey.model.reasoning_vocab.tokenizer import (
     TokenBytes,
@@ -28,6 +22,7 @@ from covey.model.reasoning_vocab.tokenizer import (
     shrink_tokenizer,
 )
 from covey.model.reasoning_vocab.vocabulary import CONFIG_KEY, ReasoningVocabulary, tokens_with_tags, vocabulary_of
+from covey.model.weight_files import quiet_weights
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -313,8 +308,8 @@ def drift(
         nearest: how many ordinary tokens to return.
     """
     first = vocabulary.map.base_vocab_size
-    embedding, head = _tables(model)
-    before = [None, None] if start is None else [table.to(embedding.device) for table in _tables(start)]
+    embedding, head = _unit_rows(model)
+    before = [None, None] if start is None else [table.to(embedding.device) for table in _unit_rows(start)]
     known = torch.tensor([text is not None for text in vocabulary.token_bytes.text], device=embedding.device)
     found = []
     for start in range(0, len(tokens), BLOCK):
@@ -332,7 +327,7 @@ def drift(
     return found
 
 
-def _tables(model: Any) -> tuple[Tensor, Tensor]:
+def _unit_rows(model: Any) -> tuple[Tensor, Tensor]:
     """Embedding and head, with rows of norm 1."""
     modules = (model.get_input_embeddings(), model.get_output_embeddings())
     embedding, head = (normalize(one.weight.detach().float(), dim=1) for one in modules)

@@ -1,15 +1,9 @@
-"""Copies in a tokenizer: bytes, decoding.
-
-The text of each token as bytes, from the tokenizer's own file. Needs no torch.
-
-A tokenizer with copies: they decode like their base tokens, and no text encodes to them.
+"""A tokenizer with copies: they decode like their base tokens, and no text encodes to them. Needs no torch.
 
 A copy is named after its base token, followed by a private-use character that marks which copy it is. The copies are
 entries of the tokenizer's model without merges, rather than added tokens, which would be matched in every text. The
 decoder removes the marks first. All of it is in `tokenizer.json`, for a generic fast tokenizer: a class that builds its
 own decoder would lose it.
-
-Decoding completions with reasoning tokens: the text of each token, its position, and which copy it is.
 """
 
 from __future__ import annotations

@@ -1,16 +1,9 @@
-"""Inside or outside of thinking; allowed tokens.
+"""A model's reasoning vocabulary in use: whether a text is inside of thinking, and the tokens allowed there.
 
-A finite automaton that tracks whether a text is inside of thinking, one table look-up per token.
-
-It matches the text byte by byte with the tag that would change the state: outside with the opening tag, inside with the
-closing one. The number of matched bytes is part of the state, so that a tag may be part of a token, a token, or spread
-over several, with other text at either end. The transitions of whole tokens are computed once per vocabulary. A copy
-has the transitions of its base token.
-
-A special token ends thinking: it ends a turn, and a tag that a message only mentions, without closing it, must not
-affect the next one. A special token that is a tag itself acts as the tag.
-
-A model's reasoning vocabulary in use: the state of a text, and the allowed tokens in either state.
+A finite automaton tracks the state, one table look-up per token. It matches the text byte by byte with the tag that
+would change the state, and the number of matched bytes is part of it, so that a tag may be part of a token, a token, or
+spread over several. A copy has the transitions of its base token. A special token ends thinking: it ends a turn, and a
+tag that a message only mentions, without closing it, must not affect the next one. One that is a tag acts as the tag.
 """
 
 from __future__ import annotations

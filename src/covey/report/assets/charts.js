@@ -1,6 +1,6 @@
 "use strict";
 // Charts under their headings, with one x axis, one smoothing, one zoom and one cursor for all of them. A board is drawn
-// from what `report/charts/chart_data.py` makes, and may be given newer data again and again.
+// from what `report/panels.py` makes, and may be given newer data again and again.
 covey.charts = (() => {
   const { element } = covey;
   const { AXES, curves, draw, format, nearest, shape } = covey.plot;

@@ -8,7 +8,7 @@
 // covey.completions.remote(get, id): the provider of a run in `covey view`; get(path, parameters) promises its JSON.
 //
 // A provider has sources(): [{source, kind, title, steps, tags}]; list(query): {total, count, rows, facets} with a page of
-// short rows; group(source, row): {prompt, question, answer, step, problem, completions}, see report/completions/rows.py.
+// short rows; group(source, row): {prompt, question, answer, step, problem, completions}, see report/completions.py.
 (() => {
   const ROW = 78; // height of a list item, as in the style sheet
   const PAGE = 60; // short rows that are asked for at once

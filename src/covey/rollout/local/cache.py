@@ -1,20 +1,9 @@
-"""The shared cache and attention over it.
-
-Attention of new tokens of completions, over the prompt and over the completion's own tokens so far.
-
-The queries of a prompt's rows are batched over the prompt; each row attends to its own tokens alone. Arithmetic only:
-`covey.rollout.local.cache` keeps track of rows and tokens.
-
-Which tokens of its prompt and of its own each row attends to, in layers with and without a sliding window.
-
-A KV cache in which the completions of a prompt share its keys and values, and the attention over it.
+"""A KV cache in which the completions of a prompt share its keys and values, and the attention over it.
 
 Attention over the prompt is batched over the group, attention over each completion's own tokens is separate, and both
 share one softmax. So neither memory nor time grows with prompt length times completions ("bifurcated attention",
 Athiwaratkun et al. 2024, arXiv:2403.08845). Keys are written in place rather than appended, and the last completion
 takes the place of one that has ended.
-
-Replaces the attention of a model's layers by attention over the shared cache, during generation.
 """
 
 from __future__ import annotations

@@ -1,13 +1,9 @@
-"""A decoding step on a CPU.
-
-A decoding step of a plain decoder on a CPU, from packed weights rather than through its modules.
+"""A decoding step of a plain decoder on a CPU, from packed weights rather than through its modules.
 
 With a small model and a handful of rows, much of a step is module overhead and waiting for weights. Here the weights
 are packed as oneDNN reads them fastest, queries, keys and values come from one product, and activations and residual
 additions are fused into the products. The packed weights are copies that live as long as one call of `sample`; the
-model itself is not changed.
-
-Weights laid out for products with few rows, as decoding on a CPU computes them.
+model itself is not changed. Other models decode through their modules, with `column_major` weights.
 """
 
 from __future__ import annotations

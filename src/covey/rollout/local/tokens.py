@@ -1,13 +1,8 @@
-"""A token from logits; what was written.
+"""Sampling tokens from logits, and what the rows of a call of `sample` have written.
 
-Sampling tokens from logits: temperature, repetition penalty, top-k, top-p, min-p, and inverse transform sampling.
-
-One random number per row is looked up in the cumulative sum of the row's weights, rather than drawing one for every
-token of the vocabulary: the distribution is the same, and a row's random numbers do not depend on the other rows.
-
-The tokens that could be sampled in each place of each completion, kept in main memory.
-
-What the rows of a call of `sample` have written: tokens, their log-probabilities, and their supports.
+Inverse transform sampling: one random number per row is looked up in the cumulative sum of the row's weights, rather
+than drawing one for every token of the vocabulary. The distribution is the same, and a row's random numbers do not
+depend on the other rows.
 """
 
 from __future__ import annotations
@@ -255,7 +250,10 @@ FIRST_LENGTH = 64
 
 
 class Supports:
-    """Supports of rows, in a buffer `[B, T, C]` that grows with the longest completion and the largest support."""
+    """The tokens that could be sampled in each place of each row, kept in main memory.
+
+    A buffer `[B, T, C]` grows with the longest completion and the largest support.
+    """
 
     def __init__(self, rows: int) -> None:
         self._kept_BTC = torch.empty(rows, 0, 0, dtype=torch.int32)

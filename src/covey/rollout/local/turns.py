@@ -1,11 +1,4 @@
-"""Rows that go on in the next turn.
-
-What is kept of the rows of a turn, and which rows of the next turn go on from it.
-
-The forwards of sampling: a prompt with the model's own attention, and new tokens of rows over the shared cache.
-
-The next turn of rows whose keys and values are kept: a batch of those that go on, which reads its new tokens.
-"""
+"""Turns of conversations: rows whose keys and values are kept, the forwards, and the batch of rows that go on."""
 
 from __future__ import annotations
 

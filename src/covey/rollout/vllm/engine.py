@@ -1,21 +1,6 @@
-"""VLLM in this process, with its own weights or those of TRL.
-
-vLLM in this process: what Covey needs beyond TRL. The trainer's side is `training/trl/engine.py`.
+"""vLLM in this process, with TRL's weights or its own copy. The trainer's side is `training/trl/engine.py`.
 
 vLLM is imported only when it is used: without it, Covey trains with its local engine.
-
-From the log-probs that vLLM returns in each place: the sampled token's own, and which tokens could be sampled.
-
-vLLM gives its sampling masks themselves (`return_sampling_mask`) only with its newer model runner, which needs Triton,
-and not over HTTP. In `processed_logprobs` mode, the K likeliest tokens after top-k, top-p and min-p say the same: those
-with a finite log-prob could be sampled.
-
-Weights from a folder, loaded by a worker extension in vLLM's own processes.
-
-On GPUs, a server's weight transfer uses NCCL; there is none on a CPU. vLLM gets the class by name
-(`--worker-extension-cls`) and mixes it into its worker.
-
-vLLM outside of a training step: an engine with its own copy of the weights.
 """
 
 from __future__ import annotations
@@ -194,6 +179,10 @@ def candidates(sampling: SamplingSettings, vocab_size: int) -> int:
     """How many tokens can be sampled in each place where their set is to be returned: `top_k` and `logprobs` of the
     request; 0 where it is not.
 
+    vLLM gives its sampling masks themselves (`return_sampling_mask`) only with its newer model runner, which needs
+    Triton, and not over HTTP. In `processed_logprobs` mode, the K likeliest tokens after top-k, top-p and min-p say the
+    same: those with a finite log-prob could be sampled.
+
     Args:
         vocab_size: of the engine's model.
     """
@@ -253,7 +242,11 @@ WORKER = "covey.rollout.vllm.engine.FolderWeights"
 
 
 class FolderWeights:
-    """Methods that a trainer calls on every worker by name, over HTTP (`/collective_rpc`)."""
+    """Methods that a trainer calls on every worker by name, over HTTP (`/collective_rpc`).
+
+    A server's own weight transfer uses NCCL, of which there is none on a CPU. vLLM mixes this class, which it gets by
+    name (`--worker-extension-cls`), into its worker.
+    """
 
     model_runner: Any
 
