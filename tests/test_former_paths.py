@@ -1,4 +1,4 @@
-"""Former paths of modules: the table is sound, imports and `python -m` follow it, and so do names that runs recorded."""
+"""Former paths of modules: the table is sound; imports, `python -m` and names that runs recorded follow it."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from functools import cache
 from importlib import import_module
-from importlib.abc import Loader, MetaPathFinder
+from importlib.abc import InspectLoader, Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from pathlib import Path
@@ -46,4 +46,5 @@ class FormerPaths(MetaPathFinder, Loader):
     def get_code(self, fullname: str) -> CodeType | None:
         """For `python -m`."""
         today = find_spec(current(fullname))
-        return (today and today.loader).get_code(current(fullname))
+        loader = today and today.loader
+        return loader.get_code(current(fullname)) if isinstance(loader, InspectLoader) else None

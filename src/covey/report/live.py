@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from covey.errors import CoveyError
@@ -48,6 +49,8 @@ class LiveReport:
             self._process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=log, start_new_session=True
             )
+        with suppress(ProcessLookupError):  # before it loads anything
+            os.setpriority(os.PRIO_PROCESS, self._process.pid, 19)
         return True
 
     def close(self) -> None:
@@ -58,8 +61,7 @@ class LiveReport:
 
 
 def main(root: Path) -> int:
-    """Write the report of a run at the lowest CPU priority."""
-    os.nice(19)
+    """Write the report of a run."""
     try:
         write_report(root)
     except CoveyError as error:
