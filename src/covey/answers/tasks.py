@@ -272,7 +272,7 @@ def all_countdown_modes(numbers: tuple[Fraction, ...], target: Fraction) -> Mapp
 
 @lru_cache(maxsize=1 << 16)
 def count_countdown_modes(numbers: tuple[int, ...], target: int) -> int:
-    """How many different right answers a countdown problem has. Those of few digits are drawn again and again: cached."""
+    """How many different right answers a countdown problem has. Those of few digits are drawn again and again."""
     exact, shapes = [Fraction(number) for number in numbers], _shapes(len(numbers))
     return len({mode for _, _, mode in _right(shapes, shapes.values(exact), exact, Fraction(target))})
 

@@ -72,54 +72,6 @@ def read_source(source: MixtureSource, key: str, dataset: DatasetConfig, notes: 
     return _one_split(path, f"{key}.path", source.split, source.config, notes, strict=True)
 
 
-def _locate(text: str, key: str) -> Path:
-    return kaggle.kaggle_download(text, key) if text.startswith(kaggle.PREFIX) else find_path(text, key)
-
-
-def _local(path: Path, dataset: DatasetConfig, notes: list[str], needs: RowNeeds) -> SourceRows:
-    key = needs.path_key
-    if not path.is_dir():
-        return SourceRows(read_files([path], key), None, f"{key} is one file")
-    if _is_saved(path):
-        splits, named = _load_saved(path, key, dataset.train_split)
-        if named:
-            return _train_and_test(splits, dataset, str(path))
-        train = _choose_split(splits, dataset.train_split, key, str(path))
-        return SourceRows(train, None, f"{path} was saved without splits")
-    apart = dataset.test_path is not None  # then test_split refers to that path
-    test_split = "test" if apart else dataset.test_split
-    folder = scan_folder(path, key, train=dataset.train_split, test=test_split, config=dataset.config)
-    _note_unread(path, folder.left_out + (folder.test if apart else []), folder.unread, notes)
-    train = read_files(folder.train, key)
-    if apart or not folder.test:
-        return SourceRows(train, None, f"no file in {path} is the test split by its name")
-    return SourceRows(train, read_files(folder.test, key))
-
-
-def _one_split(path: Path, key: str, split: str, config: str | None, notes: list[str], *, strict: bool) -> Table:
-    """The rows of a file, or of one split of a folder; without `strict`, a folder's only split may have any name."""
-    if path.is_dir() and _is_saved(path):
-        splits, _ = _load_saved(path, key, split)
-        only = next(iter(splits)) if len(splits) == 1 and not strict else split
-        return _choose_split(splits, only, key, str(path))
-    files = [path]
-    if path.is_dir():
-        folder = scan_folder(path, key, train=split, test=None if split == "test" else "test", config=config)
-        files = folder.train
-        _note_unread(path, folder.left_out + folder.test, folder.unread, notes)
-    return read_files(files, key)
-
-
-def _note_unread(path: Path, of_other_splits: list[Path], others: list[str], notes: list[str]) -> None:
-    if of_other_splits:
-        notes.append(f"not read, because they are files of other splits: {', '.join(map(str, of_other_splits))}")
-    if others:
-        notes.append(
-            f"not read in {path}: {listing(others)}. Covey reads {READABLE}, directly in a folder and in subfolders "
-            "that are called like a split"
-        )
-
-
 def _is_saved(path: Path) -> bool:
     """Whether a folder was written by `save_to_disk`: one set of rows, or several splits."""
     return (path / "dataset_dict.json").is_file() or all(
@@ -329,3 +281,51 @@ def _refuse_slices(*splits: str | None) -> None:
                 f"The split '{split}' is a slice or a sum of splits, which cannot be streamed. Name one whole split "
                 "(dataset.max_train_samples limits its rows), or set dataset.streaming=false."
             )
+
+
+def _locate(text: str, key: str) -> Path:
+    return kaggle.kaggle_download(text, key) if text.startswith(kaggle.PREFIX) else find_path(text, key)
+
+
+def _local(path: Path, dataset: DatasetConfig, notes: list[str], needs: RowNeeds) -> SourceRows:
+    key = needs.path_key
+    if not path.is_dir():
+        return SourceRows(read_files([path], key), None, f"{key} is one file")
+    if _is_saved(path):
+        splits, named = _load_saved(path, key, dataset.train_split)
+        if named:
+            return _train_and_test(splits, dataset, str(path))
+        train = _choose_split(splits, dataset.train_split, key, str(path))
+        return SourceRows(train, None, f"{path} was saved without splits")
+    apart = dataset.test_path is not None  # then test_split refers to that path
+    test_split = "test" if apart else dataset.test_split
+    folder = scan_folder(path, key, train=dataset.train_split, test=test_split, config=dataset.config)
+    _note_unread(path, folder.left_out + (folder.test if apart else []), folder.unread, notes)
+    train = read_files(folder.train, key)
+    if apart or not folder.test:
+        return SourceRows(train, None, f"no file in {path} is the test split by its name")
+    return SourceRows(train, read_files(folder.test, key))
+
+
+def _one_split(path: Path, key: str, split: str, config: str | None, notes: list[str], *, strict: bool) -> Table:
+    """The rows of a file, or of one split of a folder; without `strict`, a folder's only split may have any name."""
+    if path.is_dir() and _is_saved(path):
+        splits, _ = _load_saved(path, key, split)
+        only = next(iter(splits)) if len(splits) == 1 and not strict else split
+        return _choose_split(splits, only, key, str(path))
+    files = [path]
+    if path.is_dir():
+        folder = scan_folder(path, key, train=split, test=None if split == "test" else "test", config=config)
+        files = folder.train
+        _note_unread(path, folder.left_out + folder.test, folder.unread, notes)
+    return read_files(files, key)
+
+
+def _note_unread(path: Path, of_other_splits: list[Path], others: list[str], notes: list[str]) -> None:
+    if of_other_splits:
+        notes.append(f"not read, because they are files of other splits: {', '.join(map(str, of_other_splits))}")
+    if others:
+        notes.append(
+            f"not read in {path}: {listing(others)}. Covey reads {READABLE}, directly in a folder and in subfolders "
+            "that are called like a split"
+        )

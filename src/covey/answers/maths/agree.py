@@ -1,8 +1,8 @@
 r"""Whether two bare answers are the same, by a list of rules: cheap and certain ones first, mathematics last.
 
 A rule takes a gold answer and a prediction, both tidied, and returns True, False, or None where it does not apply. The
-first verdict counts. docs/grading.md states the policy in words. An answer that cannot be read can be compared with no
-other: of a gold answer, the data is wrong, not the model.
+first verdict counts. docs/grading.md states the policy in words. Where a gold answer cannot be read, the data is wrong,
+not the model.
 """
 
 from __future__ import annotations
