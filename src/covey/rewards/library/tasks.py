@@ -1,8 +1,8 @@
-"""Rewards of single tasks: GSM8K in steps, countdown, graph colouring, and reasoning-gym, whose tasks score themselves.
+"""Rewards of single tasks: shaping for GSM8K, countdown, graph colouring, and what reasoning-gym scores itself.
 
-Source of the four with which small models learn GSM8K, for format, nearly right and right answers: the GRPO tutorials
-of Unsloth and Google's Tunix for Gemma, in the point values of Tunix. The patterns of the originals are searched for by
-position here, which takes linear time on any text.
+Source of the four of GSM8K shaping, for format, nearly right and right answers: the GRPO tutorials of Unsloth and
+Google's Tunix for Gemma, in the point values of Tunix. The patterns of the originals are searched for by position here,
+which takes linear time on any text.
 """
 
 from __future__ import annotations
