@@ -1,8 +1,8 @@
 """Which of the keys that a person sets have an effect in a run, and what would give the others one.
 
-A field says when, beside its definition (`option(live=…)`, `training_live.LIVE`), by an expression over the config such
-as `"training.beta != 0 and objective.name != 'maxent'"`: comparisons, `and`, `or`, `not`, literals, dotted keys and
-properties of groups, and the facts below.
+A field says when, beside its definition (`option(live=…)`; TRL's: `LIVE` in `groups/training.py`), by an expression
+over the config such as `"training.beta != 0 and objective.name != 'maxent'"`: comparisons, `and`, `or`, `not`,
+literals, dotted keys and properties of groups, and the facts below.
 """
 
 from __future__ import annotations
